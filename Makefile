@@ -1,0 +1,43 @@
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test lint format bench screenshots clean
+
+help: ## List what one can do
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Millrace needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Run: make PYTHON=/path/to/python3.11")'
+	@echo "Setting up $(VENV) (about two minutes the first time) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+setup: $(STAMP) ## Create the virtual environment with the pinned packages
+
+run: $(STAMP) ## Start everything: Postgres, Spark, Dagster on http://127.0.0.1:3000, the example shop
+	@exec $(BIN)/millrace up
+
+test: $(STAMP) ## Run all tests on a real Postgres and a real Spark
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(STAMP) ## Check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP) ## Rewrite the sources in the project's style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP) ## Measure the time from append to row, while `make run` runs in another terminal
+	$(BIN)/python -m benchmarks.append_to_row $(ARGS)
+
+screenshots: $(STAMP) ## Take pictures of the UI into .millrace/screenshots, while `make run` runs in another terminal
+	$(BIN)/python docs/take_screenshots.py $(ARGS)
+
+clean: ## Remove the virtual environment and the local data of `make run`
+	rm -rf $(VENV) .millrace

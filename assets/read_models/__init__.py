@@ -1,0 +1,48 @@
+"""The read models, one small file each, and the words to declare them with.
+
+Belongs here: declarations. Not here: how they are built (`resources/read_model*.py`, `resources/consumer.py`).
+
+A file added to this folder is found by itself. `declared()` gives all read models by name.
+"""
+
+import importlib
+import pkgutil
+
+from resources.columns import all_, any_, avg, count, field, first, last, max_, min_, stream_id, sum_
+from resources.read_model import InvalidReadModel, ReadModel, read_model
+
+__all__ = [
+    "ReadModel",
+    "all_",
+    "any_",
+    "avg",
+    "count",
+    "declared",
+    "field",
+    "first",
+    "last",
+    "max_",
+    "min_",
+    "read_model",
+    "stream_id",
+    "sum_",
+]
+
+
+def declared() -> dict[str, ReadModel]:
+    """Import every file of this folder and return the read models declared there, by name.
+
+    Raises:
+        InvalidReadModel: Two models have one name or one view.
+    """
+    models: dict[str, ReadModel] = {}
+    for module in pkgutil.iter_modules(__path__):
+        for value in vars(importlib.import_module(f"{__name__}.{module.name}")).values():
+            if not isinstance(value, ReadModel) or models.get(value.name) is value:
+                continue
+            if value.name in models or value.view in {model.view for model in models.values()}:
+                raise InvalidReadModel(
+                    f"read model {value.name}: its name or its view {value.view!r} is declared twice"
+                )
+            models[value.name] = value
+    return dict(sorted(models.items()))

@@ -1,0 +1,86 @@
+"""Asset checks: promises that Dagster looks after, every hour and on demand.
+
+Belongs here: what is checked and how bad a breach is. Not here: repairing anything.
+"""
+
+from collections.abc import Sequence
+
+import dagster as dg
+
+from assets.consumption import LAG_CHECK, lag_metadata
+from resources.postgres import PostgresResource
+from resources.read_model import ReadModel
+
+RECENT = 10_000
+
+EVENT_LOG = dg.AssetKey(["event_store", "event_log"])
+CHECKPOINTS = dg.AssetKey(["event_store", "checkpoints"])
+
+
+def all_checks(models: Sequence[ReadModel]) -> list[dg.AssetChecksDefinition]:
+    """Every check there is."""
+    return [offsets_are_dense, leases_are_in_time, *(lag_check(model) for model in models)]
+
+
+@dg.asset_check(
+    asset=EVENT_LOG,
+    description=f"The newest {RECENT:,} partition offsets of each log partition follow each other without a gap.",
+)
+def offsets_are_dense(postgres: PostgresResource) -> dg.AssetCheckResult:
+    """Count the newest log positions of each log partition."""
+    with postgres.connect() as connection:
+        gaps = connection.execute(
+            """
+            select p.partition
+            from event_store.partitions p
+            cross join lateral (
+              select count(*) as positions
+              from event_store.event_log l
+              where l.partition = p.partition
+                and l.partition_offset >= greatest(p.earliest_offset, p.high_water_mark - %(recent)s)
+            ) newest
+            where newest.positions <> least(p.high_water_mark - p.earliest_offset, %(recent)s)
+            order by p.partition
+            """,
+            {"recent": RECENT},
+        ).fetchall()
+    return dg.AssetCheckResult(passed=not gaps, metadata={"log_partitions_with_gaps": [p for (p,) in gaps]})
+
+
+@dg.asset_check(
+    asset=CHECKPOINTS, description="No lease is past its time: whoever held it ended without giving it back."
+)
+def leases_are_in_time(postgres: PostgresResource) -> dg.AssetCheckResult:
+    """Look for leases that expired."""
+    with postgres.connect() as connection:
+        expired = connection.execute(
+            "select distinct view, lease_owner from event_store.checkpoints"
+            " where leased_until <= event_store.clock() order by 1, 2"
+        ).fetchall()
+    return dg.AssetCheckResult(
+        passed=not expired,
+        # the next claim takes them over by itself
+        severity=dg.AssetCheckSeverity.WARN,
+        metadata={"expired": [f"{view}: {owner}" for view, owner in expired]},
+    )
+
+
+def lag_check(model: ReadModel) -> dg.AssetChecksDefinition:
+    """The check that a read model is no older than it promises."""
+
+    @dg.asset_check(
+        asset=dg.AssetKey(["read_models", model.name]),
+        name=LAG_CHECK,
+        description=f"No event that the model takes has waited for more than {model.max_lag_s} s.",
+    )
+    def check(postgres: PostgresResource) -> dg.AssetCheckResult:
+        with postgres.store() as store:
+            registered = model.view in {row.view for row in store.poll_views()}
+            metadata = lag_metadata(store.view_lag(model.view) if registered else [])
+        return dg.AssetCheckResult(
+            passed=metadata["lag_seconds"] <= model.max_lag_s,
+            severity=dg.AssetCheckSeverity.WARN,
+            metadata={**metadata, "objective_seconds": model.max_lag_s},
+        )
+
+    return check

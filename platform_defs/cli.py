@@ -1,0 +1,126 @@
+"""The command line `millrace`.
+
+Belongs here: commands, their options, how results and errors look. Not here: what they do.
+"""
+
+import logging
+from typing import Annotated
+
+import psycopg
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from platform_defs.import_command import import_command
+from platform_defs.signals import stop_on_signals
+from platform_defs.simulate_command import simulate_command
+from resources.errors import MillraceError
+from resources.settings import Settings
+
+app = typer.Typer(
+    help="Millrace: a Postgres event store, exactly-once views, read models on Spark, run by Dagster.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.command("import")(import_command)
+app.command("simulate")(simulate_command)
+
+DsnOption = Annotated[
+    str | None, typer.Option(help="The event store; by default MILLRACE_DSN, or the running `millrace up`.")
+]
+
+
+def main() -> None:
+    """Run the command line; what Millrace refuses is one red text and exit code 1."""
+    try:
+        app()
+    except MillraceError as error:
+        Console(stderr=True).print(Text(str(error), style="red"))
+        raise SystemExit(1) from None
+    except psycopg.OperationalError as error:
+        Console(stderr=True).print(Text(f"Postgres does not answer: {str(error).strip()}", style="red"))
+        raise SystemExit(1) from None
+
+
+@app.command("up")
+def up_command() -> None:
+    """Start everything on this machine and watch it; Ctrl-C stops it all."""
+    from platform_defs.up import up
+
+    settings = Settings()
+    up(
+        settings,
+        status=lambda: [f"{view}: {lag}" for view, lag in _lags(_dsn(None))],
+        started=lambda: _submit("apply_schema", settings.port),
+    )
+
+
+@app.command("migrate")
+def migrate_command(dsn: DsnOption = None) -> None:
+    """Bring the event store's schema to this version of the code."""
+    from resources.migrations import migrate
+
+    report = migrate(_dsn(dsn), log_partitions=Settings().log_partitions)
+    done = [*report.applied, *(["functions"] if report.functions_replaced else [])]
+    Console().print(f"Schema version {report.version}; applied: {', '.join(done) or 'nothing, it was up to date'}.")
+
+
+@app.command("status")
+def status_command(dsn: DsnOption = None) -> None:
+    """Show how far each view is behind."""
+    table = Table("view", "behind")
+    for view, lag in _lags(_dsn(dsn)):
+        table.add_row(view, lag)
+    Console().print(table)
+
+
+@app.command("sequence")
+def sequence_command(dsn: DsnOption = None) -> None:
+    """Give committed events their offsets, until stopped with Ctrl-C or SIGTERM."""
+    from resources.sequencer import run_sequencer
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    with stop_on_signals() as stop:
+        run_sequencer(_dsn(dsn), stop)
+
+
+@app.command("reset")
+def reset_command(model: str, dsn: DsnOption = None) -> None:
+    """Remove a read model's tables and progress; the next drain builds it anew from the first event."""
+    from assets.read_models import declared
+    from resources.read_model_tables import drop_tables
+
+    models = declared()
+    if model not in models:
+        raise MillraceError(f"There is no read model {model!r}.", hint=f"Declared are: {', '.join(models)}.")
+    with psycopg.connect(_dsn(dsn), autocommit=True) as connection:
+        drop_tables(connection, models[model])
+    Console().print(f"Read model {model} is removed; its next drain builds it from the first event.")
+
+
+def _dsn(dsn: str | None) -> str:
+    from resources.deployment import current_dsn
+
+    return dsn or current_dsn(Settings())
+
+
+def _lags(dsn: str) -> list[tuple[str, str]]:
+    from resources.event_store import EventStore
+
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        return [(row.view, f"{row.lag:,} events") for row in EventStore(connection).poll_views()]
+
+
+def _submit(job: str, port: int) -> None:
+    """Ask the running Dagster for a run; a refusal is worth a line, not an end."""
+    from dagster_graphql import DagsterGraphQLClient, DagsterGraphQLClientError
+
+    try:
+        DagsterGraphQLClient("127.0.0.1", port_number=port).submit_job_execution(job)
+    except DagsterGraphQLClientError as error:
+        Console(stderr=True).print(Text(f"Dagster did not take the job {job}: {error}", style="yellow"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""Everything that Dagster loads, assembled. Nothing here talks to a database.
+
+Belongs here: putting together. Not here: any logic.
+"""
+
+from collections.abc import Mapping
+
+import dagster as dg
+
+from assets.consumption import view_events_asset
+from assets.event_store import event_store_assets
+from assets.read_model_assets import read_model_asset
+from assets.read_models import declared
+from platform_defs.checks import all_checks
+from platform_defs.jobs import APPLY_SCHEMA, DRAIN, rebuild_job
+from platform_defs.partitions import log_partitions
+from platform_defs.prune import prune_runs
+from platform_defs.schedules import PRUNE_RUNS, REPORT_EVENT_STORE
+from platform_defs.sensors import poll_sensor, undeclared_sensor
+from resources.postgres import PostgresResource
+from resources.read_model import ReadModel
+from resources.settings import Settings
+from resources.spark import SparkResource
+
+
+def build_defs(
+    *,
+    models: Mapping[str, ReadModel] | None = None,
+    settings: Settings | None = None,
+    resources: Mapping[str, object] | None = None,
+) -> dg.Definitions:
+    """Assemble the definitions; tests pass their own models, settings and resources."""
+    models = declared() if models is None else models
+    settings = settings or Settings()
+    partitions = log_partitions(settings.log_partitions)
+    return dg.Definitions(
+        assets=[
+            event_store_assets(settings.log_partitions),
+            view_events_asset({model.view: model for model in models.values()}),
+            *(read_model_asset(model, partitions) for model in models.values()),
+        ],
+        asset_checks=all_checks(list(models.values())),
+        jobs=[APPLY_SCHEMA, DRAIN, prune_runs, *([rebuild_job(list(models))] if models else [])],
+        schedules=[REPORT_EVENT_STORE, PRUNE_RUNS],
+        sensors=[
+            *(poll_sensor(model, DRAIN) for model in models.values()),
+            undeclared_sensor(list(models.values()), DRAIN),
+        ],
+        resources={"postgres": PostgresResource(), "spark": SparkResource(), **(resources or {})},
+        # a process per step would double what a run costs
+        executor=dg.in_process_executor,
+    )
+
+
+defs = build_defs()

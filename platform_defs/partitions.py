@@ -1,0 +1,23 @@
+"""The partitions of assets: log partitions (fixed per database) and views (they come and go).
+
+Belongs here: partition definitions and how their keys are written. Not here: who uses them.
+"""
+
+import dagster as dg
+
+VIEWS = dg.DynamicPartitionsDefinition(name="views")
+
+
+def log_partitions(count: int) -> dg.StaticPartitionsDefinition:
+    """The log partitions as asset partitions p00, p01 and so on."""
+    return dg.StaticPartitionsDefinition([log_partition_key(partition) for partition in range(count)])
+
+
+def log_partition_key(partition: int) -> str:
+    """The key of a log partition."""
+    return f"p{partition:02}"
+
+
+def log_partition_of(key: str) -> int:
+    """The log partition of a key."""
+    return int(key.removeprefix("p"))

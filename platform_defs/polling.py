@@ -1,0 +1,72 @@
+"""When to start a drain: a pure function over what is known of views and their runs.
+
+Belongs here: the decision. Not here: where the facts come from, or what a drain does (`sensors`, `resources.consumer`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from resources.event_store import ViewPoll
+
+BACKOFF_S = 5.0
+LONGEST_BACKOFF_S = 60.0
+# a run needs some seconds to start its process, its Python and its consumer
+STARTUP_S = 120.0
+
+
+@dataclass(frozen=True)
+class ViewRuns:
+    """What Dagster knows of a view's drains; times in seconds since the epoch.
+
+    Attributes:
+        in_flight: Whether there is an unfinished run, queued ones included.
+        started: When the newest unfinished run started; None while it is queued, or if there is none.
+        last_ended: When the newest finished run ended; None if there is none.
+        failures: How many of the newest finished runs failed in a row.
+    """
+
+    in_flight: bool = False
+    started: float | None = None
+    last_ended: float | None = None
+    failures: int = 0
+
+
+@dataclass(frozen=True)
+class Poll:
+    """The decision for one view, with a reason that an operator can act on."""
+
+    view: str
+    start: bool
+    reason: str
+
+
+def plan_polls(rows: Sequence[ViewPoll], runs: Mapping[str, ViewRuns], now: float) -> list[Poll]:
+    """Decide for each view whether to start a drain now."""
+    return [_plan(row, runs.get(row.view, ViewRuns()), now) for row in rows]
+
+
+def backoff_s(failures: int) -> float:
+    """How long to wait after so many failures in a row, in seconds: doubling, bounded."""
+    return 0.0 if failures == 0 else min(BACKOFF_S * 2 ** min(failures - 1, 16), LONGEST_BACKOFF_S)
+
+
+def _plan(row: ViewPoll, runs: ViewRuns, now: float) -> Poll:
+    obstacle = _obstacle(row, runs, now)
+    return Poll(row.view, start=obstacle is None, reason=f"{row.view}: {obstacle or f'{row.lag} events behind'}")
+
+
+def _obstacle(row: ViewPoll, runs: ViewRuns, now: float) -> str | None:
+    since_end = float("inf") if runs.last_ended is None else now - runs.last_ended
+    wait = backoff_s(runs.failures)
+    # a run whose process is gone, whatever its status says: killed together with the server that would have noticed
+    dead = row.consumers == 0 and runs.started is not None and now - runs.started > STARTUP_S
+    obstacles = {
+        "the view is disabled": not row.enabled,
+        "the view has no pooling_delay_s: its client polls by itself": row.pooling_delay_s is None
+        and not row.edge_function_url,
+        "no new events": row.lag == 0,
+        f"a drain is in flight, {row.lag} events behind": runs.in_flight and not dead,
+        f"{runs.failures} drains failed in a row; the next one starts in {wait - since_end:.0f} s": since_end < wait,
+        f"its pooling_delay_s of {row.pooling_delay_s} is not over": since_end < (row.pooling_delay_s or 0),
+    }
+    return next((obstacle for obstacle, holds in obstacles.items() if holds), None)

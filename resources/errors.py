@@ -1,0 +1,150 @@
+"""The exceptions of Millrace and the one table from SQLSTATE to exception.
+
+    MillraceError
+    ├── Conflict                 MR001   another writer was first, or previous_id is wrong
+    ├── StreamClosed             MR002   the stream has its final event
+    ├── EventIdReused            MR003   the event_id belongs to other content
+    ├── EventNotRegistered       MR004   the decider does not know the event
+    ├── Malformed                MR005   an argument is null, empty, out of range or unreadable
+    ├── ForbiddenChange          MR006   events are never changed or removed
+    ├── UnknownView              MR010
+    ├── LeaseLost                MR011   somebody else took the lease over
+    ├── WrongMode                MR012   the view is consumed in the other mode
+    ├── UnknownPartition         MR013
+    ├── PartitionLeased          MR014   somebody holds the lease
+    ├── OffsetOutOfRange         MR015
+    ├── NotInFlight              MR016   the event was not delivered, or was acknowledged before
+    ├── ImportRefused            a file cannot be imported as asked
+    ├── SchemaMismatch           the database and the code do not fit
+    └── Unreachable              a server does not answer
+
+What only one module raises is declared there, below `MillraceError` too: `JavaNotFound`, `PostgresFailed`, `ServiceFailed`,
+`CannotStart`, `PartitionsFailed`, `DeclarationChanged`, `StagedRowsLost`.
+
+Belongs here: what can go wrong, as types. Not here: messages; those come from where it went wrong.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+
+
+class MillraceError(Exception):
+    """Something Millrace refuses. Its text is the message, the detail and the remedy.
+
+    Attributes:
+        message: What is refused.
+        detail: The values that led to it, or None.
+        hint: The remedy, or None.
+    """
+
+    def __init__(self, message: str, *, detail: str | None = None, hint: str | None = None) -> None:
+        self.message = message
+        self.detail = detail
+        self.hint = hint
+        super().__init__("\n".join(part for part in (message, detail, hint) if part))
+
+
+class Conflict(MillraceError):
+    """Another writer was first, or previous_id is not the stream's last event."""
+
+
+class StreamClosed(MillraceError):
+    """The stream has its final event."""
+
+
+class EventIdReused(MillraceError):
+    """The event_id is stored with other content."""
+
+
+class EventNotRegistered(MillraceError):
+    """The decider does not know the event."""
+
+
+class Malformed(MillraceError):
+    """An argument is null, empty, out of range or unreadable."""
+
+
+class ForbiddenChange(MillraceError):
+    """Events and their registrations are never changed or removed."""
+
+
+class UnknownView(MillraceError):
+    """The view is not registered."""
+
+
+class LeaseLost(MillraceError):
+    """Somebody else took the lease over, or it was given back."""
+
+
+class WrongMode(MillraceError):
+    """The view is consumed in the other mode."""
+
+
+class UnknownPartition(MillraceError):
+    """The log partition does not exist."""
+
+
+class PartitionLeased(MillraceError):
+    """Somebody holds the lease of the log partition."""
+
+
+class OffsetOutOfRange(MillraceError):
+    """The checkpoint cannot move there."""
+
+
+class NotInFlight(MillraceError):
+    """The event was not delivered, was acknowledged before, or was given back."""
+
+
+class ImportRefused(MillraceError):
+    """A file cannot be imported as asked."""
+
+
+class SchemaMismatch(MillraceError):
+    """The database's schema and the code do not fit."""
+
+
+class Unreachable(MillraceError):
+    """A server does not answer."""
+
+
+BY_SQLSTATE: dict[str, type[MillraceError]] = {
+    "MR001": Conflict,
+    "MR002": StreamClosed,
+    "MR003": EventIdReused,
+    "MR004": EventNotRegistered,
+    "MR005": Malformed,
+    "MR006": ForbiddenChange,
+    "MR010": UnknownView,
+    "MR011": LeaseLost,
+    "MR012": WrongMode,
+    "MR013": UnknownPartition,
+    "MR014": PartitionLeased,
+    "MR015": OffsetOutOfRange,
+    "MR016": NotInFlight,
+}
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Turn the store's SQLSTATEs into their exceptions, and unreadable values into `Malformed`; the rest passes unchanged.
+
+    Raises:
+        MillraceError: The subclass that `BY_SQLSTATE` names, from the psycopg error.
+    """
+    try:
+        yield
+    except psycopg.Error as error:
+        # Postgres itself refuses NUL characters and unreadable literals before a function of ours can
+        default = Malformed if isinstance(error, psycopg.DataError) else None
+        refusal = BY_SQLSTATE.get(error.sqlstate or "", default)
+        if refusal is None:
+            raise
+        diagnosis = error.diag
+        raise refusal(
+            diagnosis.message_primary or str(error),
+            detail=diagnosis.message_detail,
+            hint=diagnosis.message_hint,
+        ) from error

@@ -1,0 +1,369 @@
+"""The event store's client: one method per SQL function, same name, same argument order.
+
+Belongs here: calls and the shapes they return. Not here: behaviour; that is in `sql/functions`, for clients in any language.
+
+An `EventStore` wraps a connection of the caller's, who owns its transactions: with `autocommit` each call is one
+transaction, otherwise the calls join the caller's.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+from uuid import UUID
+
+import psycopg
+from psycopg.abc import Buffer
+from psycopg.rows import class_row
+from psycopg.types.datetime import TimestamptzLoader
+from psycopg.types.json import Jsonb
+
+from resources.errors import refusals
+
+Json = Mapping[str, Any] | Sequence[Any] | str | int | float | bool | None
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True)
+class RecordedEvent:
+    """An event as it is stored."""
+
+    event: str
+    event_id: UUID
+    event_version: int
+    decider: str
+    decider_id: str
+    data: Any
+    command_id: UUID
+    previous_id: UUID | None
+    final: bool
+    created_at: datetime
+    offset: int
+
+
+@dataclass(frozen=True)
+class NewEvent:
+    """An event to append at the end of its stream, whatever that is."""
+
+    decider: str
+    decider_id: str
+    event: str
+    event_id: UUID
+    data: Json
+    command_id: UUID
+    event_version: int = 1
+    final: bool = False
+
+
+@dataclass(frozen=True)
+class ChainedEvent(NewEvent):
+    """An event to append after exactly `previous_id`, None for the first of its stream: optimistic locking."""
+
+    previous_id: UUID | None = None
+
+
+@dataclass(frozen=True)
+class AppendedEvent:
+    """Where an event of a batch is stored; `appended` is false if it was stored before."""
+
+    event_id: UUID
+    previous_id: UUID | None
+    offset: int
+    appended: bool
+
+
+@dataclass(frozen=True)
+class DeciderEvent:
+    """An event that a decider may append."""
+
+    decider: str
+    event: str
+    event_version: int
+    description: str
+
+
+@dataclass(frozen=True)
+class View:
+    """A named consumer of the log and its settings."""
+
+    view: str
+    start_at: datetime
+    lock_timeout_s: int
+    pooling_delay_s: int | None
+    edge_function_url: str | None
+    created_at: datetime
+    updated_at: datetime
+    mode: str
+    deciders: list[str] | None
+    events: list[str] | None
+    enabled: bool
+    max_attempts: int
+    dispatched_at: datetime
+
+
+@dataclass(frozen=True)
+class Lock:
+    """A stream of a rows view that has something to deliver; `offset` is the stream's head."""
+
+    view: str
+    decider_id: str
+    offset: int
+    last_offset: int
+    locked_until: datetime
+    offset_final: bool
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A claimed range [from_offset, to_offset) of one log partition and the token that fences it."""
+
+    partition: int
+    from_offset: int
+    to_offset: int
+    lease_token: int
+
+
+@dataclass(frozen=True)
+class PartitionLag:
+    """How far a view is behind in one log partition; ages in seconds."""
+
+    partition: int
+    position: int
+    high_water_mark: int
+    lag: int
+    pending: int
+    pending_age_s: float | None
+
+
+@dataclass(frozen=True)
+class ViewPoll:
+    """What a poller knows of a view."""
+
+    view: str
+    mode: str
+    enabled: bool
+    pooling_delay_s: int | None
+    edge_function_url: str | None
+    lag: int
+    consumers: int
+
+
+class EventStore:
+    """The event store behind one connection. Every method raises the `MillraceError` of its SQL function."""
+
+    def __init__(self, connection: psycopg.Connection) -> None:
+        self.connection = connection
+        connection.adapters.register_loader("timestamptz", _InfinityLoader)
+
+    def register_decider_event(
+        self, decider: str, event: str, description: str, event_version: int = 1
+    ) -> DeciderEvent:
+        """Register an event that a decider may append; again: no-op."""
+        return self._one(
+            DeciderEvent,
+            "select * from event_store.register_decider_event(%s, %s, %s, %s)",
+            (decider, event, description, event_version),
+        )
+
+    def append_event(
+        self,
+        event: str,
+        event_id: UUID,
+        decider: str,
+        decider_id: str | UUID,
+        data: Json,
+        command_id: UUID,
+        previous_id: UUID | None,
+        event_version: int = 1,
+        *,
+        final: bool = False,
+    ) -> RecordedEvent:
+        """Append one event after `previous_id` and return it; a retry returns the stored one."""
+        return self._one(
+            RecordedEvent,
+            "select * from event_store.append_event(%s, %s, %s, %s, %s, %s, %s, %s, %s)",
+            (event, event_id, decider, decider_id, Jsonb(data), command_id, previous_id, event_version, final),
+        )
+
+    def append_events(self, events: Iterable[NewEvent]) -> list[AppendedEvent]:
+        """Append a batch over any streams, all or nothing, and return one row per event in order."""
+        return self._all(
+            AppendedEvent,
+            "select * from event_store.append_events(%s::jsonb)",
+            (json.dumps([vars(event) for event in events], default=str),),
+        )
+
+    def get_events(self, decider_id: str | UUID, decider: str) -> list[RecordedEvent]:
+        """Return the events of one stream in order."""
+        return self._all(RecordedEvent, "select * from event_store.get_events(%s, %s)", (decider_id, decider))
+
+    def get_last_event(self, decider_id: str | UUID, decider: str) -> RecordedEvent | None:
+        """Return the last event of one stream, None for an unknown stream."""
+        rows = self._all(RecordedEvent, "select * from event_store.get_last_event(%s, %s)", (decider_id, decider))
+        return rows[0] if rows else None
+
+    def sequence_events(self) -> int:
+        """Give committed events their partition offsets; return how many, 0 if another session is at it."""
+        return self._value(int, "select event_store.sequence_events()")
+
+    def register_view(
+        self,
+        view: str,
+        start_at: datetime | str | None = None,
+        lock_timeout_s: int = 300,
+        pooling_delay_s: int | None = None,
+        edge_function_url: str | None = None,
+        *,
+        mode: str | None = None,
+        deciders: Sequence[str] | None = None,
+        events: Sequence[str] | None = None,
+    ) -> View:
+        """Register a view or change its settings, never its progress.
+
+        Args:
+            view: Its name.
+            start_at: From when on it wants events; '-infinity' for all, None for now. Counts once.
+            lock_timeout_s: How long a lease lasts unless a call says otherwise, in seconds.
+            pooling_delay_s: The wait between two polls that found nothing, in seconds.
+            edge_function_url: Where events are pushed to.
+            mode: 'rows' or 'bulk'; None for 'rows', or what it is.
+            deciders: The deciders it wants, None for all.
+            events: The events it wants, None for all.
+        """
+        return self._one(
+            View,
+            "select * from event_store.register_view(%s, %s, %s, %s, %s, %s, %s, %s)",
+            (
+                view,
+                start_at,
+                lock_timeout_s,
+                pooling_delay_s,
+                edge_function_url,
+                mode,
+                list(deciders) if deciders is not None else None,
+                list(events) if events is not None else None,
+            ),
+        )
+
+    def dispatch_events(self, view: str, window: int = 5000) -> int:
+        """Lock the streams that have new events for a rows view; return how many log positions were passed."""
+        return self._value(int, "select event_store.dispatch_events(%s, %s)", (view, window))
+
+    def stream_events(self, view_name: str, limit: int = 1, seconds: int | None = None) -> list[RecordedEvent]:
+        """Lease free streams of a rows view and return the next event of each."""
+        return self._all(
+            RecordedEvent,
+            "select * from event_store.stream_events(%s, %s, %s)",
+            (view_name, limit, seconds),
+        )
+
+    def ack_event(self, view: str, decider_id: str | UUID, offset: int) -> list[Lock]:
+        """Acknowledge the event in flight and free its stream."""
+        return self._all(Lock, "select * from event_store.ack_event(%s, %s, %s)", (view, decider_id, offset))
+
+    def nack_event(self, view: str, decider_id: str | UUID) -> list[Lock]:
+        """Give back the event in flight; it is delivered again at once."""
+        return self._all(Lock, "select * from event_store.nack_event(%s, %s)", (view, decider_id))
+
+    def schedule_nack_event(self, view: str, decider_id: str | UUID, milliseconds: int) -> list[Lock]:
+        """Give back the event in flight; it is delivered again after so many milliseconds."""
+        return self._all(
+            Lock,
+            "select * from event_store.schedule_nack_event(%s, %s, %s)",
+            (view, decider_id, milliseconds),
+        )
+
+    def attach_consumer(self, view: str) -> None:
+        """Mark this connection as a live consumer of a view until it is closed, however that happens."""
+        self._value(str, "select event_store.attach_consumer(%s)", (view,))
+
+    def pass_over_unwanted(self, view: str) -> None:
+        """Move a bulk view's checkpoints past events that it does not want, where nobody holds them."""
+        self._value(list, "select event_store.pass_over_unwanted(%s)", (view,))
+
+    def claim_batch(self, view: str, owner: str, limit: int = 100_000, lease_s: int | None = None) -> list[Lease]:
+        """Lease log partitions with pending events, `limit` events in all; none when there is nothing to do."""
+        return self._all(Lease, "select * from event_store.claim_batch(%s, %s, %s, %s)", (view, owner, limit, lease_s))
+
+    def claim_partition(self, view: str, partition: int, owner: str, lease_s: int | None = None) -> Lease:
+        """Lease one log partition for a rebuild; the range is all that it holds."""
+        return self._one(
+            Lease,
+            "select * from event_store.claim_partition(%s, %s, %s, %s)",
+            (view, partition, owner, lease_s),
+        )
+
+    def commit_batch(self, view: str, leases: Sequence[Lease]) -> None:
+        """Move the checkpoints to the leases' ends and end the leases; all of them or `LeaseLost`."""
+        self._value(
+            str,  # void comes as an empty text
+            "select event_store.commit_batch(%s, %s, %s, %s)",
+            (
+                view,
+                [lease.partition for lease in leases],
+                [lease.to_offset for lease in leases],
+                [lease.lease_token for lease in leases],
+            ),
+        )
+
+    def extend_lease(self, view: str, leases: Sequence[Lease], lease_s: int | None = None) -> datetime:
+        """Let leases in force last so many seconds from now; return until when."""
+        return self._value(
+            datetime, "select event_store.extend_lease(%s, %s, %s, %s)", (view, *_tokens(leases), lease_s)
+        )
+
+    def release_batch(self, view: str, leases: Sequence[Lease]) -> int:
+        """Give leases back without moving anything; return how many were still held."""
+        return self._value(int, "select event_store.release_batch(%s, %s, %s)", (view, *_tokens(leases)))
+
+    def release_owner(self, owner: str) -> int:
+        """Give back every lease of an owner that is known to be dead; return how many."""
+        return self._value(int, "select event_store.release_owner(%s)", (owner,))
+
+    def lease_owners(self, view: str) -> list[str]:
+        """Return who holds leases of a view's log partitions now."""
+        with refusals():
+            rows = self.connection.execute("select * from event_store.lease_owners(%s)", (view,)).fetchall()
+        return [owner for (owner,) in rows]
+
+    def view_lag(self, view: str) -> list[PartitionLag]:
+        """Return how far a view is behind, per log partition."""
+        return self._all(PartitionLag, "select * from event_store.view_lag(%s)", (view,))
+
+    def poll_views(self) -> list[ViewPoll]:
+        """Return one row per view with what a poller needs to know."""
+        return self._all(ViewPoll, "select * from event_store.poll_views()", ())
+
+    def _all(self, row: type[Row], query: str, arguments: tuple[object, ...]) -> list[Row]:
+        with refusals(), self.connection.cursor(row_factory=class_row(row)) as cursor:
+            return cursor.execute(query.encode(), arguments).fetchall()
+
+    def _one(self, row: type[Row], query: str, arguments: tuple[object, ...]) -> Row:
+        (only,) = self._all(row, query, arguments)
+        return only
+
+    def _value(self, kind: type[Row], query: str, arguments: tuple[object, ...] = ()) -> Row:
+        with refusals():
+            row = self.connection.execute(query.encode(), arguments).fetchone()
+        assert row is not None
+        assert isinstance(row[0], kind)
+        return row[0]
+
+
+class _InfinityLoader(TimestamptzLoader):
+    """Reads Postgres' infinite timestamps as the ends of Python's range."""
+
+    def load(self, data: Buffer) -> datetime:
+        text = bytes(data)
+        if text == b"-infinity":
+            return datetime.min.replace(tzinfo=UTC)
+        if text == b"infinity":
+            return datetime.max.replace(tzinfo=UTC)
+        return super().load(data)
+
+
+def _tokens(leases: Sequence[Lease]) -> tuple[list[int], list[int]]:
+    return [lease.partition for lease in leases], [lease.lease_token for lease in leases]

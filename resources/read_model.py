@@ -1,0 +1,159 @@
+"""What a read model is: a name, the view it is consumed as, a key and columns.
+
+Belongs here: the declaration. Not here: column kinds (`columns`), tables (`read_model_tables`), Spark's plan
+(`read_model_build`), when it runs (`consumer`).
+
+    @read_model(view="orders", deciders=["order"], key=["order_id"])
+    class Orders:
+        \"\"\"One row per order: where it stands and what it is worth.\"\"\"
+        order_id = stream_id()
+        status = last("event")
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from resources.columns import Column, KeyColumn, StateColumn, data_path, postgres_type
+
+# Postgres cuts identifiers at 63 bytes, and the longest suffix of ours is `_staging_batch_idx`
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
+# what a staged row has besides the model's columns
+_TAKEN = {"partition", "batch", "attempt", "staged_at"}
+# what the schema read_models has besides the models' views
+_TABLE = re.compile(r"declarations|batch_seq|.*_(state|staging)(_.*)?")
+
+
+class InvalidReadModel(ValueError):
+    """A read model is declared in a way that cannot work; the text says what is allowed."""
+
+
+@dataclass(frozen=True)
+class ReadModel:
+    """A declared read model.
+
+    Attributes:
+        name: Its name: the table `read_models.<name>`, the asset, the Python class in snake_case.
+        view: The event store's view that it is consumed as.
+        description: What one row says.
+        keys: The columns of its key, in order.
+        columns: Its other columns, in order.
+        deciders: The deciders it takes events of; None for all.
+        events: The events it takes; None for all.
+        pooling_delay_s: How long a drain waits after a poll that found nothing, in seconds.
+        max_lag_s: How old a pending event may become before the model counts as late, in seconds.
+    """
+
+    name: str
+    view: str
+    description: str
+    keys: dict[str, KeyColumn]
+    columns: dict[str, Column]
+    deciders: tuple[str, ...] | None = None
+    events: tuple[str, ...] | None = None
+    pooling_delay_s: int = 1
+    max_lag_s: int = 60
+
+    @property
+    def crosses_streams(self) -> bool:
+        """Whether one key may get events of several streams, and so of several log partitions."""
+        return all(key.source != "decider_id" for key in self.keys.values())
+
+    @property
+    def state_columns(self) -> tuple[StateColumn, ...]:
+        """The stored columns besides the log partition and the key."""
+        return tuple(state for name, column in self.columns.items() for state in column.state(name))
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when the declaration changes in what its rows hold; its docstring and delays do not count."""
+        rows = (self.view, self.keys, self.columns, self.deciders, self.events)
+        return hashlib.sha256(repr(rows).encode()).hexdigest()
+
+    @property
+    def sources(self) -> set[str]:
+        """The columns of the event and the fields of its data that the model looks at."""
+        sources = {key.source for key in self.keys.values()}
+        return sources | {column.source for column in self.columns.values() if column.source is not None}
+
+    @property
+    def extracted(self) -> dict[str, tuple[str, ...]]:
+        """The fields of `data` that the model needs: the source's name to its path."""
+        return {source: path for source in sorted(self.sources) if (path := data_path(source))}
+
+    def public_columns(self) -> dict[str, str]:
+        """The columns of `read_models.<name>` with their Postgres types, key first."""
+        types = {name: postgres_type(key.type) for name, key in self.keys.items()}
+        for name, column in self.columns.items():
+            types[name] = "numeric" if column.kind == "avg" else column.state(name)[0].postgres_type
+        return {name: type_.removesuffix(' collate "C"') for name, type_ in types.items()}
+
+
+def read_model(
+    *,
+    view: str,
+    key: Sequence[str],
+    deciders: Sequence[str] | None = None,
+    events: Sequence[str] | None = None,
+    pooling_delay_s: int = 1,
+    max_lag_s: int = 60,
+) -> Callable[[type], ReadModel]:
+    """Declare a read model: the class's docstring is its description, its attributes are its columns.
+
+    Args:
+        view: The name under which it consumes the event store.
+        key: The names of the attributes that make up its key, each a `stream_id()` or a `field(…)`.
+        deciders: The deciders whose events it takes; None for all.
+        events: The events it takes; None for all.
+        pooling_delay_s: How long to wait after a poll that found nothing, in seconds.
+        max_lag_s: How old a pending event may become before the model counts as late, in seconds.
+
+    Raises:
+        InvalidReadModel: Names, key or columns do not fit together.
+    """
+
+    def declare(declaration: type) -> ReadModel:
+        name = re.sub(r"(?<!^)(?=[A-Z])", "_", declaration.__name__).lower()
+        members = {n: c for n, c in vars(declaration).items() if isinstance(c, KeyColumn | Column)}
+        stray = [n for n, c in vars(declaration).items() if not n.startswith("__") and n not in members]
+        keys = {n: c for n, c in members.items() if isinstance(c, KeyColumn)}
+        columns = {n: c for n, c in members.items() if isinstance(c, Column)}
+        for bad, problem in (
+            (stray, "is neither a key nor a column: use the functions of assets.read_models"),
+            (
+                [n for n in (name, *members) if not _NAME.fullmatch(n)],
+                "is no name: use a-z, 0-9, _, at most 40 characters",
+            ),
+            ([name] if _TABLE.fullmatch(name) else [], "is the name of a table of ours: use another"),
+            ([n for n in members if n in _TAKEN], f"is taken: use none of {', '.join(sorted(_TAKEN))}"),
+            # a text would be taken for a list of its letters
+            ([n for n in (key, deciders, events) if isinstance(n, str)], "is a text: write a list"),
+            (["deciders"] if deciders is not None and not deciders else [], "is an empty list: leave it out for all"),
+            (["events"] if events is not None and not events else [], "is an empty list: leave it out for all"),
+            ([n for n in key if n not in keys], "is named in key= but is no stream_id() or field(…)"),
+            ([n for n in keys if n not in key], "is a key column that key= does not name"),
+            ([] if key else [name], "has no key"),
+            ([] if columns else [name], "has no columns besides its key"),
+            ([] if (declaration.__doc__ or "").strip() else [name], "has no docstring: say what one row is"),
+        ):
+            if bad:
+                raise InvalidReadModel(f"read model {name}: {bad[0]!r} {problem}")
+        model = ReadModel(
+            name=name,
+            view=view,
+            description=" ".join((declaration.__doc__ or "").split()),
+            keys={n: keys[n] for n in key},
+            columns=columns,
+            deciders=tuple(sorted(set(deciders))) if deciders is not None else None,
+            events=tuple(sorted(set(events))) if events is not None else None,
+            pooling_delay_s=pooling_delay_s,
+            max_lag_s=max_lag_s,
+        )
+        stored = [state.name for state in model.state_columns]
+        twice = {n for n in stored if stored.count(n) > 1 or n in keys}
+        if twice:
+            raise InvalidReadModel(f"read model {name}: {min(twice)!r} is stored twice; rename one of the columns")
+        return model
+
+    return declare

@@ -1,0 +1,330 @@
+"""The tables of read models, made from their declarations, and the SQL that merges, swaps and reads them.
+
+Belongs here: every statement on the schema `read_models`. Not here: Spark, leases, when to call.
+
+A model `orders` has
+    read_models.orders          what people read: a SQL view of the state's public values
+    read_models.orders_state    partial values, partitioned by list of the log partition like the log itself
+    read_models.orders_staging  unlogged: what Spark's tasks wrote and no commit has merged yet
+Commits of different log partitions never touch the same row of the state, and one log partition can be replaced alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import psycopg
+from psycopg import sql
+
+from resources.columns import postgres_type
+from resources.errors import MillraceError
+from resources.event_store import EventStore
+from resources.read_model import ReadModel
+
+SCHEMA = "read_models"
+
+
+class DeclarationChanged(MillraceError):
+    """The model's tables were made from another declaration."""
+
+
+class StagedRowsLost(MillraceError):
+    """The staged rows are not those that Spark's tasks reported."""
+
+
+@dataclass(frozen=True)
+class StagedRows:
+    """The rows that one Spark task attempt staged for a batch."""
+
+    attempt: int
+    rows: int
+
+
+def ensure_tables(connection: psycopg.Connection, model: ReadModel) -> None:
+    """Make the model's tables and register its view, once; of several callers one does it.
+
+    Raises:
+        DeclarationChanged: The tables were made from another declaration.
+    """
+    with connection.transaction():
+        connection.execute("select pg_advisory_xact_lock(hashtextextended('read_models.' || %s, 0))", (model.name,))
+        row = connection.execute(
+            "select fingerprint from read_models.declarations where model = %s", (model.name,)
+        ).fetchone()
+        registered = connection.execute("select from event_store.views where view = %s", (model.view,)).fetchone()
+        if row is not None and row[0] != model.fingerprint:
+            raise DeclarationChanged(
+                f"Read model {model.name} was declared differently when its tables were made.",
+                detail=f"fingerprint {row[0][:12]} in the database, {model.fingerprint[:12]} in the code",
+                hint=f"Build it anew: millrace reset {model.name}",
+            )
+        # rows without their checkpoint would count every event again; a checkpoint without its rows would miss history
+        if row is not None and registered is None:
+            raise DeclarationChanged(
+                f"The view {model.view} of read model {model.name} was removed, and its progress with it.",
+                hint=f"Build it anew: millrace reset {model.name}",
+            )
+        if row is None and registered is not None:
+            raise DeclarationChanged(
+                f"The view {model.view} is registered already, and not for read model {model.name}.",
+                hint="Declare the read model with another view=.",
+            )
+        if row is None:
+            _create_tables(connection, model)
+            connection.execute(
+                "insert into read_models.declarations (model, view, fingerprint) values (%s, %s, %s)",
+                (model.name, model.view, model.fingerprint),
+            )
+        EventStore(connection).register_view(
+            model.view,
+            "-infinity",
+            pooling_delay_s=model.pooling_delay_s,
+            mode="bulk",
+            deciders=model.deciders,
+            events=model.events,
+        )
+        if row is None:
+            # after a reset, tokens go on above all that were ever drawn: who leased before it must not commit after it
+            connection.execute(
+                "update event_store.checkpoints set lease_token = (extract(epoch from clock_timestamp()) * 1000)::bigint"
+                " where view = %s and lease_token = 0",
+                (model.view,),
+            )
+
+
+def drop_tables(connection: psycopg.Connection, model: ReadModel) -> None:
+    """Remove the model's tables and its view with all progress; the next drain builds it from the first event.
+
+    Raises:
+        MillraceError: A drain or a rebuild holds a lease.
+    """
+    with connection.transaction():
+        connection.execute("select pg_advisory_xact_lock(hashtextextended('read_models.' || %s, 0))", (model.name,))
+        row = connection.execute("select view from read_models.declarations where model = %s", (model.name,)).fetchone()
+        # the one that its tables were made for: view= may be what was changed
+        view = row[0] if row else model.view
+        # all are locked, so that nobody claims one before they are gone
+        leases = connection.execute(
+            "select lease_owner, leased_until, leased_until > event_store.clock() from event_store.checkpoints"
+            " where view = %s order by partition for update",
+            (view,),
+        ).fetchall()
+        held = [f"{owner} holds a lease until {until}" for owner, until, live in leases if live]
+        consumers = sum(poll.consumers for poll in EventStore(connection).poll_views() if poll.view == view)
+        if held or consumers:
+            raise MillraceError(
+                f"Read model {model.name} is being built.",
+                detail=held[0] if held else f"{consumers} consumers of its view are at work or wait for events",
+                hint="Terminate its drain in Dagster, or wait until it is idle and ends, and try again.",
+            )
+        for statement in (
+            "drop view if exists {}.{view}",
+            "drop table if exists {}.{state}",
+            "drop table if exists {}.{staging}",
+        ):
+            connection.execute(_format(model, statement))
+        connection.execute("delete from read_models.declarations where model = %s", (model.name,))
+        connection.execute("delete from event_store.views where view = %s", (view,))
+
+
+def next_batch(connection: psycopg.Connection) -> int:
+    """Draw a number for a batch of staged rows."""
+    row = connection.execute("select nextval('read_models.batch_seq')").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def merge_batch(connection: psycopg.Connection, model: ReadModel, batch: int, staged: Sequence[StagedRows]) -> int:
+    """Merge a batch's staged rows into the state and return how many rows of the state changed.
+
+    Runs in the caller's transaction, after `commit_batch` has locked and checked the leases.
+
+    Raises:
+        StagedRowsLost: The staging table was emptied by a server crash, or a task reported what it did not write.
+    """
+    _require_staged(connection, model, batch, staged)
+    if not staged:
+        return 0
+    merged = connection.execute(
+        _format(
+            model,
+            """
+            insert into {}.{state} ({key}, {columns})
+            select {key}, {merges}
+            from (
+              select {key}, {columns} from {}.{staging} where batch = %(batch)s and attempt = any (%(attempts)s)
+              union all
+              select {known_key}, {known_columns}
+              from (
+                select distinct {key} from {}.{staging} where batch = %(batch)s and attempt = any (%(attempts)s)
+              ) touched
+              -- limit 1 keeps this an index probe per touched key, however many rows the model has
+              cross join lateral (select * from {}.{state} s where {same_key} limit 1) known
+            ) both_sides
+            group by {key}
+            on conflict ({key}) do update set {assignments}
+            """,
+        ),
+        {"batch": batch, "attempts": [s.attempt for s in staged]},
+    ).rowcount
+    forget_batch(connection, model, batch)
+    return merged
+
+
+def replace_partition(
+    connection: psycopg.Connection, model: ReadModel, partition: int, batch: int, staged: Sequence[StagedRows]
+) -> int:
+    """Build a new child table of the state from a batch's staged rows, swap it in, and return its rows.
+
+    Runs in the caller's transaction, after `commit_batch`. Readers see the old rows until it commits, then the new ones;
+    only the swap itself, at the end, locks them out. But a transaction in REPEATABLE READ that began before the swap and
+    looks at the model only after it finds this log partition empty, as after a TRUNCATE.
+
+    Raises:
+        StagedRowsLost: As `merge_batch`.
+        psycopg.errors.LockNotAvailable: Readers held the table for longer than the lock timeout.
+    """
+    _require_staged(connection, model, batch, staged)
+    child = f"{model.name}_state_p{partition:04}"
+    names = {
+        "child": sql.Identifier(child),
+        "fresh": sql.Identifier(f"{child}_new"),
+        "bounds": sql.Identifier(f"{model.name}_state_bounds"),
+        "partition": sql.Literal(partition),
+    }
+    # like the child, not the parent: two swaps that both hold the parent would wait for each other
+    connection.execute(_format(model, "create table {}.{fresh} (like {}.{child} including all)", **names))
+    rows = connection.execute(
+        _format(
+            model,
+            """
+            insert into {}.{fresh} ({key}, {columns})
+            select {key}, {merges}
+            from {}.{staging}
+            where batch = %(batch)s and attempt = any (%(attempts)s) and partition = {partition}
+            group by {key}
+            """,
+            **names,
+        ),
+        {"batch": batch, "attempts": [s.attempt for s in staged]},
+    ).rowcount
+    forget_batch(connection, model, batch)
+    for statement in (
+        # proves the bounds, so that attaching does not read the table under lock
+        "alter table {}.{fresh} add constraint {bounds} check (partition = {partition})",
+        "set local lock_timeout = '10s'",
+        "alter table {}.{state} detach partition {}.{child}",
+        "drop table {}.{child}",
+        "alter table {}.{fresh} rename to {child}",
+        "alter table {}.{state} attach partition {}.{child} for values in ({partition})",
+        "alter table {}.{child} drop constraint {bounds}",
+    ):
+        connection.execute(_format(model, statement, **names))
+    return rows
+
+
+def forget_batch(connection: psycopg.Connection, model: ReadModel, batch: int) -> None:
+    """Remove the staged rows of a batch."""
+    connection.execute(_format(model, "delete from {}.{staging} where batch = %s"), (batch,))
+
+
+def forget_dead_batches(connection: psycopg.Connection, model: ReadModel, older_than_s: int = 86_400) -> int:
+    """Remove staged rows of attempts that died: those older than any running batch can be. Return how many."""
+    return connection.execute(
+        _format(model, "delete from {}.{staging} where staged_at < clock_timestamp() - make_interval(secs => %s)"),
+        (older_than_s,),
+    ).rowcount
+
+
+def _require_staged(connection: psycopg.Connection, model: ReadModel, batch: int, staged: Sequence[StagedRows]) -> None:
+    found: dict[int, int] = dict(
+        connection.execute(
+            _format(model, "select attempt, count(*) from {}.{staging} where batch = %s group by attempt"), (batch,)
+        ).fetchall()
+    )
+    lost = [s for s in staged if found.get(s.attempt, 0) != s.rows]
+    if lost:
+        raise StagedRowsLost(
+            f"The staged rows of read model {model.name} are incomplete; the batch is built again.",
+            detail=f"batch {batch}: "
+            + ", ".join(f"attempt {s.attempt}: {found.get(s.attempt, 0)} of {s.rows}" for s in lost),
+            hint="Postgres empties the unlogged staging tables after a crash.",
+        )
+
+
+def _create_tables(connection: psycopg.Connection, model: ReadModel) -> None:
+    for statement in (
+        "create table {}.{state} ({definitions}, constraint {pkey} primary key ({key})) partition by list (partition)",
+        "create unlogged table {}.{staging} ({definitions}, batch bigint not null, attempt bigint not null,"
+        " staged_at timestamptz not null default clock_timestamp())",
+        "create index on {}.{staging} (batch)",
+        "create view {}.{view} as select {public} from {}.{state}"
+        if not model.crosses_streams
+        else "create view {}.{view} as select {public} from"
+        " (select {public_key}, {merges} from {}.{state} group by {public_key}) merged",
+        "comment on view {}.{view} is {description}",
+        "comment on table {}.{state} is 'Partial values per log partition; read the view instead.'",
+        "comment on table {}.{staging} is 'Rows that Spark''s tasks wrote and no commit has merged yet.'",
+    ):
+        connection.execute(_format(model, statement))
+    partitions = connection.execute("select partition from event_store.partitions order by partition").fetchall()
+    for (partition,) in partitions:
+        connection.execute(
+            _format(
+                model,
+                "create table {}.{child} partition of {}.{state} for values in ({partition})",
+                child=sql.Identifier(f"{model.name}_state_p{partition:04}"),
+                partition=sql.Literal(partition),
+            )
+        )
+
+
+def _format(model: ReadModel, statement: str, **names: sql.Composable) -> sql.Composed:
+    """Fill in a statement: `{}` is the schema, `{state}`, `{key}`, … what their names say. Values stay parameters."""
+    key = ["partition", *model.keys]
+    states = model.state_columns
+    comma = sql.SQL(", ")
+    key_types = {"partition": "int"} | {name: postgres_type(column.type) for name, column in model.keys.items()}
+    template = sql.SQL(statement.replace("{}", "{schema}"))
+    return template.format(
+        schema=sql.Identifier(SCHEMA),
+        view=sql.Identifier(model.name),
+        state=sql.Identifier(f"{model.name}_state"),
+        staging=sql.Identifier(f"{model.name}_staging"),
+        pkey=sql.Identifier(f"{model.name}_state_pkey"),
+        description=sql.Literal(model.description),
+        key=comma.join(map(sql.Identifier, key)),
+        known_key=comma.join(sql.Identifier("known", n) for n in key),
+        same_key=sql.SQL(" and ").join(sql.SQL("s.{0} = touched.{0}").format(sql.Identifier(n)) for n in key),
+        columns=comma.join(sql.Identifier(s.name) for s in states),
+        known_columns=comma.join(sql.Identifier("known", s.name) for s in states),
+        merges=comma.join(
+            sql.SQL("{} as {}").format(
+                sql.SQL(s.merge).format(column=sql.Identifier(s.name), order=sql.Identifier(f"{s.name}_offset")),
+                sql.Identifier(s.name),
+            )
+            for s in states
+        ),
+        assignments=comma.join(sql.SQL("{0} = excluded.{0}").format(sql.Identifier(s.name)) for s in states),
+        definitions=comma.join(
+            [
+                *(sql.SQL("{} {} not null").format(sql.Identifier(n), sql.SQL(t)) for n, t in key_types.items()),
+                *(sql.SQL("{} {}").format(sql.Identifier(s.name), sql.SQL(s.postgres_type)) for s in states),
+            ]
+        ),
+        public_key=comma.join(map(sql.Identifier, model.keys)),
+        public=comma.join(
+            [
+                *map(sql.Identifier, model.keys),
+                *(
+                    sql.SQL("{} as {}").format(
+                        sql.SQL(column.value(name)).format(
+                            **{s.name: sql.Identifier(s.name) for s in column.state(name)}
+                        ),
+                        sql.Identifier(name),
+                    )
+                    for name, column in model.columns.items()
+                ),
+            ]
+        ),
+        **names,
+    )

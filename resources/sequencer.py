@@ -1,0 +1,47 @@
+"""The loop that keeps the log in order: sequences new events and dispatches them to rows views.
+
+Belongs here: when to call. Not here: the algorithm (`sql/functions/sequence_events.sql`).
+
+Bulk consumers sequence for themselves; the loop serves consumers in long transactions, and everybody's lag. Any number of
+loops may run: they take turns.
+"""
+
+import logging
+import threading
+from contextlib import suppress
+
+import psycopg
+from tenacity import Retrying, before_sleep_log, retry_if_exception_type, sleep_using_event, wait_exponential
+
+from resources.errors import UnknownView
+from resources.event_store import EventStore
+
+PAUSE_S = 0.2
+
+logger = logging.getLogger(__name__)
+
+
+def run_sequencer(dsn: str, stop: threading.Event, *, pause_s: float = PAUSE_S) -> None:
+    """Sequence and dispatch until `stop` is set, pausing when nothing is new; outlasts restarts of the server."""
+    patiently = Retrying(
+        retry=retry_if_exception_type(psycopg.OperationalError),
+        wait=wait_exponential(multiplier=0.2, max=5),
+        stop=lambda _: stop.is_set(),
+        sleep=sleep_using_event(stop),
+        before_sleep=before_sleep_log(logger, logging.WARNING),
+        retry_error_callback=lambda _: None,  # told to stop while the server was away: nothing is left to do
+    )
+    patiently(_run, dsn, stop, pause_s)
+
+
+def _run(dsn: str, stop: threading.Event, pause_s: float) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        store = EventStore(connection)
+        while not stop.is_set():
+            moved = store.sequence_events()
+            for view in store.poll_views():
+                if view.mode == "rows" and view.enabled:
+                    with suppress(UnknownView):  # deleted since we asked
+                        moved += store.dispatch_events(view.view)
+            if moved == 0:
+                stop.wait(pause_s)

@@ -1,0 +1,17 @@
+-- Marks this session as a live consumer of a view until the session ends, however it ends. poll_views counts them, so a
+-- poller knows a consumer that waits for events from one that died. Advisory lock of the session, shared; nothing is written.
+create or replace function event_store.attach_consumer(
+  v_view text
+)
+returns void
+language plpgsql
+volatile
+set search_path = event_store, pg_temp
+as $$
+begin
+  perform event_store.known_view(v_view);
+  perform pg_advisory_lock_shared(event_store.consumer_class(), hashtext(v_view));
+end
+$$;
+
+comment on function event_store.attach_consumer(text) is 'Marks this session as a live consumer of a view until it ends. MR010 unknown view.';

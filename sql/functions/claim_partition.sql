@@ -1,0 +1,52 @@
+-- Leases one log partition of a bulk view for a rebuild, whether or not it has pending events.
+-- The range is everything that is kept: [earliest_offset, high_water_mark). Sequences new events first.
+create or replace function event_store.claim_partition(
+  v_view text,
+  v_partition int,
+  v_owner text,
+  v_lease_s bigint default null
+)
+returns table (
+  partition int,
+  from_offset bigint,
+  to_offset bigint,
+  lease_token bigint
+)
+language plpgsql
+volatile
+set search_path = event_store, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  _view constant event_store.views := event_store.known_view(v_view, 'bulk');
+  _lease constant interval := event_store.lease_duration(_view, v_owner, v_lease_s);
+  _checkpoint event_store.checkpoints;
+begin
+  perform event_store.sequence_events();
+  select * into _checkpoint from event_store.checkpoints c
+  where c.view = v_view and c.partition = v_partition
+  for update;
+  if not found then
+    raise exception 'log partition does not exist'
+      using
+        errcode = 'MR013',
+        detail = format('partition %s', v_partition),
+        hint = (select format('Log partitions are 0 to %s.', max(p.partition)) from event_store.partitions p);
+  end if;
+  if _checkpoint.leased_until > event_store.clock() then
+    raise exception 'log partition is leased'
+      using
+        errcode = 'MR014',
+        detail = format('partition %s of view %L is leased by %s until %s', v_partition, v_view, _checkpoint.lease_owner, _checkpoint.leased_until),
+        hint = 'Try again when the lease is given back or has expired.';
+  end if;
+  return query
+  update event_store.checkpoints c
+  set lease_owner = v_owner, lease_token = c.lease_token + 1, leased_until = event_store.clock() + _lease
+  from event_store.partitions p
+  where c.view = v_view and c.partition = v_partition and p.partition = c.partition
+  returning c.partition, p.earliest_offset, p.high_water_mark, c.lease_token;
+end
+$$;
+
+comment on function event_store.claim_partition(text, int, text, bigint) is 'Leases one log partition for a rebuild and returns all that it holds as a range. MR005, MR010, MR012, MR013 unknown partition, MR014 leased.';

@@ -1,0 +1,23 @@
+-- Lets leases in force last v_lease_s seconds from now (default: the view's lock_timeout_s). All of them, or MR011.
+create or replace function event_store.extend_lease(
+  v_view text,
+  v_partition int[],
+  v_lease_token bigint[],
+  v_lease_s bigint default null
+)
+returns timestamptz
+language plpgsql
+volatile
+set search_path = event_store, pg_temp
+as $$
+declare
+  _until timestamptz;
+begin
+  perform event_store.require_leases(v_view, v_partition, v_lease_token);
+  _until := event_store.clock() + event_store.lease_duration(event_store.known_view(v_view, 'bulk'), 'owner', v_lease_s);
+  update event_store.checkpoints set leased_until = _until where view = v_view and partition = any (v_partition);
+  return _until;
+end
+$$;
+
+comment on function event_store.extend_lease(text, int[], bigint[], bigint) is 'Extends leases in force and returns until when. MR005, MR010, MR011 lease lost, MR012.';

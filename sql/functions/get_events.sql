@@ -1,0 +1,30 @@
+-- The events of one stream, in order.
+-- Example: select * from get_events('o-1', 'order')
+create or replace function event_store.get_events(
+  v_decider_id text,
+  v_decider text
+)
+returns setof event_store.recorded_events
+language sql
+stable
+as $$
+  select r.*
+  from event_store.recorded_events r
+  where r.decider_id = v_decider_id and r.decider = v_decider
+  order by r."offset"
+$$;
+
+comment on function event_store.get_events(text, text) is 'The events of one stream, in order; none for an unknown stream.';
+
+create or replace function event_store.get_events(
+  v_decider_id uuid,
+  v_decider text
+)
+returns setof event_store.recorded_events
+language sql
+stable
+as $$
+  select * from event_store.get_events(v_decider_id::text, v_decider)
+$$;
+
+comment on function event_store.get_events(uuid, text) is 'get_events for UUID identifiers.';

@@ -1,0 +1,30 @@
+-- The last event of one stream, found by the stream's head however long the stream is.
+-- Example: select * from get_last_event('o-1', 'order')
+create or replace function event_store.get_last_event(
+  v_decider_id text,
+  v_decider text
+)
+returns setof event_store.recorded_events
+language sql
+stable
+as $$
+  select r.*
+  from event_store.streams s
+  join event_store.recorded_events r on r."offset" = s.last_offset
+  where s.decider_id = v_decider_id and s.decider = v_decider
+$$;
+
+comment on function event_store.get_last_event(text, text) is 'The last event of one stream; none for an unknown stream.';
+
+create or replace function event_store.get_last_event(
+  v_decider_id uuid,
+  v_decider text
+)
+returns setof event_store.recorded_events
+language sql
+stable
+as $$
+  select * from event_store.get_last_event(v_decider_id::text, v_decider)
+$$;
+
+comment on function event_store.get_last_event(uuid, text) is 'get_last_event for UUID identifiers.';

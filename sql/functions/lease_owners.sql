@@ -1,0 +1,15 @@
+-- Who holds leases of a view's log partitions now.
+create or replace function event_store.lease_owners(
+  v_view text
+)
+returns setof text
+language sql
+volatile
+as $$
+  select distinct c.lease_owner
+  from event_store.checkpoints c
+  where c.view = v_view and c.leased_until > event_store.clock()
+  order by 1
+$$;
+
+comment on function event_store.lease_owners(text) is 'The owners of the live leases of a view.';

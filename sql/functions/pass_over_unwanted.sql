@@ -1,0 +1,56 @@
+-- Locks, until the transaction ends, the checkpoints of a bulk view that have events ahead and no live lease, moves them
+-- past events that the view does not want, as far as nothing wanted lies before, and returns the log partitions it locked.
+-- Never waits: what others hold is left out. Each event is looked at once per view, here, and never reaches a consumer.
+create or replace function event_store.pass_over_unwanted(
+  v_view text
+)
+returns int[]
+language plpgsql
+volatile
+set search_path = event_store, pg_temp
+as $$
+declare
+  _view constant event_store.views := event_store.known_view(v_view, 'bulk');
+  _locked int[];
+begin
+  -- Lock first. The clock is read after the lock is ours, the marks in the statements after that: an older look could take
+  -- a partition for which nothing is left.
+  _locked := array(
+    select c.partition
+    from event_store.checkpoints c
+    join event_store.partitions p using (partition)
+    where c.view = v_view
+      and c.position < p.high_water_mark
+      and (c.leased_until is null or c.leased_until <= event_store.clock())
+    for update of c skip locked
+  );
+  if _view.deciders is null and _view.events is null then
+    return _locked;
+  end if;
+
+  update event_store.checkpoints c
+  set position = wanted.position
+  from (
+    select p.partition, coalesce(first.partition_offset, p.high_water_mark) as position
+    from event_store.checkpoints at
+    join event_store.partitions p using (partition)
+    left join lateral (
+      select l.partition_offset
+      from event_store.event_log l
+      join event_store.events e using ("offset")
+      where l.partition = at.partition
+        and l.partition_offset >= at.position
+        and l.partition_offset < p.high_water_mark
+        and (_view.deciders is null or e.decider = any (_view.deciders))
+        and (_view.events is null or e.event = any (_view.events))
+      order by l.partition_offset
+      limit 1
+    ) first on true
+    where at.view = v_view and at.partition = any (_locked)
+  ) wanted
+  where c.view = v_view and c.partition = wanted.partition and c.position < wanted.position;
+  return _locked;
+end
+$$;
+
+comment on function event_store.pass_over_unwanted(text) is 'Moves the checkpoints of a bulk view past events that it does not want; returns the log partitions that it locked. MR010, MR012.';

@@ -1,0 +1,18 @@
+-- Gives back every lease of one owner, in all views, and returns how many: for a run that is known to be dead.
+create or replace function event_store.release_owner(
+  v_owner text
+)
+returns bigint
+language sql
+volatile
+as $$
+  with released as (
+    update event_store.checkpoints
+    set lease_owner = null, leased_until = null
+    where lease_owner = v_owner
+    returning 1
+  )
+  select count(*) from released
+$$;
+
+comment on function event_store.release_owner(text) is 'Gives back every lease of one owner; returns how many.';

@@ -1,0 +1,60 @@
+-- How far a view is behind, per log partition. `lag` counts log positions; `pending` counts the events that the view
+-- wants (the two are equal without a filter); `pending_age_s` is the age of the oldest of these, null if there is none.
+-- In rows mode the events behind the checkpoint that wait in a lock count as pending, too.
+create or replace function event_store.view_lag(
+  v_view text
+)
+returns table (
+  partition int,
+  "position" bigint,
+  high_water_mark bigint,
+  lag bigint,
+  pending bigint,
+  pending_age_s double precision
+)
+language plpgsql
+stable
+set search_path = event_store, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  _now constant timestamptz := event_store.clock();
+  _view constant event_store.views := event_store.known_view(v_view);
+begin
+  return query
+  select
+    c.partition,
+    c.position,
+    p.high_water_mark,
+    greatest(p.high_water_mark - c.position, 0),
+    coalesce(ahead.events, 0) + coalesce(held.events, 0),
+    extract(epoch from _now - least(ahead.oldest, held.oldest))::double precision
+  from event_store.checkpoints c
+  join event_store.partitions p using (partition)
+  left join lateral (
+    select count(*) as events, min(e.created_at) as oldest
+    from event_store.event_log l
+    join event_store.events e using ("offset")
+    where l.partition = c.partition
+      and l.partition_offset >= c.position
+      and (_view.deciders is null or e.decider = any (_view.deciders))
+      and (_view.events is null or e.event = any (_view.events))
+      and c.position < p.high_water_mark
+  ) ahead on true
+  left join lateral (
+    select count(*) as events, min(e.created_at) as oldest
+    from event_store.stream_locks k
+    join event_store.events e on e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > k.last_offset
+    join event_store.event_log l using ("offset")
+    where k.view = c.view
+      and k.partition = c.partition
+      and l.partition = c.partition
+      and l.partition_offset < c.position
+      and (_view.events is null or e.event = any (_view.events))
+  ) held on true
+  where c.view = v_view
+  order by c.partition;
+end
+$$;
+
+comment on function event_store.view_lag(text) is 'A view''s distance to the high-water mark per log partition, in events and in seconds. MR010 unknown view.';

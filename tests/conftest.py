@@ -1,0 +1,106 @@
+"""A real Postgres for the whole run, and a database of its own for each test, cloned from a migrated template."""
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from platform_defs.local_services import free_port, shared_session, spark_service
+from platform_defs.services import Supervisor
+from resources.embedded_postgres import EmbeddedPostgres
+from resources.event_store import EventStore
+from resources.java import find_java
+from resources.migrations import migrate
+from resources.settings import PROJECT, Settings
+from resources.spark import spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+RECEIPT_LOG = Path(__file__).resolve().parents[2] / "shared" / "data" / "receipt.csv"
+
+_numbers = count()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[EmbeddedPostgres]:
+    # not pytest's tmp_path: its long path does not fit a unix socket
+    with tempfile.TemporaryDirectory(prefix="millrace-") as directory, EmbeddedPostgres(Path(directory)) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def template(postgres: EmbeddedPostgres) -> str:
+    """The name of a migrated database without connections."""
+    postgres.create_database("template_millrace")
+    migrate(postgres.dsn("template_millrace"))
+    return "template_millrace"
+
+
+@pytest.fixture
+def dsn(postgres: EmbeddedPostgres, template: str) -> Iterator[str]:
+    """An empty event store of the test's own."""
+    name = f"test_{next(_numbers)}"
+    with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
+        admin.execute(f"create database {name} template {template}".encode())
+        yield postgres.dsn(name)
+        admin.execute(f"drop database {name} with (force)".encode())
+
+
+@pytest.fixture
+def connect(dsn: str) -> Iterator[Callable[..., psycopg.Connection]]:
+    """Opens connections that are closed when the test ends."""
+    opened: list[psycopg.Connection] = []
+
+    def open_connection(*, autocommit: bool = True) -> psycopg.Connection:
+        opened.append(psycopg.connect(dsn, autocommit=autocommit))
+        return opened[-1]
+
+    yield open_connection
+    for connection in opened:
+        connection.close()
+
+
+@pytest.fixture
+def store(connect: Callable[..., psycopg.Connection]) -> EventStore:
+    """The event store behind an autocommit connection."""
+    return EventStore(connect())
+
+
+@pytest.fixture
+def receipt_log() -> Path:
+    """A real event log: 8,577 events of 1,434 permit applications."""
+    if not RECEIPT_LOG.exists():
+        pytest.skip(f"the receipt log is not here: put it at {RECEIPT_LOG}")
+    return RECEIPT_LOG
+
+
+@pytest.fixture(scope="session")
+def spark_remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Spark Connect server as `make run` starts it, for the whole run; SPARK_REMOTE points to it."""
+    settings = Settings(home=tmp_path_factory.mktemp("spark"))
+    port = free_port()
+    env = {
+        **os.environ,
+        "JAVA_HOME": str(find_java(settings.home / "java").home),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": str(PROJECT),
+    }
+    with Supervisor(settings.home, [spark_service(settings, port, env)]), pytest.MonkeyPatch.context() as patch:
+        remote = shared_session(port)
+        patch.setenv("SPARK_REMOTE", remote)
+        yield remote
+
+
+@pytest.fixture(scope="session")
+def spark(spark_remote: str) -> "Iterator[SparkSession]":
+    """A session of that server, for tests that build many small things."""
+    assert spark_remote
+    with spark_session() as session:
+        yield session

@@ -1,0 +1,12 @@
+"""A store whose deciders are registered, for the tests of the SQL functions."""
+
+import pytest
+
+from resources.event_store import EventStore
+from tests.factories import register_orders
+
+
+@pytest.fixture
+def orders(store: EventStore) -> EventStore:
+    """A store in which order and invoice may append placed, paid and shipped."""
+    return register_orders(store)

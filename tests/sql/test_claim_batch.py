@@ -1,0 +1,218 @@
+"""Leasing ranges of the log: who gets what, and never two the same."""
+
+from functools import partial
+from random import Random
+
+import pytest
+
+from resources.errors import Malformed, MillraceError, UnknownView, WrongMode
+from resources.event_store import EventStore, Lease
+from tests.factories import (
+    Connect,
+    append,
+    append_to,
+    at_once,
+    ids_of_one_partition,
+    rows,
+    set_clock,
+    start,
+    value,
+)
+
+
+@pytest.fixture
+def bulk(orders: EventStore) -> EventStore:
+    """A store with a bulk view `v` that wants everything."""
+    orders.register_view("v", "-infinity", mode="bulk")
+    return orders
+
+
+def size(leases: list[Lease]) -> int:
+    return sum(lease.to_offset - lease.from_offset for lease in leases)
+
+
+def test_a_claim_leases_what_is_pending(bulk: EventStore) -> None:
+    ids = ids_of_one_partition(bulk.connection, 2, partition=3)
+    append_to(bulk, *ids, ids[0])
+    (lease,) = bulk.claim_batch("v", "me")
+    assert lease == Lease(3, 0, 3, 1)
+    assert rows(
+        bulk.connection, "select partition, lease_owner from event_store.checkpoints where lease_owner <> ''"
+    ) == [(3, "me")]
+
+
+def test_a_claim_with_nothing_to_do_leases_nothing(bulk: EventStore) -> None:
+    assert bulk.claim_batch("v", "me") == []
+    append_to(bulk, *[f"o-{n}" for n in range(30)])
+    bulk.commit_batch("v", bulk.claim_batch("v", "me"))
+    assert bulk.claim_batch("v", "me") == []
+    assert value(bulk.connection, "select count(*) from event_store.checkpoints where lease_owner is not null") == 0
+
+
+def test_all_pending_events_of_one_stream_come_in_one_claim(bulk: EventStore) -> None:
+    append_to(bulk, *["o-1"] * 20)
+    (lease,) = bulk.claim_batch("v", "me")
+    assert (lease.from_offset, lease.to_offset) == (0, 20)
+
+
+@pytest.mark.parametrize("limit", [1, 7, 30, 1000])
+def test_a_claim_takes_at_most_the_limit(bulk: EventStore, limit: int) -> None:
+    append_to(bulk, *[f"o-{n}" for n in range(30)])
+    leases = bulk.claim_batch("v", "me", limit)
+    assert size(leases) == min(limit, 30)
+    assert all(lease.from_offset < lease.to_offset for lease in leases)
+
+
+def test_the_oldest_pending_event_is_claimed_first(bulk: EventStore) -> None:
+    hot, cold = (ids_of_one_partition(bulk.connection, 1, partition)[0] for partition in (0, 1))
+    append_to(bulk, *[hot] * 10, cold, *[hot] * 50)
+    taken = []
+    while leases := bulk.claim_batch("v", "me", 10):
+        taken.append([(lease.partition, lease.from_offset, lease.to_offset) for lease in leases])
+        bulk.commit_batch("v", leases)
+    assert taken[:2] == [[(0, 0, 10)], [(1, 0, 1), (0, 10, 19)]] or taken[:2] == [
+        [(0, 0, 10)],
+        [(0, 10, 19), (1, 0, 1)],
+    ]
+
+
+# A16, A20
+
+
+def test_two_consumers_never_hold_the_same_partition(bulk: EventStore, connect: Connect) -> None:
+    append_to(bulk, *[f"o-{n}" for n in range(60)])
+    other = EventStore(connect())
+    mine, theirs = bulk.claim_batch("v", "me", 20), other.claim_batch("v", "them")
+    assert not {lease.partition for lease in mine} & {lease.partition for lease in theirs}
+    assert size(mine) == 20
+    assert other.claim_batch("v", "them") == []
+
+
+def test_a_claim_skips_what_an_open_claim_holds_and_never_waits(bulk: EventStore, connect: Connect) -> None:
+    append_to(bulk, *[f"o-{n}" for n in range(60)])
+    bulk.sequence_events()
+    holder = connect(autocommit=False)
+    held = EventStore(holder).claim_batch("v", "me")
+    assert bulk.claim_batch("v", "them") == []
+    holder.rollback()
+    again = bulk.claim_batch("v", "them")
+    assert [(lease.partition, lease.to_offset) for lease in again] == [
+        (lease.partition, lease.to_offset) for lease in held
+    ]
+
+
+@pytest.mark.parametrize(("lease_s", "seconds"), [(None, 300), (7, 7)])
+def test_a_lease_lasts_as_the_caller_or_the_view_says(
+    bulk: EventStore, connect: Connect, lease_s: int | None, seconds: int
+) -> None:
+    other = EventStore(connect())
+    set_clock(bulk.connection, "2030-01-01 00:00:00+00")
+    append(bulk)
+    (lease,) = bulk.claim_batch("v", "me", lease_s=lease_s)
+    set_clock(other.connection, f"2030-01-01 00:{(seconds - 1) // 60:02}:{(seconds - 1) % 60:02}+00")
+    assert other.claim_batch("v", "them") == []
+    set_clock(other.connection, f"2030-01-01 00:{seconds // 60:02}:{seconds % 60:02}+00")
+    (taken_over,) = other.claim_batch("v", "them")
+    assert taken_over == Lease(lease.partition, 0, 1, lease.lease_token + 1)
+
+
+def test_a_lease_uses_the_wall_clock_inside_a_long_transaction(bulk: EventStore, connect: Connect) -> None:
+    connection = connect(autocommit=False)
+    connection.execute("select")
+    append(bulk)  # later than the transaction's now()
+    (lease,) = EventStore(connection).claim_batch("v", "me", lease_s=60)
+    later = value(
+        connection,
+        "select leased_until > now() + interval '60 seconds' from event_store.checkpoints where partition = %s",
+        lease.partition,
+    )
+    assert later is True
+
+
+def test_there_is_no_phantom_lease(bulk: EventStore, connect: Connect) -> None:
+    """A claim whose look is older than another's commit neither re-delivers nor leases an empty range."""
+    append(bulk)
+    bulk.sequence_events()
+    first, second = connect(), connect(autocommit=False)
+    leases = EventStore(first).claim_batch("v", "me")
+    second.execute("select from event_store.checkpoints")  # its transaction is older than the commit
+    EventStore(first).commit_batch("v", leases)
+    assert EventStore(second).claim_batch("v", "them") == []
+    second.commit()
+    assert value(bulk.connection, "select count(*) from event_store.checkpoints where lease_owner is not null") == 0
+
+
+def test_racing_consumers_take_every_event_exactly_once(bulk: EventStore, connect: Connect) -> None:
+    taken: list[tuple[int, int, int]] = []
+    total = 400
+
+    def consume(seed: int) -> None:
+        random = Random(seed)
+        store = EventStore(connect())
+        while sum(to - from_ for _, from_, to in taken) < total:
+            leases = store.claim_batch("v", f"owner {seed}", random.randrange(1, 60))
+            if leases and random.random() < 0.2:
+                assert store.release_batch("v", leases) == len(leases)
+            elif leases:
+                store.commit_batch("v", leases)
+                taken.extend((lease.partition, lease.from_offset, lease.to_offset) for lease in leases)
+
+    def produce() -> None:
+        store = EventStore(connect())
+        for n in range(total // 10):
+            append_to(store, *[f"o-{(n * 10 + k) % 37}" for k in range(10)])
+
+    producer = start(produce)
+    for result in at_once([partial(consume, seed) for seed in range(3)]):
+        result.result()
+    producer.result(20)
+    positions = sorted((partition, offset) for partition, from_, to in taken for offset in range(from_, to))
+    log = rows(bulk.connection, "select partition, partition_offset from event_store.event_log order by 1, 2")
+    assert positions == log
+    assert len(log) == total
+
+
+# Filters and refusals
+
+
+@pytest.mark.parametrize("wanted", [{"deciders": ["order"]}, {"events": ["paid"]}])
+def test_events_that_the_view_does_not_want_are_passed_over(orders: EventStore, wanted: dict[str, list[str]]) -> None:
+    orders.register_view("some", "-infinity", mode="bulk", **wanted)  # type: ignore[arg-type]
+    (decider_id,) = ids_of_one_partition(orders.connection, 1)
+    last = None
+    for _ in range(5):
+        last = append(orders, decider_id, last, decider="invoice").event_id
+    assert orders.claim_batch("some", "me") == []
+    assert value(orders.connection, "select position from event_store.checkpoints where partition = 0") == 5
+    append(orders, decider_id, last, decider="invoice")
+    append(orders, decider_id, decider="order", event="paid")
+    (lease,) = orders.claim_batch("some", "me")
+    assert (lease.from_offset, lease.to_offset) == (6, 7)
+
+
+def test_a_view_that_is_not_enabled_is_given_nothing(bulk: EventStore) -> None:
+    append(bulk)
+    bulk.connection.execute("update event_store.views set enabled = false")
+    assert bulk.claim_batch("v", "me") == []
+    bulk.connection.execute("update event_store.views set enabled = true")
+    assert len(bulk.claim_batch("v", "me")) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("unknown", "me"), UnknownView),
+        (("rows", "me"), WrongMode),
+        (("v", ""), Malformed),
+        (("v", None), Malformed),
+        (("v", "me", 0), Malformed),
+        (("v", "me", None), Malformed),
+        (("v", "me", 10, 0), Malformed),
+        (("v", "me", 10, -5), Malformed),
+    ],
+)
+def test_a_wrong_claim_is_refused(bulk: EventStore, arguments: tuple[str, str], error: type[MillraceError]) -> None:
+    bulk.register_view("rows")
+    append(bulk)
+    with pytest.raises(error):
+        bulk.claim_batch(*arguments)

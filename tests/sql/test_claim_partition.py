@@ -1,0 +1,66 @@
+"""Leasing one log partition whole, for a rebuild."""
+
+import pytest
+
+from resources.errors import (
+    LeaseLost,
+    Malformed,
+    MillraceError,
+    PartitionLeased,
+    UnknownPartition,
+    UnknownView,
+    WrongMode,
+)
+from resources.event_store import EventStore, Lease
+from tests.factories import append_to, ids_of_one_partition, set_clock
+from tests.sql.test_claim_batch import bulk
+
+__all__ = ["bulk"]
+
+
+def test_the_range_is_all_that_the_partition_holds_also_when_nothing_is_pending(bulk: EventStore) -> None:
+    (decider_id,) = ids_of_one_partition(bulk.connection, 1, partition=4)
+    append_to(bulk, *[decider_id] * 5)
+    bulk.commit_batch("v", bulk.claim_batch("v", "me"))
+    assert bulk.claim_partition("v", 4, "me") == Lease(4, 0, 5, 2)
+    assert bulk.claim_partition("v", 5, "me") == Lease(5, 0, 0, 1)
+
+
+def test_a_leased_partition_is_refused_until_the_lease_ends(bulk: EventStore) -> None:
+    append_to(bulk, "o-1")
+    set_clock(bulk.connection, "2030-01-01 00:00:00+00")
+    (lease,) = bulk.claim_batch("v", "them", lease_s=60)
+    with pytest.raises(PartitionLeased, match="leased by them until 2030-01-01 00:01:00"):
+        bulk.claim_partition("v", lease.partition, "me")
+    set_clock(bulk.connection, "2030-01-01 00:01:00+00")
+    taken_over = bulk.claim_partition("v", lease.partition, "me")
+    with pytest.raises(LeaseLost):
+        bulk.commit_batch("v", [lease])
+    bulk.commit_batch("v", [taken_over])
+
+
+def test_a_claim_leaves_a_partition_alone_that_is_being_rebuilt(bulk: EventStore) -> None:
+    (decider_id,) = ids_of_one_partition(bulk.connection, 1)
+    append_to(bulk, decider_id)
+    lease = bulk.claim_partition("v", 0, "me")
+    assert bulk.claim_batch("v", "them") == []
+    assert bulk.release_batch("v", [lease]) == 1
+    assert len(bulk.claim_batch("v", "them")) == 1
+
+
+@pytest.mark.parametrize(
+    ("view", "partition", "owner", "error"),
+    [
+        ("v", 16, "me", UnknownPartition),
+        ("v", -1, "me", UnknownPartition),
+        ("v", 0, "", Malformed),
+        ("unknown", 0, "me", UnknownView),
+        ("rows", 0, "me", WrongMode),
+    ],
+)
+def test_a_wrong_claim_is_refused(
+    bulk: EventStore, view: str, partition: int, owner: str, error: type[MillraceError]
+) -> None:
+    bulk.register_view("rows")
+    with pytest.raises(error):
+        bulk.claim_partition(view, partition, owner)

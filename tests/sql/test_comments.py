@@ -1,0 +1,104 @@
+"""The schema explains itself: everything has a comment, and names keep their rules."""
+
+import re
+from pathlib import Path
+from typing import LiteralString
+
+import psycopg
+import pytest
+
+from tests.factories import Connect, rows
+
+FUNCTIONS = sorted((Path(__file__).parents[2] / "sql" / "functions").glob("*.sql"))
+
+UNCOMMENTED: dict[str, LiteralString] = {
+    "schema": "select 'event_store' where obj_description('event_store'::regnamespace, 'pg_namespace') is null",
+    "relation": """
+        select c.relname from pg_class c
+        where c.relnamespace = 'event_store'::regnamespace and c.relkind in ('r', 'p', 'v', 'm', 'S', 'f')
+          and obj_description(c.oid, 'pg_class') is null""",
+    "column": """
+        select c.relname || '.' || a.attname from pg_class c join pg_attribute a on a.attrelid = c.oid
+        where c.relnamespace = 'event_store'::regnamespace and c.relkind in ('r', 'p')
+          and a.attnum > 0 and not a.attisdropped and col_description(c.oid, a.attnum) is null""",
+    "function": """
+        select p.oid::regprocedure::text from pg_proc p
+        where p.pronamespace = 'event_store'::regnamespace and obj_description(p.oid, 'pg_proc') is null""",
+    "type": """
+        select t.typname from pg_type t left join pg_class c on c.oid = t.typrelid
+        where t.typnamespace = 'event_store'::regnamespace and t.typelem = 0
+          and (t.typtype in ('e', 'd', 'r') or c.relkind = 'c')
+          and obj_description(t.oid, 'pg_type') is null""",
+    "trigger": """
+        select c.relname || '.' || t.tgname from pg_trigger t join pg_class c on c.oid = t.tgrelid
+        where c.relnamespace = 'event_store'::regnamespace and not t.tgisinternal
+          and obj_description(t.oid, 'pg_trigger') is null""",
+}
+
+
+@pytest.mark.parametrize("kind", UNCOMMENTED)
+def test_everything_has_a_comment(connect: Connect, kind: str) -> None:
+    assert rows(connect(), UNCOMMENTED[kind]) == []
+
+
+def test_arguments_are_named_v_and_columns_of_results_are_not(connect: Connect) -> None:
+    arguments = rows(
+        connect(),
+        """
+        select p.proname, a.name, coalesce(a.mode, 'i') from pg_proc p
+        cross join lateral unnest(p.proargnames, p.proargmodes::text[]) a(name, mode)
+        where p.pronamespace = 'event_store'::regnamespace
+        """,
+    )
+    assert len(arguments) > 50
+    assert [a for a in arguments if a[1].startswith("v_") is not (a[2] == "i")] == []
+
+
+def test_no_argument_is_without_a_name(connect: Connect) -> None:
+    unnamed = "select proname from pg_proc where pronamespace = 'event_store'::regnamespace and pronargs > 0 and proargnames is null"
+    assert rows(connect(), unnamed) == []
+
+
+@pytest.mark.parametrize("path", FUNCTIONS, ids=lambda path: path.stem)
+def test_a_file_defines_the_function_of_its_name(path: Path) -> None:
+    sql = path.read_text()
+    assert set(re.findall(r"create or replace function event_store\.(\w+)\(", sql)) == {path.stem}
+    assert sql.startswith("-- ")
+    assert "\t" not in sql
+
+
+def test_every_function_has_its_file(connect: Connect) -> None:
+    defined = rows(connect(), "select distinct proname from pg_proc where pronamespace = 'event_store'::regnamespace")
+    assert {row[0] for row in defined} == {path.stem for path in FUNCTIONS}
+
+
+def test_plpgsql_looks_names_up_in_the_store_only(connect: Connect) -> None:
+    loose = rows(
+        connect(),
+        """
+        select p.proname from pg_proc p join pg_language l on l.oid = p.prolang
+        where p.pronamespace = 'event_store'::regnamespace and l.lanname = 'plpgsql'
+          and not 'search_path=event_store, pg_temp' = any (coalesce(p.proconfig, '{}'))
+        """,
+    )
+    assert loose == []
+
+
+def test_invariants_are_named_constraints(connect: Connect) -> None:
+    """A table's check constraints say what holds, not `table_column_check`."""
+    unnamed = rows(
+        connect(),
+        """
+        select conname from pg_constraint
+        where connamespace = 'event_store'::regnamespace and contype = 'c' and conname ~ '_check\\d*$'
+        """,
+    )
+    assert unnamed == []
+
+
+def test_the_api_is_found_without_a_search_path(connect: Connect) -> None:
+    connection: psycopg.Connection = connect()
+    connection.execute("set search_path = ''")
+    rows(connection, "select * from event_store.get_events('x'::text, 'y')")
+    rows(connection, "select event_store.sequence_events()")
+    rows(connection, "select * from event_store.poll_views()")

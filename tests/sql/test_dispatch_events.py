@@ -1,0 +1,180 @@
+"""New events become locks; empty locks go; nothing falls between."""
+
+import pytest
+
+from resources.errors import UnknownView, WrongMode
+from resources.event_store import EventStore
+from tests.factories import Connect, append, append_to, ids_of_one_partition, pump, rows, start, value, wait_blocked
+from tests.sql.test_stream_events import view
+
+__all__ = ["view"]
+
+
+def waiting(store: EventStore) -> list[str]:
+    return [row[0] for row in rows(store.connection, "select decider_id from event_store.stream_locks order by 1")]
+
+
+def assert_nothing_falls_between(store: EventStore) -> None:
+    """Every event below a checkpoint is acknowledged, or its stream has a lock (design §4)."""
+    lost = rows(
+        store.connection,
+        """
+        select e.decider_id, e."offset"
+        from event_store.checkpoints c
+        join event_store.event_log l on l.partition = c.partition and l.partition_offset < c.position
+        join event_store.events e using ("offset")
+        where not exists (
+          select from event_store.stream_locks k
+          where k.view = c.view and k.decider_id = e.decider_id and k.decider = e.decider
+        )
+        """,
+    )
+    assert lost == []
+
+
+def test_each_stream_with_new_events_gets_one_lock(view: EventStore) -> None:
+    append_to(view, "a", "b", "a")
+    view.sequence_events()
+    assert view.dispatch_events("v") == 3
+    assert waiting(view) == ["a", "b"]
+    assert view.dispatch_events("v") == 0
+    assert value(view.connection, "select sum(position) from event_store.checkpoints") == 3
+
+
+def test_an_event_that_is_not_sequenced_is_not_dispatched(view: EventStore) -> None:
+    append(view)
+    assert view.dispatch_events("v") == 0
+    assert waiting(view) == []
+
+
+def test_a_window_bounds_what_one_call_passes(view: EventStore) -> None:
+    (decider_id,) = ids_of_one_partition(view.connection, 1)
+    append_to(view, *[decider_id] * 25)
+    view.sequence_events()
+    assert [view.dispatch_events("v", 10) for _ in range(4)] == [10, 10, 5, 0]
+
+
+def test_a_lock_goes_when_nothing_is_left_and_comes_back_with_the_next_event(view: EventStore) -> None:
+    (first,) = append_to(view, "a")
+    pump(view, "v")
+    view.stream_events("v")
+    view.dispatch_events("v")
+    assert waiting(view) == ["a"]  # in flight
+    view.ack_event("v", "a", first.offset)
+    view.dispatch_events("v")
+    assert waiting(view) == []
+    (second,) = append_to(view, "a")
+    pump(view, "v")
+    assert [event.offset for event in view.stream_events("v")] == [second.offset]
+
+
+def test_a_lock_stays_while_its_stream_has_an_event_that_is_not_sequenced(view: EventStore) -> None:
+    (first,) = append_to(view, "a")
+    pump(view, "v")
+    view.stream_events("v")
+    view.ack_event("v", "a", first.offset)
+    append_to(view, "a")
+    view.dispatch_events("v")
+    assert waiting(view) == ["a"]
+    pump(view, "v")
+    assert len(view.stream_events("v")) == 1
+
+
+def test_a_lock_whose_stream_is_ahead_of_the_checkpoint_stays(view: EventStore) -> None:
+    """Else the stream's next lock would begin before what is acknowledged, and deliver it twice."""
+    hot, other = ids_of_one_partition(view.connection, 2)
+    append_to(view, hot)
+    pump(view, "v")
+    append_to(view, *[other] * 5, hot)
+    view.sequence_events()
+    for _ in range(2):
+        (event,) = view.stream_events("v", 1)
+        assert event.decider_id == hot
+        view.ack_event("v", hot, event.offset)
+    view.dispatch_events("v", 2)  # not up to the second event of the hot stream
+    assert hot in waiting(view)
+    while view.dispatch_events("v", 2):
+        pass
+    assert waiting(view) == [other]
+
+
+def test_it_never_waits_for_a_consumer(view: EventStore, connect: Connect) -> None:
+    append_to(view, "a", "b")
+    pump(view, "v")
+    consumer = connect(autocommit=False)
+    held = EventStore(consumer).stream_events("v", 1)
+    EventStore(consumer).ack_event("v", held[0].decider_id, held[0].offset)
+    append_to(view, "a", "b", "c")
+    view.sequence_events()
+    view.connection.execute("set lock_timeout = '2s'")
+    assert view.dispatch_events("v") == 3
+    consumer.commit()
+    assert waiting(view) == ["a", "b", "c"]
+    assert_nothing_falls_between(view)
+
+
+def test_a_second_dispatcher_skips_what_the_first_holds(view: EventStore, connect: Connect) -> None:
+    append_to(view, "a", "b")
+    view.sequence_events()
+    first = connect(autocommit=False)
+    assert EventStore(first).dispatch_events("v") == 2
+    view.connection.execute("set lock_timeout = '2s'")
+    assert view.dispatch_events("v") == 0
+    first.rollback()
+    assert view.dispatch_events("v") == 2
+
+
+def test_an_event_that_is_dispatched_while_empty_locks_are_removed_is_not_lost(
+    view: EventStore, connect: Connect
+) -> None:
+    """The remover looked before the event was there, and removes after another dispatcher has passed it."""
+    first, other = ids_of_one_partition(view.connection, 2)
+    append_to(view, first)
+    pump(view, "v")
+    (event,) = view.stream_events("v", 10)
+    view.ack_event("v", first, event.offset)
+    # the remover waits in its deleting statement, whose look at the store is as old as that
+    view.connection.execute(
+        """
+        create function pause() returns trigger language plpgsql as $$
+        begin perform pg_advisory_xact_lock(4711); return old; end $$;
+        create trigger pause before delete on event_store.stream_locks for each row execute function pause();
+        """
+    )
+    gate, remover = connect(), connect()
+    gate.execute("select pg_advisory_lock(4711)")
+    removed = start(lambda: EventStore(remover).dispatch_events("v"))
+    wait_blocked(view.connection, remover.info.backend_pid)
+    append_to(view, first, other)
+    view.sequence_events()
+    dispatcher = connect()
+    dispatcher.execute("set lock_timeout = '2s'")
+    EventStore(dispatcher).dispatch_events("v")
+    gate.execute("select pg_advisory_unlock(4711)")
+    removed.result(20)
+    assert_nothing_falls_between_after_ack(view, event.offset)
+    pump(view, "v")
+    assert {e.decider_id for e in view.stream_events("v", 10)} == {first, other}
+
+
+def assert_nothing_falls_between_after_ack(store: EventStore, acked: int) -> None:
+    behind = rows(
+        store.connection,
+        """
+        select e.decider_id
+        from event_store.checkpoints c
+        join event_store.event_log l on l.partition = c.partition and l.partition_offset < c.position
+        join event_store.events e using ("offset")
+        where e."offset" > %s
+          and not exists (select from event_store.stream_locks k where k.view = c.view and k.decider_id = e.decider_id)
+        """,
+        acked,
+    )
+    assert behind == []
+
+
+def test_a_wrong_view_is_refused(view: EventStore) -> None:
+    view.register_view("bulk", mode="bulk")
+    for name, error in (("unknown", UnknownView), ("bulk", WrongMode)):
+        with pytest.raises(error):
+            view.dispatch_events(name)

@@ -1,0 +1,101 @@
+"""Giving an event back: at once, or for later."""
+
+from uuid import uuid4
+
+import pytest
+
+from resources.errors import Malformed, NotInFlight, UnknownView, WrongMode, refusals
+from resources.event_store import EventStore
+from tests.factories import append, append_to, pump, rows, set_clock
+from tests.sql.test_ack_event import COLUMNS, locks
+from tests.sql.test_stream_events import view
+
+__all__ = ["view"]
+
+
+def test_a_nacked_event_is_delivered_again_at_once(view: EventStore) -> None:
+    append_to(view, "a", "a")
+    pump(view, "v")
+    (event,) = view.stream_events("v")
+    (lock,) = view.nack_event("v", "a")
+    assert lock.last_offset < event.offset
+    assert view.stream_events("v") == [event]
+    assert rows(view.connection, "select attempts from event_store.stream_locks") == [(2,)]
+
+
+def test_a_scheduled_nack_delivers_not_before_its_time(view: EventStore) -> None:
+    append(view, "a")
+    pump(view, "v")
+    set_clock(view.connection, "2030-01-01 00:00:00+00")
+    (event,) = view.stream_events("v")
+    view.schedule_nack_event("v", "a", 1500)
+    set_clock(view.connection, "2030-01-01 00:00:01.499+00")
+    assert view.stream_events("v") == []
+    set_clock(view.connection, "2030-01-01 00:00:01.5+00")
+    assert view.stream_events("v") == [event]
+
+
+def test_a_stream_that_waits_does_not_keep_others_waiting(view: EventStore) -> None:
+    append_to(view, "a", "b")
+    pump(view, "v")
+    view.stream_events("v", 1)
+    view.schedule_nack_event("v", "a", 60_000)
+    assert [event.decider_id for event in view.stream_events("v", 10)] == ["b"]
+
+
+def test_a_nack_without_an_event_in_flight_is_refused(view: EventStore) -> None:
+    (event,) = append_to(view, "a")
+    with pytest.raises(NotInFlight, match="nothing of this stream is waiting"):
+        view.nack_event("v", "a")
+    pump(view, "v")
+    with pytest.raises(NotInFlight, match="in flight none"):
+        view.nack_event("v", "a")
+    view.stream_events("v")
+    view.ack_event("v", "a", event.offset)
+    before = locks(view)
+    with pytest.raises(NotInFlight):
+        view.nack_event("v", "a")
+    with pytest.raises(NotInFlight):
+        view.schedule_nack_event("v", "a", 1)
+    assert locks(view) == before
+
+
+def test_an_ack_after_a_nack_is_refused(view: EventStore) -> None:
+    (event,) = append_to(view, "a")
+    pump(view, "v")
+    view.stream_events("v")
+    view.nack_event("v", "a")
+    with pytest.raises(NotInFlight):
+        view.ack_event("v", "a", event.offset)
+    assert len(view.stream_events("v")) == 1
+
+
+@pytest.mark.parametrize("milliseconds", ["-1", "null"])
+def test_a_malformed_delay_is_refused(view: EventStore, milliseconds: str) -> None:
+    append(view, "a")
+    pump(view, "v")
+    view.stream_events("v")
+    with pytest.raises(Malformed), refusals():
+        view.connection.execute(f"select event_store.schedule_nack_event('v', 'a'::text, {milliseconds})".encode())
+
+
+def test_a_wrong_view_is_refused(view: EventStore) -> None:
+    view.register_view("bulk", mode="bulk")
+    for name, error in (("unknown", UnknownView), ("bulk", WrongMode)):
+        with pytest.raises(error):
+            view.nack_event(name, "a")
+
+
+def test_they_are_called_with_uuids_as_in_fstore_sql(view: EventStore) -> None:
+    decider_id = uuid4()
+    append(view, str(decider_id))
+    pump(view, "v")
+    for query in (
+        "select * from event_store.nack_event(v_view => 'v', v_decider_id => %s)",
+        "select * from event_store.schedule_nack_event(v_view => 'v', v_decider_id => %s, v_milliseconds => 0)",
+    ):
+        assert len(view.stream_events("v")) == 1
+        cursor = view.connection.execute(query.encode(), (decider_id,))
+        assert cursor.description is not None
+        assert [column.name for column in cursor.description] == COLUMNS
+        assert len(cursor.fetchall()) == 1

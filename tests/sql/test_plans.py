@@ -1,0 +1,119 @@
+"""Hot queries use their index, as the functions really run them: counted by Postgres, by the index's name."""
+
+from collections.abc import Iterator
+from typing import LiteralString
+
+import psycopg
+import pytest
+
+from resources.embedded_postgres import EmbeddedPostgres
+from resources.event_store import EventStore
+from resources.migrations import migrate
+from tests.factories import append, append_to, register_orders, rows
+
+TABLES = ("events", "event_log", "streams", "stream_locks")
+
+
+@pytest.fixture(scope="module")
+def large(postgres: EmbeddedPostgres) -> Iterator[str]:
+    """A store with 20,000 events of 5,000 streams, a rows view and a bulk view."""
+    postgres.create_database("large")
+    dsn = postgres.dsn("large")
+    migrate(dsn)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        store = register_orders(EventStore(connection))
+        for _ in range(4):
+            append_to(store, *[f"o-{n}" for n in range(5000)])
+        store.sequence_events()
+        store.register_view("rows", "-infinity")
+        store.register_view("bulk", "-infinity", mode="bulk")
+        store.dispatch_events("rows", 1000)
+        connection.execute("vacuum analyze")
+    yield dsn
+    with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
+        admin.execute("drop database large with (force)")
+
+
+@pytest.fixture
+def session(large: str) -> Iterator[EventStore]:
+    """A session whose changes are undone."""
+    with psycopg.connect(large) as connection:
+        connection.execute("select")
+        yield EventStore(connection)
+        connection.rollback()
+
+
+def scans(store: EventStore) -> dict[str, int]:
+    """Scans since the session began, of tables (sequential) and of indexes."""
+    query: LiteralString = """
+        select relname, pg_stat_get_xact_numscans(oid) from pg_class
+        where relnamespace = 'event_store'::regnamespace and relkind in ('r', 'i')
+    """
+    return dict(rows(store.connection, query))
+
+
+def assert_only(store: EventStore, before: dict[str, int], *indexes: str, seq: tuple[str, ...] = ()) -> None:
+    after = scans(store)
+    for index in indexes:
+        assert after[index] > before[index], f"{index} was not used"
+    for table in TABLES:
+        if table not in seq:
+            assert after[table] == before[table], f"{table} was scanned"
+
+
+def test_an_append_reads_by_index(session: EventStore) -> None:
+    before = scans(session)
+    append(session, "o-new")
+    assert_only(session, before, "streams_pkey", "events_event_id_key")
+
+
+def test_a_batch_reads_by_index(session: EventStore) -> None:
+    before = scans(session)
+    append_to(session, "o-1", "o-2", "o-new")
+    assert_only(session, before, "streams_pkey", "events_event_id_key")
+
+
+def test_a_stream_is_read_by_its_index(session: EventStore) -> None:
+    before = scans(session)
+    assert len(session.get_events("o-17", "order")) == 4
+    assert_only(session, before, "events_stream_idx")
+
+
+def test_the_last_event_is_found_by_the_streams_head(session: EventStore) -> None:
+    before = scans(session)
+    assert session.get_last_event("o-17", "order") is not None
+    assert_only(session, before, "streams_pkey", "events_pkey")
+
+
+def test_the_sequencer_finds_fresh_events_by_transaction(large: str, session: EventStore) -> None:
+    with psycopg.connect(large, autocommit=True) as other:
+        append_to(EventStore(other), "o-1", "o-2", "o-3")
+    before = scans(session)
+    assert session.sequence_events() == 3
+    assert_only(session, before, "events_transaction_id_idx")
+    after = rows(session.connection, "select pg_stat_get_xact_tuples_fetched('event_store.events'::regclass)")
+    assert after[0][0] < 100
+
+
+def test_a_claim_reads_by_index(session: EventStore) -> None:
+    before = scans(session)
+    assert session.claim_batch("bulk", "me")
+    assert_only(session, before, "event_log_pkey")
+
+
+def test_rows_are_streamed_by_index(session: EventStore) -> None:
+    before = scans(session)
+    assert len(session.stream_events("rows", 10)) == 10
+    assert_only(session, before, "stream_locks_due_idx", "events_stream_idx")
+
+
+def test_a_range_of_the_log_is_read_by_index(session: EventStore) -> None:
+    before = scans(session)
+    session.connection.execute(
+        """
+        select e.* from event_store.event_log l join event_store.events e using ("offset")
+        where l.partition = 3 and l.partition_offset >= 100 and l.partition_offset < 200
+        order by l.partition_offset
+        """
+    ).fetchall()
+    assert_only(session, before, "event_log_pkey", "events_pkey")

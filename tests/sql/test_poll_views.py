@@ -1,0 +1,54 @@
+"""What a poller knows of all views in one call."""
+
+import pytest
+
+from resources.errors import UnknownView
+from resources.event_store import EventStore, ViewPoll
+from tests.factories import Connect, append_to, wait_until
+
+
+def test_there_is_one_row_for_each_view(orders: EventStore) -> None:
+    append_to(orders, "o-1", "o-2", "o-3")
+    orders.register_view("pushed", "-infinity", 300, 2, "http://localhost")
+    orders.register_view("bulk", "-infinity", mode="bulk")
+    orders.register_view("new", mode="bulk")
+    orders.connection.execute("update event_store.views set enabled = false where view = 'new'")
+    assert orders.poll_views() == [
+        ViewPoll("bulk", "bulk", True, None, None, 3, 0),
+        ViewPoll("new", "bulk", False, None, None, 0, 0),
+        ViewPoll("pushed", "rows", True, 2, "http://localhost", 3, 0),
+    ]
+
+
+def test_live_consumers_are_counted_until_their_sessions_end(orders: EventStore, connect: Connect) -> None:
+    orders.register_view("v", "-infinity", mode="bulk")
+    orders.register_view("w", "-infinity", mode="bulk")
+    consumers = [connect(), connect()]
+    for consumer in consumers:
+        EventStore(consumer).attach_consumer("v")
+    assert [(row.view, row.consumers) for row in orders.poll_views()] == [("v", 2), ("w", 0)]
+    consumers[0].close()
+    orders.connection.execute("select pg_terminate_backend(%s)", (consumers[1].info.backend_pid,))
+    wait_until(lambda: orders.poll_views()[0].consumers == 0, "both consumers are gone")
+
+
+def test_a_consumer_of_an_unknown_view_is_refused(orders: EventStore) -> None:
+    with pytest.raises(UnknownView):
+        orders.attach_consumer("nobody")
+
+
+def test_in_rows_mode_free_locks_count_until_nothing_is_left(orders: EventStore) -> None:
+    orders.register_view("v", "-infinity")
+    append_to(orders, "o-1", "o-1", "o-2")
+    orders.sequence_events()
+    orders.dispatch_events("v")
+    assert orders.poll_views()[0].lag == 2
+    while events := orders.stream_events("v", 10):
+        for event in events:
+            orders.ack_event("v", event.decider_id, event.offset)
+    orders.dispatch_events("v")
+    assert orders.poll_views()[0].lag == 0
+
+
+def test_no_view_is_no_row(store: EventStore) -> None:
+    assert store.poll_views() == []

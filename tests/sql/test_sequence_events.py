@@ -1,0 +1,423 @@
+"""The log's order: dense, in the order of commits, whoever is open, killed or restored."""
+
+import os
+import subprocess
+import tempfile
+import threading
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import psycopg
+import pytest
+
+from resources.embedded_postgres import PROGRAMS, EmbeddedPostgres
+from resources.event_store import EventStore
+from resources.migrations import migrate, validate
+from tests.factories import (
+    Connect,
+    LogEntry,
+    append,
+    append_to,
+    assert_dense_and_ordered,
+    assert_log_holds_every_event_once,
+    assert_rising,
+    at_once,
+    ids_of_one_partition,
+    new_event,
+    read_log,
+    register_orders,
+    rows,
+    set_clock,
+    start,
+    terminate,
+    value,
+    wait_blocked,
+)
+
+
+def mark(store: EventStore, partition: int = 0) -> int:
+    return int(
+        value(
+            store.connection,
+            "select high_water_mark from event_store.partitions where partition = %s",
+            partition,
+        )
+    )
+
+
+# B1, B2
+
+
+def test_the_first_offset_is_0_and_batches_follow_each_other(orders: EventStore) -> None:
+    (decider_id,) = ids_of_one_partition(orders.connection, 1)
+    append_to(orders, *[decider_id] * 5)
+    assert orders.sequence_events() == 5
+    append_to(orders, *[decider_id] * 3)
+    assert orders.sequence_events() == 3
+    assert [entry.partition_offset for entry in read_log(orders.connection)] == list(range(8))
+    assert mark(orders) == 8
+    assert_log_holds_every_event_once(orders.connection)
+
+
+def test_a_rolled_back_append_leaves_no_hole(orders: EventStore, connect: Connect) -> None:
+    first, second, third = ids_of_one_partition(orders.connection, 3)
+    append(orders, first)
+    doomed = connect(autocommit=False)
+    append(EventStore(doomed), second)
+    append(orders, third)
+    doomed.rollback()
+    assert orders.sequence_events() == 2
+    assert [entry.decider_id for entry in read_log(orders.connection)] == [first, third]
+    assert_log_holds_every_event_once(orders.connection)
+
+
+def test_a_rolled_back_savepoint_leaves_no_hole_and_a_kept_one_its_event(orders: EventStore, connect: Connect) -> None:
+    connection = connect(autocommit=False)
+    writer = EventStore(connection)
+    append(writer, "o-1")
+    with connection.transaction():
+        append(writer, "o-2")
+    with connection.transaction() as savepoint:
+        append(writer, "o-3")
+        raise psycopg.Rollback(savepoint)
+    connection.commit()
+    assert orders.sequence_events() == 2
+    assert_log_holds_every_event_once(orders.connection)
+
+
+def test_a_stream_stays_in_one_partition_for_all_deciders(orders: EventStore) -> None:
+    orders.append_events([new_event(f"o-{n}", decider=d) for n in range(200) for d in ("order", "invoice")])
+    assert orders.sequence_events() == 400
+    assert_log_holds_every_event_once(orders.connection)
+    places = rows(
+        orders.connection,
+        """
+        select count(distinct partition), count(distinct decider)
+        from event_store.event_log join event_store.events using ("offset") group by decider_id
+        """,
+    )
+    assert set(places) == {(1, 2)}
+    used = value(orders.connection, "select count(distinct partition) from event_store.event_log")
+    assert used == 16
+
+
+def test_the_partition_of_an_id_is_for_good(store: EventStore) -> None:
+    """These numbers are part of the stored data: if they change, existing logs break."""
+    found = [
+        value(store.connection, "select event_store.stream_partition(%s, 16)", decider_id)
+        for decider_id in ("o-1", "o-2", "日本", "f156a3c4-9bd8-11ed-a8fc-0242ac120002")
+    ]
+    assert found == FIXED_PARTITIONS
+
+
+FIXED_PARTITIONS = [7, 15, 6, 9]
+
+
+def test_a_call_with_nothing_new_writes_nothing(orders: EventStore, connect: Connect) -> None:
+    append(orders)
+    assert orders.sequence_events() == 1
+    before = rows(orders.connection, "select ctid::text, sequencer from event_store.sequencer")
+    idle = EventStore(connect())
+    set_clock(idle.connection, "2020-01-01 00:00:00+00")  # when somebody looked is noted twice a second at most
+    assert idle.sequence_events() == 0
+    assert rows(orders.connection, "select ctid::text, sequencer from event_store.sequencer") == before
+
+
+# A10
+
+
+def test_an_open_transaction_delays_nobodys_events_but_its_own(orders: EventStore, connect: Connect) -> None:
+    early, late = connect(autocommit=False), connect(autocommit=False)
+    append(EventStore(early), "early")
+    append(orders, "o-1")
+    append(EventStore(late), "late")
+    assert orders.sequence_events() == 1
+    append(orders, "o-2")
+    assert orders.sequence_events() == 1
+    late.commit()
+    assert orders.sequence_events() == 1
+    append(orders, "o-3")
+    early.commit()
+    assert orders.sequence_events() == 2
+    assert orders.sequence_events() == 0
+    assert_log_holds_every_event_once(orders.connection)
+
+
+def test_a_late_commit_comes_after_what_was_read_and_inverts_no_stream(orders: EventStore, connect: Connect) -> None:
+    ids = ids_of_one_partition(orders.connection, 2)
+    older = connect(autocommit=False)
+    append(EventStore(older), ids[1])
+    first = append(orders, ids[0])
+    orders.sequence_events()
+    # the older transaction, with the lower xid, now goes on in a stream that a younger one has begun
+    append(EventStore(older), ids[0], first.event_id)
+    older.commit()
+    orders.sequence_events()
+    assert [(entry.decider_id, entry.partition_offset) for entry in read_log(orders.connection)] == [
+        (ids[0], 0),
+        (ids[1], 1),
+        (ids[0], 2),
+    ]
+    assert_log_holds_every_event_once(orders.connection)
+
+
+def test_an_open_write_transaction_in_another_database_delays_nobody(
+    orders: EventStore, postgres: EmbeddedPostgres
+) -> None:
+    with psycopg.connect(postgres.dsn("postgres")) as elsewhere:
+        elsewhere.execute("create table other ()")
+        append(orders)
+        assert orders.sequence_events() == 1
+        append(orders, "o-2")
+        assert orders.sequence_events() == 1
+        elsewhere.rollback()
+    assert orders.sequence_events() == 0
+    assert_log_holds_every_event_once(orders.connection)
+
+
+@pytest.mark.parametrize("before", ["nothing", "an append", "a savepoint"])
+def test_an_append_after_sequencing_in_one_transaction_is_sequenced_after_its_commit(
+    orders: EventStore, connect: Connect, before: str
+) -> None:
+    connection = connect(autocommit=False)
+    writer = EventStore(connection)
+    connection.execute("select")  # the transaction begins
+    if before == "an append":
+        append(writer, "o-2")
+    if before == "a savepoint":
+        with connection.transaction():
+            append(writer, "o-2")
+    append(orders, "o-1")  # younger than the open transaction, which so lies within the snapshot
+    assert writer.sequence_events() == 1
+    append(writer, "o-3")
+    connection.commit()
+    assert orders.sequence_events() == (1 if before == "nothing" else 2)
+    assert_log_holds_every_event_once(orders.connection)
+
+
+def test_a_second_sequencer_returns_at_once(orders: EventStore, connect: Connect) -> None:
+    append(orders)
+    holder = connect(autocommit=False)
+    assert EventStore(holder).sequence_events() == 1
+    assert orders.sequence_events() == 0
+    holder.rollback()
+    assert orders.sequence_events() == 1
+    assert_log_holds_every_event_once(orders.connection)
+
+
+def test_a_tailing_reader_sees_dense_offsets_whoever_writes(
+    orders: EventStore, connect: Connect, postgres: EmbeddedPostgres
+) -> None:
+    """Writers commit and roll back, sequencers race, long transactions stay open; a reader follows the log."""
+    written = threading.Event()
+
+    def write(seed: int) -> None:
+        random = Random(seed)
+        connection = connect(autocommit=False)
+        writer = EventStore(connection)
+        for _ in range(60):
+            append_to(writer, *[f"o-{random.randrange(12)}" for _ in range(random.randrange(1, 5))])
+            if random.random() < 0.3:
+                connection.rollback()
+            else:
+                connection.commit()
+
+    def sequence() -> None:
+        sequencer = EventStore(connect())
+        while not written.is_set():
+            sequencer.sequence_events()
+
+    def tail() -> list[LogEntry]:
+        connection = connect()
+        seen: list[LogEntry] = []
+        next_offset = dict.fromkeys(range(16), 0)
+        done = False
+        while not done:
+            done = written.is_set()
+            if done:
+                while EventStore(connection).sequence_events():
+                    pass
+            for entry in read_log(connection):
+                if entry.partition_offset >= next_offset[entry.partition]:
+                    # a gap here could fill later, behind the reader's back
+                    assert entry.partition_offset == next_offset[entry.partition]
+                    next_offset[entry.partition] += 1
+                    seen.append(entry)
+        return seen
+
+    open_here, open_later = connect(autocommit=False), connect(autocommit=False)
+    append(EventStore(open_here), "open-here")
+    append(EventStore(open_later), "open-later")
+    with psycopg.connect(postgres.dsn("postgres")) as elsewhere:
+        elsewhere.execute("create table other ()")
+        tailer = start(tail)
+        sequencers = [start(sequence) for _ in range(2)]
+        writers = at_once([partial(write, seed) for seed in range(5)])
+        open_here.commit()
+        open_later.rollback()
+        written.set()
+        seen = tailer.result(20)
+        elsewhere.rollback()
+    for done in (*writers, *sequencers):
+        done.result(20)
+    assert_dense_and_ordered(seen)
+    assert len(seen) == value(orders.connection, "select count(*) from event_store.events") > 300
+    assert len({entry.event_id for entry in seen}) == len(seen)
+    assert_log_holds_every_event_once(orders.connection)
+
+
+# A11
+
+
+def test_a_sequencer_killed_in_its_transaction_loses_and_doubles_nothing(orders: EventStore, connect: Connect) -> None:
+    append_to(orders, "o-1", "o-2", "o-3")
+    doomed = connect(autocommit=False)
+    assert EventStore(doomed).sequence_events() == 3
+    append_to(orders, "o-1")
+    terminate(orders.connection, doomed.info.backend_pid)
+    assert read_log(orders.connection) == []
+    assert orders.sequence_events() == 4
+    assert_log_holds_every_event_once(orders.connection)
+
+
+def test_a_sequencer_killed_while_it_writes_loses_and_doubles_nothing(orders: EventStore, connect: Connect) -> None:
+    append_to(orders, "o-1", "o-2", "o-3")
+    blocker, doomed = connect(autocommit=False), connect()
+    blocker.execute("select from event_store.partitions for update")  # the sequencer stops half way
+    killed = start(lambda: EventStore(doomed).sequence_events())
+    wait_blocked(orders.connection, doomed.info.backend_pid)
+    assert orders.sequence_events() == 0  # the single writer's lock is taken
+    terminate(orders.connection, doomed.info.backend_pid)
+    blocker.rollback()
+    assert isinstance(killed.exception(20), psycopg.OperationalError)
+    assert orders.sequence_events() == 3
+    assert_log_holds_every_event_once(orders.connection)
+
+
+def dump_and_restore(source: str, target: str) -> None:
+    """Copy a database as an operator would."""
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(PROGRAMS.parent / "lib")}
+    with tempfile.TemporaryDirectory(prefix="dump-") as directory:
+        dump = str(Path(directory) / "dump")
+        commands: list[list[str]] = [
+            [str(PROGRAMS / "pg_dump"), "--format=custom", f"--file={dump}", source],
+            [str(PROGRAMS / "pg_restore"), "--exit-on-error", f"--dbname={target}", dump],
+        ]
+        for command in commands:
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+
+
+def transaction_id(connection: psycopg.Connection) -> int:
+    return int(value(connection, "select pg_current_xact_id()::text::bigint"))
+
+
+def use_up_transaction_ids(connection: psycopg.Connection, up_to: int) -> None:
+    number = max(up_to - transaction_id(connection), 0)
+    connection.execute(
+        "create or replace procedure use_up(n int) language plpgsql as "
+        "$$ begin for i in 1..n loop perform pg_current_xact_id(); commit; end loop; end $$"
+    )
+    connection.execute("call use_up(%s)", (number,))
+
+
+@pytest.mark.parametrize("younger", ["younger when sequenced", "overtaken before it is sequenced", "older"])
+def test_a_dump_restored_into_another_cluster_keeps_the_order_dense(
+    orders: EventStore, dsn: str, connect: Connect, younger: str
+) -> None:
+    if younger != "older":
+        use_up_transaction_ids(orders.connection, transaction_id(orders.connection) + 3000)
+    append_to(orders, *[f"o-{n % 5}" for n in range(30)])
+    assert orders.sequence_events() == 30
+    in_flight = connect(autocommit=False)
+    append(EventStore(in_flight), "in-flight")
+    append_to(orders, *[f"o-{n % 7}" for n in range(20)])
+    orders.sequence_events()
+    in_flight.commit()  # in progress in the stored snapshot, committed in the dump
+    append_to(orders, *[f"o-{n % 7}" for n in range(20)])  # not sequenced in the dump
+    before = read_log(orders.connection)
+    assert len(before) == 50
+    there = transaction_id(orders.connection)
+
+    with (
+        tempfile.TemporaryDirectory(prefix="millrace-") as directory,
+        EmbeddedPostgres(Path(directory)) as cluster,
+    ):
+        cluster.create_database("restored")
+        if younger == "older":
+            with psycopg.connect(cluster.dsn("postgres"), autocommit=True) as admin:
+                use_up_transaction_ids(admin, there + 1000)
+        dump_and_restore(dsn, cluster.dsn("restored"))
+        validate(cluster.dsn("restored"))
+        assert not migrate(cluster.dsn("restored")).functions_replaced
+        with psycopg.connect(cluster.dsn("restored"), autocommit=True) as connection:
+            restored = EventStore(connection)
+            if younger == "overtaken before it is sequenced":
+                append_to(restored, *[f"new-{n}" for n in range(10)])
+                assert transaction_id(connection) < there - 1000
+                use_up_transaction_ids(connection, there + 1000)
+            for _ in range(3):
+                append_to(restored, *[f"o-{n}" for n in range(9)])
+                restored.sequence_events()
+            while restored.sequence_events():
+                pass
+            assert_log_holds_every_event_once(connection)
+            after = read_log(connection)
+            assert set(before) <= set(after)
+            offsets = [event.offset for event in restored.get_events("o-1", "order")]
+            assert_rising(offsets)
+            # transaction ids of the old cluster come up again here: nothing may be sequenced twice
+            use_up_transaction_ids(connection, there + 2000)
+            append_to(restored, "o-1", "o-2")
+            assert restored.sequence_events() == 2
+            assert_log_holds_every_event_once(connection)
+
+
+def pretend_younger_cluster(connection: psycopg.Connection) -> None:
+    connection.execute("update event_store.sequencer set snapshot = '900000000:900000000:'")
+
+
+def test_events_committed_while_the_sequencer_is_rebased_are_not_lost(orders: EventStore, connect: Connect) -> None:
+    append_to(orders, "o-1", "o-2")
+    pretend_younger_cluster(orders.connection)
+    blocker, rebasing = connect(autocommit=False), connect()
+    blocker.execute("select from event_store.events for update")  # the re-base stops half way
+    rebased = start(lambda: EventStore(rebasing).sequence_events())
+    wait_blocked(orders.connection, rebasing.info.backend_pid)
+    append_to(orders, "o-3", "o-1")
+    blocker.rollback()
+    rebased.result(20)
+    while orders.sequence_events():
+        pass
+    assert_log_holds_every_event_once(orders.connection)
+
+
+def test_a_rebase_counts_its_own_open_transaction(orders: EventStore, connect: Connect) -> None:
+    append_to(orders, "o-1")
+    orders.sequence_events()
+    append_to(orders, "o-2")
+    pretend_younger_cluster(orders.connection)
+    connection = connect(autocommit=False)
+    writer = EventStore(connection)
+    append(writer, "o-3")
+    writer.sequence_events()
+    append(writer, "o-4")
+    connection.commit()
+    assert orders.sequence_events() == 3
+    assert_log_holds_every_event_once(orders.connection)
+
+
+def test_a_template_clone_goes_on_where_it_was(orders: EventStore) -> None:
+    """Every test database is such a clone; it is the same cluster, so nothing is re-based."""
+    notices: list[str | None] = []
+    orders.connection.add_notice_handler(lambda notice: notices.append(notice.message_primary))
+    append(orders)
+    assert orders.sequence_events() == 1
+    assert notices == []
+
+
+def test_events_of_a_registered_store_only(store: EventStore) -> None:
+    assert store.sequence_events() == 0
+    append(register_orders(store))
+    assert store.sequence_events() == 1

@@ -1,0 +1,122 @@
+"""Sensors on an instance with real run records and a real database."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import dagster as dg
+import pytest
+from dagster._core.test_utils import instance_for_test
+
+from assets.read_models import declared
+from platform_defs.definitions import build_defs
+from platform_defs.sensors import PARTITION_TAG
+from resources.event_store import EventStore, NewEvent
+from resources.postgres import PostgresResource
+from resources.read_model_tables import ensure_tables
+from resources.shop import register_shop
+
+ORDERS = declared()["orders"]
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    with instance_for_test(temp_dir=str(tmp_path)) as instance:
+        yield instance
+
+
+@pytest.fixture
+def shop(store: EventStore) -> EventStore:
+    register_shop(store)
+    ensure_tables(store.connection, ORDERS)
+    return store
+
+
+def place(store: EventStore) -> None:
+    store.append_events([NewEvent("order", "o-1", "order_placed", uuid4(), {}, uuid4())])
+
+
+def tick(instance: dg.DagsterInstance, dsn: str, sensor: str) -> dg.SensorResult:
+    defs = build_defs(models={"orders": ORDERS}, resources={"postgres": PostgresResource(dsn=dsn)})
+    context = dg.build_sensor_context(instance, definitions=defs, resources={"postgres": PostgresResource(dsn=dsn)})
+    result = defs.resolve_sensor_def(sensor)(context)
+    assert isinstance(result, dg.SensorResult)
+    return result
+
+
+def reason(result: dg.SensorResult) -> str:
+    assert isinstance(result.skip_reason, dg.SkipReason)
+    return result.skip_reason.skip_message or ""
+
+
+def test_new_events_start_one_drain_of_their_view(instance: dg.DagsterInstance, dsn: str, shop: EventStore) -> None:
+    place(shop)
+    (request,) = tick(instance, dsn, "poll_orders").run_requests or []
+    assert request.partition_key == "orders"
+    assert request.run_key is None
+    assert request.tags["millrace/view"] == "orders"
+
+
+def test_the_views_partition_is_made_by_the_first_request_only(
+    instance: dg.DagsterInstance, dsn: str, shop: EventStore
+) -> None:
+    place(shop)
+    assert tick(instance, dsn, "poll_orders").dynamic_partitions_requests
+    instance.add_dynamic_partitions("views", ["orders"])
+    assert not tick(instance, dsn, "poll_orders").dynamic_partitions_requests
+
+
+def test_a_view_without_new_events_is_skipped_and_says_so(
+    instance: dg.DagsterInstance, dsn: str, shop: EventStore
+) -> None:
+    assert reason(tick(instance, dsn, "poll_orders")) == "orders: no new events"
+    assert shop.poll_views()
+
+
+def test_a_drain_in_flight_is_enough_also_one_started_from_the_ui(
+    instance: dg.DagsterInstance, dsn: str, shop: EventStore
+) -> None:
+    place(shop)
+    instance.create_run_for_job(
+        job_def=build_defs().resolve_job_def("apply_schema"),
+        tags={PARTITION_TAG: "orders"},
+        status=dg.DagsterRunStatus.STARTED,
+    )
+    assert "a drain is in flight" in reason(tick(instance, dsn, "poll_orders"))
+
+
+def test_a_failed_drain_is_tried_again_after_a_backoff_not_at_once(
+    instance: dg.DagsterInstance, dsn: str, shop: EventStore
+) -> None:
+    place(shop)
+    run = instance.create_run_for_job(
+        job_def=build_defs().resolve_job_def("apply_schema"),
+        tags={PARTITION_TAG: "orders"},
+        status=dg.DagsterRunStatus.STARTED,
+    )
+    instance.report_run_failed(run)
+    assert "1 drains failed in a row" in reason(tick(instance, dsn, "poll_orders"))
+
+
+def test_the_first_drain_of_a_model_whose_view_is_not_registered_yet_is_started(
+    instance: dg.DagsterInstance, dsn: str
+) -> None:
+    (request,) = tick(instance, dsn, "poll_orders").run_requests or []
+    assert request.partition_key == "orders"
+
+
+def test_a_view_registered_by_sql_with_a_url_is_drained_without_a_reload(
+    instance: dg.DagsterInstance, dsn: str, shop: EventStore
+) -> None:
+    place(shop)
+    assert "no view is registered" in reason(tick(instance, dsn, "poll_views"))
+    shop.register_view("pushed", "-infinity", pooling_delay_s=1, edge_function_url="http://127.0.0.1:9/")
+    (request,) = tick(instance, dsn, "poll_views").run_requests or []
+    assert request.partition_key == "pushed"
+
+
+def test_a_sensor_says_what_to_do_when_the_store_does_not_answer(instance: dg.DagsterInstance) -> None:
+    from resources.errors import Unreachable
+
+    with pytest.raises(Unreachable, match="Check MILLRACE_DSN"):
+        tick(instance, "postgresql://nobody@127.0.0.1:1/nothing", "poll_orders")
