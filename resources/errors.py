@@ -13,7 +13,11 @@
     ├── UnknownPartition         MR013
     ├── PartitionLeased          MR014   somebody holds the lease
     ├── OffsetOutOfRange         MR015
-    ├── NotInFlight              MR016   the event was not delivered, or was acknowledged before
+    ├── NotInFlight              MR016   the event was not delivered, was answered before, or is somebody else's now
+    ├── ViewInUse                MR017   something of the view is leased or in flight
+    ├── NotParked                MR018   the stream is no dead letter
+    ├── BelongsToReadModel       MR019   the view's position belongs to the rows of a read model
+    ├── HistoryNeeded            MR020   events below the offset are not archived, or a view needs them
     ├── ImportRefused            a file cannot be imported as asked
     ├── SchemaMismatch           the database and the code do not fit
     └── Unreachable              a server does not answer
@@ -95,7 +99,23 @@ class OffsetOutOfRange(MillraceError):
 
 
 class NotInFlight(MillraceError):
-    """The event was not delivered, was acknowledged before, or was given back."""
+    """The event was not delivered, was answered before, or somebody else got it after its lock ended."""
+
+
+class ViewInUse(MillraceError):
+    """Something of the view is leased or in flight, so it cannot be moved, removed or consumed in another mode."""
+
+
+class NotParked(MillraceError):
+    """The stream is no dead letter of the view."""
+
+
+class BelongsToReadModel(MillraceError):
+    """The view's position belongs to the rows of a read model: neither moves without the other."""
+
+
+class HistoryNeeded(MillraceError):
+    """Events below the offset are not archived, or a view still needs them."""
 
 
 class ImportRefused(MillraceError):
@@ -124,6 +144,10 @@ BY_SQLSTATE: dict[str, type[MillraceError]] = {
     "MR014": PartitionLeased,
     "MR015": OffsetOutOfRange,
     "MR016": NotInFlight,
+    "MR017": ViewInUse,
+    "MR018": NotParked,
+    "MR019": BelongsToReadModel,
+    "MR020": HistoryNeeded,
 }
 
 

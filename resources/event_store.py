@@ -43,6 +43,21 @@ class RecordedEvent:
 
 
 @dataclass(frozen=True)
+class LeasedEvent(RecordedEvent):
+    """An event that a rows view delivered, the token that fences its lease, and which delivery it is, from 1."""
+
+    lease_token: int
+    attempt: int
+
+
+@dataclass(frozen=True)
+class LogEvent(RecordedEvent):
+    """An event at its position in a log partition."""
+
+    partition_offset: int
+
+
+@dataclass(frozen=True)
 class NewEvent:
     """An event to append at the end of its stream, whatever that is."""
 
@@ -99,7 +114,6 @@ class View:
     events: list[str] | None
     enabled: bool
     max_attempts: int
-    dispatched_at: datetime
 
 
 @dataclass(frozen=True)
@@ -124,6 +138,84 @@ class Lease:
     from_offset: int
     to_offset: int
     lease_token: int
+
+
+@dataclass(frozen=True)
+class StreamFailure:
+    """A stream of a batch that failed, and why."""
+
+    decider: str
+    decider_id: str
+    error: str
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """A parked stream: the event that failed, why, and how many events of the stream wait, that one included."""
+
+    view: str
+    decider: str
+    decider_id: str
+    partition: int
+    event: str | None
+    offset: int | None
+    attempts: int
+    last_error: str
+    parked_at: datetime
+    waiting: int
+
+
+@dataclass(frozen=True)
+class Seek:
+    """Where a view stood in one log partition, where it stands now, and what that removed."""
+
+    partition: int
+    from_position: int
+    to_position: int
+    earliest_offset: int
+    high_water_mark: int
+    locks_removed: int
+    dead_letters_removed: int
+    note: str | None
+
+
+@dataclass(frozen=True)
+class OffsetRange:
+    """The offsets [earliest_offset, high_water_mark) that a log partition holds."""
+
+    partition: int
+    earliest_offset: int
+    high_water_mark: int
+    events: int
+
+
+@dataclass(frozen=True)
+class PartitionInfo:
+    """A log partition: its marks, its size, when something last happened, who consumes it."""
+
+    partition: int
+    earliest_offset: int
+    archived_offset: int
+    high_water_mark: int
+    events: int
+    bytes: int
+    last_activity: datetime | None
+    active_views: int
+
+
+@dataclass(frozen=True)
+class ViewInfo:
+    """A view: how far it is behind in log positions, what its streams do, who consumes it."""
+
+    view: str
+    mode: str
+    enabled: bool
+    lag: int
+    in_flight: int
+    waiting: int
+    dead_letters: int
+    leased_partitions: int
+    consumers: int
 
 
 @dataclass(frozen=True)
@@ -220,8 +312,9 @@ class EventStore:
         mode: str | None = None,
         deciders: Sequence[str] | None = None,
         events: Sequence[str] | None = None,
+        max_attempts: int = 5,
     ) -> View:
-        """Register a view or change its settings, never its progress.
+        """Register a view or change its settings, all of them, never its progress.
 
         Args:
             view: Its name.
@@ -232,10 +325,11 @@ class EventStore:
             mode: 'rows' or 'bulk'; None for 'rows', or what it is.
             deciders: The deciders it wants, None for all.
             events: The events it wants, None for all.
+            max_attempts: After how many failed attempts a stream is parked.
         """
         return self._one(
             View,
-            "select * from event_store.register_view(%s, %s, %s, %s, %s, %s, %s, %s)",
+            "select * from event_store.register_view(%s, %s, %s, %s, %s, %s, %s, %s, %s)",
             (
                 view,
                 start_at,
@@ -245,8 +339,17 @@ class EventStore:
                 mode,
                 list(deciders) if deciders is not None else None,
                 list(events) if events is not None else None,
+                max_attempts,
             ),
         )
+
+    def enable_view(self, view: str, enabled: bool = True) -> View:
+        """Let a view be given events, or no more."""
+        return self._one(View, "select * from event_store.enable_view(%s, %s)", (view, enabled))
+
+    def unregister_view(self, view: str, reason: str | None = None) -> None:
+        """Remove a view with its progress, its locks and its dead letters."""
+        self._value(str, "select event_store.unregister_view(%s, %s)", (view, reason))
 
     def dispatch_events(self, view: str, window: int = 5000) -> int:
         """Lock the streams that have new events for a rows view; return how many log positions were passed."""
@@ -260,20 +363,106 @@ class EventStore:
             (view_name, limit, seconds),
         )
 
-    def ack_event(self, view: str, decider_id: str | UUID, offset: int) -> list[Lock]:
+    def lease_events(self, view: str, limit: int = 1, seconds: int | None = None) -> list[LeasedEvent]:
+        """Do as `stream_events`, and return with each event the token that fences its lease."""
+        return self._all(LeasedEvent, "select * from event_store.lease_events(%s, %s, %s)", (view, limit, seconds))
+
+    def ack_event(self, view: str, decider_id: str | UUID, offset: int, lease_token: int | None = None) -> list[Lock]:
         """Acknowledge the event in flight and free its stream."""
-        return self._all(Lock, "select * from event_store.ack_event(%s, %s, %s)", (view, decider_id, offset))
+        return self._all(
+            Lock, "select * from event_store.ack_event(%s, %s, %s, %s)", (view, decider_id, offset, lease_token)
+        )
 
-    def nack_event(self, view: str, decider_id: str | UUID) -> list[Lock]:
+    def ack_events(self, view: str, offsets: Sequence[int], lease_tokens: Sequence[int] | None = None) -> set[int]:
+        """Acknowledge many events; return the offsets that were acknowledged, the others are delivered again."""
+        with refusals():
+            rows = self.connection.execute(
+                "select * from event_store.ack_events(%s, %s, %s)",
+                (view, list(offsets), list(lease_tokens) if lease_tokens is not None else None),
+            ).fetchall()
+        return {offset for (offset,) in rows}
+
+    def nack_event(
+        self, view: str, decider_id: str | UUID, offset: int | None = None, lease_token: int | None = None
+    ) -> list[Lock]:
         """Give back the event in flight; it is delivered again at once."""
-        return self._all(Lock, "select * from event_store.nack_event(%s, %s)", (view, decider_id))
+        return self._all(
+            Lock, "select * from event_store.nack_event(%s, %s, %s, %s)", (view, decider_id, offset, lease_token)
+        )
 
-    def schedule_nack_event(self, view: str, decider_id: str | UUID, milliseconds: int) -> list[Lock]:
+    def schedule_nack_event(
+        self,
+        view: str,
+        decider_id: str | UUID,
+        milliseconds: int,
+        offset: int | None = None,
+        lease_token: int | None = None,
+    ) -> list[Lock]:
         """Give back the event in flight; it is delivered again after so many milliseconds."""
         return self._all(
             Lock,
-            "select * from event_store.schedule_nack_event(%s, %s, %s)",
-            (view, decider_id, milliseconds),
+            "select * from event_store.schedule_nack_event(%s, %s, %s, %s, %s)",
+            (view, decider_id, milliseconds, offset, lease_token),
+        )
+
+    def fail_event(
+        self, view: str, decider_id: str | UUID, offset: int, error: str, lease_token: int | None = None
+    ) -> list[Lock]:
+        """Say that the event in flight failed: its stream is retried, later each time, and then parked."""
+        return self._all(
+            Lock,
+            "select * from event_store.fail_event(%s, %s, %s, %s, %s)",
+            (view, decider_id, offset, error, lease_token),
+        )
+
+    def extend_lock(
+        self,
+        view: str,
+        decider_id: str | UUID,
+        offset: int,
+        seconds: int | None = None,
+        lease_token: int | None = None,
+    ) -> list[Lock]:
+        """Let the lock of the event in flight last so many seconds from now."""
+        return self._all(
+            Lock,
+            "select * from event_store.extend_lock(%s, %s, %s, %s, %s)",
+            (view, decider_id, offset, seconds, lease_token),
+        )
+
+    def dead_letters(self, view: str | None = None) -> list[DeadLetter]:
+        """Return the parked streams of a view, None for all views."""
+        return self._all(DeadLetter, "select * from event_store.dead_letters(%s)", (view,))
+
+    def retry_dead_letters(self, view: str, decider: str | None = None, decider_id: str | None = None) -> int:
+        """Let parked streams be tried again: all of a view, of a decider, or one; return how many."""
+        return self._value(int, "select event_store.retry_dead_letters(%s, %s, %s)", (view, decider, decider_id))
+
+    def discard_dead_letter(self, view: str, decider: str, decider_id: str, reason: str) -> RecordedEvent | None:
+        """Give up the event that a parked stream failed at and return it, None if the view wants none any more."""
+        rows = self._all(
+            RecordedEvent,
+            "select * from event_store.discard_dead_letter(%s, %s, %s, %s)",
+            (view, decider, decider_id, reason),
+        )
+        return rows[0] if rows else None
+
+    def seek_view(
+        self,
+        view: str,
+        kind: str,
+        offset: int | None = None,
+        timestamp: datetime | str | None = None,
+        partition: int | None = None,
+        *,
+        dry_run: bool = False,
+        reason: str | None = None,
+    ) -> list[Seek]:
+        """Move a view to another position, in one log partition or in all; the kinds are in `sql/functions/seek_view.sql`."""
+        return self._all(
+            Seek,
+            "select * from event_store.seek_view(%s, %s, %s, %s, %s, %s, %s)",
+            (view, kind, offset, timestamp, partition, dry_run, reason),
         )
 
     def attach_consumer(self, view: str) -> None:
@@ -294,6 +483,20 @@ class EventStore:
             Lease,
             "select * from event_store.claim_partition(%s, %s, %s, %s)",
             (view, partition, owner, lease_s),
+        )
+
+    def read_batch(self, view: str, lease: Lease) -> list[LogEvent]:
+        """Return the events that a lease delivers, each stream's in order."""
+        return self._all(
+            LogEvent, "select * from event_store.read_batch(%s, %s, %s)", (view, lease.partition, lease.lease_token)
+        )
+
+    def fail_streams(self, view: str, lease: Lease, failures: Sequence[StreamFailure]) -> int:
+        """Hand failed streams over to their locks, before `commit_batch` in its transaction; return how many are parked."""
+        return self._value(
+            int,
+            "select event_store.fail_streams(%s, %s, %s, %s)",
+            (view, lease.partition, lease.lease_token, Jsonb([vars(failure) for failure in failures])),
         )
 
     def commit_batch(self, view: str, leases: Sequence[Lease]) -> None:
@@ -328,6 +531,42 @@ class EventStore:
         with refusals():
             rows = self.connection.execute("select * from event_store.lease_owners(%s)", (view,)).fetchall()
         return [owner for (owner,) in rows]
+
+    def available_offset_range(self, partition: int | None = None) -> list[OffsetRange]:
+        """Return the offsets that a log partition holds, None for all."""
+        return self._all(OffsetRange, "select * from event_store.available_offset_range(%s)", (partition,))
+
+    def validate_offset_range(self, partition: int, from_offset: int, to_offset: int) -> None:
+        """Refuse offsets [from_offset, to_offset) that the log does not hold whole."""
+        self._value(str, "select event_store.validate_offset_range(%s, %s, %s)", (partition, from_offset, to_offset))
+
+    def read_log(self, partition: int, from_offset: int, limit: int = 1000) -> list[LogEvent]:
+        """Read up to `limit` events of a log partition from an offset on; none at the high-water mark."""
+        return self._all(LogEvent, "select * from event_store.read_log(%s, %s, %s)", (partition, from_offset, limit))
+
+    def offset_for_timestamp(self, partition: int, timestamp: datetime | str) -> int:
+        """Return the first kept offset whose event was appended at or after a time, else the high-water mark."""
+        return self._value(int, "select event_store.offset_for_timestamp(%s, %s)", (partition, timestamp))
+
+    def partition_info(self) -> list[PartitionInfo]:
+        """Return one row per log partition."""
+        return self._all(PartitionInfo, "select * from event_store.partition_info()", ())
+
+    def view_info(self, view: str | None = None) -> list[ViewInfo]:
+        """Return one row per view, or one view's."""
+        return self._all(ViewInfo, "select * from event_store.view_info(%s)", (view,))
+
+    def mark_archived(self, partition: int, to_offset: int) -> int:
+        """Say that a log partition is kept outside, too, below an offset; return up to where."""
+        return self._value(int, "select event_store.mark_archived(%s, %s)", (partition, to_offset))
+
+    def raise_low_water_mark(self, partition: int, offset: int, reason: str | None = None) -> int:
+        """Give up the archived history of a log partition below an offset; return where it begins now."""
+        return self._value(int, "select event_store.raise_low_water_mark(%s, %s, %s)", (partition, offset, reason))
+
+    def purge_events(self, partition: int, limit: int = 100_000) -> int:
+        """Delete up to `limit` events below the low-water mark of a log partition; return how many."""
+        return self._value(int, "select event_store.purge_events(%s, %s)", (partition, limit))
 
     def view_lag(self, view: str) -> list[PartitionLag]:
         """Return how far a view is behind, per log partition."""

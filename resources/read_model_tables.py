@@ -10,13 +10,14 @@ Commits of different log partitions never touch the same row of the state, and o
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import psycopg
 from psycopg import sql
 
 from resources.columns import postgres_type
-from resources.errors import MillraceError
+from resources.errors import MillraceError, UnknownView, ViewInUse
 from resources.event_store import EventStore
 from resources.read_model import ReadModel
 
@@ -82,13 +83,6 @@ def ensure_tables(connection: psycopg.Connection, model: ReadModel) -> None:
             deciders=model.deciders,
             events=model.events,
         )
-        if row is None:
-            # after a reset, tokens go on above all that were ever drawn: who leased before it must not commit after it
-            connection.execute(
-                "update event_store.checkpoints set lease_token = (extract(epoch from clock_timestamp()) * 1000)::bigint"
-                " where view = %s and lease_token = 0",
-                (model.view,),
-            )
 
 
 def drop_tables(connection: psycopg.Connection, model: ReadModel) -> None:
@@ -102,20 +96,10 @@ def drop_tables(connection: psycopg.Connection, model: ReadModel) -> None:
         row = connection.execute("select view from read_models.declarations where model = %s", (model.name,)).fetchone()
         # the one that its tables were made for: view= may be what was changed
         view = row[0] if row else model.view
-        # all are locked, so that nobody claims one before they are gone
-        leases = connection.execute(
-            "select lease_owner, leased_until, leased_until > event_store.clock() from event_store.checkpoints"
-            " where view = %s order by partition for update",
-            (view,),
-        ).fetchall()
-        held = [f"{owner} holds a lease until {until}" for owner, until, live in leases if live]
+        # waits for events, and would find no view; a lease refuses below
         consumers = sum(poll.consumers for poll in EventStore(connection).poll_views() if poll.view == view)
-        if held or consumers:
-            raise MillraceError(
-                f"Read model {model.name} is being built.",
-                detail=held[0] if held else f"{consumers} consumers of its view are at work or wait for events",
-                hint="Terminate its drain in Dagster, or wait until it is idle and ends, and try again.",
-            )
+        if consumers:
+            raise _being_built(model, f"{consumers} consumers of its view are at work or wait for events")
         for statement in (
             "drop view if exists {}.{view}",
             "drop table if exists {}.{state}",
@@ -123,7 +107,20 @@ def drop_tables(connection: psycopg.Connection, model: ReadModel) -> None:
         ):
             connection.execute(_format(model, statement))
         connection.execute("delete from read_models.declarations where model = %s", (model.name,))
-        connection.execute("delete from event_store.views where view = %s", (view,))
+        try:
+            # a transaction within: a view that was removed before is no reason to stop
+            with suppress(UnknownView), connection.transaction():
+                EventStore(connection).unregister_view(view, f"reset of read model {model.name}")
+        except ViewInUse as error:
+            raise _being_built(model, error.detail) from error
+
+
+def _being_built(model: ReadModel, why: str | None) -> MillraceError:
+    return MillraceError(
+        f"Read model {model.name} is being built.",
+        detail=why,
+        hint="Terminate its drain in Dagster, or wait until it is idle and ends, and try again.",
+    )
 
 
 def next_batch(connection: psycopg.Connection) -> int:

@@ -6,6 +6,7 @@ create or replace function event_store.attach_consumer(
 returns void
 language plpgsql
 volatile
+security definer
 set search_path = event_store, pg_temp
 as $$
 begin

@@ -1,7 +1,9 @@
--- Leases log partitions that hold events for a bulk view, those with the oldest pending event first, and returns the
--- ranges [from_offset, to_offset) to read, v_limit events in all. Never waits: what others hold is left out.
--- Sequences new events first. A lease ends by commit_batch, by release_batch, or v_lease_s seconds (default: the view's
--- lock_timeout_s) after the claim or its last extension.
+-- Leases log partitions that hold events for a bulk view, or a stream whose retry is due, those with the oldest pending event
+-- first, and returns the ranges [from_offset, to_offset) to read, v_limit positions in all. Never waits: what others hold is
+-- left out. Sequences new events first. read_batch reads what is claimed: the range without the streams that have a lock, and
+-- the pending events of those whose retry is due.
+-- A lease ends by commit_batch, by release_batch, or v_lease_s seconds (default: the view's lock_timeout_s) after the claim or
+-- its last extension.
 create or replace function event_store.claim_batch(
   v_view text,
   v_owner text,
@@ -16,12 +18,14 @@ returns table (
 )
 language plpgsql
 volatile
+security definer
 set search_path = event_store, pg_temp
 as $$
 #variable_conflict use_column
 declare
   _view constant event_store.views := event_store.known_view(v_view, 'bulk');
   _lease constant interval := event_store.lease_duration(_view, v_owner, v_lease_s);
+  _now timestamptz;
   _claimed int[];
 begin
   if coalesce(v_limit, 0) <= 0 then
@@ -33,30 +37,72 @@ begin
   end if;
   perform event_store.sequence_events();
 
-  -- locks them; the ranges are read in the statement after that
+  -- locks them; the ranges are read in the statements after that
   _claimed := event_store.pass_over_unwanted(v_view);
+  perform event_store.sweep_locks(_view, _claimed);
 
+  _now := event_store.clock();
   return query
   with pending as (
     select c.partition, c.position, p.high_water_mark, oldest."offset" as oldest
     from event_store.checkpoints c
     join event_store.partitions p using (partition)
-    join event_store.event_log oldest on oldest.partition = c.partition and oldest.partition_offset = c.position
-    where c.view = v_view and c.partition = any (_claimed) and c.position < p.high_water_mark
+    left join event_store.event_log oldest on oldest.partition = c.partition and oldest.partition_offset = c.position
+    where c.view = v_view
+      and c.partition = any (_claimed)
+      and (
+        c.position < p.high_water_mark
+        or c.partition in (
+          select k.partition from event_store.stream_locks k where k.view = v_view and k.locked_until <= _now
+        )
+      )
   ), shared as (
     select
       q.partition, q.high_water_mark,
       coalesce(
-        sum(q.high_water_mark - q.position) over (order by q.oldest rows between unbounded preceding and 1 preceding), 0
+        sum(greatest(q.high_water_mark - q.position, 0))
+          over (order by q.oldest nulls first rows between unbounded preceding and 1 preceding),
+        0
       )::bigint as taken_before
     from pending q
+  ), leased as (
+    update event_store.checkpoints c
+    set
+      lease_owner = v_owner,
+      lease_token = nextval('event_store.lease_token_seq'),
+      leased_until = _now + _lease,
+      leased_from = c.position,
+      leased_to = greatest(c.position, least(s.high_water_mark, c.position + v_limit - s.taken_before)),
+      rebuilds = false
+    from shared s
+    where c.view = v_view and c.partition = s.partition and s.taken_before < v_limit
+    returning c.partition, c.leased_from, c.leased_to, c.lease_token
+  ), retried as (
+    -- what this lease delivers of the streams that have a lock: up to in_flight
+    update event_store.stream_locks k
+    set in_flight = last_event."offset", lease_token = due.lease_token, updated_at = _now
+    from (
+      select x.decider_id, x.decider, x.last_offset, d.partition, d.leased_to, d.lease_token
+      from event_store.stream_locks x
+      join leased d using (partition)
+      where x.view = v_view and x.locked_until <= _now and x.parked_at is null
+      order by x.locked_until
+      limit 10000
+    ) due
+    left join lateral (
+      select e."offset"
+      from event_store.events e
+      join event_store.event_log l using ("offset")
+      where e.decider_id = due.decider_id and e.decider = due.decider and e."offset" > due.last_offset
+        and l.partition_offset < due.leased_to
+        and event_store.wants(_view.deciders, _view.events, e.decider, e.event)
+      order by e."offset" desc
+      limit 1
+    ) last_event on true
+    where k.view = v_view and k.decider_id = due.decider_id and k.decider = due.decider
   )
-  update event_store.checkpoints c
-  set lease_owner = v_owner, lease_token = c.lease_token + 1, leased_until = event_store.clock() + _lease
-  from shared s
-  where c.view = v_view and c.partition = s.partition and s.taken_before < v_limit
-  returning c.partition, c.position, least(s.high_water_mark, c.position + v_limit - s.taken_before), c.lease_token;
+  select d.partition, d.leased_from, d.leased_to, d.lease_token from leased d;
 end
 $$;
 
-comment on function event_store.claim_batch(text, text, bigint, bigint) is 'Leases log partitions with pending events and returns the ranges to read; none when there is nothing to do. MR005 malformed, MR010 unknown view, MR012 other mode.';
+comment on function event_store.claim_batch(text, text, bigint, bigint) is 'Leases log partitions with pending events or due retries and returns the ranges to read; none when there is nothing to do. MR005 malformed, MR010 unknown view, MR012 other mode.';

@@ -1,4 +1,5 @@
--- Leases one log partition of a bulk view for a rebuild, whether or not it has pending events.
+-- Leases one log partition of a bulk view for a rebuild, whether or not it has pending events. A rebuild reads every stream,
+-- locked or not, and its commit_batch frees all that fail_streams does not name again.
 -- The range is everything that is kept: [earliest_offset, high_water_mark). Sequences new events first.
 create or replace function event_store.claim_partition(
   v_view text,
@@ -14,6 +15,7 @@ returns table (
 )
 language plpgsql
 volatile
+security definer
 set search_path = event_store, pg_temp
 as $$
 #variable_conflict use_column
@@ -22,17 +24,14 @@ declare
   _lease constant interval := event_store.lease_duration(_view, v_owner, v_lease_s);
   _checkpoint event_store.checkpoints;
 begin
+  if (event_store.lock_view(v_view, 'bulk')).view is null then
+    perform event_store.refuse_view_in_use(v_view, 'somebody is changing it');
+  end if;
+  perform event_store.require_partition(v_partition);
   perform event_store.sequence_events();
   select * into _checkpoint from event_store.checkpoints c
   where c.view = v_view and c.partition = v_partition
   for update;
-  if not found then
-    raise exception 'log partition does not exist'
-      using
-        errcode = 'MR013',
-        detail = format('partition %s', v_partition),
-        hint = (select format('Log partitions are 0 to %s.', max(p.partition)) from event_store.partitions p);
-  end if;
   if _checkpoint.leased_until > event_store.clock() then
     raise exception 'log partition is leased'
       using
@@ -42,11 +41,17 @@ begin
   end if;
   return query
   update event_store.checkpoints c
-  set lease_owner = v_owner, lease_token = c.lease_token + 1, leased_until = event_store.clock() + _lease
+  set
+    lease_owner = v_owner,
+    lease_token = nextval('event_store.lease_token_seq'),
+    leased_until = event_store.clock() + _lease,
+    leased_from = p.earliest_offset,
+    leased_to = p.high_water_mark,
+    rebuilds = true
   from event_store.partitions p
   where c.view = v_view and c.partition = v_partition and p.partition = c.partition
-  returning c.partition, p.earliest_offset, p.high_water_mark, c.lease_token;
+  returning c.partition, c.leased_from, c.leased_to, c.lease_token;
 end
 $$;
 
-comment on function event_store.claim_partition(text, int, text, bigint) is 'Leases one log partition for a rebuild and returns all that it holds as a range. MR005, MR010, MR012, MR013 unknown partition, MR014 leased.';
+comment on function event_store.claim_partition(text, int, text, bigint) is 'Leases one log partition for a rebuild and returns all that it holds as a range. MR005, MR010, MR012, MR013 unknown partition, MR014 leased, MR017 being changed.';

@@ -1,12 +1,18 @@
 -- The one clock of leases and timestamps: wall-clock time, also inside a long transaction.
--- Tests move it with `set event_store.clock = '2030-01-01 00:00:00+00'`.
+-- Tests move it with `set event_store.clock = '2030-01-01 00:00:00+00'`. Only the store's owner can: who could move it might take
+-- over any lease. (Nobody else has the right to truncate events.)
 create or replace function event_store.clock()
 returns timestamptz
 language sql
 volatile
 parallel safe
 as $$
-  select coalesce(nullif(current_setting('event_store.clock', true), '')::timestamptz, clock_timestamp())
+  select case
+    when coalesce(current_setting('event_store.clock', true), '') <> ''
+      and has_table_privilege(session_user, 'event_store.events', 'truncate')
+    then current_setting('event_store.clock')::timestamptz
+    else clock_timestamp()
+  end
 $$;
 
-comment on function event_store.clock() is 'The time by which leases expire and events are stamped; the setting event_store.clock overrides it.';
+comment on function event_store.clock() is 'The time by which leases expire and events are stamped; for the store''s owner, the setting event_store.clock overrides it.';

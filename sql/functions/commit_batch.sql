@@ -1,5 +1,6 @@
 -- Moves the checkpoints of claimed log partitions to v_to_offset and ends their leases: all of them or, if one token was
 -- taken over, none (MR011). Called in the transaction that writes the effect, so effect and position commit together.
+-- What the lease delivered of streams with a lock is acknowledged, except what fail_streams named before, in this transaction.
 create or replace function event_store.commit_batch(
   v_view text,
   v_partition int[],
@@ -9,29 +10,59 @@ create or replace function event_store.commit_batch(
 returns void
 language plpgsql
 volatile
+security definer
 set search_path = event_store, pg_temp
 as $$
 declare
+  _view event_store.views;
+  _now timestamptz;
   _bad text;
 begin
   perform event_store.require_leases(v_view, v_partition, v_lease_token);
   select string_agg(
-    format('partition %s: to %s, position %s, high-water mark %s', b.partition, b.to_offset, c.position, p.high_water_mark),
+    format(
+      'partition %s: to %s, position %s, leased up to %s, high-water mark %s',
+      b.partition, b.to_offset, c.position, c.leased_to, p.high_water_mark
+    ),
     '; ' order by b.partition
   )
   into _bad
   from unnest(v_partition, v_to_offset) b(partition, to_offset)
   left join event_store.checkpoints c on c.view = v_view and c.partition = b.partition
   left join event_store.partitions p on p.partition = b.partition
-  where (b.to_offset between c.position and p.high_water_mark) is not true;
+  -- a lease of the version before this one has no range
+  where (b.to_offset between c.position and coalesce(c.leased_to, p.high_water_mark)) is not true
+    or (c.rebuilds and b.to_offset <> c.leased_to);
   if _bad is not null then
     raise exception 'checkpoint cannot move there'
-      using errcode = 'MR015', detail = _bad, hint = 'Commit an offset from the position up to the high-water mark.';
+      using
+        errcode = 'MR015',
+        detail = _bad,
+        hint = 'Commit an offset from the position up to the end of the leased range; a rebuild commits all of it.';
   end if;
+
+  if exists (select from event_store.stream_locks where view = v_view) then
+    _now := event_store.clock();
+    delete from event_store.stream_locks k
+    using event_store.checkpoints c
+    where c.view = v_view and c.partition = any (v_partition) and c.rebuilds
+      and k.view = v_view and k.partition = c.partition and k.lease_token <> c.lease_token;
+    update event_store.stream_locks k
+    set last_offset = k.in_flight, in_flight = null, attempts = 0, last_error = null, locked_until = _now, updated_at = _now
+    from unnest(v_partition, v_lease_token) b(partition, lease_token)
+    where k.view = v_view and k.partition = b.partition and k.lease_token = b.lease_token and k.in_flight is not null;
+  end if;
+
   update event_store.checkpoints c
-  set position = b.to_offset, lease_owner = null, leased_until = null
+  set
+    position = b.to_offset, lease_owner = null, leased_until = null, leased_from = null, leased_to = null, rebuilds = false
   from unnest(v_partition, v_to_offset) b(partition, to_offset)
   where c.view = v_view and c.partition = b.partition;
+
+  if _now is not null then
+    _view := event_store.known_view(v_view);
+    perform event_store.sweep_locks(_view, v_partition);
+  end if;
 end
 $$;
 

@@ -10,14 +10,21 @@ create or replace function event_store.dispatch_events(
 returns bigint
 language plpgsql
 volatile
+security definer
 set search_path = event_store, pg_temp
 as $$
 declare
   _now constant timestamptz := event_store.clock();
-  _view constant event_store.views := event_store.known_view(v_view, 'rows');
+  _view constant event_store.views := event_store.lock_view(v_view, 'rows');
   _claimed int[];
   _passed bigint;
 begin
+  if coalesce(v_window, 0) <= 0 then
+    raise exception 'request is malformed' using errcode = 'MR005', detail = format('v_window is %s', v_window), hint = 'v_window must be at least 1.';
+  end if;
+  if _view.view is null then
+    return 0;
+  end if;
   -- Partitions with new events, and those where a lock may have to go: a remover that another dispatcher overtakes would
   -- remove the lock that this one relies on.
   _claimed := array(
@@ -38,8 +45,7 @@ begin
 
   with passed as materialized (
     select l.partition, l.partition_offset, e."offset", e.decider, e.decider_id,
-      (_view.deciders is null or e.decider = any (_view.deciders))
-      and (_view.events is null or e.event = any (_view.events)) as wanted
+      event_store.wants(_view.deciders, _view.events, e.decider, e.event) as wanted
     from event_store.checkpoints c
     join event_store.event_log l
       on l.partition = c.partition and l.partition_offset >= c.position and l.partition_offset < c.position + v_window
@@ -67,39 +73,14 @@ begin
   )
   select count(*) into _passed from passed;
 
-  -- A lock may go once nothing of its stream lies between it and the checkpoint. LATERAL … LIMIT 1 stays an index probe
-  -- where EXISTS becomes a hash join.
-  delete from event_store.stream_locks k
-  using (
-    select x.decider_id, x.decider
-    from event_store.stream_locks x
-    join event_store.checkpoints c on c.view = x.view and c.partition = x.partition
-    left join event_store.event_log acked on acked."offset" = x.last_offset
-    left join lateral (
-      select 1 as one
-      from event_store.events e
-      where e.decider_id = x.decider_id and e.decider = x.decider and e."offset" > x.last_offset
-        and (_view.events is null or e.event = any (_view.events))
-      limit 1
-    ) pending on true
-    where x.view = v_view
-      and x.partition = any (_claimed)
-      and x.in_flight is null
-      and x.parked_at is null
-      and x.locked_until <= _now
-      and pending.one is null
-      and acked.partition_offset < c.position
-    limit 20000
-    for update of x skip locked
-  ) empty
-  where k.view = v_view and k.decider_id = empty.decider_id and k.decider = empty.decider;
+  perform event_store.sweep_locks(_view, _claimed);
 
-  if _passed > 0 or _view.dispatched_at < _now - interval '500 milliseconds' then
-    update event_store.views set dispatched_at = _now
-    where view = (select view from event_store.views where view = v_view for update skip locked);
+  if _passed > 0 or (select dispatched_at from event_store.dispatches where view = v_view) < _now - interval '500 milliseconds' then
+    update event_store.dispatches set dispatched_at = _now
+    where view = (select view from event_store.dispatches where view = v_view for update skip locked);
   end if;
   return _passed;
 end
 $$;
 
-comment on function event_store.dispatch_events(text, int) is 'Locks the streams that have new events for a rows view and moves its checkpoints past them; returns how many log positions were passed. MR010, MR012.';
+comment on function event_store.dispatch_events(text, int) is 'Locks the streams that have new events for a rows view and moves its checkpoints past them; returns how many log positions were passed. MR005, MR010, MR012.';

@@ -8,6 +8,7 @@ create or replace function event_store.extend_lease(
 returns timestamptz
 language plpgsql
 volatile
+security definer
 set search_path = event_store, pg_temp
 as $$
 declare

@@ -1,6 +1,7 @@
 -- Events and their registrations are never changed or removed. UPDATE, DELETE and TRUNCATE raise MR006.
 -- With `set event_store.on_forbidden_change = 'ignore'` UPDATE and DELETE do nothing and warn, as clients of fstore-sql
--- expect; TRUNCATE cannot be ignored by a trigger and always raises. rebase_sequencer alone passes, for transaction_id.
+-- expect; TRUNCATE cannot be ignored by a trigger and always raises. Two functions pass: rebase_sequencer, for transaction_id, and
+-- purge_events, for archived events.
 create or replace function event_store.forbid_change()
 returns trigger
 language plpgsql
@@ -9,6 +10,9 @@ as $$
 declare
   _ignore boolean := tg_op <> 'TRUNCATE' and current_setting('event_store.on_forbidden_change', true) = 'ignore';
 begin
+  if tg_op = 'DELETE' and tg_table_name = 'events' and current_setting('event_store.purging', true) = 'on' then
+    return old;
+  end if;
   if tg_level = 'ROW' then
     return null;
   end if;

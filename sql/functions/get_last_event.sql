@@ -7,6 +7,8 @@ create or replace function event_store.get_last_event(
 returns setof event_store.recorded_events
 language sql
 stable
+security definer
+set search_path = event_store, pg_temp
 as $$
   select r.*
   from event_store.streams s

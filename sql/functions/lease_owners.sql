@@ -5,6 +5,8 @@ create or replace function event_store.lease_owners(
 returns setof text
 language sql
 volatile
+security definer
+set search_path = event_store, pg_temp
 as $$
   select distinct c.lease_owner
   from event_store.checkpoints c

@@ -1,27 +1,33 @@
--- Gives back the event that is in flight for a stream: it is delivered again at once.
+-- Gives back the event that is in flight for a stream: it is delivered again at once. Not an attempt that failed; see fail_event.
 -- Example: select * from nack_event('invoices', 'o-1')
 create or replace function event_store.nack_event(
   v_view text,
-  v_decider_id text
+  v_decider_id text,
+  v_offset bigint default null,
+  v_lease_token bigint default null
 )
 returns setof event_store.locks
 language sql
 volatile
+security definer
+set search_path = event_store, pg_temp
 as $$
-  select * from event_store.schedule_nack_event(v_view, v_decider_id, 0)
+  select * from event_store.give_back_event(v_view, v_decider_id, 0, v_offset, v_lease_token)
 $$;
 
-comment on function event_store.nack_event(text, text) is 'Gives back the event in flight. MR010, MR012, MR016 not in flight.';
+comment on function event_store.nack_event(text, text, bigint, bigint) is 'Gives back the event in flight. MR005, MR010, MR012, MR016 not in flight.';
 
 create or replace function event_store.nack_event(
   v_view text,
-  v_decider_id uuid
+  v_decider_id uuid,
+  v_offset bigint default null,
+  v_lease_token bigint default null
 )
 returns setof event_store.locks
 language sql
 volatile
 as $$
-  select * from event_store.nack_event(v_view, v_decider_id::text)
+  select * from event_store.nack_event(v_view, v_decider_id::text, v_offset, v_lease_token)
 $$;
 
-comment on function event_store.nack_event(text, uuid) is 'nack_event for UUID identifiers.';
+comment on function event_store.nack_event(text, uuid, bigint, bigint) is 'nack_event for UUID identifiers.';

@@ -6,6 +6,8 @@ create or replace function event_store.offset_for_timestamp(
 returns bigint
 language sql
 stable
+security definer
+set search_path = event_store, pg_temp
 as $$
   select case
     when v_timestamp = '-infinity' then p.earliest_offset

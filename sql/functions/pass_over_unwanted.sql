@@ -1,18 +1,23 @@
--- Locks, until the transaction ends, the checkpoints of a bulk view that have events ahead and no live lease, moves them
--- past events that the view does not want, as far as nothing wanted lies before, and returns the log partitions it locked.
--- Never waits: what others hold is left out. Each event is looked at once per view, here, and never reaches a consumer.
+-- Locks, until the transaction ends, the checkpoints of a bulk view that have events ahead or a stream to try again, and no
+-- live lease; moves them past events that the view does not want, as far as nothing wanted lies before; and returns the log
+-- partitions that it locked. Never waits: what others hold is left out. Each event is looked at once per view, here, and never
+-- reaches a consumer; a call looks at 100,000 in each log partition, so that none takes long.
 create or replace function event_store.pass_over_unwanted(
   v_view text
 )
 returns int[]
 language plpgsql
 volatile
+security definer
 set search_path = event_store, pg_temp
 as $$
 declare
-  _view constant event_store.views := event_store.known_view(v_view, 'bulk');
+  _view constant event_store.views := event_store.lock_view(v_view, 'bulk');
   _locked int[];
 begin
+  if _view.view is null then
+    return '{}';
+  end if;
   -- Lock first. The clock is read after the lock is ours, the marks in the statements after that: an older look could take
   -- a partition for which nothing is left.
   _locked := array(
@@ -20,7 +25,12 @@ begin
     from event_store.checkpoints c
     join event_store.partitions p using (partition)
     where c.view = v_view
-      and c.position < p.high_water_mark
+      and (
+        c.position < p.high_water_mark
+        or c.partition in (
+          select k.partition from event_store.stream_locks k where k.view = v_view and k.locked_until <= event_store.clock()
+        )
+      )
       and (c.leased_until is null or c.leased_until <= event_store.clock())
     for update of c skip locked
   );
@@ -31,18 +41,18 @@ begin
   update event_store.checkpoints c
   set position = wanted.position
   from (
-    select p.partition, coalesce(first.partition_offset, p.high_water_mark) as position
+    select at.partition, coalesce(first.partition_offset, seen.up_to) as position
     from event_store.checkpoints at
     join event_store.partitions p using (partition)
+    cross join lateral (select least(p.high_water_mark, at.position + 100000)) seen(up_to)
     left join lateral (
       select l.partition_offset
       from event_store.event_log l
       join event_store.events e using ("offset")
       where l.partition = at.partition
         and l.partition_offset >= at.position
-        and l.partition_offset < p.high_water_mark
-        and (_view.deciders is null or e.decider = any (_view.deciders))
-        and (_view.events is null or e.event = any (_view.events))
+        and l.partition_offset < seen.up_to
+        and event_store.wants(_view.deciders, _view.events, e.decider, e.event)
       order by l.partition_offset
       limit 1
     ) first on true

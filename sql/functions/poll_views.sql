@@ -13,6 +13,8 @@ returns table (
 )
 language sql
 volatile
+security definer
+set search_path = event_store, pg_temp
 as $$
   select
     v.view,
@@ -32,17 +34,7 @@ as $$
     join event_store.partitions p using (partition)
     group by c.view
   ) c using (view)
-  left join (
-    -- pg_locks shows keys as oids, which have no sign
-    select l.objid, count(*) as consumers
-    from pg_locks l
-    where l.locktype = 'advisory'
-      and l.database = (select d.oid from pg_database d where d.datname = current_database())
-      and l.classid = event_store.consumer_class()::bit(32)::bigint::oid
-      and l.objsubid = 2
-      and l.granted
-    group by l.objid
-  ) a on a.objid = hashtext(v.view)::bit(32)::bigint::oid
+  left join event_store.attached_consumers() a on a.view_hash = hashtext(v.view)
   order by v.view
 $$;
 

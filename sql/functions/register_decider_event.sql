@@ -9,6 +9,7 @@ create or replace function event_store.register_decider_event(
 returns setof event_store.deciders
 language plpgsql
 volatile
+security definer
 set search_path = event_store, pg_temp
 as $$
 begin

@@ -1,6 +1,9 @@
--- Registers a view, or changes its settings. Its progress is set once, at the first registration, from v_start_at.
--- Events whose transaction is still open then have no partition offset yet, so they lie ahead of the view: it gets them.
--- v_mode: rows (stream_events) or bulk (claim_batch). v_deciders and v_events: what the view wants; null for all.
+-- Registers a view, or changes its settings: all of them are what this call says. Its progress is set once, at the first
+-- registration, from v_start_at. Events whose transaction is still open then have no partition offset yet, so they lie ahead
+-- of the view: it gets them.
+-- v_mode: rows (stream_events) or bulk (claim_batch); null for rows, or what it is. Another mode is taken up where the view
+-- stands, streams that wait or are parked included, but not while something is in flight (MR017).
+-- v_deciders and v_events: what the view wants; null for all. v_max_attempts: after how many a failing stream is parked.
 -- Example: select * from register_view('invoices', '-infinity')
 create or replace function event_store.register_view(
   v_view text,
@@ -10,41 +13,52 @@ create or replace function event_store.register_view(
   v_edge_function_url text default null,
   v_mode text default null,
   v_deciders text[] default null,
-  v_events text[] default null
+  v_events text[] default null,
+  v_max_attempts int default 5
 )
 returns setof event_store.views
 language plpgsql
 volatile
+security definer
 set search_path = event_store, pg_temp
 as $$
 declare
   _now constant timestamptz := event_store.clock();
   _view event_store.views;
+  _fault text := case
+    when coalesce(v_view, '') = '' then 'the view has no name'
+    when coalesce(v_lock_timeout_s, 0) <= 0 then 'v_lock_timeout_s must be at least 1'
+    when v_pooling_delay_s < 0 then 'v_pooling_delay_s must be 0 or more, or null'
+    when v_mode not in ('rows', 'bulk') then 'v_mode must be rows or bulk, or null'
+    when cardinality(v_deciders) = 0 or array_position(v_deciders, null) is not null then
+      'v_deciders must name deciders, or be null for all'
+    when cardinality(v_events) = 0 or array_position(v_events, null) is not null then
+      'v_events must name events, or be null for all'
+    when coalesce(v_max_attempts, 0) <= 0 then 'v_max_attempts must be at least 1'
+  end;
 begin
-  if coalesce(v_view, '') = '' or coalesce(v_lock_timeout_s, 0) <= 0 or v_pooling_delay_s < 0
-    or v_mode not in ('rows', 'bulk') or cardinality(v_deciders) = 0 or cardinality(v_events) = 0
-  then
-    raise exception 'view registration is malformed'
-      using
-        errcode = 'MR005',
-        detail = format(
-          'view %L, lock_timeout_s %s, pooling_delay_s %s, mode %L, deciders %L, events %L',
-          v_view, v_lock_timeout_s, v_pooling_delay_s, v_mode, v_deciders, v_events
-        ),
-        hint = 'A view has a name, a positive lock_timeout_s, no negative pooling_delay_s, mode rows or bulk, and filters that are null or not empty.';
+  if _fault is not null then
+    perform event_store.refuse_registration(v_view, _fault);
   end if;
 
   insert into event_store.views (
-    view, start_at, lock_timeout_s, pooling_delay_s, edge_function_url, created_at, updated_at, mode, deciders, events
+    view, start_at, lock_timeout_s, pooling_delay_s, edge_function_url, created_at, updated_at, mode, deciders, events,
+    max_attempts
   )
   values (
     v_view, coalesce(v_start_at, _now), v_lock_timeout_s, v_pooling_delay_s, v_edge_function_url, _now, _now,
-    coalesce(v_mode, 'rows'), v_deciders, v_events
+    coalesce(v_mode, 'rows'), v_deciders, v_events, v_max_attempts
   )
   on conflict (view) do nothing
   returning * into _view;
 
   if found then
+    if _view.mode = 'bulk' and v_edge_function_url is not null then
+      perform event_store.refuse_registration(v_view, 'only a rows view is pushed to an edge_function_url');
+    end if;
+    insert into event_store.dispatches (view) values (v_view);
+    -- the log keeps what we are placed before; shared, so that it waits for nobody but a call that is as short
+    perform pg_advisory_xact_lock_shared(event_store.history_key());
     perform event_store.sequence_events();
     insert into event_store.checkpoints (view, partition, position)
     select v_view, p.partition, event_store.offset_for_timestamp(p.partition, _view.start_at)
@@ -55,25 +69,28 @@ begin
 
   select * into _view from event_store.views where view = v_view for update;
   if v_mode <> _view.mode then
-    raise exception 'view is registered in another mode'
-      using
-        errcode = 'MR012',
-        detail = format('view %L is in mode %s, not %s', v_view, _view.mode, v_mode),
-        hint = 'Register a view under another name.';
+    perform event_store.refuse_read_model(v_view);
+    perform event_store.lock_idle_view(v_view);
+  end if;
+  if coalesce(v_mode, _view.mode) = 'bulk' and v_edge_function_url is not null then
+    perform event_store.refuse_registration(v_view, 'only a rows view is pushed to an edge_function_url');
   end if;
   update event_store.views
   set
     lock_timeout_s = v_lock_timeout_s,
     pooling_delay_s = v_pooling_delay_s,
     edge_function_url = v_edge_function_url,
+    mode = coalesce(v_mode, mode),
     deciders = v_deciders,
     events = v_events,
+    max_attempts = v_max_attempts,
     updated_at = _now
   where view = v_view
-    and (lock_timeout_s, pooling_delay_s, edge_function_url, deciders, events)
-      is distinct from (v_lock_timeout_s, v_pooling_delay_s, v_edge_function_url, v_deciders, v_events);
+    and (lock_timeout_s, pooling_delay_s, edge_function_url, mode, deciders, events, max_attempts) is distinct from (
+      v_lock_timeout_s, v_pooling_delay_s, v_edge_function_url, coalesce(v_mode, mode), v_deciders, v_events, v_max_attempts
+    );
   return query select * from event_store.views where view = v_view;
 end
 $$;
 
-comment on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[]) is 'Registers a view or changes its settings, never its progress. MR005 malformed, MR012 other mode.';
+comment on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[], int) is 'Registers a view or changes its settings, never its progress. MR005 malformed, MR017 another mode while it is in use, MR019 another mode for a read model.';

@@ -7,6 +7,7 @@ create or replace function event_store.release_batch(
 returns bigint
 language plpgsql
 volatile
+security definer
 set search_path = event_store, pg_temp
 as $$
 declare
@@ -15,7 +16,7 @@ begin
   perform event_store.known_view(v_view, 'bulk');
   with released as (
     update event_store.checkpoints c
-    set lease_owner = null, leased_until = null
+    set lease_owner = null, leased_until = null, leased_from = null, leased_to = null, rebuilds = false
     from unnest(v_partition, v_lease_token) b(partition, token)
     where c.view = v_view and c.partition = b.partition and c.lease_token = b.token and c.lease_owner is not null
     returning 1

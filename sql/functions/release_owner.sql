@@ -5,10 +5,12 @@ create or replace function event_store.release_owner(
 returns bigint
 language sql
 volatile
+security definer
+set search_path = event_store, pg_temp
 as $$
   with released as (
     update event_store.checkpoints
-    set lease_owner = null, leased_until = null
+    set lease_owner = null, leased_until = null, leased_from = null, leased_to = null, rebuilds = false
     where lease_owner = v_owner
     returning 1
   )

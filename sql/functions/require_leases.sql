@@ -10,8 +10,6 @@ language plpgsql
 volatile
 set search_path = event_store, pg_temp
 as $$
-declare
-  _lost text;
 begin
   if v_partition is null or cardinality(v_partition) = 0 or cardinality(v_partition) <> coalesce(cardinality(v_lease_token), 0)
     -- one partition with two offsets would take either
@@ -28,20 +26,12 @@ begin
   where view = v_view and partition = any (v_partition)
   order by partition
   for update;
-  select string_agg(
-    format(
-      'partition %s: token %s stated, token %s in force%s',
-      b.partition, b.token, coalesce(c.lease_token::text, 'none'), coalesce(' for ' || c.lease_owner, ', no lease')
-    ),
-    '; ' order by b.partition
-  )
-  into _lost
-  from unnest(v_partition, v_lease_token) b(partition, token)
-  left join event_store.checkpoints c on c.view = v_view and c.partition = b.partition
-  where c.lease_token is distinct from b.token or c.lease_owner is null;
-  if _lost is not null then
-    raise exception 'lease is lost'
-      using errcode = 'MR011', detail = _lost, hint = 'Drop this batch and claim again; its events are delivered again.';
+  if exists (
+    select from unnest(v_partition, v_lease_token) b(partition, token)
+    left join event_store.checkpoints c on c.view = v_view and c.partition = b.partition
+    where c.lease_token is distinct from b.token or c.lease_owner is null
+  ) then
+    perform event_store.refuse_lost_lease(v_view, v_partition, v_lease_token);
   end if;
 end
 $$;

@@ -1,6 +1,6 @@
 -- How far a view is behind, per log partition. `lag` counts log positions; `pending` counts the events that the view
 -- wants (the two are equal without a filter); `pending_age_s` is the age of the oldest of these, null if there is none.
--- In rows mode the events behind the checkpoint that wait in a lock count as pending, too.
+-- Events behind the checkpoint whose stream has a lock (in flight, waiting for a retry, parked) count as pending, too.
 create or replace function event_store.view_lag(
   v_view text
 )
@@ -14,6 +14,7 @@ returns table (
 )
 language plpgsql
 stable
+security definer
 set search_path = event_store, pg_temp
 as $$
 #variable_conflict use_column
@@ -37,8 +38,7 @@ begin
     join event_store.events e using ("offset")
     where l.partition = c.partition
       and l.partition_offset >= c.position
-      and (_view.deciders is null or e.decider = any (_view.deciders))
-      and (_view.events is null or e.event = any (_view.events))
+      and event_store.wants(_view.deciders, _view.events, e.decider, e.event)
       and c.position < p.high_water_mark
   ) ahead on true
   left join lateral (
@@ -50,7 +50,7 @@ begin
       and k.partition = c.partition
       and l.partition = c.partition
       and l.partition_offset < c.position
-      and (_view.events is null or e.event = any (_view.events))
+      and event_store.wants(_view.deciders, _view.events, e.decider, e.event)
   ) held on true
   where c.view = v_view
   order by c.partition;

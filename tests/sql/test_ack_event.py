@@ -69,7 +69,7 @@ def test_an_ack_before_any_delivery_is_refused(view: EventStore) -> None:
     with pytest.raises(NotInFlight, match="nothing of this stream is waiting"):
         view.ack_event("v", "a", event.offset)
     pump(view, "v")
-    with pytest.raises(NotInFlight, match="in flight none"):
+    with pytest.raises(NotInFlight, match="nothing in flight"):
         view.ack_event("v", "a", event.offset)
 
 

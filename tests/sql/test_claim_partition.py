@@ -22,8 +22,10 @@ def test_the_range_is_all_that_the_partition_holds_also_when_nothing_is_pending(
     (decider_id,) = ids_of_one_partition(bulk.connection, 1, partition=4)
     append_to(bulk, *[decider_id] * 5)
     bulk.commit_batch("v", bulk.claim_batch("v", "me"))
-    assert bulk.claim_partition("v", 4, "me") == Lease(4, 0, 5, 2)
-    assert bulk.claim_partition("v", 5, "me") == Lease(5, 0, 0, 1)
+    first, second = bulk.claim_partition("v", 4, "me"), bulk.claim_partition("v", 5, "me")
+    assert first == Lease(4, 0, 5, first.lease_token)
+    assert second == Lease(5, 0, 0, second.lease_token)
+    assert second.lease_token > first.lease_token
 
 
 def test_a_leased_partition_is_refused_until_the_lease_ends(bulk: EventStore) -> None:

@@ -1,0 +1,48 @@
+-- Acknowledges many events of a rows view at once and returns the offsets that it acknowledged: what is not among them was
+-- not in flight for the caller any more, as ack_event would say, and is delivered again. v_lease_tokens: none, or one for each.
+-- Example: select * from ack_events('invoices', '{1,2,3}')
+create or replace function event_store.ack_events(
+  v_view text,
+  v_offsets bigint[],
+  v_lease_tokens bigint[] default null
+)
+returns setof bigint
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+as $$
+declare
+  _now constant timestamptz := event_store.clock();
+begin
+  if v_offsets is null or cardinality(v_offsets) <> coalesce(cardinality(v_lease_tokens), cardinality(v_offsets)) then
+    raise exception 'request is malformed'
+      using
+        errcode = 'MR005',
+        detail = format('%s offsets, %s lease tokens', coalesce(cardinality(v_offsets)::text, 'no'), coalesce(cardinality(v_lease_tokens)::text, 'no')),
+        hint = 'Pass an array of offsets and, where you have them, as many lease tokens.';
+  end if;
+  perform event_store.known_view(v_view, 'rows');
+  return query
+  with held as materialized (
+    -- in one order, so that two callers with the same streams do not deadlock
+    select k.ctid
+    from unnest(v_offsets, v_lease_tokens) a("offset", lease_token)
+    join event_store.events e using ("offset")
+    join event_store.stream_locks k
+      on k.view = v_view and k.decider_id = e.decider_id and k.decider = e.decider and k.in_flight = e."offset"
+    where event_store.holds_lock(k, a.lease_token)
+    order by k.decider_id, k.decider
+    for update of k
+  )
+  update event_store.stream_locks k
+  set
+    last_offset = k.in_flight, in_flight = null, taken_over = false, attempts = 0, last_error = null, locked_until = _now,
+    updated_at = _now
+  from held
+  where k.ctid = held.ctid
+  returning k.last_offset;
+end
+$$;
+
+comment on function event_store.ack_events(text, bigint[], bigint[]) is 'Acknowledges many events; returns the offsets that were acknowledged. MR005, MR010, MR012.';

@@ -1,0 +1,30 @@
+-- What each log partition (or one) holds: the partition offsets [earliest_offset, high_water_mark).
+-- Example: select * from available_offset_range(3)
+create or replace function event_store.available_offset_range(
+  v_partition int default null
+)
+returns table (
+  partition int,
+  earliest_offset bigint,
+  high_water_mark bigint,
+  events bigint
+)
+language plpgsql
+stable
+security definer
+set search_path = event_store, pg_temp
+as $$
+#variable_conflict use_column
+begin
+  if v_partition is not null then
+    perform event_store.require_partition(v_partition);
+  end if;
+  return query
+  select p.partition, p.earliest_offset, p.high_water_mark, p.high_water_mark - p.earliest_offset
+  from event_store.partitions p
+  where v_partition is null or p.partition = v_partition
+  order by p.partition;
+end
+$$;
+
+comment on function event_store.available_offset_range(int) is 'The partition offsets that the log holds, from earliest_offset up to before high_water_mark. MR013 unknown partition.';

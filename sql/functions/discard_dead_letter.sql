@@ -1,0 +1,58 @@
+-- Gives up the event that a parked stream failed at, and returns it: the stream goes on with its next event. The event itself
+-- stays in the log; this view counts it as acknowledged. Who did it and why is written down in audit_log.
+-- Example: select event, "offset" from discard_dead_letter('invoices', 'order', 'o-1', 'a test order, never to be invoiced')
+create or replace function event_store.discard_dead_letter(
+  v_view text,
+  v_decider text,
+  v_decider_id text,
+  v_reason text
+)
+returns setof event_store.recorded_events
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+as $$
+declare
+  _now constant timestamptz := event_store.clock();
+  _view constant event_store.views := event_store.known_view(v_view);
+  _lock event_store.stream_locks;
+  _event event_store.recorded_events;
+begin
+  if coalesce(v_reason, '') = '' then
+    raise exception 'request is malformed' using errcode = 'MR005', detail = 'v_reason is empty', hint = 'Say in v_reason why the event is given up.';
+  end if;
+  select * into _lock from event_store.stream_locks
+  where view = v_view and decider_id = v_decider_id and decider = v_decider and parked_at is not null
+  for update;
+  if not found then
+    raise exception 'stream is not parked'
+      using
+        errcode = 'MR018',
+        detail = format('view %L, stream (%s, %s)', v_view, v_decider, v_decider_id),
+        hint = 'dead_letters(view) lists what is.';
+  end if;
+  select * into _event from event_store.recorded_events e
+  where e.decider_id = v_decider_id and e.decider = v_decider and e."offset" > _lock.last_offset
+    and event_store.wants(_view.deciders, _view.events, e.decider, e.event)
+  order by e."offset"
+  limit 1;
+  update event_store.stream_locks
+  set
+    last_offset = coalesce(_event."offset", last_offset), parked_at = null, attempts = 0, last_error = null, locked_until = _now,
+    updated_at = _now
+  where view = v_view and decider_id = v_decider_id and decider = v_decider;
+  perform event_store.audit(
+    'discard_dead_letter', v_view, v_reason,
+    jsonb_build_object(
+      'decider', v_decider, 'decider_id', v_decider_id, 'event', _event.event, 'event_id', _event.event_id,
+      'offset', _event."offset", 'attempts', _lock.attempts, 'last_error', _lock.last_error, 'parked_at', _lock.parked_at
+    )
+  );
+  if _event."offset" is not null then
+    return next _event;
+  end if;
+end
+$$;
+
+comment on function event_store.discard_dead_letter(text, text, text, text) is 'Gives up the event that a parked stream failed at; audited. MR005, MR010, MR018 not parked.';

@@ -1,0 +1,26 @@
+-- Lets a view be given events, or no more; what is in flight may still be acknowledged or committed.
+-- Example: select view, enabled from enable_view('invoices', false)
+create or replace function event_store.enable_view(
+  v_view text,
+  v_enabled boolean default true
+)
+returns setof event_store.views
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+as $$
+begin
+  if v_enabled is null then
+    raise exception 'request is malformed' using errcode = 'MR005', detail = 'v_enabled is null', hint = 'v_enabled must be true or false.';
+  end if;
+  perform event_store.known_view(v_view);
+  update event_store.views set enabled = v_enabled, updated_at = event_store.clock() where view = v_view and enabled <> v_enabled;
+  if found then
+    perform event_store.audit('enable_view', v_view, null, jsonb_build_object('enabled', v_enabled));
+  end if;
+  return query select * from event_store.views where view = v_view;
+end
+$$;
+
+comment on function event_store.enable_view(text, boolean) is 'Enables or disables a view. MR005 malformed, MR010 unknown view.';

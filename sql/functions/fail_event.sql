@@ -1,0 +1,58 @@
+-- Says that the event in flight for a stream failed, and why. Its stream waits, longer each time (retry_delay), while all others
+-- go on; after the view's max_attempts it is parked: a dead letter that waits for an operator (retry_dead_letters,
+-- discard_dead_letter). No later event of the stream is delivered meanwhile.
+-- Example: select * from fail_event('invoices', 'o-1', 1, 'no such customer')
+create or replace function event_store.fail_event(
+  v_view text,
+  v_decider_id text,
+  v_offset bigint,
+  v_error text,
+  v_lease_token bigint default null
+)
+returns setof event_store.locks
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+as $$
+declare
+  _now constant timestamptz := event_store.clock();
+  _view constant event_store.views := event_store.known_view(v_view, 'rows');
+  _decider text;
+begin
+  if coalesce(v_error, '') = '' then
+    raise exception 'request is malformed' using errcode = 'MR005', detail = 'v_error is empty', hint = 'Say in v_error why the event failed.';
+  end if;
+  update event_store.stream_locks k
+  set
+    in_flight = null,
+    last_error = v_error,
+    parked_at = case when k.attempts >= _view.max_attempts then _now end,
+    locked_until = case when k.attempts >= _view.max_attempts then 'infinity' else _now + event_store.retry_delay(k.attempts) end,
+    updated_at = _now
+  where k.view = v_view and k.decider_id = v_decider_id and k.in_flight = v_offset and event_store.holds_lock(k, v_lease_token)
+  returning k.decider into _decider;
+  if not found then
+    perform event_store.refuse_not_in_flight(v_view, v_decider_id, v_offset, v_lease_token);
+  end if;
+  return query select * from event_store.lock_of_stream(v_view, v_decider_id, _decider);
+end
+$$;
+
+comment on function event_store.fail_event(text, text, bigint, text, bigint) is 'Says that the event in flight failed: its stream is retried with backoff, then parked. MR005, MR010, MR012, MR016 not in flight.';
+
+create or replace function event_store.fail_event(
+  v_view text,
+  v_decider_id uuid,
+  v_offset bigint,
+  v_error text,
+  v_lease_token bigint default null
+)
+returns setof event_store.locks
+language sql
+volatile
+as $$
+  select * from event_store.fail_event(v_view, v_decider_id::text, v_offset, v_error, v_lease_token)
+$$;
+
+comment on function event_store.fail_event(text, uuid, bigint, text, bigint) is 'fail_event for UUID identifiers.';

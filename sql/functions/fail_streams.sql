@@ -1,0 +1,87 @@
+-- Says that streams of a leased log partition failed, and why. Called in the transaction of commit_batch, before it: what the
+-- batch delivered of these streams is then not acknowledged but handed over to their locks, and is tried again, from the first
+-- event that the batch had of the stream, after a time that grows (retry_delay); after the view's max_attempts the stream is
+-- parked (see dead_letters). All other streams go on. v_failures: a JSON array of {decider, decider_id, error}.
+-- Returns how many streams are parked now.
+-- Example: select fail_streams('invoices', 3, 17, '[{"decider": "order", "decider_id": "o-1", "error": "no such customer"}]')
+create or replace function event_store.fail_streams(
+  v_view text,
+  v_partition int,
+  v_lease_token bigint,
+  v_failures jsonb
+)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+as $$
+declare
+  _view constant event_store.views := event_store.known_view(v_view, 'bulk');
+  _now timestamptz;
+  _fault text := case
+    when v_failures is null or jsonb_typeof(v_failures) <> 'array' or jsonb_array_length(v_failures) = 0 then
+      'v_failures must be a JSON array of at least one {decider, decider_id, error}'
+  end;
+  _lease event_store.checkpoints;
+  _parked bigint;
+begin
+  if _fault is null then
+    select format('%s has no decider, no decider_id or no error, or is named twice', f.failure) into _fault
+    from (
+      select failure, count(*) over (partition by failure -> 'decider', failure -> 'decider_id') as named
+      from jsonb_array_elements(v_failures) failure
+    ) f
+    where named > 1 or not coalesce(
+      jsonb_typeof(failure -> 'decider') = 'string' and jsonb_typeof(failure -> 'decider_id') = 'string' and failure ->> 'error' <> '',
+      false
+    )
+    limit 1;
+  end if;
+  if _fault is not null then
+    raise exception 'request is malformed' using errcode = 'MR005', detail = _fault, hint = 'Nothing was changed.';
+  end if;
+  perform event_store.require_leases(v_view, array[v_partition], array[v_lease_token]);
+  select * into _lease from event_store.checkpoints where view = v_view and partition = v_partition;
+  _now := event_store.clock();
+
+  select format('stream (%s, %s)', f.decider, f.decider_id) into _fault
+  from jsonb_to_recordset(v_failures) f(decider text, decider_id text)
+  left join lateral event_store.first_delivered(_view, _lease, f.decider, f.decider_id) first("offset") on true
+  where first."offset" is null
+  limit 1;
+  if _fault is not null then
+    raise exception 'event is not in flight'
+      using
+        errcode = 'MR016',
+        detail = format('the lease of log partition %s delivers nothing of %s', v_partition, _fault),
+        hint = 'Name streams that read_batch returned for this lease, before commit_batch.';
+  end if;
+
+  with failed as (
+    insert into event_store.stream_locks as k (
+      view, decider, decider_id, partition, last_offset, locked_until, attempts, last_error, parked_at, lease_token, created_at,
+      updated_at
+    )
+    select
+      v_view, f.decider, f.decider_id, v_partition, first."offset" - 1,
+      case when n.attempts >= _view.max_attempts then 'infinity' else _now + event_store.retry_delay(n.attempts) end,
+      n.attempts, f.error, case when n.attempts >= _view.max_attempts then _now end, v_lease_token, _now, _now
+    from jsonb_to_recordset(v_failures) f(decider text, decider_id text, error text)
+    left join event_store.stream_locks known on known.view = v_view and known.decider_id = f.decider_id and known.decider = f.decider
+    cross join lateral (select coalesce(known.attempts, 0) + 1) n(attempts)
+    cross join lateral event_store.first_delivered(_view, _lease, f.decider, f.decider_id) first("offset")
+    on conflict (view, decider_id, decider) do update
+    set
+      -- a retry goes on after what is acknowledged, a rebuild begins anew
+      last_offset = case when _lease.rebuilds then excluded.last_offset else k.last_offset end,
+      in_flight = null, locked_until = excluded.locked_until, attempts = excluded.attempts, last_error = excluded.last_error,
+      parked_at = excluded.parked_at, lease_token = excluded.lease_token, updated_at = _now
+    returning k.parked_at
+  )
+  select count(parked_at) into _parked from failed;
+  return _parked;
+end
+$$;
+
+comment on function event_store.fail_streams(text, int, bigint, jsonb) is 'Hands failed streams of a batch over to their locks, to be retried or parked; returns how many are parked. MR005, MR010, MR011 lease lost, MR012, MR016 not delivered.';

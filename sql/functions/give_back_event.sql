@@ -1,0 +1,53 @@
+-- Gives the event in flight for a stream back for a delivery after v_milliseconds: what nack_event and schedule_nack_event have
+-- in common. It does not count as an attempt: nothing failed. fstore-sql's callers state no offset; where two deciders share the
+-- id and have events in flight, one must be stated.
+create or replace function event_store.give_back_event(
+  v_view text,
+  v_decider_id text,
+  v_milliseconds bigint,
+  v_offset bigint,
+  v_lease_token bigint
+)
+returns setof event_store.locks
+language plpgsql
+volatile
+set search_path = event_store, pg_temp
+as $$
+declare
+  _now constant timestamptz := event_store.clock();
+  _deciders text[];
+begin
+  if v_milliseconds is null or v_milliseconds < 0 then
+    raise exception 'request is malformed'
+      using errcode = 'MR005', detail = format('v_milliseconds is %s', coalesce(v_milliseconds::text, 'null')), hint = 'v_milliseconds must be 0 or more.';
+  end if;
+  perform event_store.known_view(v_view, 'rows');
+  -- lock first: what another consumer gets in between is not ours
+  _deciders := array(
+    select k.decider
+    from event_store.stream_locks k
+    where k.view = v_view and k.decider_id = v_decider_id
+      and (k.in_flight = v_offset or (v_offset is null and k.in_flight is not null))
+      and event_store.holds_lock(k, v_lease_token)
+    order by k.decider
+    for update
+  );
+  if cardinality(_deciders) = 0 then
+    perform event_store.refuse_not_in_flight(v_view, v_decider_id, v_offset, v_lease_token);
+  elsif cardinality(_deciders) > 1 then
+    raise exception 'request is malformed'
+      using
+        errcode = 'MR005',
+        detail = format('decider_id %L has events in flight for deciders %s', v_decider_id, array_to_string(_deciders, ', ')),
+        hint = 'State v_offset: the offset of the event that is given back.';
+  end if;
+  update event_store.stream_locks k
+  set
+    in_flight = null, attempts = greatest(k.attempts - 1, 0),
+    locked_until = _now + v_milliseconds * interval '1 millisecond', updated_at = _now
+  where k.view = v_view and k.decider_id = v_decider_id and k.decider = _deciders[1];
+  return query select * from event_store.lock_of_stream(v_view, v_decider_id, _deciders[1]);
+end
+$$;
+
+comment on function event_store.give_back_event(text, text, bigint, bigint, bigint) is 'Gives the event in flight back for a later delivery. MR005, MR010, MR012, MR016 not in flight.';

@@ -1,0 +1,77 @@
+-- Lets the log of one partition begin at a later offset, and returns where it begins now: what lies below can be deleted by
+-- purge_events. Only what is archived (mark_archived) and what no view needs any more is given up (MR020). Offsets, the
+-- high-water mark and the heads of streams stay, so everything goes on as before.
+-- Two things go with the events: get_events returns what is kept, and a retry of a deleted event_id is not recognized any more.
+-- Example: select raise_low_water_mark(3, 100000)
+create or replace function event_store.raise_low_water_mark(
+  v_partition int,
+  v_offset bigint,
+  v_reason text default null
+)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+as $$
+declare
+  _partition event_store.partitions;
+  _needed text;
+begin
+  perform event_store.require_partition(v_partition);
+  -- nobody is placed below the new mark while we look who stands there
+  if not pg_try_advisory_xact_lock(event_store.history_key()) then
+    _needed := 'a view is being placed in the log';
+  end if;
+  _partition := event_store.require_partition(v_partition);
+  if v_offset is null or v_offset < 0 or v_offset > _partition.high_water_mark then
+    perform event_store.refuse_offset(_partition, format('%s cannot be the low-water mark', coalesce(v_offset::text, 'null')));
+  end if;
+
+  if _needed is null then
+    select string_agg(needed.reason, '; ') into _needed
+    from (
+      select format('it is archived up to %s', _partition.archived_offset) as reason
+      where _partition.archived_offset < v_offset
+      union all
+      select format('view %L stands at %s', c.view, c.position)
+      from event_store.checkpoints c
+      where c.partition = v_partition and c.position < v_offset
+      union all
+      select format('%s reads it from %s for view %L', c.lease_owner, c.leased_from, c.view)
+      from event_store.checkpoints c
+      where c.partition = v_partition and c.leased_from < v_offset and c.leased_until > event_store.clock()
+      union all
+      select format('stream (%s, %s) has a lock in view %L', k.decider, k.decider_id, k.view)
+      from event_store.stream_locks k
+      cross join lateral (
+        select from event_store.events e
+        join event_store.event_log l using ("offset")
+        where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > k.last_offset
+          and l.partition_offset < v_offset
+        limit 1
+      ) held
+      where k.partition = v_partition
+      limit 10
+    ) needed;
+  end if;
+  if _needed is not null then
+    raise exception 'history is still needed'
+      using
+        errcode = 'MR020',
+        detail = format('log partition %s below %s: %s', v_partition, v_offset, _needed),
+        hint = 'Archive it, let the views consume it, settle their dead letters, or remove views that are not used (unregister_view).';
+  end if;
+
+  update event_store.partitions set earliest_offset = v_offset where partition = v_partition and earliest_offset < v_offset;
+  if found then
+    perform event_store.audit(
+      'raise_low_water_mark', null, v_reason,
+      jsonb_build_object('partition', v_partition, 'from_offset', _partition.earliest_offset, 'to_offset', v_offset)
+    );
+  end if;
+  return greatest(_partition.earliest_offset, v_offset);
+end
+$$;
+
+comment on function event_store.raise_low_water_mark(int, bigint, text) is 'Gives up the archived history of a log partition below an offset; audited. MR013 unknown partition, MR015 out of range, MR020 still needed.';

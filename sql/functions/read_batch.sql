@@ -1,0 +1,72 @@
+-- The events of one log partition that a lease delivers, streams in order: first the pending events of streams whose retry is
+-- due, then the leased range without the streams that have a lock (they wait, and the commit hands these events over to their
+-- locks). A rebuild reads all of the range. Only events that the view wants.
+-- Example: select * from read_batch('invoices', 3, 17)
+create or replace function event_store.read_batch(
+  v_view text,
+  v_partition int,
+  v_lease_token bigint
+)
+returns table (
+  partition_offset bigint,
+  event text,
+  event_id uuid,
+  event_version bigint,
+  decider text,
+  decider_id text,
+  data jsonb,
+  command_id uuid,
+  previous_id uuid,
+  final boolean,
+  created_at timestamptz,
+  "offset" bigint
+)
+language plpgsql
+stable
+security definer
+set search_path = event_store, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  _view constant event_store.views := event_store.known_view(v_view, 'bulk');
+  _lease event_store.checkpoints;
+begin
+  select * into _lease from event_store.checkpoints c
+  where c.view = v_view and c.partition = v_partition and c.lease_token = v_lease_token and c.lease_owner is not null;
+  if not found then
+    perform event_store.refuse_lost_lease(v_view, array[v_partition], array[v_lease_token]);
+  end if;
+  if not _lease.rebuilds then
+    return query
+    select l.partition_offset, r.*
+    from event_store.stream_locks k
+    join event_store.recorded_events r
+      on r.decider_id = k.decider_id and r.decider = k.decider and r."offset" > k.last_offset and r."offset" <= k.in_flight
+    join event_store.event_log l on l."offset" = r."offset"
+    where k.view = v_view
+      and k.partition = v_partition
+      and k.lease_token = v_lease_token
+      and l.partition_offset < _lease.leased_to
+      and event_store.wants(_view.deciders, _view.events, r.decider, r.event)
+    order by r."offset";
+  end if;
+  return query
+  select l.partition_offset, r.*
+  from event_store.event_log l
+  join event_store.recorded_events r using ("offset")
+  where l.partition = v_partition
+    and l.partition_offset >= _lease.leased_from
+    and l.partition_offset < _lease.leased_to
+    and event_store.wants(_view.deciders, _view.events, r.decider, r.event)
+    and (
+      _lease.rebuilds
+      or not exists (
+        select from event_store.stream_locks k
+        where k.view = v_view and k.decider_id = r.decider_id and k.decider = r.decider
+      )
+    )
+  order by l.partition_offset;
+end
+$$;
+
+comment on function event_store.read_batch(text, int, bigint) is 'The events that a lease of one log partition delivers. MR010, MR011 lease lost, MR012.';

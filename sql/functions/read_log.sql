@@ -1,0 +1,44 @@
+-- Reads up to v_limit events of a log partition from an offset on, in order. At the high-water mark there is nothing; what lies
+-- below the first kept event or beyond the mark is refused, not passed over.
+-- Example: select partition_offset, event, decider_id from read_log(3, 0, 100)
+create or replace function event_store.read_log(
+  v_partition int,
+  v_from_offset bigint,
+  v_limit bigint default 1000
+)
+returns table (
+  partition_offset bigint,
+  event text,
+  event_id uuid,
+  event_version bigint,
+  decider text,
+  decider_id text,
+  data jsonb,
+  command_id uuid,
+  previous_id uuid,
+  final boolean,
+  created_at timestamptz,
+  "offset" bigint
+)
+language plpgsql
+stable
+security definer
+set search_path = event_store, pg_temp
+as $$
+#variable_conflict use_column
+begin
+  if coalesce(v_limit, 0) <= 0 then
+    raise exception 'request is malformed'
+      using errcode = 'MR005', detail = format('v_limit is %s', coalesce(v_limit::text, 'null')), hint = 'v_limit must be at least 1.';
+  end if;
+  perform event_store.validate_offset_range(v_partition, v_from_offset, v_from_offset);
+  return query
+  select l.partition_offset, r.*
+  from event_store.event_log l
+  join event_store.recorded_events r using ("offset")
+  where l.partition = v_partition and l.partition_offset >= v_from_offset and l.partition_offset < v_from_offset + v_limit
+  order by l.partition_offset;
+end
+$$;
+
+comment on function event_store.read_log(int, bigint, bigint) is 'Reads a log partition from an offset on. MR005 malformed, MR013 unknown partition, MR015 out of range.';

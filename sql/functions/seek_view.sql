@@ -1,0 +1,120 @@
+-- Moves a view to another position, in one log partition or (v_partition null) in all, and returns for each where it stood and
+-- where it stands now. Audited. With v_dry_run nothing is changed. Refused while something of the view is leased or in flight.
+-- All of it or, if one log partition refuses, nothing.
+--
+-- v_kind: EXACT_OFFSET     to v_offset, which the log holds
+--         RESET_TO_OFFSET  to v_offset; beyond the high-water mark the view waits there
+--         RESET_TO_EARLIEST, RESET_TO_LATEST  to the first kept event, to the high-water mark
+--         RESUME_OR_EARLIEST, RESUME_OR_LATEST  stay; where the position is not kept any more, to the first kept event or the mark
+--         EXACT_TIMESTAMP  to the first event that was appended at or after v_timestamp; the high-water mark if there is none
+--
+-- Where the position changes, what waits behind it goes: streams that wait or are parked are locked no more. What then lies
+-- ahead is delivered again, what lies behind is not; locks_removed and dead_letters_removed say how much that concerns.
+-- Example: select partition, from_position, to_position from seek_view('invoices', 'RESET_TO_EARLIEST', v_dry_run => true)
+create or replace function event_store.seek_view(
+  v_view text,
+  v_kind text,
+  v_offset bigint default null,
+  v_timestamp timestamptz default null,
+  v_partition int default null,
+  v_dry_run boolean default false,
+  v_reason text default null
+)
+returns table (
+  partition int,
+  from_position bigint,
+  to_position bigint,
+  earliest_offset bigint,
+  high_water_mark bigint,
+  locks_removed bigint,
+  dead_letters_removed bigint,
+  note text
+)
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  _fault text := case
+    when v_kind is null or v_kind not in (
+      'EXACT_OFFSET', 'RESET_TO_OFFSET', 'RESET_TO_EARLIEST', 'RESET_TO_LATEST', 'RESUME_OR_EARLIEST', 'RESUME_OR_LATEST', 'EXACT_TIMESTAMP'
+    ) then format('v_kind is %L', v_kind)
+    when v_kind in ('EXACT_OFFSET', 'RESET_TO_OFFSET') <> (v_offset is not null) then
+      format('%s with v_offset %s', v_kind, coalesce(v_offset::text, 'null'))
+    when (v_kind = 'EXACT_TIMESTAMP') <> (v_timestamp is not null) then
+      format('%s with v_timestamp %s', v_kind, coalesce(v_timestamp::text, 'null'))
+    when v_offset is not null and v_partition is null then format('%s without v_partition', v_kind)
+    when v_dry_run is null then 'v_dry_run is null'
+  end;
+  _row record;
+begin
+  if _fault is not null then
+    raise exception 'seek is malformed'
+      using
+        errcode = 'MR005',
+        detail = _fault,
+        hint = 'EXACT_OFFSET and RESET_TO_OFFSET take v_offset and v_partition, EXACT_TIMESTAMP takes v_timestamp; RESET_TO_EARLIEST, RESET_TO_LATEST, RESUME_OR_EARLIEST and RESUME_OR_LATEST take neither.';
+  end if;
+  if v_partition is not null then
+    perform event_store.require_partition(v_partition);
+  end if;
+  perform event_store.lock_idle_view(v_view, v_dry_run);
+  perform event_store.refuse_read_model(v_view);
+  -- the log keeps what we are placed before
+  perform pg_advisory_xact_lock_shared(event_store.history_key());
+  perform event_store.sequence_events();
+
+  for _row in
+    select c.partition, c.position, p as marks
+    from event_store.checkpoints c
+    join event_store.partitions p using (partition)
+    where c.view = v_view and (v_partition is null or c.partition = v_partition)
+    order by c.partition
+  loop
+    partition := _row.partition;
+    from_position := _row.position;
+    earliest_offset := (_row.marks).earliest_offset;
+    high_water_mark := (_row.marks).high_water_mark;
+    to_position := case v_kind
+      when 'RESET_TO_EARLIEST' then earliest_offset
+      when 'RESET_TO_LATEST' then high_water_mark
+      when 'RESUME_OR_EARLIEST' then case when from_position < earliest_offset then earliest_offset else from_position end
+      when 'RESUME_OR_LATEST' then case when from_position < earliest_offset then high_water_mark else from_position end
+      when 'EXACT_TIMESTAMP' then event_store.offset_for_timestamp(partition, v_timestamp)
+      else v_offset
+    end;
+    if to_position < 0 then
+      perform event_store.refuse_offset(_row.marks, format('%s is negative', to_position));
+    elsif to_position < earliest_offset then
+      perform event_store.refuse_offset(_row.marks, format('%s lies below the earliest offset', to_position));
+    elsif v_kind = 'EXACT_OFFSET' and to_position >= high_water_mark then
+      perform event_store.refuse_offset(_row.marks, format('there is no event at %s yet', to_position));
+    end if;
+    note := case
+      when from_position < earliest_offset then format('the position %s lies below the earliest offset', from_position)
+      when to_position > high_water_mark then 'waits beyond the high-water mark'
+    end;
+    select count(*), count(k.parked_at) into locks_removed, dead_letters_removed
+    from event_store.stream_locks k
+    where k.view = v_view and k.partition = _row.partition and to_position <> from_position;
+    if not v_dry_run then
+      delete from event_store.stream_locks k
+      where k.view = v_view and k.partition = _row.partition and to_position <> from_position;
+      update event_store.checkpoints c set position = to_position
+      where c.view = v_view and c.partition = _row.partition and to_position <> from_position;
+      perform event_store.audit(
+        'seek_view', v_view, v_reason,
+        jsonb_build_object(
+          'kind', v_kind, 'offset', v_offset, 'timestamp', v_timestamp, 'partition', _row.partition, 'from_position', from_position,
+          'to_position', to_position, 'locks_removed', locks_removed, 'dead_letters_removed', dead_letters_removed
+        )
+      );
+    end if;
+    return next;
+  end loop;
+end
+$$;
+
+comment on function event_store.seek_view(text, text, bigint, timestamptz, int, boolean, text) is 'Moves a view to another position; audited, with a dry run. MR005 malformed, MR010 unknown view, MR013 unknown partition, MR015 out of range, MR017 in use, MR019 belongs to a read model.';

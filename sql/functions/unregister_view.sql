@@ -1,0 +1,30 @@
+-- Removes a view with its progress, its locks and its dead letters. Refused while something of it is leased or in flight.
+-- Example: select unregister_view('invoices', 'replaced by billing')
+create or replace function event_store.unregister_view(
+  v_view text,
+  v_reason text default null
+)
+returns void
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+as $$
+begin
+  perform event_store.lock_idle_view(v_view);
+  perform event_store.refuse_read_model(v_view);
+  perform event_store.audit(
+    'unregister_view',
+    v_view,
+    v_reason,
+    jsonb_build_object(
+      'view', (select to_jsonb(v) from event_store.views v where view = v_view),
+      'positions', (select jsonb_object_agg(partition, position) from event_store.checkpoints where view = v_view),
+      'locks', (select count(*) from event_store.stream_locks where view = v_view)
+    )
+  );
+  delete from event_store.views where view = v_view;
+end
+$$;
+
+comment on function event_store.unregister_view(text, text) is 'Removes a view with all its state. MR010 unknown view, MR017 in use, MR019 belongs to a read model.';

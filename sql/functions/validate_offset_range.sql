@@ -1,0 +1,30 @@
+-- Refuses a range [v_from_offset, v_to_offset) that the log does not hold whole. An empty range within it is fine.
+-- Example: select validate_offset_range(3, 0, 100)
+create or replace function event_store.validate_offset_range(
+  v_partition int,
+  v_from_offset bigint,
+  v_to_offset bigint
+)
+returns void
+language plpgsql
+stable
+security definer
+set search_path = event_store, pg_temp
+as $$
+declare
+  _partition constant event_store.partitions := event_store.require_partition(v_partition);
+  _fault text := case
+    when v_from_offset is null or v_to_offset is null then 'an end of the range is null'
+    when v_from_offset < 0 then format('%s is negative', v_from_offset)
+    when v_from_offset < _partition.earliest_offset then format('%s lies below the earliest offset', v_from_offset)
+    when v_to_offset < v_from_offset then format('the range ends at %s before it begins at %s', v_to_offset, v_from_offset)
+    when v_to_offset > _partition.high_water_mark then format('%s lies beyond the high-water mark', v_to_offset)
+  end;
+begin
+  if _fault is not null then
+    perform event_store.refuse_offset(_partition, _fault);
+  end if;
+end
+$$;
+
+comment on function event_store.validate_offset_range(int, bigint, bigint) is 'Refuses a range that the log does not hold. MR013 unknown partition, MR015 out of range.';
