@@ -15,11 +15,12 @@ RECENT = 10_000
 
 EVENT_LOG = dg.AssetKey(["event_store", "event_log"])
 CHECKPOINTS = dg.AssetKey(["event_store", "checkpoints"])
+STREAM_LOCKS = dg.AssetKey(["event_store", "stream_locks"])
 
 
 def all_checks(models: Sequence[ReadModel]) -> list[dg.AssetChecksDefinition]:
     """Every check there is."""
-    return [offsets_are_dense, leases_are_in_time, *(lag_check(model) for model in models)]
+    return [offsets_are_dense, leases_are_in_time, no_dead_letters, *(lag_check(model) for model in models)]
 
 
 @dg.asset_check(
@@ -62,6 +63,20 @@ def leases_are_in_time(postgres: PostgresResource) -> dg.AssetCheckResult:
         # the next claim takes them over by itself
         severity=dg.AssetCheckSeverity.WARN,
         metadata={"expired": [f"{view}: {owner}" for view, owner in expired]},
+    )
+
+
+@dg.asset_check(
+    asset=STREAM_LOCKS, description="No stream was given up after its last attempt: each one waits for an operator."
+)
+def no_dead_letters(postgres: PostgresResource) -> dg.AssetCheckResult:
+    """Count the dead letters of each view."""
+    with postgres.store() as store:
+        parked = {row.view: row.dead_letters for row in store.view_info() if row.dead_letters}
+    return dg.AssetCheckResult(
+        passed=not parked,
+        severity=dg.AssetCheckSeverity.WARN,
+        metadata={"dead_letters": sum(parked.values()), "views": parked},
     )
 
 

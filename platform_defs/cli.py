@@ -4,7 +4,7 @@ Belongs here: commands, their options, how results and errors look. Not here: wh
 """
 
 import logging
-from typing import Annotated
+from typing import TYPE_CHECKING
 
 import psycopg
 import typer
@@ -15,8 +15,12 @@ from rich.text import Text
 from platform_defs.import_command import import_command
 from platform_defs.signals import stop_on_signals
 from platform_defs.simulate_command import simulate_command
+from platform_defs.view_commands import DsnOption, dead_letters_command, discard_command, retry_command, seek_command
 from resources.errors import MillraceError
 from resources.settings import Settings
+
+if TYPE_CHECKING:
+    from resources.event_store import ViewInfo
 
 app = typer.Typer(
     help="Millrace: a Postgres event store, exactly-once views, read models on Spark, run by Dagster.",
@@ -25,10 +29,10 @@ app = typer.Typer(
 )
 app.command("import")(import_command)
 app.command("simulate")(simulate_command)
-
-DsnOption = Annotated[
-    str | None, typer.Option(help="The event store; by default MILLRACE_DSN, or the running `millrace up`.")
-]
+app.command("seek")(seek_command)
+app.command("dead-letters")(dead_letters_command)
+app.command("retry")(retry_command)
+app.command("discard")(discard_command)
 
 
 def main() -> None:
@@ -51,7 +55,7 @@ def up_command() -> None:
     settings = Settings()
     up(
         settings,
-        status=lambda: [f"{view}: {lag}" for view, lag in _lags(_dsn(None))],
+        status=lambda: [f"{row.view}: {_behind(row)}" for row in _views(_dsn(None))],
         started=lambda: _submit("apply_schema", settings.port),
     )
 
@@ -68,10 +72,13 @@ def migrate_command(dsn: DsnOption = None) -> None:
 
 @app.command("status")
 def status_command(dsn: DsnOption = None) -> None:
-    """Show how far each view is behind."""
-    table = Table("view", "behind")
-    for view, lag in _lags(_dsn(dsn)):
-        table.add_row(view, lag)
+    """Show how far each view is behind, and what its streams do."""
+    table = Table("view", "mode", "behind", "in flight", "waiting", "dead letters")
+    for row in _views(_dsn(dsn)):
+        counts = (row.in_flight, row.waiting, row.dead_letters)
+        table.add_row(
+            row.view, row.mode if row.enabled else "disabled", _behind(row), *(f"{count:,}" for count in counts)
+        )
     Console().print(table)
 
 
@@ -105,11 +112,15 @@ def _dsn(dsn: str | None) -> str:
     return dsn or current_dsn(Settings())
 
 
-def _lags(dsn: str) -> list[tuple[str, str]]:
+def _views(dsn: str) -> "list[ViewInfo]":
     from resources.event_store import EventStore
 
     with psycopg.connect(dsn, autocommit=True) as connection:
-        return [(row.view, f"{row.lag:,} events") for row in EventStore(connection).poll_views()]
+        return EventStore(connection).view_info()
+
+
+def _behind(row: "ViewInfo") -> str:
+    return f"{row.lag:,} events"
 
 
 def _submit(job: str, port: int) -> None:

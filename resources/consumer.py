@@ -38,6 +38,7 @@ from resources.read_model_tables import (
     merge_batch,
     next_batch,
     replace_partition,
+    require_whole_log,
 )
 
 if TYPE_CHECKING:
@@ -192,6 +193,7 @@ class Consumer:
         Waits up to `wait_s` seconds for a drain that has the partition leased at this moment.
 
         Raises:
+            HistoryMissing: The log partition does not hold its first events any more.
             PartitionLeased: Somebody held the lease all that time.
             LeaseLost: Somebody took the lease over while this was building.
         """
@@ -203,6 +205,7 @@ class Consumer:
             reraise=True,
         )
         started = time.monotonic()
+        require_whole_log(self._connection, partition)
         lease = waiting(self._store.claim_partition, self.model.view, partition, self.owner, self._lease_s)
         swapping = Retrying(
             retry=retry_if_exception_type(psycopg.errors.LockNotAvailable),

@@ -28,6 +28,10 @@ class DeclarationChanged(MillraceError):
     """The model's tables were made from another declaration."""
 
 
+class HistoryMissing(MillraceError):
+    """The log does not hold its first events any more, so a model cannot be built from them."""
+
+
 class StagedRowsLost(MillraceError):
     """The staged rows are not those that Spark's tasks reported."""
 
@@ -45,6 +49,7 @@ def ensure_tables(connection: psycopg.Connection, model: ReadModel) -> None:
 
     Raises:
         DeclarationChanged: The tables were made from another declaration.
+        HistoryMissing: They are not there, and the log does not hold all events.
     """
     with connection.transaction():
         connection.execute("select pg_advisory_xact_lock(hashtextextended('read_models.' || %s, 0))", (model.name,))
@@ -70,6 +75,7 @@ def ensure_tables(connection: psycopg.Connection, model: ReadModel) -> None:
                 hint="Declare the read model with another view=.",
             )
         if row is None:
+            require_whole_log(connection)
             _create_tables(connection, model)
             connection.execute(
                 "insert into read_models.declarations (model, view, fingerprint) values (%s, %s, %s)",
@@ -82,6 +88,21 @@ def ensure_tables(connection: psycopg.Connection, model: ReadModel) -> None:
             mode="bulk",
             deciders=model.deciders,
             events=model.events,
+        )
+
+
+def require_whole_log(connection: psycopg.Connection, partition: int | None = None) -> None:
+    """Refuse to build from a log partition (None: from any) that was shortened: the numbers would be wrong.
+
+    Raises:
+        HistoryMissing: It was.
+    """
+    shortened = [held for held in EventStore(connection).available_offset_range(partition) if held.earliest_offset]
+    if shortened:
+        raise HistoryMissing(
+            "The log does not hold its first events any more, and a read model counts them all.",
+            detail=", ".join(f"log partition {held.partition} begins at {held.earliest_offset}" for held in shortened),
+            hint="Put the deleted events back from where they are archived; read models that are built already go on.",
         )
 
 

@@ -25,7 +25,7 @@ from resources.consumer import Commit, Consumer, DrainReport, PartitionsFailed
 from resources.errors import LeaseLost, MillraceError, PartitionLeased, Unreachable
 from resources.event_store import EventStore, NewEvent
 from resources.read_model import ReadModel, read_model
-from resources.read_model_tables import DeclarationChanged, drop_tables, ensure_tables
+from resources.read_model_tables import DeclarationChanged, HistoryMissing, drop_tables, ensure_tables
 from resources.settings import PROJECT
 from resources.spark import spark_session
 from tests import read_models_for_tests as models
@@ -762,6 +762,26 @@ def test_a_changed_declaration_is_refused_with_the_remedy_and_after_a_reset_buil
     drop_tables(things.connection, changed)
     assert drain(dsn, spark, changed).events == 60
     assert [row[:2] for row in rows_of(things.connection, changed)] == [row[:2] for row in before]
+
+
+def test_a_shortened_log_keeps_a_model_going_and_is_no_ground_to_build_one(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    fill(things, 40)
+    drain(dsn, spark)
+    before = rows_of(things.connection, Everything)
+    full = busiest(things)
+    things.mark_archived(full, 1)
+    things.raise_low_water_mark(full, 1, "a test")
+    with Consumer(dsn, Everything, lambda: spark, "rebuilder") as consumer:
+        with pytest.raises(HistoryMissing, match=f"log partition {full} begins at 1"):
+            consumer.rebuild(full)
+        consumer.rebuild((full + 1) % 16)
+    assert rows_of(things.connection, Everything) == before
+    fill(things, 20, seed=2)
+    assert drain(dsn, spark).events == 20
+    with pytest.raises(HistoryMissing):
+        ensure_tables(things.connection, Crossing)
 
 
 def test_a_model_whose_key_crosses_streams_is_drained_by_two_and_equals_a_clean_run(

@@ -1,0 +1,76 @@
+-- Who may do what. Applied after the functions, again whenever they or this file change.
+--
+-- event_store_writer    appends events and reads streams
+-- event_store_consumer  registers views and consumes them
+-- event_store_reader    reads everything, tables too, as Spark and reports do; changes nothing
+-- event_store_owner     all of it, and what operators do: moves and removes views, settles dead letters, shortens the log
+--
+-- The roles cannot log in: grant them to those that can. Writers and consumers have no right to any table. The functions run
+-- with the rights of the role that migrated (security definer) and with a search_path of their own. What no role may call is no
+-- part of the interface.
+-- The roles belong to the cluster. A migrator that may not create roles (CREATEROLE) leaves out those that are missing.
+
+do $privileges$
+declare
+  _role text;
+  _functions text[];
+  _function regprocedure;
+  _writing constant text[] := array[
+    'register_decider_event', 'append_event', 'append_events', 'get_events', 'get_last_event', 'stream_partition'
+  ];
+  _reading constant text[] := array[
+    'get_events', 'get_last_event', 'read_log', 'available_offset_range', 'validate_offset_range', 'offset_for_timestamp',
+    'stream_partition', 'partition_info', 'view_info', 'view_lag', 'poll_views', 'lease_owners', 'dead_letters'
+  ];
+  _consuming constant text[] := _reading || array[
+    'register_view', 'attach_consumer', 'sequence_events', 'stream_events', 'lease_events', 'ack_event', 'ack_events',
+    'nack_event', 'schedule_nack_event', 'fail_event', 'extend_lock', 'dispatch_events', 'claim_batch', 'claim_partition',
+    'read_batch', 'fail_streams', 'commit_batch', 'extend_lease', 'release_batch', 'release_owner', 'pass_over_unwanted'
+  ];
+  _operating constant text[] := array[
+    'enable_view', 'unregister_view', 'seek_view', 'retry_dead_letters', 'discard_dead_letter', 'mark_archived',
+    'raise_low_water_mark', 'purge_events'
+  ];
+begin
+  revoke all on all functions in schema event_store from public;
+
+  for _role, _functions in
+    values
+      ('event_store_writer', _writing),
+      ('event_store_consumer', _consuming),
+      ('event_store_reader', _reading),
+      ('event_store_owner', _writing || _consuming || _operating)
+  loop
+    begin
+      if not exists (select from pg_roles where rolname = _role) then
+        execute format('create role %I nologin', _role);
+      end if;
+    exception
+      when duplicate_object or unique_violation then
+        null; -- the migrator of another database was first
+      when insufficient_privilege then
+        raise warning 'role % does not exist and % may not create roles', _role, current_user
+          using hint = 'Let somebody with CREATEROLE create it, and migrate again.';
+        continue;
+    end;
+    execute format('grant usage on schema event_store to %I', _role);
+    execute format('revoke all on all functions in schema event_store from %I', _role);
+    for _function in
+      select oid from pg_proc where pronamespace = 'event_store'::regnamespace and proname = any (_functions)
+    loop
+      execute format('grant execute on function %s to %I', _function, _role);
+    end loop;
+    if _role in ('event_store_reader', 'event_store_owner') then
+      execute format('grant usage on schema read_models to %I', _role);
+      execute format('grant select on all tables in schema event_store, read_models to %I', _role);
+      -- read models that are made later, by the role that migrates
+      execute format('alter default privileges in schema read_models grant select on tables to %I', _role);
+    end if;
+    if _role = 'event_store_owner' then
+      execute format('grant all on all tables in schema event_store, read_models to %I', _role);
+      execute format('grant all on all sequences in schema event_store, read_models to %I', _role);
+      execute format('grant create on schema read_models to %I', _role);
+    end if;
+  end loop;
+end
+$privileges$;

@@ -1,0 +1,222 @@
+"""Who may do what: writers and consumers call functions only, readers read, owners own."""
+
+from collections.abc import Callable, Iterator
+from typing import LiteralString
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg import errors
+
+from resources.event_store import EventStore
+from tests.factories import append, append_to, new_event, pump, rows, set_clock, value
+
+WRITING = {
+    "register_decider_event",
+    "append_event",
+    "append_events",
+    "get_events",
+    "get_last_event",
+    "stream_partition",
+}
+READING = {
+    "get_events", "get_last_event", "read_log", "available_offset_range", "validate_offset_range", "offset_for_timestamp",
+    "stream_partition", "partition_info", "view_info", "view_lag", "poll_views", "lease_owners", "dead_letters",
+}  # fmt: skip
+CONSUMING = READING | {
+    "register_view", "attach_consumer", "sequence_events", "stream_events", "lease_events", "ack_event", "ack_events",
+    "nack_event", "schedule_nack_event", "fail_event", "extend_lock", "dispatch_events", "claim_batch", "claim_partition",
+    "read_batch", "fail_streams", "commit_batch", "extend_lease", "release_batch", "release_owner", "pass_over_unwanted",
+}  # fmt: skip
+OPERATING = {
+    "enable_view", "unregister_view", "seek_view", "retry_dead_letters", "discard_dead_letter", "mark_archived",
+    "raise_low_water_mark", "purge_events",
+}  # fmt: skip
+TABLES: LiteralString = (
+    "select relname from pg_class where relnamespace = 'event_store'::regnamespace and relkind in ('r', 'v')"
+)
+
+Login = Callable[[str], EventStore]
+
+
+@pytest.fixture
+def login(dsn: str, orders: EventStore) -> Iterator[Login]:
+    """Connects as a new user with one of the roles, and nothing else."""
+    users: list[tuple[str, psycopg.Connection]] = []
+
+    def connect(role: str) -> EventStore:
+        user = f"user_{uuid4().hex}"
+        orders.connection.execute(f"create role {user} login in role {role}".encode())
+        users.append((user, psycopg.connect(dsn, user=user, autocommit=True)))
+        return EventStore(users[-1][1])
+
+    yield connect
+    for user, connection in users:
+        connection.execute("discard temporary")
+        connection.close()
+        orders.connection.execute(f"drop role {user}".encode())
+
+
+@pytest.mark.parametrize(
+    ("role", "allowed"),
+    [
+        ("event_store_writer", WRITING),
+        ("event_store_consumer", CONSUMING),
+        ("event_store_reader", READING),
+        ("event_store_owner", WRITING | CONSUMING | OPERATING),
+    ],
+)
+def test_a_role_may_call_these_functions_and_no_others(orders: EventStore, role: str, allowed: set[str]) -> None:
+    granted = rows(
+        orders.connection,
+        """
+        select proname, bool_and(has_function_privilege(%s, oid, 'execute')), bool_or(has_function_privilege(%s, oid, 'execute'))
+        from pg_proc where pronamespace = 'event_store'::regnamespace group by proname
+        """,
+        role,
+        role,
+    )
+    assert {name for name, every, _ in granted if every} == allowed
+    assert {name for name, _, some in granted if some} == allowed
+
+
+def test_the_public_may_call_nothing(orders: EventStore) -> None:
+    query: LiteralString = """
+        select bool_or(has_function_privilege('public', oid, 'execute'))
+        from pg_proc where pronamespace = 'event_store'::regnamespace
+    """
+    assert value(orders.connection, query) is False
+
+
+@pytest.mark.parametrize("role", ["event_store_writer", "event_store_consumer"])
+def test_application_roles_have_no_right_to_any_table(orders: EventStore, role: str) -> None:
+    for (table,) in rows(orders.connection, TABLES):
+        for privilege in ("select", "insert", "update", "delete", "truncate", "references", "trigger"):
+            assert not value(
+                orders.connection, "select has_table_privilege(%s, %s, %s)", role, f"event_store.{table}", privilege
+            ), (table, privilege)
+
+
+def test_a_reader_reads_every_table_and_changes_none(orders: EventStore) -> None:
+    for (table,) in rows(orders.connection, TABLES):
+        allowed = [
+            privilege
+            for privilege in ("select", "insert", "update", "delete", "truncate")
+            if value(
+                orders.connection,
+                "select has_table_privilege('event_store_reader', %s, %s)",
+                f"event_store.{table}",
+                privilege,
+            )
+        ]
+        assert allowed == ["select"], table
+
+
+def test_every_function_that_a_role_calls_runs_with_the_rights_and_the_search_path_of_the_store(
+    orders: EventStore,
+) -> None:
+    """An overload for UUIDs only calls the function for text."""
+    unsafe = rows(
+        orders.connection,
+        """
+        select oid::regprocedure::text from pg_proc
+        where pronamespace = 'event_store'::regnamespace
+          and proname = any (%s)
+          and not (prosecdef and coalesce(proconfig, '{}') @> array['search_path=event_store, pg_temp'])
+          and not 'uuid'::regtype = any (proargtypes::oid[])
+          and proname <> 'stream_partition'
+        """,
+        sorted(WRITING | CONSUMING | OPERATING),
+    )
+    assert unsafe == []
+
+
+def test_every_plpgsql_function_pins_its_search_path(orders: EventStore) -> None:
+    query: LiteralString = """
+        select oid::regprocedure::text from pg_proc
+        where pronamespace = 'event_store'::regnamespace
+          and prolang = (select oid from pg_language where lanname = 'plpgsql')
+          and not coalesce(proconfig, '{}') @> array['search_path=event_store, pg_temp']
+    """
+    assert rows(orders.connection, query) == []
+
+
+def test_a_writer_appends_and_a_consumer_consumes(login: Login) -> None:
+    writer, consumer = login("event_store_writer"), login("event_store_consumer")
+    writer.register_decider_event("order", "returned", "An order came back")
+    first = append(writer, "o-1")
+    append_to(writer, "o-1", "o-2", "o-3")
+    assert writer.get_last_event("o-1", "order") != first
+
+    consumer.register_view("rows", "-infinity")
+    consumer.register_view("bulk", "-infinity", mode="bulk")
+    pump(consumer, "rows")
+    leased = consumer.lease_events("rows", 10)
+    assert {event.decider_id for event in leased} == {"o-1", "o-2", "o-3"}
+    consumer.ack_event("rows", leased[0].decider_id, leased[0].offset, leased[0].lease_token)
+    consumer.fail_event("rows", leased[1].decider_id, leased[1].offset, "no")
+    leases = consumer.claim_batch("bulk", "me")
+    assert sum(len(consumer.read_batch("bulk", lease)) for lease in leases) == 4
+    consumer.commit_batch("bulk", leases)
+    assert {info.view: info.lag for info in consumer.view_info()} == {"bulk": 0, "rows": 0}
+
+
+def test_an_owner_operates(orders: EventStore, login: Login) -> None:
+    append(orders)
+    owner = login("event_store_owner")
+    owner.register_view("v", "-infinity")
+    owner.seek_view("v", "RESET_TO_LATEST", reason="a test")
+    owner.enable_view("v", enabled=False)
+    owner.unregister_view("v")
+    user = value(owner.connection, "select session_user")
+    # who called, not whose rights the function has
+    assert {row[0] for row in rows(orders.connection, "select distinct done_by from event_store.audit_log")} == {user}
+
+
+@pytest.mark.parametrize("role", ["event_store_writer", "event_store_consumer", "event_store_reader"])
+def test_nobody_but_the_owner_goes_around_the_functions(login: Login, role: str) -> None:
+    user = login(role).connection
+    for statement in (
+        "insert into event_store.events (event) values ('x')",
+        "copy event_store.events from stdin",
+        "update event_store.checkpoints set position = 0",
+        "delete from event_store.stream_locks",
+        "select event_store.seek_view('v', 'RESET_TO_LATEST')",
+        "select event_store.mark_archived(0, 0)",
+        "create table event_store.mine ()",
+        "create function event_store.mine() returns int language sql as 'select 1'",
+    ):
+        with pytest.raises(errors.InsufficientPrivilege):
+            user.execute(statement.encode())
+
+
+def test_an_owner_cannot_go_around_the_guard_of_events(login: Login) -> None:
+    owner = login("event_store_owner").connection
+    columns = "event, event_id, decider, decider_id, data, command_id, created_at"
+    with pytest.raises(errors.DatabaseError, match="not registered"):
+        owner.execute(
+            f"insert into event_store.events ({columns}) values ('x', %s, 'order', 'o-1', '{{}}', %s, now())".encode(),
+            (uuid4(), uuid4()),
+        )
+
+
+def test_only_the_owner_moves_the_clock(orders: EventStore, login: Login) -> None:
+    consumer = login("event_store_consumer")
+    orders.register_view("v", "-infinity")
+    append_to(orders, "o-1")
+    pump(orders, "v")
+    (event,) = orders.stream_events("v", 1, 60)
+    set_clock(consumer.connection, "2100-01-01 00:00:00+00")
+    # the lock of somebody else does not end for it
+    assert consumer.stream_events("v", 1) == []
+    set_clock(orders.connection, "2100-01-01 00:00:00+00")
+    assert orders.stream_events("v", 1) == [event]
+
+
+def test_the_callers_search_path_leads_no_function_astray(orders: EventStore, login: Login) -> None:
+    writer = login("event_store_writer")
+    writer.connection.execute("create temporary table streams (decider text)")
+    writer.connection.execute("create temporary table events (event text)")
+    writer.connection.execute("set search_path = pg_temp, event_store")
+    writer.append_events([new_event("o-1")])
+    assert len(orders.get_events("o-1", "order")) == 1
