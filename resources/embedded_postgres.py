@@ -66,9 +66,15 @@ class PostgresFailed(MillraceError):
 
 
 class EmbeddedPostgres:
-    """One cluster in one directory; any number of processes may hold one of these for the same directory."""
+    """One cluster in one directory; any number of processes may hold one of these for the same directory.
 
-    def __init__(self, directory: Path) -> None:
+    Args:
+        directory: Where it is.
+        programs: The folder of the server's programs, those of another version for tests.
+    """
+
+    def __init__(self, directory: Path, programs: Path = PROGRAMS) -> None:
+        self.programs = programs
         self.directory = directory.expanduser().resolve()
         self.data = self.directory / "data"
         self.log = self.directory / "server.log"
@@ -182,7 +188,7 @@ class EmbeddedPostgres:
         with (self.directory / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if self._account:
-                _let_in(self.directory, PROGRAMS)
+                _let_in(self.directory, self.programs)
             self._own(self.socket)
             yield
 
@@ -191,7 +197,9 @@ class EmbeddedPostgres:
         fresh = self.directory / "data.new"
         shutil.rmtree(fresh, ignore_errors=True)
         self._own(fresh)
-        locale = ["--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
+        locale = ["--encoding=UTF8", "--locale=C"]
+        if major_version(self.programs) >= 17:
+            locale += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
         self._run("initdb", ["-D", str(fresh), "-U", "postgres", "--auth=trust", *locale])
         with (fresh / "postgresql.conf").open("a") as conf:
             conf.write("\ninclude_if_exists = 'millrace.conf'\n")
@@ -223,8 +231,8 @@ class EmbeddedPostgres:
     def _run(self, program: str, arguments: Sequence[str]) -> None:
         # A file and not a pipe: the daemon could keep a pipe open, and we would wait for its end.
         with tempfile.TemporaryFile("w+") as said:
-            done = subprocess.run(  # noqa: S603  the wheel's own programs
-                [str(PROGRAMS / program), *arguments],
+            done = subprocess.run(  # noqa: S603  Postgres' own programs
+                [str(self.programs / program), *arguments],
                 cwd=self.directory,
                 stdin=subprocess.DEVNULL,
                 stdout=said,
@@ -282,6 +290,14 @@ class EmbeddedPostgres:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         wait_ended(orphans, 10)
+
+
+def major_version(programs: Path) -> int:
+    """Ask a folder of server programs for its version of PostgreSQL, such as 18."""
+    said = subprocess.run(  # noqa: S603  Postgres' own program
+        [str(programs / "postgres"), "--version"], capture_output=True, text=True, check=True
+    )
+    return int(said.stdout.split()[2].split(".")[0])
 
 
 def _fits(folder: Path) -> bool:

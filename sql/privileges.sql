@@ -6,9 +6,9 @@
 -- event_store_owner     all of it, and what operators do: moves and removes views, settles dead letters, shortens the log
 --
 -- The roles cannot log in: grant them to those that can. Writers and consumers have no right to any table. The functions run
--- with the rights of the role that migrated (security definer) and with a search_path of their own. What no role may call is no
--- part of the interface.
--- The roles belong to the cluster. A migrator that may not create roles (CREATEROLE) leaves out those that are missing.
+-- with the rights of the role that migrated (security definer) and with a search_path of their own.
+-- The roles belong to the cluster: a dump of the database names them and does not contain them. Who migrates needs CREATEROLE,
+-- unless they exist.
 
 do $privileges$
 declare
@@ -27,10 +27,6 @@ declare
     'nack_event', 'schedule_nack_event', 'fail_event', 'extend_lock', 'dispatch_events', 'claim_batch', 'claim_partition',
     'read_batch', 'fail_streams', 'commit_batch', 'extend_lease', 'release_batch', 'release_owner', 'pass_over_unwanted'
   ];
-  _operating constant text[] := array[
-    'enable_view', 'unregister_view', 'seek_view', 'retry_dead_letters', 'discard_dead_letter', 'mark_archived',
-    'raise_low_water_mark', 'purge_events'
-  ];
 begin
   revoke all on all functions in schema event_store from public;
 
@@ -39,7 +35,8 @@ begin
       ('event_store_writer', _writing),
       ('event_store_consumer', _consuming),
       ('event_store_reader', _reading),
-      ('event_store_owner', _writing || _consuming || _operating)
+      -- and what triggers call for whoever may insert without the functions
+      ('event_store_owner', array(select distinct proname::text from pg_proc where pronamespace = 'event_store'::regnamespace))
   loop
     begin
       if not exists (select from pg_roles where rolname = _role) then
@@ -48,10 +45,6 @@ begin
     exception
       when duplicate_object or unique_violation then
         null; -- the migrator of another database was first
-      when insufficient_privilege then
-        raise warning 'role % does not exist and % may not create roles', _role, current_user
-          using hint = 'Let somebody with CREATEROLE create it, and migrate again.';
-        continue;
     end;
     execute format('grant usage on schema event_store to %I', _role);
     execute format('revoke all on all functions in schema event_store from %I', _role);

@@ -13,7 +13,7 @@ import pytest
 
 from platform_defs.local_services import free_port, shared_session, spark_service
 from platform_defs.services import Supervisor
-from resources.embedded_postgres import EmbeddedPostgres
+from resources.embedded_postgres import PROGRAMS, EmbeddedPostgres
 from resources.event_store import EventStore
 from resources.java import find_java
 from resources.migrations import migrate
@@ -28,10 +28,24 @@ RECEIPT_LOG = Path(__file__).resolve().parents[2] / "shared" / "data" / "receipt
 _numbers = count()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--postgres",
+        metavar="DIR",
+        type=lambda folder: Path(folder).resolve(),
+        default=PROGRAMS,
+        help="run the tests' server with the programs in DIR, such as /usr/lib/postgresql/15/bin",
+    )
+
+
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[EmbeddedPostgres]:
+def postgres(pytestconfig: pytest.Config) -> Iterator[EmbeddedPostgres]:
+    programs = pytestconfig.getoption("postgres")
     # not pytest's tmp_path: its long path does not fit a unix socket
-    with tempfile.TemporaryDirectory(prefix="millrace-") as directory, EmbeddedPostgres(Path(directory)) as server:
+    with (
+        tempfile.TemporaryDirectory(prefix="millrace-") as directory,
+        EmbeddedPostgres(Path(directory), programs) as server,
+    ):
         yield server
 
 

@@ -16,6 +16,7 @@ create or replace function event_store.append_event(
 returns setof event_store.recorded_events
 language plpgsql
 volatile
+security definer
 set search_path = event_store, pg_temp
 as $$
 begin

@@ -5,27 +5,24 @@
 create or replace function event_store.guard_append()
 returns trigger
 language plpgsql
-set search_path = event_store, pg_temp
+-- No search_path of its own, which would cost every event: all names are qualified, and the functions above it pin one.
 as $$
 declare
-  _fault text := event_store.event_fault(
-    new.event, new.event_id, new.event_version, new.decider, new.decider_id, new.data, new.command_id, new.final
-  );
+  _fault text;
 begin
-  if _fault is not null then
-    raise exception 'event is malformed'
-      using errcode = 'MR005', detail = _fault, hint = 'Correct the event; nothing was stored.';
-  end if;
-  if not exists (
-    select from event_store.deciders
-    where decider = new.decider and event = new.event and event_version = new.event_version
-  ) then
-    perform event_store.refuse_unregistered_event(new.decider, new.event, new.event_version);
-  end if;
-
+  -- All that an event must meet in one statement; which of it was not met is asked only where it moved no stream.
   if new.previous_id is null then
     insert into event_store.streams as s (decider, decider_id, last_event_id, last_offset, version, final)
-    values (new.decider, new.decider_id, new.event_id, nextval('event_store.events_offset_seq'), 1, new.final)
+    select new.decider, new.decider_id, new.event_id, nextval('event_store.events_offset_seq'), 1, new.final
+    where event_store.event_fault(
+        new.event, new.event_id, new.event_version, new.decider, new.decider_id, new.data, new.command_id, new.final
+      ) is null
+      and exists (
+        select from event_store.deciders d
+        where d.decider = new.decider and d.event = new.event and d.event_version = new.event_version
+      )
+      -- The insert would find this too, but `on conflict do nothing` would then leave the stream's row ahead of its events.
+      and not exists (select from event_store.events e where e.event_id = new.event_id)
     on conflict do nothing
     returning s.last_offset into new."offset";
   else
@@ -39,26 +36,41 @@ begin
       and s.decider = new.decider
       and s.last_event_id = new.previous_id
       and not s.final
+      and event_store.event_fault(
+        new.event, new.event_id, new.event_version, new.decider, new.decider_id, new.data, new.command_id, new.final
+      ) is null
+      and exists (
+        select from event_store.deciders d
+        where d.decider = new.decider and d.event = new.event and d.event_version = new.event_version
+      )
+      and not exists (select from event_store.events e where e.event_id = new.event_id)
     returning s.last_offset into new."offset";
   end if;
-
-  if not found then
-    if event_store.is_stored(
-      new.event, new.event_id, new.event_version, new.decider, new.decider_id, new.data, new.command_id, new.previous_id, new.final
-    ) then
-      return null;
-    end if;
-    perform event_store.refuse_append(new.decider, new.decider_id, new.event_id, new.previous_id);
+  if found then
+    new.created_at := event_store.clock();
+    new.transaction_id := pg_current_xact_id();
+    return new;
   end if;
 
-  -- The insert would find this too, but `on conflict do nothing` would then leave the stream's row ahead of its events.
-  if exists (select from event_store.events where event_id = new.event_id) then
-    perform event_store.refuse_reused_event_id(new.event_id);
+  _fault := event_store.event_fault(
+    new.event, new.event_id, new.event_version, new.decider, new.decider_id, new.data, new.command_id, new.final
+  );
+  if _fault is not null then
+    raise exception 'event is malformed'
+      using errcode = 'MR005', detail = _fault, hint = 'Correct the event; nothing was stored.';
   end if;
-
-  new.created_at := event_store.clock();
-  new.transaction_id := pg_current_xact_id();
-  return new;
+  if not exists (
+    select from event_store.deciders
+    where decider = new.decider and event = new.event and event_version = new.event_version
+  ) then
+    perform event_store.refuse_unregistered_event(new.decider, new.event, new.event_version);
+  end if;
+  if event_store.is_stored(
+    new.event, new.event_id, new.event_version, new.decider, new.decider_id, new.data, new.command_id, new.previous_id, new.final
+  ) then
+    return null;
+  end if;
+  perform event_store.refuse_append(new.decider, new.decider_id, new.event_id, new.previous_id);
 end
 $$;
 

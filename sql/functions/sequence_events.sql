@@ -9,7 +9,10 @@ create or replace function event_store.sequence_events()
 returns bigint
 language plpgsql
 volatile
+security definer
 set search_path = event_store, pg_temp
+-- A sequencer's session may be as old as the store: a plan that it made for empty tables would scan events ever after.
+set enable_seqscan = off
 as $$
 declare
   _now constant timestamptz := event_store.clock();
@@ -57,17 +60,15 @@ begin
     from (select partition, count(*) as events from fresh group by partition) f
     where p.partition = f.partition
     returning p.partition, p.high_water_mark - f.events as first_offset
-  ), placed as (
-    insert into event_store.event_log (partition, partition_offset, "offset")
-    select
-      f.partition,
-      r.first_offset + row_number() over (partition by f.partition order by f."offset") - 1,
-      f."offset"
-    from fresh f
-    join raised r using (partition)
-    returning 1
   )
-  select count(*) into _sequenced from placed;
+  insert into event_store.event_log (partition, partition_offset, "offset")
+  select
+    f.partition,
+    r.first_offset + row_number() over (partition by f.partition order by f."offset") - 1,
+    f."offset"
+  from fresh f
+  join raised r using (partition);
+  get diagnostics _sequenced = row_count;
 
   if _sequenced > 0 then
     update event_store.sequencer set snapshot = _committed, sequenced_at = _now;

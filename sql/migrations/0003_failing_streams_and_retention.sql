@@ -1,5 +1,16 @@
 -- Failing streams, fencing of single deliveries, the range of a lease, archived history, and who moved what.
 
+-- All at once, and in the order in which calls lock them: one by one, later, they would wait for each other.
+lock table event_store.views, event_store.sequencer in access exclusive mode;
+
+-- Appending -------------------------------------------------------------------------------------------------
+
+-- append_events fills the head when it makes it; what an INSERT that was skipped left empty is no stream
+delete from event_store.streams where last_event_id is null;
+alter table event_store.streams
+  drop constraint streams_empty_until_first_event,
+  alter column last_event_id set not null;
+
 -- Leasing ---------------------------------------------------------------------------------------------------
 
 create sequence event_store.lease_token_seq;

@@ -81,6 +81,37 @@ def test_two_deciders_that_share_an_id_are_two_streams(orders: EventStore) -> No
     assert all(event.previous_id is None for event in orders.get_events("x", "invoice"))
 
 
+def test_a_batch_over_known_and_new_streams_moves_every_head(orders: EventStore) -> None:
+    first = append(orders, "known")
+    appended = append_to(orders, "new", "known", "new", "known", "newer")
+    assert_rising([first.offset, *[event.offset for event in appended]])
+    assert appended[1].previous_id == first.event_id
+    assert [(head[1], head[2], head[3], head[4]) for head in heads(orders)] == [
+        ("known", appended[3].event_id, appended[3].offset, 3),
+        ("new", appended[2].event_id, appended[2].offset, 2),
+        ("newer", appended[4].event_id, appended[4].offset, 1),
+    ]
+
+
+def test_a_refusal_names_the_head_as_it_was_before_the_batch(orders: EventStore) -> None:
+    first = append(orders, "o-1")
+    for stream, head in (("o-1", f"last event_id {first.event_id} at version 1"), ("o-2", "no event")):
+        with pytest.raises(Conflict) as refused:
+            orders.append_events([new_event("o-3"), chained(new_event(stream), uuid4()), new_event(stream)])
+        assert str(refused.value.detail).endswith(head)
+
+
+def test_large_batches_take_no_longer_for_each_event(orders: EventStore) -> None:
+    """One stream or many, new or known, stored or not: no step compares all events with all others."""
+    orders.connection.execute("set statement_timeout = '20s'")
+    for name in ("one", "many-{n}"):
+        for _ in range(2):
+            batch = [new_event(name.format(n=n)) for n in range(10_000)]
+            assert all(event.appended for event in orders.append_events(batch))
+        batch[:5000] = [new_event(name.format(n=n)) for n in range(5000)]
+        assert sum(event.appended for event in orders.append_events(batch)) == 5000
+
+
 # A3
 
 
@@ -119,6 +150,19 @@ def test_many_identical_batches_at_once_are_stored_once(orders: EventStore, conn
     assert sum(event.appended for result in results for event in result) == 20
     assert len({tuple(event.offset for event in result) for result in results}) == 1
     assert len(stored(orders)) == 20
+
+
+def test_a_partly_stored_batch_over_old_and_new_streams_is_completed(orders: EventStore) -> None:
+    closing = replace(new_event("o-1"), final=True)
+    first, last = new_event("o-1"), new_event("o-2")
+    orders.append_events([chained(first, None), chained(closing, first.event_id)])
+    again = orders.append_events([chained(first, None), last, chained(closing, first.event_id), new_event("o-2")])
+    assert [event.appended for event in again] == [False, True, False, True]
+    assert again[3].previous_id == last.event_id
+    assert [(head[1], head[2], head[3], head[4]) for head in heads(orders)] == [
+        ("o-1", closing.event_id, again[2].offset, 2),
+        ("o-2", again[3].event_id, again[3].offset, 2),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import psycopg
 import pytest
 
 from resources.embedded_postgres import EmbeddedPostgres
-from resources.event_store import EventStore
+from resources.event_store import EventStore, StreamFailure
 from resources.migrations import migrate
-from tests.factories import append, append_to, register_orders, rows
+from tests.factories import append, append_to, new_event, register_orders, rows, set_clock
 
 TABLES = ("events", "event_log", "streams", "stream_locks")
 
@@ -68,9 +68,13 @@ def test_an_append_reads_by_index(session: EventStore) -> None:
 
 
 def test_a_batch_reads_by_index(session: EventStore) -> None:
+    batch = [new_event(decider_id) for decider_id in ("o-1", "o-2", "o-new")]
     before = scans(session)
-    append_to(session, "o-1", "o-2", "o-new")
-    assert_only(session, before, "streams_pkey", "events_event_id_key")
+    session.append_events(batch)
+    assert_only(session, before, "streams_pkey")
+    before = scans(session)
+    session.append_events(batch)
+    assert_only(session, before, "events_event_id_key")
 
 
 def test_a_stream_is_read_by_its_index(session: EventStore) -> None:
@@ -101,7 +105,53 @@ def test_a_claim_reads_by_index(session: EventStore) -> None:
     assert_only(session, before, "event_log_pkey")
 
 
+def test_a_batch_of_a_bulk_view_is_read_and_committed_by_index(session: EventStore) -> None:
+    leases = session.claim_batch("bulk", "me", 2000)
+    before = scans(session)
+    events = [event for lease in leases for event in session.read_batch("bulk", lease)]
+    assert len(events) == 2000
+    session.commit_batch("bulk", leases)
+    assert_only(session, before, "event_log_pkey", "events_pkey", "stream_locks_pkey")
+
+
+def test_failing_streams_are_handed_over_and_retried_by_index(session: EventStore) -> None:
+    leases = session.claim_batch("bulk", "me", 100)
+    failed = {event.decider_id: lease for lease in leases for event in session.read_batch("bulk", lease)}
+    before = scans(session)
+    for decider_id, lease in failed.items():
+        session.fail_streams("bulk", lease, [StreamFailure("order", decider_id, "a test")])
+    session.commit_batch("bulk", leases)
+    assert_only(session, before, "events_stream_idx", "event_log_offset_key")
+    set_clock(session.connection, "2100-01-01 00:00:00+00")
+    before = scans(session)
+    leases = session.claim_batch("bulk", "me")
+    retried = {event.decider_id for lease in leases for event in session.read_batch("bulk", lease)}
+    assert retried >= set(failed)
+    session.commit_batch("bulk", leases)
+    set_clock(session.connection, "")
+    assert_only(session, before, "events_stream_idx", "stream_locks_pkey")
+
+
+def test_a_log_partition_is_purged_by_index(session: EventStore) -> None:
+    for view in ("rows", "bulk"):
+        session.unregister_view(view)
+    session.mark_archived(3, 500)
+    session.raise_low_water_mark(3, 500)
+    before = scans(session)
+    assert session.purge_events(3, 300) == 300
+    assert_only(session, before, "event_log_pkey", "events_pkey")
+
+
+def test_a_page_of_the_log_is_read_by_index(session: EventStore) -> None:
+    before = scans(session)
+    assert len(session.read_log(3, 100, 100)) == 100
+    assert_only(session, before, "event_log_pkey", "events_pkey")
+
+
 def test_rows_are_streamed_by_index(session: EventStore) -> None:
+    # somebody just did, so this call does not dispatch: that reads all events here
+    session.connection.execute("update event_store.dispatches set dispatched_at = event_store.clock()")
+    session.connection.execute("update event_store.sequencer set sequenced_at = event_store.clock()")
     before = scans(session)
     assert len(session.stream_events("rows", 10)) == 10
     assert_only(session, before, "stream_locks_due_idx", "events_stream_idx")

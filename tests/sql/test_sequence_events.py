@@ -344,6 +344,8 @@ def test_a_dump_restored_into_another_cluster_keeps_the_order_dense(
         tempfile.TemporaryDirectory(prefix="millrace-") as directory,
         EmbeddedPostgres(Path(directory)) as cluster,
     ):
+        cluster.create_database("new")
+        migrate(cluster.dsn("new"))  # the roles, which the dump names
         cluster.create_database("restored")
         if younger == "older":
             with psycopg.connect(cluster.dsn("postgres"), autocommit=True) as admin:

@@ -1,0 +1,59 @@
+"""Measures the event store and prints each line's ratio beside its target.
+
+Everything runs on one temporary server, the two sides in turn (A B A B …); a number is the median of the rounds. The
+baseline is the schema of fstore-sql in a database of its own: its repository has it as `schema.sql`. A text that was
+saved from its page is fine too: what comes before the first line `-- ####` is left out.
+
+    python -m benchmarks.event_store --other-schema schema.sql [--only NAME …] [--rounds 5] [--small]
+"""
+
+import argparse
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.event_store import batches, consumption, sequencing, single_appends, storage
+from benchmarks.event_store.bench import Bench, Result, bench, show
+
+LINES: dict[str, Callable[[Bench], list[Result]]] = {
+    "clients-32": single_appends.clients_32,
+    "views-100": single_appends.views_100,
+    "long-stream": single_appends.long_stream,
+    "batches": batches.against_copy,
+    "batch-sizes": batches.sizes,
+    "sequencing": sequencing.rate,
+    "rows": consumption.row_by_row,
+    "bulk": consumption.in_bulk,
+    "empty-polls": consumption.empty_polls,
+    "storage": storage.per_event,
+}
+
+
+def main() -> None:
+    """Measure the lines that were asked for and print the table."""
+    parser = argparse.ArgumentParser(description="The event store against fstore-sql's schema and a bare COPY.")
+    parser.add_argument("--other-schema", type=Path, required=True, help="the SQL file of fstore-sql's schema")
+    parser.add_argument("--only", nargs="+", choices=LINES, metavar="NAME", help=f"of {', '.join(LINES)}")
+    parser.add_argument("--rounds", type=int, default=5, help="of each measurement (5)")
+    parser.add_argument(
+        "--small", action="store_true", help="small counts, to try that it runs; the ratios mean nothing"
+    )
+    arguments = parser.parse_args()
+    if arguments.rounds < 1:
+        parser.error("--rounds must be at least 1")
+    logging.disable(logging.WARNING)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=150)
+    results: list[Result] = []
+    with bench(arguments.other_schema, rounds=arguments.rounds, small=arguments.small, console=console) as shared:
+        for name in arguments.only or LINES:
+            console.log(name)
+            results += LINES[name](shared)
+    show(console, results)
+
+
+if __name__ == "__main__":
+    main()

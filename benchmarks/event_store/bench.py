@@ -1,0 +1,226 @@
+"""What every line shares: the server, its databases, rounds in turn, pgbench, and the table of results.
+
+Belongs here: how something is measured. Not here: what is measured (a module per line or group of lines).
+"""
+
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from statistics import median
+
+import psycopg
+from rich.console import Console
+from rich.table import Table
+
+from resources.embedded_postgres import PROGRAMS, EmbeddedPostgres
+from resources.migrations import migrate
+
+# A page of the schema begins with the page's own text and line numbers; the SQL begins here.
+FIRST_LINE = "-- ####"
+DATA = '{"customer_id": "customer-17", "total": "19.90", "lines": [{"sku": "sku-1", "quantity": 2}], "channel": "web"}'
+EVENTS_PER_STREAM = 5
+
+
+@dataclass(frozen=True)
+class Result:
+    """One row of the table: two numbers of the same unit and their ratio."""
+
+    what: str
+    ours: float
+    baseline: float | None = None
+    unit: str = "events/s"
+    ratio: float | None = None
+    target: float | None = None
+
+    @property
+    def reached(self) -> bool | None:
+        """Whether the ratio is at least the target; none where there is no target."""
+        return None if self.ratio is None or self.target is None else self.ratio >= self.target
+
+
+@dataclass(frozen=True)
+class Database:
+    """One database: ours or with the other schema, and how its functions are called."""
+
+    dsn: str
+    ours: bool
+
+    @property
+    def schema(self) -> str:
+        """The prefix of its functions."""
+        return "event_store." if self.ours else ""
+
+    def connect(self) -> psycopg.Connection:
+        """Connect with autocommit."""
+        return psycopg.connect(self.dsn, autocommit=True)
+
+    def run(self, sql: str) -> list[tuple[object, ...]]:
+        """Run one statement in a session of its own."""
+        with self.connect() as connection:
+            cursor = connection.execute(sql.encode())
+            return cursor.fetchall() if cursor.description else []
+
+    def register_views(self, number: int) -> None:
+        """Register so many views that want everything."""
+        if number:
+            start = "'-infinity'" if self.ours else "'-infinity'::timestamp"
+            self.run(
+                f"select from generate_series(1, {number}) n, lateral {self.schema}register_view('view-' || n, {start}) v"
+            )
+
+
+@dataclass
+class Bench:
+    """A server for the time of a run, and how much to measure."""
+
+    server: EmbeddedPostgres
+    other_schema: str
+    rounds: int
+    small: bool
+    console: Console
+    _numbers: Iterator[int] = field(default_factory=count)
+
+    def size(self, full: int, small: int) -> int:
+        """How many: all of it, or few to try that it runs."""
+        return small if self.small else full
+
+    def ours(self) -> Database:
+        """A new database of ours."""
+        database = Database(self._create("ours"), ours=True)
+        migrate(database.dsn)
+        return self._registered(database)
+
+    def theirs(self) -> Database:
+        """A new database with the other schema."""
+        database = Database(self._create("theirs"), ours=False)
+        with database.connect() as connection:
+            connection.execute(self.other_schema.encode())
+        return self._registered(database)
+
+    def in_turn(self, *measures: Callable[[], float]) -> list[float]:
+        """Measure A B A B …, as many rounds as asked for, and return the median of each."""
+        taken: list[list[float]] = [[] for _ in measures]
+        for number in range(self.rounds):
+            self.console.log(f"  round {number + 1} of {self.rounds}", style="dim")
+            for measure, values in zip(measures, taken, strict=True):
+                values.append(measure())
+        return [median(values) for values in taken]
+
+    def pgbench(self, database: Database, script: str, clients: int) -> float:
+        """Run a script by so many clients for some seconds and return its transactions per second."""
+        with tempfile.NamedTemporaryFile("w", suffix=".sql") as file:
+            file.write(script)
+            file.flush()
+            seconds = str(self.size(5, 1))
+            jobs = str(min(clients, os.cpu_count() or 1))
+            command = [str(PROGRAMS / "pgbench"), "-n", "-M", "prepared", "-f", file.name, "-c", str(clients)]
+            done = subprocess.run(
+                [*command, "-j", jobs, "-T", seconds, database.dsn],
+                env={**os.environ, "LD_LIBRARY_PATH": str(PROGRAMS.parent / "lib")},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        found = re.search(r"tps = ([\d.]+)", done.stdout)
+        if done.returncode != 0 or found is None:
+            raise RuntimeError(f"pgbench failed: {done.stderr or done.stdout}")
+        return float(found[1])
+
+    def _create(self, kind: str) -> str:
+        name = f"{kind}_{next(self._numbers)}"
+        self.server.create_database(name)
+        return self.server.dsn(name)
+
+    def _registered(self, database: Database) -> Database:
+        database.run(f"select from {database.schema}register_decider_event('order', 'placed', 'An order was placed.')")
+        return database
+
+
+@contextmanager
+def bench(other_schema: Path, *, rounds: int, small: bool, console: Console) -> Iterator[Bench]:
+    """Start a temporary server for a run, and remove it at the end."""
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-") as directory,
+        EmbeddedPostgres(Path(directory)) as server,
+    ):
+        yield Bench(server, schema_in(other_schema.read_text()), rounds, small, console)
+
+
+def schema_in(text: str) -> str:
+    """The SQL in a text that may begin with a web page's own words."""
+    lines = text.splitlines()
+    start = next((n for n, line in enumerate(lines) if line.startswith(FIRST_LINE)), 0)
+    return "\n".join(lines[start:])
+
+
+def append_script(database: Database, events: int = EVENTS_PER_STREAM) -> str:
+    """A pgbench script: a new stream of so many events, each a transaction, each stating the one before."""
+    cast = "" if database.ours else "::uuid"
+    lines = ["\\set stream random(1, 9000000000000000000)"]
+    for number in range(events):
+        previous = "null" if number == 0 else f"md5(:stream::text || '-{number - 1}')::uuid"
+        lines.append(
+            f"select * from {database.schema}append_event('placed', md5(:stream::text || '-{number}')::uuid, 'order', "
+            f"md5(:stream::text){cast}, '{DATA}', md5(:stream::text)::uuid, {previous});"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def fill(database: Database, label: str, streams: int, events: int = EVENTS_PER_STREAM) -> int:
+    """Append so many events to each of so many new streams, chained; return how many events that is."""
+    event_id = f"md5('{label}-' || s || '-' || n)::uuid"
+    previous = f"case when n > 1 then md5('{label}-' || s || '-' || n - 1)::uuid end"
+    if database.ours:
+        for first in range(1, streams + 1, 2000):
+            last = min(first + 1999, streams)
+            database.run(
+                f"""
+                select count(*) from event_store.append_events((
+                  select jsonb_agg(jsonb_build_object(
+                    'decider', 'order', 'decider_id', md5('{label}-' || s), 'event', 'placed', 'event_id', {event_id},
+                    'data', '{DATA}'::jsonb, 'command_id', {event_id}, 'previous_id', {previous}
+                  ) order by n, s)
+                  from generate_series({first}, {last}) s, generate_series(1, {events}) n
+                ))
+                """
+            )
+    else:
+        database.run(
+            f"""
+            select count(*)
+            from (
+              select s, n from generate_series(1, {streams}) s, generate_series(1, {events}) n order by n, s
+            ) e,
+            lateral append_event(
+              'placed', {event_id}, 'order', md5('{label}-' || s)::uuid, '{DATA}', {event_id}, {previous}
+            ) a
+            """
+        )
+    return streams * events
+
+
+def show(console: Console, results: Sequence[Result]) -> None:
+    """Print the table."""
+    table = Table(title="Event store")
+    table.add_column("line", min_width=40)
+    for heading in ("ours", "baseline", "unit", "ratio", "target"):
+        table.add_column(heading, justify="right")
+    table.add_column("")
+    marks = {None: "", True: "[green]reached[/green]", False: "[red]missed[/red]"}
+    for result in results:
+        table.add_row(
+            result.what,
+            f"{result.ours:,.1f}",
+            "" if result.baseline is None else f"{result.baseline:,.1f}",
+            result.unit,
+            "" if result.ratio is None else f"{result.ratio:.2f} x",
+            "" if result.target is None else f"{result.target:.2f} x",
+            marks[result.reached],
+        )
+    console.print(table)

@@ -1,0 +1,89 @@
+"""Single appends: many clients, many views, a long stream."""
+
+import time
+from uuid import UUID, uuid4
+
+import psycopg
+
+from benchmarks.event_store.bench import DATA, EVENTS_PER_STREAM, Bench, Result, append_script
+
+VIEWS = 100
+
+
+def clients_32(bench: Bench) -> list[Result]:
+    """32 clients, no view."""
+    ours, theirs = bench.ours(), bench.theirs()
+    a, b = bench.in_turn(
+        lambda: bench.pgbench(ours, append_script(ours), 32) * EVENTS_PER_STREAM,
+        lambda: bench.pgbench(theirs, append_script(theirs), 32) * EVENTS_PER_STREAM,
+    )
+    return [Result("append_event, 32 clients, no view", a, b, ratio=a / b, target=1.5)]
+
+
+def views_100(bench: Bench) -> list[Result]:
+    """4 clients, 100 views, against the other schema and against ours without a view."""
+    ours, alone, theirs = bench.ours(), bench.ours(), bench.theirs()
+    for database in (ours, theirs):
+        database.register_views(VIEWS)
+    a, b, c = bench.in_turn(
+        lambda: bench.pgbench(ours, append_script(ours), 4) * EVENTS_PER_STREAM,
+        lambda: bench.pgbench(theirs, append_script(theirs), 4) * EVENTS_PER_STREAM,
+        lambda: bench.pgbench(alone, append_script(alone), 4) * EVENTS_PER_STREAM,
+    )
+    return [
+        Result(f"append_event, 4 clients, {VIEWS} views", a, b, ratio=a / b, target=8),
+        Result("the same against ours with no view", a, c, ratio=a / c, target=0.9),
+    ]
+
+
+def long_stream(bench: Bench) -> list[Result]:
+    """The last thousand events of a long stream against the first thousand of new ones."""
+    database = bench.ours()
+    length, some = bench.size(100_000, 2000), bench.size(1000, 100)
+    with database.connect() as connection:
+        append_chain(connection, "warm", None, 200)
+        last = fill_stream(connection, "long", length - some * bench.rounds)
+        heads = {"long": last}
+
+        def at_the_end() -> float:
+            heads["long"], seconds = append_chain(connection, "long", heads["long"], some)
+            return some / seconds
+
+        a, b = bench.in_turn(at_the_end, lambda: some / append_chain(connection, f"new-{uuid4()}", None, some)[1])
+    return [Result(f"append_event, end of a stream of {length:,} against its start", a, b, ratio=a / b, target=1 / 1.2)]
+
+
+def append_chain(
+    connection: psycopg.Connection, stream: str, previous: UUID | None, number: int
+) -> tuple[UUID | None, float]:
+    """Append so many events one by one; return the last event_id and the seconds it took."""
+    began = time.perf_counter()
+    for _ in range(number):
+        event_id = uuid4()
+        connection.execute(
+            "select from event_store.append_event('placed', %s, 'order', %s::text, %s, %s, %s)",
+            (event_id, stream, DATA, event_id, previous),
+        )
+        previous = event_id
+    return previous, time.perf_counter() - began
+
+
+def fill_stream(connection: psycopg.Connection, stream: str, number: int) -> UUID | None:
+    """Append so many events in batches; return the last event_id."""
+    for first in range(0, number, 5000):
+        connection.execute(
+            """
+            select count(*) from event_store.append_events((
+              select jsonb_agg(jsonb_build_object(
+                'decider', 'order', 'decider_id', %s::text, 'event', 'placed', 'event_id', gen_random_uuid(),
+                'data', %s::jsonb, 'command_id', gen_random_uuid()
+              ))
+              from generate_series(1, %s)
+            ))
+            """,
+            (stream, DATA, min(5000, number - first)),
+        )
+    row = connection.execute(
+        "select last_event_id from event_store.streams where decider_id = %s and decider = 'order'", (stream,)
+    ).fetchone()
+    return row[0] if row else None
