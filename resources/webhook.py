@@ -2,20 +2,23 @@
 
 Belongs here: one delivery and what its answer means. Not here: order, leases and redelivery; those are the store's.
 
-Any answer 2xx acknowledges the event; anything else (also a redirect, which would lose the body), or no answer, gives it
-back for a later try. The receiver may see an event again (a lost answer), never out of its stream's order; `event_id` tells.
+Any answer 2xx acknowledges the event. An answer 4xx, except 408, 425 and 429, says that the receiver refuses this event: it
+failed, is sent again later each time, and ends as a dead letter with the answer as its error; its stream waits, others go
+on. Anything else (also a redirect, which would lose the body), or no answer, says that the receiver is not there: the event
+is given back for a later try, however often. The receiver may see an event again (a lost answer), never out of its stream's
+order; `event_id` tells.
 """
 
 import time
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import fields
 
 import psycopg
 import requests
 
 from resources.consumer import DrainReport
 from resources.errors import MillraceError, NotInFlight
-from resources.event_store import EventStore, RecordedEvent
+from resources.event_store import EventStore, LeasedEvent, RecordedEvent
 
 TIMEOUT_S = 10.0
 RETRY_MS = 5_000
@@ -23,6 +26,9 @@ LIMIT = 100
 # Past the end of a lock another pusher sends the same event, and then its followers: nothing is sent so late. This and
 # not the view's lock_timeout_s, which may be shorter than one delivery.
 LOCK_S = 300
+# Try later, not: never send me that.
+NOT_NOW = {408, 425, 429}
+ERROR_CHARACTERS = 500
 
 
 def push_events(dsn: str, view: str, *, budget_s: float, idle_s: float) -> DrainReport:
@@ -46,7 +52,7 @@ def push_events(dsn: str, view: str, *, budget_s: float, idle_s: float) -> Drain
         store.attach_consumer(view)
         while time.monotonic() - started < budget_s:
             began = time.monotonic()
-            events = store.stream_events(view, LIMIT, LOCK_S)
+            events = store.lease_events(view, LIMIT, LOCK_S)
             if not events:
                 if time.monotonic() - busy_at >= idle_s:
                     break
@@ -54,29 +60,47 @@ def push_events(dsn: str, view: str, *, budget_s: float, idle_s: float) -> Drain
                 continue
             for event in events:
                 now = time.monotonic()
+                stream, offset, token = event.decider_id, event.offset, event.lease_token
                 with suppress(NotInFlight):  # its lock ended: it is another pusher's now
-                    # a delivery may take the timeout twice: to connect, and to be answered
-                    if now - started >= budget_s or now - began + 2 * TIMEOUT_S > LOCK_S:
-                        store.nack_event(view, event.decider_id)
-                    elif _delivered(session, row.edge_function_url, event):
-                        store.ack_event(view, event.decider_id, event.offset)
+                    # a delivery may take the timeout thrice: to connect, to be answered, and for the answer's text
+                    if now - started >= budget_s or now - began + 3 * TIMEOUT_S > LOCK_S:
+                        store.nack_event(view, stream, offset, token)
+                        continue
+                    status, answer = _post(session, row.edge_function_url, event)
+                    if status // 100 == 2:
+                        store.ack_event(view, stream, offset, token)
                         report.events += 1
+                    elif status // 100 == 4 and status not in NOT_NOW:
+                        store.fail_event(view, stream, offset, answer, token)
                     else:
-                        store.schedule_nack_event(view, event.decider_id, RETRY_MS)
+                        store.schedule_nack_event(view, stream, RETRY_MS, offset, token)
             report.batches += 1
             busy_at = time.monotonic()
             report.busy_s += busy_at - began
     return report
 
 
-def _delivered(session: requests.Session, url: str, event: RecordedEvent) -> bool:
-    body = {name: value if name == "data" else _text(value) for name, value in asdict(event).items()}
+def _post(session: requests.Session, url: str, event: LeasedEvent) -> tuple[int, str]:
+    """Send one event; return the status of the answer and its text for people, 0 for no answer."""
+    body = {field.name: _json(getattr(event, field.name), field.name) for field in fields(RecordedEvent)}
     try:
-        # not `ok`, which is also true for what is neither success nor error
-        return session.post(url, json=body, timeout=TIMEOUT_S, allow_redirects=False).status_code // 100 == 2
-    except requests.RequestException:
-        return False
+        # streamed: the status counts, however long the body is or whatever becomes of it
+        with session.post(url, json=body, timeout=TIMEOUT_S, allow_redirects=False, stream=True) as response:
+            return response.status_code, _text(response)
+    except requests.RequestException as error:
+        return 0, str(error)
 
 
-def _text(value: object) -> object:
-    return value if value is None or isinstance(value, bool | int) else str(value)
+def _text(response: requests.Response) -> str:
+    said = b""
+    with suppress(requests.RequestException):
+        for piece in response.iter_content(4 * ERROR_CHARACTERS):
+            said += piece
+            if len(said) >= 4 * ERROR_CHARACTERS:  # a character is at most four bytes
+                break
+    text = f"HTTP {response.status_code} {response.reason}: {said.decode(errors='replace')[:ERROR_CHARACTERS]}"
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}")  # Postgres keeps no NUL
+
+
+def _json(value: object, field: str) -> object:
+    return value if field == "data" or value is None or isinstance(value, bool | int) else str(value)

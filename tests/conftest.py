@@ -4,6 +4,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,6 +47,10 @@ def postgres(pytestconfig: pytest.Config) -> Iterator[EmbeddedPostgres]:
         tempfile.TemporaryDirectory(prefix="millrace-") as directory,
         EmbeddedPostgres(Path(directory), programs) as server,
     ):
+        with psycopg.connect(server.dsn("postgres"), autocommit=True) as admin:
+            # tests kill processes, not the machine; each database that comes and goes would wait for the disk
+            admin.execute("alter system set fsync = off")
+            admin.execute("select pg_reload_conf()")
         yield server
 
 
@@ -57,13 +62,32 @@ def template(postgres: EmbeddedPostgres) -> str:
     return "template_millrace"
 
 
+@pytest.fixture(scope="session")
+def spares(postgres: EmbeddedPostgres, template: str) -> Iterator[Callable[[], str]]:
+    """Makes empty event stores, one ahead of its use: the copying takes as long as many a test."""
+
+    def make() -> str:
+        name = f"test_{next(_numbers)}"
+        with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
+            admin.execute(f"create database {name} template {template}".encode())
+        return name
+
+    with ThreadPoolExecutor(1, "spares") as worker:
+        ahead = [worker.submit(make)]
+
+        def take() -> str:
+            ahead.append(worker.submit(make))
+            return ahead.pop(0).result()
+
+        yield take
+
+
 @pytest.fixture
-def dsn(postgres: EmbeddedPostgres, template: str) -> Iterator[str]:
+def dsn(postgres: EmbeddedPostgres, spares: Callable[[], str]) -> Iterator[str]:
     """An empty event store of the test's own."""
-    name = f"test_{next(_numbers)}"
+    name = spares()
+    yield postgres.dsn(name)
     with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
-        admin.execute(f"create database {name} template {template}".encode())
-        yield postgres.dsn(name)
         admin.execute(f"drop database {name} with (force)".encode())
 
 

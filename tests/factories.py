@@ -13,8 +13,10 @@ from typing import Any, LiteralString, TypeVar
 from uuid import UUID, uuid4
 
 import psycopg
+import pytest
 
-from resources.event_store import AppendedEvent, EventStore, Json, NewEvent, RecordedEvent
+from resources.errors import MillraceError
+from resources.event_store import AppendedEvent, EventStore, Json, LeasedEvent, NewEvent, RecordedEvent
 
 Connect = Callable[..., psycopg.Connection]
 Result = TypeVar("Result")
@@ -99,6 +101,26 @@ def value(connection: psycopg.Connection, query: LiteralString, *arguments: obje
 def set_clock(connection: psycopg.Connection, time_: str) -> None:
     """Move the store's clock for this session; '' gives it back to the wall."""
     connection.execute("select set_config('event_store.clock', %s, false)", (time_,))
+
+
+def take_over(former: EventStore, holder: EventStore, view: str = "v") -> tuple[LeasedEvent, LeasedEvent]:
+    """Let one session's lock end and another session get its event; return what each was given."""
+    set_clock(former.connection, "2030-01-01 00:00:00+00")
+    (late,) = former.lease_events(view, 1, 60)
+    for store in (former, holder):
+        set_clock(store.connection, "2030-01-01 00:01:00+00")
+    (held,) = holder.lease_events(view, 1, 600)
+    assert (held.offset, held.attempt) == (late.offset, late.attempt + 1)
+    return late, held
+
+
+def refusal(error: type[MillraceError], work: Callable[[], object]) -> MillraceError:
+    """Do what is refused; return the refusal, which says its values and its remedy."""
+    with pytest.raises(error) as refused:
+        work()
+    assert refused.value.detail
+    assert refused.value.hint
+    return refused.value
 
 
 @dataclass(frozen=True)

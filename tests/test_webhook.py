@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from uuid import uuid4
@@ -12,11 +13,11 @@ import pytest
 
 from resources import webhook
 from resources.errors import MillraceError
-from resources.event_store import EventStore, NewEvent
+from resources.event_store import EventStore, LeasedEvent, NewEvent
 from resources.webhook import push_events
 from tests.factories import PATIENCE_S, new_event, pump, register_orders, rows, value
 
-Answer = Callable[[dict[str, Any]], int]
+Answer = Callable[[dict[str, Any]], int | tuple[int, bytes]]
 
 
 class Receiver(ThreadingHTTPServer):
@@ -28,6 +29,7 @@ class Receiver(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Post)
         self.bodies: list[dict[str, Any]] = []
         self.answer: Answer = lambda _: 204
+        self.promises = 0  # how long the answer's body says it is, if that is a lie
         self.url = f"http://127.0.0.1:{self.server_address[1]}/events"
 
 
@@ -37,14 +39,17 @@ class _Post(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.bodies.append(body)
-        status = self.server.answer(body)
+        answer = self.server.answer(body)
+        status, text = answer if isinstance(answer, tuple) else (answer, b"")
         if status == 0:
             return  # hangs up without an answer
         self.send_response(status)
         if status in {301, 302, 307}:
             self.send_header("Location", "/elsewhere")
-        self.send_header("Content-Length", "0")
+        self.send_header("Content-Length", str(self.server.promises or len(text)))
         self.end_headers()
+        with suppress(ConnectionError):  # who has read enough hangs up
+            self.wfile.write(text)
 
     def do_GET(self) -> None:
         self.send_response(200)
@@ -118,9 +123,11 @@ def test_the_body_is_the_event_with_its_data_as_json(pushed: EventStore, dsn: st
 
 
 @pytest.mark.parametrize(
-    "status", [500, 404, 302, 307, 304, 0], ids=lambda status: str(status) if status else "hangs up"
+    "status",
+    [500, 503, 408, 425, 429, 302, 307, 304, 0, 600],
+    ids=lambda status: str(status) if status else "hangs up",
 )
-def test_any_other_answer_redelivers_the_event_before_its_followers(
+def test_an_answer_that_is_no_refusal_redelivers_the_event_before_its_followers(
     pushed: EventStore, dsn: str, receiver: Receiver, status: int
 ) -> None:
     place(pushed, "a", "b")
@@ -137,6 +144,106 @@ def test_any_other_answer_redelivers_the_event_before_its_followers(
     assert len(refused) == 2
     assert received(receiver, "a") == ["placed", "paid", "paid", "paid", "shipped"]
     assert received(receiver, "b") == ["placed", "paid", "shipped"]
+
+
+def test_a_receiver_that_is_not_there_never_makes_a_dead_letter(
+    pushed: EventStore, dsn: str, receiver: Receiver
+) -> None:
+    pushed.connection.execute("update event_store.views set max_attempts = 1")
+    place(pushed, "a", events=("placed",))
+    answers = iter([500, 503, 429, 0, 302, 200])
+    receiver.answer = lambda _: next(answers)
+    assert push(dsn) == 1
+    assert pushed.dead_letters("hook") == []
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 409, 410, 418, 422, 499])
+def test_an_event_that_the_receiver_refuses_waits_and_ends_as_a_dead_letter(
+    pushed: EventStore, dsn: str, receiver: Receiver, status: int
+) -> None:
+    pushed.connection.execute("update event_store.views set max_attempts = 2")
+    place(pushed, "a", "b")
+    receiver.answer = lambda body: (status, b"no such customer") if body["decider_id"] == "a" else 200
+    assert push(dsn) == 3
+    assert received(receiver, "a") == ["placed"]
+    assert received(receiver, "b") == ["placed", "paid", "shipped"]
+    waits = rows(
+        pushed.connection,
+        """
+        select attempts, locked_until > clock_timestamp(), last_error like %s from event_store.stream_locks
+        where decider_id = 'a'
+        """,
+        "HTTP %: no such customer",
+    )
+    assert waits == [(1, True, True)]
+    wake(pushed)
+    assert push(dsn) == 0
+    (letter,) = pushed.dead_letters("hook")
+    assert (letter.decider_id, letter.event, letter.attempts, letter.waiting) == ("a", "placed", 2, 3)
+    assert letter.last_error.startswith(f"HTTP {status} ")
+    receiver.answer = lambda _: 200
+    assert pushed.retry_dead_letters("hook") == 1
+    assert push(dsn) == 3
+    assert received(receiver, "a") == ["placed"] * 3 + ["paid", "shipped"]
+
+
+def wake(store: EventStore) -> None:
+    """Let every stream's wait be over."""
+    store.connection.execute("update event_store.stream_locks set locked_until = '-infinity' where parked_at is null")
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        ((409, b"no such customer"), "HTTP 409 Conflict: no such customer"),
+        ((404, b""), "HTTP 404 Not Found: "),
+        ((400, "é".encode() * 600), "HTTP 400 Bad Request: " + "é" * 500),
+        ((400, b"x" * 5_000_000), "HTTP 400 Bad Request: " + "x" * 500),
+        ((400, b"a\0b\xff"), "HTTP 400 Bad Request: a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}"),
+    ],
+    ids=["text", "nothing", "long", "endless", "no text"],
+)
+def test_the_error_is_what_the_receiver_answered(
+    pushed: EventStore, dsn: str, receiver: Receiver, answer: tuple[int, bytes], error: str
+) -> None:
+    pushed.connection.execute("update event_store.views set max_attempts = 1")
+    place(pushed, "a", events=("placed",))
+    receiver.answer = lambda _: answer
+    assert push(dsn) == 0
+    assert [letter.last_error for letter in pushed.dead_letters()] == [error]
+
+
+@pytest.mark.parametrize("status", [200, 400])
+def test_the_status_counts_whatever_becomes_of_the_body(
+    pushed: EventStore, dsn: str, receiver: Receiver, status: int
+) -> None:
+    pushed.connection.execute("update event_store.views set max_attempts = 1")
+    place(pushed, "a", events=("placed",))
+    receiver.promises = 1000  # and then hangs up
+    receiver.answer = lambda _: (status, b"half an ans")
+    assert push(dsn) == (status == 200)
+    errors = [letter.last_error for letter in pushed.dead_letters()]
+    assert [error.partition(":")[0] for error in errors] == ["HTTP 400 Bad Request"] * (status == 400)
+
+
+@pytest.mark.parametrize("status", [200, 400, 500])
+def test_an_answer_that_comes_after_another_pusher_took_over_changes_nothing(
+    pushed: EventStore, dsn: str, receiver: Receiver, status: int
+) -> None:
+    place(pushed, "a", events=("placed",))
+    held: list[LeasedEvent] = []
+
+    def taken_over(_: dict[str, Any]) -> int:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute("update event_store.stream_locks set locked_until = '-infinity'")
+            held.extend(EventStore(connection).lease_events("hook", 1, 600))
+        return status
+
+    receiver.answer = taken_over
+    assert push(dsn) == 0
+    (event,) = held
+    assert locks(pushed.connection) == [("a", event.offset)]
+    pushed.ack_event("hook", "a", event.offset, event.lease_token)
 
 
 def test_an_answer_that_does_not_come_in_time_redelivers(

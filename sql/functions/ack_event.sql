@@ -24,7 +24,7 @@ begin
   set
     last_offset = v_offset, in_flight = null, taken_over = false, attempts = 0, last_error = null, locked_until = _now,
     updated_at = _now
-  where k.view = v_view and k.decider_id = v_decider_id and k.in_flight = v_offset and event_store.holds_lock(k, v_lease_token)
+  where k.view = v_view and k.decider_id = v_decider_id and k.in_flight = v_offset and event_store.holds_lock(k, v_offset, v_lease_token)
   returning k.decider into _decider;
   if not found then
     perform event_store.refuse_not_in_flight(v_view, v_decider_id, v_offset, v_lease_token);

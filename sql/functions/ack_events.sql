@@ -16,11 +16,10 @@ declare
   _now constant timestamptz := event_store.clock();
 begin
   if v_offsets is null or cardinality(v_offsets) <> coalesce(cardinality(v_lease_tokens), cardinality(v_offsets)) then
-    raise exception 'request is malformed'
-      using
-        errcode = 'MR005',
-        detail = format('%s offsets, %s lease tokens', coalesce(cardinality(v_offsets)::text, 'no'), coalesce(cardinality(v_lease_tokens)::text, 'no')),
-        hint = 'Pass an array of offsets and, where you have them, as many lease tokens.';
+    perform event_store.refuse_request(
+      format('%s offsets, %s lease tokens', coalesce(cardinality(v_offsets)::text, 'no'), coalesce(cardinality(v_lease_tokens)::text, 'no')),
+      'Pass an array of offsets and, where you have them, as many lease tokens.'
+    );
   end if;
   perform event_store.known_view(v_view, 'rows');
   return query
@@ -31,7 +30,7 @@ begin
     join event_store.events e using ("offset")
     join event_store.stream_locks k
       on k.view = v_view and k.decider_id = e.decider_id and k.decider = e.decider and k.in_flight = e."offset"
-    where event_store.holds_lock(k, a.lease_token)
+    where event_store.holds_lock(k, a."offset", a.lease_token)
     order by k.decider_id, k.decider
     for update of k
   )

@@ -2,6 +2,7 @@
 -- first, and returns the ranges [from_offset, to_offset) to read, v_limit positions in all. Never waits: what others hold is
 -- left out. Sequences new events first. read_batch reads what is claimed: the range without the streams that have a lock, and
 -- the pending events of those whose retry is due.
+-- Call it in a short transaction: until it ends, others are given nothing of the log partitions that this looks at.
 -- A lease ends by commit_batch, by release_batch, or v_lease_s seconds (default: the view's lock_timeout_s) after the claim or
 -- its last extension.
 create or replace function event_store.claim_batch(
@@ -24,13 +25,15 @@ as $$
 #variable_conflict use_column
 declare
   _view constant event_store.views := event_store.known_view(v_view, 'bulk');
-  _lease constant interval := event_store.lease_duration(_view, v_owner, v_lease_s);
+  _lease constant interval := event_store.lease_duration(_view, v_lease_s);
   _now timestamptz;
   _claimed int[];
 begin
+  if coalesce(v_owner, '') = '' then
+    perform event_store.refuse_request(format('v_owner is %L', v_owner), 'An owner is named: the id of a run, say.');
+  end if;
   if coalesce(v_limit, 0) <= 0 then
-    raise exception 'claim is malformed'
-      using errcode = 'MR005', detail = format('v_limit is %s', v_limit), hint = 'v_limit must be at least 1.';
+    perform event_store.refuse_request(format('v_limit is %s', v_limit), 'v_limit must be at least 1.');
   end if;
   if not _view.enabled then
     return;
@@ -53,7 +56,17 @@ begin
       and (
         c.position < p.high_water_mark
         or c.partition in (
-          select k.partition from event_store.stream_locks k where k.view = v_view and k.locked_until <= _now
+          select k.partition
+          from event_store.stream_locks k
+          -- what is not sequenced yet cannot be delivered: a lease for it would be empty
+          cross join lateral (
+            select from event_store.events e
+            join event_store.event_log l using ("offset")
+            where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > k.last_offset
+              and event_store.wants(_view.deciders, _view.events, e.decider, e.event)
+            limit 1
+          ) next_event
+          where k.view = v_view and k.locked_until <= _now
         )
       )
   ), shared as (
@@ -72,7 +85,7 @@ begin
       lease_token = nextval('event_store.lease_token_seq'),
       leased_until = _now + _lease,
       leased_from = c.position,
-      leased_to = greatest(c.position, least(s.high_water_mark, c.position + v_limit - s.taken_before)),
+      leased_to = c.position + least(greatest(s.high_water_mark - c.position, 0), v_limit - s.taken_before),
       rebuilds = false
     from shared s
     where c.view = v_view and c.partition = s.partition and s.taken_before < v_limit

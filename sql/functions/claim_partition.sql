@@ -21,13 +21,18 @@ as $$
 #variable_conflict use_column
 declare
   _view constant event_store.views := event_store.known_view(v_view, 'bulk');
-  _lease constant interval := event_store.lease_duration(_view, v_owner, v_lease_s);
+  _lease constant interval := event_store.lease_duration(_view, v_lease_s);
   _checkpoint event_store.checkpoints;
 begin
+  if coalesce(v_owner, '') = '' then
+    perform event_store.refuse_request(format('v_owner is %L', v_owner), 'An owner is named: the id of a run, say.');
+  end if;
   if (event_store.lock_view(v_view, 'bulk')).view is null then
     perform event_store.refuse_view_in_use(v_view, 'somebody is changing it');
   end if;
   perform event_store.require_partition(v_partition);
+  -- the log keeps what we are about to read
+  perform pg_advisory_xact_lock_shared(event_store.history_key());
   perform event_store.sequence_events();
   select * into _checkpoint from event_store.checkpoints c
   where c.view = v_view and c.partition = v_partition

@@ -1,6 +1,7 @@
 -- Moves the checkpoints of claimed log partitions to v_to_offset and ends their leases: all of them or, if one token was
 -- taken over, none (MR011). Called in the transaction that writes the effect, so effect and position commit together.
--- What the lease delivered of streams with a lock is acknowledged, except what fail_streams named before, in this transaction.
+-- What the lease delivered below v_to_offset of streams with a lock is acknowledged, too, except of streams that fail_streams
+-- named before, in this transaction.
 create or replace function event_store.commit_batch(
   v_view text,
   v_partition int[],
@@ -48,9 +49,25 @@ begin
     where c.view = v_view and c.partition = any (v_partition) and c.rebuilds
       and k.view = v_view and k.partition = c.partition and k.lease_token <> c.lease_token;
     update event_store.stream_locks k
-    set last_offset = k.in_flight, in_flight = null, attempts = 0, last_error = null, locked_until = _now, updated_at = _now
-    from unnest(v_partition, v_lease_token) b(partition, lease_token)
-    where k.view = v_view and k.partition = b.partition and k.lease_token = b.lease_token and k.in_flight is not null;
+    set last_offset = retried.up_to, in_flight = null, attempts = 0, last_error = null, locked_until = _now, updated_at = _now
+    from (
+      select r.decider_id, r.decider, case when b.to_offset = c.leased_to then r.in_flight else below.up_to end as up_to
+      from unnest(v_partition, v_to_offset, v_lease_token) b(partition, to_offset, lease_token)
+      join event_store.checkpoints c on c.view = v_view and c.partition = b.partition
+      join event_store.stream_locks r
+        on r.view = v_view and r.partition = b.partition and r.lease_token = b.lease_token and r.in_flight is not null
+      -- a commit of a part of the range acknowledges that part of a retry, too
+      left join lateral (
+        select coalesce(max(e."offset"), r.last_offset) as up_to
+        from event_store.events e
+        join event_store.event_log l using ("offset")
+        where b.to_offset < c.leased_to
+          and e.decider_id = r.decider_id and e.decider = r.decider
+          and e."offset" > r.last_offset and e."offset" <= r.in_flight
+          and l.partition_offset < b.to_offset
+      ) below on true
+    ) retried
+    where k.view = v_view and k.decider_id = retried.decider_id and k.decider = retried.decider;
   end if;
 
   update event_store.checkpoints c

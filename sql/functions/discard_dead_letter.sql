@@ -20,7 +20,7 @@ declare
   _event event_store.recorded_events;
 begin
   if coalesce(v_reason, '') = '' then
-    raise exception 'request is malformed' using errcode = 'MR005', detail = 'v_reason is empty', hint = 'Say in v_reason why the event is given up.';
+    perform event_store.refuse_request('v_reason is empty', 'Say in v_reason why the event is given up.');
   end if;
   select * into _lock from event_store.stream_locks
   where view = v_view and decider_id = v_decider_id and decider = v_decider and parked_at is not null
@@ -39,8 +39,8 @@ begin
   limit 1;
   update event_store.stream_locks
   set
-    last_offset = coalesce(_event."offset", last_offset), parked_at = null, attempts = 0, last_error = null, locked_until = _now,
-    updated_at = _now
+    last_offset = coalesce(_event."offset", last_offset), parked_at = null, taken_over = false, attempts = 0, last_error = null,
+    locked_until = _now, updated_at = _now
   where view = v_view and decider_id = v_decider_id and decider = v_decider;
   perform event_store.audit(
     'discard_dead_letter', v_view, v_reason,

@@ -20,7 +20,7 @@ declare
   _passed bigint;
 begin
   if coalesce(v_window, 0) <= 0 then
-    raise exception 'request is malformed' using errcode = 'MR005', detail = format('v_window is %s', v_window), hint = 'v_window must be at least 1.';
+    perform event_store.refuse_request(format('v_window is %s', coalesce(v_window::text, 'null')), 'v_window must be at least 1.');
   end if;
   if _view.view is null then
     return 0;
@@ -37,7 +37,7 @@ begin
         or c.partition in (
           select k.partition
           from event_store.stream_locks k
-          where k.view = v_view and k.in_flight is null and k.parked_at is null and k.locked_until <= _now
+          where k.view = v_view and k.parked_at is null and k.locked_until <= _now
         )
       )
     for update of c skip locked

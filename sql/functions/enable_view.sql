@@ -12,7 +12,7 @@ set search_path = event_store, pg_temp
 as $$
 begin
   if v_enabled is null then
-    raise exception 'request is malformed' using errcode = 'MR005', detail = 'v_enabled is null', hint = 'v_enabled must be true or false.';
+    perform event_store.refuse_request('v_enabled is null', 'v_enabled must be true or false.');
   end if;
   perform event_store.known_view(v_view);
   update event_store.views set enabled = v_enabled, updated_at = event_store.clock() where view = v_view and enabled <> v_enabled;

@@ -19,12 +19,14 @@ declare
   _decider text;
 begin
   if v_seconds <= 0 then
-    raise exception 'request is malformed'
-      using errcode = 'MR005', detail = format('v_seconds is %s', v_seconds), hint = 'v_seconds must be at least 1; null means the view''s lock_timeout_s.';
+    perform event_store.refuse_request(
+      format('v_seconds is %s', v_seconds),
+      'v_seconds must be at least 1; null means the view''s lock_timeout_s.'
+    );
   end if;
   update event_store.stream_locks k
   set locked_until = _now + make_interval(secs => coalesce(v_seconds, _view.lock_timeout_s)), updated_at = _now
-  where k.view = v_view and k.decider_id = v_decider_id and k.in_flight = v_offset and event_store.holds_lock(k, v_lease_token)
+  where k.view = v_view and k.decider_id = v_decider_id and k.in_flight = v_offset and event_store.holds_lock(k, v_offset, v_lease_token)
   returning k.decider into _decider;
   if not found then
     perform event_store.refuse_not_in_flight(v_view, v_decider_id, v_offset, v_lease_token);

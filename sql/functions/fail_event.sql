@@ -21,7 +21,7 @@ declare
   _decider text;
 begin
   if coalesce(v_error, '') = '' then
-    raise exception 'request is malformed' using errcode = 'MR005', detail = 'v_error is empty', hint = 'Say in v_error why the event failed.';
+    perform event_store.refuse_request('v_error is empty', 'Say in v_error why the event failed.');
   end if;
   update event_store.stream_locks k
   set
@@ -30,7 +30,7 @@ begin
     parked_at = case when k.attempts >= _view.max_attempts then _now end,
     locked_until = case when k.attempts >= _view.max_attempts then 'infinity' else _now + event_store.retry_delay(k.attempts) end,
     updated_at = _now
-  where k.view = v_view and k.decider_id = v_decider_id and k.in_flight = v_offset and event_store.holds_lock(k, v_lease_token)
+  where k.view = v_view and k.decider_id = v_decider_id and k.in_flight = v_offset and event_store.holds_lock(k, v_offset, v_lease_token)
   returning k.decider into _decider;
   if not found then
     perform event_store.refuse_not_in_flight(v_view, v_decider_id, v_offset, v_lease_token);

@@ -39,7 +39,7 @@ begin
     limit 1;
   end if;
   if _fault is not null then
-    raise exception 'request is malformed' using errcode = 'MR005', detail = _fault, hint = 'Nothing was changed.';
+    perform event_store.refuse_request(_fault, 'Nothing was changed.');
   end if;
   perform event_store.require_leases(v_view, array[v_partition], array[v_lease_token]);
   select * into _lease from event_store.checkpoints where view = v_view and partition = v_partition;

@@ -1,7 +1,7 @@
 -- Events and their registrations are never changed or removed. UPDATE, DELETE and TRUNCATE raise MR006.
 -- With `set event_store.on_forbidden_change = 'ignore'` UPDATE and DELETE do nothing and warn, as clients of fstore-sql
 -- expect; TRUNCATE cannot be ignored by a trigger and always raises. Two functions pass: rebase_sequencer, for transaction_id, and
--- purge_events, for archived events.
+-- purge_events, for events below the low-water mark.
 create or replace function event_store.forbid_change()
 returns trigger
 language plpgsql
@@ -11,9 +11,15 @@ declare
   _ignore boolean := tg_op <> 'TRUNCATE' and current_setting('event_store.on_forbidden_change', true) = 'ignore';
 begin
   if tg_op = 'DELETE' and tg_table_name = 'events' and current_setting('event_store.purging', true) = 'on' then
-    return old;
-  end if;
-  if tg_level = 'ROW' then
+    -- the setting alone lets nothing go that is kept
+    if tg_level = 'STATEMENT' or exists (
+      select from event_store.event_log l
+      join event_store.partitions p using (partition)
+      where l."offset" = old."offset" and l.partition_offset < p.earliest_offset
+    ) then
+      return old;
+    end if;
+  elsif tg_level = 'ROW' then
     return null;
   end if;
   if _ignore then

@@ -1,6 +1,7 @@
 -- Gives the event in flight for a stream back for a delivery after v_milliseconds: what nack_event and schedule_nack_event have
--- in common. It does not count as an attempt: nothing failed. fstore-sql's callers state no offset; where two deciders share the
--- id and have events in flight, one must be stated.
+-- in common. It does not count as an attempt: nothing failed. fstore-sql's callers state no offset: then the answer counts only
+-- from the session that got the event, as the stream may have gone on since; and where that session has events of two deciders
+-- that share the id in flight, one must be stated.
 create or replace function event_store.give_back_event(
   v_view text,
   v_decider_id text,
@@ -17,9 +18,11 @@ declare
   _now constant timestamptz := event_store.clock();
   _deciders text[];
 begin
-  if v_milliseconds is null or v_milliseconds < 0 then
-    raise exception 'request is malformed'
-      using errcode = 'MR005', detail = format('v_milliseconds is %s', coalesce(v_milliseconds::text, 'null')), hint = 'v_milliseconds must be 0 or more.';
+  if v_milliseconds is null or v_milliseconds not between 0 and 2147483647000 then
+    perform event_store.refuse_request(
+      format('v_milliseconds is %s', coalesce(v_milliseconds::text, 'null')),
+      'v_milliseconds must be from 0 to 2147483647000.'
+    );
   end if;
   perform event_store.known_view(v_view, 'rows');
   -- lock first: what another consumer gets in between is not ours
@@ -28,18 +31,17 @@ begin
     from event_store.stream_locks k
     where k.view = v_view and k.decider_id = v_decider_id
       and (k.in_flight = v_offset or (v_offset is null and k.in_flight is not null))
-      and event_store.holds_lock(k, v_lease_token)
+      and event_store.holds_lock(k, v_offset, v_lease_token)
     order by k.decider
     for update
   );
   if cardinality(_deciders) = 0 then
     perform event_store.refuse_not_in_flight(v_view, v_decider_id, v_offset, v_lease_token);
   elsif cardinality(_deciders) > 1 then
-    raise exception 'request is malformed'
-      using
-        errcode = 'MR005',
-        detail = format('decider_id %L has events in flight for deciders %s', v_decider_id, array_to_string(_deciders, ', ')),
-        hint = 'State v_offset: the offset of the event that is given back.';
+    perform event_store.refuse_request(
+      format('decider_id %L has events in flight for deciders %s', v_decider_id, array_to_string(_deciders, ', ')),
+      'State v_offset: the offset of the event that is given back.'
+    );
   end if;
   update event_store.stream_locks k
   set

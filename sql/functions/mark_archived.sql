@@ -1,5 +1,5 @@
 -- Says that every event of a log partition below an offset is kept outside of this database, too, and checked: only these may
--- be deleted. Never moves back.
+-- be deleted. Never moves back. Call it last in a transaction: until that ends, the log partition gets no new events.
 -- Example: select mark_archived(3, 100000)
 create or replace function event_store.mark_archived(
   v_partition int,
@@ -14,14 +14,17 @@ as $$
 declare
   _partition event_store.partitions;
 begin
+  if v_to_offset is null then
+    perform event_store.refuse_request('v_to_offset is null', 'State a partition offset.');
+  end if;
   perform event_store.require_partition(v_partition);
   select * into _partition from event_store.partitions where partition = v_partition for update;
-  if v_to_offset is null or v_to_offset < 0 or v_to_offset > _partition.high_water_mark then
-    perform event_store.refuse_offset(_partition, format('%s cannot be archived', coalesce(v_to_offset::text, 'null')));
+  if v_to_offset < 0 or v_to_offset > _partition.high_water_mark then
+    perform event_store.refuse_offset(_partition, format('%s cannot be archived', v_to_offset));
   end if;
   update event_store.partitions set archived_offset = v_to_offset where partition = v_partition and archived_offset < v_to_offset;
   return greatest(_partition.archived_offset, v_to_offset);
 end
 $$;
 
-comment on function event_store.mark_archived(int, bigint) is 'Says up to where a log partition is kept outside, too; returns that offset. MR013 unknown partition, MR015 out of range.';
+comment on function event_store.mark_archived(int, bigint) is 'Says up to where a log partition is kept outside, too; returns that offset. MR005 malformed, MR013 unknown partition, MR015 out of range.';

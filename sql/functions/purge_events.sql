@@ -12,32 +12,28 @@ security definer
 set search_path = event_store, pg_temp
 as $$
 declare
+  _offsets bigint[];
   _purged bigint;
 begin
   if coalesce(v_limit, 0) <= 0 then
-    raise exception 'request is malformed'
-      using errcode = 'MR005', detail = format('v_limit is %s', coalesce(v_limit::text, 'null')), hint = 'v_limit must be at least 1.';
+    perform event_store.refuse_request(format('v_limit is %s', coalesce(v_limit::text, 'null')), 'v_limit must be at least 1.');
   end if;
   perform event_store.require_partition(v_partition);
-  perform set_config('event_store.purging', 'on', true);
-  with oldest as materialized (
-    select l.partition_offset
+  _offsets := array(
+    select l."offset"
     from event_store.event_log l
     where l.partition = v_partition
       and l.partition_offset < (select p.earliest_offset from event_store.partitions p where p.partition = v_partition)
     order by l.partition_offset
     limit v_limit
     for update skip locked -- two purges share the work
-  ), unlisted as (
-    delete from event_store.event_log l
-    using oldest
-    where l.partition = v_partition and l.partition_offset = oldest.partition_offset
-    returning l."offset"
-  ), purged as (
-    delete from event_store.events e using unlisted where e."offset" = unlisted."offset" returning 1
-  )
-  select count(*) into _purged from purged;
+  );
+  -- the events first: the trigger that forbids it (forbid_change) finds by event_log that they lie below the mark
+  perform set_config('event_store.purging', 'on', true);
+  delete from event_store.events where "offset" = any (_offsets);
+  get diagnostics _purged = row_count;
   perform set_config('event_store.purging', 'off', true);
+  delete from event_store.event_log where "offset" = any (_offsets);
   return _purged;
 end
 $$;

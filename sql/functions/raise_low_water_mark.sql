@@ -18,14 +18,17 @@ declare
   _partition event_store.partitions;
   _needed text;
 begin
+  if v_offset is null then
+    perform event_store.refuse_request('v_offset is null', 'State a partition offset.');
+  end if;
   perform event_store.require_partition(v_partition);
   -- nobody is placed below the new mark while we look who stands there
   if not pg_try_advisory_xact_lock(event_store.history_key()) then
-    _needed := 'a view is being placed in the log';
+    _needed := 'an open transaction places a view in the log, rebuilds from it or shortens it';
   end if;
   _partition := event_store.require_partition(v_partition);
-  if v_offset is null or v_offset < 0 or v_offset > _partition.high_water_mark then
-    perform event_store.refuse_offset(_partition, format('%s cannot be the low-water mark', coalesce(v_offset::text, 'null')));
+  if v_offset < 0 or v_offset > _partition.high_water_mark then
+    perform event_store.refuse_offset(_partition, format('%s cannot be the low-water mark', v_offset));
   end if;
 
   if _needed is null then
@@ -40,7 +43,8 @@ begin
       union all
       select format('%s reads it from %s for view %L', c.lease_owner, c.leased_from, c.view)
       from event_store.checkpoints c
-      where c.partition = v_partition and c.leased_from < v_offset and c.leased_until > event_store.clock()
+      -- past its time, too: such a lease can still be committed (require_leases)
+      where c.partition = v_partition and c.leased_from < v_offset and c.lease_owner is not null
       union all
       select format('stream (%s, %s) has a lock in view %L', k.decider, k.decider_id, k.view)
       from event_store.stream_locks k
@@ -60,7 +64,7 @@ begin
       using
         errcode = 'MR020',
         detail = format('log partition %s below %s: %s', v_partition, v_offset, _needed),
-        hint = 'Archive it, let the views consume it, settle their dead letters, or remove views that are not used (unregister_view).';
+        hint = 'Archive it, let the views consume it, settle their dead letters, give back leases of dead owners (release_owner), or remove views that are not used (unregister_view). What an open transaction does ends with it.';
   end if;
 
   update event_store.partitions set earliest_offset = v_offset where partition = v_partition and earliest_offset < v_offset;
@@ -74,4 +78,4 @@ begin
 end
 $$;
 
-comment on function event_store.raise_low_water_mark(int, bigint, text) is 'Gives up the archived history of a log partition below an offset; audited. MR013 unknown partition, MR015 out of range, MR020 still needed.';
+comment on function event_store.raise_low_water_mark(int, bigint, text) is 'Gives up the archived history of a log partition below an offset; audited. MR005 malformed, MR013 unknown partition, MR015 out of range, MR020 still needed.';

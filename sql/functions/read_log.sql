@@ -26,17 +26,19 @@ security definer
 set search_path = event_store, pg_temp
 as $$
 #variable_conflict use_column
+declare
+  _to_offset bigint;
 begin
   if coalesce(v_limit, 0) <= 0 then
-    raise exception 'request is malformed'
-      using errcode = 'MR005', detail = format('v_limit is %s', coalesce(v_limit::text, 'null')), hint = 'v_limit must be at least 1.';
+    perform event_store.refuse_request(format('v_limit is %s', coalesce(v_limit::text, 'null')), 'v_limit must be at least 1.');
   end if;
   perform event_store.validate_offset_range(v_partition, v_from_offset, v_from_offset);
+  _to_offset := v_from_offset + least(v_limit, (event_store.require_partition(v_partition)).high_water_mark - v_from_offset);
   return query
   select l.partition_offset, r.*
   from event_store.event_log l
   join event_store.recorded_events r using ("offset")
-  where l.partition = v_partition and l.partition_offset >= v_from_offset and l.partition_offset < v_from_offset + v_limit
+  where l.partition = v_partition and l.partition_offset >= v_from_offset and l.partition_offset < _to_offset
   order by l.partition_offset;
 end
 $$;

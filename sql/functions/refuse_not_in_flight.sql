@@ -32,7 +32,7 @@ begin
                   else format(
                     'in flight %s%s',
                     k.in_flight,
-                    case when not event_store.holds_lock(k, v_lease_token) then ' for somebody else' else '' end
+                    case when not event_store.holds_lock(k, v_offset, v_lease_token) then ' for somebody else' else '' end
                   )
                 end,
                 k.last_offset
@@ -45,7 +45,7 @@ begin
           'nothing of this stream is waiting'
         )
       ),
-      hint = 'Answer for each event once, before its lock ends. After a late answer the event is delivered again: fetch it with stream_events.';
+      hint = 'Answer for each event once, before its lock ends, with its offset. After a late answer the event is delivered again: fetch it with stream_events.';
 end
 $$;
 

@@ -14,11 +14,10 @@ set search_path = event_store, pg_temp
 as $$
 begin
   if coalesce(v_decider, '') = '' or coalesce(v_event, '') = '' or v_description is null or v_event_version is null then
-    raise exception 'event registration is malformed'
-      using
-        errcode = 'MR005',
-        detail = format('decider %L, event %L, description %L, version %L', v_decider, v_event, v_description, v_event_version),
-        hint = 'Decider and event must be named; description and version must not be null.';
+    perform event_store.refuse_request(
+      format('decider %L, event %L, description %L, version %L', v_decider, v_event, v_description, v_event_version),
+      'Decider and event must be named; description and version must not be null.'
+    );
   end if;
   insert into event_store.deciders (decider, event, event_version, description)
   values (v_decider, v_event, v_event_version, v_description)

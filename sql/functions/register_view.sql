@@ -27,8 +27,10 @@ declare
   _view event_store.views;
   _fault text := case
     when coalesce(v_view, '') = '' then 'the view has no name'
-    when coalesce(v_lock_timeout_s, 0) <= 0 then 'v_lock_timeout_s must be at least 1'
-    when v_pooling_delay_s < 0 then 'v_pooling_delay_s must be 0 or more, or null'
+    when length(v_view) > 200 then 'a name has at most 200 characters'
+    -- what an interval and a wait of a client's can hold
+    when coalesce(v_lock_timeout_s, 0) not between 1 and 2147483647 then 'v_lock_timeout_s must be from 1 to 2147483647'
+    when v_pooling_delay_s not between 0 and 2147483647 then 'v_pooling_delay_s must be from 0 to 2147483647, or null'
     when v_mode not in ('rows', 'bulk') then 'v_mode must be rows or bulk, or null'
     when cardinality(v_deciders) = 0 or array_position(v_deciders, null) is not null then
       'v_deciders must name deciders, or be null for all'
@@ -38,7 +40,7 @@ declare
   end;
 begin
   if _fault is not null then
-    perform event_store.refuse_registration(v_view, _fault);
+    perform event_store.refuse_request(format('view %L: %s', v_view, _fault), 'Correct it; nothing was registered or changed.');
   end if;
 
   insert into event_store.views (
@@ -54,7 +56,9 @@ begin
 
   if found then
     if _view.mode = 'bulk' and v_edge_function_url is not null then
-      perform event_store.refuse_registration(v_view, 'only a rows view is pushed to an edge_function_url');
+      perform event_store.refuse_request(
+      format('view %L: only a rows view is pushed to an edge_function_url', v_view), 'Correct it; nothing was registered or changed.'
+    );
     end if;
     insert into event_store.dispatches (view) values (v_view);
     -- the log keeps what we are placed before; shared, so that it waits for nobody but a call that is as short
@@ -67,13 +71,16 @@ begin
     return;
   end if;
 
-  select * into _view from event_store.views where view = v_view for update;
+  -- not `for update`: that would wait for an open transaction that dispatched, as its new locks refer to the view
+  select * into _view from event_store.views where view = v_view for no key update;
   if v_mode <> _view.mode then
     perform event_store.refuse_read_model(v_view);
     perform event_store.lock_idle_view(v_view);
   end if;
   if coalesce(v_mode, _view.mode) = 'bulk' and v_edge_function_url is not null then
-    perform event_store.refuse_registration(v_view, 'only a rows view is pushed to an edge_function_url');
+    perform event_store.refuse_request(
+      format('view %L: only a rows view is pushed to an edge_function_url', v_view), 'Correct it; nothing was registered or changed.'
+    );
   end if;
   update event_store.views
   set

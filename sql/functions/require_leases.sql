@@ -15,11 +15,10 @@ begin
     -- one partition with two offsets would take either
     or (select count(*) <> count(distinct partition) from unnest(v_partition) b(partition))
   then
-    raise exception 'batch is malformed'
-      using
-        errcode = 'MR005',
-        detail = 'v_partition and v_lease_token must have the same, positive length, and name each partition once',
-        hint = 'Pass on what claim_batch returned.';
+    perform event_store.refuse_request(
+      'v_partition and v_lease_token must have the same, positive length, and name each partition once',
+      'Pass on what claim_batch returned.'
+    );
   end if;
   perform event_store.known_view(v_view, 'bulk');
   perform from event_store.checkpoints

@@ -17,7 +17,7 @@ declare
   _retried bigint;
 begin
   if v_decider is null and v_decider_id is not null then
-    raise exception 'request is malformed' using errcode = 'MR005', detail = 'v_decider_id without v_decider', hint = 'A stream is a decider and a decider_id.';
+    perform event_store.refuse_request('v_decider_id without v_decider', 'A stream is a decider and a decider_id.');
   end if;
   perform event_store.known_view(v_view);
   update event_store.stream_locks k

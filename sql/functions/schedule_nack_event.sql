@@ -1,4 +1,5 @@
 -- Gives back the event that is in flight for a stream: it is delivered again, not before v_milliseconds have passed.
+-- Without v_offset and v_lease_token only the session that got the event can: it may be somebody else's by now.
 -- Example: select * from schedule_nack_event('invoices', 'o-1', 60000)
 create or replace function event_store.schedule_nack_event(
   v_view text,

@@ -1,5 +1,5 @@
 -- Moves a view to another position, in one log partition or (v_partition null) in all, and returns for each where it stood and
--- where it stands now. Audited. With v_dry_run nothing is changed. Refused while something of the view is leased or in flight.
+-- where it stands now. Audited. With v_dry_run nothing of the view is changed. Refused while something of the view is leased or in flight.
 -- All of it or, if one log partition refuses, nothing.
 --
 -- v_kind: EXACT_OFFSET     to v_offset, which the log holds
@@ -8,8 +8,12 @@
 --         RESUME_OR_EARLIEST, RESUME_OR_LATEST  stay; where the position is not kept any more, to the first kept event or the mark
 --         EXACT_TIMESTAMP  to the first event that was appended at or after v_timestamp; the high-water mark if there is none
 --
--- Where the position changes, what waits behind it goes: streams that wait or are parked are locked no more. What then lies
--- ahead is delivered again, what lies behind is not; locks_removed and dead_letters_removed say how much that concerns.
+-- Unless it stays, what waits behind its position goes: streams that wait or are parked are locked no more. What then lies ahead
+-- is delivered again, what lies behind is not; locks_removed and dead_letters_removed say how much that concerns. That is so
+-- also where the position is the same number as before: a rows view's checkpoint runs ahead of what is delivered.
+--
+-- Whoever let a lease end before can neither commit nor acknowledge what he had. When a rows view delivers the same event again,
+-- only tokens tell the old delivery from the new one (lease_events); stream_events has none.
 -- Example: select partition, from_position, to_position from seek_view('invoices', 'RESET_TO_EARLIEST', v_dry_run => true)
 create or replace function event_store.seek_view(
   v_view text,
@@ -49,13 +53,13 @@ declare
     when v_dry_run is null then 'v_dry_run is null'
   end;
   _row record;
+  _stays boolean;
 begin
   if _fault is not null then
-    raise exception 'seek is malformed'
-      using
-        errcode = 'MR005',
-        detail = _fault,
-        hint = 'EXACT_OFFSET and RESET_TO_OFFSET take v_offset and v_partition, EXACT_TIMESTAMP takes v_timestamp; RESET_TO_EARLIEST, RESET_TO_LATEST, RESUME_OR_EARLIEST and RESUME_OR_LATEST take neither.';
+    perform event_store.refuse_request(
+      _fault,
+      'EXACT_OFFSET and RESET_TO_OFFSET take v_offset and v_partition, EXACT_TIMESTAMP takes v_timestamp; RESET_TO_EARLIEST, RESET_TO_LATEST, RESUME_OR_EARLIEST and RESUME_OR_LATEST take neither.'
+    );
   end if;
   if v_partition is not null then
     perform event_store.require_partition(v_partition);
@@ -96,12 +100,13 @@ begin
       when from_position < earliest_offset then format('the position %s lies below the earliest offset', from_position)
       when to_position > high_water_mark then 'waits beyond the high-water mark'
     end;
+    _stays := v_kind in ('RESUME_OR_EARLIEST', 'RESUME_OR_LATEST') and to_position = from_position;
     select count(*), count(k.parked_at) into locks_removed, dead_letters_removed
     from event_store.stream_locks k
-    where k.view = v_view and k.partition = _row.partition and to_position <> from_position;
+    where k.view = v_view and k.partition = _row.partition and not _stays;
     if not v_dry_run then
       delete from event_store.stream_locks k
-      where k.view = v_view and k.partition = _row.partition and to_position <> from_position;
+      where k.view = v_view and k.partition = _row.partition and not _stays;
       update event_store.checkpoints c set position = to_position
       where c.view = v_view and c.partition = _row.partition and to_position <> from_position;
       perform event_store.audit(

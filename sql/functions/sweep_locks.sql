@@ -1,6 +1,7 @@
 -- Removes the locks of these log partitions that have nothing left: no wanted event of the stream lies between what was
 -- acknowledged and the checkpoint. A lock whose stream was acknowledged beyond the checkpoint stays until that has passed, or
--- what lies between would be delivered again. Returns how many. The caller holds the partitions' checkpoints.
+-- what lies between would be delivered again. An event that is still in flight counts as left, unless its lock ended and the
+-- view does not want it any more: then nobody would ever get it. Returns how many. The caller holds the partitions' checkpoints.
 create or replace function event_store.sweep_locks(
   v_view event_store.views,
   v_partitions int[]
@@ -35,7 +36,6 @@ begin
       ) pending on true
       where x.view = v_view.view
         and x.partition = any (v_partitions)
-        and x.in_flight is null
         and x.parked_at is null
         and x.locked_until <= _now
         and pending.one is null

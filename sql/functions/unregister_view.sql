@@ -1,4 +1,5 @@
 -- Removes a view with its progress, its locks and its dead letters. Refused while something of it is leased or in flight.
+-- A view that is registered by this name again gives other tokens; it cannot tell a late answer without a token from its own.
 -- Example: select unregister_view('invoices', 'replaced by billing')
 create or replace function event_store.unregister_view(
   v_view text,
@@ -10,15 +11,16 @@ volatile
 security definer
 set search_path = event_store, pg_temp
 as $$
+declare
+  _view constant event_store.views := event_store.lock_idle_view(v_view);
 begin
-  perform event_store.lock_idle_view(v_view);
   perform event_store.refuse_read_model(v_view);
   perform event_store.audit(
     'unregister_view',
     v_view,
     v_reason,
     jsonb_build_object(
-      'view', (select to_jsonb(v) from event_store.views v where view = v_view),
+      'view', to_jsonb(_view),
       'positions', (select jsonb_object_agg(partition, position) from event_store.checkpoints where view = v_view),
       'locks', (select count(*) from event_store.stream_locks where view = v_view)
     )

@@ -14,17 +14,19 @@ as $$
 declare
   _partition constant event_store.partitions := event_store.require_partition(v_partition);
   _fault text := case
-    when v_from_offset is null or v_to_offset is null then 'an end of the range is null'
     when v_from_offset < 0 then format('%s is negative', v_from_offset)
     when v_from_offset < _partition.earliest_offset then format('%s lies below the earliest offset', v_from_offset)
     when v_to_offset < v_from_offset then format('the range ends at %s before it begins at %s', v_to_offset, v_from_offset)
     when v_to_offset > _partition.high_water_mark then format('%s lies beyond the high-water mark', v_to_offset)
   end;
 begin
+  if v_from_offset is null or v_to_offset is null then
+    perform event_store.refuse_request('an end of the range is null', 'A range has two ends.');
+  end if;
   if _fault is not null then
     perform event_store.refuse_offset(_partition, _fault);
   end if;
 end
 $$;
 
-comment on function event_store.validate_offset_range(int, bigint, bigint) is 'Refuses a range that the log does not hold. MR013 unknown partition, MR015 out of range.';
+comment on function event_store.validate_offset_range(int, bigint, bigint) is 'Refuses a range that the log does not hold. MR005 malformed, MR013 unknown partition, MR015 out of range.';

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from resources.errors import Malformed, MillraceError, UnknownView, WrongMode
-from resources.event_store import EventStore, Lease
+from resources.event_store import EventStore, Lease, StreamFailure
 from tests.factories import (
     Connect,
     append,
@@ -16,6 +16,7 @@ from tests.factories import (
     rows,
     set_clock,
     start,
+    terminate,
     value,
 )
 
@@ -74,6 +75,14 @@ def test_the_oldest_pending_event_is_claimed_first(bulk: EventStore) -> None:
         [(0, 0, 10)],
         [(0, 10, 19), (1, 0, 1)],
     ]
+
+
+def test_a_limit_beyond_all_numbers_takes_what_is_there(bulk: EventStore) -> None:
+    for _ in range(2):  # from 0, and from a position above it
+        append_to(bulk, *[f"o-{n}" for n in range(30)])
+        leases = bulk.claim_batch("v", "me", 2**63 - 1)
+        assert size(leases) == 30
+        bulk.commit_batch("v", leases)
 
 
 # A16, A20
@@ -170,6 +179,35 @@ def test_racing_consumers_take_every_event_exactly_once(bulk: EventStore, connec
     log = rows(bulk.connection, "select partition, partition_offset from event_store.event_log order by 1, 2")
     assert positions == log
     assert len(log) == total
+
+
+def test_a_consumer_that_is_killed_in_its_claim_leases_nothing(bulk: EventStore, connect: Connect) -> None:
+    append_to(bulk, *[f"o-{n}" for n in range(30)])
+    killed = connect(autocommit=False)
+    assert size(EventStore(killed).claim_batch("v", "killed")) == 30
+    terminate(bulk.connection, killed.info.backend_pid)
+    assert size(bulk.claim_batch("v", "me")) == 30
+
+
+def test_a_claim_is_not_stopped_by_operators_who_keep_their_transactions_open(
+    bulk: EventStore, connect: Connect
+) -> None:
+    bulk.register_view("v", mode="bulk", max_attempts=1)
+    bad, other, good = ids_of_one_partition(bulk.connection, 3)
+    append_to(bulk, bad, other)
+    (lease,) = bulk.claim_batch("v", "me")
+    bulk.fail_streams("v", lease, [StreamFailure("order", each, "no") for each in (bad, other)])
+    bulk.commit_batch("v", [lease])
+    append_to(bulk, good)
+    operator = connect(autocommit=False)
+    EventStore(operator).retry_dead_letters("v", "order", bad)
+    EventStore(operator).discard_dead_letter("v", "order", other, "a test")
+    bulk.connection.execute("set statement_timeout = 5000")
+    leases = bulk.claim_batch("v", "me")
+    assert [event.decider_id for event in bulk.read_batch("v", leases[0])] == [good]
+    operator.commit()
+    bulk.commit_batch("v", leases)
+    assert [event.decider_id for event in bulk.read_batch("v", bulk.claim_batch("v", "me")[0])] == [bad]
 
 
 # Filters and refusals

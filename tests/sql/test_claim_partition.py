@@ -1,5 +1,7 @@
 """Leasing one log partition whole, for a rebuild."""
 
+from functools import partial
+
 import pytest
 
 from resources.errors import (
@@ -12,7 +14,7 @@ from resources.errors import (
     WrongMode,
 )
 from resources.event_store import EventStore, Lease
-from tests.factories import append_to, ids_of_one_partition, set_clock
+from tests.factories import Connect, append_to, at_once, ids_of_one_partition, set_clock
 from tests.sql.test_claim_batch import bulk
 
 __all__ = ["bulk"]
@@ -48,6 +50,32 @@ def test_a_claim_leaves_a_partition_alone_that_is_being_rebuilt(bulk: EventStore
     assert bulk.claim_batch("v", "them") == []
     assert bulk.release_batch("v", [lease]) == 1
     assert len(bulk.claim_batch("v", "them")) == 1
+
+
+def test_of_two_rebuilds_at_once_one_gets_the_partition(bulk: EventStore, connect: Connect) -> None:
+    append_to(bulk, *ids_of_one_partition(bulk.connection, 2))
+    stores = [EventStore(connect()) for _ in range(3)]
+    results = at_once([partial(store.claim_partition, "v", 0, f"owner {n}") for n, store in enumerate(stores)])
+    assert sorted(type(result.exception()).__name__ for result in results) == [
+        "NoneType",
+        "PartitionLeased",
+        "PartitionLeased",
+    ]
+
+
+def test_a_rebuild_takes_nothing_back_from_who_comes_after_it(bulk: EventStore, connect: Connect) -> None:
+    append_to(bulk, *ids_of_one_partition(bulk.connection, 2))
+    set_clock(bulk.connection, "2030-01-01 00:00:00+00")
+    late = bulk.claim_partition("v", 0, "me", 60)
+    other = EventStore(connect())
+    set_clock(other.connection, "2030-01-01 00:01:00+00")
+    leases = other.claim_batch("v", "them")
+    with pytest.raises(LeaseLost):
+        bulk.read_batch("v", late)
+    with pytest.raises(LeaseLost):
+        bulk.commit_batch("v", [late])
+    other.commit_batch("v", leases)
+    assert (leases[0].from_offset, leases[0].to_offset) == (0, 2)
 
 
 @pytest.mark.parametrize(

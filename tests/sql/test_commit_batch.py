@@ -1,13 +1,14 @@
 """Effect and position commit together, fenced by the lease's token."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
 from resources.errors import LeaseLost, Malformed, OffsetOutOfRange, UnknownView, WrongMode, refusals
 from resources.event_store import EventStore, Lease
-from tests.factories import Connect, append_to, rows, set_clock, start, terminate, value, wait_blocked
+from tests.factories import Connect, append_to, at_once, rows, set_clock, start, terminate, value, wait_blocked
 from tests.sql.test_claim_batch import bulk
 
 __all__ = ["bulk"]
@@ -113,6 +114,15 @@ def test_a_zombie_that_waits_for_its_successors_commit_is_fenced(
     successor.commit()
     with pytest.raises(LeaseLost):
         late.result(20)
+
+
+def test_of_two_commits_of_one_batch_at_once_one_succeeds(
+    bulk: EventStore, leases: list[Lease], connect: Connect
+) -> None:
+    stores = [EventStore(connect()) for _ in range(3)]
+    results = at_once([partial(store.commit_batch, "v", leases) for store in stores])
+    assert sorted(type(result.exception()).__name__ for result in results) == ["LeaseLost", "LeaseLost", "NoneType"]
+    assert sum(position for _, position, _, _ in progress(bulk)) == 40
 
 
 # A13

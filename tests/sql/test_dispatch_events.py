@@ -2,9 +2,22 @@
 
 import pytest
 
-from resources.errors import UnknownView, WrongMode
+from resources.errors import Malformed, UnknownView, WrongMode
 from resources.event_store import EventStore
-from tests.factories import Connect, append, append_to, ids_of_one_partition, pump, rows, start, value, wait_blocked
+from tests.factories import (
+    Connect,
+    append,
+    append_to,
+    ids_of_one_partition,
+    pump,
+    refusal,
+    rows,
+    set_clock,
+    start,
+    terminate,
+    value,
+    wait_blocked,
+)
 from tests.sql.test_stream_events import view
 
 __all__ = ["view"]
@@ -171,6 +184,81 @@ def assert_nothing_falls_between_after_ack(store: EventStore, acked: int) -> Non
         acked,
     )
     assert behind == []
+
+
+# A filter that changes
+
+
+@pytest.mark.parametrize("state", ["free", "in flight", "lock ended", "given back", "failed"])
+def test_a_narrowed_filter_leaves_no_lock_for_ever(view: EventStore, state: str) -> None:
+    append(view, "unwanted")
+    append(view, "wanted", event="paid")
+    pump(view, "v")
+    set_clock(view.connection, "2030-01-01 00:00:00+00")
+    event = None
+    if state != "free":
+        (event,) = view.lease_events("v", 1, 60)
+        assert event.decider_id == "unwanted"
+        if state == "given back":
+            view.schedule_nack_event("v", "unwanted", 60_000, event.offset, event.lease_token)
+        elif state == "failed":
+            view.fail_event("v", "unwanted", event.offset, "no", event.lease_token)
+    view.register_view("v", events=["paid"])
+    view.dispatch_events("v")
+    assert waiting(view) == (["wanted"] if state == "free" else ["unwanted", "wanted"])
+    if event and state == "in flight":
+        view.ack_event("v", "unwanted", event.offset, event.lease_token)
+    set_clock(view.connection, "2030-01-01 00:01:00+00")
+    assert [e.decider_id for e in view.lease_events("v", 10)] == ["wanted"]
+    view.dispatch_events("v")
+    assert waiting(view) == ["wanted"]
+
+
+def test_an_event_that_is_in_flight_when_the_filter_is_narrowed_is_answered_as_ever(view: EventStore) -> None:
+    first = append(view, "a")
+    second = append(view, "a", first.event_id, event="paid")
+    pump(view, "v")
+    (event,) = view.lease_events("v")
+    view.register_view("v", deciders=["order"], events=["paid"])
+    pump(view, "v")
+    (lock,) = view.ack_event("v", "a", event.offset, event.lease_token)
+    assert lock.last_offset == first.offset
+    assert [e.offset for e in view.lease_events("v")] == [second.offset]
+
+
+def test_a_widened_filter_counts_for_later_events(orders: EventStore) -> None:
+    orders.register_view("v", "-infinity", events=["paid"])
+    placed = append(orders, "a")
+    pump(orders, "v")
+    assert waiting(orders) == []
+    orders.register_view("v", events=["paid", "shipped"])
+    shipped = append(orders, "a", placed.event_id, event="shipped")
+    pump(orders, "v")
+    assert [e.offset for e in orders.lease_events("v")] == [shipped.offset]
+
+
+@pytest.mark.parametrize("window", [0, -1, None])
+def test_a_malformed_window_is_refused(view: EventStore, window: int) -> None:
+    refused = refusal(Malformed, lambda: view.dispatch_events("v", window))
+    assert f"v_window is {'null' if window is None else window}" in str(refused.detail)
+
+
+def test_the_largest_window_is_served(view: EventStore) -> None:
+    append(view)
+    view.sequence_events()
+    assert view.dispatch_events("v", 2**31 - 1) == 1
+
+
+def test_a_dispatcher_that_is_killed_moves_nothing_and_locks_nothing(view: EventStore, connect: Connect) -> None:
+    append_to(view, "a", "b")
+    view.sequence_events()
+    dispatcher = EventStore(connect(autocommit=False))
+    assert dispatcher.dispatch_events("v") == 2
+    terminate(view.connection, dispatcher.connection.info.backend_pid)
+    assert value(view.connection, "select sum(position) from event_store.checkpoints") == 0
+    assert waiting(view) == []
+    assert view.dispatch_events("v") == 2
+    assert_nothing_falls_between(view)
 
 
 def test_a_wrong_view_is_refused(view: EventStore) -> None:

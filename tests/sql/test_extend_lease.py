@@ -58,3 +58,17 @@ def test_a_lease_lasts_at_least_a_second(bulk: EventStore, lease_s: int) -> None
         bulk.extend_lease("v", leases, lease_s)
     with pytest.raises(Malformed):
         bulk.extend_lease("v", [])
+
+
+def test_a_lease_past_its_time_is_extended_as_long_as_nobody_took_it(bulk: EventStore, connect: Connect) -> None:
+    append_to(bulk, "o-1")
+    set_clock(bulk.connection, "2030-01-01 00:00:00+00")
+    leases = bulk.claim_batch("v", "me", lease_s=60)
+    other = EventStore(connect())
+    for store in (bulk, other):
+        set_clock(store.connection, "2030-01-01 01:00:00+00")
+    bulk.extend_lease("v", leases, 60)
+    assert other.claim_batch("v", "them") == []
+    bulk.commit_batch("v", leases)
+    with pytest.raises(LeaseLost):
+        bulk.extend_lease("v", leases, 60)

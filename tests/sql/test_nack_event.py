@@ -6,7 +6,7 @@ import pytest
 
 from resources.errors import Malformed, NotInFlight, UnknownView, WrongMode, refusals
 from resources.event_store import EventStore
-from tests.factories import append, append_to, pump, rows, set_clock
+from tests.factories import Connect, append, append_to, pump, refusal, rows, set_clock, take_over
 from tests.sql.test_ack_event import COLUMNS, locks
 from tests.sql.test_stream_events import view
 
@@ -71,7 +71,61 @@ def test_an_ack_after_a_nack_is_refused(view: EventStore) -> None:
     assert len(view.stream_events("v")) == 1
 
 
-@pytest.mark.parametrize("milliseconds", ["-1", "null"])
+# A12
+
+
+def test_a_late_nack_without_offset_frees_nobodys_lease(view: EventStore, connect: Connect) -> None:
+    """The stream went on since: what is in flight now was never delivered to who is late."""
+    append_to(view, "a", "a")
+    pump(view, "v")
+    holder = EventStore(connect())
+    _, held = take_over(view, holder)
+    holder.ack_event("v", "a", held.offset)
+    (following,) = holder.lease_events("v", 1, 600)
+    before = locks(view)
+    for late in (lambda: view.nack_event("v", "a"), lambda: view.schedule_nack_event("v", "a", 0)):
+        assert "for somebody else" in str(refusal(NotInFlight, late).detail)
+    assert locks(view) == before
+    holder.ack_event("v", "a", following.offset)
+
+
+def test_a_nack_with_its_offset_counts_from_any_session_while_nobody_took_over(
+    view: EventStore, connect: Connect
+) -> None:
+    append(view, "a")
+    pump(view, "v")
+    (event,) = view.stream_events("v")
+    EventStore(connect()).nack_event("v", "a", event.offset)
+    assert view.stream_events("v") == [event]
+
+
+def test_of_two_deciders_that_share_an_id_the_offset_tells_which_is_given_back(view: EventStore) -> None:
+    append(view, "x")
+    append(view, "x", decider="invoice")
+    pump(view, "v")
+    order, invoice = view.lease_events("v", 10)
+    for ambiguous in (lambda: view.nack_event("v", "x"), lambda: view.schedule_nack_event("v", "x", 0)):
+        assert "deciders invoice, order" in str(refusal(Malformed, ambiguous).detail)
+    view.nack_event("v", "x", invoice.offset)
+    assert [event.offset for event in view.lease_events("v", 10)] == [invoice.offset]
+    view.nack_event("v", "x", None, order.lease_token)  # a token tells, too
+    assert [event.offset for event in view.lease_events("v", 10)] == [order.offset]
+
+
+def test_a_late_nack_without_offset_does_not_free_the_other_decider(view: EventStore, connect: Connect) -> None:
+    append(view, "x")
+    pump(view, "v")
+    holder = EventStore(connect())
+    take_over(view, holder)
+    append(view, "x", decider="invoice")
+    pump(view, "v")
+    assert [event.decider for event in holder.stream_events("v", 10)] == ["invoice"]
+    before = locks(view)
+    refusal(NotInFlight, lambda: view.nack_event("v", "x"))
+    assert locks(view) == before
+
+
+@pytest.mark.parametrize("milliseconds", ["-1", "null", "9223372036854775807"])
 def test_a_malformed_delay_is_refused(view: EventStore, milliseconds: str) -> None:
     append(view, "a")
     pump(view, "v")

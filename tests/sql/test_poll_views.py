@@ -3,8 +3,8 @@
 import pytest
 
 from resources.errors import UnknownView
-from resources.event_store import EventStore, ViewPoll
-from tests.factories import Connect, append_to, wait_until
+from resources.event_store import EventStore, StreamFailure, ViewPoll
+from tests.factories import Connect, append_to, set_clock, wait_until
 
 
 def test_there_is_one_row_for_each_view(orders: EventStore) -> None:
@@ -48,6 +48,23 @@ def test_in_rows_mode_free_locks_count_until_nothing_is_left(orders: EventStore)
             orders.ack_event("v", event.decider_id, event.offset)
     orders.dispatch_events("v")
     assert orders.poll_views()[0].lag == 0
+
+
+def test_in_bulk_mode_a_retry_counts_when_it_is_due_and_a_dead_letter_never(orders: EventStore) -> None:
+    orders.register_view("v", "-infinity", mode="bulk", max_attempts=2)
+    set_clock(orders.connection, "2030-01-01 00:00:00+00")
+    append_to(orders, "o-1")
+    orders.sequence_events()
+    for _ in range(2):
+        assert orders.poll_views()[0].lag == 1
+        leases = orders.claim_batch("v", "me")
+        orders.fail_streams("v", leases[0], [StreamFailure("order", "o-1", "no")])
+        orders.commit_batch("v", leases)
+        assert orders.poll_views()[0].lag == 0
+        set_clock(orders.connection, "2030-01-01 00:00:05+00")
+    assert len(orders.dead_letters()) == 1
+    orders.retry_dead_letters("v")
+    assert orders.poll_views()[0].lag == 1
 
 
 def test_no_view_is_no_row(store: EventStore) -> None:

@@ -1,14 +1,28 @@
 """Registering views: settings may change, progress never does."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 import pytest
 
-from resources.errors import Malformed, refusals
-from resources.event_store import EventStore
-from tests.factories import Connect, append, append_to, at_once, pump, rows, set_clock, start, value, wait_blocked
+from resources.errors import BelongsToReadModel, Malformed, MillraceError, NotInFlight, ViewInUse, WrongMode, refusals
+from resources.event_store import EventStore, Lease, StreamFailure
+from tests.factories import (
+    Connect,
+    append,
+    append_to,
+    at_once,
+    pump,
+    refusal,
+    rows,
+    set_clock,
+    start,
+    terminate,
+    value,
+    wait_blocked,
+)
 
 UPSTREAM = ["view", "start_at", "lock_timeout_s", "pooling_delay_s", "edge_function_url", "created_at", "updated_at"]
 
@@ -150,7 +164,17 @@ def test_the_first_registration_decides_the_start_also_for_one_that_waits(orders
         {"view": None},
         {"lock_timeout_s": 0},
         {"lock_timeout_s": None},
+        {"lock_timeout_s": 2**31},
+        {"lock_timeout_s": -(2**63)},
         {"pooling_delay_s": -1},
+        {"pooling_delay_s": 2**31},
+        {"view": "x" * 201},
+        {"view": "x\0"},
+        {"max_attempts": 0},
+        {"max_attempts": None},
+        {"deciders": [None]},
+        {"events": ["paid", None]},
+        {"mode": "bulk", "edge_function_url": "http://localhost"},
         {"mode": "both"},
         {"deciders": []},
         {"events": []},
@@ -159,9 +183,62 @@ def test_the_first_registration_decides_the_start_also_for_one_that_waits(orders
     ids=str,
 )
 def test_a_malformed_registration_is_refused(orders: EventStore, arguments: dict[str, Any]) -> None:
-    with pytest.raises(Malformed):
+    with pytest.raises(Malformed) as refused:
         orders.register_view(**{"view": "v", **arguments})
+    by_postgres = "start_at" in arguments or "\0" in str(arguments.get("view"))
+    assert by_postgres or (refused.value.detail and refused.value.hint)
     assert progress(orders) == []
+
+
+@pytest.mark.parametrize("view", ["é" * 200, "a'b\"c\\d%e", "{x}", "NULL", " "])
+def test_any_name_is_a_name(orders: EventStore, view: str) -> None:
+    append(orders)
+    orders.register_view(view, "-infinity", lock_timeout_s=2**31 - 1, pooling_delay_s=2**31 - 1)
+    (event,) = orders.lease_events(view)
+    orders.ack_event(view, "o-1", event.offset, event.lease_token)
+    orders.enable_view(view, False)
+    orders.unregister_view(view)
+
+
+@pytest.mark.parametrize("change", ["settings", "mode", "enable", "retry", "discard", "unregister", "register"])
+def test_what_is_killed_before_its_commit_changed_nothing(orders: EventStore, connect: Connect, change: str) -> None:
+    orders.register_view("v", "-infinity", max_attempts=1)
+    append_to(orders, "a", "b")
+    pump(orders, "v")
+    (event,) = orders.lease_events("v")
+    orders.fail_event("v", event.decider_id, event.offset, "no", event.lease_token)
+
+    def state() -> list[object]:
+        tables = ("views", "checkpoints", "stream_locks", "dispatches", "audit_log")
+        return [orders.connection.execute(f"select * from event_store.{table}".encode()).fetchall() for table in tables]
+
+    before = state()
+    operator = EventStore(connect(autocommit=False))
+    calls: dict[str, Callable[[], object]] = {
+        "settings": lambda: operator.register_view("v", None, 5, 5, "http://localhost", deciders=["order"]),
+        "mode": lambda: operator.register_view("v", mode="bulk"),
+        "enable": lambda: operator.enable_view("v", False),
+        "retry": lambda: operator.retry_dead_letters("v"),
+        "discard": lambda: operator.discard_dead_letter("v", "order", event.decider_id, "no"),
+        "unregister": lambda: operator.unregister_view("v"),
+        "register": lambda: operator.register_view("w", "-infinity"),
+    }
+    calls[change]()
+    terminate(orders.connection, operator.connection.info.backend_pid)
+    assert state() == before
+    assert len(orders.lease_events("v", 10)) == 1
+
+
+def test_settings_change_while_a_consumer_keeps_its_transaction_open(orders: EventStore, connect: Connect) -> None:
+    orders.register_view("v", "-infinity")
+    append_to(orders, "a", "b")
+    orders.sequence_events()
+    consumer = EventStore(connect(autocommit=False))
+    assert consumer.dispatch_events("v") == 2
+    assert len(consumer.lease_events("v", 1)) == 1
+    orders.connection.execute("set lock_timeout = '2s'")
+    assert orders.register_view("v", lock_timeout_s=5).lock_timeout_s == 5
+    assert not orders.enable_view("v", False).enabled
 
 
 @pytest.mark.parametrize(("mode", "other"), [("rows", "bulk"), ("bulk", "rows")])
@@ -169,6 +246,207 @@ def test_the_mode_stays_unless_another_one_is_asked_for(orders: EventStore, mode
     assert orders.register_view("v", mode=mode).mode == mode
     assert orders.register_view("v").mode == mode
     assert orders.register_view("v", mode=other).mode == other
+
+
+# A22
+
+
+def delivered_by_rows(store: EventStore) -> list[str]:
+    """Fetch and acknowledge all that a rows view gives."""
+    got = []
+    pump(store, "v")
+    while events := store.lease_events("v", 100):
+        for event in events:
+            store.ack_event("v", event.decider_id, event.offset, event.lease_token)
+            got.append(str(event.event_id))
+        pump(store, "v")
+    return got
+
+
+def delivered_by_bulk(store: EventStore) -> list[str]:
+    """Claim, read and commit all that a bulk view gives."""
+    got = []
+    while leases := store.claim_batch("v", "owner"):
+        got += [str(event.event_id) for lease in leases for event in store.read_batch("v", lease)]
+        store.commit_batch("v", leases)
+    return got
+
+
+def stored(store: EventStore) -> list[str]:
+    return [str(row[0]) for row in rows(store.connection, "select event_id from event_store.events order by event_id")]
+
+
+def test_from_rows_to_bulk_nothing_is_lost_or_delivered_twice(orders: EventStore) -> None:
+    """Streams that are acknowledged in part, free, given back, backing off, parked, of a dead consumer, not dispatched."""
+    orders.register_view("v", "-infinity", max_attempts=1)
+    set_clock(orders.connection, "2030-01-01 00:00:00+00")
+    append_to(orders, *["part", "back", "parked", "dead"] * 2)
+    pump(orders, "v")
+    part, back, parked, _ = orders.lease_events("v", 10, 60)
+    orders.ack_event("v", "part", part.offset)
+    orders.schedule_nack_event("v", "back", 30_000, back.offset)
+    orders.fail_event("v", "parked", parked.offset, "no")
+    orders.register_view("v", max_attempts=5)
+    append_to(orders, "fails", "free", "fails")
+    pump(orders, "v")
+    (fails,) = [event for event in orders.lease_events("v", 10, 60) if event.decider_id == "fails"]
+    orders.fail_event("v", "fails", fails.offset, "no")
+    append_to(orders, "new", "part", "parked")
+
+    set_clock(orders.connection, "2030-01-01 00:02:00+00")
+    orders.register_view("v", mode="bulk")
+    assert [letter.decider_id for letter in orders.dead_letters("v")] == ["parked"]
+    got = delivered_by_bulk(orders)
+    held_back = {str(event.event_id) for event in orders.get_events("parked", "order")}
+    assert sorted([*got, str(part.event_id)]) == sorted(set(stored(orders)) - held_back)
+    assert orders.retry_dead_letters("v") == 1
+    rest = delivered_by_bulk(orders)
+    assert rest == [str(event.event_id) for event in orders.get_events("parked", "order")]
+    assert delivered_by_bulk(orders) == []
+    assert value(orders.connection, "select count(*) from event_store.stream_locks") == 0
+
+
+def test_from_bulk_to_rows_nothing_is_lost_or_delivered_twice(orders: EventStore) -> None:
+    orders.register_view("v", "-infinity", mode="bulk", max_attempts=2)
+    set_clock(orders.connection, "2030-01-01 00:00:00+00")
+    append_to(orders, *["parked", "waits", "good"] * 2)
+    got: list[str] = []
+    for hour, failing in ((0, ["parked"]), (1, ["parked", "waits"])):
+        set_clock(orders.connection, f"2030-01-01 0{hour}:00:00+00")
+        append_to(orders, "waits")
+        leases = orders.claim_batch("v", "owner")
+        for lease in leases:
+            events = orders.read_batch("v", lease)
+            names = {event.decider_id for event in events} & set(failing)
+            got += [str(event.event_id) for event in events if event.decider_id not in names]
+            if names:
+                failures = [StreamFailure("order", name, "no") for name in names]
+                orders.fail_streams("v", lease, failures)
+        orders.commit_batch("v", leases)
+    append_to(orders, "new", "parked", "good")
+    dead = orders.claim_batch("v", "dies", lease_s=60)
+    assert dead
+    set_clock(orders.connection, "2030-01-01 02:00:00+00")
+
+    orders.register_view("v", mode="rows")
+    assert [letter.decider_id for letter in orders.dead_letters("v")] == ["parked"]
+    got += delivered_by_rows(orders)
+    assert orders.retry_dead_letters("v") == 1
+    rest = delivered_by_rows(orders)
+    assert rest == [str(event.event_id) for event in orders.get_events("parked", "order")]
+    assert sorted(got + rest) == stored(orders)
+    assert delivered_by_rows(orders) == []
+    assert value(orders.connection, "select count(*) from event_store.stream_locks") == 0
+
+
+def test_there_and_back_again_while_events_come(orders: EventStore) -> None:
+    orders.register_view("v", "-infinity")
+    got: list[str] = []
+    for n in range(6):
+        append_to(orders, *[f"o-{k}" for k in range(9)], *["hot"] * 4)
+        if n % 2 == 0:
+            pump(orders, "v")
+            for event in orders.lease_events("v", 5):  # not all, so that streams are ahead of the checkpoint and behind
+                orders.ack_event("v", event.decider_id, event.offset)
+                got.append(str(event.event_id))
+        else:
+            for lease in orders.claim_batch("v", "owner", 20):
+                got += [str(event.event_id) for event in orders.read_batch("v", lease)]
+                orders.commit_batch("v", [lease])
+        orders.register_view("v", mode=("bulk", "rows")[n % 2])
+    got += delivered_by_rows(orders)
+    assert sorted(got) == stored(orders)
+    for decider_id in ("hot", *[f"o-{k}" for k in range(9)]):
+        in_order = [str(event.event_id) for event in orders.get_events(decider_id, "order")]
+        assert [event_id for event_id in got if event_id in set(in_order)] == in_order
+
+
+@pytest.mark.parametrize("mode", ["rows", "bulk"])
+def test_the_mode_does_not_change_while_something_is_in_flight(orders: EventStore, mode: str) -> None:
+    other = "bulk" if mode == "rows" else "rows"
+    orders.register_view("v", "-infinity", mode=mode)
+    append(orders, "a")
+    set_clock(orders.connection, "2030-01-01 00:00:00+00")
+    if mode == "rows":
+        pump(orders, "v")
+        (event,) = orders.lease_events("v", 1, 60)
+    else:
+        leases = orders.claim_batch("v", "run 7", lease_s=60)
+    before = orders.view_info("v")
+    refused = refusal(ViewInUse, lambda: orders.register_view("v", lock_timeout_s=1, mode=other))
+    assert ("in flight" if mode == "rows" else "run 7") in str(refused.detail)
+    assert orders.view_info("v") == before
+    assert value(orders.connection, "select lock_timeout_s from event_store.views") == 300
+    set_clock(orders.connection, "2030-01-01 00:01:00+00")  # its lock or lease ended
+    assert orders.register_view("v", mode=other).mode == other
+    late: MillraceError
+    if mode == "rows":
+        late = refusal(WrongMode, lambda: orders.ack_event("v", "a", event.offset, event.lease_token))
+    else:
+        late = refusal(WrongMode, lambda: orders.commit_batch("v", leases))
+    assert f"mode {other}" in str(late.detail)
+
+
+def test_an_answer_that_waits_while_the_mode_changes_is_refused(orders: EventStore, connect: Connect) -> None:
+    orders.register_view("v", "-infinity")
+    append(orders, "a")
+    pump(orders, "v")
+    late, operator = EventStore(connect()), EventStore(connect(autocommit=False))
+    set_clock(late.connection, "2030-01-01 00:00:00+00")
+    (event,) = late.stream_events("v", 1, 60)
+    set_clock(operator.connection, "2030-01-01 00:01:00+00")
+    operator.register_view("v", mode="bulk")
+    answered = start(lambda: late.ack_event("v", "a", event.offset))
+    wait_blocked(orders.connection, late.connection.info.backend_pid)
+    operator.connection.commit()
+    refusal(NotInFlight, lambda: answered.result(20))
+    set_clock(orders.connection, "2030-01-01 00:01:00+00")
+    assert delivered_by_bulk(orders) == [str(event.event_id)]
+
+
+def test_a_consumer_gets_nothing_while_the_mode_changes(orders: EventStore, connect: Connect) -> None:
+    orders.register_view("v", "-infinity")
+    append(orders, "a")
+    pump(orders, "v")
+    operator = EventStore(connect(autocommit=False))
+    operator.register_view("v", mode="bulk")
+    orders.connection.execute("set lock_timeout = '2s'")
+    assert orders.stream_events("v") == []
+    assert orders.dispatch_events("v") == 0
+    operator.connection.rollback()
+    assert len(orders.stream_events("v")) == 1
+
+
+def test_each_mode_refuses_the_others_calls(orders: EventStore) -> None:
+    orders.register_view("r")
+    orders.register_view("b", mode="bulk")
+    for call in (
+        lambda: orders.stream_events("b"),
+        lambda: orders.lease_events("b"),
+        lambda: orders.dispatch_events("b"),
+        lambda: orders.ack_event("b", "a", 1),
+        lambda: orders.ack_events("b", [1]),
+        lambda: orders.nack_event("b", "a"),
+        lambda: orders.schedule_nack_event("b", "a", 1),
+        lambda: orders.fail_event("b", "a", 1, "no"),
+        lambda: orders.extend_lock("b", "a", 1),
+        lambda: orders.claim_batch("r", "owner"),
+        lambda: orders.claim_partition("r", 0, "owner"),
+        lambda: orders.read_batch("r", Lease(0, 0, 0, 1)),
+        lambda: orders.fail_streams("r", Lease(0, 0, 0, 1), [StreamFailure("order", "a", "no")]),
+        lambda: orders.commit_batch("r", [Lease(0, 0, 0, 1)]),
+        lambda: orders.extend_lease("r", [Lease(0, 0, 0, 1)]),
+        lambda: orders.release_batch("r", [Lease(0, 0, 0, 1)]),
+    ):
+        refused = refusal(WrongMode, call)
+        assert "this call is for mode" in str(refused.detail)
+
+
+def test_the_mode_of_a_read_models_view_does_not_change(orders: EventStore) -> None:
+    orders.register_view("b", "-infinity", mode="bulk")
+    orders.connection.execute("insert into read_models.declarations (model, view, fingerprint) values ('m', 'b', 'f')")
+    assert "read model m" in str(refusal(BelongsToReadModel, lambda: orders.register_view("b", mode="rows")).detail)
+    assert orders.register_view("b", lock_timeout_s=5).lock_timeout_s == 5
 
 
 # B9

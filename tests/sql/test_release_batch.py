@@ -1,9 +1,11 @@
 """Giving leases back: one batch, or all of a dead owner."""
 
+from typing import LiteralString
+
 import pytest
 
 from resources.errors import UnknownView, WrongMode
-from resources.event_store import EventStore
+from resources.event_store import EventStore, StreamFailure
 from tests.factories import Connect, append_to, set_clock, value
 from tests.sql.test_claim_batch import bulk
 
@@ -49,3 +51,37 @@ def test_a_wrong_view_is_refused(bulk: EventStore) -> None:
     for view, error in (("unknown", UnknownView), ("rows", WrongMode)):
         with pytest.raises(error):
             bulk.release_batch(view, [])
+
+
+def test_a_retry_that_is_given_back_is_due_again_with_all_its_attempts(bulk: EventStore) -> None:
+    set_clock(bulk.connection, "2030-01-01 00:00:00+00")
+    append_to(bulk, "o-1", "o-1")
+    (lease,) = bulk.claim_batch("v", "me")
+    bulk.fail_streams("v", lease, [StreamFailure("order", "o-1", "no")])
+    bulk.commit_batch("v", [lease])
+    set_clock(bulk.connection, "2030-01-01 00:00:05+00")
+    leases = bulk.claim_batch("v", "me")
+    delivered = bulk.read_batch("v", leases[0])
+    assert bulk.release_batch("v", leases) == 1
+    again = bulk.claim_batch("v", "them")
+    assert bulk.read_batch("v", again[0]) == delivered
+    assert len(delivered) == 2
+    assert value(bulk.connection, "select attempts from event_store.stream_locks") == 1
+
+
+def test_what_was_never_leased_is_not_given_back(bulk: EventStore) -> None:
+    append_to(bulk, "o-1")
+    (lease,) = bulk.claim_batch("v", "me")
+    for partitions, tokens in (
+        (None, None),
+        ([], []),
+        ([lease.partition], None),
+        ([lease.partition], [None]),
+        ([lease.partition], [lease.lease_token + 1]),
+        ([99], [lease.lease_token]),
+    ):
+        query: LiteralString = "select event_store.release_batch('v', %s::int[], %s::bigint[])"
+        assert value(bulk.connection, query, partitions, tokens) == 0
+    for owner in (None, "", "nobody"):
+        assert bulk.release_owner(owner) == 0  # type: ignore[arg-type]
+    bulk.commit_batch("v", [lease])

@@ -22,6 +22,7 @@ from tests.factories import (
     set_clock,
     start,
     value,
+    wait_blocked,
 )
 from tests.sql.test_append_event import COLUMNS
 
@@ -178,6 +179,45 @@ def test_there_is_no_phantom_lease(view: EventStore, connect: Connect) -> None:
     assert EventStore(older).stream_events("v", 10) == []
     older.commit()
     assert rows(view.connection, "select from event_store.stream_locks where in_flight is not null") == []
+
+
+def test_a_consumer_whose_look_is_older_than_its_lock_leases_no_acknowledged_event(
+    view: EventStore, connect: Connect
+) -> None:
+    """It looks at a free stream, another one takes and acknowledges the event, then it gets the lock."""
+    append(view, "a")
+    pump(view, "v")
+    # whoever says so waits at the gate while it looks for the streams that have something pending
+    view.connection.execute(
+        """
+        create or replace function event_store.wants(v_deciders text[], v_events text[], v_decider text, v_event text)
+        returns boolean language plpgsql as $$
+        begin
+          if current_setting('test.waits_at_gate', true) = 'yes' then
+            perform set_config('test.waits_at_gate', '', false);
+            perform pg_advisory_xact_lock(4711);
+          end if;
+          return true;
+        end $$;
+        """
+    )
+    gate, older, other = connect(), EventStore(connect()), EventStore(connect())
+    for store in (older, other):
+        set_clock(store.connection, "2030-01-01 00:00:00+00")  # else the ack's time alone would tell
+    pump(other, "v")
+    gate.execute("select pg_advisory_lock(4711)")
+    older.connection.execute("set test.waits_at_gate = 'yes'")
+    # not autocommit: then it leaves dispatching, which asks for the filter as well, to others
+    older.connection.autocommit = False
+    older.connection.execute("select")
+    fetching = start(lambda: older.stream_events("v", 10))
+    wait_blocked(view.connection, older.connection.info.backend_pid)
+    (event,) = other.stream_events("v", 10)
+    other.ack_event("v", "a", event.offset)
+    gate.execute("select pg_advisory_unlock(4711)")
+    assert fetching.result(20) == []
+    older.connection.commit()
+    assert rows(view.connection, "select in_flight, attempts from event_store.stream_locks") == [(None, 0)]
 
 
 def test_an_event_that_is_not_sequenced_is_neither_returned_nor_leased(view: EventStore, connect: Connect) -> None:

@@ -3,8 +3,10 @@
 import pytest
 
 from resources.errors import UnknownView
-from resources.event_store import EventStore, PartitionLag
+from resources.event_store import EventStore, PartitionLag, StreamFailure
 from tests.factories import append, append_to, ids_of_one_partition, set_clock
+
+# B7
 
 
 def test_lag_is_mark_minus_position_and_0_at_the_end(orders: EventStore) -> None:
@@ -49,6 +51,44 @@ def test_in_rows_mode_what_waits_in_a_lock_is_pending(orders: EventStore) -> Non
     (event,) = orders.stream_events("v")
     orders.ack_event("v", decider_id, event.offset)
     assert orders.view_lag("v")[0].pending == 1
+
+
+def test_in_bulk_mode_what_waits_or_is_parked_is_pending_with_its_age(orders: EventStore) -> None:
+    orders.register_view("v", "-infinity", mode="bulk", max_attempts=1)
+    bad, good = ids_of_one_partition(orders.connection, 2)
+    set_clock(orders.connection, "2030-01-01 00:00:00+00")
+    append_to(orders, bad, good, bad)
+    leases = orders.claim_batch("v", "me")
+    orders.fail_streams("v", leases[0], [StreamFailure("order", bad, "no")])
+    orders.commit_batch("v", leases)
+    set_clock(orders.connection, "2030-01-01 00:00:10+00")
+    append_to(orders, bad, good)
+    orders.sequence_events()
+    assert orders.view_lag("v")[0] == PartitionLag(0, 3, 5, 2, 4, 10.0)
+    orders.discard_dead_letter("v", "order", bad, "a test")
+    orders.commit_batch("v", orders.claim_batch("v", "me"))
+    assert orders.view_lag("v")[0] == PartitionLag(0, 5, 5, 0, 0, None)
+
+
+def test_lag_is_never_negative(orders: EventStore) -> None:
+    orders.register_view("v", "-infinity", mode="bulk")
+    (decider_id,) = ids_of_one_partition(orders.connection, 1)
+    orders.seek_view("v", "RESET_TO_OFFSET", 5, partition=0)
+    append_to(orders, decider_id)
+    orders.sequence_events()
+    assert orders.view_lag("v")[0] == PartitionLag(0, 5, 1, 0, 0, None)
+    assert orders.poll_views()[0].lag == 0
+    assert orders.view_info("v")[0].lag == 0
+
+
+def test_what_was_given_up_is_not_pending(orders: EventStore) -> None:
+    orders.register_view("v", "-infinity", mode="bulk")
+    append_to(orders, *ids_of_one_partition(orders.connection, 2) * 2)
+    orders.commit_batch("v", orders.claim_batch("v", "me"))
+    orders.mark_archived(0, 4)
+    orders.raise_low_water_mark(0, 4)
+    orders.purge_events(0)
+    assert orders.view_lag("v")[0] == PartitionLag(0, 4, 4, 0, 0, None)
 
 
 def test_every_view_has_its_own_lag(orders: EventStore) -> None:
