@@ -4,7 +4,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format bench screenshots clean
+.PHONY: help setup run test lint format bench bench-store screenshots clean
 
 help: ## List what one can do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ format: $(STAMP) ## Rewrite the sources in the project's style
 
 bench: $(STAMP) ## Measure the time from append to row, while `make run` runs in another terminal
 	$(BIN)/python -m benchmarks.append_to_row $(ARGS)
+
+bench-store: $(STAMP) ## Measure the event store beside fstore-sql's schema, SCHEMA=its schema.sql (about 20 minutes)
+	$(BIN)/python -m benchmarks.event_store --other-schema $(SCHEMA) $(ARGS)
 
 screenshots: $(STAMP) ## Take pictures of the UI into .millrace/screenshots, while `make run` runs in another terminal
 	$(BIN)/python docs/take_screenshots.py $(ARGS)

@@ -168,6 +168,9 @@ COMMENT ON FUNCTION event_store.ack_event(v_view text, v_decider_id uuid, v_offs
 CREATE FUNCTION event_store.ack_events(v_view text, v_offsets bigint[], v_lease_tokens bigint[] DEFAULT NULL::bigint[]) RETURNS SETOF bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
     AS $$
 declare
   _now constant timestamptz := event_store.clock();
@@ -595,6 +598,9 @@ COMMENT ON FUNCTION event_store.available_offset_range(v_partition integer) IS '
 CREATE FUNCTION event_store.claim_batch(v_view text, v_owner text, v_limit bigint DEFAULT 100000, v_lease_s bigint DEFAULT NULL::bigint) RETURNS TABLE(partition integer, from_offset bigint, to_offset bigint, lease_token bigint)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
     AS $$
 #variable_conflict use_column
 declare
@@ -935,6 +941,9 @@ COMMENT ON FUNCTION event_store.discard_dead_letter(v_view text, v_decider text,
 CREATE FUNCTION event_store.dispatch_events(v_view text, v_window integer DEFAULT 5000) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
     AS $$
 declare
   _now constant timestamptz := event_store.clock();
@@ -1624,47 +1633,21 @@ $$;
 
 COMMENT ON FUNCTION event_store.lease_events(v_view text, v_limit integer, v_seconds integer) IS 'stream_events with the token of each lease. MR005 malformed, MR010 unknown view, MR012 other mode.';
 
-CREATE FUNCTION event_store.lease_owners(v_view text) RETURNS SETOF text
-    LANGUAGE sql SECURITY DEFINER
-    SET search_path TO 'event_store', 'pg_temp'
-    AS $$
-  select distinct c.lease_owner
-  from event_store.checkpoints c
-  where c.view = v_view and c.leased_until > event_store.clock()
-  order by 1
-$$;
-
-COMMENT ON FUNCTION event_store.lease_owners(v_view text) IS 'The owners of the live leases of a view.';
-
-CREATE FUNCTION event_store.lease_streams(v_view text, v_limit integer, v_seconds integer) RETURNS bigint[]
+CREATE FUNCTION event_store.lease_free_streams(v_view event_store.views, v_limit integer, v_seconds integer) RETURNS bigint[]
     LANGUAGE plpgsql
     SET search_path TO 'event_store', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_sort TO 'off'
     AS $$
 declare
-  _now timestamptz := event_store.clock();
-  _recently constant timestamptz := _now - interval '1 second';
-  _alone constant boolean := statement_timestamp() = transaction_timestamp();
-  _view event_store.views;
+  _now timestamptz;
   _free tid[];
   _delivered bigint[];
 begin
-  if coalesce(v_limit, 0) <= 0 or v_seconds <= 0 then
-    perform event_store.refuse_request(
-      format('v_limit %s, v_seconds %s', coalesce(v_limit::text, 'null'), coalesce(v_seconds::text, 'null')),
-      'v_limit and v_seconds must be at least 1; v_seconds null means the view''s lock_timeout_s.'
-    );
-  end if;
-  _view := event_store.lock_view(v_view, 'rows');
-  if _view.enabled is not true then
-    return null;
-  end if;
-  if _alone or (select sequenced_at from event_store.sequencer) < _recently then
-    perform event_store.sequence_events();
-  end if;
-  if _alone or (select dispatched_at from event_store.dispatches where view = v_view) < _recently then
-    perform event_store.dispatch_events(v_view);
-  end if;
-
   -- again where all that were taken were parked: who is given nothing believes that there is nothing; but not without end
   for _turn in 1..100 loop
     _now := event_store.clock(); -- what was just dispatched is free from then on
@@ -1677,10 +1660,10 @@ begin
         from event_store.events e
         join event_store.event_log l using ("offset")
         where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > k.last_offset
-          and event_store.wants(_view.deciders, _view.events, e.decider, e.event)
+          and event_store.wants(v_view.deciders, v_view.events, e.decider, e.event)
         limit 1
       ) pending
-      where k.view = v_view and k.parked_at is null and k.locked_until <= _now
+      where k.view = v_view.view and k.parked_at is null and k.locked_until <= _now
       order by k.locked_until, k.last_offset
       limit v_limit
       for update of k skip locked
@@ -1703,17 +1686,17 @@ begin
         parked_at = case when exhausted.yes then _now end,
         locked_until = case
           when exhausted.yes then 'infinity'
-          else _now + make_interval(secs => coalesce(v_seconds, _view.lock_timeout_s))
+          else _now + make_interval(secs => coalesce(v_seconds, v_view.lock_timeout_s))
         end,
         updated_at = _now
       from event_store.stream_locks held
-      cross join lateral (select held.in_flight is not null and held.attempts >= _view.max_attempts) exhausted(yes)
+      cross join lateral (select held.in_flight is not null and held.attempts >= v_view.max_attempts) exhausted(yes)
       cross join lateral (
         select e."offset"
         from event_store.events e
         join event_store.event_log l using ("offset")
         where e.decider_id = held.decider_id and e.decider = held.decider and e."offset" > held.last_offset
-          and event_store.wants(_view.deciders, _view.events, e.decider, e.event)
+          and event_store.wants(v_view.deciders, v_view.events, e.decider, e.event)
         order by e."offset"
         limit 1
       ) next_event
@@ -1724,6 +1707,49 @@ begin
     exit when _delivered is not null or cardinality(_free) = 0;
   end loop;
   return _delivered;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.lease_free_streams(v_view event_store.views, v_limit integer, v_seconds integer) IS 'Leases free streams of a rows view; returns the offsets of their next events, null for none.';
+
+CREATE FUNCTION event_store.lease_owners(v_view text) RETURNS SETOF text
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+  select distinct c.lease_owner
+  from event_store.checkpoints c
+  where c.view = v_view and c.leased_until > event_store.clock()
+  order by 1
+$$;
+
+COMMENT ON FUNCTION event_store.lease_owners(v_view text) IS 'The owners of the live leases of a view.';
+
+CREATE FUNCTION event_store.lease_streams(v_view text, v_limit integer, v_seconds integer) RETURNS bigint[]
+    LANGUAGE plpgsql
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+declare
+  _recently constant timestamptz := event_store.clock() - interval '1 second';
+  _alone constant boolean := statement_timestamp() = transaction_timestamp();
+  _view event_store.views;
+begin
+  if coalesce(v_limit, 0) <= 0 or v_seconds <= 0 then
+    perform event_store.refuse_request(
+      format('v_limit %s, v_seconds %s', coalesce(v_limit::text, 'null'), coalesce(v_seconds::text, 'null')),
+      'v_limit and v_seconds must be at least 1; v_seconds null means the view''s lock_timeout_s.'
+    );
+  end if;
+  _view := event_store.lock_view(v_view, 'rows');
+  if _view.enabled is not true then
+    return null;
+  end if;
+  if _alone or (select sequenced_at from event_store.sequencer) < _recently then
+    perform event_store.sequence_events();
+  end if;
+  if _alone or (select dispatched_at from event_store.dispatches where view = v_view) < _recently then
+    perform event_store.dispatch_events(v_view);
+  end if;
+  return event_store.lease_free_streams(_view, v_limit, v_seconds);
 end
 $$;
 
@@ -1913,6 +1939,9 @@ COMMENT ON FUNCTION event_store.partition_info() IS 'For every log partition: ma
 CREATE FUNCTION event_store.pass_over_unwanted(v_view text) RETURNS integer[]
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
     AS $$
 declare
   _view constant event_store.views := event_store.lock_view(v_view, 'bulk');
@@ -2102,6 +2131,9 @@ COMMENT ON FUNCTION event_store.raise_low_water_mark(v_partition integer, v_offs
 CREATE FUNCTION event_store.read_batch(v_view text, v_partition integer, v_lease_token bigint) RETURNS TABLE(partition_offset bigint, event text, event_id uuid, event_version bigint, decider text, decider_id text, data jsonb, command_id uuid, previous_id uuid, final boolean, created_at timestamp with time zone, "offset" bigint)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
     AS $$
 #variable_conflict use_column
 declare
@@ -2151,6 +2183,9 @@ COMMENT ON FUNCTION event_store.read_batch(v_view text, v_partition integer, v_l
 CREATE FUNCTION event_store.read_log(v_partition integer, v_from_offset bigint, v_limit bigint DEFAULT 1000) RETURNS TABLE(partition_offset bigint, event text, event_id uuid, event_version bigint, decider text, decider_id text, data jsonb, command_id uuid, previous_id uuid, final boolean, created_at timestamp with time zone, "offset" bigint)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
     AS $$
 #variable_conflict use_column
 declare
@@ -2802,6 +2837,7 @@ CREATE FUNCTION event_store.sequence_events() RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
     SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'on'
     AS $$
 declare
   _now constant timestamptz := event_store.clock();
@@ -2896,6 +2932,9 @@ COMMENT ON FUNCTION event_store.stream_partition(v_decider_id text, v_partitions
 CREATE FUNCTION event_store.sweep_locks(v_view event_store.views, v_partitions integer[]) RETURNS bigint
     LANGUAGE plpgsql
     SET search_path TO 'event_store', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
     AS $$
 declare
   _now constant timestamptz := event_store.clock();
@@ -3515,6 +3554,9 @@ GRANT ALL ON FUNCTION event_store.lease_duration(v_view event_store.views, v_lea
 REVOKE ALL ON FUNCTION event_store.lease_events(v_view text, v_limit integer, v_seconds integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.lease_events(v_view text, v_limit integer, v_seconds integer) TO event_store_consumer;
 GRANT ALL ON FUNCTION event_store.lease_events(v_view text, v_limit integer, v_seconds integer) TO event_store_owner;
+
+REVOKE ALL ON FUNCTION event_store.lease_free_streams(v_view event_store.views, v_limit integer, v_seconds integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.lease_free_streams(v_view event_store.views, v_limit integer, v_seconds integer) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.lease_owners(v_view text) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.lease_owners(v_view text) TO event_store_consumer;
