@@ -42,9 +42,22 @@ def main() -> None:
     except MillraceError as error:
         Console(stderr=True).print(Text(str(error), style="red"))
         raise SystemExit(1) from None
-    except psycopg.OperationalError as error:
-        Console(stderr=True).print(Text(f"Postgres does not answer: {str(error).strip()}", style="red"))
+    except psycopg.Error as error:
+        Console(stderr=True).print(Text(_said(error), style="red"))
         raise SystemExit(1) from None
+
+
+def _said(error: psycopg.Error) -> str:
+    """What Postgres, or the lack of it, says, and what helps."""
+    match error:
+        case psycopg.errors.InsufficientPrivilege():
+            remedy = "\nUse a role that may: see 'Who may do what' in the README."
+        case psycopg.errors.UndefinedFunction() | psycopg.errors.UndefinedTable() | psycopg.errors.InvalidSchemaName():
+            remedy = "\nIs this an event store? Run: millrace migrate"
+        case _:
+            remedy = ""
+    prefix = "" if error.sqlstate else "Postgres does not answer: "
+    return prefix + (error.diag.message_primary or str(error).strip()) + remedy
 
 
 @app.command("up")
@@ -77,7 +90,7 @@ def status_command(dsn: DsnOption = None) -> None:
     for row in _views(_dsn(dsn)):
         counts = (row.in_flight, row.waiting, row.dead_letters)
         table.add_row(
-            row.view, row.mode if row.enabled else "disabled", _behind(row), *(f"{count:,}" for count in counts)
+            Text(row.view), row.mode if row.enabled else "disabled", _behind(row), *(f"{count:,}" for count in counts)
         )
     Console().print(table)
 

@@ -80,7 +80,7 @@ def retry_command(
     """Let dead letters of a view be tried again: all, those of a decider, or one stream."""
     with _store(dsn) as store:
         retried = store.retry_dead_letters(view, decider, decider_id)
-    Console().print(f"{retried} streams of {view} are tried again.")
+    Console().print(Text(f"{retried} streams of {view} are tried again."))
 
 
 def discard_command(
@@ -88,11 +88,14 @@ def discard_command(
     decider: Annotated[str, typer.Argument(help="The stream's decider.")],
     decider_id: Annotated[str, typer.Argument(help="The stream.")],
     reason: Annotated[str, typer.Option(help="Why, for the audit log.")],
+    offset: Annotated[
+        int | None, typer.Option(help="The event that is meant; refused if the stream stands at another one by now.")
+    ] = None,
     dsn: DsnOption = None,
 ) -> None:
     """Give up the event that a parked stream failed at; the stream goes on with its next event."""
     with _store(dsn) as store:
-        event = store.discard_dead_letter(view, decider, decider_id, reason)
+        event = store.discard_dead_letter(view, decider, decider_id, reason, offset)
     given_up = f"{event.event} at offset {event.offset}" if event else "nothing, the view wants no event of it any more"
     Console().print(Text(f"Given up: {given_up}. Stream ({decider}, {decider_id}) goes on in {view}."))
 
@@ -104,7 +107,7 @@ def _store(dsn: str | None) -> Iterator[EventStore]:
 
 
 def _table(title: str, columns: Sequence[str], rows: Iterator[Sequence[object]]) -> Table:
-    table = Table(*columns, title=title)
+    table = Table(*columns, title=Text(title))
     for row in rows:
         table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
     return table

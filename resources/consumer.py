@@ -30,6 +30,7 @@ from resources.event_store import EventStore, Lease
 from resources.read_model import ReadModel
 from resources.read_model_build import stage_batch
 from resources.read_model_tables import (
+    HistoryMissing,
     StagedRows,
     StagedRowsLost,
     ensure_tables,
@@ -205,8 +206,12 @@ class Consumer:
             reraise=True,
         )
         started = time.monotonic()
-        require_whole_log(self._connection, partition)
         lease = waiting(self._store.claim_partition, self.model.view, partition, self.owner, self._lease_s)
+        try:
+            require_whole_log(self._connection, partition)  # now that the lease keeps it whole
+        except HistoryMissing:
+            self._store.release_batch(self.model.view, [lease])
+            raise
         swapping = Retrying(
             retry=retry_if_exception_type(psycopg.errors.LockNotAvailable),
             stop=stop_after_attempt(SWAP_ATTEMPTS),

@@ -95,7 +95,7 @@ class PartitionLeased(MillraceError):
 
 
 class OffsetOutOfRange(MillraceError):
-    """The checkpoint cannot move there."""
+    """The log partition does not hold that offset, or the checkpoint cannot move there."""
 
 
 class NotInFlight(MillraceError):

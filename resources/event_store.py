@@ -285,7 +285,7 @@ class EventStore:
         return self._all(
             AppendedEvent,
             "select * from event_store.append_events(%s::jsonb)",
-            (json.dumps([vars(event) for event in events], default=str),),
+            (json.dumps([vars(event) for event in events], default=_uuid_text),),
         )
 
     def get_events(self, decider_id: str | UUID, decider: str) -> list[RecordedEvent]:
@@ -438,12 +438,14 @@ class EventStore:
         """Let parked streams be tried again: all of a view, of a decider, or one; return how many."""
         return self._value(int, "select event_store.retry_dead_letters(%s, %s, %s)", (view, decider, decider_id))
 
-    def discard_dead_letter(self, view: str, decider: str, decider_id: str, reason: str) -> RecordedEvent | None:
+    def discard_dead_letter(
+        self, view: str, decider: str, decider_id: str, reason: str, offset: int | None = None
+    ) -> RecordedEvent | None:
         """Give up the event that a parked stream failed at and return it, None if the view wants none any more."""
         rows = self._all(
             RecordedEvent,
-            "select * from event_store.discard_dead_letter(%s, %s, %s, %s)",
-            (view, decider, decider_id, reason),
+            "select * from event_store.discard_dead_letter(%s, %s, %s, %s, %s)",
+            (view, decider, decider_id, reason, offset),
         )
         return rows[0] if rows else None
 
@@ -602,6 +604,12 @@ class _InfinityLoader(TimestamptzLoader):
         if text == b"infinity":
             return datetime.max.replace(tzinfo=UTC)
         return super().load(data)
+
+
+def _uuid_text(value: object) -> str:
+    if isinstance(value, UUID):
+        return str(value)
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 
 def _tokens(leases: Sequence[Lease]) -> tuple[list[int], list[int]]:

@@ -75,7 +75,6 @@ def ensure_tables(connection: psycopg.Connection, model: ReadModel) -> None:
                 hint="Declare the read model with another view=.",
             )
         if row is None:
-            require_whole_log(connection)
             _create_tables(connection, model)
             connection.execute(
                 "insert into read_models.declarations (model, view, fingerprint) values (%s, %s, %s)",
@@ -89,6 +88,8 @@ def ensure_tables(connection: psycopg.Connection, model: ReadModel) -> None:
             deciders=model.deciders,
             events=model.events,
         )
+        if row is None:
+            require_whole_log(connection)  # now that the registration keeps it whole
 
 
 def require_whole_log(connection: psycopg.Connection, partition: int | None = None) -> None:
@@ -279,6 +280,8 @@ def _create_tables(connection: psycopg.Connection, model: ReadModel) -> None:
         if not model.crosses_streams
         else "create view {}.{view} as select {public} from"
         " (select {public_key}, {merges} from {}.{state} group by {public_key}) merged",
+        # also where another login than the migrating one makes them
+        "grant select on {}.{view}, {}.{state} to event_store_reader",
         "comment on view {}.{view} is {description}",
         "comment on table {}.{state} is 'Partial values per log partition; read the view instead.'",
         "comment on table {}.{staging} is 'Rows that Spark''s tasks wrote and no commit has merged yet.'",

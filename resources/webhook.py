@@ -9,6 +9,7 @@ is given back for a later try, however often. The receiver may see an event agai
 order; `event_id` tells.
 """
 
+import json
 import time
 from contextlib import suppress
 from dataclasses import fields
@@ -29,6 +30,9 @@ LOCK_S = 300
 # Try later, not: never send me that.
 NOT_NOW = {408, 425, 429}
 ERROR_CHARACTERS = 500
+# An event that is no JSON for the rest of the world fails as if its receiver refused it.
+UNSENDABLE = 400
+JSON = {"Content-Type": "application/json"}
 
 
 def push_events(dsn: str, view: str, *, budget_s: float, idle_s: float) -> DrainReport:
@@ -84,8 +88,14 @@ def _post(session: requests.Session, url: str, event: LeasedEvent) -> tuple[int,
     """Send one event; return the status of the answer and its text for people, 0 for no answer."""
     body = {field.name: _json(getattr(event, field.name), field.name) for field in fields(RecordedEvent)}
     try:
+        text = json.dumps(body, allow_nan=False)
+    except ValueError as error:  # a number that only Postgres holds
+        return UNSENDABLE, f"The event cannot be sent as JSON: {error}"
+    try:
         # streamed: the status counts, however long the body is or whatever becomes of it
-        with session.post(url, json=body, timeout=TIMEOUT_S, allow_redirects=False, stream=True) as response:
+        with session.post(
+            url, data=text.encode(), headers=JSON, timeout=TIMEOUT_S, allow_redirects=False, stream=True
+        ) as response:
             return response.status_code, _text(response)
     except requests.RequestException as error:
         return 0, str(error)

@@ -3,10 +3,12 @@
 -- event_store_writer    appends events and reads streams
 -- event_store_consumer  registers views and consumes them
 -- event_store_reader    reads everything, tables too, as Spark and reports do; changes nothing
--- event_store_owner     all of it, and what operators do: moves and removes views, settles dead letters, shortens the log
+-- event_store_owner     all of it, builds read models, and what operators do: moves and removes views, settles dead letters,
+--                       shortens the log
 --
--- The roles cannot log in: grant them to those that can. Writers and consumers have no right to any table. The functions run
--- with the rights of the role that migrated (security definer) and with a search_path of their own.
+-- The roles cannot log in: grant them to those that can. Nobody but who migrated changes a table of the store; writers and
+-- consumers have no right to any. The functions run with the rights of the role that migrated (security definer) and with a
+-- search_path of their own.
 -- The roles belong to the cluster: a dump of the database names them and does not contain them. Who migrates needs CREATEROLE,
 -- unless they exist.
 
@@ -27,6 +29,10 @@ declare
     'nack_event', 'schedule_nack_event', 'fail_event', 'extend_lock', 'dispatch_events', 'claim_batch', 'claim_partition',
     'read_batch', 'fail_streams', 'commit_batch', 'extend_lease', 'release_batch', 'release_owner', 'pass_over_unwanted'
   ];
+  _operating constant text[] := array[
+    'enable_view', 'unregister_view', 'seek_view', 'retry_dead_letters', 'discard_dead_letter', 'mark_archived',
+    'raise_low_water_mark', 'purge_events'
+  ];
 begin
   revoke all on all functions in schema event_store from public;
 
@@ -35,8 +41,7 @@ begin
       ('event_store_writer', _writing),
       ('event_store_consumer', _consuming),
       ('event_store_reader', _reading),
-      -- and what triggers call for whoever may insert without the functions
-      ('event_store_owner', array(select distinct proname::text from pg_proc where pronamespace = 'event_store'::regnamespace))
+      ('event_store_owner', _writing || _consuming || _operating)
   loop
     begin
       if not exists (select from pg_roles where rolname = _role) then
@@ -48,6 +53,7 @@ begin
     end;
     execute format('grant usage on schema event_store to %I', _role);
     execute format('revoke all on all functions in schema event_store from %I', _role);
+    execute format('revoke all on all tables in schema event_store from %I', _role);
     for _function in
       select oid from pg_proc where pronamespace = 'event_store'::regnamespace and proname = any (_functions)
     loop
@@ -60,8 +66,8 @@ begin
       execute format('alter default privileges in schema read_models grant select on tables to %I', _role);
     end if;
     if _role = 'event_store_owner' then
-      execute format('grant all on all tables in schema event_store, read_models to %I', _role);
-      execute format('grant all on all sequences in schema event_store, read_models to %I', _role);
+      execute format('grant all on all tables in schema read_models to %I', _role);
+      execute format('grant all on all sequences in schema read_models to %I', _role);
       execute format('grant create on schema read_models to %I', _role);
     end if;
   end loop;

@@ -58,6 +58,7 @@ CREATE TABLE event_store.stream_locks (
     lease_token bigint DEFAULT 0 NOT NULL,
     lease_pid integer,
     taken_over boolean DEFAULT false NOT NULL,
+    caught_up boolean DEFAULT false NOT NULL,
     CONSTRAINT stream_locks_delivery_is_ahead CHECK ((in_flight > last_offset)),
     CONSTRAINT stream_locks_parked_is_not_in_flight CHECK (((parked_at IS NULL) OR (in_flight IS NULL)))
 )
@@ -94,6 +95,8 @@ COMMENT ON COLUMN event_store.stream_locks.lease_token IS 'The token of the last
 COMMENT ON COLUMN event_store.stream_locks.lease_pid IS 'The session of the last delivery (rows): it may answer without a token after it took the stream over.';
 
 COMMENT ON COLUMN event_store.stream_locks.taken_over IS 'Whether the event in flight was delivered before to somebody who let the lock end: that one may still answer.';
+
+COMMENT ON COLUMN event_store.stream_locks.caught_up IS 'Whether the stream had nothing left when its event was acknowledged: the dispatcher looks at these and removes the lock.';
 
 CREATE TABLE event_store.streams (
     decider text NOT NULL COLLATE pg_catalog."C",
@@ -139,19 +142,27 @@ CREATE FUNCTION event_store.ack_event(v_view text, v_decider_id text, v_offset b
     AS $$
 declare
   _now constant timestamptz := event_store.clock();
-  _decider text;
 begin
-  perform event_store.known_view(v_view, 'rows');
+  return query
   update event_store.stream_locks k
   set
     last_offset = v_offset, in_flight = null, taken_over = false, attempts = 0, last_error = null, locked_until = _now,
-    updated_at = _now
-  where k.view = v_view and k.decider_id = v_decider_id and k.in_flight = v_offset and event_store.holds_lock(k, v_offset, v_lease_token)
-  returning k.decider into _decider;
+    updated_at = _now,
+    caught_up = not exists (
+      select from event_store.events e
+      where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > v_offset
+        and event_store.wants(v.deciders, v.events, e.decider, e.event)
+    )
+  from event_store.views v, event_store.streams s
+  where k.view = v_view and k.decider_id = v_decider_id and k.in_flight = v_offset
+    and event_store.holds_lock(k, v_offset, v_lease_token)
+    and v.view = v_view and v.mode = 'rows'
+    and s.decider_id = k.decider_id and s.decider = k.decider
+  returning k.view, k.decider_id, s.last_offset, k.last_offset, k.locked_until, s.final, k.created_at, k.updated_at;
   if not found then
+    perform event_store.known_view(v_view, 'rows');
     perform event_store.refuse_not_in_flight(v_view, v_decider_id, v_offset, v_lease_token);
   end if;
-  return query select * from event_store.lock_of_stream(v_view, v_decider_id, _decider);
 end
 $$;
 
@@ -174,6 +185,7 @@ CREATE FUNCTION event_store.ack_events(v_view text, v_offsets bigint[], v_lease_
     AS $$
 declare
   _now constant timestamptz := event_store.clock();
+  _view constant event_store.views := event_store.known_view(v_view, 'rows');
 begin
   if v_offsets is null or cardinality(v_offsets) <> coalesce(cardinality(v_lease_tokens), cardinality(v_offsets)) then
     perform event_store.refuse_request(
@@ -181,11 +193,10 @@ begin
       'Pass an array of offsets and, where you have them, as many lease tokens.'
     );
   end if;
-  perform event_store.known_view(v_view, 'rows');
   return query
   with held as materialized (
     -- in one order, so that two callers with the same streams do not deadlock
-    select k.ctid
+    select k.decider_id, k.decider
     from unnest(v_offsets, v_lease_tokens) a("offset", lease_token)
     join event_store.events e using ("offset")
     join event_store.stream_locks k
@@ -197,9 +208,15 @@ begin
   update event_store.stream_locks k
   set
     last_offset = k.in_flight, in_flight = null, taken_over = false, attempts = 0, last_error = null, locked_until = _now,
-    updated_at = _now
+    updated_at = _now,
+    caught_up = not exists (
+      select from event_store.events e
+      where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > k.in_flight
+        and event_store.wants(_view.deciders, _view.events, e.decider, e.event)
+    )
   from held
-  where k.ctid = held.ctid
+  -- by key and not by ctid: while we waited for the lock, extend_lock may have made another version of the row
+  where k.view = v_view and k.decider_id = held.decider_id and k.decider = held.decider
   returning k.last_offset;
 end
 $$;
@@ -622,7 +639,7 @@ begin
 
   -- locks them; the ranges are read in the statements after that
   _claimed := event_store.pass_over_unwanted(v_view);
-  perform event_store.sweep_locks(_view, _claimed);
+  perform event_store.sweep_locks(_view, _claimed, true);
 
   _now := event_store.clock();
   return query
@@ -719,10 +736,17 @@ begin
   perform event_store.require_partition(v_partition);
   -- the log keeps what we are about to read
   perform pg_advisory_xact_lock_shared(event_store.history_key());
-  perform event_store.sequence_events();
-  select * into _checkpoint from event_store.checkpoints c
-  where c.view = v_view and c.partition = v_partition
-  for update;
+  begin
+    select * into _checkpoint from event_store.checkpoints c
+    where c.view = v_view and c.partition = v_partition
+    for update nowait;
+  exception when lock_not_available then
+    raise exception 'log partition is leased'
+      using
+        errcode = 'MR014',
+        detail = format('partition %s of view %L is being claimed or committed', v_partition, v_view),
+        hint = 'Try again in a moment.';
+  end;
   if _checkpoint.leased_until > event_store.clock() then
     raise exception 'log partition is leased'
       using
@@ -730,6 +754,8 @@ begin
         detail = format('partition %s of view %L is leased by %s until %s', v_partition, v_view, _checkpoint.lease_owner, _checkpoint.leased_until),
         hint = 'Try again when the lease is given back or has expired.';
   end if;
+  -- only now: who waits with the sequencer's row in hand keeps new events from everybody
+  perform event_store.sequence_events();
   return query
   update event_store.checkpoints c
   set
@@ -752,7 +778,7 @@ CREATE FUNCTION event_store.clock() RETURNS timestamp with time zone
     AS $$
   select case
     when coalesce(current_setting('event_store.clock', true), '') <> ''
-      and has_table_privilege(session_user, 'event_store.events', 'truncate')
+      and pg_has_role(session_user, 'event_store_owner', 'member')
     then current_setting('event_store.clock')::timestamptz
     else clock_timestamp()
   end
@@ -828,7 +854,7 @@ begin
 
   if _now is not null then
     _view := event_store.known_view(v_view);
-    perform event_store.sweep_locks(_view, v_partition);
+    perform event_store.sweep_locks(_view, v_partition, true);
   end if;
 end
 $$;
@@ -890,7 +916,7 @@ $$;
 
 COMMENT ON FUNCTION event_store.dead_letters(v_view text) IS 'The parked streams of a view with what failed and why. MR010 unknown view.';
 
-CREATE FUNCTION event_store.discard_dead_letter(v_view text, v_decider text, v_decider_id text, v_reason text) RETURNS SETOF event_store.recorded_events
+CREATE FUNCTION event_store.discard_dead_letter(v_view text, v_decider text, v_decider_id text, v_reason text, v_offset bigint DEFAULT NULL::bigint) RETURNS SETOF event_store.recorded_events
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
     AS $$
@@ -918,9 +944,19 @@ begin
     and event_store.wants(_view.deciders, _view.events, e.decider, e.event)
   order by e."offset"
   limit 1;
+  if v_offset <> coalesce(_event."offset", -1) then
+    raise exception 'stream is not parked'
+      using
+        errcode = 'MR018',
+        detail = format(
+          'view %L, stream (%s, %s): it is parked at offset %s, not at %s', v_view, v_decider, v_decider_id,
+          coalesce(_event."offset"::text, 'none'), v_offset
+        ),
+        hint = 'dead_letters(view) lists what is.';
+  end if;
   update event_store.stream_locks
   set
-    last_offset = coalesce(_event."offset", last_offset), parked_at = null, taken_over = false, attempts = 0, last_error = null,
+    last_offset = coalesce(_event."offset", last_offset), parked_at = null, caught_up = true, taken_over = false, attempts = 0, last_error = null,
     locked_until = _now, updated_at = _now
   where view = v_view and decider_id = v_decider_id and decider = v_decider;
   perform event_store.audit(
@@ -936,7 +972,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION event_store.discard_dead_letter(v_view text, v_decider text, v_decider_id text, v_reason text) IS 'Gives up the event that a parked stream failed at; audited. MR005, MR010, MR018 not parked.';
+COMMENT ON FUNCTION event_store.discard_dead_letter(v_view text, v_decider text, v_decider_id text, v_reason text, v_offset bigint) IS 'Gives up the event that a parked stream failed at; audited. MR005, MR010, MR018 not parked.';
 
 CREATE FUNCTION event_store.dispatch_events(v_view text, v_window integer DEFAULT 5000) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
@@ -948,6 +984,8 @@ CREATE FUNCTION event_store.dispatch_events(v_view text, v_window integer DEFAUL
 declare
   _now constant timestamptz := event_store.clock();
   _view constant event_store.views := event_store.lock_view(v_view, 'rows');
+  _dispatch event_store.dispatches;
+  _sweeps_all boolean; -- once a minute
   _claimed int[];
   _passed bigint;
 begin
@@ -957,6 +995,8 @@ begin
   if _view.view is null then
     return 0;
   end if;
+  select * into _dispatch from event_store.dispatches where view = v_view;
+  _sweeps_all := _dispatch.swept_at <= _now - interval '1 minute';
   -- Partitions with new events, and those where a lock may have to go: a remover that another dispatcher overtakes would
   -- remove the lock that this one relies on.
   _claimed := array(
@@ -966,11 +1006,8 @@ begin
     where c.view = v_view
       and (
         c.position < p.high_water_mark
-        or c.partition in (
-          select k.partition
-          from event_store.stream_locks k
-          where k.view = v_view and k.parked_at is null and k.locked_until <= _now
-        )
+        or _sweeps_all
+        or c.partition in (select k.partition from event_store.stream_locks k where k.view = v_view and k.caught_up)
       )
     for update of c skip locked
   );
@@ -1005,10 +1042,11 @@ begin
   )
   select count(*) into _passed from passed;
 
-  perform event_store.sweep_locks(_view, _claimed);
+  perform event_store.sweep_locks(_view, _claimed, _sweeps_all);
 
-  if _passed > 0 or (select dispatched_at from event_store.dispatches where view = v_view) < _now - interval '500 milliseconds' then
-    update event_store.dispatches set dispatched_at = _now
+  if _passed > 0 or _sweeps_all or _dispatch.dispatched_at < _now - interval '500 milliseconds' then
+    update event_store.dispatches
+    set dispatched_at = _now, swept_at = case when _sweeps_all then _now else swept_at end
     where view = (select view from event_store.dispatches where view = v_view for update skip locked);
   end if;
   return _passed;
@@ -1675,6 +1713,7 @@ begin
       set
         in_flight = case when exhausted.yes then null else next_event."offset" end,
         taken_over = k.taken_over or k.in_flight is not null,
+        caught_up = false,
         lease_token = nextval('event_store.lease_token_seq'),
         lease_pid = pg_backend_pid(),
         attempts = case when exhausted.yes then k.attempts else k.attempts + 1 end,
@@ -1840,6 +1879,8 @@ begin
   if v_to_offset is null then
     perform event_store.refuse_request('v_to_offset is null', 'State a partition offset.');
   end if;
+  -- in the sequencer's order: it moves the marks with its own row in hand, and would wait for us there
+  perform from event_store.sequencer for update;
   perform event_store.require_partition(v_partition);
   select * into _partition from event_store.partitions where partition = v_partition for update;
   if v_to_offset < 0 or v_to_offset > _partition.high_water_mark then
@@ -1920,11 +1961,11 @@ CREATE FUNCTION event_store.partition_info() RETURNS TABLE(partition integer, ea
       from event_store.views v
       where exists (
           select from event_store.checkpoints c
-          where c.view = v.view and c.partition = p.partition and c.leased_until > event_store.clock()
+          where c.view = v.view and c.partition = p.partition and c.leased_until > (select event_store.clock())
         )
         or exists (
           select from event_store.stream_locks k
-          where k.view = v.view and k.partition = p.partition and k.in_flight is not null and k.locked_until > event_store.clock()
+          where k.view = v.view and k.partition = p.partition and k.in_flight is not null and k.locked_until > (select event_store.clock())
         )
     )
   from event_store.partitions p
@@ -1960,10 +2001,10 @@ begin
       and (
         c.position < p.high_water_mark
         or c.partition in (
-          select k.partition from event_store.stream_locks k where k.view = v_view and k.locked_until <= event_store.clock()
+          select k.partition from event_store.stream_locks k where k.view = v_view and k.locked_until <= (select event_store.clock())
         )
       )
-      and (c.leased_until is null or c.leased_until <= event_store.clock())
+      and (c.leased_until is null or c.leased_until <= (select event_store.clock()))
     for update of c skip locked
   );
   if _view.deciders is null and _view.events is null then
@@ -2009,7 +2050,7 @@ CREATE FUNCTION event_store.poll_views() RETURNS TABLE(view text, mode text, ena
     v.edge_function_url,
     coalesce(c.lag, 0)::bigint + (
       select count(*) from event_store.stream_locks k
-      where k.view = v.view and k.parked_at is null and k.locked_until <= event_store.clock()
+      where k.view = v.view and k.parked_at is null and not k.caught_up and k.locked_until <= (select event_store.clock())
     ),
     coalesce(a.consumers, 0)
   from event_store.views v
@@ -2115,6 +2156,8 @@ begin
         hint = 'Archive it, let the views consume it, settle their dead letters, give back leases of dead owners (release_owner), or remove views that are not used (unregister_view). What an open transaction does ends with it.';
   end if;
 
+  -- in the sequencer's order: it moves the marks with its own row in hand, and would wait for us there
+  perform from event_store.sequencer for update;
   update event_store.partitions set earliest_offset = v_offset where partition = v_partition and earliest_offset < v_offset;
   if found then
     perform event_store.audit(
@@ -2554,16 +2597,25 @@ begin
   if found then
     if _view.mode = 'bulk' and v_edge_function_url is not null then
       perform event_store.refuse_request(
-      format('view %L: only a rows view is pushed to an edge_function_url', v_view), 'Correct it; nothing was registered or changed.'
-    );
+        format('view %L: only a rows view is pushed to an edge_function_url', v_view), 'Correct it; nothing was registered or changed.'
+      );
     end if;
     insert into event_store.dispatches (view) values (v_view);
     -- the log keeps what we are placed before; shared, so that it waits for nobody but a call that is as short
     perform pg_advisory_xact_lock_shared(event_store.history_key());
-    perform event_store.sequence_events();
+    -- History is searched before the sequencer's row is ours, which nobody else can have then; what gets its offset now is looked
+    -- at after that.
     insert into event_store.checkpoints (view, partition, position)
     select v_view, p.partition, event_store.offset_for_timestamp(p.partition, _view.start_at)
     from event_store.partitions p;
+    perform event_store.sequence_events();
+    update event_store.checkpoints c
+    set position = event_store.offset_for_timestamp(c.partition, _view.start_at)
+    from event_store.event_log l
+    join event_store.events e using ("offset")
+    where c.view = v_view
+      and l.partition = c.partition and l.partition_offset = c.position
+      and e.created_at < _view.start_at;
     return next _view;
     return;
   end if;
@@ -2578,6 +2630,11 @@ begin
     perform event_store.refuse_request(
       format('view %L: only a rows view is pushed to an edge_function_url', v_view), 'Correct it; nothing was registered or changed.'
     );
+  end if;
+  if (_view.deciders, _view.events) is distinct from (v_deciders, v_events) then
+    -- the next dispatch looks for locks that hold nothing any more which the view wants; if one is under way, that in a minute
+    update event_store.dispatches set swept_at = '-infinity'
+    where view = (select view from event_store.dispatches where view = v_view for update skip locked);
   end if;
   update event_store.views
   set
@@ -2929,7 +2986,7 @@ $$;
 
 COMMENT ON FUNCTION event_store.stream_partition(v_decider_id text, v_partitions bigint) IS 'The log partition, from 0, of a decider_id in a database with so many log partitions.';
 
-CREATE FUNCTION event_store.sweep_locks(v_view event_store.views, v_partitions integer[]) RETURNS bigint
+CREATE FUNCTION event_store.sweep_locks(v_view event_store.views, v_partitions integer[], v_all boolean) RETURNS bigint
     LANGUAGE plpgsql
     SET search_path TO 'event_store', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -2938,45 +2995,60 @@ CREATE FUNCTION event_store.sweep_locks(v_view event_store.views, v_partitions i
     AS $$
 declare
   _now constant timestamptz := event_store.clock();
+  _candidates tid[];
   _removed bigint;
 begin
-  with swept as (
-    -- LATERAL … LIMIT 1 stays an index probe where EXISTS becomes a hash join
-    delete from event_store.stream_locks k
-    using (
-      select x.decider_id, x.decider
-      from event_store.stream_locks x
-      join event_store.checkpoints c on c.view = x.view and c.partition = x.partition
-      left join lateral (
+  -- Lock first, look in another statement. Two queries, for each has its own index.
+  if v_all then
+    _candidates := array(
+      select k.ctid from event_store.stream_locks k
+      where k.view = v_view.view and k.partition = any (v_partitions) and k.parked_at is null and k.locked_until <= _now
+      limit 20000
+      for update skip locked
+    );
+  else
+    _candidates := array(
+      select k.ctid from event_store.stream_locks k
+      where k.view = v_view.view and k.partition = any (v_partitions) and k.caught_up and k.parked_at is null and k.locked_until <= _now
+      limit 20000
+      for update skip locked
+    );
+  end if;
+  if cardinality(_candidates) = 0 then
+    return 0;
+  end if;
+  update event_store.stream_locks k
+  set caught_up = false
+  where k.ctid = any (_candidates)
+    and k.caught_up
+    and exists (
+      select from event_store.events e
+      where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > k.last_offset
+        and event_store.wants(v_view.deciders, v_view.events, e.decider, e.event)
+    );
+  delete from event_store.stream_locks k
+  using event_store.checkpoints c
+  where k.ctid = any (_candidates)
+    and c.view = k.view and c.partition = k.partition
+    and not exists (
+      select from event_store.events e
+      where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > k.last_offset
+        and event_store.wants(v_view.deciders, v_view.events, e.decider, e.event)
+    )
+    and coalesce(
+      (
         select l.partition_offset
         from event_store.event_log l
-        where l."offset" = x.last_offset and l.partition = x.partition
-      ) acknowledged on true
-      left join lateral (
-        select 1 as one
-        from event_store.events e
-        where e.decider_id = x.decider_id and e.decider = x.decider and e."offset" > x.last_offset
-          and event_store.wants(v_view.deciders, v_view.events, e.decider, e.event)
-        limit 1
-      ) pending on true
-      where x.view = v_view.view
-        and x.partition = any (v_partitions)
-        and x.parked_at is null
-        and x.locked_until <= _now
-        and pending.one is null
-        and coalesce(acknowledged.partition_offset < c.position, true)
-      limit 20000
-      for update of x skip locked
-    ) empty
-    where k.view = v_view.view and k.decider_id = empty.decider_id and k.decider = empty.decider
-    returning 1
-  )
-  select count(*) into _removed from swept;
+        where l."offset" = k.last_offset and l.partition = k.partition
+      ) < c.position,
+      true
+    );
+  get diagnostics _removed = row_count;
   return _removed;
 end
 $$;
 
-COMMENT ON FUNCTION event_store.sweep_locks(v_view event_store.views, v_partitions integer[]) IS 'Removes the locks of log partitions that have nothing left; returns how many.';
+COMMENT ON FUNCTION event_store.sweep_locks(v_view event_store.views, v_partitions integer[], v_all boolean) IS 'Removes the locks of log partitions that have nothing left; returns how many.';
 
 CREATE FUNCTION event_store.unregister_view(v_view text, v_reason text DEFAULT NULL::text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3055,7 +3127,7 @@ begin
     select
       k.view,
       count(*) filter (where k.in_flight is not null and k.locked_until > _now) as in_flight,
-      count(*) filter (where k.parked_at is null and (k.in_flight is null or k.locked_until <= _now)) as waiting,
+      count(*) filter (where k.parked_at is null and not k.caught_up and (k.in_flight is null or k.locked_until <= _now)) as waiting,
       count(k.parked_at) as dead_letters
     from event_store.stream_locks k
     where v_view is null or k.view = v_view
@@ -3171,7 +3243,8 @@ COMMENT ON SEQUENCE event_store.audit_log_audit_id_seq IS 'Numbers the entries o
 
 CREATE TABLE event_store.dispatches (
     view text NOT NULL,
-    dispatched_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL
+    dispatched_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    swept_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL
 )
 WITH (fillfactor='50');
 
@@ -3180,6 +3253,8 @@ COMMENT ON TABLE event_store.dispatches IS 'When the new events of each view wer
 COMMENT ON COLUMN event_store.dispatches.view IS 'The view.';
 
 COMMENT ON COLUMN event_store.dispatches.dispatched_at IS 'When somebody last dispatched its new events, to half a second.';
+
+COMMENT ON COLUMN event_store.dispatches.swept_at IS 'When somebody last looked at all of its locks for those with nothing left.';
 
 CREATE TABLE event_store.event_log (
     partition integer NOT NULL,
@@ -3325,6 +3400,8 @@ CREATE INDEX events_stream_idx ON event_store.events USING btree (decider_id, de
 
 CREATE INDEX events_transaction_id_idx ON event_store.events USING btree (transaction_id);
 
+CREATE INDEX stream_locks_caught_up_idx ON event_store.stream_locks USING btree (view, partition) WHERE caught_up;
+
 CREATE INDEX stream_locks_due_idx ON event_store.stream_locks USING btree (view, locked_until, last_offset);
 
 CREATE INDEX stream_locks_parked_idx ON event_store.stream_locks USING btree (view, parked_at) WHERE (parked_at IS NOT NULL);
@@ -3378,13 +3455,13 @@ GRANT USAGE ON SCHEMA read_models TO event_store_reader;
 GRANT ALL ON SCHEMA read_models TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.stream_locks TO event_store_reader;
-GRANT ALL ON TABLE event_store.stream_locks TO event_store_owner;
+GRANT SELECT ON TABLE event_store.stream_locks TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.streams TO event_store_reader;
-GRANT ALL ON TABLE event_store.streams TO event_store_owner;
+GRANT SELECT ON TABLE event_store.streams TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.locks TO event_store_reader;
-GRANT ALL ON TABLE event_store.locks TO event_store_owner;
+GRANT SELECT ON TABLE event_store.locks TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.ack_event(v_view text, v_decider_id text, v_offset bigint, v_lease_token bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.ack_event(v_view text, v_decider_id text, v_offset bigint, v_lease_token bigint) TO event_store_consumer;
@@ -3399,10 +3476,10 @@ GRANT ALL ON FUNCTION event_store.ack_events(v_view text, v_offsets bigint[], v_
 GRANT ALL ON FUNCTION event_store.ack_events(v_view text, v_offsets bigint[], v_lease_tokens bigint[]) TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.events TO event_store_reader;
-GRANT ALL ON TABLE event_store.events TO event_store_owner;
+GRANT SELECT ON TABLE event_store.events TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.recorded_events TO event_store_reader;
-GRANT ALL ON TABLE event_store.recorded_events TO event_store_owner;
+GRANT SELECT ON TABLE event_store.recorded_events TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.append_event(v_event text, v_event_id uuid, v_decider text, v_decider_id text, v_data jsonb, v_command_id uuid, v_previous_id uuid, v_event_version bigint, v_final boolean) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.append_event(v_event text, v_event_id uuid, v_decider text, v_decider_id text, v_data jsonb, v_command_id uuid, v_previous_id uuid, v_event_version bigint, v_final boolean) TO event_store_writer;
@@ -3421,10 +3498,8 @@ GRANT ALL ON FUNCTION event_store.attach_consumer(v_view text) TO event_store_co
 GRANT ALL ON FUNCTION event_store.attach_consumer(v_view text) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.attached_consumers() FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.attached_consumers() TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.audit(v_operation text, v_view text, v_reason text, v_detail jsonb) FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.audit(v_operation text, v_view text, v_reason text, v_detail jsonb) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.available_offset_range(v_partition integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.available_offset_range(v_partition integer) TO event_store_consumer;
@@ -3440,38 +3515,34 @@ GRANT ALL ON FUNCTION event_store.claim_partition(v_view text, v_partition integ
 GRANT ALL ON FUNCTION event_store.claim_partition(v_view text, v_partition integer, v_owner text, v_lease_s bigint) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.clock() FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.clock() TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.commit_batch(v_view text, v_partition integer[], v_to_offset bigint[], v_lease_token bigint[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.commit_batch(v_view text, v_partition integer[], v_to_offset bigint[], v_lease_token bigint[]) TO event_store_consumer;
 GRANT ALL ON FUNCTION event_store.commit_batch(v_view text, v_partition integer[], v_to_offset bigint[], v_lease_token bigint[]) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.committed_snapshot() FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.committed_snapshot() TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.consumer_class() FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.consumer_class() TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.dead_letters(v_view text) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.dead_letters(v_view text) TO event_store_consumer;
 GRANT ALL ON FUNCTION event_store.dead_letters(v_view text) TO event_store_reader;
 GRANT ALL ON FUNCTION event_store.dead_letters(v_view text) TO event_store_owner;
 
-REVOKE ALL ON FUNCTION event_store.discard_dead_letter(v_view text, v_decider text, v_decider_id text, v_reason text) FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.discard_dead_letter(v_view text, v_decider text, v_decider_id text, v_reason text) TO event_store_owner;
+REVOKE ALL ON FUNCTION event_store.discard_dead_letter(v_view text, v_decider text, v_decider_id text, v_reason text, v_offset bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.discard_dead_letter(v_view text, v_decider text, v_decider_id text, v_reason text, v_offset bigint) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.dispatch_events(v_view text, v_window integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.dispatch_events(v_view text, v_window integer) TO event_store_consumer;
 GRANT ALL ON FUNCTION event_store.dispatch_events(v_view text, v_window integer) TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.views TO event_store_reader;
-GRANT ALL ON TABLE event_store.views TO event_store_owner;
+GRANT SELECT ON TABLE event_store.views TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.enable_view(v_view text, v_enabled boolean) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.enable_view(v_view text, v_enabled boolean) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.event_fault(v_event text, v_event_id uuid, v_event_version bigint, v_decider text, v_decider_id text, v_data jsonb, v_command_id uuid, v_final boolean) FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.event_fault(v_event text, v_event_id uuid, v_event_version bigint, v_decider text, v_decider_id text, v_data jsonb, v_command_id uuid, v_final boolean) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.extend_lease(v_view text, v_partition integer[], v_lease_token bigint[], v_lease_s bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.extend_lease(v_view text, v_partition integer[], v_lease_token bigint[], v_lease_s bigint) TO event_store_consumer;
@@ -3498,13 +3569,11 @@ GRANT ALL ON FUNCTION event_store.fail_streams(v_view text, v_partition integer,
 GRANT ALL ON FUNCTION event_store.fail_streams(v_view text, v_partition integer, v_lease_token bigint, v_failures jsonb) TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.checkpoints TO event_store_reader;
-GRANT ALL ON TABLE event_store.checkpoints TO event_store_owner;
+GRANT SELECT ON TABLE event_store.checkpoints TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.first_delivered(v_view event_store.views, v_lease event_store.checkpoints, v_decider text, v_decider_id text) FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.first_delivered(v_view event_store.views, v_lease event_store.checkpoints, v_decider text, v_decider_id text) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.forbid_change() FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.forbid_change() TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.get_events(v_decider_id text, v_decider text) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.get_events(v_decider_id text, v_decider text) TO event_store_writer;
@@ -3531,32 +3600,24 @@ GRANT ALL ON FUNCTION event_store.get_last_event(v_decider_id uuid, v_decider te
 GRANT ALL ON FUNCTION event_store.get_last_event(v_decider_id uuid, v_decider text) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.give_back_event(v_view text, v_decider_id text, v_milliseconds bigint, v_offset bigint, v_lease_token bigint) FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.give_back_event(v_view text, v_decider_id text, v_milliseconds bigint, v_offset bigint, v_lease_token bigint) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.guard_append() FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.guard_append() TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.history_key() FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.history_key() TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.holds_lock(v_lock event_store.stream_locks, v_offset bigint, v_lease_token bigint) FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.holds_lock(v_lock event_store.stream_locks, v_offset bigint, v_lease_token bigint) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.is_stored(v_event text, v_event_id uuid, v_event_version bigint, v_decider text, v_decider_id text, v_data jsonb, v_command_id uuid, v_previous_id uuid, v_final boolean) FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.is_stored(v_event text, v_event_id uuid, v_event_version bigint, v_decider text, v_decider_id text, v_data jsonb, v_command_id uuid, v_previous_id uuid, v_final boolean) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.known_view(v_view text, v_mode text) FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.known_view(v_view text, v_mode text) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.lease_duration(v_view event_store.views, v_lease_s bigint) FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.lease_duration(v_view event_store.views, v_lease_s bigint) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.lease_events(v_view text, v_limit integer, v_seconds integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.lease_events(v_view text, v_limit integer, v_seconds integer) TO event_store_consumer;
 GRANT ALL ON FUNCTION event_store.lease_events(v_view text, v_limit integer, v_seconds integer) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.lease_free_streams(v_view event_store.views, v_limit integer, v_seconds integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.lease_free_streams(v_view event_store.views, v_limit integer, v_seconds integer) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.lease_owners(v_view text) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.lease_owners(v_view text) TO event_store_consumer;
@@ -3564,16 +3625,12 @@ GRANT ALL ON FUNCTION event_store.lease_owners(v_view text) TO event_store_reade
 GRANT ALL ON FUNCTION event_store.lease_owners(v_view text) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.lease_streams(v_view text, v_limit integer, v_seconds integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.lease_streams(v_view text, v_limit integer, v_seconds integer) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.lock_idle_view(v_view text, v_dry_run boolean) FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.lock_idle_view(v_view text, v_dry_run boolean) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.lock_of_stream(v_view text, v_decider_id text, v_decider text) FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.lock_of_stream(v_view text, v_decider_id text, v_decider text) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.lock_view(v_view text, v_mode text) FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.lock_view(v_view text, v_mode text) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.mark_archived(v_partition integer, v_to_offset bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.mark_archived(v_partition integer, v_to_offset bigint) TO event_store_owner;
@@ -3621,40 +3678,30 @@ GRANT ALL ON FUNCTION event_store.read_log(v_partition integer, v_from_offset bi
 GRANT ALL ON FUNCTION event_store.read_log(v_partition integer, v_from_offset bigint, v_limit bigint) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.rebase_sequencer() FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.rebase_sequencer() TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.refuse_append(v_decider text, v_decider_id text, v_event_id uuid, v_previous_id uuid) FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.refuse_append(v_decider text, v_decider_id text, v_event_id uuid, v_previous_id uuid) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.refuse_lost_lease(v_view text, v_partition integer[], v_lease_token bigint[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.refuse_lost_lease(v_view text, v_partition integer[], v_lease_token bigint[]) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.refuse_not_in_flight(v_view text, v_decider_id text, v_offset bigint, v_lease_token bigint) FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.refuse_not_in_flight(v_view text, v_decider_id text, v_offset bigint, v_lease_token bigint) TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.partitions TO event_store_reader;
-GRANT ALL ON TABLE event_store.partitions TO event_store_owner;
+GRANT SELECT ON TABLE event_store.partitions TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.refuse_offset(v_partition event_store.partitions, v_fault text) FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.refuse_offset(v_partition event_store.partitions, v_fault text) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.refuse_read_model(v_view text) FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.refuse_read_model(v_view text) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.refuse_request(v_fault text, v_hint text) FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.refuse_request(v_fault text, v_hint text) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.refuse_reused_event_id(v_event_id uuid) FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.refuse_reused_event_id(v_event_id uuid) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.refuse_unregistered_event(v_decider text, v_event text, v_event_version bigint) FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.refuse_unregistered_event(v_decider text, v_event text, v_event_version bigint) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.refuse_view_in_use(v_view text, v_used_by text) FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.refuse_view_in_use(v_view text, v_used_by text) TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.deciders TO event_store_reader;
-GRANT ALL ON TABLE event_store.deciders TO event_store_owner;
+GRANT SELECT ON TABLE event_store.deciders TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.register_decider_event(v_decider text, v_event text, v_description text, v_event_version bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.register_decider_event(v_decider text, v_event text, v_description text, v_event_version bigint) TO event_store_writer;
@@ -3673,16 +3720,13 @@ GRANT ALL ON FUNCTION event_store.release_owner(v_owner text) TO event_store_con
 GRANT ALL ON FUNCTION event_store.release_owner(v_owner text) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.require_leases(v_view text, v_partition integer[], v_lease_token bigint[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.require_leases(v_view text, v_partition integer[], v_lease_token bigint[]) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.require_partition(v_partition integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.require_partition(v_partition integer) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.retry_dead_letters(v_view text, v_decider text, v_decider_id text) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.retry_dead_letters(v_view text, v_decider text, v_decider_id text) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.retry_delay(v_attempts integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.retry_delay(v_attempts integer) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.schedule_nack_event(v_view text, v_decider_id text, v_milliseconds bigint, v_offset bigint, v_lease_token bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.schedule_nack_event(v_view text, v_decider_id text, v_milliseconds bigint, v_offset bigint, v_lease_token bigint) TO event_store_consumer;
@@ -3709,8 +3753,7 @@ GRANT ALL ON FUNCTION event_store.stream_partition(v_decider_id text, v_partitio
 GRANT ALL ON FUNCTION event_store.stream_partition(v_decider_id text, v_partitions bigint) TO event_store_reader;
 GRANT ALL ON FUNCTION event_store.stream_partition(v_decider_id text, v_partitions bigint) TO event_store_owner;
 
-REVOKE ALL ON FUNCTION event_store.sweep_locks(v_view event_store.views, v_partitions integer[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.sweep_locks(v_view event_store.views, v_partitions integer[]) TO event_store_owner;
+REVOKE ALL ON FUNCTION event_store.sweep_locks(v_view event_store.views, v_partitions integer[], v_all boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION event_store.unregister_view(v_view text, v_reason text) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.unregister_view(v_view text, v_reason text) TO event_store_owner;
@@ -3726,7 +3769,6 @@ GRANT ALL ON FUNCTION event_store.view_info(v_view text) TO event_store_reader;
 GRANT ALL ON FUNCTION event_store.view_info(v_view text) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.view_key(v_view text) FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.view_key(v_view text) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.view_lag(v_view text) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.view_lag(v_view text) TO event_store_consumer;
@@ -3734,28 +3776,21 @@ GRANT ALL ON FUNCTION event_store.view_lag(v_view text) TO event_store_reader;
 GRANT ALL ON FUNCTION event_store.view_lag(v_view text) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.wants(v_deciders text[], v_events text[], v_decider text, v_event text) FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.wants(v_deciders text[], v_events text[], v_decider text, v_event text) TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.audit_log TO event_store_reader;
-GRANT ALL ON TABLE event_store.audit_log TO event_store_owner;
-
-GRANT ALL ON SEQUENCE event_store.audit_log_audit_id_seq TO event_store_owner;
+GRANT SELECT ON TABLE event_store.audit_log TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.dispatches TO event_store_reader;
-GRANT ALL ON TABLE event_store.dispatches TO event_store_owner;
+GRANT SELECT ON TABLE event_store.dispatches TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.event_log TO event_store_reader;
-GRANT ALL ON TABLE event_store.event_log TO event_store_owner;
-
-GRANT ALL ON SEQUENCE event_store.events_offset_seq TO event_store_owner;
-
-GRANT ALL ON SEQUENCE event_store.lease_token_seq TO event_store_owner;
+GRANT SELECT ON TABLE event_store.event_log TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.migrations TO event_store_reader;
-GRANT ALL ON TABLE event_store.migrations TO event_store_owner;
+GRANT SELECT ON TABLE event_store.migrations TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.sequencer TO event_store_reader;
-GRANT ALL ON TABLE event_store.sequencer TO event_store_owner;
+GRANT SELECT ON TABLE event_store.sequencer TO event_store_owner;
 
 GRANT ALL ON SEQUENCE read_models.batch_seq TO event_store_owner;
 

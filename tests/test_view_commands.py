@@ -1,10 +1,13 @@
 """The commands for operators of views: what they print, and that they do it."""
 
-import psycopg
+import re
+import sys
+from collections.abc import Callable
+
 import pytest
 from typer.testing import CliRunner
 
-from platform_defs.cli import app
+from platform_defs.cli import app, main
 from resources.errors import MillraceError, OffsetOutOfRange
 from resources.event_store import EventStore
 from tests.factories import append_to, pump, register_orders, rows
@@ -82,6 +85,31 @@ def test_status_shows_every_view(view: EventStore, dsn: str) -> None:
     assert [cell.strip() for cell in lines["v"].split("│")[2:7]] == ["rows", "0 events", "1", "0", "1"]
 
 
-def test_a_database_that_does_not_answer_is_no_traceback() -> None:
-    result = RUNNER.invoke(app, ["dead-letters", "--dsn", "postgresql://127.0.0.1:1/nothing"])
-    assert isinstance(result.exception, psycopg.OperationalError)  # what main() turns into a sentence
+@pytest.mark.parametrize(
+    ("dsn_of", "said"),
+    [
+        (lambda _: "postgresql://127.0.0.1:1/nothing", "Postgres does not answer: connection failed"),
+        (lambda dsn: dsn.replace("/test_", "/no_such_"), 'database "no_such_'),
+        (lambda dsn: re.sub("/test_[0-9]+", "/postgres", dsn), "Is this an event store? Run: millrace migrate"),
+    ],
+    ids=["no server", "no database", "no event store"],
+)
+def test_what_postgres_refuses_is_a_sentence(
+    dsn: str,
+    dsn_of: Callable[[str], str],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["millrace", "status", "--dsn", dsn_of(dsn)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_view_whose_name_looks_like_markup_is_shown(view: EventStore, dsn: str) -> None:
+    view.register_view("a[/b]")
+    assert "a[/b]" in millrace(dsn, "status")
+    assert "a[/b]" in millrace(dsn, "seek", "a[/b]", "RESET_TO_LATEST")
+    assert "a[/b]" in millrace(dsn, "retry", "a[/b]")

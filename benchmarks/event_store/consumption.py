@@ -21,16 +21,23 @@ def row_by_row(bench: Bench) -> list[Result]:
     ours, theirs = bench.ours(), bench.theirs()
     for database in (ours, theirs):
         database.register_views(1)
-    few, many = bench.size(100, 10), bench.size(600, 20)
+    backlog, many = bench.size(4000, 40), bench.size(600, 20)
     numbers = count()
+    for database in (ours, theirs):
+        fill(database, "backlog", backlog)
+    ours.run("select from event_store.sequence_events()")
+    ours.run(f"select from event_store.dispatch_events('{VIEW}', 100000)")
 
     def rate(database: Database, streams: int, consume: Consume) -> Callable[[], float]:
         return lambda: consumed_per_second(database, f"rows-{next(numbers)}", streams, consume)
 
     single = bench.in_turn(
-        rate(ours, few, lambda c: stream_and_ack(c, "event_store.", 1)),
-        rate(theirs, few, lambda c: stream_and_ack(c, "", 1)),
+        lambda: one_by_one_per_second(ours, "event_store.", bench.size(500, 10)),
+        lambda: one_by_one_per_second(theirs, "", bench.size(500, 10)),
     )
+    for database, schema in ((ours, "event_store."), (theirs, "")):
+        with database.connect() as connection:
+            stream_and_ack(connection, schema, CHUNK)
     chunks = bench.in_turn(
         rate(ours, many, lambda c: stream_and_ack(c, "event_store.", CHUNK)),
         rate(ours, many, stream_and_ack_all),
@@ -67,12 +74,12 @@ def empty_polls(bench: Bench) -> list[Result]:
     with many.connect() as a, few.connect() as b:
         for database, streams in ((many, idle), (few, 100)):
             fill(database, "idle", streams, events=1)
-            for view, mode in (("rows", "rows"), ("bulk", "bulk")):
-                database.run(f"select from event_store.register_view('{view}', '-infinity', v_mode => '{mode}')")
             with database.connect() as connection:
                 while connection.execute("select event_store.sequence_events()").fetchone() != (0,):
                     pass
-                consume_idle(connection)
+            # from now on: to a view, what it has consumed and what it never wanted are the same
+            for mode in ("rows", "bulk"):
+                database.run(f"select from event_store.register_view('{mode}', v_mode => '{mode}')")
             database.run("vacuum analyze")
 
         def poll(connection: psycopg.Connection, sql: str) -> float:
@@ -92,31 +99,33 @@ def empty_polls(bench: Bench) -> list[Result]:
     return results
 
 
-def consume_idle(connection: psycopg.Connection) -> None:
-    """Let both views have consumed everything that is there."""
-    claim_read_commit(connection)
-    while True:
-        row = connection.execute("select event_store.dispatch_events('rows', 100000)").fetchone()
-        while stream_and_ack_some(connection, "rows", 10_000):
-            pass
-        if row == (0,):
-            return
-
-
 def consumed_per_second(database: Database, label: str, streams: int, consume: Consume) -> float:
     """Append to so many new streams, then consume until nothing is left."""
     events = fill(database, label, streams)
     with database.connect() as connection:
+        if database.ours:
+            connection.execute("select event_store.sequence_events()")
         began = time.perf_counter()
         if database.ours:
-            # what `millrace sequence` does beside the consumers
-            connection.execute("select event_store.sequence_events()")
+            # what an append of fstore-sql does for each view, `millrace sequence` does beside the consumers
             connection.execute("select event_store.dispatch_events(view) from event_store.views where mode = 'rows'")
         consumed = consume(connection)
         seconds = time.perf_counter() - began
     if consumed != events:
         raise RuntimeError(f"{consumed} events were consumed, not {events}")
     return events / seconds
+
+
+def one_by_one_per_second(database: Database, schema: str, number: int) -> float:
+    """Take so many events of a backlog one by one and acknowledge each."""
+    with database.connect() as connection:
+        began = time.perf_counter()
+        for _ in range(number):
+            (event,) = connection.execute(
+                f"select decider_id, \"offset\" from {schema}stream_events('{VIEW}')".encode()
+            ).fetchall()
+            connection.execute(f"select * from {schema}ack_event('{VIEW}', %s, %s)".encode(), event)
+        return number / (time.perf_counter() - began)
 
 
 def stream_and_ack(connection: psycopg.Connection, schema: str, limit: int) -> int:

@@ -17,19 +17,27 @@ set search_path = event_store, pg_temp
 as $$
 declare
   _now constant timestamptz := event_store.clock();
-  _decider text;
 begin
-  perform event_store.known_view(v_view, 'rows');
+  return query
   update event_store.stream_locks k
   set
     last_offset = v_offset, in_flight = null, taken_over = false, attempts = 0, last_error = null, locked_until = _now,
-    updated_at = _now
-  where k.view = v_view and k.decider_id = v_decider_id and k.in_flight = v_offset and event_store.holds_lock(k, v_offset, v_lease_token)
-  returning k.decider into _decider;
+    updated_at = _now,
+    caught_up = not exists (
+      select from event_store.events e
+      where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > v_offset
+        and event_store.wants(v.deciders, v.events, e.decider, e.event)
+    )
+  from event_store.views v, event_store.streams s
+  where k.view = v_view and k.decider_id = v_decider_id and k.in_flight = v_offset
+    and event_store.holds_lock(k, v_offset, v_lease_token)
+    and v.view = v_view and v.mode = 'rows'
+    and s.decider_id = k.decider_id and s.decider = k.decider
+  returning k.view, k.decider_id, s.last_offset, k.last_offset, k.locked_until, s.final, k.created_at, k.updated_at;
   if not found then
+    perform event_store.known_view(v_view, 'rows');
     perform event_store.refuse_not_in_flight(v_view, v_decider_id, v_offset, v_lease_token);
   end if;
-  return query select * from event_store.lock_of_stream(v_view, v_decider_id, _decider);
 end
 $$;
 

@@ -18,6 +18,7 @@ set enable_mergejoin = off
 as $$
 declare
   _now constant timestamptz := event_store.clock();
+  _view constant event_store.views := event_store.known_view(v_view, 'rows');
 begin
   if v_offsets is null or cardinality(v_offsets) <> coalesce(cardinality(v_lease_tokens), cardinality(v_offsets)) then
     perform event_store.refuse_request(
@@ -25,11 +26,10 @@ begin
       'Pass an array of offsets and, where you have them, as many lease tokens.'
     );
   end if;
-  perform event_store.known_view(v_view, 'rows');
   return query
   with held as materialized (
     -- in one order, so that two callers with the same streams do not deadlock
-    select k.ctid
+    select k.decider_id, k.decider
     from unnest(v_offsets, v_lease_tokens) a("offset", lease_token)
     join event_store.events e using ("offset")
     join event_store.stream_locks k
@@ -41,9 +41,15 @@ begin
   update event_store.stream_locks k
   set
     last_offset = k.in_flight, in_flight = null, taken_over = false, attempts = 0, last_error = null, locked_until = _now,
-    updated_at = _now
+    updated_at = _now,
+    caught_up = not exists (
+      select from event_store.events e
+      where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > k.in_flight
+        and event_store.wants(_view.deciders, _view.events, e.decider, e.event)
+    )
   from held
-  where k.ctid = held.ctid
+  -- by key and not by ctid: while we waited for the lock, extend_lock may have made another version of the row
+  where k.view = v_view and k.decider_id = held.decider_id and k.decider = held.decider
   returning k.last_offset;
 end
 $$;

@@ -46,7 +46,7 @@ begin
 
   -- locks them; the ranges are read in the statements after that
   _claimed := event_store.pass_over_unwanted(v_view);
-  perform event_store.sweep_locks(_view, _claimed);
+  perform event_store.sweep_locks(_view, _claimed, true);
 
   _now := event_store.clock();
   return query

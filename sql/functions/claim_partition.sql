@@ -33,10 +33,17 @@ begin
   perform event_store.require_partition(v_partition);
   -- the log keeps what we are about to read
   perform pg_advisory_xact_lock_shared(event_store.history_key());
-  perform event_store.sequence_events();
-  select * into _checkpoint from event_store.checkpoints c
-  where c.view = v_view and c.partition = v_partition
-  for update;
+  begin
+    select * into _checkpoint from event_store.checkpoints c
+    where c.view = v_view and c.partition = v_partition
+    for update nowait;
+  exception when lock_not_available then
+    raise exception 'log partition is leased'
+      using
+        errcode = 'MR014',
+        detail = format('partition %s of view %L is being claimed or committed', v_partition, v_view),
+        hint = 'Try again in a moment.';
+  end;
   if _checkpoint.leased_until > event_store.clock() then
     raise exception 'log partition is leased'
       using
@@ -44,6 +51,8 @@ begin
         detail = format('partition %s of view %L is leased by %s until %s', v_partition, v_view, _checkpoint.lease_owner, _checkpoint.leased_until),
         hint = 'Try again when the lease is given back or has expired.';
   end if;
+  -- only now: who waits with the sequencer's row in hand keeps new events from everybody
+  perform event_store.sequence_events();
   return query
   update event_store.checkpoints c
   set

@@ -1,6 +1,6 @@
 -- The one clock of leases and timestamps: wall-clock time, also inside a long transaction.
 -- Tests move it with `set event_store.clock = '2030-01-01 00:00:00+00'`. Only the store's owner can: who could move it might take
--- over any lease. (Nobody else has the right to truncate events.)
+-- over any lease.
 create or replace function event_store.clock()
 returns timestamptz
 language sql
@@ -9,7 +9,7 @@ parallel safe
 as $$
   select case
     when coalesce(current_setting('event_store.clock', true), '') <> ''
-      and has_table_privilege(session_user, 'event_store.events', 'truncate')
+      and pg_has_role(session_user, 'event_store_owner', 'member')
     then current_setting('event_store.clock')::timestamptz
     else clock_timestamp()
   end

@@ -78,7 +78,7 @@ begin
 
   if _now is not null then
     _view := event_store.known_view(v_view);
-    perform event_store.sweep_locks(_view, v_partition);
+    perform event_store.sweep_locks(_view, v_partition, true);
   end if;
 end
 $$;

@@ -1,11 +1,13 @@
 -- Gives up the event that a parked stream failed at, and returns it: the stream goes on with its next event. The event itself
--- stays in the log; this view counts it as acknowledged. Who did it and why is written down in audit_log.
+-- stays in the log; this view counts it as acknowledged. v_offset: which event is meant, as dead_letters showed it; where the
+-- stream stands at another one by now, nothing is given up. Who did it and why is written down in audit_log.
 -- Example: select event, "offset" from discard_dead_letter('invoices', 'order', 'o-1', 'a test order, never to be invoiced')
 create or replace function event_store.discard_dead_letter(
   v_view text,
   v_decider text,
   v_decider_id text,
-  v_reason text
+  v_reason text,
+  v_offset bigint default null
 )
 returns setof event_store.recorded_events
 language plpgsql
@@ -37,9 +39,19 @@ begin
     and event_store.wants(_view.deciders, _view.events, e.decider, e.event)
   order by e."offset"
   limit 1;
+  if v_offset <> coalesce(_event."offset", -1) then
+    raise exception 'stream is not parked'
+      using
+        errcode = 'MR018',
+        detail = format(
+          'view %L, stream (%s, %s): it is parked at offset %s, not at %s', v_view, v_decider, v_decider_id,
+          coalesce(_event."offset"::text, 'none'), v_offset
+        ),
+        hint = 'dead_letters(view) lists what is.';
+  end if;
   update event_store.stream_locks
   set
-    last_offset = coalesce(_event."offset", last_offset), parked_at = null, taken_over = false, attempts = 0, last_error = null,
+    last_offset = coalesce(_event."offset", last_offset), parked_at = null, caught_up = true, taken_over = false, attempts = 0, last_error = null,
     locked_until = _now, updated_at = _now
   where view = v_view and decider_id = v_decider_id and decider = v_decider;
   perform event_store.audit(
@@ -55,4 +67,4 @@ begin
 end
 $$;
 
-comment on function event_store.discard_dead_letter(text, text, text, text) is 'Gives up the event that a parked stream failed at; audited. MR005, MR010, MR018 not parked.';
+comment on function event_store.discard_dead_letter(text, text, text, text, bigint) is 'Gives up the event that a parked stream failed at; audited. MR005, MR010, MR018 not parked.';

@@ -20,6 +20,8 @@ as $$
 declare
   _now constant timestamptz := event_store.clock();
   _view constant event_store.views := event_store.lock_view(v_view, 'rows');
+  _dispatch event_store.dispatches;
+  _sweeps_all boolean; -- once a minute
   _claimed int[];
   _passed bigint;
 begin
@@ -29,6 +31,8 @@ begin
   if _view.view is null then
     return 0;
   end if;
+  select * into _dispatch from event_store.dispatches where view = v_view;
+  _sweeps_all := _dispatch.swept_at <= _now - interval '1 minute';
   -- Partitions with new events, and those where a lock may have to go: a remover that another dispatcher overtakes would
   -- remove the lock that this one relies on.
   _claimed := array(
@@ -38,11 +42,8 @@ begin
     where c.view = v_view
       and (
         c.position < p.high_water_mark
-        or c.partition in (
-          select k.partition
-          from event_store.stream_locks k
-          where k.view = v_view and k.parked_at is null and k.locked_until <= _now
-        )
+        or _sweeps_all
+        or c.partition in (select k.partition from event_store.stream_locks k where k.view = v_view and k.caught_up)
       )
     for update of c skip locked
   );
@@ -77,10 +78,11 @@ begin
   )
   select count(*) into _passed from passed;
 
-  perform event_store.sweep_locks(_view, _claimed);
+  perform event_store.sweep_locks(_view, _claimed, _sweeps_all);
 
-  if _passed > 0 or (select dispatched_at from event_store.dispatches where view = v_view) < _now - interval '500 milliseconds' then
-    update event_store.dispatches set dispatched_at = _now
+  if _passed > 0 or _sweeps_all or _dispatch.dispatched_at < _now - interval '500 milliseconds' then
+    update event_store.dispatches
+    set dispatched_at = _now, swept_at = case when _sweeps_all then _now else swept_at end
     where view = (select view from event_store.dispatches where view = v_view for update skip locked);
   end if;
   return _passed;

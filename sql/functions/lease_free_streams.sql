@@ -50,6 +50,7 @@ begin
       set
         in_flight = case when exhausted.yes then null else next_event."offset" end,
         taken_over = k.taken_over or k.in_flight is not null,
+        caught_up = false,
         lease_token = nextval('event_store.lease_token_seq'),
         lease_pid = pg_backend_pid(),
         attempts = case when exhausted.yes then k.attempts else k.attempts + 1 end,

@@ -1,5 +1,5 @@
 -- Says that every event of a log partition below an offset is kept outside of this database, too, and checked: only these may
--- be deleted. Never moves back. Call it last in a transaction: until that ends, the log partition gets no new events.
+-- be deleted. Never moves back. Call it in a short transaction: until that ends, no event is sequenced.
 -- Example: select mark_archived(3, 100000)
 create or replace function event_store.mark_archived(
   v_partition int,
@@ -17,6 +17,8 @@ begin
   if v_to_offset is null then
     perform event_store.refuse_request('v_to_offset is null', 'State a partition offset.');
   end if;
+  -- in the sequencer's order: it moves the marks with its own row in hand, and would wait for us there
+  perform from event_store.sequencer for update;
   perform event_store.require_partition(v_partition);
   select * into _partition from event_store.partitions where partition = v_partition for update;
   if v_to_offset < 0 or v_to_offset > _partition.high_water_mark then

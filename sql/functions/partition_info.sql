@@ -35,11 +35,11 @@ as $$
       from event_store.views v
       where exists (
           select from event_store.checkpoints c
-          where c.view = v.view and c.partition = p.partition and c.leased_until > event_store.clock()
+          where c.view = v.view and c.partition = p.partition and c.leased_until > (select event_store.clock())
         )
         or exists (
           select from event_store.stream_locks k
-          where k.view = v.view and k.partition = p.partition and k.in_flight is not null and k.locked_until > event_store.clock()
+          where k.view = v.view and k.partition = p.partition and k.in_flight is not null and k.locked_until > (select event_store.clock())
         )
     )
   from event_store.partitions p

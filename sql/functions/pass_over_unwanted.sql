@@ -32,10 +32,10 @@ begin
       and (
         c.position < p.high_water_mark
         or c.partition in (
-          select k.partition from event_store.stream_locks k where k.view = v_view and k.locked_until <= event_store.clock()
+          select k.partition from event_store.stream_locks k where k.view = v_view and k.locked_until <= (select event_store.clock())
         )
       )
-      and (c.leased_until is null or c.leased_until <= event_store.clock())
+      and (c.leased_until is null or c.leased_until <= (select event_store.clock()))
     for update of c skip locked
   );
   if _view.deciders is null and _view.events is null then

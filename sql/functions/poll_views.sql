@@ -1,5 +1,5 @@
 -- One row per view with what a poller needs to decide whether to start a consumer, in one cheap call: `lag` is a
--- subtraction per log partition, no event is read. In rows mode a stream that holds a lock counts as one. `consumers` are
+-- subtraction per log partition, no event is read. In rows mode a stream that waits for its delivery counts as one. `consumers` are
 -- the sessions that attached themselves (attach_consumer) and live.
 create or replace function event_store.poll_views()
 returns table (
@@ -24,7 +24,7 @@ as $$
     v.edge_function_url,
     coalesce(c.lag, 0)::bigint + (
       select count(*) from event_store.stream_locks k
-      where k.view = v.view and k.parked_at is null and k.locked_until <= event_store.clock()
+      where k.view = v.view and k.parked_at is null and not k.caught_up and k.locked_until <= (select event_store.clock())
     ),
     coalesce(a.consumers, 0)
   from event_store.views v

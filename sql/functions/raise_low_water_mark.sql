@@ -1,6 +1,7 @@
 -- Lets the log of one partition begin at a later offset, and returns where it begins now: what lies below can be deleted by
 -- purge_events. Only what is archived (mark_archived) and what no view needs any more is given up (MR020). Offsets, the
 -- high-water mark and the heads of streams stay, so everything goes on as before.
+-- Call it in a short transaction: until that ends, no event is sequenced.
 -- Two things go with the events: get_events returns what is kept, and a retry of a deleted event_id is not recognized any more.
 -- Example: select raise_low_water_mark(3, 100000)
 create or replace function event_store.raise_low_water_mark(
@@ -67,6 +68,8 @@ begin
         hint = 'Archive it, let the views consume it, settle their dead letters, give back leases of dead owners (release_owner), or remove views that are not used (unregister_view). What an open transaction does ends with it.';
   end if;
 
+  -- in the sequencer's order: it moves the marks with its own row in hand, and would wait for us there
+  perform from event_store.sequencer for update;
   update event_store.partitions set earliest_offset = v_offset where partition = v_partition and earliest_offset < v_offset;
   if found then
     perform event_store.audit(

@@ -1,6 +1,7 @@
 -- Registers a view, or changes its settings: all of them are what this call says. Its progress is set once, at the first
 -- registration, from v_start_at. Events whose transaction is still open then have no partition offset yet, so they lie ahead
 -- of the view: it gets them.
+-- Register a view in a short transaction: until that ends, events may get no offset.
 -- v_mode: rows (stream_events) or bulk (claim_batch); null for rows, or what it is. Another mode is taken up where the view
 -- stands, streams that wait or are parked included, but not while something is in flight (MR017).
 -- v_deciders and v_events: what the view wants; null for all. v_max_attempts: after how many a failing stream is parked.
@@ -57,16 +58,25 @@ begin
   if found then
     if _view.mode = 'bulk' and v_edge_function_url is not null then
       perform event_store.refuse_request(
-      format('view %L: only a rows view is pushed to an edge_function_url', v_view), 'Correct it; nothing was registered or changed.'
-    );
+        format('view %L: only a rows view is pushed to an edge_function_url', v_view), 'Correct it; nothing was registered or changed.'
+      );
     end if;
     insert into event_store.dispatches (view) values (v_view);
     -- the log keeps what we are placed before; shared, so that it waits for nobody but a call that is as short
     perform pg_advisory_xact_lock_shared(event_store.history_key());
-    perform event_store.sequence_events();
+    -- History is searched before the sequencer's row is ours, which nobody else can have then; what gets its offset now is looked
+    -- at after that.
     insert into event_store.checkpoints (view, partition, position)
     select v_view, p.partition, event_store.offset_for_timestamp(p.partition, _view.start_at)
     from event_store.partitions p;
+    perform event_store.sequence_events();
+    update event_store.checkpoints c
+    set position = event_store.offset_for_timestamp(c.partition, _view.start_at)
+    from event_store.event_log l
+    join event_store.events e using ("offset")
+    where c.view = v_view
+      and l.partition = c.partition and l.partition_offset = c.position
+      and e.created_at < _view.start_at;
     return next _view;
     return;
   end if;
@@ -81,6 +91,11 @@ begin
     perform event_store.refuse_request(
       format('view %L: only a rows view is pushed to an edge_function_url', v_view), 'Correct it; nothing was registered or changed.'
     );
+  end if;
+  if (_view.deciders, _view.events) is distinct from (v_deciders, v_events) then
+    -- the next dispatch looks for locks that hold nothing any more which the view wants; if one is under way, that in a minute
+    update event_store.dispatches set swept_at = '-infinity'
+    where view = (select view from event_store.dispatches where view = v_view for update skip locked);
   end if;
   update event_store.views
   set

@@ -1,6 +1,7 @@
 -- Moves a view to another position, in one log partition or (v_partition null) in all, and returns for each where it stood and
 -- where it stands now. Audited. With v_dry_run nothing of the view is changed. Refused while something of the view is leased or in flight.
--- All of it or, if one log partition refuses, nothing.
+-- All of it or, if one log partition refuses, nothing. Call it in a short transaction: until that ends, events may get no offset
+-- and the view's consumers get nothing.
 --
 -- v_kind: EXACT_OFFSET     to v_offset, which the log holds
 --         RESET_TO_OFFSET  to v_offset; beyond the high-water mark the view waits there

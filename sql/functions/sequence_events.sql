@@ -4,7 +4,7 @@
 -- What is new since the stored snapshot is what became visible since: transactions that began after it (at or above its
 -- xmax), and those that were in progress in it. So an open transaction, here or in another database, delays only its own
 -- events, and nothing is read twice. Within one call events are ordered by "offset", which follows each stream.
--- A call with nothing new writes nothing, except, twice a second at most, when it looked.
+-- A call with nothing new changes no row, except, twice a second at most, when it looked.
 create or replace function event_store.sequence_events()
 returns bigint
 language plpgsql

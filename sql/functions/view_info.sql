@@ -45,7 +45,7 @@ begin
     select
       k.view,
       count(*) filter (where k.in_flight is not null and k.locked_until > _now) as in_flight,
-      count(*) filter (where k.parked_at is null and (k.in_flight is null or k.locked_until <= _now)) as waiting,
+      count(*) filter (where k.parked_at is null and not k.caught_up and (k.in_flight is null or k.locked_until <= _now)) as waiting,
       count(k.parked_at) as dead_letters
     from event_store.stream_locks k
     where v_view is null or k.view = v_view

@@ -30,23 +30,30 @@ alter table event_store.stream_locks
   add column lease_token bigint not null default 0,
   add column lease_pid int,
   add column taken_over boolean not null default false,
+  -- what is there already is looked at
+  add column caught_up boolean not null default true,
   add constraint stream_locks_parked_is_not_in_flight check (parked_at is null or in_flight is null);
+alter table event_store.stream_locks alter column caught_up set default false;
+create index stream_locks_caught_up_idx on event_store.stream_locks (view, partition) where caught_up;
 create index stream_locks_parked_idx on event_store.stream_locks (view, parked_at) where parked_at is not null;
 comment on column event_store.stream_locks.lease_token is 'The token of the last delivery (rows), or of the lease that retries the stream (bulk).';
 comment on column event_store.stream_locks.lease_pid is 'The session of the last delivery (rows): it may answer without a token after it took the stream over.';
 comment on column event_store.stream_locks.taken_over is 'Whether the event in flight was delivered before to somebody who let the lock end: that one may still answer.';
+comment on column event_store.stream_locks.caught_up is 'Whether the stream had nothing left when its event was acknowledged: the dispatcher looks at these and removes the lock.';
 comment on column event_store.stream_locks.attempts is 'How often the event after last_offset was delivered and not given back (rows), or failed (bulk).';
 
 -- A setting and what happens are two things: each dispatch would make a new version of the view's row.
 create table event_store.dispatches (
   view text not null,
   dispatched_at timestamptz not null default '-infinity',
+  swept_at timestamptz not null default '-infinity',
   constraint dispatches_pkey primary key (view),
   constraint dispatches_view_fkey foreign key (view) references event_store.views (view) on delete cascade
 ) with (fillfactor = 50);
 comment on table event_store.dispatches is 'When the new events of each view were last dispatched (rows mode).';
 comment on column event_store.dispatches.view is 'The view.';
 comment on column event_store.dispatches.dispatched_at is 'When somebody last dispatched its new events, to half a second.';
+comment on column event_store.dispatches.swept_at is 'When somebody last looked at all of its locks for those with nothing left.';
 insert into event_store.dispatches (view, dispatched_at) select view, dispatched_at from event_store.views;
 alter table event_store.views drop column dispatched_at;
 

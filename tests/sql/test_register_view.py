@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from resources.errors import BelongsToReadModel, Malformed, MillraceError, NotInFlight, ViewInUse, WrongMode, refusals
+from resources.errors import BelongsToReadModel, Malformed, MillraceError, ViewInUse, WrongMode, refusals
 from resources.event_store import EventStore, Lease, StreamFailure
 from tests.factories import (
     Connect,
@@ -399,7 +399,7 @@ def test_an_answer_that_waits_while_the_mode_changes_is_refused(orders: EventSto
     answered = start(lambda: late.ack_event("v", "a", event.offset))
     wait_blocked(orders.connection, late.connection.info.backend_pid)
     operator.connection.commit()
-    refusal(NotInFlight, lambda: answered.result(20))
+    refusal(WrongMode, lambda: answered.result(20))
     set_clock(orders.connection, "2030-01-01 00:01:00+00")
     assert delivered_by_bulk(orders) == [str(event.event_id)]
 

@@ -186,7 +186,7 @@ def test_an_answer_that_waits_while_its_view_is_removed_is_refused(view: EventSt
     answered = start(lambda: late.ack_event("v", "a", event.offset))
     wait_blocked(view.connection, late.connection.info.backend_pid)
     remover.connection.commit()
-    refusal(NotInFlight, lambda: answered.result(20))
+    refusal(UnknownView, lambda: answered.result(20))
 
 
 @pytest.mark.parametrize("name", ["unknown", "", None])
