@@ -19,6 +19,7 @@ from resources.event_store import EventStore, NewEvent
 from resources.postgres import PostgresResource
 from resources.read_model_tables import ensure_tables
 from resources.shop import register_shop
+from tests.factories import pump
 
 AT_ONCE = {"ops": {"read_models__orders": {"config": {"wait_s": 0}}}}
 ORDERS = declared()["orders"]
@@ -177,11 +178,15 @@ def test_checks_pass_on_a_sound_store_and_name_what_is_wrong(
         defs = build_defs(models={"orders": ORDERS}, resources={"postgres": PostgresResource(dsn=dsn)})
         result = defs.resolve_job_def("apply_schema").execute_in_process(instance=instance)
         checks = result.get_asset_check_evaluations()
-        assert len(checks) == 3
+        assert len(checks) == 4
         return {check.check_name for check in checks if not check.passed}
 
     assert failing() == set()
     shop.connection.execute("set event_store.clock = '2000-01-01'")
     shop.claim_batch("orders", "dead")
     shop.connection.execute("delete from event_store.event_log where partition_offset = 0")
-    assert failing() == {"offsets_are_dense", "leases_are_in_time"}
+    shop.register_view("mails", "-infinity", max_attempts=1)
+    pump(shop, "mails")
+    (event, *_) = shop.stream_events("mails")
+    shop.fail_event("mails", event.decider_id, event.offset, "no such address")
+    assert failing() == {"offsets_are_dense", "leases_are_in_time", "no_dead_letters"}

@@ -36,7 +36,8 @@ def test_a_refusal_becomes_its_exception(connect: Connect, sqlstate: str, error:
 
 def test_every_sqlstate_of_the_functions_is_known_and_none_else() -> None:
     used = {code for path in FUNCTIONS.glob("*.sql") for code in re.findall(r"errcode = '(\w+)'", path.read_text())}
-    assert used == set(BY_SQLSTATE)
+    # Postgres' own, which its clients repeat the transaction for
+    assert used - {"serialization_failure"} == set(BY_SQLSTATE)
 
 
 def test_the_tree_in_the_module_docstring_is_complete() -> None:

@@ -205,7 +205,8 @@ def test_what_the_log_does_not_hold_is_refused_and_never_read_as_fewer_rows(
 def test_history_that_is_removed_is_refused_where_it_is_asked_for_and_earliest_begins_after_it(
     log: EventStore, dsn: str
 ) -> None:
-    log.connection.execute("update event_store.partitions set earliest_offset = 2 where partition = 0")
+    log.mark_archived(0, 2)
+    log.raise_low_water_mark(0, 2)
     assert positions(read(dsn, partitions=[0])) == [(0, 2), (0, 3), (0, 4)]
     for options in ({"startingOffsets": {"0": 1}}, {"startingOffsets": {"0": 0}, "endingOffsets": {"0": 5}}):
         with pytest.raises(
