@@ -2,7 +2,8 @@
 -- purge_events. Only what is archived (mark_archived) and what no view needs any more is given up (MR020). Offsets, the
 -- high-water mark and the heads of streams stay, so everything goes on as before.
 -- Call it in a short transaction: until that ends, no event is sequenced.
--- Two things go with the events: get_events returns what is kept, and a retry of a deleted event_id is not recognized any more.
+-- Three things go with the events: get_events returns what is kept; get_last_event returns nothing where the last event of a
+-- stream is gone (its head is in streams); and a retry of a deleted event_id is not recognized any more.
 -- Example: select raise_low_water_mark(3, 100000)
 create or replace function event_store.raise_low_water_mark(
   v_partition int,
