@@ -4,7 +4,6 @@ Belongs here: commands, their options, how results and errors look. Not here: wh
 """
 
 import logging
-from typing import TYPE_CHECKING
 
 import psycopg
 import typer
@@ -12,15 +11,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from platform_defs.dsn_option import DsnOption, chosen_dsn, chosen_store
 from platform_defs.import_command import import_command
 from platform_defs.signals import stop_on_signals
 from platform_defs.simulate_command import simulate_command
-from platform_defs.view_commands import DsnOption, dead_letters_command, discard_command, retry_command, seek_command
+from platform_defs.view_commands import dead_letters_command, discard_command, retry_command, seek_command
 from resources.errors import MillraceError
+from resources.event_store import ViewInfo
 from resources.settings import Settings
-
-if TYPE_CHECKING:
-    from resources.event_store import ViewInfo
 
 app = typer.Typer(
     help="Millrace: a Postgres event store, exactly-once views, read models on Spark, run by Dagster.",
@@ -68,7 +66,7 @@ def up_command() -> None:
     settings = Settings()
     up(
         settings,
-        status=lambda: [f"{row.view}: {_behind(row)}" for row in _views(_dsn(None))],
+        status=lambda: [f"{row.view}: {_behind(row)}" for row in _views(None)],
         started=lambda: _submit("apply_schema", settings.port),
     )
 
@@ -78,7 +76,7 @@ def migrate_command(dsn: DsnOption = None) -> None:
     """Bring the event store's schema to this version of the code."""
     from resources.migrations import migrate
 
-    report = migrate(_dsn(dsn), log_partitions=Settings().log_partitions)
+    report = migrate(chosen_dsn(dsn), log_partitions=Settings().log_partitions)
     done = [*report.applied, *(["functions"] if report.functions_replaced else [])]
     Console().print(f"Schema version {report.version}; applied: {', '.join(done) or 'nothing, it was up to date'}.")
 
@@ -87,7 +85,7 @@ def migrate_command(dsn: DsnOption = None) -> None:
 def status_command(dsn: DsnOption = None) -> None:
     """Show how far each view is behind, and what its streams do."""
     table = Table("view", "mode", "behind", "in flight", "waiting", "dead letters")
-    for row in _views(_dsn(dsn)):
+    for row in _views(dsn):
         counts = (row.in_flight, row.waiting, row.dead_letters)
         table.add_row(
             Text(row.view), row.mode if row.enabled else "disabled", _behind(row), *(f"{count:,}" for count in counts)
@@ -102,7 +100,7 @@ def sequence_command(dsn: DsnOption = None) -> None:
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     with stop_on_signals() as stop:
-        run_sequencer(_dsn(dsn), stop)
+        run_sequencer(chosen_dsn(dsn), stop)
 
 
 @app.command("reset")
@@ -114,25 +112,17 @@ def reset_command(model: str, dsn: DsnOption = None) -> None:
     models = declared()
     if model not in models:
         raise MillraceError(f"There is no read model {model!r}.", hint=f"Declared are: {', '.join(models)}.")
-    with psycopg.connect(_dsn(dsn), autocommit=True) as connection:
-        drop_tables(connection, models[model])
+    with chosen_store(dsn) as store:
+        drop_tables(store.connection, models[model])
     Console().print(f"Read model {model} is removed; its next drain builds it from the first event.")
 
 
-def _dsn(dsn: str | None) -> str:
-    from resources.deployment import current_dsn
-
-    return dsn or current_dsn(Settings())
-
-
-def _views(dsn: str) -> "list[ViewInfo]":
-    from resources.event_store import EventStore
-
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        return EventStore(connection).view_info()
+def _views(dsn: str | None) -> list[ViewInfo]:
+    with chosen_store(dsn) as store:
+        return store.view_info()
 
 
-def _behind(row: "ViewInfo") -> str:
+def _behind(row: ViewInfo) -> str:
     return f"{row.lag:,} events"
 
 

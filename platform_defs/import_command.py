@@ -13,11 +13,10 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from resources.deployment import current_dsn
+from platform_defs.dsn_option import DsnOption, chosen_dsn
 from resources.errors import MillraceError
 from resources.event_files import Format
 from resources.importer import Columns, ImportProgress, ImportReport, import_events
-from resources.settings import Settings
 
 
 def import_command(
@@ -36,9 +35,7 @@ def import_command(
     format_name: Annotated[Format | None, typer.Option("--format", help="By default what the suffix says.")] = None,
     rejects: Annotated[Path | None, typer.Option(help="Where rejected rows go. By default FILE.rejects.jsonl.")] = None,
     batch_size: Annotated[int, typer.Option(min=1, max=10_000, help="Rows per transaction.")] = 1000,
-    dsn: Annotated[
-        str | None, typer.Option(help="The event store; by default MILLRACE_DSN, or the running `millrace up`.")
-    ] = None,
+    dsn: DsnOption = None,
 ) -> None:
     """Import an event log. Run again, it goes on where it was; no row is stored twice."""
     console, errors = Console(), Console(stderr=True)
@@ -61,7 +58,7 @@ def import_command(
                 bar.update(task, completed=progress.done, total=progress.total, rows=progress.rows, speed=speed)
 
             report = import_events(
-                dsn or current_dsn(Settings()),
+                chosen_dsn(dsn),
                 file,
                 decider=decider,
                 columns=Columns(stream, event, time),

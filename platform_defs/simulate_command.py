@@ -11,10 +11,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from platform_defs.dsn_option import DsnOption, chosen_dsn
 from platform_defs.signals import stop_on_signals
-from resources.deployment import current_dsn
 from resources.errors import MillraceError
-from resources.settings import Settings
 from resources.simulator import simulate
 
 
@@ -22,16 +21,14 @@ def simulate_command(
     rate: Annotated[float, typer.Option(min=0, help="Events per second on average; 0 for as fast as it goes.")] = 20.0,
     events: Annotated[int | None, typer.Option(min=1, help="Stop after so many events; by default never.")] = None,
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same orders, under new ids.")] = None,
-    dsn: Annotated[
-        str | None, typer.Option(help="The event store; by default MILLRACE_DSN, or the running `millrace up`.")
-    ] = None,
+    dsn: DsnOption = None,
 ) -> None:
     """Append events of the example shop until stopped with Ctrl-C or SIGTERM."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     console, errors = Console(), Console(stderr=True)
     try:
         with stop_on_signals() as stop:
-            report = simulate(dsn or current_dsn(Settings()), rate=rate or None, events=events, seed=seed, stop=stop)
+            report = simulate(chosen_dsn(dsn), rate=rate or None, events=events, seed=seed, stop=stop)
     except MillraceError as error:
         errors.print(Text(str(error), style="red"))
         raise typer.Exit(1) from error

@@ -4,24 +4,18 @@ Belongs here: their options and how results look. Not here: what they do; that i
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated
 
-import psycopg
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from resources.deployment import current_dsn
-from resources.event_store import DeadLetter, EventStore, Seek
-from resources.settings import Settings
+from platform_defs.dsn_option import DsnOption, chosen_store
+from resources.event_store import DeadLetter, Seek
 
-DsnOption = Annotated[
-    str | None, typer.Option(help="The event store; by default MILLRACE_DSN, or the running `millrace up`.")
-]
 View = Annotated[str, typer.Argument(help="The view.", metavar="VIEW")]
 
 
@@ -48,7 +42,7 @@ def seek_command(
     dsn: DsnOption = None,
 ) -> None:
     """Move a view to another position. Refused while something of it is leased or in flight."""
-    with _store(dsn) as store:
+    with chosen_store(dsn) as store:
         utc = f"{timestamp.isoformat()}+00" if timestamp and timestamp.tzinfo is None else timestamp
         seeks = store.seek_view(view, kind.value, offset, utc, partition, dry_run=dry_run, reason=reason)
     title = f"{view}: {kind.value}" + (" (dry run, nothing was changed)" if dry_run else "")
@@ -62,7 +56,7 @@ def dead_letters_command(
     dsn: DsnOption = None,
 ) -> None:
     """List the streams that were given up, and why."""
-    with _store(dsn) as store:
+    with chosen_store(dsn) as store:
         letters = store.dead_letters(view)
     if not letters:
         Console().print("There are no dead letters.")
@@ -78,7 +72,7 @@ def retry_command(
     dsn: DsnOption = None,
 ) -> None:
     """Let dead letters of a view be tried again: all, those of a decider, or one stream."""
-    with _store(dsn) as store:
+    with chosen_store(dsn) as store:
         retried = store.retry_dead_letters(view, decider, decider_id)
     Console().print(Text(f"{retried} streams of {view} are tried again."))
 
@@ -94,16 +88,10 @@ def discard_command(
     dsn: DsnOption = None,
 ) -> None:
     """Give up the event that a parked stream failed at; the stream goes on with its next event."""
-    with _store(dsn) as store:
+    with chosen_store(dsn) as store:
         event = store.discard_dead_letter(view, decider, decider_id, reason, offset)
     given_up = f"{event.event} at offset {event.offset}" if event else "nothing, the view wants no event of it any more"
     Console().print(Text(f"Given up: {given_up}. Stream ({decider}, {decider_id}) goes on in {view}."))
-
-
-@contextmanager
-def _store(dsn: str | None) -> Iterator[EventStore]:
-    with psycopg.connect(dsn or current_dsn(Settings()), autocommit=True) as connection:
-        yield EventStore(connection)
 
 
 def _table(title: str, columns: Sequence[str], rows: Iterator[Sequence[object]]) -> Table:

@@ -187,6 +187,23 @@ def test_an_event_that_the_receiver_refuses_waits_and_ends_as_a_dead_letter(
     assert received(receiver, "a") == ["placed"] * 3 + ["paid", "shipped"]
 
 
+def test_an_event_that_only_postgres_holds_as_a_number_fails_and_is_not_sent_for_ever(
+    pushed: EventStore, dsn: str, receiver: Receiver
+) -> None:
+    pushed.connection.execute(
+        "select from event_store.append_event('placed', %s, 'order', 'huge'::text, %s, %s, null)",
+        (uuid4(), f'{{"n": 1{"0" * 400}.5}}', uuid4()),
+    )
+    place(pushed, "a", events=("placed",))
+    assert push(dsn) == 1
+    assert {body["decider_id"] for body in receiver.bodies} == {"a"}
+    ((error, attempts),) = rows(
+        pushed.connection, "select last_error, attempts from event_store.stream_locks where decider_id = 'huge'"
+    )
+    assert "cannot be sent as JSON" in error
+    assert attempts == 1
+
+
 def wake(store: EventStore) -> None:
     """Let every stream's wait be over."""
     store.connection.execute("update event_store.stream_locks set locked_until = '-infinity' where parked_at is null")

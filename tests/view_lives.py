@@ -213,6 +213,7 @@ class Life(Model, RuleBasedStateMachine):
             assert self.operator.raise_low_water_mark(partition, to) == max(to, self.earliest[partition])
 
     def drain(self) -> None:
+        """Consume everything with a healthy consumer, in the way of the mode."""
         raise NotImplementedError
 
     # Appending and sequencing ------------------------------------------------------------------------------
@@ -378,6 +379,7 @@ class Life(Model, RuleBasedStateMachine):
         self.discard(pick)
 
     def fail_with_everything(self, number: int) -> None:
+        """Take what there is and fail with it, in the way of the mode."""
         raise NotImplementedError
 
     def seek(self, how: Seek, dry_run: bool) -> None:

@@ -201,3 +201,15 @@ def test_it_is_called_with_named_arguments(view: EventStore) -> None:
     (event,) = view.lease_events("v")
     query = "select * from event_store.ack_events(v_view => 'v', v_offsets => %s, v_lease_tokens => %s)"
     assert rows(view.connection, query, [event.offset], [event.lease_token]) == [(event.offset,)]
+
+
+def test_an_acknowledgement_that_waits_for_an_extension_is_not_lost(view: EventStore, connect: Connect) -> None:
+    (event,) = append_to(view, "a")
+    pump(view, "v")
+    (leased,) = view.lease_events("v")
+    keeper, consumer = EventStore(connect(autocommit=False)), EventStore(connect())
+    keeper.extend_lock("v", "a", event.offset, 600, leased.lease_token)
+    answered = start(lambda: consumer.ack_events("v", [event.offset], [leased.lease_token]))
+    wait_blocked(view.connection, consumer.connection.info.backend_pid)
+    keeper.connection.commit()
+    assert answered.result(20) == {event.offset}

@@ -2,6 +2,8 @@
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime
+from decimal import Decimal
 from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
@@ -361,3 +363,10 @@ def test_after_a_batch_single_appends_are_guarded_again(orders: EventStore, conn
     append(writer, "o-1", batched.event_id)
     connection.commit()
     assert len(orders.get_events("o-1", "order")) == 2
+
+
+def test_data_that_is_no_json_is_refused_as_append_event_does_and_not_turned_into_text(orders: EventStore) -> None:
+    for data in ({"amount": Decimal("1.5")}, {"at": datetime.now(UTC)}, {"tags": {"a"}}):
+        with pytest.raises(TypeError, match="not JSON serializable"):
+            orders.append_events([replace(new_event("o-1"), data=data)])
+    assert orders.get_events("o-1", "order") == []

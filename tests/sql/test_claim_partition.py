@@ -94,3 +94,20 @@ def test_a_wrong_claim_is_refused(
     bulk.register_view("rows")
     with pytest.raises(error):
         bulk.claim_partition(view, partition, owner)
+
+
+def test_while_somebody_commits_it_is_refused_and_new_events_still_get_their_offsets(
+    bulk: EventStore, connect: Connect
+) -> None:
+    append_to(bulk, *ids_of_one_partition(bulk.connection, 1, partition=4))
+    (lease,) = bulk.claim_batch("v", "me")
+    committing, rebuilding = EventStore(connect(autocommit=False)), EventStore(connect(autocommit=False))
+    committing.commit_batch("v", [lease])
+    rebuilding.connection.execute("set lock_timeout = '5s'")
+    with pytest.raises(PartitionLeased, match="being claimed or committed"):
+        rebuilding.claim_partition("v", 4, "rebuilder")
+    append_to(bulk, "o-new")
+    assert bulk.sequence_events() == 1
+    rebuilding.connection.rollback()
+    committing.connection.commit()
+    assert bulk.claim_partition("v", 4, "rebuilder").to_offset == 1

@@ -47,6 +47,18 @@ def test_who_did_it_and_why_is_written_down(view: EventStore) -> None:
     assert (detail["attempts"], detail["last_error"]) == (1, "no such customer")
 
 
+def test_an_event_that_the_stream_does_not_stand_at_any_more_is_not_given_up(view: EventStore) -> None:
+    first, second = append_to(view, "a", "a")
+    park(view, "a")
+    before = locks(view)
+    refused = refusal(NotParked, partial(view.discard_dead_letter, "v", "order", "a", "no", second.offset))
+    assert f"parked at offset {first.offset}, not at {second.offset}" in str(refused.detail)
+    assert locks(view) == before
+    discarded = view.discard_dead_letter("v", "order", "a", "yes", first.offset)
+    assert discarded is not None
+    assert discarded.offset == first.offset
+
+
 def test_a_late_answer_for_a_discarded_event_is_refused(view: EventStore) -> None:
     append_to(view, "a", "a")
     view.register_view("v", max_attempts=1)
