@@ -4,18 +4,29 @@ Belongs here: commands, their options, how results and errors look. Not here: wh
 """
 
 import logging
+from collections.abc import Sequence
 
 import psycopg
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from platform_defs.dsn_option import DsnOption, chosen_dsn, chosen_store
 from platform_defs.import_command import import_command
+from platform_defs.partitions_command import partitions_command
 from platform_defs.signals import stop_on_signals
 from platform_defs.simulate_command import simulate_command
-from platform_defs.view_commands import dead_letters_command, discard_command, retry_command, seek_command
+from platform_defs.tables import table
+from platform_defs.view_commands import (
+    audit_command,
+    dead_letters_command,
+    disable_command,
+    discard_command,
+    enable_command,
+    retry_command,
+    seek_command,
+    unregister_command,
+)
 from resources.errors import MillraceError
 from resources.event_store import ViewInfo
 from resources.settings import Settings
@@ -27,10 +38,15 @@ app = typer.Typer(
 )
 app.command("import")(import_command)
 app.command("simulate")(simulate_command)
+app.command("partitions")(partitions_command)
+app.command("enable")(enable_command)
+app.command("disable")(disable_command)
+app.command("unregister")(unregister_command)
 app.command("seek")(seek_command)
 app.command("dead-letters")(dead_letters_command)
 app.command("retry")(retry_command)
 app.command("discard")(discard_command)
+app.command("audit")(audit_command)
 
 
 def main() -> None:
@@ -66,7 +82,7 @@ def up_command() -> None:
     settings = Settings()
     up(
         settings,
-        status=lambda: [f"{row.view}: {_behind(row)}" for row in _views(None)],
+        status=lambda: [f"{row.view}: lag {row.lag:,}" for row in _views(None)],
         started=lambda: _submit("apply_schema", settings.port),
     )
 
@@ -83,14 +99,10 @@ def migrate_command(dsn: DsnOption = None) -> None:
 
 @app.command("status")
 def status_command(dsn: DsnOption = None) -> None:
-    """Show how far each view is behind, and what its streams do."""
-    table = Table("view", "mode", "behind", "in flight", "waiting", "dead letters")
-    for row in _views(dsn):
-        counts = (row.in_flight, row.waiting, row.dead_letters)
-        table.add_row(
-            Text(row.view), row.mode if row.enabled else "disabled", _behind(row), *(f"{count:,}" for count in counts)
-        )
-    Console().print(table)
+    """Show the lag of each view, in positions of the log, and what its streams do."""
+    Console().print(
+        table("Views", ("view", "mode", "lag", "in flight", "waiting", "dead letters"), map(_cells, _views(dsn)))
+    )
 
 
 @app.command("sequence")
@@ -122,8 +134,9 @@ def _views(dsn: str | None) -> list[ViewInfo]:
         return store.view_info()
 
 
-def _behind(row: ViewInfo) -> str:
-    return f"{row.lag:,} events"
+def _cells(row: ViewInfo) -> Sequence[object]:
+    counts = (row.lag, row.in_flight, row.waiting, row.dead_letters)
+    return (row.view, row.mode if row.enabled else "disabled", *(f"{count:,}" for count in counts))
 
 
 def _submit(job: str, port: int) -> None:

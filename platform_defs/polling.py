@@ -52,7 +52,7 @@ def backoff_s(failures: int) -> float:
 
 def _plan(row: ViewPoll, runs: ViewRuns, now: float) -> Poll:
     obstacle = _obstacle(row, runs, now)
-    return Poll(row.view, start=obstacle is None, reason=f"{row.view}: {obstacle or f'{row.lag} events behind'}")
+    return Poll(row.view, start=obstacle is None, reason=f"{row.view}: {obstacle or f'{row.due} due'}")
 
 
 def _obstacle(row: ViewPoll, runs: ViewRuns, now: float) -> str | None:
@@ -64,8 +64,8 @@ def _obstacle(row: ViewPoll, runs: ViewRuns, now: float) -> str | None:
         "the view is disabled": not row.enabled,
         "the view has no pooling_delay_s: its client polls by itself": row.pooling_delay_s is None
         and not row.edge_function_url,
-        "no new events": row.lag == 0,
-        f"a drain is in flight, {row.lag} events behind": runs.in_flight and not dead,
+        "nothing is due": row.due == 0,
+        f"a drain is in flight, {row.due} due": runs.in_flight and not dead,
         f"{runs.failures} drains failed in a row; the next one starts in {wait - since_end:.0f} s": since_end < wait,
         f"its pooling_delay_s of {row.pooling_delay_s} is not over": since_end < (row.pooling_delay_s or 0),
     }

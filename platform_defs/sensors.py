@@ -72,7 +72,7 @@ def poll_rows(postgres: PostgresResource, wanted: Callable[[ViewPoll], bool]) ->
     with postgres.store() as store:
         store.sequence_events()
         rows = [row for row in store.poll_views() if wanted(row)]
-        unattended = [row for row in rows if row.mode == "bulk" and row.lag and not row.consumers]
+        unattended = [row for row in rows if row.mode == "bulk" and row.due and not row.consumers]
         for row in unattended:
             store.pass_over_unwanted(row.view)
         return [row for row in store.poll_views() if wanted(row)] if unattended else rows
@@ -121,6 +121,6 @@ def _unregistered(model: ReadModel) -> ViewPoll:
         enabled=True,
         pooling_delay_s=model.pooling_delay_s,
         edge_function_url=None,
-        lag=1,
+        due=1,
         consumers=0,
     )

@@ -1,22 +1,26 @@
-"""The commands for operators of views: `millrace seek`, `dead-letters`, `retry`, `discard`.
+"""The commands for operators of views: `millrace enable`, `disable`, `unregister`, `seek`, `dead-letters`, `retry`, `discard`, `audit`.
 
 Belongs here: their options and how results look. Not here: what they do; that is in `sql/functions`.
 """
 
-from collections.abc import Iterator, Sequence
+import json
+import shlex
+from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from platform_defs.dsn_option import DsnOption, chosen_store
-from resources.event_store import DeadLetter, Seek
+from platform_defs.tables import table
+from resources.errors import MillraceError
+from resources.event_store import AuditEntry, DeadLetter, EventStore, Seek
 
 View = Annotated[str, typer.Argument(help="The view.", metavar="VIEW")]
+Reason = Annotated[str | None, typer.Option(help="Why, for the audit log.")]
 
 
 class SeekKind(StrEnum):
@@ -31,13 +35,45 @@ class SeekKind(StrEnum):
     EXACT_TIMESTAMP = "EXACT_TIMESTAMP"
 
 
+def enable_command(view: View, reason: Reason = None, dsn: DsnOption = None) -> None:
+    """Let a view be given events again."""
+    with chosen_store(dsn) as store:
+        changed = _enable(store, view, True, reason)
+    Console().print(Text(f"{view} is given events." if changed else f"{view} was enabled before; nothing was changed."))
+
+
+def disable_command(view: View, reason: Reason = None, dsn: DsnOption = None) -> None:
+    """Let a view be given no more events; what is in flight may still be acknowledged or committed."""
+    with chosen_store(dsn) as store:
+        changed = _enable(store, view, False, reason)
+    said = f"{view} is given no more events, and its lag grows, until: millrace enable {shlex.quote(view)}"
+    Console().print(Text(said if changed else f"{view} was disabled before; nothing was changed."), soft_wrap=True)
+
+
+def unregister_command(
+    view: View,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    reason: Reason = None,
+    dsn: DsnOption = None,
+) -> None:
+    """Remove a view; its progress, its locks and its dead letters are lost. Refused while something of it is leased or in flight."""
+    with chosen_store(dsn) as store:
+        if not yes:
+            # what is refused is refused before anybody is asked
+            with store.connection.transaction(force_rollback=True):
+                store.unregister_view(view)
+            _ask(store, view)
+        store.unregister_view(view, reason)
+    Console().print(Text(f"{view} is removed with its progress."))
+
+
 def seek_command(
     view: View,
     kind: Annotated[SeekKind, typer.Argument(case_sensitive=False, help="Where to.")],
     offset: Annotated[int | None, typer.Option(help="For EXACT_OFFSET and RESET_TO_OFFSET; with --partition.")] = None,
     timestamp: Annotated[datetime | None, typer.Option(help="For EXACT_TIMESTAMP, in UTC.")] = None,
     partition: Annotated[int | None, typer.Option(help="One log partition; by default all.")] = None,
-    reason: Annotated[str | None, typer.Option(help="Why, for the audit log.")] = None,
+    reason: Reason = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would happen.")] = False,
     dsn: DsnOption = None,
 ) -> None:
@@ -47,7 +83,7 @@ def seek_command(
         seeks = store.seek_view(view, kind.value, offset, utc, partition, dry_run=dry_run, reason=reason)
     title = f"{view}: {kind.value}" + (" (dry run, nothing was changed)" if dry_run else "")
     Console().print(
-        _table(title, ("partition", "from", "to", "locks removed", "of them dead letters", ""), map(_seek, seeks))
+        table(title, ("partition", "from", "to", "locks removed", "of them dead letters", ""), map(_seek, seeks))
     )
 
 
@@ -62,18 +98,19 @@ def dead_letters_command(
         Console().print("There are no dead letters.")
         return
     columns = ("view", "decider", "decider_id", "event", "offset", "attempts", "waiting", "parked at", "error")
-    Console().print(_table("Dead letters", columns, map(_letter, letters)))
+    Console().print(table("Dead letters", columns, map(_letter, letters)))
 
 
 def retry_command(
     view: View,
     decider: Annotated[str | None, typer.Option(help="Only streams of this decider.")] = None,
     decider_id: Annotated[str | None, typer.Option("--id", help="Only this stream; with --decider.")] = None,
+    reason: Reason = None,
     dsn: DsnOption = None,
 ) -> None:
     """Let dead letters of a view be tried again: all, those of a decider, or one stream."""
     with chosen_store(dsn) as store:
-        retried = store.retry_dead_letters(view, decider, decider_id)
+        retried = store.retry_dead_letters(view, decider, decider_id, reason=reason)
     Console().print(Text(f"{retried} streams of {view} are tried again."))
 
 
@@ -94,11 +131,45 @@ def discard_command(
     Console().print(Text(f"Given up: {given_up}. Stream ({decider}, {decider_id}) goes on in {view}."))
 
 
-def _table(title: str, columns: Sequence[str], rows: Iterator[Sequence[object]]) -> Table:
-    table = Table(*columns, title=Text(title))
-    for row in rows:
-        table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
-    return table
+def audit_command(
+    view: Annotated[str | None, typer.Option(help="Only what was done to this view; by default all.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many entries, the newest first.")] = 20,
+    dsn: DsnOption = None,
+) -> None:
+    """List what operators did to views and to history, who and why."""
+    with chosen_store(dsn) as store:
+        entries = store.audit_log(view, limit)
+        if view is not None and not entries:
+            store.view_info(view)  # refuses an unknown one; one that was removed has entries
+    if not entries:
+        Console().print("Nothing was done that is written down.")
+        return
+    columns = ("done at", "by", "operation", "view", "reason", "detail")
+    Console().print(table("Audit log", columns, map(_entry, entries)))
+
+
+def _enable(store: EventStore, view: str, enabled: bool, reason: str | None) -> bool:
+    """Enable or disable a view; return whether that changed anything."""
+    (before,) = store.view_info(view)
+    store.enable_view(view, enabled, reason=reason)
+    return before.enabled != enabled
+
+
+def _ask(store: EventStore, view: str) -> None:
+    """Say what is lost with a view, and ask."""
+    (info,) = store.view_info(view)
+    Console().print(
+        Text(
+            f"{view} is removed with its progress (lag {info.lag:,}), {info.waiting:,} streams that wait and "
+            f"{info.dead_letters:,} dead letters. Nothing brings them back: registered again it is a new view."
+        )
+    )
+    try:
+        agreed = typer.confirm("Remove it?")
+    except typer.Abort:  # nobody is there to answer
+        agreed = False
+    if not agreed:
+        raise MillraceError(f"{view} was not removed: nobody said yes.", hint="Answer y, or give --yes.")
 
 
 def _seek(seek: Seek) -> Sequence[object]:
@@ -111,4 +182,11 @@ def _letter(letter: DeadLetter) -> Sequence[object]:
     return (
         letter.view, letter.decider, letter.decider_id, letter.event, letter.offset, letter.attempts, letter.waiting,
         letter.parked_at.isoformat(timespec="seconds"), letter.last_error,
+    )  # fmt: skip
+
+
+def _entry(entry: AuditEntry) -> Sequence[object]:
+    return (
+        entry.done_at.isoformat(timespec="seconds"), entry.done_by, entry.operation, entry.view, entry.reason,
+        json.dumps(entry.detail, ensure_ascii=False),
     )  # fmt: skip

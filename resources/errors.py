@@ -23,7 +23,7 @@
     └── Unreachable              a server does not answer
 
 What only one module raises is declared there, below `MillraceError` too: `JavaNotFound`, `PostgresFailed`, `ServiceFailed`,
-`CannotStart`, `PartitionsFailed`, `DeclarationChanged`, `HistoryMissing`, `StagedRowsLost`.
+`CannotStart`, `PartitionsFailed`, `DeclarationChanged`, `HistoryMissing`, `NotOwned`, `StagedRowsLost`.
 
 Belongs here: what can go wrong, as types. Not here: messages; those come from where it went wrong.
 """

@@ -43,6 +43,16 @@ class RecordedEvent:
 
 
 @dataclass(frozen=True)
+class StreamHead:
+    """Where a stream stands: its last event, how many events it had, and whether that closed it."""
+
+    last_event_id: UUID
+    last_offset: int
+    version: int
+    final: bool
+
+
+@dataclass(frozen=True)
 class LeasedEvent(RecordedEvent):
     """An event that a rows view delivered, the token that fences its lease, and which delivery it is, from 1."""
 
@@ -151,7 +161,7 @@ class StreamFailure:
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """A parked stream: the event that failed, why, and how many events of the stream wait, that one included."""
+    """A parked stream: the event that failed and its offset, why, and how many events of the stream wait, that one included."""
 
     view: str
     decider: str
@@ -232,15 +242,28 @@ class PartitionLag:
 
 @dataclass(frozen=True)
 class ViewPoll:
-    """What a poller knows of a view."""
+    """What a poller knows of a view; `due` is how much it would be given now: log positions, and streams with a lock."""
 
     view: str
     mode: str
     enabled: bool
     pooling_delay_s: int | None
     edge_function_url: str | None
-    lag: int
+    due: int
     consumers: int
+
+
+@dataclass(frozen=True)
+class AuditEntry:
+    """What an operator did, who and why; `detail` is what exactly was changed, and from what."""
+
+    audit_id: int
+    done_at: datetime
+    done_by: str
+    operation: str
+    view: str | None
+    reason: str | None
+    detail: Any
 
 
 class EventStore:
@@ -293,8 +316,13 @@ class EventStore:
         return self._all(RecordedEvent, "select * from event_store.get_events(%s, %s)", (decider_id, decider))
 
     def get_last_event(self, decider_id: str | UUID, decider: str) -> RecordedEvent | None:
-        """Return the last event of one stream, None for an unknown stream."""
+        """Return the last event of one stream, None for an unknown stream, or if that event was purged."""
         rows = self._all(RecordedEvent, "select * from event_store.get_last_event(%s, %s)", (decider_id, decider))
+        return rows[0] if rows else None
+
+    def stream_head(self, decider_id: str | UUID, decider: str) -> StreamHead | None:
+        """Return where one stream stands, also after its events were purged; None for a stream without events."""
+        rows = self._all(StreamHead, "select * from event_store.stream_head(%s, %s)", (decider_id, decider))
         return rows[0] if rows else None
 
     def sequence_events(self) -> int:
@@ -343,17 +371,20 @@ class EventStore:
             ),
         )
 
-    def enable_view(self, view: str, enabled: bool = True) -> View:
+    def enable_view(self, view: str, enabled: bool = True, *, reason: str | None = None) -> View:
         """Let a view be given events, or no more."""
-        return self._one(View, "select * from event_store.enable_view(%s, %s)", (view, enabled))
+        return self._one(View, "select * from event_store.enable_view(%s, %s, %s)", (view, enabled, reason))
 
     def unregister_view(self, view: str, reason: str | None = None) -> None:
         """Remove a view with its progress, its locks and its dead letters."""
         self._value(str, "select event_store.unregister_view(%s, %s)", (view, reason))
 
-    def dispatch_events(self, view: str, window: int = 5000) -> int:
-        """Lock the streams that have new events for a rows view; return how many log positions were passed."""
-        return self._value(int, "select event_store.dispatch_events(%s, %s)", (view, window))
+    def dispatch_events(self, view: str, window: int = 5000, max_waiting: int = 2000) -> int:
+        """Make locks for streams with new events, up to so many positions of each log partition; return how many it passed.
+
+        None while `max_waiting` streams wait for a consumer already.
+        """
+        return self._value(int, "select event_store.dispatch_events(%s, %s, %s)", (view, window, max_waiting))
 
     def stream_events(self, view_name: str, limit: int = 1, seconds: int | None = None) -> list[RecordedEvent]:
         """Lease free streams of a rows view and return the next event of each."""
@@ -383,11 +414,18 @@ class EventStore:
         return {offset for (offset,) in rows}
 
     def nack_event(
-        self, view: str, decider_id: str | UUID, offset: int | None = None, lease_token: int | None = None
+        self,
+        view: str,
+        decider_id: str | UUID,
+        offset: int | None = None,
+        lease_token: int | None = None,
+        error: str | None = None,
     ) -> list[Lock]:
-        """Give back the event in flight; it is delivered again at once."""
+        """Give back the event in flight; it is delivered again at once. `error` says why, for operators."""
         return self._all(
-            Lock, "select * from event_store.nack_event(%s, %s, %s, %s)", (view, decider_id, offset, lease_token)
+            Lock,
+            "select * from event_store.nack_event(%s, %s, %s, %s, %s)",
+            (view, decider_id, offset, lease_token, error),
         )
 
     def schedule_nack_event(
@@ -397,12 +435,13 @@ class EventStore:
         milliseconds: int,
         offset: int | None = None,
         lease_token: int | None = None,
+        error: str | None = None,
     ) -> list[Lock]:
-        """Give back the event in flight; it is delivered again after so many milliseconds."""
+        """Give back the event in flight; it is delivered again after so many milliseconds. `error` says why."""
         return self._all(
             Lock,
-            "select * from event_store.schedule_nack_event(%s, %s, %s, %s, %s)",
-            (view, decider_id, milliseconds, offset, lease_token),
+            "select * from event_store.schedule_nack_event(%s, %s, %s, %s, %s, %s)",
+            (view, decider_id, milliseconds, offset, lease_token, error),
         )
 
     def fail_event(
@@ -434,9 +473,13 @@ class EventStore:
         """Return the parked streams of a view, None for all views."""
         return self._all(DeadLetter, "select * from event_store.dead_letters(%s)", (view,))
 
-    def retry_dead_letters(self, view: str, decider: str | None = None, decider_id: str | None = None) -> int:
+    def retry_dead_letters(
+        self, view: str, decider: str | None = None, decider_id: str | None = None, *, reason: str | None = None
+    ) -> int:
         """Let parked streams be tried again: all of a view, of a decider, or one; return how many."""
-        return self._value(int, "select event_store.retry_dead_letters(%s, %s, %s)", (view, decider, decider_id))
+        return self._value(
+            int, "select event_store.retry_dead_letters(%s, %s, %s, %s)", (view, decider, decider_id, reason)
+        )
 
     def discard_dead_letter(
         self, view: str, decider: str, decider_id: str, reason: str, offset: int | None = None
@@ -577,6 +620,20 @@ class EventStore:
     def poll_views(self) -> list[ViewPoll]:
         """Return one row per view with what a poller needs to know."""
         return self._all(ViewPoll, "select * from event_store.poll_views()", ())
+
+    def audit_log(self, view: str | None = None, limit: int = 100) -> list[AuditEntry]:
+        """Return the last entries of the table audit_log, the newest first; None for all views, and what was done to none."""
+        return self._all(
+            AuditEntry,
+            """
+            select audit_id, done_at, done_by, operation, view, reason, detail
+            from event_store.audit_log
+            where %s::text is null or view = %s
+            order by audit_id desc
+            limit %s
+            """,
+            (view, view, limit),
+        )
 
     def _all(self, row: type[Row], query: str, arguments: tuple[object, ...]) -> list[Row]:
         with refusals(), self.connection.cursor(row_factory=class_row(row)) as cursor:

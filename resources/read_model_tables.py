@@ -7,10 +7,13 @@ A model `orders` has
     read_models.orders_state    partial values, partitioned by list of the log partition like the log itself
     read_models.orders_staging  unlogged: what Spark's tasks wrote and no commit has merged yet
 Commits of different log partitions never touch the same row of the state, and one log partition can be replaced alone.
+
+They belong to the role event_store_owner where the login that makes them is a member, so that every member can rebuild and reset
+them: swapping and dropping take ownership.
 """
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import psycopg
@@ -22,6 +25,7 @@ from resources.event_store import EventStore
 from resources.read_model import ReadModel
 
 SCHEMA = "read_models"
+OWNERS = "event_store_owner"
 
 
 class DeclarationChanged(MillraceError):
@@ -30,6 +34,10 @@ class DeclarationChanged(MillraceError):
 
 class HistoryMissing(MillraceError):
     """The log does not hold its first events any more, so a model cannot be built from them."""
+
+
+class NotOwned(MillraceError):
+    """The model's tables belong to a role that the login is no member of."""
 
 
 class StagedRowsLost(MillraceError):
@@ -75,7 +83,8 @@ def ensure_tables(connection: psycopg.Connection, model: ReadModel) -> None:
                 hint="Declare the read model with another view=.",
             )
         if row is None:
-            _create_tables(connection, model)
+            with _as_owners(connection):
+                _create_tables(connection, model)
             connection.execute(
                 "insert into read_models.declarations (model, view, fingerprint) values (%s, %s, %s)",
                 (model.name, model.view, model.fingerprint),
@@ -107,15 +116,52 @@ def require_whole_log(connection: psycopg.Connection, partition: int | None = No
         )
 
 
+def require_ownership(connection: psycopg.Connection, model: ReadModel) -> None:
+    """Refuse to swap or drop what belongs to a role that the login is no member of, before anything is built for it.
+
+    Raises:
+        NotOwned: Some table or the view does.
+    """
+    owners = [
+        owner
+        for (owner,) in connection.execute(
+            """
+            select distinct pg_get_userbyid(c.relowner)
+            from pg_class c
+            where (
+                (c.relnamespace = %(schema)s::regnamespace and c.relname = any (%(names)s))
+                or c.oid in (select inhrelid from pg_inherits where inhparent = to_regclass(%(state)s))
+              )
+              and not pg_has_role(c.relowner, 'USAGE')
+            order by 1
+            """,
+            {
+                "schema": SCHEMA,
+                "names": [model.name, f"{model.name}_state", f"{model.name}_staging"],
+                "state": f"{SCHEMA}.{model.name}_state",
+            },
+        )
+    ]
+    if owners:
+        raise NotOwned(
+            f"The tables of read model {model.name} belong to {', '.join(owners)}.",
+            detail=f"{connection.info.user} is no member of that role; a rebuild and a reset take ownership.",
+            hint=f"Do it as {owners[0]}. Or as {owners[0]} run `millrace reset {model.name}`, and let a member of {OWNERS} "
+            "build the model anew: then it belongs to all members.",
+        )
+
+
 def drop_tables(connection: psycopg.Connection, model: ReadModel) -> None:
     """Remove the model's tables and its view with all progress; the next drain builds it from the first event.
 
     Raises:
         MillraceError: A drain or a rebuild holds a lease.
+        NotOwned: They belong to somebody else.
     """
     with connection.transaction():
         connection.execute("select pg_advisory_xact_lock(hashtextextended('read_models.' || %s, 0))", (model.name,))
         row = connection.execute("select view from read_models.declarations where model = %s", (model.name,)).fetchone()
+        require_ownership(connection, model)
         # the one that its tables were made for: view= may be what was changed
         view = row[0] if row else model.view
         # waits for events, and would find no view; a lease refuses below
@@ -212,6 +258,12 @@ def replace_partition(
     }
     # like the child, not the parent: two swaps that both hold the parent would wait for each other
     connection.execute(_format(model, "create table {}.{fresh} (like {}.{child} including all)", **names))
+    owner = connection.execute(
+        "select pg_get_userbyid(relowner) from pg_class where oid = to_regclass(%s)", (f"{SCHEMA}.{child}",)
+    ).fetchone()
+    assert owner is not None
+    # whoever rebuilds, the next one can, too
+    connection.execute(_format(model, "alter table {}.{fresh} owner to {owner}", owner=sql.Identifier(*owner), **names))
     rows = connection.execute(
         _format(
             model,
@@ -268,6 +320,25 @@ def _require_staged(connection: psycopg.Connection, model: ReadModel, batch: int
             + ", ".join(f"attempt {s.attempt}: {found.get(s.attempt, 0)} of {s.rows}" for s in lost),
             hint="Postgres empties the unlogged staging tables after a crash.",
         )
+
+
+@contextmanager
+def _as_owners(connection: psycopg.Connection) -> Iterator[None]:
+    """Let what is made belong to the role of all owners, where the login is a member; within a transaction."""
+    (before, member), *_ = connection.execute(
+        """
+        select
+          current_setting('role'),
+          pg_has_role(%(role)s, 'USAGE')
+            -- a membership by itself does not allow it any more
+            and pg_has_role(%(role)s, case when current_setting('server_version_num')::int >= 160000 then 'SET' else 'MEMBER' end)
+        """,
+        {"role": OWNERS},
+    ).fetchall()
+    if member:
+        connection.execute("select set_config('role', %s, true)", (OWNERS,))
+    yield
+    connection.execute("select set_config('role', %s, true)", (before,))
 
 
 def _create_tables(connection: psycopg.Connection, model: ReadModel) -> None:

@@ -17,12 +17,13 @@ from resources.errors import UnknownView
 from resources.event_store import EventStore
 
 PAUSE_S = 0.2
+SHORTEST_PAUSE_S = 0.01
 
 logger = logging.getLogger(__name__)
 
 
 def run_sequencer(dsn: str, stop: threading.Event, *, pause_s: float = PAUSE_S) -> None:
-    """Sequence and dispatch until `stop` is set, pausing when nothing is new; outlasts restarts of the server."""
+    """Sequence and dispatch until `stop` is set, pausing up to `pause_s` when nothing is new; outlasts restarts of the server."""
     patiently = Retrying(
         retry=retry_if_exception_type(psycopg.OperationalError),
         wait=wait_exponential(multiplier=0.2, max=5),
@@ -37,11 +38,13 @@ def run_sequencer(dsn: str, stop: threading.Event, *, pause_s: float = PAUSE_S) 
 def _run(dsn: str, stop: threading.Event, pause_s: float) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
         store = EventStore(connection)
+        pause = pause_s
         while not stop.is_set():
             moved = store.sequence_events()
             for view in store.poll_views():
                 if view.mode == "rows" and view.enabled:
                     with suppress(UnknownView):  # deleted since we asked
                         moved += store.dispatch_events(view.view)
-            if moved == 0:
-                stop.wait(pause_s)
+            # where events come, more come soon
+            pause = SHORTEST_PAUSE_S if moved else min(pause * 2, pause_s)
+            stop.wait(pause)

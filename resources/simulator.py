@@ -175,11 +175,13 @@ class _Run:
             try:
                 self._session.call(append)
             except Conflict:
-                # somebody else wrote to the stream: read where it stands and go on from there
+                # somebody else wrote to the stream: read where it stands and go on from there; its events may be purged
                 self.conflicts += 1
-                last = self._session.call(lambda store: store.get_last_event(step.decider_id, step.decider))
-                if last is not None:
-                    life.last[step.decider_id] = last.event_id
+                head = self._session.call(lambda store: store.stream_head(step.decider_id, step.decider))
+                if head is not None:
+                    life.last[step.decider_id] = head.last_event_id
+                else:
+                    life.last.pop(step.decider_id, None)
                 continue
             life.last[step.decider_id] = event_id
             return

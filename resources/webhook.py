@@ -5,7 +5,7 @@ Belongs here: one delivery and what its answer means. Not here: order, leases an
 Any answer 2xx acknowledges the event. An answer 4xx, except 408, 425 and 429, says that the receiver refuses this event: it
 failed, is sent again later each time, and ends as a dead letter with the answer as its error; its stream waits, others go
 on. Anything else (also a redirect, which would lose the body), or no answer, says that the receiver is not there: the event
-is given back for a later try, however often. The receiver may see an event again (a lost answer), never out of its stream's
+is given back for a later try, however often, with the answer as its lock's error. The receiver may see an event again (a lost answer), never out of its stream's
 order; `event_id` tells.
 """
 
@@ -77,7 +77,7 @@ def push_events(dsn: str, view: str, *, budget_s: float, idle_s: float) -> Drain
                     elif status // 100 == 4 and status not in NOT_NOW:
                         store.fail_event(view, stream, offset, answer, token)
                     else:
-                        store.schedule_nack_event(view, stream, RETRY_MS, offset, token)
+                        store.schedule_nack_event(view, stream, RETRY_MS, offset, token, answer)
             report.batches += 1
             busy_at = time.monotonic()
             report.busy_s += busy_at - began
@@ -98,7 +98,7 @@ def _post(session: requests.Session, url: str, event: LeasedEvent) -> tuple[int,
         ) as response:
             return response.status_code, _text(response)
     except requests.RequestException as error:
-        return 0, str(error)
+        return 0, f"No answer: {error}"[:ERROR_CHARACTERS].replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
 def _text(response: requests.Response) -> str:

@@ -17,11 +17,13 @@ declare
   _role text;
   _functions text[];
   _function regprocedure;
+  _table regclass;
   _writing constant text[] := array[
-    'register_decider_event', 'append_event', 'append_events', 'get_events', 'get_last_event', 'stream_partition'
+    'register_decider_event', 'append_event', 'append_events', 'get_events', 'get_last_event', 'stream_head',
+    'stream_partition'
   ];
   _reading constant text[] := array[
-    'get_events', 'get_last_event', 'read_log', 'available_offset_range', 'validate_offset_range', 'offset_for_timestamp',
+    'get_events', 'get_last_event', 'stream_head', 'read_log', 'available_offset_range', 'validate_offset_range', 'offset_for_timestamp',
     'stream_partition', 'partition_info', 'view_info', 'view_lag', 'poll_views', 'lease_owners', 'dead_letters'
   ];
   _consuming constant text[] := _reading || array[
@@ -61,12 +63,20 @@ begin
     end loop;
     if _role in ('event_store_reader', 'event_store_owner') then
       execute format('grant usage on schema read_models to %I', _role);
-      execute format('grant select on all tables in schema event_store, read_models to %I', _role);
+      execute format('grant select on all tables in schema event_store to %I', _role);
+      -- A read model that another login made belongs to event_store_owner or to that login, who granted what is to be granted.
+      for _table in
+        select oid from pg_class
+        where relnamespace = 'read_models'::regnamespace and relkind in ('r', 'p', 'v') and pg_has_role(relowner, 'USAGE')
+      loop
+        execute format(
+          'grant %s on table %s to %I', case when _role = 'event_store_owner' then 'all' else 'select' end, _table, _role
+        );
+      end loop;
       -- read models that are made later, by the role that migrates
       execute format('alter default privileges in schema read_models grant select on tables to %I', _role);
     end if;
     if _role = 'event_store_owner' then
-      execute format('grant all on all tables in schema read_models to %I', _role);
       execute format('grant all on all sequences in schema read_models to %I', _role);
       execute format('grant create on schema read_models to %I', _role);
     end if;

@@ -59,6 +59,7 @@ CREATE TABLE event_store.stream_locks (
     lease_pid integer,
     taken_over boolean DEFAULT false NOT NULL,
     caught_up boolean DEFAULT false NOT NULL,
+    nothing_after boolean DEFAULT false NOT NULL,
     CONSTRAINT stream_locks_delivery_is_ahead CHECK ((in_flight > last_offset)),
     CONSTRAINT stream_locks_parked_is_not_in_flight CHECK (((parked_at IS NULL) OR (in_flight IS NULL)))
 )
@@ -82,7 +83,7 @@ COMMENT ON COLUMN event_store.stream_locks.in_flight IS 'The offset of the event
 
 COMMENT ON COLUMN event_store.stream_locks.attempts IS 'How often the event after last_offset was delivered and not given back (rows), or failed (bulk).';
 
-COMMENT ON COLUMN event_store.stream_locks.last_error IS 'Why the last attempt failed.';
+COMMENT ON COLUMN event_store.stream_locks.last_error IS 'Why the last attempt failed, or why the event was given back; null when it was acknowledged.';
 
 COMMENT ON COLUMN event_store.stream_locks.parked_at IS 'When the stream was given up and became a dead letter; null while it is not.';
 
@@ -97,6 +98,8 @@ COMMENT ON COLUMN event_store.stream_locks.lease_pid IS 'The session of the last
 COMMENT ON COLUMN event_store.stream_locks.taken_over IS 'Whether the event in flight was delivered before to somebody who let the lock end: that one may still answer.';
 
 COMMENT ON COLUMN event_store.stream_locks.caught_up IS 'Whether the stream had nothing left when its event was acknowledged: the dispatcher looks at these and removes the lock.';
+
+COMMENT ON COLUMN event_store.stream_locks.nothing_after IS 'Whether the view wanted nothing after the event in flight when that was delivered (rows).';
 
 CREATE TABLE event_store.streams (
     decider text NOT NULL COLLATE pg_catalog."C",
@@ -148,15 +151,11 @@ begin
   set
     last_offset = v_offset, in_flight = null, taken_over = false, attempts = 0, last_error = null, locked_until = _now,
     updated_at = _now,
-    caught_up = not exists (
-      select from event_store.events e
-      where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > v_offset
-        and event_store.wants(v.deciders, v.events, e.decider, e.event)
-    )
-  from event_store.views v, event_store.streams s
+    caught_up = k.nothing_after
+  from event_store.streams s
   where k.view = v_view and k.decider_id = v_decider_id and k.in_flight = v_offset
     and event_store.holds_lock(k, v_offset, v_lease_token)
-    and v.view = v_view and v.mode = 'rows'
+    and k.lease_pid is not null -- in bulk mode nobody has a single event
     and s.decider_id = k.decider_id and s.decider = k.decider
   returning k.view, k.decider_id, s.last_offset, k.last_offset, k.locked_until, s.final, k.created_at, k.updated_at;
   if not found then
@@ -185,8 +184,8 @@ CREATE FUNCTION event_store.ack_events(v_view text, v_offsets bigint[], v_lease_
     AS $$
 declare
   _now constant timestamptz := event_store.clock();
-  _view constant event_store.views := event_store.known_view(v_view, 'rows');
 begin
+  perform event_store.known_view(v_view, 'rows');
   if v_offsets is null or cardinality(v_offsets) <> coalesce(cardinality(v_lease_tokens), cardinality(v_offsets)) then
     perform event_store.refuse_request(
       format('%s offsets, %s lease tokens', coalesce(cardinality(v_offsets)::text, 'no'), coalesce(cardinality(v_lease_tokens)::text, 'no')),
@@ -209,11 +208,7 @@ begin
   set
     last_offset = k.in_flight, in_flight = null, taken_over = false, attempts = 0, last_error = null, locked_until = _now,
     updated_at = _now,
-    caught_up = not exists (
-      select from event_store.events e
-      where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > k.in_flight
-        and event_store.wants(_view.deciders, _view.events, e.decider, e.event)
-    )
+    caught_up = k.nothing_after
   from held
   -- by key and not by ctid: while we waited for the lock, extend_lock may have made another version of the row
   where k.view = v_view and k.decider_id = held.decider_id and k.decider = held.decider
@@ -615,6 +610,7 @@ COMMENT ON FUNCTION event_store.available_offset_range(v_partition integer) IS '
 CREATE FUNCTION event_store.claim_batch(v_view text, v_owner text, v_limit bigint DEFAULT 100000, v_lease_s bigint DEFAULT NULL::bigint) RETURNS TABLE(partition integer, from_offset bigint, to_offset bigint, lease_token bigint)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
     SET enable_seqscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
@@ -663,7 +659,7 @@ begin
               and event_store.wants(_view.deciders, _view.events, e.decider, e.event)
             limit 1
           ) next_event
-          where k.view = v_view and k.locked_until <= _now
+          where k.view = v_view and k.parked_at is null and k.locked_until <= _now
         )
       )
   ), shared as (
@@ -690,7 +686,7 @@ begin
   ), retried as (
     -- what this lease delivers of the streams that have a lock: up to in_flight
     update event_store.stream_locks k
-    set in_flight = last_event."offset", lease_token = due.lease_token, updated_at = _now
+    set in_flight = last_event."offset", lease_token = due.lease_token, lease_pid = null, updated_at = _now
     from (
       select x.decider_id, x.decider, x.last_offset, d.partition, d.leased_to, d.lease_token
       from event_store.stream_locks x
@@ -820,10 +816,12 @@ begin
 
   if exists (select from event_store.stream_locks where view = v_view) then
     _now := event_store.clock();
-    delete from event_store.stream_locks k
-    using event_store.checkpoints c
-    where c.view = v_view and c.partition = any (v_partition) and c.rebuilds
-      and k.view = v_view and k.partition = c.partition and k.lease_token <> c.lease_token;
+    if exists (select from event_store.checkpoints c where c.view = v_view and c.partition = any (v_partition) and c.rebuilds) then
+      delete from event_store.stream_locks k
+      using event_store.checkpoints c
+      where c.view = v_view and c.partition = any (v_partition) and c.rebuilds
+        and k.view = v_view and k.partition = c.partition and k.lease_token <> c.lease_token;
+    end if;
     update event_store.stream_locks k
     set last_offset = retried.up_to, in_flight = null, attempts = 0, last_error = null, locked_until = _now, updated_at = _now
     from (
@@ -831,7 +829,8 @@ begin
       from unnest(v_partition, v_to_offset, v_lease_token) b(partition, to_offset, lease_token)
       join event_store.checkpoints c on c.view = v_view and c.partition = b.partition
       join event_store.stream_locks r
-        on r.view = v_view and r.partition = b.partition and r.lease_token = b.lease_token and r.in_flight is not null
+        on r.view = v_view and r.partition = b.partition and r.lease_token = b.lease_token
+        and r.in_flight is not null and r.lease_pid is null
       -- a commit of a part of the range acknowledges that part of a retry, too
       left join lateral (
         select coalesce(max(e."offset"), r.last_offset) as up_to
@@ -897,7 +896,9 @@ begin
     perform event_store.known_view(v_view);
   end if;
   return query
-  select k.view, k.decider, k.decider_id, k.partition, failed.event, failed."offset", k.attempts, k.last_error, k.parked_at, failed.waiting
+  select
+    k.view, k.decider, k.decider_id, k.partition, case when l."offset" is not null then failed.event end, l."offset", k.attempts,
+    k.last_error, k.parked_at, failed.waiting
   from event_store.stream_locks k
   join event_store.views v using (view)
   left join lateral (
@@ -909,6 +910,7 @@ begin
     where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > k.last_offset
       and event_store.wants(v.deciders, v.events, e.decider, e.event)
   ) failed on true
+  left join event_store.event_log l on l."offset" = failed."offset"
   where k.parked_at is not null and (v_view is null or k.view = v_view)
   order by k.parked_at, k.view, k.decider_id, k.decider;
 end
@@ -942,6 +944,8 @@ begin
   select * into _event from event_store.recorded_events e
   where e.decider_id = v_decider_id and e.decider = v_decider and e."offset" > _lock.last_offset
     and event_store.wants(_view.deciders, _view.events, e.decider, e.event)
+    -- what is not in the log yet cannot have failed
+    and exists (select from event_store.event_log l where l."offset" = e."offset")
   order by e."offset"
   limit 1;
   if v_offset <> coalesce(_event."offset", -1) then
@@ -974,29 +978,39 @@ $$;
 
 COMMENT ON FUNCTION event_store.discard_dead_letter(v_view text, v_decider text, v_decider_id text, v_reason text, v_offset bigint) IS 'Gives up the event that a parked stream failed at; audited. MR005, MR010, MR018 not parked.';
 
-CREATE FUNCTION event_store.dispatch_events(v_view text, v_window integer DEFAULT 5000) RETURNS bigint
+CREATE FUNCTION event_store.dispatch_events(v_view text, v_window integer DEFAULT 5000, v_max_waiting integer DEFAULT 2000) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
     SET enable_seqscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
+    SET enable_bitmapscan TO 'off'
     AS $$
 declare
   _now constant timestamptz := event_store.clock();
   _view constant event_store.views := event_store.lock_view(v_view, 'rows');
   _dispatch event_store.dispatches;
   _sweeps_all boolean; -- once a minute
+  _has_room boolean;
   _claimed int[];
   _passed bigint;
 begin
-  if coalesce(v_window, 0) <= 0 then
-    perform event_store.refuse_request(format('v_window is %s', coalesce(v_window::text, 'null')), 'v_window must be at least 1.');
+  if coalesce(v_window, 0) <= 0 or coalesce(v_max_waiting, 0) <= 0 then
+    perform event_store.refuse_request(
+      format('v_window %s, v_max_waiting %s', coalesce(v_window::text, 'null'), coalesce(v_max_waiting::text, 'null')),
+      'v_window and v_max_waiting must be at least 1.'
+    );
   end if;
   if _view.view is null then
     return 0;
   end if;
   select * into _dispatch from event_store.dispatches where view = v_view;
   _sweeps_all := _dispatch.swept_at <= _now - interval '1 minute';
+  _has_room := not exists (
+    select from event_store.stream_locks k
+    where k.view = v_view and k.parked_at is null and k.locked_until <= _now
+    offset v_max_waiting - 1
+  );
   -- Partitions with new events, and those where a lock may have to go: a remover that another dispatcher overtakes would
   -- remove the lock that this one relies on.
   _claimed := array(
@@ -1005,7 +1019,7 @@ begin
     join event_store.partitions p using (partition)
     where c.view = v_view
       and (
-        c.position < p.high_water_mark
+        (_has_room and c.position < p.high_water_mark)
         or _sweeps_all
         or c.partition in (select k.partition from event_store.stream_locks k where k.view = v_view and k.caught_up)
       )
@@ -1019,21 +1033,28 @@ begin
     join event_store.event_log l
       on l.partition = c.partition and l.partition_offset >= c.position and l.partition_offset < c.position + v_window
     join event_store.events e using ("offset")
-    where c.view = v_view and c.partition = any (_claimed)
+    where _has_room and c.view = v_view and c.partition = any (_claimed)
   ), locked as (
     -- locked until now: it waits behind the streams that were freed before
     insert into event_store.stream_locks (
       view, decider, decider_id, partition, last_offset, locked_until, created_at, updated_at
     )
-    select v_view, p.decider, p.decider_id, p.partition, min(p."offset") - 1, _now, _now, _now
-    from passed p
-    where p.wanted
-      -- `on conflict do nothing` would wait for a consumer that has this lock in an open transaction
-      and not exists (
-        select from event_store.stream_locks k
-        where k.view = v_view and k.decider_id = p.decider_id and k.decider = p.decider
-      )
-    group by p.decider, p.decider_id, p.partition
+    select v_view, s.decider, s.decider_id, s.partition, s.before_first, _now, _now, _now
+    from (
+      select p.decider, p.decider_id, p.partition, min(p."offset") - 1 as before_first
+      from passed p
+      where p.wanted
+      group by p.decider, p.decider_id, p.partition
+    ) s
+    -- One probe for each stream, however many wait: an anti join may be planned to compare each with all.
+    -- `on conflict do nothing` would wait for a consumer that has this lock in an open transaction.
+    left join lateral (
+      select true as held
+      from event_store.stream_locks k
+      where k.view = v_view and k.decider_id = s.decider_id and k.decider = s.decider
+      limit 1
+    ) k on true
+    where k.held is null
   ), moved as (
     update event_store.checkpoints c
     set position = p.position
@@ -1053,7 +1074,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION event_store.dispatch_events(v_view text, v_window integer) IS 'Locks the streams that have new events for a rows view and moves its checkpoints past them; returns how many log positions were passed. MR005, MR010, MR012.';
+COMMENT ON FUNCTION event_store.dispatch_events(v_view text, v_window integer, v_max_waiting integer) IS 'Locks the streams that have new events for a rows view and moves its checkpoints past them; returns how many log positions were passed. MR005, MR010, MR012.';
 
 CREATE TABLE event_store.views (
     view text NOT NULL,
@@ -1101,7 +1122,7 @@ COMMENT ON COLUMN event_store.views.enabled IS 'Whether the view is given events
 
 COMMENT ON COLUMN event_store.views.max_attempts IS 'After how many failed attempts a stream is parked.';
 
-CREATE FUNCTION event_store.enable_view(v_view text, v_enabled boolean DEFAULT true) RETURNS SETOF event_store.views
+CREATE FUNCTION event_store.enable_view(v_view text, v_enabled boolean DEFAULT true, v_reason text DEFAULT NULL::text) RETURNS SETOF event_store.views
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
     AS $$
@@ -1112,13 +1133,13 @@ begin
   perform event_store.known_view(v_view);
   update event_store.views set enabled = v_enabled, updated_at = event_store.clock() where view = v_view and enabled <> v_enabled;
   if found then
-    perform event_store.audit('enable_view', v_view, null, jsonb_build_object('enabled', v_enabled));
+    perform event_store.audit('enable_view', v_view, v_reason, jsonb_build_object('enabled', v_enabled));
   end if;
   return query select * from event_store.views where view = v_view;
 end
 $$;
 
-COMMENT ON FUNCTION event_store.enable_view(v_view text, v_enabled boolean) IS 'Enables or disables a view. MR005 malformed, MR010 unknown view.';
+COMMENT ON FUNCTION event_store.enable_view(v_view text, v_enabled boolean, v_reason text) IS 'Enables or disables a view. MR005 malformed, MR010 unknown view.';
 
 CREATE FUNCTION event_store.event_fault(v_event text, v_event_id uuid, v_event_version bigint, v_decider text, v_decider_id text, v_data jsonb, v_command_id uuid, v_final boolean) RETURNS text
     LANGUAGE sql STABLE PARALLEL SAFE
@@ -1282,6 +1303,8 @@ begin
         hint = 'Name streams that read_batch returned for this lease, before commit_batch.';
   end if;
 
+  -- A claim with an older snapshot, which does not see these locks, must fail (40001) and not deliver their events once more.
+  update event_store.checkpoints set position = position where view = v_view and partition = v_partition;
   with failed as (
     insert into event_store.stream_locks as k (
       view, decider, decider_id, partition, last_offset, locked_until, attempts, last_error, parked_at, lease_token, created_at,
@@ -1450,7 +1473,7 @@ $$;
 
 COMMENT ON FUNCTION event_store.get_last_event(v_decider_id uuid, v_decider text) IS 'get_last_event for UUID identifiers.';
 
-CREATE FUNCTION event_store.give_back_event(v_view text, v_decider_id text, v_milliseconds bigint, v_offset bigint, v_lease_token bigint) RETURNS SETOF event_store.locks
+CREATE FUNCTION event_store.give_back_event(v_view text, v_decider_id text, v_milliseconds bigint, v_offset bigint, v_lease_token bigint, v_error text) RETURNS SETOF event_store.locks
     LANGUAGE plpgsql
     SET search_path TO 'event_store', 'pg_temp'
     AS $$
@@ -1485,14 +1508,14 @@ begin
   end if;
   update event_store.stream_locks k
   set
-    in_flight = null, attempts = greatest(k.attempts - 1, 0),
+    in_flight = null, attempts = greatest(k.attempts - 1, 0), last_error = coalesce(nullif(v_error, ''), k.last_error),
     locked_until = _now + v_milliseconds * interval '1 millisecond', updated_at = _now
   where k.view = v_view and k.decider_id = v_decider_id and k.decider = _deciders[1];
   return query select * from event_store.lock_of_stream(v_view, v_decider_id, _deciders[1]);
 end
 $$;
 
-COMMENT ON FUNCTION event_store.give_back_event(v_view text, v_decider_id text, v_milliseconds bigint, v_offset bigint, v_lease_token bigint) IS 'Gives the event in flight back for a later delivery. MR005, MR010, MR012, MR016 not in flight.';
+COMMENT ON FUNCTION event_store.give_back_event(v_view text, v_decider_id text, v_milliseconds bigint, v_offset bigint, v_lease_token bigint, v_error text) IS 'Gives the event in flight back for a later delivery. MR005, MR010, MR012, MR016 not in flight.';
 
 CREATE FUNCTION event_store.guard_append() RETURNS trigger
     LANGUAGE plpgsql
@@ -1628,7 +1651,7 @@ begin
       using
         errcode = 'MR012',
         detail = format('view %L is in mode %s; this call is for mode %s', v_view, _view.mode, v_mode),
-        hint = 'rows: stream_events, ack_event, nack_event, fail_event. bulk: claim_batch, read_batch, fail_streams, commit_batch.';
+        hint = 'rows: dispatch_events, stream_events, lease_events, ack_event, ack_events, nack_event, schedule_nack_event, fail_event, extend_lock. bulk: claim_batch, claim_partition, read_batch, fail_streams, commit_batch, extend_lease, release_batch, pass_over_unwanted.';
   end if;
   return _view;
 end
@@ -1655,6 +1678,7 @@ COMMENT ON FUNCTION event_store.lease_duration(v_view event_store.views, v_lease
 CREATE FUNCTION event_store.lease_events(v_view text, v_limit integer DEFAULT 1, v_seconds integer DEFAULT NULL::integer) RETURNS TABLE(event text, event_id uuid, event_version bigint, decider text, decider_id text, data jsonb, command_id uuid, previous_id uuid, final boolean, created_at timestamp with time zone, "offset" bigint, lease_token bigint, attempt integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
     AS $$
 #variable_conflict use_column
 declare
@@ -1714,6 +1738,11 @@ begin
         in_flight = case when exhausted.yes then null else next_event."offset" end,
         taken_over = k.taken_over or k.in_flight is not null,
         caught_up = false,
+        nothing_after = not exists (
+          select from event_store.events e
+          where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > next_event."offset"
+            and event_store.wants(v_view.deciders, v_view.events, e.decider, e.event)
+        ),
         lease_token = nextval('event_store.lease_token_seq'),
         lease_pid = pg_backend_pid(),
         attempts = case when exhausted.yes then k.attempts else k.attempts + 1 end,
@@ -1771,6 +1800,8 @@ declare
   _recently constant timestamptz := event_store.clock() - interval '1 second';
   _alone constant boolean := statement_timestamp() = transaction_timestamp();
   _view event_store.views;
+  _sequencer_away boolean := true;
+  _dispatcher_away boolean := true;
 begin
   if coalesce(v_limit, 0) <= 0 or v_seconds <= 0 then
     perform event_store.refuse_request(
@@ -1782,10 +1813,16 @@ begin
   if _view.enabled is not true then
     return null;
   end if;
-  if _alone or (select sequenced_at from event_store.sequencer) < _recently then
+  if not _alone then
+    select s.sequenced_at < _recently, d.dispatched_at < _recently
+    into _sequencer_away, _dispatcher_away
+    from event_store.sequencer s, event_store.dispatches d
+    where d.view = v_view;
+  end if;
+  if _sequencer_away then
     perform event_store.sequence_events();
   end if;
-  if _alone or (select dispatched_at from event_store.dispatches where view = v_view) < _recently then
+  if _dispatcher_away then
     perform event_store.dispatch_events(v_view);
   end if;
   return event_store.lease_free_streams(_view, v_limit, v_seconds);
@@ -1893,50 +1930,71 @@ $$;
 
 COMMENT ON FUNCTION event_store.mark_archived(v_partition integer, v_to_offset bigint) IS 'Says up to where a log partition is kept outside, too; returns that offset. MR005 malformed, MR013 unknown partition, MR015 out of range.';
 
-CREATE FUNCTION event_store.nack_event(v_view text, v_decider_id text, v_offset bigint DEFAULT NULL::bigint, v_lease_token bigint DEFAULT NULL::bigint) RETURNS SETOF event_store.locks
+CREATE FUNCTION event_store.nack_event(v_view text, v_decider_id text, v_offset bigint DEFAULT NULL::bigint, v_lease_token bigint DEFAULT NULL::bigint, v_error text DEFAULT NULL::text) RETURNS SETOF event_store.locks
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
     AS $$
-  select * from event_store.give_back_event(v_view, v_decider_id, 0, v_offset, v_lease_token)
+  select * from event_store.give_back_event(v_view, v_decider_id, 0, v_offset, v_lease_token, v_error)
 $$;
 
-COMMENT ON FUNCTION event_store.nack_event(v_view text, v_decider_id text, v_offset bigint, v_lease_token bigint) IS 'Gives back the event in flight. MR005, MR010, MR012, MR016 not in flight.';
+COMMENT ON FUNCTION event_store.nack_event(v_view text, v_decider_id text, v_offset bigint, v_lease_token bigint, v_error text) IS 'Gives back the event in flight. MR005, MR010, MR012, MR016 not in flight.';
 
-CREATE FUNCTION event_store.nack_event(v_view text, v_decider_id uuid, v_offset bigint DEFAULT NULL::bigint, v_lease_token bigint DEFAULT NULL::bigint) RETURNS SETOF event_store.locks
+CREATE FUNCTION event_store.nack_event(v_view text, v_decider_id uuid, v_offset bigint DEFAULT NULL::bigint, v_lease_token bigint DEFAULT NULL::bigint, v_error text DEFAULT NULL::text) RETURNS SETOF event_store.locks
     LANGUAGE sql
     AS $$
-  select * from event_store.nack_event(v_view, v_decider_id::text, v_offset, v_lease_token)
+  select * from event_store.nack_event(v_view, v_decider_id::text, v_offset, v_lease_token, v_error)
 $$;
 
-COMMENT ON FUNCTION event_store.nack_event(v_view text, v_decider_id uuid, v_offset bigint, v_lease_token bigint) IS 'nack_event for UUID identifiers.';
+COMMENT ON FUNCTION event_store.nack_event(v_view text, v_decider_id uuid, v_offset bigint, v_lease_token bigint, v_error text) IS 'nack_event for UUID identifiers.';
 
 CREATE FUNCTION event_store.offset_for_timestamp(v_partition integer, v_timestamp timestamp with time zone) RETURNS bigint
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
-    SET plan_cache_mode TO 'force_custom_plan'
     AS $$
-declare
-  _partition constant event_store.partitions := event_store.require_partition(v_partition);
 begin
+  perform event_store.require_partition(v_partition);
   if v_timestamp is null then
     perform event_store.refuse_request('v_timestamp is null', '-infinity is the earliest offset, infinity the high-water mark.');
   end if;
-  if v_timestamp = '-infinity' then
-    return _partition.earliest_offset;
-  end if;
-  return coalesce(
-    (
-      select min(l.partition_offset)
-      from event_store.events e
-      join event_store.event_log l using ("offset")
-      where e.created_at >= v_timestamp and l.partition = v_partition and l.partition_offset >= _partition.earliest_offset
-    ),
-    _partition.high_water_mark
-  );
+  return (select found.partition_offset from event_store.offsets_for_timestamp(v_timestamp, array[v_partition]) found);
 end
 $$;
 
 COMMENT ON FUNCTION event_store.offset_for_timestamp(v_partition integer, v_timestamp timestamp with time zone) IS 'The first kept partition offset appended at or after a time; the high-water mark if none. MR005 malformed, MR013 unknown partition.';
+
+CREATE FUNCTION event_store.offsets_for_timestamp(v_timestamp timestamp with time zone, v_partitions integer[] DEFAULT NULL::integer[]) RETURNS TABLE(partition integer, partition_offset bigint)
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'event_store', 'pg_temp'
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+#variable_conflict use_column
+begin
+  if v_timestamp is null or cardinality(v_partitions) = 0 then
+    return;
+  end if;
+  if v_timestamp = '-infinity' then
+    return query
+    select p.partition, p.earliest_offset
+    from event_store.partitions p
+    where v_partitions is null or p.partition = any (v_partitions);
+    return;
+  end if;
+  return query
+  select p.partition, coalesce(found.partition_offset, p.high_water_mark)
+  from event_store.partitions p
+  left join (
+    select l.partition, min(l.partition_offset) as partition_offset
+    from event_store.events e
+    join event_store.event_log l using ("offset")
+    join event_store.partitions kept on kept.partition = l.partition and l.partition_offset >= kept.earliest_offset
+    where e.created_at >= v_timestamp and (v_partitions is null or l.partition = any (v_partitions))
+    group by l.partition
+  ) found using (partition)
+  where v_partitions is null or p.partition = any (v_partitions);
+end
+$$;
+
+COMMENT ON FUNCTION event_store.offsets_for_timestamp(v_timestamp timestamp with time zone, v_partitions integer[]) IS 'The first kept partition offset appended at or after a time, for several log partitions at once.';
 
 CREATE FUNCTION event_store.partition_info() RETURNS TABLE(partition integer, earliest_offset bigint, archived_offset bigint, high_water_mark bigint, events bigint, bytes bigint, last_activity timestamp with time zone, active_views bigint)
     LANGUAGE sql SECURITY DEFINER
@@ -1980,6 +2038,7 @@ COMMENT ON FUNCTION event_store.partition_info() IS 'For every log partition: ma
 CREATE FUNCTION event_store.pass_over_unwanted(v_view text) RETURNS integer[]
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
     SET enable_seqscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
@@ -2001,7 +2060,7 @@ begin
       and (
         c.position < p.high_water_mark
         or c.partition in (
-          select k.partition from event_store.stream_locks k where k.view = v_view and k.locked_until <= (select event_store.clock())
+          select k.partition from event_store.stream_locks k where k.view = v_view and k.parked_at is null and k.locked_until <= (select event_store.clock())
         )
       )
       and (c.leased_until is null or c.leased_until <= (select event_store.clock()))
@@ -2038,7 +2097,7 @@ $$;
 
 COMMENT ON FUNCTION event_store.pass_over_unwanted(v_view text) IS 'Moves the checkpoints of a bulk view past events that it does not want; returns the log partitions that it locked. MR010, MR012.';
 
-CREATE FUNCTION event_store.poll_views() RETURNS TABLE(view text, mode text, enabled boolean, pooling_delay_s bigint, edge_function_url text, lag bigint, consumers bigint)
+CREATE FUNCTION event_store.poll_views() RETURNS TABLE(view text, mode text, enabled boolean, pooling_delay_s bigint, edge_function_url text, due bigint, consumers bigint)
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
     AS $$
@@ -2048,14 +2107,17 @@ CREATE FUNCTION event_store.poll_views() RETURNS TABLE(view text, mode text, ena
     v.enabled,
     v.pooling_delay_s,
     v.edge_function_url,
-    coalesce(c.lag, 0)::bigint + (
-      select count(*) from event_store.stream_locks k
-      where k.view = v.view and k.parked_at is null and not k.caught_up and k.locked_until <= (select event_store.clock())
+    coalesce(c.ahead, 0)::bigint + (
+      select count(*) from (
+        select from event_store.stream_locks k
+        where k.view = v.view and k.parked_at is null and not k.caught_up and k.locked_until <= (select event_store.clock())
+        limit 1000
+      ) free
     ),
     coalesce(a.consumers, 0)
   from event_store.views v
   left join (
-    select c.view, sum(greatest(p.high_water_mark - c.position, 0)) as lag
+    select c.view, sum(greatest(p.high_water_mark - c.position, 0)) as ahead
     from event_store.checkpoints c
     join event_store.partitions p using (partition)
     group by c.view
@@ -2064,7 +2126,7 @@ CREATE FUNCTION event_store.poll_views() RETURNS TABLE(view text, mode text, ena
   order by v.view
 $$;
 
-COMMENT ON FUNCTION event_store.poll_views() IS 'For every view: is it enabled, how far is it behind, how many live consumers it has.';
+COMMENT ON FUNCTION event_store.poll_views() IS 'For every view: is it enabled, how much is due, how many live consumers it has.';
 
 CREATE FUNCTION event_store.purge_events(v_partition integer, v_limit bigint DEFAULT 100000) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2198,6 +2260,7 @@ begin
     where k.view = v_view
       and k.partition = v_partition
       and k.lease_token = v_lease_token
+      and k.in_flight is not null and k.lease_pid is null
       and l.partition_offset < _lease.leased_to
       and event_store.wants(_view.deciders, _view.events, r.decider, r.event)
     order by r."offset";
@@ -2310,7 +2373,7 @@ begin
         else format('last event_id %s at version %s', _stream.last_event_id, _stream.version)
       end
     ),
-    hint = 'Read the stream again, decide again, and append with its last event_id as previous_id.';
+    hint = 'Read the stream again, decide again, and append with its last event_id as previous_id; stream_head has it, also where events were purged.';
 end
 $$;
 
@@ -2564,6 +2627,7 @@ CREATE FUNCTION event_store.register_view(v_view text, v_start_at timestamp with
     AS $$
 declare
   _now constant timestamptz := event_store.clock();
+  _begun constant pg_snapshot := pg_current_snapshot();
   _view event_store.views;
   _fault text := case
     when coalesce(v_view, '') = '' then 'the view has no name'
@@ -2603,19 +2667,28 @@ begin
     insert into event_store.dispatches (view) values (v_view);
     -- the log keeps what we are placed before; shared, so that it waits for nobody but a call that is as short
     perform pg_advisory_xact_lock_shared(event_store.history_key());
-    -- History is searched before the sequencer's row is ours, which nobody else can have then; what gets its offset now is looked
-    -- at after that.
+    -- History is searched before the sequencer's row is ours, which nobody else can have then. What gets its offset from now on is
+    -- passed only if it is from before the start and was committed when this call began: an append in flight is delivered.
     insert into event_store.checkpoints (view, partition, position)
-    select v_view, p.partition, event_store.offset_for_timestamp(p.partition, _view.start_at)
-    from event_store.partitions p;
+    select v_view, found.partition, found.partition_offset
+    from event_store.offsets_for_timestamp(_view.start_at) found;
     perform event_store.sequence_events();
     update event_store.checkpoints c
-    set position = event_store.offset_for_timestamp(c.partition, _view.start_at)
-    from event_store.event_log l
+    set position = coalesce(
+      (
+        select min(l.partition_offset)
+        from event_store.event_log l
+        join event_store.events e using ("offset")
+        where l.partition = c.partition and l.partition_offset >= c.position
+          and (e.created_at >= _view.start_at or not pg_visible_in_snapshot(e.transaction_id, _begun))
+      ),
+      (select p.high_water_mark from event_store.partitions p where p.partition = c.partition)
+    )
+    from event_store.event_log first
     join event_store.events e using ("offset")
     where c.view = v_view
-      and l.partition = c.partition and l.partition_offset = c.position
-      and e.created_at < _view.start_at;
+      and first.partition = c.partition and first.partition_offset = c.position
+      and e.created_at < _view.start_at and pg_visible_in_snapshot(e.transaction_id, _begun);
     return next _view;
     return;
   end if;
@@ -2745,7 +2818,7 @@ $$;
 
 COMMENT ON FUNCTION event_store.require_partition(v_partition integer) IS 'The marks of a log partition. MR013 unknown partition.';
 
-CREATE FUNCTION event_store.retry_dead_letters(v_view text, v_decider text DEFAULT NULL::text, v_decider_id text DEFAULT NULL::text) RETURNS bigint
+CREATE FUNCTION event_store.retry_dead_letters(v_view text, v_decider text DEFAULT NULL::text, v_decider_id text DEFAULT NULL::text, v_reason text DEFAULT NULL::text) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
     AS $$
@@ -2766,7 +2839,7 @@ begin
   get diagnostics _retried = row_count;
   if _retried > 0 then
     perform event_store.audit(
-      'retry_dead_letters', v_view, null,
+      'retry_dead_letters', v_view, v_reason,
       jsonb_build_object('decider', v_decider, 'decider_id', v_decider_id, 'streams', _retried)
     );
   end if;
@@ -2774,7 +2847,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION event_store.retry_dead_letters(v_view text, v_decider text, v_decider_id text) IS 'Lets parked streams be tried again; returns how many. MR005, MR010.';
+COMMENT ON FUNCTION event_store.retry_dead_letters(v_view text, v_decider text, v_decider_id text, v_reason text) IS 'Lets parked streams be tried again; returns how many. MR005, MR010.';
 
 CREATE FUNCTION event_store.retry_delay(v_attempts integer) RETURNS interval
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -2784,22 +2857,22 @@ $$;
 
 COMMENT ON FUNCTION event_store.retry_delay(v_attempts integer) IS 'The wait after so many failed attempts: exponential, 5 s to 1 h.';
 
-CREATE FUNCTION event_store.schedule_nack_event(v_view text, v_decider_id text, v_milliseconds bigint, v_offset bigint DEFAULT NULL::bigint, v_lease_token bigint DEFAULT NULL::bigint) RETURNS SETOF event_store.locks
+CREATE FUNCTION event_store.schedule_nack_event(v_view text, v_decider_id text, v_milliseconds bigint, v_offset bigint DEFAULT NULL::bigint, v_lease_token bigint DEFAULT NULL::bigint, v_error text DEFAULT NULL::text) RETURNS SETOF event_store.locks
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
     AS $$
-  select * from event_store.give_back_event(v_view, v_decider_id, v_milliseconds, v_offset, v_lease_token)
+  select * from event_store.give_back_event(v_view, v_decider_id, v_milliseconds, v_offset, v_lease_token, v_error)
 $$;
 
-COMMENT ON FUNCTION event_store.schedule_nack_event(v_view text, v_decider_id text, v_milliseconds bigint, v_offset bigint, v_lease_token bigint) IS 'Gives back the event in flight for a later delivery. MR005, MR010, MR012, MR016 not in flight.';
+COMMENT ON FUNCTION event_store.schedule_nack_event(v_view text, v_decider_id text, v_milliseconds bigint, v_offset bigint, v_lease_token bigint, v_error text) IS 'Gives back the event in flight for a later delivery. MR005, MR010, MR012, MR016 not in flight.';
 
-CREATE FUNCTION event_store.schedule_nack_event(v_view text, v_decider_id uuid, v_milliseconds bigint, v_offset bigint DEFAULT NULL::bigint, v_lease_token bigint DEFAULT NULL::bigint) RETURNS SETOF event_store.locks
+CREATE FUNCTION event_store.schedule_nack_event(v_view text, v_decider_id uuid, v_milliseconds bigint, v_offset bigint DEFAULT NULL::bigint, v_lease_token bigint DEFAULT NULL::bigint, v_error text DEFAULT NULL::text) RETURNS SETOF event_store.locks
     LANGUAGE sql
     AS $$
-  select * from event_store.schedule_nack_event(v_view, v_decider_id::text, v_milliseconds, v_offset, v_lease_token)
+  select * from event_store.schedule_nack_event(v_view, v_decider_id::text, v_milliseconds, v_offset, v_lease_token, v_error)
 $$;
 
-COMMENT ON FUNCTION event_store.schedule_nack_event(v_view text, v_decider_id uuid, v_milliseconds bigint, v_offset bigint, v_lease_token bigint) IS 'schedule_nack_event for UUID identifiers.';
+COMMENT ON FUNCTION event_store.schedule_nack_event(v_view text, v_decider_id uuid, v_milliseconds bigint, v_offset bigint, v_lease_token bigint, v_error text) IS 'schedule_nack_event for UUID identifiers.';
 
 CREATE FUNCTION event_store.seek_view(v_view text, v_kind text, v_offset bigint DEFAULT NULL::bigint, v_timestamp timestamp with time zone DEFAULT NULL::timestamp with time zone, v_partition integer DEFAULT NULL::integer, v_dry_run boolean DEFAULT false, v_reason text DEFAULT NULL::text) RETURNS TABLE(partition integer, from_position bigint, to_position bigint, earliest_offset bigint, high_water_mark bigint, locks_removed bigint, dead_letters_removed bigint, note text)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2830,6 +2903,9 @@ begin
   if v_partition is not null then
     perform event_store.require_partition(v_partition);
   end if;
+  -- What lasts is said first; and again when nobody can change it any more.
+  perform event_store.known_view(v_view);
+  perform event_store.refuse_read_model(v_view);
   perform event_store.lock_idle_view(v_view, v_dry_run);
   perform event_store.refuse_read_model(v_view);
   -- the log keeps what we are placed before
@@ -2837,9 +2913,12 @@ begin
   perform event_store.sequence_events();
 
   for _row in
-    select c.partition, c.position, p as marks
+    select c.partition, c.position, p as marks, at_time.partition_offset as at_time
     from event_store.checkpoints c
     join event_store.partitions p using (partition)
+    left join event_store.offsets_for_timestamp(
+      v_timestamp, case when v_partition is not null then array[v_partition] end
+    ) at_time using (partition)
     where c.view = v_view and (v_partition is null or c.partition = v_partition)
     order by c.partition
   loop
@@ -2852,7 +2931,7 @@ begin
       when 'RESET_TO_LATEST' then high_water_mark
       when 'RESUME_OR_EARLIEST' then case when from_position < earliest_offset then earliest_offset else from_position end
       when 'RESUME_OR_LATEST' then case when from_position < earliest_offset then high_water_mark else from_position end
-      when 'EXACT_TIMESTAMP' then event_store.offset_for_timestamp(partition, v_timestamp)
+      when 'EXACT_TIMESTAMP' then _row.at_time
       else v_offset
     end;
     if to_position < 0 then
@@ -2873,8 +2952,8 @@ begin
     if not v_dry_run then
       delete from event_store.stream_locks k
       where k.view = v_view and k.partition = _row.partition and not _stays;
-      update event_store.checkpoints c set position = to_position
-      where c.view = v_view and c.partition = _row.partition and to_position <> from_position;
+      -- also where it stands there already: with the locks removed, who works with an older snapshot must fail (40001)
+      update event_store.checkpoints c set position = to_position where c.view = v_view and c.partition = _row.partition;
       perform event_store.audit(
         'seek_view', v_view, v_reason,
         jsonb_build_object(
@@ -2894,6 +2973,7 @@ CREATE FUNCTION event_store.sequence_events() RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
     SET enable_seqscan TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
     SET enable_hashjoin TO 'on'
     AS $$
 declare
@@ -2966,6 +3046,7 @@ COMMENT ON FUNCTION event_store.sequence_events() IS 'Gives every committed even
 CREATE FUNCTION event_store.stream_events(v_view_name text, v_limit integer DEFAULT 1, v_seconds integer DEFAULT NULL::integer) RETURNS SETOF event_store.recorded_events
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
     AS $$
 declare
   _delivered constant bigint[] := event_store.lease_streams(v_view_name, v_limit, v_seconds);
@@ -2976,6 +3057,25 @@ end
 $$;
 
 COMMENT ON FUNCTION event_store.stream_events(v_view_name text, v_limit integer, v_seconds integer) IS 'Leases free streams of a rows view and returns the next event of each. MR005 malformed, MR010 unknown view, MR012 other mode.';
+
+CREATE FUNCTION event_store.stream_head(v_decider_id text, v_decider text) RETURNS TABLE(last_event_id uuid, last_offset bigint, version bigint, final boolean)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+  select s.last_event_id, s.last_offset, s.version, s.final
+  from event_store.streams s
+  where s.decider_id = v_decider_id and s.decider = v_decider
+$$;
+
+COMMENT ON FUNCTION event_store.stream_head(v_decider_id text, v_decider text) IS 'Where one stream stands, also after its events were deleted; none for a stream without events.';
+
+CREATE FUNCTION event_store.stream_head(v_decider_id uuid, v_decider text) RETURNS TABLE(last_event_id uuid, last_offset bigint, version bigint, final boolean)
+    LANGUAGE sql STABLE
+    AS $$
+  select * from event_store.stream_head(v_decider_id::text, v_decider)
+$$;
+
+COMMENT ON FUNCTION event_store.stream_head(v_decider_id uuid, v_decider text) IS 'stream_head for UUID identifiers.';
 
 CREATE FUNCTION event_store.stream_partition(v_decider_id text, v_partitions bigint) RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -2989,6 +3089,7 @@ COMMENT ON FUNCTION event_store.stream_partition(v_decider_id text, v_partitions
 CREATE FUNCTION event_store.sweep_locks(v_view event_store.views, v_partitions integer[], v_all boolean) RETURNS bigint
     LANGUAGE plpgsql
     SET search_path TO 'event_store', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
     SET enable_seqscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
@@ -3055,8 +3156,12 @@ CREATE FUNCTION event_store.unregister_view(v_view text, v_reason text DEFAULT N
     SET search_path TO 'event_store', 'pg_temp'
     AS $$
 declare
-  _view constant event_store.views := event_store.lock_idle_view(v_view);
+  _view event_store.views;
 begin
+  -- What lasts is said first; and again when nobody can change it any more.
+  perform event_store.known_view(v_view);
+  perform event_store.refuse_read_model(v_view);
+  _view := event_store.lock_idle_view(v_view);
   perform event_store.refuse_read_model(v_view);
   perform event_store.audit(
     'unregister_view',
@@ -3121,6 +3226,7 @@ begin
       count(*) filter (where c.leased_until > _now) as leased
     from event_store.checkpoints c
     join event_store.partitions p using (partition)
+    where v_view is null or c.view = v_view
     group by c.view
   ) c using (view)
   left join (
@@ -3402,7 +3508,13 @@ CREATE INDEX events_transaction_id_idx ON event_store.events USING btree (transa
 
 CREATE INDEX stream_locks_caught_up_idx ON event_store.stream_locks USING btree (view, partition) WHERE caught_up;
 
-CREATE INDEX stream_locks_due_idx ON event_store.stream_locks USING btree (view, locked_until, last_offset);
+CREATE INDEX stream_locks_due_idx ON event_store.stream_locks USING btree (view, locked_until, last_offset) WHERE (parked_at IS NULL);
+
+COMMENT ON INDEX event_store.stream_locks_due_idx IS 'The whole order of stream_events, so that a fetch reads no more locks than it takes.';
+
+CREATE INDEX stream_locks_in_flight_idx ON event_store.stream_locks USING btree (view, partition) WHERE ((in_flight IS NOT NULL) AND (lease_pid IS NULL));
+
+COMMENT ON INDEX event_store.stream_locks_in_flight_idx IS 'What is delivered and not answered: read_batch and commit_batch look here for the retries of a lease.';
 
 CREATE INDEX stream_locks_parked_idx ON event_store.stream_locks USING btree (view, parked_at) WHERE (parked_at IS NOT NULL);
 
@@ -3532,15 +3644,15 @@ GRANT ALL ON FUNCTION event_store.dead_letters(v_view text) TO event_store_owner
 REVOKE ALL ON FUNCTION event_store.discard_dead_letter(v_view text, v_decider text, v_decider_id text, v_reason text, v_offset bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.discard_dead_letter(v_view text, v_decider text, v_decider_id text, v_reason text, v_offset bigint) TO event_store_owner;
 
-REVOKE ALL ON FUNCTION event_store.dispatch_events(v_view text, v_window integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.dispatch_events(v_view text, v_window integer) TO event_store_consumer;
-GRANT ALL ON FUNCTION event_store.dispatch_events(v_view text, v_window integer) TO event_store_owner;
+REVOKE ALL ON FUNCTION event_store.dispatch_events(v_view text, v_window integer, v_max_waiting integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.dispatch_events(v_view text, v_window integer, v_max_waiting integer) TO event_store_consumer;
+GRANT ALL ON FUNCTION event_store.dispatch_events(v_view text, v_window integer, v_max_waiting integer) TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.views TO event_store_reader;
 GRANT SELECT ON TABLE event_store.views TO event_store_owner;
 
-REVOKE ALL ON FUNCTION event_store.enable_view(v_view text, v_enabled boolean) FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.enable_view(v_view text, v_enabled boolean) TO event_store_owner;
+REVOKE ALL ON FUNCTION event_store.enable_view(v_view text, v_enabled boolean, v_reason text) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.enable_view(v_view text, v_enabled boolean, v_reason text) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.event_fault(v_event text, v_event_id uuid, v_event_version bigint, v_decider text, v_decider_id text, v_data jsonb, v_command_id uuid, v_final boolean) FROM PUBLIC;
 
@@ -3599,7 +3711,7 @@ GRANT ALL ON FUNCTION event_store.get_last_event(v_decider_id uuid, v_decider te
 GRANT ALL ON FUNCTION event_store.get_last_event(v_decider_id uuid, v_decider text) TO event_store_reader;
 GRANT ALL ON FUNCTION event_store.get_last_event(v_decider_id uuid, v_decider text) TO event_store_owner;
 
-REVOKE ALL ON FUNCTION event_store.give_back_event(v_view text, v_decider_id text, v_milliseconds bigint, v_offset bigint, v_lease_token bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION event_store.give_back_event(v_view text, v_decider_id text, v_milliseconds bigint, v_offset bigint, v_lease_token bigint, v_error text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION event_store.guard_append() FROM PUBLIC;
 
@@ -3635,18 +3747,20 @@ REVOKE ALL ON FUNCTION event_store.lock_view(v_view text, v_mode text) FROM PUBL
 REVOKE ALL ON FUNCTION event_store.mark_archived(v_partition integer, v_to_offset bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.mark_archived(v_partition integer, v_to_offset bigint) TO event_store_owner;
 
-REVOKE ALL ON FUNCTION event_store.nack_event(v_view text, v_decider_id text, v_offset bigint, v_lease_token bigint) FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.nack_event(v_view text, v_decider_id text, v_offset bigint, v_lease_token bigint) TO event_store_consumer;
-GRANT ALL ON FUNCTION event_store.nack_event(v_view text, v_decider_id text, v_offset bigint, v_lease_token bigint) TO event_store_owner;
+REVOKE ALL ON FUNCTION event_store.nack_event(v_view text, v_decider_id text, v_offset bigint, v_lease_token bigint, v_error text) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.nack_event(v_view text, v_decider_id text, v_offset bigint, v_lease_token bigint, v_error text) TO event_store_consumer;
+GRANT ALL ON FUNCTION event_store.nack_event(v_view text, v_decider_id text, v_offset bigint, v_lease_token bigint, v_error text) TO event_store_owner;
 
-REVOKE ALL ON FUNCTION event_store.nack_event(v_view text, v_decider_id uuid, v_offset bigint, v_lease_token bigint) FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.nack_event(v_view text, v_decider_id uuid, v_offset bigint, v_lease_token bigint) TO event_store_consumer;
-GRANT ALL ON FUNCTION event_store.nack_event(v_view text, v_decider_id uuid, v_offset bigint, v_lease_token bigint) TO event_store_owner;
+REVOKE ALL ON FUNCTION event_store.nack_event(v_view text, v_decider_id uuid, v_offset bigint, v_lease_token bigint, v_error text) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.nack_event(v_view text, v_decider_id uuid, v_offset bigint, v_lease_token bigint, v_error text) TO event_store_consumer;
+GRANT ALL ON FUNCTION event_store.nack_event(v_view text, v_decider_id uuid, v_offset bigint, v_lease_token bigint, v_error text) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.offset_for_timestamp(v_partition integer, v_timestamp timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.offset_for_timestamp(v_partition integer, v_timestamp timestamp with time zone) TO event_store_consumer;
 GRANT ALL ON FUNCTION event_store.offset_for_timestamp(v_partition integer, v_timestamp timestamp with time zone) TO event_store_reader;
 GRANT ALL ON FUNCTION event_store.offset_for_timestamp(v_partition integer, v_timestamp timestamp with time zone) TO event_store_owner;
+
+REVOKE ALL ON FUNCTION event_store.offsets_for_timestamp(v_timestamp timestamp with time zone, v_partitions integer[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION event_store.partition_info() FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.partition_info() TO event_store_consumer;
@@ -3723,18 +3837,18 @@ REVOKE ALL ON FUNCTION event_store.require_leases(v_view text, v_partition integ
 
 REVOKE ALL ON FUNCTION event_store.require_partition(v_partition integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION event_store.retry_dead_letters(v_view text, v_decider text, v_decider_id text) FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.retry_dead_letters(v_view text, v_decider text, v_decider_id text) TO event_store_owner;
+REVOKE ALL ON FUNCTION event_store.retry_dead_letters(v_view text, v_decider text, v_decider_id text, v_reason text) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.retry_dead_letters(v_view text, v_decider text, v_decider_id text, v_reason text) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.retry_delay(v_attempts integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION event_store.schedule_nack_event(v_view text, v_decider_id text, v_milliseconds bigint, v_offset bigint, v_lease_token bigint) FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.schedule_nack_event(v_view text, v_decider_id text, v_milliseconds bigint, v_offset bigint, v_lease_token bigint) TO event_store_consumer;
-GRANT ALL ON FUNCTION event_store.schedule_nack_event(v_view text, v_decider_id text, v_milliseconds bigint, v_offset bigint, v_lease_token bigint) TO event_store_owner;
+REVOKE ALL ON FUNCTION event_store.schedule_nack_event(v_view text, v_decider_id text, v_milliseconds bigint, v_offset bigint, v_lease_token bigint, v_error text) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.schedule_nack_event(v_view text, v_decider_id text, v_milliseconds bigint, v_offset bigint, v_lease_token bigint, v_error text) TO event_store_consumer;
+GRANT ALL ON FUNCTION event_store.schedule_nack_event(v_view text, v_decider_id text, v_milliseconds bigint, v_offset bigint, v_lease_token bigint, v_error text) TO event_store_owner;
 
-REVOKE ALL ON FUNCTION event_store.schedule_nack_event(v_view text, v_decider_id uuid, v_milliseconds bigint, v_offset bigint, v_lease_token bigint) FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.schedule_nack_event(v_view text, v_decider_id uuid, v_milliseconds bigint, v_offset bigint, v_lease_token bigint) TO event_store_consumer;
-GRANT ALL ON FUNCTION event_store.schedule_nack_event(v_view text, v_decider_id uuid, v_milliseconds bigint, v_offset bigint, v_lease_token bigint) TO event_store_owner;
+REVOKE ALL ON FUNCTION event_store.schedule_nack_event(v_view text, v_decider_id uuid, v_milliseconds bigint, v_offset bigint, v_lease_token bigint, v_error text) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.schedule_nack_event(v_view text, v_decider_id uuid, v_milliseconds bigint, v_offset bigint, v_lease_token bigint, v_error text) TO event_store_consumer;
+GRANT ALL ON FUNCTION event_store.schedule_nack_event(v_view text, v_decider_id uuid, v_milliseconds bigint, v_offset bigint, v_lease_token bigint, v_error text) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.seek_view(v_view text, v_kind text, v_offset bigint, v_timestamp timestamp with time zone, v_partition integer, v_dry_run boolean, v_reason text) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.seek_view(v_view text, v_kind text, v_offset bigint, v_timestamp timestamp with time zone, v_partition integer, v_dry_run boolean, v_reason text) TO event_store_owner;
@@ -3746,6 +3860,18 @@ GRANT ALL ON FUNCTION event_store.sequence_events() TO event_store_owner;
 REVOKE ALL ON FUNCTION event_store.stream_events(v_view_name text, v_limit integer, v_seconds integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.stream_events(v_view_name text, v_limit integer, v_seconds integer) TO event_store_consumer;
 GRANT ALL ON FUNCTION event_store.stream_events(v_view_name text, v_limit integer, v_seconds integer) TO event_store_owner;
+
+REVOKE ALL ON FUNCTION event_store.stream_head(v_decider_id text, v_decider text) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.stream_head(v_decider_id text, v_decider text) TO event_store_writer;
+GRANT ALL ON FUNCTION event_store.stream_head(v_decider_id text, v_decider text) TO event_store_consumer;
+GRANT ALL ON FUNCTION event_store.stream_head(v_decider_id text, v_decider text) TO event_store_reader;
+GRANT ALL ON FUNCTION event_store.stream_head(v_decider_id text, v_decider text) TO event_store_owner;
+
+REVOKE ALL ON FUNCTION event_store.stream_head(v_decider_id uuid, v_decider text) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.stream_head(v_decider_id uuid, v_decider text) TO event_store_writer;
+GRANT ALL ON FUNCTION event_store.stream_head(v_decider_id uuid, v_decider text) TO event_store_consumer;
+GRANT ALL ON FUNCTION event_store.stream_head(v_decider_id uuid, v_decider text) TO event_store_reader;
+GRANT ALL ON FUNCTION event_store.stream_head(v_decider_id uuid, v_decider text) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.stream_partition(v_decider_id text, v_partitions bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.stream_partition(v_decider_id text, v_partitions bigint) TO event_store_writer;

@@ -9,12 +9,12 @@ NOW = 1_000_000.0
 def row(
     *,
     view: str = "orders",
-    lag: int = 5,
+    due: int = 5,
     enabled: bool = True,
     pooling_delay_s: int | None = 1,
     consumers: int = 0,
 ) -> ViewPoll:
-    return ViewPoll(view, "bulk", enabled, pooling_delay_s, None, lag, consumers)
+    return ViewPoll(view, "bulk", enabled, pooling_delay_s, None, due, consumers)
 
 
 def reason(poll_row: ViewPoll, runs: ViewRuns | None = None) -> str:
@@ -33,7 +33,7 @@ def test_a_view_that_is_behind_and_was_never_drained_is_drained_now() -> None:
 
 
 def test_a_view_without_new_events_is_left_alone() -> None:
-    assert reason(row(lag=0)) == "orders: no new events"
+    assert reason(row(due=0)) == "orders: nothing is due"
 
 
 def test_a_disabled_view_is_left_alone() -> None:
@@ -46,13 +46,13 @@ def test_a_view_without_pooling_delay_is_left_to_its_client() -> None:
 
 def test_a_view_with_a_url_is_pushed_to_also_without_pooling_delay() -> None:
     pushed = ViewPoll(
-        "mails", "rows", enabled=True, pooling_delay_s=None, edge_function_url="http://x/", lag=1, consumers=0
+        "mails", "rows", enabled=True, pooling_delay_s=None, edge_function_url="http://x/", due=1, consumers=0
     )
     assert starts(pushed)
 
 
 def test_a_drain_in_flight_is_enough() -> None:
-    assert reason(row(), ViewRuns(in_flight=True, started=NOW - 3)) == "orders: a drain is in flight, 5 events behind"
+    assert reason(row(), ViewRuns(in_flight=True, started=NOW - 3)) == "orders: a drain is in flight, 5 due"
 
 
 def test_a_queued_drain_is_enough_however_long_it_waits() -> None:
@@ -83,5 +83,5 @@ def test_the_backoff_is_bounded() -> None:
 
 
 def test_each_view_is_decided_by_itself() -> None:
-    polls = plan_polls([row(view="a"), row(view="b", lag=0)], {"a": ViewRuns()}, NOW)
+    polls = plan_polls([row(view="a"), row(view="b", due=0)], {"a": ViewRuns()}, NOW)
     assert [(poll.view, poll.start) for poll in polls] == [("a", True), ("b", False)]

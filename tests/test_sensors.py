@@ -69,7 +69,7 @@ def test_the_views_partition_is_made_by_the_first_request_only(
 def test_a_view_without_new_events_is_skipped_and_says_so(
     instance: dg.DagsterInstance, dsn: str, shop: EventStore
 ) -> None:
-    assert reason(tick(instance, dsn, "poll_orders")) == "orders: no new events"
+    assert reason(tick(instance, dsn, "poll_orders")) == "orders: nothing is due"
     assert shop.poll_views()
 
 

@@ -4,11 +4,12 @@ import re
 import sys
 from collections.abc import Callable
 
+import psycopg
 import pytest
 from typer.testing import CliRunner
 
 from platform_defs.cli import app, main
-from resources.errors import MillraceError, OffsetOutOfRange
+from resources.errors import BelongsToReadModel, MillraceError, OffsetOutOfRange, UnknownView, ViewInUse
 from resources.event_store import EventStore
 from tests.factories import append_to, pump, register_orders, rows
 
@@ -25,12 +26,21 @@ def view(store: EventStore) -> EventStore:
     return store
 
 
-def millrace(dsn: str, *arguments: str) -> str:
-    result = RUNNER.invoke(app, [*arguments, "--dsn", dsn], env={"COLUMNS": "200"})
+def millrace(dsn: str, *arguments: str, answer: str | None = None) -> str:
+    result = RUNNER.invoke(app, [*arguments, "--dsn", dsn], env={"COLUMNS": "250"}, input=answer)
     if isinstance(result.exception, MillraceError):
         raise result.exception
     assert result.exit_code == 0, result.output
     return result.output
+
+
+def cells(output: str) -> list[list[str]]:
+    """The rows of a table that was printed."""
+    return [[cell.strip() for cell in line.split("│")[1:-1]] for line in output.splitlines() if line.startswith("│")]
+
+
+def audited(view: EventStore) -> list[tuple[object, ...]]:
+    return rows(view.connection, "select operation, view, reason from event_store.audit_log order by audit_id")
 
 
 def park(view: EventStore, decider_id: str) -> None:
@@ -80,9 +90,140 @@ def test_status_shows_every_view(view: EventStore, dsn: str) -> None:
     park(view, "a")
     view.register_view("off", "-infinity", mode="bulk")
     view.enable_view("off", enabled=False)
-    lines = {line.split("│")[1].strip(): line for line in millrace(dsn, "status").splitlines() if line.startswith("│")}
-    assert "disabled" in lines["off"]
-    assert [cell.strip() for cell in lines["v"].split("│")[2:7]] == ["rows", "0 events", "1", "0", "1"]
+    output = millrace(dsn, "status")
+    assert "lag" in output
+    assert cells(output) == [["off", "disabled", "3", "0", "0", "0"], ["v", "rows", "0", "1", "0", "1"]]
+
+
+def test_a_view_is_disabled_and_enabled_with_a_reason(view: EventStore, dsn: str) -> None:
+    assert "millrace enable v" in millrace(dsn, "disable", "v", "--reason", "its receiver moves")
+    assert view.stream_events("v") == []
+    assert "nothing was changed" in millrace(dsn, "disable", "v", "--reason", "again")
+    assert "is given events" in millrace(dsn, "enable", "v", "--reason", "it moved")
+    assert len(view.stream_events("v")) == 1
+    assert "nothing was changed" in millrace(dsn, "enable", "v")
+    assert audited(view) == [("enable_view", "v", "its receiver moves"), ("enable_view", "v", "it moved")]
+
+
+def test_a_retry_has_its_reason(view: EventStore, dsn: str) -> None:
+    park(view, "a")
+    millrace(dsn, "retry", "v", "--reason", "the customer exists now")
+    assert audited(view) == [("retry_dead_letters", "v", "the customer exists now")]
+
+
+def test_a_view_is_removed_when_somebody_says_yes(view: EventStore, dsn: str) -> None:
+    park(view, "a")
+    view.nack_event("v", "b")
+    for answer in ("n\n", ""):
+        with pytest.raises(MillraceError, match=r"(?s)was not removed.*--yes"):
+            millrace(dsn, "unregister", "v", answer=answer)
+    assert [info.view for info in view.view_info()] == ["v"]
+    assert audited(view) == []
+
+    asked = millrace(dsn, "unregister", "v", "--reason", "replaced", answer="y\n")
+    assert all(words in asked for words in ("progress (lag 0)", "1 streams that wait", "1 dead letters", "is removed"))
+    assert view.view_info() == []
+    assert audited(view) == [("unregister_view", "v", "replaced")]
+
+
+def test_a_view_is_removed_without_a_question(view: EventStore, dsn: str) -> None:
+    asked = millrace(dsn, "unregister", "v", "--yes")
+    assert "?" not in asked
+    assert view.view_info() == []
+
+
+@pytest.mark.parametrize("yes", [(), ("--yes",)], ids=["asked", "not asked"])
+def test_what_cannot_be_removed_is_refused_before_anybody_is_asked(
+    yes: tuple[str, ...], view: EventStore, dsn: str
+) -> None:
+    with pytest.raises(UnknownView, match=r"(?s)view is not registered.*nobody"):
+        millrace(dsn, "unregister", "nobody", *yes)
+    view.stream_events("v")
+    with pytest.raises(ViewInUse, match="in flight"):
+        millrace(dsn, "unregister", "v", *yes)
+    view.connection.execute("insert into read_models.declarations (model, view, fingerprint) values ('m', 'v', '')")
+    with pytest.raises(BelongsToReadModel, match=r"(?s)read model m\b.*millrace reset m"):
+        millrace(dsn, "unregister", "v", *yes)
+
+
+def test_the_audit_log_is_listed_newest_first(view: EventStore, dsn: str) -> None:
+    view.register_view("w")
+    assert "Nothing was done" in millrace(dsn, "audit")
+    view.enable_view("v", enabled=False, reason="a [bold] reason")
+    view.enable_view("w", enabled=False)
+    view.unregister_view("w", "replaced")
+    user = view.connection.info.user
+
+    assert [row[1:5] for row in cells(millrace(dsn, "audit", "--view", "v"))] == [
+        [user, "enable_view", "v", "a [bold] reason"]
+    ]
+    newest = millrace(dsn, "audit", "--limit", "2")
+    operations = [row[2:5] for row in cells(newest) if row[2]]  # a long detail goes on below
+    assert operations == [["unregister_view", "w", "replaced"], ["enable_view", "w", ""]]
+    assert '{"enabled": false}' in newest
+    assert "unregister_view" in millrace(dsn, "audit", "--view", "w")
+
+
+@pytest.mark.usefixtures("view")
+def test_an_audit_of_no_entries_is_refused() -> None:
+    wrong = RUNNER.invoke(app, ["audit", "--limit", "0"])
+    assert wrong.exit_code == 2
+    assert "greater than or equal to 1" in " ".join(wrong.output.split())
+
+
+def test_partitions_are_listed_with_their_marks(view: EventStore, dsn: str) -> None:
+    for info in view.partition_info():
+        view.mark_archived(info.partition, info.high_water_mark)
+    listed = cells(millrace(dsn, "partitions"))
+    expected = view.partition_info()
+    assert [row[:5] for row in listed] == [
+        [str(n) for n in (i.partition, i.earliest_offset, i.archived_offset, i.high_water_mark, i.events)]
+        for i in expected
+    ]
+    assert sum(int(row[4]) for row in listed) == 3
+    for row, info in zip(listed, expected, strict=True):
+        assert int(row[5].replace(",", "")) == info.bytes
+        assert row[6] == (info.last_activity.isoformat(timespec="seconds") if info.last_activity else "")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["enable", "no"],
+        ["disable", "no"],
+        ["unregister", "no", "--yes"],
+        ["audit", "--view", "no"],
+        ["retry", "no"],
+        ["dead-letters", "no"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_an_unknown_view_is_one_text_and_exit_code_1(
+    command: list[str], view: EventStore, dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["millrace", *command, "--dsn", dsn])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    with pytest.raises(UnknownView) as unknown:
+        view.view_info("no")
+    assert " ".join(capsys.readouterr().err.split()) == " ".join(str(unknown.value).split())
+
+
+@pytest.mark.usefixtures("view")
+def test_who_may_not_read_the_audit_log_is_told_of_the_roles(
+    dsn: str, store: EventStore, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    user = "user_without_audit"
+    store.connection.execute(f"create role {user} login in role event_store_consumer".encode())
+    try:
+        monkeypatch.setattr(sys, "argv", ["millrace", "audit", "--dsn", psycopg.conninfo.make_conninfo(dsn, user=user)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    finally:
+        store.connection.execute(f"drop role {user}".encode())
+    assert ended.value.code == 1
+    assert "Who may do what" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, LiteralString
 from uuid import uuid4
 
 import psycopg
@@ -292,6 +292,22 @@ def test_a_refused_event_waits_before_it_is_sent_again(
     assert received(receiver, "b") == ["placed", "paid", "shipped"]
 
 
+def test_what_a_receiver_that_is_away_answered_is_the_locks_error_until_it_takes_the_event(
+    pushed: EventStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhook, "RETRY_MS", 60_000)
+    place(pushed, "a", events=("placed",))
+    receiver.answer = lambda _: (503, b"back at noon")
+    assert push(dsn) == 0
+    errors: LiteralString = "select last_error from event_store.stream_locks where last_error is not null"
+    assert rows(pushed.connection, errors) == [("HTTP 503 Service Unavailable: back at noon",)]
+    assert pushed.dead_letters() == []
+    wake(pushed)
+    receiver.answer = lambda _: 200
+    assert push(dsn) == 1
+    assert rows(pushed.connection, errors) == []
+
+
 def test_a_receiver_that_nobody_listens_at_gives_every_event_back(
     pushed: EventStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,6 +317,10 @@ def test_a_receiver_that_nobody_listens_at_gives_every_event_back(
     receiver.server_close()
     assert push(dsn) == 0
     assert locks(pushed.connection) == []
+    for error, attempts in rows(pushed.connection, "select last_error, attempts from event_store.stream_locks"):
+        assert error.startswith("No answer: ")
+        assert "Connection refused" in error
+        assert attempts == 0
 
 
 def test_an_event_that_another_pusher_took_over_is_left_to_it(pushed: EventStore, dsn: str, receiver: Receiver) -> None:

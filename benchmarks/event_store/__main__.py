@@ -14,7 +14,18 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.event_store import batches, consumption, sequencing, single_appends, storage
+from benchmarks.event_store import (
+    backlog,
+    batches,
+    checkpoints,
+    consumption,
+    mixed,
+    ranges,
+    sequencing,
+    single_appends,
+    storage,
+    subscription,
+)
 from benchmarks.event_store.bench import Bench, Result, bench, show
 
 LINES: dict[str, Callable[[Bench], list[Result]]] = {
@@ -27,6 +38,14 @@ LINES: dict[str, Callable[[Bench], list[Result]]] = {
     "rows": consumption.row_by_row,
     "bulk": consumption.in_bulk,
     "empty-polls": consumption.empty_polls,
+    "backlog-waiting": backlog.waiting,
+    "backlog-parked": backlog.parked,
+    "parallel-claims": mixed.claims,
+    "mixed-load": mixed.load,
+    "subscribe": subscription.delays,
+    "range-read": ranges.reads,
+    "checkpoint-save": checkpoints.save,
+    "checkpoint-load": checkpoints.load,
     "storage": storage.per_event,
 }
 

@@ -90,10 +90,10 @@ class Bench:
         """How many: all of it, or few to try that it runs."""
         return small if self.small else full
 
-    def ours(self) -> Database:
+    def ours(self, log_partitions: int = 16) -> Database:
         """A new database of ours."""
         database = Database(self._create("ours"), ours=True)
-        migrate(database.dsn)
+        migrate(database.dsn, log_partitions=log_partitions)
         return self._registered(database)
 
     def theirs(self) -> Database:

@@ -5,7 +5,9 @@ Each round appends its events first, the same ones on both sides, and measures u
 
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import count
+from typing import LiteralString
 
 import psycopg
 
@@ -82,21 +84,36 @@ def empty_polls(bench: Bench) -> list[Result]:
                 database.run(f"select from event_store.register_view('{mode}', v_mode => '{mode}')")
             database.run("vacuum analyze")
 
-        def poll(connection: psycopg.Connection, sql: str) -> float:
-            began = time.perf_counter()
-            for _ in range(polls):
-                if connection.execute(sql.encode()).fetchone() is not None:
-                    raise RuntimeError("The poll found something.")
-            return polls / (time.perf_counter() - began)
-
-        for name, sql in (
-            ("stream_events", "select * from event_store.stream_events('rows', 100)"),
-            ("claim_batch", "select * from event_store.claim_batch('bulk', 'me', 1000)"),
+        for name, poll in (
+            ("stream_events", lambda c: empty_stream_events(c, "rows", polls)),
+            ("claim_batch", lambda c: empty_claim_batch(c, "bulk", polls)),
         ):
-            x, y = bench.in_turn(lambda sql=sql: poll(a, sql), lambda sql=sql: poll(b, sql))  # type: ignore[misc]
+            x, y = bench.in_turn(partial(poll, a), partial(poll, b))
             what = f"{name}, nothing new, {idle:,} idle streams against 100"
             results.append(Result(what, x, y, "polls/s", ratio=x / y, target=0.9))
     return results
+
+
+def empty_stream_events(connection: psycopg.Connection, view: str, polls: int) -> float:
+    """Poll a rows view that has nothing to give; return the polls per second."""
+    return empty_per_second(connection, "select * from event_store.stream_events(%s, %s::int)", (view, CHUNK), polls)
+
+
+def empty_claim_batch(connection: psycopg.Connection, view: str, polls: int) -> float:
+    """Poll a bulk view that has nothing to give; return the polls per second."""
+    arguments = (view, "me", 1000)
+    return empty_per_second(connection, "select * from event_store.claim_batch(%s, %s, %s)", arguments, polls)
+
+
+def empty_per_second(
+    connection: psycopg.Connection, sql: LiteralString, arguments: tuple[object, ...], polls: int
+) -> float:
+    """Run a prepared statement that finds nothing, as a client does that polls; return how often per second."""
+    began = time.perf_counter()
+    for _ in range(polls):
+        if connection.execute(sql, arguments, prepare=True).fetchone() is not None:
+            raise RuntimeError("The poll found something.")
+    return polls / (time.perf_counter() - began)
 
 
 def consumed_per_second(database: Database, label: str, streams: int, consume: Consume) -> float:

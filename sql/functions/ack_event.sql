@@ -23,15 +23,11 @@ begin
   set
     last_offset = v_offset, in_flight = null, taken_over = false, attempts = 0, last_error = null, locked_until = _now,
     updated_at = _now,
-    caught_up = not exists (
-      select from event_store.events e
-      where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > v_offset
-        and event_store.wants(v.deciders, v.events, e.decider, e.event)
-    )
-  from event_store.views v, event_store.streams s
+    caught_up = k.nothing_after
+  from event_store.streams s
   where k.view = v_view and k.decider_id = v_decider_id and k.in_flight = v_offset
     and event_store.holds_lock(k, v_offset, v_lease_token)
-    and v.view = v_view and v.mode = 'rows'
+    and k.lease_pid is not null -- in bulk mode nobody has a single event
     and s.decider_id = k.decider_id and s.decider = k.decider
   returning k.view, k.decider_id, s.last_offset, k.last_offset, k.locked_until, s.final, k.created_at, k.updated_at;
   if not found then

@@ -18,8 +18,8 @@ set enable_mergejoin = off
 as $$
 declare
   _now constant timestamptz := event_store.clock();
-  _view constant event_store.views := event_store.known_view(v_view, 'rows');
 begin
+  perform event_store.known_view(v_view, 'rows');
   if v_offsets is null or cardinality(v_offsets) <> coalesce(cardinality(v_lease_tokens), cardinality(v_offsets)) then
     perform event_store.refuse_request(
       format('%s offsets, %s lease tokens', coalesce(cardinality(v_offsets)::text, 'no'), coalesce(cardinality(v_lease_tokens)::text, 'no')),
@@ -42,11 +42,7 @@ begin
   set
     last_offset = k.in_flight, in_flight = null, taken_over = false, attempts = 0, last_error = null, locked_until = _now,
     updated_at = _now,
-    caught_up = not exists (
-      select from event_store.events e
-      where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > k.in_flight
-        and event_store.wants(_view.deciders, _view.events, e.decider, e.event)
-    )
+    caught_up = k.nothing_after
   from held
   -- by key and not by ctid: while we waited for the lock, extend_lock may have made another version of the row
   where k.view = v_view and k.decider_id = held.decider_id and k.decider = held.decider

@@ -21,7 +21,8 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
--- By index, whatever statistics say: they may be from when the tables were empty.
+-- By index, whatever statistics say: they may be from when the tables were empty. So it is planned once.
+set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
@@ -70,7 +71,7 @@ begin
               and event_store.wants(_view.deciders, _view.events, e.decider, e.event)
             limit 1
           ) next_event
-          where k.view = v_view and k.locked_until <= _now
+          where k.view = v_view and k.parked_at is null and k.locked_until <= _now
         )
       )
   ), shared as (
@@ -97,7 +98,7 @@ begin
   ), retried as (
     -- what this lease delivers of the streams that have a lock: up to in_flight
     update event_store.stream_locks k
-    set in_flight = last_event."offset", lease_token = due.lease_token, updated_at = _now
+    set in_flight = last_event."offset", lease_token = due.lease_token, lease_pid = null, updated_at = _now
     from (
       select x.decider_id, x.decider, x.last_offset, d.partition, d.leased_to, d.lease_token
       from event_store.stream_locks x

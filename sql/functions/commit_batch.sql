@@ -44,10 +44,12 @@ begin
 
   if exists (select from event_store.stream_locks where view = v_view) then
     _now := event_store.clock();
-    delete from event_store.stream_locks k
-    using event_store.checkpoints c
-    where c.view = v_view and c.partition = any (v_partition) and c.rebuilds
-      and k.view = v_view and k.partition = c.partition and k.lease_token <> c.lease_token;
+    if exists (select from event_store.checkpoints c where c.view = v_view and c.partition = any (v_partition) and c.rebuilds) then
+      delete from event_store.stream_locks k
+      using event_store.checkpoints c
+      where c.view = v_view and c.partition = any (v_partition) and c.rebuilds
+        and k.view = v_view and k.partition = c.partition and k.lease_token <> c.lease_token;
+    end if;
     update event_store.stream_locks k
     set last_offset = retried.up_to, in_flight = null, attempts = 0, last_error = null, locked_until = _now, updated_at = _now
     from (
@@ -55,7 +57,8 @@ begin
       from unnest(v_partition, v_to_offset, v_lease_token) b(partition, to_offset, lease_token)
       join event_store.checkpoints c on c.view = v_view and c.partition = b.partition
       join event_store.stream_locks r
-        on r.view = v_view and r.partition = b.partition and r.lease_token = b.lease_token and r.in_flight is not null
+        on r.view = v_view and r.partition = b.partition and r.lease_token = b.lease_token
+        and r.in_flight is not null and r.lease_pid is null
       -- a commit of a part of the range acknowledges that part of a retry, too
       left join lateral (
         select coalesce(max(e."offset"), r.last_offset) as up_to

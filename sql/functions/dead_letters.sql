@@ -1,5 +1,7 @@
 -- The parked streams of a view (null: of all views), those that were parked first, first: the event that failed, why, and how
--- many events of the stream wait behind it.
+-- many events of the stream wait, that one included. The event that failed is the first one after what is acknowledged; in bulk
+-- mode the first of those that were delivered together. Where the view's filter does not want it any more, the next that it wants,
+-- which is what a retry would deliver; null while the log has none.
 -- Example: select decider_id, event, attempts, last_error from dead_letters('invoices')
 create or replace function event_store.dead_letters(
   v_view text default null
@@ -27,7 +29,9 @@ begin
     perform event_store.known_view(v_view);
   end if;
   return query
-  select k.view, k.decider, k.decider_id, k.partition, failed.event, failed."offset", k.attempts, k.last_error, k.parked_at, failed.waiting
+  select
+    k.view, k.decider, k.decider_id, k.partition, case when l."offset" is not null then failed.event end, l."offset", k.attempts,
+    k.last_error, k.parked_at, failed.waiting
   from event_store.stream_locks k
   join event_store.views v using (view)
   left join lateral (
@@ -39,6 +43,7 @@ begin
     where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > k.last_offset
       and event_store.wants(v.deciders, v.events, e.decider, e.event)
   ) failed on true
+  left join event_store.event_log l on l."offset" = failed."offset"
   where k.parked_at is not null and (v_view is null or k.view = v_view)
   order by k.parked_at, k.view, k.decider_id, k.decider;
 end

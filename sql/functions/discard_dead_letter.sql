@@ -37,6 +37,8 @@ begin
   select * into _event from event_store.recorded_events e
   where e.decider_id = v_decider_id and e.decider = v_decider and e."offset" > _lock.last_offset
     and event_store.wants(_view.deciders, _view.events, e.decider, e.event)
+    -- what is not in the log yet cannot have failed
+    and exists (select from event_store.event_log l where l."offset" = e."offset")
   order by e."offset"
   limit 1;
   if v_offset <> coalesce(_event."offset", -1) then

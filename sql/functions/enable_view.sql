@@ -1,8 +1,10 @@
--- Lets a view be given events, or no more; what is in flight may still be acknowledged or committed.
--- Example: select view, enabled from enable_view('invoices', false)
+-- Lets a view be given events, or no more; what is in flight may still be acknowledged or committed. A change
+-- is written down in audit_log, with v_reason.
+-- Example: select view, enabled from enable_view('invoices', false, 'its receiver moves')
 create or replace function event_store.enable_view(
   v_view text,
-  v_enabled boolean default true
+  v_enabled boolean default true,
+  v_reason text default null
 )
 returns setof event_store.views
 language plpgsql
@@ -17,10 +19,10 @@ begin
   perform event_store.known_view(v_view);
   update event_store.views set enabled = v_enabled, updated_at = event_store.clock() where view = v_view and enabled <> v_enabled;
   if found then
-    perform event_store.audit('enable_view', v_view, null, jsonb_build_object('enabled', v_enabled));
+    perform event_store.audit('enable_view', v_view, v_reason, jsonb_build_object('enabled', v_enabled));
   end if;
   return query select * from event_store.views where view = v_view;
 end
 $$;
 
-comment on function event_store.enable_view(text, boolean) is 'Enables or disables a view. MR005 malformed, MR010 unknown view.';
+comment on function event_store.enable_view(text, boolean, text) is 'Enables or disables a view. MR005 malformed, MR010 unknown view.';

@@ -58,6 +58,8 @@ begin
         hint = 'Name streams that read_batch returned for this lease, before commit_batch.';
   end if;
 
+  -- A claim with an older snapshot, which does not see these locks, must fail (40001) and not deliver their events once more.
+  update event_store.checkpoints set position = position where view = v_view and partition = v_partition;
   with failed as (
     insert into event_store.stream_locks as k (
       view, decider, decider_id, partition, last_offset, locked_until, attempts, last_error, parked_at, lease_token, created_at,

@@ -2,12 +2,14 @@
 -- in common. It does not count as an attempt: nothing failed. fstore-sql's callers state no offset: then the answer counts only
 -- from the session that got the event, as the stream may have gone on since; and where that session has events of two deciders
 -- that share the id in flight, one must be stated.
+-- Without v_error the lock keeps what an earlier attempt failed with.
 create or replace function event_store.give_back_event(
   v_view text,
   v_decider_id text,
   v_milliseconds bigint,
   v_offset bigint,
-  v_lease_token bigint
+  v_lease_token bigint,
+  v_error text
 )
 returns setof event_store.locks
 language plpgsql
@@ -45,11 +47,11 @@ begin
   end if;
   update event_store.stream_locks k
   set
-    in_flight = null, attempts = greatest(k.attempts - 1, 0),
+    in_flight = null, attempts = greatest(k.attempts - 1, 0), last_error = coalesce(nullif(v_error, ''), k.last_error),
     locked_until = _now + v_milliseconds * interval '1 millisecond', updated_at = _now
   where k.view = v_view and k.decider_id = v_decider_id and k.decider = _deciders[1];
   return query select * from event_store.lock_of_stream(v_view, v_decider_id, _deciders[1]);
 end
 $$;
 
-comment on function event_store.give_back_event(text, text, bigint, bigint, bigint) is 'Gives the event in flight back for a later delivery. MR005, MR010, MR012, MR016 not in flight.';
+comment on function event_store.give_back_event(text, text, bigint, bigint, bigint, text) is 'Gives the event in flight back for a later delivery. MR005, MR010, MR012, MR016 not in flight.';

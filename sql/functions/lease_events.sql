@@ -26,6 +26,8 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
+-- planned once: for each array anew would cost as much as the rest
+set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare

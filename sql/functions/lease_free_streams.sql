@@ -51,6 +51,11 @@ begin
         in_flight = case when exhausted.yes then null else next_event."offset" end,
         taken_over = k.taken_over or k.in_flight is not null,
         caught_up = false,
+        nothing_after = not exists (
+          select from event_store.events e
+          where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > next_event."offset"
+            and event_store.wants(v_view.deciders, v_view.events, e.decider, e.event)
+        ),
         lease_token = nextval('event_store.lease_token_seq'),
         lease_pid = pg_backend_pid(),
         attempts = case when exhausted.yes then k.attempts else k.attempts + 1 end,

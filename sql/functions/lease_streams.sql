@@ -16,6 +16,8 @@ declare
   _recently constant timestamptz := event_store.clock() - interval '1 second';
   _alone constant boolean := statement_timestamp() = transaction_timestamp();
   _view event_store.views;
+  _sequencer_away boolean := true;
+  _dispatcher_away boolean := true;
 begin
   if coalesce(v_limit, 0) <= 0 or v_seconds <= 0 then
     perform event_store.refuse_request(
@@ -27,10 +29,16 @@ begin
   if _view.enabled is not true then
     return null;
   end if;
-  if _alone or (select sequenced_at from event_store.sequencer) < _recently then
+  if not _alone then
+    select s.sequenced_at < _recently, d.dispatched_at < _recently
+    into _sequencer_away, _dispatcher_away
+    from event_store.sequencer s, event_store.dispatches d
+    where d.view = v_view;
+  end if;
+  if _sequencer_away then
     perform event_store.sequence_events();
   end if;
-  if _alone or (select dispatched_at from event_store.dispatches where view = v_view) < _recently then
+  if _dispatcher_away then
     perform event_store.dispatch_events(v_view);
   end if;
   return event_store.lease_free_streams(_view, v_limit, v_seconds);

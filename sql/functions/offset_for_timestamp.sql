@@ -11,27 +11,13 @@ language plpgsql
 stable
 security definer
 set search_path = event_store, pg_temp
--- how many events come after the time decides whether the index on created_at helps
-set plan_cache_mode = force_custom_plan
 as $$
-declare
-  _partition constant event_store.partitions := event_store.require_partition(v_partition);
 begin
+  perform event_store.require_partition(v_partition);
   if v_timestamp is null then
     perform event_store.refuse_request('v_timestamp is null', '-infinity is the earliest offset, infinity the high-water mark.');
   end if;
-  if v_timestamp = '-infinity' then
-    return _partition.earliest_offset;
-  end if;
-  return coalesce(
-    (
-      select min(l.partition_offset)
-      from event_store.events e
-      join event_store.event_log l using ("offset")
-      where e.created_at >= v_timestamp and l.partition = v_partition and l.partition_offset >= _partition.earliest_offset
-    ),
-    _partition.high_water_mark
-  );
+  return (select found.partition_offset from event_store.offsets_for_timestamp(v_timestamp, array[v_partition]) found);
 end
 $$;
 

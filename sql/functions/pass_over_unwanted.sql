@@ -10,7 +10,8 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
--- By index, whatever statistics say: they may be from when the tables were empty.
+-- By index, whatever statistics say: they may be from when the tables were empty. So it is planned once.
+set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
@@ -32,7 +33,7 @@ begin
       and (
         c.position < p.high_water_mark
         or c.partition in (
-          select k.partition from event_store.stream_locks k where k.view = v_view and k.locked_until <= (select event_store.clock())
+          select k.partition from event_store.stream_locks k where k.view = v_view and k.parked_at is null and k.locked_until <= (select event_store.clock())
         )
       )
       and (c.leased_until is null or c.leased_until <= (select event_store.clock()))

@@ -1,6 +1,7 @@
--- One row per view with what a poller needs to decide whether to start a consumer, in one cheap call: `lag` is a
--- subtraction per log partition, no event is read. In rows mode a stream that waits for its delivery counts as one. `consumers` are
--- the sessions that attached themselves (attach_consumer) and live.
+-- One row per view with what a poller needs to decide whether to start a consumer, in one cheap call. `due` is what
+-- it would be given now: the log positions ahead, a subtraction per log partition without reading an event, and each stream with a
+-- lock whose time has come, counted to a thousand. How far a view is behind is the lag of view_lag and view_info. `consumers`
+-- are the sessions that attached themselves (attach_consumer) and live.
 create or replace function event_store.poll_views()
 returns table (
   view text,
@@ -8,7 +9,7 @@ returns table (
   enabled boolean,
   pooling_delay_s bigint,
   edge_function_url text,
-  lag bigint,
+  due bigint,
   consumers bigint
 )
 language sql
@@ -22,14 +23,17 @@ as $$
     v.enabled,
     v.pooling_delay_s,
     v.edge_function_url,
-    coalesce(c.lag, 0)::bigint + (
-      select count(*) from event_store.stream_locks k
-      where k.view = v.view and k.parked_at is null and not k.caught_up and k.locked_until <= (select event_store.clock())
+    coalesce(c.ahead, 0)::bigint + (
+      select count(*) from (
+        select from event_store.stream_locks k
+        where k.view = v.view and k.parked_at is null and not k.caught_up and k.locked_until <= (select event_store.clock())
+        limit 1000
+      ) free
     ),
     coalesce(a.consumers, 0)
   from event_store.views v
   left join (
-    select c.view, sum(greatest(p.high_water_mark - c.position, 0)) as lag
+    select c.view, sum(greatest(p.high_water_mark - c.position, 0)) as ahead
     from event_store.checkpoints c
     join event_store.partitions p using (partition)
     group by c.view
@@ -38,4 +42,4 @@ as $$
   order by v.view
 $$;
 
-comment on function event_store.poll_views() is 'For every view: is it enabled, how far is it behind, how many live consumers it has.';
+comment on function event_store.poll_views() is 'For every view: is it enabled, how much is due, how many live consumers it has.';

@@ -3,7 +3,7 @@
 -- high-water mark and the heads of streams stay, so everything goes on as before.
 -- Call it in a short transaction: until that ends, no event is sequenced.
 -- Three things go with the events: get_events returns what is kept; get_last_event returns nothing where the last event of a
--- stream is gone (its head is in streams); and a retry of a deleted event_id is not recognized any more.
+-- stream is gone (stream_head has its head); and a retry of a deleted event_id is not recognized any more.
 -- Example: select raise_low_water_mark(3, 100000)
 create or replace function event_store.raise_low_water_mark(
   v_partition int,

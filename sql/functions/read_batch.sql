@@ -50,6 +50,7 @@ begin
     where k.view = v_view
       and k.partition = v_partition
       and k.lease_token = v_lease_token
+      and k.in_flight is not null and k.lease_pid is null
       and l.partition_offset < _lease.leased_to
       and event_store.wants(_view.deciders, _view.events, r.decider, r.event)
     order by r."offset";

@@ -43,7 +43,7 @@ begin
         else format('last event_id %s at version %s', _stream.last_event_id, _stream.version)
       end
     ),
-    hint = 'Read the stream again, decide again, and append with its last event_id as previous_id.';
+    hint = 'Read the stream again, decide again, and append with its last event_id as previous_id; stream_head has it, also where events were purged.';
 end
 $$;
 

@@ -25,6 +25,7 @@ set search_path = event_store, pg_temp
 as $$
 declare
   _now constant timestamptz := event_store.clock();
+  _begun constant pg_snapshot := pg_current_snapshot();
   _view event_store.views;
   _fault text := case
     when coalesce(v_view, '') = '' then 'the view has no name'
@@ -64,19 +65,28 @@ begin
     insert into event_store.dispatches (view) values (v_view);
     -- the log keeps what we are placed before; shared, so that it waits for nobody but a call that is as short
     perform pg_advisory_xact_lock_shared(event_store.history_key());
-    -- History is searched before the sequencer's row is ours, which nobody else can have then; what gets its offset now is looked
-    -- at after that.
+    -- History is searched before the sequencer's row is ours, which nobody else can have then. What gets its offset from now on is
+    -- passed only if it is from before the start and was committed when this call began: an append in flight is delivered.
     insert into event_store.checkpoints (view, partition, position)
-    select v_view, p.partition, event_store.offset_for_timestamp(p.partition, _view.start_at)
-    from event_store.partitions p;
+    select v_view, found.partition, found.partition_offset
+    from event_store.offsets_for_timestamp(_view.start_at) found;
     perform event_store.sequence_events();
     update event_store.checkpoints c
-    set position = event_store.offset_for_timestamp(c.partition, _view.start_at)
-    from event_store.event_log l
+    set position = coalesce(
+      (
+        select min(l.partition_offset)
+        from event_store.event_log l
+        join event_store.events e using ("offset")
+        where l.partition = c.partition and l.partition_offset >= c.position
+          and (e.created_at >= _view.start_at or not pg_visible_in_snapshot(e.transaction_id, _begun))
+      ),
+      (select p.high_water_mark from event_store.partitions p where p.partition = c.partition)
+    )
+    from event_store.event_log first
     join event_store.events e using ("offset")
     where c.view = v_view
-      and l.partition = c.partition and l.partition_offset = c.position
-      and e.created_at < _view.start_at;
+      and first.partition = c.partition and first.partition_offset = c.position
+      and e.created_at < _view.start_at and pg_visible_in_snapshot(e.transaction_id, _begun);
     return next _view;
     return;
   end if;

@@ -1,10 +1,11 @@
 -- Lets parked streams be tried again, from the event that failed, in order, with all attempts before them: all of a view, of
--- one decider, or one stream. Returns how many. Written down in audit_log.
+-- one decider, or one stream. Returns how many. Written down in audit_log, with v_reason.
 -- Example: select retry_dead_letters('invoices', 'order', 'o-1')
 create or replace function event_store.retry_dead_letters(
   v_view text,
   v_decider text default null,
-  v_decider_id text default null
+  v_decider_id text default null,
+  v_reason text default null
 )
 returns bigint
 language plpgsql
@@ -29,7 +30,7 @@ begin
   get diagnostics _retried = row_count;
   if _retried > 0 then
     perform event_store.audit(
-      'retry_dead_letters', v_view, null,
+      'retry_dead_letters', v_view, v_reason,
       jsonb_build_object('decider', v_decider, 'decider_id', v_decider_id, 'streams', _retried)
     );
   end if;
@@ -37,4 +38,4 @@ begin
 end
 $$;
 
-comment on function event_store.retry_dead_letters(text, text, text) is 'Lets parked streams be tried again; returns how many. MR005, MR010.';
+comment on function event_store.retry_dead_letters(text, text, text, text) is 'Lets parked streams be tried again; returns how many. MR005, MR010.';

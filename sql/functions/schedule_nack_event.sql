@@ -1,12 +1,14 @@
 -- Gives back the event that is in flight for a stream: it is delivered again, not before v_milliseconds have passed.
 -- Without v_offset and v_lease_token only the session that got the event can: it may be somebody else's by now.
+-- v_error says why, for operators: it is the lock's last_error until the event is acknowledged.
 -- Example: select * from schedule_nack_event('invoices', 'o-1', 60000)
 create or replace function event_store.schedule_nack_event(
   v_view text,
   v_decider_id text,
   v_milliseconds bigint,
   v_offset bigint default null,
-  v_lease_token bigint default null
+  v_lease_token bigint default null,
+  v_error text default null
 )
 returns setof event_store.locks
 language sql
@@ -14,23 +16,24 @@ volatile
 security definer
 set search_path = event_store, pg_temp
 as $$
-  select * from event_store.give_back_event(v_view, v_decider_id, v_milliseconds, v_offset, v_lease_token)
+  select * from event_store.give_back_event(v_view, v_decider_id, v_milliseconds, v_offset, v_lease_token, v_error)
 $$;
 
-comment on function event_store.schedule_nack_event(text, text, bigint, bigint, bigint) is 'Gives back the event in flight for a later delivery. MR005, MR010, MR012, MR016 not in flight.';
+comment on function event_store.schedule_nack_event(text, text, bigint, bigint, bigint, text) is 'Gives back the event in flight for a later delivery. MR005, MR010, MR012, MR016 not in flight.';
 
 create or replace function event_store.schedule_nack_event(
   v_view text,
   v_decider_id uuid,
   v_milliseconds bigint,
   v_offset bigint default null,
-  v_lease_token bigint default null
+  v_lease_token bigint default null,
+  v_error text default null
 )
 returns setof event_store.locks
 language sql
 volatile
 as $$
-  select * from event_store.schedule_nack_event(v_view, v_decider_id::text, v_milliseconds, v_offset, v_lease_token)
+  select * from event_store.schedule_nack_event(v_view, v_decider_id::text, v_milliseconds, v_offset, v_lease_token, v_error)
 $$;
 
-comment on function event_store.schedule_nack_event(text, uuid, bigint, bigint, bigint) is 'schedule_nack_event for UUID identifiers.';
+comment on function event_store.schedule_nack_event(text, uuid, bigint, bigint, bigint, text) is 'schedule_nack_event for UUID identifiers.';

@@ -65,6 +65,9 @@ begin
   if v_partition is not null then
     perform event_store.require_partition(v_partition);
   end if;
+  -- What lasts is said first; and again when nobody can change it any more.
+  perform event_store.known_view(v_view);
+  perform event_store.refuse_read_model(v_view);
   perform event_store.lock_idle_view(v_view, v_dry_run);
   perform event_store.refuse_read_model(v_view);
   -- the log keeps what we are placed before
@@ -72,9 +75,12 @@ begin
   perform event_store.sequence_events();
 
   for _row in
-    select c.partition, c.position, p as marks
+    select c.partition, c.position, p as marks, at_time.partition_offset as at_time
     from event_store.checkpoints c
     join event_store.partitions p using (partition)
+    left join event_store.offsets_for_timestamp(
+      v_timestamp, case when v_partition is not null then array[v_partition] end
+    ) at_time using (partition)
     where c.view = v_view and (v_partition is null or c.partition = v_partition)
     order by c.partition
   loop
@@ -87,7 +93,7 @@ begin
       when 'RESET_TO_LATEST' then high_water_mark
       when 'RESUME_OR_EARLIEST' then case when from_position < earliest_offset then earliest_offset else from_position end
       when 'RESUME_OR_LATEST' then case when from_position < earliest_offset then high_water_mark else from_position end
-      when 'EXACT_TIMESTAMP' then event_store.offset_for_timestamp(partition, v_timestamp)
+      when 'EXACT_TIMESTAMP' then _row.at_time
       else v_offset
     end;
     if to_position < 0 then
@@ -108,8 +114,8 @@ begin
     if not v_dry_run then
       delete from event_store.stream_locks k
       where k.view = v_view and k.partition = _row.partition and not _stays;
-      update event_store.checkpoints c set position = to_position
-      where c.view = v_view and c.partition = _row.partition and to_position <> from_position;
+      -- also where it stands there already: with the locks removed, who works with an older snapshot must fail (40001)
+      update event_store.checkpoints c set position = to_position where c.view = v_view and c.partition = _row.partition;
       perform event_store.audit(
         'seek_view', v_view, v_reason,
         jsonb_build_object(

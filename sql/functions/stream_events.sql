@@ -12,6 +12,8 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
+-- planned once: for each array anew would cost as much as the rest
+set plan_cache_mode = force_generic_plan
 as $$
 declare
   _delivered constant bigint[] := event_store.lease_streams(v_view_name, v_limit, v_seconds);

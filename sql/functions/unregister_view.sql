@@ -12,8 +12,12 @@ security definer
 set search_path = event_store, pg_temp
 as $$
 declare
-  _view constant event_store.views := event_store.lock_idle_view(v_view);
+  _view event_store.views;
 begin
+  -- What lasts is said first; and again when nobody can change it any more.
+  perform event_store.known_view(v_view);
+  perform event_store.refuse_read_model(v_view);
+  _view := event_store.lock_idle_view(v_view);
   perform event_store.refuse_read_model(v_view);
   perform event_store.audit(
     'unregister_view',

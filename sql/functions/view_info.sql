@@ -39,6 +39,7 @@ begin
       count(*) filter (where c.leased_until > _now) as leased
     from event_store.checkpoints c
     join event_store.partitions p using (partition)
+    where v_view is null or c.view = v_view
     group by c.view
   ) c using (view)
   left join (

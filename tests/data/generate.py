@@ -4,7 +4,7 @@
     .venv/bin/python -m tests.data.generate version   # tests/data/version_NNNN.sql; once, when a version is released
 
 Belongs here: how both files are made. Not here: what is asserted of them (tests/sql/test_schema_snapshot.py,
-tests/test_migrations.py).
+tests/test_earlier_versions.py).
 """
 
 import argparse

@@ -3,7 +3,7 @@
 import pytest
 
 from resources.errors import UnknownView
-from resources.event_store import EventStore
+from resources.event_store import EventStore, StreamFailure
 from tests.factories import append, append_to, pump, refusal, set_clock
 from tests.sql.test_stream_events import view
 
@@ -54,6 +54,31 @@ def test_only_what_the_view_wants_waits(view: EventStore) -> None:
     view.register_view("v", events=["shipped"], max_attempts=1)
     (letter,) = view.dead_letters("v")
     assert (letter.event, letter.offset, letter.waiting) == (None, None, 0)
+
+
+def test_in_bulk_mode_it_is_the_first_event_of_the_batch_that_failed(orders: EventStore) -> None:
+    orders.register_view("b", "-infinity", mode="bulk", max_attempts=1)
+    append_to(orders, "a")
+    orders.commit_batch("b", orders.claim_batch("b", "me"))
+    failed, _ = append_to(orders, "a", "a")
+    (lease,) = orders.claim_batch("b", "me")
+    assert orders.fail_streams("b", lease, [StreamFailure("order", "a", "no such customer")]) == 1
+    orders.commit_batch("b", [lease])
+    append_to(orders, "a")
+    (letter,) = orders.dead_letters("b")
+    assert (letter.offset, letter.waiting) == (failed.offset, 3)
+
+
+def test_an_event_that_is_not_in_the_log_yet_has_not_failed(view: EventStore) -> None:
+    placed = append(view, "a")
+    park(view, "a")
+    view.register_view("v", events=["paid"], max_attempts=1)
+    paid = append(view, "a", placed.event_id, event="paid")
+    (letter,) = view.dead_letters("v")
+    assert (letter.event, letter.offset, letter.waiting) == (None, None, 1)
+    assert view.discard_dead_letter("v", "order", "a", "nobody wants it") is None
+    pump(view, "v")
+    assert [event.offset for event in view.stream_events("v", 9)] == [paid.offset]
 
 
 @pytest.mark.parametrize("name", ["unknown", ""])

@@ -1,5 +1,7 @@
 """New events become locks; empty locks go; nothing falls between."""
 
+from typing import LiteralString
+
 import pytest
 
 from resources.errors import Malformed, UnknownView, WrongMode
@@ -237,10 +239,63 @@ def test_a_widened_filter_counts_for_later_events(orders: EventStore) -> None:
     assert [e.offset for e in orders.lease_events("v")] == [shipped.offset]
 
 
-@pytest.mark.parametrize("window", [0, -1, None])
-def test_a_malformed_window_is_refused(view: EventStore, window: int) -> None:
-    refused = refusal(Malformed, lambda: view.dispatch_events("v", window))
-    assert f"v_window is {'null' if window is None else window}" in str(refused.detail)
+@pytest.mark.parametrize("number", [0, -1, None])
+def test_a_malformed_window_or_number_of_waiting_streams_is_refused(view: EventStore, number: int) -> None:
+    text = "null" if number is None else number
+    refused = refusal(Malformed, lambda: view.dispatch_events("v", number))
+    assert f"v_window {text}, v_max_waiting 2000" in str(refused.detail)
+    refused = refusal(Malformed, lambda: view.dispatch_events("v", 10, number))
+    assert f"v_window 10, v_max_waiting {text}" in str(refused.detail)
+
+
+def test_while_enough_streams_wait_no_more_get_a_lock_and_none_is_lost(view: EventStore) -> None:
+    append_to(view, "a", "b")
+    view.sequence_events()
+    assert view.dispatch_events("v", max_waiting=2) == 2
+    append_to(view, "c", "d")
+    view.sequence_events()
+    assert view.dispatch_events("v", max_waiting=2) == 0
+    assert waiting(view) == ["a", "b"]
+    assert [poll.due for poll in view.poll_views() if poll.view == "v"] == [4]
+    taken = view.lease_events("v")
+    assert view.dispatch_events("v", max_waiting=2) == 2  # one of the two is in flight, and waits no more
+    taken += view.lease_events("v", 10)
+    assert sorted(event.decider_id for event in taken) == ["a", "b", "c", "d"]
+    assert_nothing_falls_between(view)
+
+
+def test_streams_that_wait_for_a_retry_or_are_parked_leave_room_for_others(view: EventStore) -> None:
+    view.register_view("v", max_attempts=1)
+    append_to(view, "parked", "later")
+    pump(view, "v")
+    events = {event.decider_id: event for event in view.lease_events("v", 10)}
+    view.fail_event("v", "parked", events["parked"].offset, "a test")
+    view.schedule_nack_event("v", "later", 60_000, events["later"].offset)
+    append(view, "new")
+    view.sequence_events()
+    assert view.dispatch_events("v", max_waiting=1) == 1
+
+
+def test_empty_locks_are_removed_while_enough_streams_wait(view: EventStore) -> None:
+    append_to(view, "a", "b")
+    pump(view, "v")
+    (event,) = view.lease_events("v")
+    view.ack_event("v", event.decider_id, event.offset)
+    view.dispatch_events("v", max_waiting=1)
+    assert waiting(view) == [{"a": "b", "b": "a"}[event.decider_id]]
+
+
+def test_each_new_stream_is_one_probe_however_many_wait(view: EventStore) -> None:
+    """Also where the planner knows nothing of the tables yet."""
+    append_to(view, *[f"waiting-{n}" for n in range(300)])
+    pump(view, "v")
+    append_to(view, *[f"new-{n}" for n in range(50)])
+    view.sequence_events()
+    probes: LiteralString = "select pg_stat_get_xact_numscans('event_store.stream_locks_pkey'::regclass)"
+    with view.connection.transaction():
+        before = value(view.connection, probes)
+        assert view.dispatch_events("v") == 50
+        assert value(view.connection, probes) >= before + 50
 
 
 def test_the_largest_window_is_served(view: EventStore) -> None:

@@ -63,3 +63,13 @@ def test_a_wrong_request_is_refused(view: EventStore) -> None:
             view.connection.execute("select event_store.enable_view(v_view => 'v', v_enabled => null)")
 
     refusal(Malformed, neither)
+
+
+def test_why_is_written_down_and_no_older_overload_stays(view: EventStore) -> None:
+    view.enable_view("v", False, reason="its receiver moves")
+    assert rows(view.connection, "select reason from event_store.audit_log") == [("its receiver moves",)]
+    query = """
+        select count(*) from pg_proc where pronamespace = 'event_store'::regnamespace
+          and proname in ('enable_view', 'retry_dead_letters')
+    """
+    assert rows(view.connection, query) == [(2,)]

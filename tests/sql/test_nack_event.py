@@ -1,5 +1,6 @@
 """Giving an event back: at once, or for later."""
 
+from typing import LiteralString
 from uuid import uuid4
 
 import pytest
@@ -154,3 +155,35 @@ def test_they_are_called_with_uuids_as_in_fstore_sql(view: EventStore) -> None:
         assert cursor.description is not None
         assert [column.name for column in cursor.description] == COLUMNS
         assert len(cursor.fetchall()) == 1
+
+
+def test_why_it_was_given_back_is_the_locks_error_until_the_event_is_acknowledged(view: EventStore) -> None:
+    append(view, "a")
+    pump(view, "v")
+    errors: LiteralString = "select last_error, attempts, parked_at from event_store.stream_locks"
+    for error, kept in (("no answer", "no answer"), (None, "no answer"), ("", "no answer"), ("HTTP 503", "HTTP 503")):
+        (event,) = view.lease_events("v")
+        view.nack_event("v", "a", event.offset, event.lease_token, error)
+        assert rows(view.connection, errors) == [(kept, 0, None)]
+    (event,) = view.lease_events("v")
+    view.schedule_nack_event("v", "a", 0, event.offset, event.lease_token, "HTTP 429")
+    assert rows(view.connection, errors) == [("HTTP 429", 0, None)]
+    (event,) = view.lease_events("v")
+    view.ack_event("v", "a", event.offset, event.lease_token)
+    assert rows(view.connection, "select from event_store.stream_locks where last_error is not null") == []
+
+
+@pytest.mark.parametrize("decider_id", ["a", "0b5c1d9e-0000-4000-8000-000000000001"])
+def test_fstore_sqls_callers_give_back_as_before(view: EventStore, decider_id: str) -> None:
+    append(view, decider_id)
+    pump(view, "v")
+    uuid = "::uuid" if len(decider_id) > 1 else ""
+    for call in (
+        "nack_event('v', %s{})",
+        "nack_event(v_view => 'v', v_decider_id => %s{})",
+        "schedule_nack_event('v', %s{}, 0)",
+        "schedule_nack_event(v_view => 'v', v_decider_id => %s{}, v_milliseconds => 0)",
+    ):
+        assert len(view.stream_events("v")) == 1
+        query = f"select decider_id from event_store.{call.format(uuid)}"
+        assert view.connection.execute(query.encode(), (decider_id,)).fetchall() == [(decider_id,)]

@@ -1,10 +1,12 @@
 """From a time to an offset, exactly."""
 
+from typing import LiteralString
+
 import pytest
 
 from resources.errors import Malformed, UnknownPartition
 from resources.event_store import EventStore
-from tests.factories import Connect, append, ids_of_one_partition, set_clock
+from tests.factories import Connect, append, append_to, ids_of_one_partition, rows, set_clock, value
 
 
 def append_at(store: EventStore, decider_id: str, minute: int) -> None:
@@ -35,6 +37,48 @@ def test_it_is_exact_where_times_do_not_rise_along_the_log(orders: EventStore, c
     assert found == [0, 0, 0, 1, 1, 1, 1, 3, 5, 6]
     assert orders.offset_for_timestamp(0, when(2, 1)) == 1
     assert orders.offset_for_timestamp(1, when(0)) == 0
+
+
+def test_all_log_partitions_are_answered_in_one_pass_as_one_by_one(orders: EventStore) -> None:
+    for minute in range(40):
+        append_at(orders, f"o-{minute}", minute)
+        if minute == 20:
+            orders.sequence_events()
+    orders.sequence_events()
+    partitions = [info.partition for info in orders.partition_info()]
+    one_pass: LiteralString = "select * from event_store.offsets_for_timestamp(%s, %s) order by 1"
+    for time in ("-infinity", when(0), when(7), when(33, 1), "infinity"):
+        single = [(partition, orders.offset_for_timestamp(partition, time)) for partition in partitions]
+        assert rows(orders.connection, one_pass, time, None) == single
+        assert rows(orders.connection, one_pass, time, [3, 5]) == [single[3], single[5]]
+        assert rows(orders.connection, one_pass, time, []) == []
+    assert rows(orders.connection, one_pass, None, None) == []
+
+
+@pytest.mark.parametrize("call", ["seek", "register"])
+def test_a_view_is_placed_by_one_pass_over_the_events(orders: EventStore, call: str) -> None:
+    append_to(orders, *[f"o-{n}" for n in range(2000)])
+    orders.sequence_events()
+    orders.register_view("v")
+    orders.connection.execute("vacuum analyze event_store.events, event_store.event_log")
+
+    def events_read() -> int:
+        return int(
+            value(
+                orders.connection,
+                "select sum(pg_stat_get_xact_tuples_returned(oid) + pg_stat_get_xact_tuples_fetched(oid))::bigint"
+                " from pg_class where relnamespace = 'event_store'::regnamespace and relname in ('events', 'events_pkey')",
+            )
+        )
+
+    with orders.connection.transaction():
+        before = events_read()
+        if call == "seek":
+            orders.seek_view("v", "EXACT_TIMESTAMP", timestamp="2020-01-01 00:00:00+00")
+        else:
+            orders.register_view("w", "2020-01-01 00:00:00+00")
+        # once each, and the sixteen that views are placed before
+        assert 2000 <= events_read() - before < 2 * 2000 + 100
 
 
 def test_it_finds_kept_events_only(orders: EventStore) -> None:

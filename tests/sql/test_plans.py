@@ -132,6 +132,24 @@ def test_failing_streams_are_handed_over_and_retried_by_index(session: EventStor
     assert_only(session, before, "events_stream_idx", "stream_locks_pkey")
 
 
+def test_the_retries_of_a_lease_are_found_by_index_however_many_streams_are_parked(session: EventStore) -> None:
+    session.connection.execute(
+        """
+        insert into event_store.stream_locks (
+          view, decider, decider_id, partition, last_offset, locked_until, parked_at, created_at, updated_at
+        )
+        select 'bulk', 'order', 'parked-' || n, n % 16, 0, 'infinity', now(), now(), now() from generate_series(1, 5000) n
+        """
+    )
+    read: LiteralString = "select pg_stat_get_xact_tuples_fetched('event_store.stream_locks'::regclass)"
+    leases = session.claim_batch("bulk", "me", 100)
+    before, ((already,),) = scans(session), rows(session.connection, read)
+    assert sum(len(session.read_batch("bulk", lease)) for lease in leases) == 100
+    session.commit_batch("bulk", leases)
+    assert_only(session, before, "stream_locks_in_flight_idx")
+    assert rows(session.connection, read)[0][0] - already < 100
+
+
 def test_a_log_partition_is_purged_by_index(session: EventStore) -> None:
     for view in ("rows", "bulk"):
         session.unregister_view(view)

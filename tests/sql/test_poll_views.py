@@ -42,12 +42,12 @@ def test_in_rows_mode_free_locks_count_until_nothing_is_left(orders: EventStore)
     append_to(orders, "o-1", "o-1", "o-2")
     orders.sequence_events()
     orders.dispatch_events("v")
-    assert orders.poll_views()[0].lag == 2
+    assert orders.poll_views()[0].due == 2
     while events := orders.stream_events("v", 10):
         for event in events:
             orders.ack_event("v", event.decider_id, event.offset)
     orders.dispatch_events("v")
-    assert orders.poll_views()[0].lag == 0
+    assert orders.poll_views()[0].due == 0
 
 
 def test_in_bulk_mode_a_retry_counts_when_it_is_due_and_a_dead_letter_never(orders: EventStore) -> None:
@@ -56,15 +56,15 @@ def test_in_bulk_mode_a_retry_counts_when_it_is_due_and_a_dead_letter_never(orde
     append_to(orders, "o-1")
     orders.sequence_events()
     for _ in range(2):
-        assert orders.poll_views()[0].lag == 1
+        assert orders.poll_views()[0].due == 1
         leases = orders.claim_batch("v", "me")
         orders.fail_streams("v", leases[0], [StreamFailure("order", "o-1", "no")])
         orders.commit_batch("v", leases)
-        assert orders.poll_views()[0].lag == 0
+        assert orders.poll_views()[0].due == 0
         set_clock(orders.connection, "2030-01-01 00:00:05+00")
     assert len(orders.dead_letters()) == 1
     orders.retry_dead_letters("v")
-    assert orders.poll_views()[0].lag == 1
+    assert orders.poll_views()[0].due == 1
 
 
 def test_no_view_is_no_row(store: EventStore) -> None:

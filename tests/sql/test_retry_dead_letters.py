@@ -59,11 +59,16 @@ def test_a_retried_stream_has_all_attempts_before_it_and_can_be_parked_again(vie
 def test_a_retry_is_written_down(view: EventStore) -> None:
     append_to(view, "a", "b")
     park(view, "a", "b")
-    view.retry_dead_letters("v", "order", "a")
+    view.retry_dead_letters("v", "order", "a", reason="the customer is there now")
     view.retry_dead_letters("v", "order", "never")
     assert rows(
-        view.connection, "select operation, view, done_by = session_user, detail from event_store.audit_log"
-    ) == [("retry_dead_letters", "v", True, {"decider": "order", "decider_id": "a", "streams": 1})]
+        view.connection, "select operation, view, done_by = session_user, reason, detail from event_store.audit_log"
+    ) == [
+        (
+            "retry_dead_letters", "v", True, "the customer is there now",
+            {"decider": "order", "decider_id": "a", "streams": 1},
+        )
+    ]  # fmt: skip
 
 
 def test_retrying_at_once_retries_once(view: EventStore, connect: Connect) -> None:

@@ -316,6 +316,17 @@ def test_a_read_models_view_is_refused(bulk: EventStore, placed: list[AppendedEv
     assert everything(bulk) == before
 
 
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_that_it_belongs_to_a_read_model_is_said_before_that_it_is_in_use(
+    bulk: EventStore, placed: list[AppendedEvent], dry_run: bool
+) -> None:
+    assert placed
+    bulk.connection.execute("insert into read_models.declarations (model, view, fingerprint) values ('m', 'v', 'f')")
+    assert bulk.claim_batch("v", "somebody")
+    with pytest.raises(BelongsToReadModel):
+        bulk.seek_view("v", "RESET_TO_EARLIEST", dry_run=dry_run)
+
+
 MALFORMED: list[tuple[tuple[Any, ...], type[MillraceError]]] = [
     (("unknown", "RESET_TO_EARLIEST"), UnknownView),
     ((None, "RESET_TO_EARLIEST"), UnknownView),

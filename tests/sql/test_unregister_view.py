@@ -124,6 +124,14 @@ def test_the_view_of_a_read_model_is_refused(orders: EventStore) -> None:
     assert len(orders.view_info("b")) == 1
 
 
+def test_that_it_belongs_to_a_read_model_is_said_before_that_it_is_in_use(orders: EventStore) -> None:
+    orders.register_view("b", "-infinity", mode="bulk")
+    orders.connection.execute("insert into read_models.declarations (model, view, fingerprint) values ('m', 'b', 'f')")
+    append(orders, "a")
+    assert orders.claim_batch("b", "somebody")
+    refusal(BelongsToReadModel, lambda: orders.unregister_view("b"))
+
+
 def test_unregistering_at_once_removes_once(view: EventStore, connect: Connect) -> None:
     stores = [EventStore(connect()) for _ in range(3)]
     results = at_once([partial(store.unregister_view, "v") for store in stores])

@@ -77,7 +77,7 @@ def test_lag_is_never_negative(orders: EventStore) -> None:
     append_to(orders, decider_id)
     orders.sequence_events()
     assert orders.view_lag("v")[0] == PartitionLag(0, 5, 1, 0, 0, None)
-    assert orders.poll_views()[0].lag == 0
+    assert orders.poll_views()[0].due == 0
     assert orders.view_info("v")[0].lag == 0
 
 

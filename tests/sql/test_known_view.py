@@ -1,0 +1,33 @@
+"""What is said of a view that is consumed in the other mode."""
+
+import re
+
+from resources.errors import WrongMode
+from resources.event_store import EventStore
+from tests.factories import refusal, rows
+
+
+def calls_of(store: EventStore, mode: str) -> set[str]:
+    """The functions for everybody that refuse a view of another mode than this: they ask, or call one that does."""
+    functions = rows(
+        store.connection,
+        "select proname, prosrc, prosecdef from pg_proc where pronamespace = 'event_store'::regnamespace",
+    )
+    asking = re.compile(rf"\b(?:known_view|lock_view)\(\w+, '{mode}'\)")
+    found = {name for name, source, _ in functions if asking.search(source)}
+    while more := {
+        name
+        for name, source, _ in functions
+        if name not in found and any(f"event_store.{known}(" in source for known in found)
+    }:
+        found |= more
+    return found & {name for name, _, for_everybody in functions if for_everybody}
+
+
+def test_the_hint_names_every_call_of_each_mode(orders: EventStore) -> None:
+    orders.register_view("rows")
+    orders.register_view("bulk", mode="bulk")
+    said = str(refusal(WrongMode, lambda: orders.claim_batch("rows", "me")).hint)
+    assert said == refusal(WrongMode, lambda: orders.stream_events("bulk")).hint
+    named = {mode: re.findall(r"\w+", calls) for mode, calls in re.findall(r"(rows|bulk): ([^.]+)\.", said)}
+    assert {mode: set(calls) for mode, calls in named.items()} == {m: calls_of(orders, m) for m in ("rows", "bulk")}
