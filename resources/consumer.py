@@ -39,6 +39,7 @@ from resources.read_model_tables import (
     merge_batch,
     next_batch,
     replace_partition,
+    require_ownership,
     require_whole_log,
 )
 
@@ -195,9 +196,11 @@ class Consumer:
 
         Raises:
             HistoryMissing: The log partition does not hold its first events any more.
+            NotOwned: The model's tables belong to somebody else.
             PartitionLeased: Somebody held the lease all that time.
             LeaseLost: Somebody took the lease over while this was building.
         """
+        require_ownership(self._connection, self.model)
         waiting = Retrying(
             retry=retry_if_exception_type(PartitionLeased),
             wait=wait_exponential(multiplier=0.05, max=1),

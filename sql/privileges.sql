@@ -23,8 +23,8 @@ declare
     'stream_partition'
   ];
   _reading constant text[] := array[
-    'get_events', 'get_last_event', 'stream_head', 'read_log', 'available_offset_range', 'validate_offset_range', 'offset_for_timestamp',
-    'stream_partition', 'partition_info', 'view_info', 'view_lag', 'poll_views', 'lease_owners', 'dead_letters'
+    'get_events', 'get_last_event', 'stream_head', 'read_log', 'available_offset_range', 'validate_offset_range',
+    'offset_for_timestamp', 'offsets_for_timestamp', 'stream_partition', 'partition_info', 'view_info', 'view_lag', 'poll_views', 'lease_owners', 'dead_letters'
   ];
   _consuming constant text[] := _reading || array[
     'register_view', 'attach_consumer', 'sequence_events', 'stream_events', 'lease_events', 'ack_event', 'ack_events',

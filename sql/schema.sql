@@ -93,7 +93,7 @@ COMMENT ON COLUMN event_store.stream_locks.updated_at IS 'When the lock last cha
 
 COMMENT ON COLUMN event_store.stream_locks.lease_token IS 'The token of the last delivery (rows), or of the lease that retries the stream (bulk).';
 
-COMMENT ON COLUMN event_store.stream_locks.lease_pid IS 'The session of the last delivery (rows): it may answer without a token after it took the stream over.';
+COMMENT ON COLUMN event_store.stream_locks.lease_pid IS 'The session of the last delivery (rows): it may answer without a token after it took the stream over. Null for a delivery in bulk mode.';
 
 COMMENT ON COLUMN event_store.stream_locks.taken_over IS 'Whether the event in flight was delivered before to somebody who let the lock end: that one may still answer.';
 
@@ -1963,7 +1963,7 @@ $$;
 COMMENT ON FUNCTION event_store.offset_for_timestamp(v_partition integer, v_timestamp timestamp with time zone) IS 'The first kept partition offset appended at or after a time; the high-water mark if none. MR005 malformed, MR013 unknown partition.';
 
 CREATE FUNCTION event_store.offsets_for_timestamp(v_timestamp timestamp with time zone, v_partitions integer[] DEFAULT NULL::integer[]) RETURNS TABLE(partition integer, partition_offset bigint)
-    LANGUAGE plpgsql STABLE
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
     SET plan_cache_mode TO 'force_custom_plan'
     AS $$
@@ -3761,6 +3761,9 @@ GRANT ALL ON FUNCTION event_store.offset_for_timestamp(v_partition integer, v_ti
 GRANT ALL ON FUNCTION event_store.offset_for_timestamp(v_partition integer, v_timestamp timestamp with time zone) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.offsets_for_timestamp(v_timestamp timestamp with time zone, v_partitions integer[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.offsets_for_timestamp(v_timestamp timestamp with time zone, v_partitions integer[]) TO event_store_consumer;
+GRANT ALL ON FUNCTION event_store.offsets_for_timestamp(v_timestamp timestamp with time zone, v_partitions integer[]) TO event_store_reader;
+GRANT ALL ON FUNCTION event_store.offsets_for_timestamp(v_timestamp timestamp with time zone, v_partitions integer[]) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.partition_info() FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.partition_info() TO event_store_consumer;

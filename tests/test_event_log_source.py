@@ -1,95 +1,37 @@
-"""The data source `event_log`: every option right and wrong, ranges over tasks, and values as Postgres has them."""
+"""The data source `event_log` in batches: which events are read, by which tasks, and what is refused."""
 
-import json
-import subprocess
-import sys
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+import traceback
+from datetime import datetime
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
-import psycopg
 import pytest
 from psycopg import sql
 from pyspark.errors import PySparkException
-from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
+from resources.embedded_postgres import EmbeddedPostgres
 from resources.event_log_source import (
-    COLUMNS,
-    EventLogInput,
-    EventLogOptions,
-    EventLogReader,
+    DataLoss,
     InvalidOption,
     OffsetRange,
-    wanted_ranges,
+    Unreadable,
 )
+from resources.event_log_source.ranges import stated_ranges
+from resources.event_log_source.reading import BATCH_BYTES, PLAN, EventLogInput, query
 from resources.event_store import EventStore, NewEvent
-from resources.settings import PROJECT
-from tests.factories import Connect, ids_of_one_partition, register_orders, rows
+from tests.factories import Connect, append_to, ids_of_one_partition, register_orders, set_clock
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 
-SPARK_TYPES = {
-    "int": IntegerType(),
-    "bigint": LongType(),
-    "string": StringType(),
-    "boolean": BooleanType(),
-    "timestamp": TimestampType(),
-}
+from tests.event_log_reads import ALL, fill, load, options_of, positions, purge, read, reader_of
 
 
 @pytest.fixture
 def log(store: EventStore) -> EventStore:
     """Log partition 0 holds five events, partition 1 three, partition 2 one, all others none."""
-    register_orders(store)
-    for partition, number in ((0, 5), (1, 3), (2, 1)):
-        (decider_id,) = ids_of_one_partition(store.connection, 1, partition)
-        store.append_events(
-            NewEvent(
-                "order" if n % 2 == 0 else "invoice",
-                decider_id,
-                "placed" if n < 2 else "paid",
-                uuid4(),
-                {"n": n},
-                uuid4(),
-            )
-            for n in range(number)
-        )
-    store.sequence_events()
-    return store
-
-
-def read(dsn: str, **options: object) -> list[dict[str, Any]]:
-    """Read as Spark's tasks do, without Spark."""
-    reader = reader_of(dsn, **options)
-    return [row for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()]
-
-
-def reader_of(dsn: str, **options: object) -> EventLogReader:
-    parsed = options_of(dsn=dsn, **options)
-    types = {name: SPARK_TYPES[COLUMNS[name][0]] for name in parsed.columns} | dict.fromkeys(
-        parsed.extract, StringType()
-    )
-    return EventLogReader(parsed, StructType([StructField(name, type_) for name, type_ in types.items()]))
-
-
-def options_of(**options: object) -> EventLogOptions:
-    return EventLogOptions.read({k: v if isinstance(v, str) else json.dumps(v) for k, v in options.items()})
-
-
-def load(spark: "SparkSession", dsn: str, **options: object) -> "DataFrame":
-    reader = spark.read.format("event_log").option("dsn", dsn)
-    for name, option in options.items():
-        reader = reader.option(name, option if isinstance(option, str) else json.dumps(option))
-    return reader.load()
-
-
-def positions(found: list[dict[str, Any]]) -> list[tuple[int, int]]:
-    return sorted((row["partition"], row["partition_offset"]) for row in found)
-
-
-ALL = [(0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (1, 0), (1, 1), (1, 2), (2, 0)]
+    return fill(store)
 
 
 # Options ---------------------------------------------------------------------------------------------------
@@ -122,56 +64,6 @@ def test_options_choose_what_is_read(dsn: str, options: dict[str, object], expec
     assert positions(read(dsn, **options)) == expected
 
 
-@pytest.mark.parametrize(
-    ("name", "wrong", "allowed"),
-    [
-        ("dsn", "", "a Postgres connection string"),
-        ("startingOffsets", "latest", 'earliest, or JSON {"<log partition>": <partition offset>, …}'),
-        ("startingOffsets", "[1]", "earliest, or JSON"),
-        ("startingOffsets", '{"0": -1}', "earliest, or JSON"),
-        ("startingOffsets", '{"0": 1.5}', "earliest, or JSON"),
-        ("startingOffsets", '{"0": true}', "earliest, or JSON"),
-        ("startingOffsets", '{"p0": 1}', "earliest, or JSON"),
-        ("startingOffsets", '{"²": 1}', "earliest, or JSON"),
-        ("startingOffsets", "null", "earliest, or JSON"),
-        ("endingOffsets", "earliest", "latest, or JSON"),
-        ("endingOffsets", '{"0": ', "latest, or JSON"),
-        ("partitions", "0", "JSON list of log partitions, from 0"),
-        ("partitions", "[-1]", "JSON list of log partitions, from 0"),
-        ("partitions", '["0"]', "JSON list of log partitions, from 0"),
-        ("partitions", "[0, 0]", "JSON list of log partitions, from 0"),
-        ("deciders", "order", "JSON list of deciders"),
-        ("deciders", "[1]", "JSON list of deciders"),
-        ("events", '{"placed": 1}', "JSON list of events"),
-        ("columns", "[]", "JSON list of partition, partition_offset, offset, event,"),
-        ("columns", '["amount"]', "JSON list of partition,"),
-        ("columns", '["event", "event"]', "JSON list of partition,"),
-        ("columns", "[[1]]", "JSON list of partition,"),
-        ("extract", "[]", "JSON {column: [key, …]}"),
-        ("extract", '{"a": []}', "JSON {column: [key, …]}"),
-        ("extract", '{"a": "b"}', "JSON {column: [key, …]}"),
-        ("extract", '{"a": [1]}', "JSON {column: [key, …]}"),
-        ("maxRecordsPerPartition", "0", "a whole number from 1"),
-        ("maxRecordsPerPartition", "-1", "a whole number from 1"),
-        ("maxRecordsPerPartition", "many", "a whole number from 1"),
-        ("maxRecordsPerPartition", "²", "a whole number from 1"),
-    ],
-)
-def test_a_wrong_option_is_refused_by_its_name_with_what_is_allowed(name: str, wrong: str, allowed: str) -> None:
-    with pytest.raises(InvalidOption) as refused:
-        EventLogOptions.read({"dsn": "postgresql://", name: wrong})
-    assert f"option {name!r} is {wrong!r}; allowed: {allowed}" in str(refused.value)
-
-
-def test_an_unknown_option_a_missing_dsn_and_a_taken_name_are_refused() -> None:
-    with pytest.raises(InvalidOption, match=r"option 'startingoffset' is '\{\}'; allowed: dsn, startingOffsets, "):
-        EventLogOptions.read({"dsn": "postgresql://", "startingOffset": "{}"})
-    with pytest.raises(InvalidOption, match="option 'dsn' is None; allowed: a Postgres connection string"):
-        EventLogOptions.read({})
-    with pytest.raises(InvalidOption, match="option 'extract' is 'event'; allowed: names that are not columns already"):
-        options_of(dsn="postgresql://", extract={"event": ["a"]})
-
-
 @pytest.mark.usefixtures("log")
 @pytest.mark.parametrize(
     ("options", "sentence"),
@@ -180,13 +72,26 @@ def test_an_unknown_option_a_missing_dsn_and_a_taken_name_are_refused() -> None:
         ({"startingOffsets": {"99": 0}}, "option 'startingOffsets' is 99; allowed: log partitions 0, 1, 2"),
         ({"endingOffsets": {"99": 0}}, "option 'endingOffsets' is 99; allowed: log partitions 0, 1, 2"),
         (
-            {"startingOffsets": {"0": 0}, "endingOffsets": {}},
-            "option 'startingOffsets' is 0; allowed: log partitions none",
+            {"startingOffsets": {"2": 0}, "partitions": [0, 1]},
+            "option 'startingOffsets' is 2; allowed: log partitions 0, 1",
+        ),
+        (
+            {"startingOffsets": {"0": 0, "1": 0}, "endingOffsets": {"0": 5}},
+            "option 'startingOffsets' is '{\"0\": 0, \"1\": 0}'; allowed: exactly those that endingOffsets names: 0",
+        ),
+        (
+            {"startingOffsets": {"0": 0}, "endingOffsets": {"0": 5}, "partitions": [0, 1]},
+            "option 'partitions' is [0, 1]; allowed: exactly those that endingOffsets names: 0",
         ),
         (
             {"startingOffsets": {"99": 0}, "endingOffsets": {"99": 5}},
-            "'endingOffsets' is 99; allowed: log partitions 0 to 15",
+            "'endingOffsets' is 99; allowed: log partitions 0, 1, 2",
         ),
+        (
+            {"startingOffsets": {"0": 3}, "endingOffsets": {"0": 2}},
+            "'startingOffsets' is 3; allowed: offsets up to 2 of log partition 0, where endingOffsets ends",
+        ),
+        ({"startingOffsets": {"0": 6}}, "option 'startingOffsets' is 6; allowed: offsets 0 to 5 of log partition 0"),
         ({"endingOffsets": {"0": 6}}, "option 'endingOffsets' is 6; allowed: offsets 0 to 5 of log partition 0"),
         (
             {"startingOffsets": {"1": 0}, "endingOffsets": {"1": 4}},
@@ -205,14 +110,86 @@ def test_what_the_log_does_not_hold_is_refused_and_never_read_as_fewer_rows(
 def test_history_that_is_removed_is_refused_where_it_is_asked_for_and_earliest_begins_after_it(
     log: EventStore, dsn: str
 ) -> None:
-    log.mark_archived(0, 2)
-    log.raise_low_water_mark(0, 2)
+    purge(log, 0, 2)
     assert positions(read(dsn, partitions=[0])) == [(0, 2), (0, 3), (0, 4)]
     for options in ({"startingOffsets": {"0": 1}}, {"startingOffsets": {"0": 0}, "endingOffsets": {"0": 5}}):
-        with pytest.raises(
-            InvalidOption, match=r"option 'startingOffsets' is \d; allowed: offsets 2 to 5 of log partition 0"
-        ):
+        with pytest.raises(DataLoss) as lost:
             read(dsn, **options)
+        assert "to 5 of log partition 0 are to be read, and it holds offsets 2 to 5 of log partition 0" in str(
+            lost.value
+        )
+        assert "Option 'failOnDataLoss' is 'true'; allowed: true, or false to go on with what is there" in str(
+            lost.value
+        )
+
+
+def test_without_failing_on_data_loss_a_batch_has_what_is_kept_and_warns(
+    log: EventStore, dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    purge(log, 0, 2)
+    for options in (
+        {"startingOffsets": {"0": 1}, "partitions": [0]},
+        {"startingOffsets": {"0": 0}, "endingOffsets": {"0": 5}},
+    ):
+        caplog.clear()
+        assert positions(read(dsn, failOnDataLoss="false", **options)) == [(0, 2), (0, 3), (0, 4)]
+        assert "to 5 of log partition 0 are to be read, and it holds offsets 2 to 5 of log partition 0" in caplog.text
+        assert "going on, as failOnDataLoss is false" in caplog.text
+    assert read(dsn, failOnDataLoss="FALSE", startingOffsets={"0": 0}, endingOffsets={"0": 1}) == []
+
+
+def test_what_is_removed_between_planning_and_reading_is_no_silent_loss(log: EventStore, dsn: str) -> None:
+    reader = reader_of(dsn, partitions=[0])
+    (task,) = reader.partitions()
+    purge(log, 0, 3)
+    with pytest.raises(DataLoss, match="offsets 0 to 5 of log partition 0 are to be read, and it holds offsets 3 to 5"):
+        list(reader.read(task))
+
+
+# The connection --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stated", [False, True], ids=["on the driver", "in a task"])
+@pytest.mark.parametrize(
+    "nowhere",
+    [
+        "postgresql://me:hunter2@127.0.0.1:1/events?sslpassword=hunter2",
+        "host=127.0.0.1 port=1 user=me password=hunter2 dbname=events",
+    ],
+)
+def test_who_does_not_answer_is_named_without_the_password(nowhere: str, *, stated: bool) -> None:
+    options = {"startingOffsets": {"0": 0}, "endingOffsets": {"0": 1}} if stated else {}
+    with pytest.raises(Unreadable) as failed:
+        read(nowhere, **options)
+    assert "option 'dsn' is 'user=me dbname=events host=127.0.0.1 port=1'" in str(failed.value) or (
+        "option 'dsn' is 'host=127.0.0.1 port=1 user=me dbname=events'" in str(failed.value)
+    )
+    assert "hunter2" not in "".join(traceback.format_exception(failed.value))
+
+
+@pytest.mark.parametrize("unreadable", ["hunter2", "postgresql://me:hun ter2@h:x/", "host=h pasword=hunter2"])
+def test_a_dsn_that_cannot_be_read_is_not_shown(unreadable: str) -> None:
+    for options in ({}, {"startingOffsets": {"0": 0}, "endingOffsets": {"0": 1}}):
+        with pytest.raises(
+            InvalidOption, match="option 'dsn' is '…'; allowed: a Postgres connection string"
+        ) as refused:
+            read(unreadable, **options)
+        assert "hun" not in "".join(traceback.format_exception_only(refused.value))
+    assert "hunter2" not in repr(options_of(dsn="password=hunter2"))
+
+
+@pytest.mark.usefixtures("log")
+def test_the_role_of_readers_suffices(dsn: str) -> None:
+    reader = f"{dsn}&options=-c%20role%3Devent_store_reader"
+    assert positions(read(reader)) == ALL
+    assert positions(read(reader, startingTimestamp="0")) == ALL
+    with pytest.raises(Unreadable, match="permission denied"):
+        read(reader.replace("reader", "writer"))
+
+
+def test_a_database_without_an_event_log_is_said(postgres: EmbeddedPostgres) -> None:
+    with pytest.raises(Unreadable, match=r'relation "event_store.partitions" does not exist'):
+        read(postgres.dsn("postgres"))
 
 
 # Tasks -----------------------------------------------------------------------------------------------------
@@ -230,20 +207,65 @@ def tasks(dsn: str, **options: object) -> list[list[tuple[int, int, int]]]:
     [
         (100, [[(0, 0, 5), (1, 0, 3), (2, 0, 1)]]),
         (9, [[(0, 0, 5), (1, 0, 3), (2, 0, 1)]]),
-        (8, [[(0, 0, 5), (1, 0, 3)], [(2, 0, 1)]]),
-        (4, [[(0, 0, 4)], [(0, 4, 5), (1, 0, 3)], [(2, 0, 1)]]),
-        (2, [[(0, 0, 2)], [(0, 2, 4)], [(0, 4, 5), (1, 0, 1)], [(1, 1, 3)], [(2, 0, 1)]]),
+        (8, [[(0, 0, 2), (1, 0, 1), (2, 0, 1)], [(0, 2, 5), (1, 1, 3)]]),
+        (4, [[(0, 0, 1), (1, 0, 1), (2, 0, 1)], [(0, 1, 3), (1, 1, 2)], [(0, 3, 5), (1, 2, 3)]]),
     ],
 )
-def test_small_ranges_share_a_task_and_large_ones_are_split(
+def test_tasks_are_as_few_as_may_be_and_each_has_a_slice_of_every_log_partition(
     dsn: str, records: int, expected: list[list[tuple[int, int, int]]]
 ) -> None:
     assert tasks(dsn, maxRecordsPerPartition=str(records)) == expected
 
 
+@pytest.mark.usefixtures("log")
+@pytest.mark.parametrize(
+    ("wanted", "records", "sizes"),
+    [("1", "100", [9]), ("2", "100", [4, 5]), ("4", "8", [2, 2, 2, 3]), ("100", "100", [1] * 9), ("2", "3", [3, 3, 3])],
+)
+def test_one_large_log_partition_is_read_by_as_many_tasks_as_are_wanted(
+    dsn: str, wanted: str, records: str, sizes: list[int]
+) -> None:
+    found = tasks(dsn, minPartitions=wanted, maxRecordsPerPartition=records)
+    assert sorted(sum(end - start for _, start, end in task) for task in found) == sizes
+
+
 def test_stated_ranges_are_planned_without_asking_postgres() -> None:
-    options = options_of(dsn="host=/nowhere", startingOffsets={"3": 1}, endingOffsets={"3": 4, "5": 0})
-    assert wanted_ranges(options) == [OffsetRange(3, 1, 4)]
+    options = options_of(dsn="host=/nowhere", startingOffsets={"3": 1, "5": 0}, endingOffsets={"3": 4, "5": 0})
+    assert stated_ranges(options) == [OffsetRange(3, 1, 4)]
+
+
+def test_a_batch_holds_what_the_log_held_when_it_was_planned(log: EventStore, dsn: str) -> None:
+    reader = reader_of(dsn)
+    planned = reader.partitions()
+    append_to(log, *ids_of_one_partition(log.connection, 3, 5))
+    log.sequence_events()
+    found = [row for task in planned for batch in reader.read(task) for row in batch.to_pylist()]
+    assert positions(found) == ALL
+
+
+@pytest.mark.usefixtures("log")
+def test_tasks_look_events_up_whatever_the_statistics_say(dsn: str, connect: Connect) -> None:
+    connection = connect(autocommit=False)
+    connection.execute(PLAN.encode())
+    many = [OffsetRange(partition, 0, 1_000_000) for partition in range(16)]
+    statement = query(options_of(dsn=dsn), many)
+    plan = "\n".join(row[0] for row in connection.execute(sql.SQL("explain ") + statement).fetchall())
+    assert "event_log_pkey" in plan
+    assert "events_pkey" in plan
+    assert "Seq Scan" not in plan
+
+
+def test_a_task_holds_a_few_megabytes_at_once_however_large_its_events_are(store: EventStore, dsn: str) -> None:
+    register_orders(store)
+    text = "x" * 250_000
+    for _ in range(4):
+        store.append_events([NewEvent("order", "o-1", "placed", uuid4(), {"text": text}, uuid4()) for _ in range(16)])
+    store.sequence_events()
+    reader = reader_of(dsn)
+    (task,) = reader.partitions()
+    sizes = [batch.nbytes for batch in reader.read(task)]
+    assert sum(sizes) > 64 * len(text)
+    assert max(sizes) < BATCH_BYTES + 2 * len(text)
 
 
 def test_an_empty_log_has_no_tasks_and_no_rows(dsn: str, spark: "SparkSession") -> None:
@@ -251,107 +273,52 @@ def test_an_empty_log_has_no_tasks_and_no_rows(dsn: str, spark: "SparkSession") 
     assert load(spark, dsn).count() == 0
 
 
-# Values ----------------------------------------------------------------------------------------------------
-
-KEYS = ["plain", "with space", "quote'", 'double"', "back\\slash", "{brace,}", "ключ", "tick`", "100%", "%s", "A", "a"]
+# Times -----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def odd(store: EventStore) -> EventStore:
+def hours(store: EventStore) -> EventStore:
+    """Log partition 0 holds an event of each hour from 0 to 4 o'clock of a day, partition 1 one of 2 o'clock."""
     register_orders(store)
-    data = {key: f"value of {key}" for key in KEYS} | {
-        "null": None,
-        "number": 12.50,
-        "big": 10**30,
-        "truth": True,
-        "object": {"inner": {"deep": "found", "list": [10, {"x": "y"}]}},
-        "empty": "",
-        "text": "a'b\"c\\d\ne\U0001f600",
-    }
-    store.append_events([NewEvent("order", 'it\'s \\ "ü"', "placed", uuid4(), data, uuid4())])
+    ids = [ids_of_one_partition(store.connection, 1, partition)[0] for partition in (0, 1)]
+    for hour in range(5):
+        set_clock(store.connection, f"2030-01-31 0{hour}:00:00+00")
+        append_to(store, ids[0], *ids[1:] * (hour == 2))
+    set_clock(store.connection, "")
     store.sequence_events()
     return store
 
 
-def extracted(dsn: str, *path: str) -> object:
-    (row,) = read(dsn, columns=["offset"], extract={"found": list(path)})
-    return row["found"]
+def milliseconds(time: str) -> str:
+    return str(int(datetime.fromisoformat(time).timestamp() * 1000))
 
 
-@pytest.mark.usefixtures("odd")
+@pytest.mark.usefixtures("hours")
 @pytest.mark.parametrize(
-    ("path", "expected"),
+    ("options", "expected"),
     [
-        (["missing"], None),
-        (["null"], None),
-        (["plain", "deeper"], None),
-        (["empty"], ""),
-        (["number"], "12.5"),
-        (["big"], str(10**30)),
-        (["truth"], "true"),
-        (["text"], "a'b\"c\\d\ne\U0001f600"),
-        (["object", "inner", "deep"], "found"),
-        (["object", "inner", "list", "1", "x"], "y"),
-        (["object", "inner", "list", "0"], "10"),
-        (["object", "inner", "list"], '[10, {"x": "y"}]'),
-        (["object", "missing", "deep"], None),
-        *(([key], f"value of {key}") for key in KEYS),
+        ({"startingTimestamp": "2030-01-31T02:00:00Z"}, [(0, 2), (0, 3), (0, 4), (1, 0)]),
+        ({"startingTimestamp": "2030-01-31T03:00:00+01:00"}, [(0, 2), (0, 3), (0, 4), (1, 0)]),
+        ({"startingTimestamp": milliseconds("2030-01-31T02:00:00Z")}, [(0, 2), (0, 3), (0, 4), (1, 0)]),
+        ({"startingTimestamp": "2030-01-31T02:00:00.000001Z"}, [(0, 3), (0, 4)]),
+        ({"startingTimestamp": "0"}, [(0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (1, 0)]),
+        ({"startingTimestamp": "2031-01-01T00:00:00Z"}, []),
+        ({"endingTimestamp": "2030-01-31T02:00:00Z"}, [(0, 0), (0, 1)]),
+        ({"endingTimestamp": "2031-01-01T00:00:00Z"}, [(0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (1, 0)]),
+        (
+            {"startingTimestamp": "2030-01-31T01:00:00Z", "endingTimestamp": "2030-01-31T03:00:00Z"},
+            [(0, 1), (0, 2), (1, 0)],
+        ),
+        ({"startingTimestamp": "2030-01-31T01:00:00Z", "endingTimestamp": "2030-01-31T01:00:00Z"}, []),
+        ({"startingTimestamp": "2030-01-31T01:00:00Z", "partitions": [1]}, [(1, 0)]),
+        ({"startingTimestamp": "2030-01-31T03:00:00Z", "endingOffsets": {"0": 2, "1": 1}}, []),
+        ({"startingOffsets": {"0": 4}, "endingTimestamp": "2030-01-31T03:00:00Z"}, [(1, 0)]),
     ],
 )
-def test_extract_takes_a_field_by_its_path_as_text_and_null_where_it_is_not(
-    dsn: str, path: list[str], expected: str | None
+def test_times_choose_from_the_first_event_at_or_after_one_to_the_first_at_or_after_the_other(
+    dsn: str, options: dict[str, object], expected: list[tuple[int, int]]
 ) -> None:
-    assert extracted(dsn, *path) == expected
-
-
-@pytest.mark.usefixtures("odd")
-def test_new_columns_may_have_any_name_also_through_spark(dsn: str, spark: "SparkSession") -> None:
-    found = load(spark, dsn, columns=["decider_id"], extract={f"{key} of it": [key] for key in KEYS})
-    assert found.columns == ["decider_id", *(f"{key} of it" for key in KEYS)]
-    assert [tuple(row) for row in found.collect()] == [('it\'s \\ "ü"', *(f"value of {key}" for key in KEYS))]
-
-
-def test_filters_may_hold_quotes_and_backslashes(store: EventStore, dsn: str) -> None:
-    odd = "o'r\\d\"e,r{}"
-    store.register_decider_event(odd, odd, "odd")
-    store.append_events([NewEvent(odd, "a", odd, uuid4(), {}, uuid4())])
-    store.sequence_events()
-    assert [row["event"] for row in read(dsn, deciders=[odd], events=[odd])] == [odd]
-    assert read(dsn, deciders=[odd + "'"]) == []
-
-
-@pytest.mark.usefixtures("log")
-def test_columns_come_as_asked_and_in_that_order(dsn: str) -> None:
-    (row,) = read(dsn, columns=["event", "offset", "final"], extract={"n": ["n"]}, partitions=[2])
-    assert list(row) == ["event", "offset", "final", "n"]
-    assert (row["event"], row["final"], row["n"]) == ("placed", False, "0")
-
-
-def test_every_value_and_type_is_that_of_postgres_also_in_other_time_zones(
-    odd: EventStore, dsn: str, connect: Connect, spark: "SparkSession"
-) -> None:
-    at = datetime(1999, 12, 31, 23, 59, 59, 123456, tzinfo=UTC)
-    elsewhere: psycopg.Connection = connect()
-    elsewhere.execute("set timezone = 'Asia/Kathmandu'")
-    elsewhere.execute("select set_config('event_store.clock', %s, false)", (at.isoformat(),))
-    second = NewEvent("order", 'it\'s \\ "ü"', "paid", uuid4(), {}, uuid4(), final=True)
-    EventStore(elsewhere).append_events([second])
-    odd.sequence_events()
-    odd.connection.execute(
-        sql.SQL("alter database {} set timezone = 'America/Caracas'").format(sql.Identifier(odd.connection.info.dbname))
-    )
-    expressions = ", ".join(f"{expression} as {name}" for name, (_, expression) in COLUMNS.items() if name != "offset")
-    expected = rows(
-        odd.connection,
-        f'select {expressions}, l."offset" from event_store.event_log l join event_store.events e using ("offset")'
-        " order by l.partition_offset",
-    )
-    order = [*(name for name in COLUMNS if name != "offset"), "offset"]
-    found = load(spark, dsn, columns=order).orderBy("partition_offset")
-    assert dict(found.dtypes) == {name: type_ for name, (type_, _) in COLUMNS.items()}
-    arrow = found.toArrow().to_pylist()
-    assert [tuple(row[name] for name in order) for row in arrow] == expected
-    assert arrow[1]["created_at"] == at
+    assert positions(read(dsn, **options)) == expected
 
 
 # Through Spark ---------------------------------------------------------------------------------------------
@@ -379,13 +346,3 @@ def test_the_user_of_spark_sees_which_option_is_wrong(
     with pytest.raises(PySparkException) as failed:
         load(spark, dsn, **options).collect()
     assert sentence in str(failed.value)
-
-
-def test_the_module_imports_neither_dagster_nor_anything_of_ours() -> None:
-    script = (
-        "import sys, resources.event_log_source\n"
-        "ours = ('resources', 'assets', 'platform_defs', 'dagster', 'psycopg', 'adbc_driver_postgresql')\n"
-        "print(sorted(m for m in sys.modules if m.partition('.')[0] in ours))"
-    )
-    done = subprocess.run([sys.executable, "-c", script], cwd=PROJECT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "['resources', 'resources.event_log_source']"

@@ -142,6 +142,8 @@ class Reader:
             return "\n\n".join(printed(connection, statement) for statement in statements)
 
     def python(self, text: str) -> str:
+        if "spark_session" in text:
+            self.spark()  # the tests' server, so that the block needs none of its own
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
             exec(compile(text, "README.md", "exec"), {})

@@ -11,6 +11,7 @@ returns table (
 )
 language plpgsql
 stable
+security definer
 set search_path = event_store, pg_temp
 -- how many events come after the time decides whether the index on created_at helps
 set plan_cache_mode = force_custom_plan

@@ -1,0 +1,45 @@
+"""The reader of a batch: an exact set of events, shared over tasks."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from .log import EventLog
+from .options import EventLogOptions
+from .ranges import OffsetRange, held_ranges, require_end, split, stated_ranges, wanted_ranges
+from .reading import EventLogInput, read_ranges
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+
+class EventLogReader(DataSourceReader):
+    """Splits the wanted ranges over tasks and reads them."""
+
+    def __init__(self, options: EventLogOptions, schema: "StructType") -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        """Plan the tasks; Postgres is asked only for what the options leave open, the rest the tasks check."""
+        options = self._options
+        ranges = stated_ranges(options)
+        if ranges is None:
+            times = [position for position in (options.start, options.end) if isinstance(position, datetime)]
+            with EventLog(options.dsn) as log:
+                state = log.look(times, options.partitions)
+            ranges = self._held(wanted_ranges(options, state), state.held)
+        return [EventLogInput(task) for task in split(ranges, options.max_records, options.min_partitions)]
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        """Read one task's ranges as Arrow batches."""
+        # Spark asks for one partition without an input where there are none
+        if isinstance(partition, EventLogInput):
+            yield from read_ranges(self._options, self._schema, partition.ranges, self._held)
+
+    def _held(self, ranges: Sequence[OffsetRange], held: Mapping[int, OffsetRange]) -> list[OffsetRange]:
+        require_end(ranges, held)
+        return held_ranges(ranges, held, fail_on_data_loss=self._options.fail_on_data_loss)

@@ -1,0 +1,104 @@
+"""Postgres: what the log holds now, and the errors of a connection.
+
+Belongs here: the one statement that looks at the log's marks. Not here: reading events (`reading`), and what a plan makes of
+the marks (`ranges`).
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from .options import InvalidOption
+from .ranges import LogState, OffsetRange
+
+if TYPE_CHECKING:
+    import psycopg
+
+# One statement, one snapshot: the marks name an exact set of events.
+_LOOK = """
+select p.partition, p.earliest_offset, p.high_water_mark, times.offsets
+from event_store.partitions p
+left join (
+  select o.partition, array_agg(o.partition_offset order by u.n) as offsets
+  from unnest(%(times)s::timestamptz[]) with ordinality u(time, n)
+  cross join lateral event_store.offsets_for_timestamp(u.time, %(partitions)s::int[]) o
+  group by o.partition
+) times using (partition)
+"""
+
+_SECRETS = frozenset({"password", "sslpassword", "oauth_client_secret"})
+
+
+class Unreadable(ConnectionError):
+    """Postgres does not answer, or not with an event log; the text names the DSN without its password."""
+
+    def __init__(self, dsn: str, cause: object) -> None:
+        super().__init__(f"event_log: option 'dsn' is {without_password(dsn)!r}, and Postgres says: {cause}")
+
+
+class EventLog:
+    """Looks at the log through a connection that it opens when it is first asked, and keeps."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._connection: psycopg.Connection[Any] | None = None
+
+    def __enter__(self) -> "EventLog":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; the next look opens another one."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def look(self, times: Sequence[datetime] = (), partitions: Sequence[int] | None = None) -> LogState:
+        """What the log holds, and where each time lies in the chosen log partitions.
+
+        Raises:
+            InvalidOption: The DSN is unreadable.
+            Unreadable: Postgres does not answer, or holds no event log that this role may read.
+        """
+        rows = self._rows(times, partitions)
+        return LogState(
+            held={p: OffsetRange(p, first, mark) for p, first, mark, _ in rows},
+            at={time: {p: at[n] for p, _, _, at in rows if at} for n, time in enumerate(times)},
+        )
+
+    def _rows(self, times: Sequence[datetime], partitions: Sequence[int] | None) -> list[Any]:
+        import psycopg
+
+        without_password(self._dsn)  # a DSN that cannot be read is refused before anybody quotes it
+        kept = self._connection is not None
+        try:
+            if self._connection is None:
+                self._connection = psycopg.connect(self._dsn, autocommit=True)
+            arguments = {"times": list(times), "partitions": None if partitions is None else list(partitions)}
+            return self._connection.execute(_LOOK, arguments).fetchall()
+        except psycopg.OperationalError as error:
+            self.close()
+            if kept:
+                return self._rows(times, partitions)  # Postgres was restarted since the last look
+            raise Unreadable(self._dsn, error) from error
+        except psycopg.Error as error:
+            raise Unreadable(self._dsn, error) from error
+
+
+def without_password(dsn: str) -> str:
+    """The DSN as it may be shown.
+
+    Raises:
+        InvalidOption: It is no DSN.
+    """
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+    try:
+        parts = conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError:
+        # what cannot be read may be the password: neither it nor the error that quotes it is shown
+        raise InvalidOption("dsn", "…", "a Postgres connection string, postgresql://… or key=value …") from None
+    return make_conninfo("", **{name: value for name, value in parts.items() if name not in _SECRETS})

@@ -1,0 +1,232 @@
+"""The options of the source: their names, and from the texts that Spark passes to checked values.
+
+Belongs here: what an option may say by itself. Not here: whether the log holds what it asks for (`ranges`).
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+Mode = Literal["batch", "stream"]
+# where a read begins or ends: an end of the log, a partition offset for each log partition, or a time
+Position = Literal["earliest", "latest"] | Mapping[int, int] | datetime
+
+# column -> Spark type, SQL expression over event_log l and events e
+COLUMNS: dict[str, tuple[str, str]] = {
+    "partition": ("int", "l.partition"),
+    "partition_offset": ("bigint", "l.partition_offset"),
+    "offset": ("bigint", 'l."offset"'),
+    "event": ("string", "e.event"),
+    "event_id": ("string", "e.event_id::text"),
+    "event_version": ("bigint", "e.event_version"),
+    "decider": ("string", "e.decider"),
+    "decider_id": ("string", "e.decider_id"),
+    "data": ("string", "e.data::text"),
+    "command_id": ("string", "e.command_id::text"),
+    "previous_id": ("string", "e.previous_id::text"),
+    "final": ("boolean", "e.final"),
+    "created_at": ("timestamp", "e.created_at"),
+}
+
+BOTH: frozenset[Mode] = frozenset({"batch", "stream"})
+# option -> where it applies
+OPTIONS: dict[str, frozenset[Mode]] = {
+    "dsn": BOTH,
+    "startingOffsets": BOTH,
+    "startingTimestamp": BOTH,
+    "endingOffsets": frozenset({"batch"}),
+    "endingTimestamp": frozenset({"batch"}),
+    "maxOffsetsPerTrigger": frozenset({"stream"}),
+    "failOnDataLoss": BOTH,
+    "minPartitions": BOTH,
+    "maxRecordsPerPartition": BOTH,
+    "partitions": BOTH,
+    "deciders": BOTH,
+    "events": BOTH,
+    "columns": BOTH,
+    "extract": BOTH,
+}
+
+_OFFSETS = 'JSON {"<log partition>": <partition offset>, …}'
+_TIME = "milliseconds since 1970, or a time with its zone such as 2030-01-31T12:00:00Z"
+_READ_BY: dict[Mode, str] = {"batch": "spark.read", "stream": "spark.readStream"}
+_LARGEST = 2**63 - 1
+_RECORDS = 100_000
+
+
+class InvalidOption(ValueError):
+    """An option of the source is missing, unreadable or asks for what is not there; the text names it and what is allowed."""
+
+    def __init__(self, option: str, value: object, allowed: str) -> None:
+        super().__init__(f"event_log: option {option!r} is {value!r}; allowed: {allowed}")
+
+
+@dataclass(frozen=True)
+class EventLogOptions:
+    """The source's options, read and checked."""
+
+    dsn: str = field(repr=False)  # it may hold a password
+    start: Position
+    end: Position
+    max_offsets: int | None
+    fail_on_data_loss: bool
+    min_partitions: int
+    max_records: int
+    partitions: tuple[int, ...] | None
+    deciders: tuple[str, ...] | None
+    events: tuple[str, ...] | None
+    columns: tuple[str, ...]
+    extract: Mapping[str, tuple[str, ...]]
+
+    @classmethod
+    def read(cls, options: Mapping[str, str], mode: Mode | None = None) -> "EventLogOptions":
+        """Read the options as Spark passes them: names in any case, values as text.
+
+        `mode` is None as long as Spark does not say whether it will read a batch or a stream.
+
+        Raises:
+            InvalidOption: One is missing, unknown, unreadable, or does not apply to the mode.
+        """
+        given = {name.lower(): value for name, value in options.items()}
+        _require_known(given, mode)
+        if not given.get("dsn"):
+            raise InvalidOption("dsn", given.get("dsn"), "a Postgres connection string")
+        columns = tuple(_json(given, "columns", f"JSON list of {', '.join(COLUMNS)}", _is_columns) or COLUMNS)
+        extract = _json(given, "extract", "JSON {column: [key, …]}", _is_paths) or {}
+        clash = set(extract) & set(columns)
+        if clash:
+            raise InvalidOption("extract", min(clash), "names that are not columns already")
+        start = _position(given, "starting", "earliest", {"earliest"} if mode == "batch" else {"earliest", "latest"})
+        end = _position(given, "ending", "latest", {"latest"})
+        if isinstance(start, datetime) and isinstance(end, datetime) and start > end:
+            raise InvalidOption("startingTimestamp", given["startingtimestamp"], "times up to endingTimestamp")
+        return cls(
+            dsn=given["dsn"],
+            start=start,
+            end=end,
+            max_offsets=_whole(given, "maxOffsetsPerTrigger"),
+            fail_on_data_loss=_flag(given, "failOnDataLoss", default=True),
+            min_partitions=_whole(given, "minPartitions") or 1,
+            max_records=_whole(given, "maxRecordsPerPartition") or _RECORDS,
+            partitions=_tuple(_json(given, "partitions", "JSON list of log partitions, from 0", _is_partitions)),
+            deciders=_tuple(_json(given, "deciders", "JSON list of deciders", _is_texts)),
+            events=_tuple(_json(given, "events", "JSON list of events", _is_texts)),
+            columns=columns,
+            extract={column: tuple(path) for column, path in extract.items()},
+        )
+
+    def schema(self) -> str:
+        """The rows' schema as DDL: the chosen columns, then the extracted fields as text."""
+        types = {column: COLUMNS[column][0] for column in self.columns} | dict.fromkeys(self.extract, "string")
+        return ", ".join(f"`{column.replace('`', '``')}` {type_}" for column, type_ in types.items())
+
+
+def _require_known(given: Mapping[str, str], mode: Mode | None) -> None:
+    names = {name.lower(): name for name in OPTIONS}
+    unknown = set(given) - set(names)
+    if unknown:
+        allowed = [name for name, modes in OPTIONS.items() if mode is None or mode in modes]
+        raise InvalidOption(min(unknown), given[min(unknown)], ", ".join(allowed))
+    for name in sorted(given):
+        modes = OPTIONS[names[name]]
+        if mode is not None and mode not in modes:
+            (other,) = modes
+            raise InvalidOption(names[name], given[name], f"only with {_READ_BY[other]}, not with {_READ_BY[mode]}")
+
+
+def _position(given: Mapping[str, str], which: str, default: Literal["earliest", "latest"], ends: set[str]) -> Position:
+    offsets, timestamp = f"{which}Offsets", f"{which}Timestamp"
+    text = given.get(timestamp.lower())
+    if text is not None:
+        if offsets.lower() in given:
+            raise InvalidOption(timestamp, text, f"one of {timestamp} and {offsets}, not both")
+        return _time(timestamp, text)
+    text = given.get(offsets.lower(), default)
+    if text in ends:
+        return "earliest" if text == "earliest" else "latest"
+    stated = _json(given, offsets, f"{', '.join(sorted(ends))}, or {_OFFSETS}", _is_offsets)
+    return {int(partition): offset for partition, offset in stated.items()}
+
+
+def _time(option: str, text: str) -> datetime:
+    try:
+        if _is_digits(text):
+            return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=int(text))
+        time = datetime.fromisoformat(text)
+    except (ValueError, OverflowError) as error:
+        raise InvalidOption(option, text, _TIME) from error
+    if time.tzinfo is None:
+        raise InvalidOption(option, text, _TIME)
+    return time
+
+
+def _whole(given: Mapping[str, str], option: str) -> int | None:
+    text = given.get(option.lower())
+    if text is not None and not (_is_digits(text) and 0 < int(text) <= _LARGEST):
+        raise InvalidOption(option, text, f"a whole number from 1 to {_LARGEST}")
+    return None if text is None else int(text)
+
+
+def _flag(given: Mapping[str, str], option: str, *, default: bool) -> bool:
+    text = given.get(option.lower(), str(default))
+    if text.lower() not in {"true", "false"}:
+        raise InvalidOption(option, text, "true, false")
+    return text.lower() == "true"
+
+
+def _json(given: Mapping[str, str], option: str, allowed: str, fits: Callable[[Any], bool]) -> Any:  # noqa: ANN401 - JSON has any shape
+    text = given.get(option.lower())
+    if text is None:
+        return None
+    try:
+        value = json.loads(text, object_pairs_hook=_distinct)
+    except (ValueError, RecursionError) as error:
+        raise InvalidOption(option, text, allowed) from error
+    if not fits(value):
+        raise InvalidOption(option, text, allowed)
+    return value
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key is there twice")
+    return found
+
+
+def _tuple(values: list[Any] | None) -> tuple[Any, ...] | None:
+    return None if values is None else tuple(values)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST
+
+
+def _is_digits(text: str) -> bool:
+    # Python reads numbers of at most 4300 digits
+    return text.isascii() and text.isdigit() and len(text) <= len(str(_LARGEST))
+
+
+def _is_offsets(value: object) -> bool:
+    if not isinstance(value, dict) or not all(_is_digits(k) and _is_whole(v) for k, v in value.items()):
+        return False
+    return len({int(k) for k in value}) == len(value)
+
+
+def _is_partitions(value: object) -> bool:
+    # one that is named twice would be read twice
+    return isinstance(value, list) and all(_is_whole(v) for v in value) and len(set(value)) == len(value)
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(v, str) and "\0" not in v for v in value)
+
+
+def _is_columns(value: Any) -> bool:  # noqa: ANN401 - JSON has any shape
+    return _is_texts(value) and value != [] and set(value) <= set(COLUMNS) and len(set(value)) == len(value)
+
+
+def _is_paths(value: object) -> bool:
+    return isinstance(value, dict) and all(_is_texts(path) and path for path in value.values())

@@ -1,0 +1,135 @@
+"""The reader of a stream: batches of the log, named by where they begin and end in each log partition.
+
+Belongs here: how Spark's micro-batches follow the log. Not here: the plans themselves (`ranges`).
+
+Spark keeps an offset, `{"<log partition>": <partition offset>, …}`, in its checkpoint and compares it as text: log
+partitions are in order. A batch is decided by its two offsets alone, so one that failed is read again with the same rows.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from .log import EventLog
+from .options import EventLogOptions, InvalidOption
+from .ranges import (
+    DataLoss,
+    LogState,
+    OffsetRange,
+    advance,
+    chosen_partitions,
+    held_ranges,
+    held_text,
+    positions,
+    split,
+    warn,
+)
+from .reading import EventLogInput, read_ranges
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+
+class EventLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows the log. One instance lives as long as the query and plans; each task reads with one of its own."""
+
+    def __init__(self, options: EventLogOptions, schema: "StructType") -> None:
+        self._options = options
+        self._schema = schema
+        self._log = EventLog(options.dsn)
+        self._target: dict[int, int] | None = None  # of a query with the trigger AvailableNow
+        self._latest: dict[int, int] | None = None
+        self._waiting: set[int] = set()
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+        """Where a new query begins. Spark asks again when a query restarts whose first batch was never finished."""
+        start = self._options.start
+        times = [start] if isinstance(start, datetime) else []
+        state = self._log.look(times, self._options.partitions)
+        return _offset(positions("startingOffsets", start, self._options.partitions, state))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """`maxOffsetsPerTrigger`, or everything there is."""
+        limit = self._options.max_offsets
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Remember where the log ends: the query reads up to there and ends."""
+        self._target = self._ends(self._log.look())
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
+        """Where the batch ends that begins at `start`; `start` itself if nothing is pending.
+
+        Raises:
+            DataLoss: The log does not hold `start` any more, or not yet.
+        """
+        state = self._log.look()
+        first = self._positions(start, state)
+        self._latest = self._ends(state)
+        target = self._latest if self._target is None else self._target
+        for partition, offset in first.items():
+            self._require_held(OffsetRange(partition, offset, offset), state.held[partition])
+        begin = {p: max(offset, state.held[p].from_offset) for p, offset in first.items()}
+        return _offset(advance(begin, target, limit.max_rows if isinstance(limit, ReadMaxRows) else None))
+
+    def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802 - Spark's name
+        """Where the log ended when a batch was last planned, for the query's progress."""
+        return None if self._latest is None else _offset(self._latest)
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        """Plan the tasks of a batch.
+
+        Raises:
+            DataLoss: The log does not hold the batch any more.
+        """
+        options = self._options
+        state = self._log.look()
+        ending = self._positions(end, state)
+        ranges = [OffsetRange(p, first, ending[p]) for p, first in self._positions(start, state).items()]
+        kept = self._held(ranges, state.held)
+        return [EventLogInput(task) for task in split(kept, options.max_records, options.min_partitions)]
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        """Read one task's ranges as Arrow batches."""
+        if isinstance(partition, EventLogInput):
+            yield from read_ranges(self._options, self._schema, partition.ranges, self._held)
+
+    def stop(self) -> None:
+        """Close the connection that looks at the log."""
+        self._log.close()
+
+    def _ends(self, state: LogState) -> dict[int, int]:
+        return {p: state.held[p].to_offset for p in chosen_partitions(self._options.partitions, state.held)}
+
+    def _positions(self, offset: Mapping[str, Any], state: LogState) -> dict[int, int]:
+        """An offset of Spark's, which must name the log partitions that are chosen now."""
+        found = {int(partition): position for partition, position in offset.items()}
+        chosen = chosen_partitions(self._options.partitions, state.held)
+        if sorted(found) != chosen:
+            raise InvalidOption(
+                "partitions", chosen, f"those of the query's checkpoint, {sorted(found)}, or a new checkpoint"
+            )
+        return found
+
+    def _require_held(self, position: OffsetRange, held: OffsetRange) -> None:
+        # Where the history before it is removed, `partitions` says so for the batch. Beyond the end there is no batch.
+        if held.from_offset <= position.from_offset <= held.to_offset:
+            self._waiting.discard(position.partition)
+            return
+        wanted = f"the query stands at offset {position.from_offset} of log partition {position.partition}"
+        if self._options.fail_on_data_loss:
+            raise DataLoss(wanted, f"it holds {held_text(held)}")
+        if position.from_offset > held.to_offset and position.partition not in self._waiting:
+            self._waiting.add(position.partition)
+            warn(wanted, f"it holds {held_text(held)}")
+
+    def _held(self, ranges: Sequence[OffsetRange], held: Mapping[int, OffsetRange]) -> list[OffsetRange]:
+        return held_ranges(ranges, held, fail_on_data_loss=self._options.fail_on_data_loss)
+
+
+def _offset(positions_: Mapping[int, int]) -> dict[str, int]:
+    return {str(partition): position for partition, position in sorted(positions_.items())}
