@@ -1006,11 +1006,6 @@ begin
   end if;
   select * into _dispatch from event_store.dispatches where view = v_view;
   _sweeps_all := _dispatch.swept_at <= _now - interval '1 minute';
-  _has_room := not exists (
-    select from event_store.stream_locks k
-    where k.view = v_view and k.parked_at is null and k.locked_until <= _now
-    offset v_max_waiting - 1
-  );
   -- Partitions with new events, and those where a lock may have to go: a remover that another dispatcher overtakes would
   -- remove the lock that this one relies on.
   _claimed := array(
@@ -1019,11 +1014,16 @@ begin
     join event_store.partitions p using (partition)
     where c.view = v_view
       and (
-        (_has_room and c.position < p.high_water_mark)
+        c.position < p.high_water_mark
         or _sweeps_all
         or c.partition in (select k.partition from event_store.stream_locks k where k.view = v_view and k.caught_up)
       )
     for update of c skip locked
+  );
+  _has_room := cardinality(_claimed) > 0 and not exists (
+    select from event_store.stream_locks k
+    where k.view = v_view and k.parked_at is null and k.locked_until <= _now
+    offset v_max_waiting - 1
   );
 
   with passed as materialized (
@@ -1732,7 +1732,10 @@ begin
     );
 
     _now := greatest(_now, event_store.clock());
-    with leased as (
+    with held as materialized (
+      -- by nothing but ctid: any index that another condition allows may be planned to be read from end to end
+      select k.ctid as version, k.* from event_store.stream_locks k where k.ctid = any (_free)
+    ), leased as (
       update event_store.stream_locks k
       set
         in_flight = case when exhausted.yes then null else next_event."offset" end,
@@ -1757,7 +1760,7 @@ begin
           else _now + make_interval(secs => coalesce(v_seconds, v_view.lock_timeout_s))
         end,
         updated_at = _now
-      from event_store.stream_locks held
+      from held
       cross join lateral (select held.in_flight is not null and held.attempts >= v_view.max_attempts) exhausted(yes)
       cross join lateral (
         select e."offset"
@@ -1768,7 +1771,7 @@ begin
         order by e."offset"
         limit 1
       ) next_event
-      where held.ctid = any (_free) and k.ctid = held.ctid and k.parked_at is null and k.locked_until <= _now
+      where k.ctid = held.version and held.parked_at is null and held.locked_until <= _now
       returning k.in_flight
     )
     select array_agg(in_flight) into _delivered from leased where in_flight is not null;
@@ -1800,8 +1803,9 @@ declare
   _recently constant timestamptz := event_store.clock() - interval '1 second';
   _alone constant boolean := statement_timestamp() = transaction_timestamp();
   _view event_store.views;
-  _sequencer_away boolean := true;
-  _dispatcher_away boolean := true;
+  _sequencer_away boolean;
+  _dispatcher_away boolean;
+  _delivered bigint[];
 begin
   if coalesce(v_limit, 0) <= 0 or v_seconds <= 0 then
     perform event_store.refuse_request(
@@ -1813,19 +1817,25 @@ begin
   if _view.enabled is not true then
     return null;
   end if;
-  if not _alone then
-    select s.sequenced_at < _recently, d.dispatched_at < _recently
-    into _sequencer_away, _dispatcher_away
-    from event_store.sequencer s, event_store.dispatches d
-    where d.view = v_view;
-  end if;
+  select s.sequenced_at < _recently, d.dispatched_at < _recently
+  into _sequencer_away, _dispatcher_away
+  from event_store.sequencer s, event_store.dispatches d
+  where d.view = v_view;
   if _sequencer_away then
     perform event_store.sequence_events();
   end if;
   if _dispatcher_away then
     perform event_store.dispatch_events(v_view);
   end if;
-  return event_store.lease_free_streams(_view, v_limit, v_seconds);
+  _delivered := event_store.lease_free_streams(_view, v_limit, v_seconds);
+  if _alone and coalesce(cardinality(_delivered), 0) < v_limit then
+    perform event_store.sequence_events();
+    if event_store.dispatch_events(v_view) > 0 then
+      _delivered := _delivered
+        || event_store.lease_free_streams(_view, v_limit - coalesce(cardinality(_delivered), 0), v_seconds);
+    end if;
+  end if;
+  return _delivered;
 end
 $$;
 

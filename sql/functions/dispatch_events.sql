@@ -41,11 +41,6 @@ begin
   end if;
   select * into _dispatch from event_store.dispatches where view = v_view;
   _sweeps_all := _dispatch.swept_at <= _now - interval '1 minute';
-  _has_room := not exists (
-    select from event_store.stream_locks k
-    where k.view = v_view and k.parked_at is null and k.locked_until <= _now
-    offset v_max_waiting - 1
-  );
   -- Partitions with new events, and those where a lock may have to go: a remover that another dispatcher overtakes would
   -- remove the lock that this one relies on.
   _claimed := array(
@@ -54,11 +49,16 @@ begin
     join event_store.partitions p using (partition)
     where c.view = v_view
       and (
-        (_has_room and c.position < p.high_water_mark)
+        c.position < p.high_water_mark
         or _sweeps_all
         or c.partition in (select k.partition from event_store.stream_locks k where k.view = v_view and k.caught_up)
       )
     for update of c skip locked
+  );
+  _has_room := cardinality(_claimed) > 0 and not exists (
+    select from event_store.stream_locks k
+    where k.view = v_view and k.parked_at is null and k.locked_until <= _now
+    offset v_max_waiting - 1
   );
 
   with passed as materialized (

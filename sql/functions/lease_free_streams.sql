@@ -45,7 +45,10 @@ begin
     );
 
     _now := greatest(_now, event_store.clock());
-    with leased as (
+    with held as materialized (
+      -- by nothing but ctid: any index that another condition allows may be planned to be read from end to end
+      select k.ctid as version, k.* from event_store.stream_locks k where k.ctid = any (_free)
+    ), leased as (
       update event_store.stream_locks k
       set
         in_flight = case when exhausted.yes then null else next_event."offset" end,
@@ -70,7 +73,7 @@ begin
           else _now + make_interval(secs => coalesce(v_seconds, v_view.lock_timeout_s))
         end,
         updated_at = _now
-      from event_store.stream_locks held
+      from held
       cross join lateral (select held.in_flight is not null and held.attempts >= v_view.max_attempts) exhausted(yes)
       cross join lateral (
         select e."offset"
@@ -81,7 +84,7 @@ begin
         order by e."offset"
         limit 1
       ) next_event
-      where held.ctid = any (_free) and k.ctid = held.ctid and k.parked_at is null and k.locked_until <= _now
+      where k.ctid = held.version and held.parked_at is null and held.locked_until <= _now
       returning k.in_flight
     )
     select array_agg(in_flight) into _delivered from leased where in_flight is not null;

@@ -1,7 +1,7 @@
 -- What stream_events and lease_events have in common: leases free streams and returns the offsets of their next events.
 -- New events must be sequenced and dispatched first. Inside a longer transaction that would keep them from others until its
 -- end, so this leaves it to others (`millrace sequence` is one) where somebody did it within the last second. Postgres tells
--- a transaction of one statement only in the simple protocol; there this does it at once.
+-- a transaction of one statement only in the simple protocol; there this does it at once, where too few streams wait.
 create or replace function event_store.lease_streams(
   v_view text,
   v_limit int,
@@ -16,8 +16,9 @@ declare
   _recently constant timestamptz := event_store.clock() - interval '1 second';
   _alone constant boolean := statement_timestamp() = transaction_timestamp();
   _view event_store.views;
-  _sequencer_away boolean := true;
-  _dispatcher_away boolean := true;
+  _sequencer_away boolean;
+  _dispatcher_away boolean;
+  _delivered bigint[];
 begin
   if coalesce(v_limit, 0) <= 0 or v_seconds <= 0 then
     perform event_store.refuse_request(
@@ -29,19 +30,25 @@ begin
   if _view.enabled is not true then
     return null;
   end if;
-  if not _alone then
-    select s.sequenced_at < _recently, d.dispatched_at < _recently
-    into _sequencer_away, _dispatcher_away
-    from event_store.sequencer s, event_store.dispatches d
-    where d.view = v_view;
-  end if;
+  select s.sequenced_at < _recently, d.dispatched_at < _recently
+  into _sequencer_away, _dispatcher_away
+  from event_store.sequencer s, event_store.dispatches d
+  where d.view = v_view;
   if _sequencer_away then
     perform event_store.sequence_events();
   end if;
   if _dispatcher_away then
     perform event_store.dispatch_events(v_view);
   end if;
-  return event_store.lease_free_streams(_view, v_limit, v_seconds);
+  _delivered := event_store.lease_free_streams(_view, v_limit, v_seconds);
+  if _alone and coalesce(cardinality(_delivered), 0) < v_limit then
+    perform event_store.sequence_events();
+    if event_store.dispatch_events(v_view) > 0 then
+      _delivered := _delivered
+        || event_store.lease_free_streams(_view, v_limit - coalesce(cardinality(_delivered), 0), v_seconds);
+    end if;
+  end if;
+  return _delivered;
 end
 $$;
 

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from random import Random
 from threading import Lock as Mutex
+from typing import LiteralString
 from uuid import UUID, uuid4
 
 import pytest
@@ -376,3 +377,19 @@ def test_it_is_called_with_named_arguments_as_in_fstore_sql(view: EventStore) ->
     assert [column.name for column in cursor.description] == COLUMNS
     assert len(cursor.fetchall()) == 1
     assert view.connection.execute("select * from event_store.stream_events('v')").fetchall() == []
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+def test_a_fetch_reads_no_more_locks_than_it_takes_however_many_wait(view: EventStore, limit: int) -> None:
+    """Also where the planner knows nothing of the tables yet."""
+    append_to(view, *[f"o-{n}" for n in range(300)])
+    pump(view, "v")
+    reads: LiteralString = """
+        select sum(pg_stat_get_xact_tuples_returned(indexrelid) + pg_stat_get_xact_tuples_fetched(indexrelid))::int
+        from pg_index where indrelid = 'event_store.stream_locks'::regclass
+    """
+    for _ in range(7):  # from the sixth call on, a session may plan anew
+        with view.connection.transaction():
+            before = value(view.connection, reads)
+            assert len(view.stream_events("v", limit)) == limit
+            assert value(view.connection, reads) - before <= 6 * limit
