@@ -2141,6 +2141,7 @@ COMMENT ON FUNCTION event_store.poll_views() IS 'For every view: is it enabled, 
 CREATE FUNCTION event_store.purge_events(v_partition integer, v_limit bigint DEFAULT 100000) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
+    SET enable_seqscan TO 'off'
     AS $$
 declare
   _offsets bigint[];

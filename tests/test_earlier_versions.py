@@ -115,6 +115,7 @@ def go_on(connection: psycopg.Connection) -> None:
     assert_log_holds_every_event_once(connection)
     connection.execute("update event_store.stream_locks set locked_until = '-infinity'")
 
+    connection.execute("select event_store.dispatch_events('invoices')")
     delivered = consume_rows(connection)
     assert sorted(delivered) == sorted(due)
     taken = consume_bulk(connection)

@@ -61,8 +61,6 @@ def make_backlog(database: Database, streams: int, *, parks: bool) -> None:
             f"select from event_store.register_view('{mode}', '-infinity', v_mode => '{mode}', v_max_attempts => {attempts})"
         )
     append(database, "first", FEW)
-    # with statistics of an empty table, dispatching so many streams takes minutes
-    database.run("vacuum analyze")
     append(database, "backlog", streams - FEW)
     database.run("vacuum analyze")
     state = (
@@ -95,7 +93,7 @@ def append(database: Database, label: str, streams: int) -> None:
     fill(database, label, streams, events=1)
     with database.connect() as connection:
         until_none(connection, "select event_store.sequence_events()")
-        until_none(connection, "select event_store.dispatch_events('rows')")
+        until_none(connection, "select event_store.dispatch_events('rows', v_max_waiting => 1000000)")
 
 
 def until_none(connection: psycopg.Connection, query: LiteralString) -> None:

@@ -382,6 +382,7 @@ def test_it_is_called_with_named_arguments_as_in_fstore_sql(view: EventStore) ->
 @pytest.mark.parametrize("limit", [1, 3])
 def test_a_fetch_reads_no_more_locks_than_it_takes_however_many_wait(view: EventStore, limit: int) -> None:
     """Also where the planner knows nothing of the tables yet."""
+    set_clock(view.connection, "2030-01-01 00:00:00+00")  # somebody dispatched within the second
     append_to(view, *[f"o-{n}" for n in range(300)])
     pump(view, "v")
     reads: LiteralString = """
