@@ -4,7 +4,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format bench bench-store screenshots clean
+.PHONY: help setup run test lint format bench bench-store bench-spark clean
 
 help: ## List what one can do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,8 +39,8 @@ bench: $(STAMP) ## Measure the time from append to row, while `make run` runs in
 bench-store: $(STAMP) ## Measure the event store beside fstore-sql's schema, SCHEMA=its schema.sql (about 20 minutes)
 	$(BIN)/python -m benchmarks.event_store --other-schema $(SCHEMA) $(ARGS)
 
-screenshots: $(STAMP) ## Take pictures of the UI into .millrace/screenshots, while `make run` runs in another terminal
-	$(BIN)/python docs/take_screenshots.py $(ARGS)
+bench-spark: $(STAMP) ## Measure Spark on the store beside JDBC and fstore-sql's schema, SCHEMA=its schema.sql (about 15 minutes)
+	$(BIN)/python -m benchmarks.spark --other-schema $(SCHEMA) $(ARGS)
 
 clean: ## Remove the virtual environment and the local data of `make run`
 	rm -rf $(VENV) .millrace

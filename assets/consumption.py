@@ -55,7 +55,9 @@ def view_events_asset(models: Mapping[str, ReadModel]) -> dg.AssetsDefinition:
         else:
             report = push_events(postgres.current_dsn(), view, budget_s=config.budget_s, idle_s=config.idle_s)
         with postgres.store() as store:
-            return dg.MaterializeResult(metadata=drain_metadata(report) | lag_metadata(store.view_lag(view)))
+            return dg.MaterializeResult(
+                metadata=drain_metadata(report) | waiting_metadata(store, view) | lag_metadata(store.view_lag(view))
+            )
 
     return view_events
 
@@ -92,6 +94,14 @@ class Progress:
         for lease in commit.leases:
             self._events[lease.partition] += lease.to_offset - lease.from_offset
         self._sofar.add(commit)
+        for failure in commit.failures:
+            self._context.log.warning(
+                "%s %s fails at offset %d and waits: %s",
+                failure.stream.decider,
+                failure.stream.decider_id,
+                failure.offset,
+                failure.error,
+            )
         self._context.log.debug(
             "committed %d events into %d rows in %.2f s", commit.events, commit.rows, commit.seconds
         )
@@ -101,12 +111,14 @@ class Progress:
     def report(self) -> None:
         """Record how it stands."""
         with psycopg.connect(self._dsn, autocommit=True) as connection:
-            lags = EventStore(connection).view_lag(self._model.view)
+            store = EventStore(connection)
+            lags = store.view_lag(self._model.view)
+            waiting = waiting_metadata(store, self._model.view)
         metadata = lag_metadata(lags)
         # first, for Dagster takes what is older than its upstream for out of date
         self._context.log_event(
             dg.AssetMaterialization(
-                KEY, partition=self._model.view, metadata={**drain_metadata(self._sofar), **metadata}
+                KEY, partition=self._model.view, metadata={**drain_metadata(self._sofar), **waiting, **metadata}
             )
         )
         asset = dg.AssetKey(["read_models", self._model.name])
@@ -147,8 +159,15 @@ def drain_metadata(report: DrainReport) -> dict[str, float]:
         "events": report.events,
         "rows": report.rows,
         "batches": report.batches,
+        "failed_streams": report.failed_streams,
         "events_per_s": round(report.events / report.busy_s, 1) if report.busy_s else 0.0,
     }
+
+
+def waiting_metadata(store: EventStore, view: str) -> dict[str, float]:
+    """What of a view waits for an operator, under names that plot."""
+    (info,) = store.view_info(view)
+    return {"dead_letters": info.dead_letters}
 
 
 def lag_metadata(lags: Sequence[PartitionLag]) -> dict[str, float]:

@@ -11,9 +11,11 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from platform_defs.backup_command import backup_command, restore_command
 from platform_defs.dsn_option import DsnOption, chosen_dsn, chosen_store
 from platform_defs.import_command import import_command
 from platform_defs.partitions_command import partitions_command
+from platform_defs.purge_command import purge_command
 from platform_defs.signals import stop_on_signals
 from platform_defs.simulate_command import simulate_command
 from platform_defs.tables import table
@@ -39,6 +41,9 @@ app = typer.Typer(
 app.command("import")(import_command)
 app.command("simulate")(simulate_command)
 app.command("partitions")(partitions_command)
+app.command("backup")(backup_command)
+app.command("restore")(restore_command)
+app.command("purge")(purge_command)
 app.command("enable")(enable_command)
 app.command("disable")(disable_command)
 app.command("unregister")(unregister_command)

@@ -7,15 +7,17 @@ from collections.abc import Mapping
 
 import dagster as dg
 
+from assets.archive import archive_asset
 from assets.consumption import view_events_asset
 from assets.event_store import event_store_assets
 from assets.read_model_assets import read_model_asset
 from assets.read_models import declared
+from assets.reports import daily_orders
 from platform_defs.checks import all_checks
-from platform_defs.jobs import APPLY_SCHEMA, DRAIN, rebuild_job
+from platform_defs.jobs import APPLY_SCHEMA, ARCHIVE, DRAIN, REPORTS, rebuild_job
 from platform_defs.partitions import log_partitions
 from platform_defs.prune import prune_runs
-from platform_defs.schedules import PRUNE_RUNS, REPORT_EVENT_STORE
+from platform_defs.schedules import PRUNE_RUNS, REPORT_DAYS, REPORT_EVENT_STORE, archive_schedule
 from platform_defs.sensors import poll_sensor, undeclared_sensor
 from resources.postgres import PostgresResource
 from resources.read_model import ReadModel
@@ -38,10 +40,12 @@ def build_defs(
             event_store_assets(settings.log_partitions),
             view_events_asset({model.view: model for model in models.values()}),
             *(read_model_asset(model, partitions) for model in models.values()),
+            archive_asset(partitions, settings.archive_folder),
+            daily_orders,
         ],
         asset_checks=all_checks(list(models.values())),
-        jobs=[APPLY_SCHEMA, DRAIN, prune_runs, *([rebuild_job(list(models))] if models else [])],
-        schedules=[REPORT_EVENT_STORE, PRUNE_RUNS],
+        jobs=[APPLY_SCHEMA, ARCHIVE, DRAIN, REPORTS, prune_runs, *([rebuild_job(list(models))] if models else [])],
+        schedules=[REPORT_EVENT_STORE, REPORT_DAYS, PRUNE_RUNS, archive_schedule(settings)],
         sensors=[
             *(poll_sensor(model, DRAIN) for model in models.values()),
             undeclared_sensor(list(models.values()), DRAIN),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from assets import consumption
+from assets import archive, consumption
 
 if TYPE_CHECKING:
     from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
@@ -24,6 +24,18 @@ DRAIN = dg.define_asset_job(
     # a run whose process and code server both died would stay STARTED for ever
     tags={"dagster/max_runtime": 1800},
     description="Consumes the new events of one view.",
+)
+
+ARCHIVE = dg.define_asset_job(
+    "archive",
+    selection=dg.AssetSelection.assets(archive.KEY),
+    description="Extends the archive of one log partition; a backfill extends all.",
+)
+
+REPORTS = dg.define_asset_job(
+    "reports",
+    selection=dg.AssetSelection.groups("reports"),
+    description="Builds the reports of one day; a backfill builds those of many.",
 )
 
 

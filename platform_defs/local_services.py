@@ -138,6 +138,7 @@ def environment(settings: Settings, endpoints: Endpoints) -> dict[str, str]:
         "MILLRACE_DSN": endpoints.dsn,
         "MILLRACE_DAGSTER_DSN": endpoints.dagster_dsn,
         "MILLRACE_LOG_PARTITIONS": str(settings.log_partitions),
+        "MILLRACE_ARCHIVE_DIR": str(settings.archive_folder),
         "DAGSTER_HOME": str(settings.home / "dagster"),
         "SPARK_REMOTE": endpoints.spark_remote,
         "JAVA_HOME": endpoints.java_home and str(endpoints.java_home),

@@ -3,10 +3,15 @@
 Belongs here: times. Not here: jobs.
 """
 
+from collections.abc import Iterator
+
 import dagster as dg
 
-from platform_defs.jobs import APPLY_SCHEMA
+from platform_defs.jobs import APPLY_SCHEMA, ARCHIVE, REPORTS
+from platform_defs.partitions import log_partition_key
 from platform_defs.prune import prune_runs
+from resources.postgres import PostgresResource
+from resources.settings import Settings
 
 REPORT_EVENT_STORE = dg.ScheduleDefinition(
     name="report_event_store",
@@ -23,3 +28,39 @@ PRUNE_RUNS = dg.ScheduleDefinition(
     default_status=dg.DefaultScheduleStatus.RUNNING,
     description="Every night: Dagster forgets runs that are older than a week.",
 )
+
+REPORT_DAYS = dg.build_schedule_from_partitioned_job(
+    REPORTS,
+    name="report_days",
+    # when a transaction that was open over midnight has long ended: assets.reports.LATEST_COMMIT
+    hour_of_day=2,
+    minute_of_hour=15,
+    default_status=dg.DefaultScheduleStatus.RUNNING,
+    description="Every night at 02:15 UTC: the reports of the day before.",
+)
+
+
+def archive_schedule(settings: Settings) -> dg.ScheduleDefinition:
+    """Every hour a run for each log partition that has something to archive; off unless it is said where the archive is."""
+
+    @dg.schedule(
+        name="archive_hourly",
+        job=ARCHIVE,
+        cron_schedule="20 * * * *",
+        default_status=dg.DefaultScheduleStatus.RUNNING
+        if settings.archive_dir is not None
+        else dg.DefaultScheduleStatus.STOPPED,
+        description="Every hour: the archive is extended by what is new in each log partition. On where MILLRACE_ARCHIVE_DIR is set.",
+    )
+    def archive_hourly(
+        context: dg.ScheduleEvaluationContext, postgres: PostgresResource
+    ) -> Iterator[dg.RunRequest | dg.SkipReason]:
+        tick = context.scheduled_execution_time.isoformat()
+        with postgres.store() as store:
+            behind = [info for info in store.partition_info() if info.archived_offset < info.high_water_mark]
+        for key in [log_partition_key(info.partition) for info in behind]:
+            yield dg.RunRequest(run_key=f"{key} {tick}", partition_key=key)
+        if not behind:
+            yield dg.SkipReason("Everything that has a partition offset is archived.")
+
+    return archive_hourly

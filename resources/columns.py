@@ -10,56 +10,22 @@ Belongs here: the kinds of columns. Not here: what a model is (`read_model`), it
 A column's `source` is a column of the event (`event`, `created_at`, …) or a field of its data by path (`data.amount`).
 Events where the source is missing or null do not count. `events=` restricts a column to some events.
 
-A field of data is text, read as the column's type exactly or not at all: a value that the type does not hold fails its log
-partition, which keeps its events and names the value. Nothing is rounded, cut, guessed or made null.
+A field of data is text, read as the column's type exactly or not at all (`column_types`).
 
-| type           | takes                                                                                              |
-|----------------|----------------------------------------------------------------------------------------------------|
-| `string`       | every value; what is no text as its JSON                                                           |
-| `bigint`, `int`| whole numbers within its range, written without a fraction: 5, not 5.0                             |
-| `decimal(p,s)` | numbers of up to p-s digits and s decimals: decimal(18,2) takes 12.5 and 12.340, not 12.345         |
-| `double`       | finite numbers, as the nearest double; not NaN, not 1e400                                          |
-| `boolean`      | true and false, and in any case the words t, y, yes, 1 and f, n, no, 0                             |
-| `date`         | 2024-02-29                                                                                         |
-| `timestamp`    | a date with or without time and zone, to the microsecond; UTC where no zone is given               |
-
-A sum that outgrows bigint or 38 digits fails its log partition too.
+A sum that outgrows bigint or 38 digits fails its log partition and names the column.
 """
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from resources.column_types import ALLOWED_TYPES, InvalidColumn, is_type, postgres_type
 from resources.event_log_source import COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
 
 ORDER = "offset"  # what decides between first and last: rises along each stream, the same in every recomputation
-
-_POSTGRES_TYPES = {
-    "string": 'text collate "C"',  # compares bytes, as Spark does
-    "bigint": "bigint",
-    "int": "int",
-    "double": "double precision",
-    "boolean": "boolean",
-    "timestamp": "timestamptz",
-    "date": "date",
-}
-_ALLOWED_TYPES = f"{', '.join(sorted(_POSTGRES_TYPES))}, decimal(precision,scale)"
-_DECIMAL = re.compile(r"decimal\(([0-9]{1,2}),([0-9]{1,2})\)")
-
-# what Spark's cast would take although it has to change it
-_INEXACT = {
-    "double": r"[^0-9.eE+\-\s]",  # NaN, Infinity, 1d
-    "date": r"^(?!\s*[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}\s*$)",  # a year, a timestamp
-    "timestamp": r"^(?!\s*[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([T\s]|$))",  # a time, which would be today's
-}
-
-
-class InvalidColumn(ValueError):
-    """A column is declared with something that it cannot be; the text says what is allowed."""
 
 
 @dataclass(frozen=True)
@@ -71,17 +37,19 @@ class StateColumn:
         spark_type: Its type in Spark.
         partial: From the source column, filtered and typed, and the order column, to Spark's aggregate.
         merge: The Postgres aggregate over partial values; `{column}` is this column, `{order}` its `<name>_offset`.
+        stored_as: Its type in Postgres, where that is not the usual one of its Spark type.
     """
 
     name: str
     spark_type: str
     partial: "Callable[[SparkColumn, SparkColumn], SparkColumn]"
     merge: str
+    stored_as: str | None = None
 
     @property
     def postgres_type(self) -> str:
         """Its type in Postgres."""
-        return postgres_type(self.spark_type)
+        return self.stored_as or postgres_type(self.spark_type)
 
 
 @dataclass(frozen=True)
@@ -180,27 +148,39 @@ def all_(source: str, *, events: list[str] | None = None) -> Column:
     return Column("all", _source(source), _type(source, "boolean"), _events(events))
 
 
-def postgres_type(spark_type: str) -> str:
-    """The Postgres type that holds every value of a Spark type."""
-    if spark_type.startswith("decimal"):
-        return f"numeric{spark_type.removeprefix('decimal')}"
-    return _POSTGRES_TYPES[spark_type]
+def set_union(source: str, *, type: str | None = None, events: list[str] | None = None) -> Column:  # noqa: A002
+    """The distinct values as a sorted array, text by its bytes; empty for none. Each change writes the whole set."""
+    element = _type(source, type)
+    if element == "double":
+        raise InvalidColumn(f"set_union({source!r}): type is 'double', which 0 and -0 are two of; use decimal(p,s)")
+    return Column("set_union", _source(source), element, _events(events))
 
 
-def typed(text: "SparkColumn", source: str, type_: str) -> "SparkColumn":
-    """A field of data, which is text, as a type; raises, when it runs, for a value that the type does not hold exactly."""
+def replaced_position(name: str) -> StateColumn:
+    """A state column that says up to which position of its log partition a row was computed."""
     from pyspark.sql import functions as f
 
-    value = text.cast(type_)
-    decimal = _DECIMAL.fullmatch(type_)
-    pattern = rf"[eE]|\.[0-9]{{{decimal[2]}}}[0-9]*[1-9]" if decimal else _INEXACT.get(type_)
-    if pattern is None:
-        return value
-    inexact = text.rlike(pattern)
-    if type_ == "double":
-        inexact = inexact | (f.abs(value) == float("inf"))
-    said = f.concat(f.lit(f"{source} is '"), f.substring(text, 1, 100), f.lit(f"', which is not exactly a {type_}"))
-    return f.when(inexact, f.raise_error(said)).otherwise(value)
+    return StateColumn(name, "bigint", lambda _, order: f.max(order), "max({column})")
+
+
+def replaced(name: str, spark_type: str, position: str, *, stored_as: str | None = None) -> StateColumn:
+    """A state column that is computed anew as a whole: the value at the highest position is kept."""
+    from pyspark.sql import functions as f
+
+    merge = f'(array_agg({{column}} order by "{position}" desc))[1]'
+    if spark_type.startswith("array<"):
+        # arrays of several lengths have no aggregate; rows have
+        merge = (
+            "(select r.a from rows from ("  # noqa: S608 - names of ours
+            f'unnest(array_agg(row({{column}}) order by "{position}" desc)) as (a {postgres_type(spark_type)})'
+            ") with ordinality r(a, n) order by r.n limit 1)"
+        )
+    return StateColumn(name, spark_type, f.max_by, merge, stored_as)
+
+
+def last_position(events: tuple[str, ...] | None = None) -> Column:
+    """The offset of the last event, or of the last of some."""
+    return Column("max", ORDER, COLUMNS[ORDER][0], events)
 
 
 def data_path(source: str) -> tuple[str, ...] | None:
@@ -224,8 +204,8 @@ def _type(source: str, type_: str | None) -> str:
             raise InvalidColumn(f"{source!r} has type {own}, not {type_}")
         return own
     type_ = (type_ or "string").replace(" ", "")
-    if type_ not in _POSTGRES_TYPES and not _is_decimal(type_):
-        raise InvalidColumn(f"{source!r}: type is {type_!r}; allowed: {_ALLOWED_TYPES}")
+    if not is_type(type_):
+        raise InvalidColumn(f"{source!r}: type is {type_!r}; allowed: {ALLOWED_TYPES}")
     return type_
 
 
@@ -234,11 +214,6 @@ def _ordered(source: str, type_: str | None) -> str:
     if ordered == "boolean":
         raise InvalidColumn(f"{source!r}: a boolean has no order; use any_ and all_")
     return ordered
-
-
-def _is_decimal(type_: str) -> bool:
-    digits = _DECIMAL.fullmatch(type_)
-    return digits is not None and int(digits[2]) <= int(digits[1]) <= 38 and int(digits[1]) > 0
 
 
 def _events(events: list[str] | None) -> tuple[str, ...] | None:
@@ -262,23 +237,35 @@ def _count_state(_: Column, name: str) -> tuple[StateColumn, ...]:
 
 
 def _sum_state(column: Column, name: str) -> tuple[StateColumn, ...]:
-    from pyspark.sql import functions as f
-
-    type_ = _sum_type(column)
-    return (
-        StateColumn(
-            name,
-            type_,
-            # both sides of the sum's type: beside a plain 0 Spark would give up decimals for digits
-            lambda value, _: f.coalesce(f.sum(value).cast(type_), f.lit(0).cast(type_)),
-            "sum({column})::bigint" if type_ == "bigint" else "sum({column})",
-        ),
-    )
+    return (_summed(column, name, name),)
 
 
 def _avg_state(column: Column, name: str) -> tuple[StateColumn, ...]:
-    summed = _sum_state(column, f"{name}_sum")
-    return summed + _count_state(column, f"{name}_count")
+    return (_summed(column, f"{name}_sum", name), *_count_state(column, f"{name}_count"))
+
+
+def _summed(column: Column, name: str, declared: str) -> StateColumn:
+    """The exact sum; where it outgrows its type, an error that names the declared column."""
+    from pyspark.sql import functions as f
+
+    type_ = _sum_type(column)
+    overflow = f"overflow in column {declared}: its sum does not fit {type_}"
+
+    def partial(value: "SparkColumn", _: "SparkColumn") -> "SparkColumn":
+        summed = f.try_sum(value)
+        # both sides of the sum's type: beside a plain 0 Spark would give up decimals for digits
+        exact = f.coalesce(summed.cast(type_), f.lit(0).cast(type_))
+        return f.when(summed.isNull() & (f.count(value) > 0), f.raise_error(f.lit(overflow))).otherwise(exact)
+
+    held = "bigint" if type_ == "bigint" else "numeric"
+    fits = (
+        "sum({column}) between -9223372036854775808 and 9223372036854775807"
+        if type_ == "bigint"
+        else f"abs(sum({{column}})) < 1e{38 - int(type_.rstrip(')').split(',')[1])}"
+    )
+    # SQL has no expression that raises: casting the sentence does, and shows it
+    merge = f"case when {fits} then sum({{column}})::{held} else ('{overflow}: ' || sum({{column}}))::{held} end"
+    return StateColumn(name, type_, partial, merge)
 
 
 def _extreme_state(aggregate: str) -> "Callable[[Column, str], tuple[StateColumn, ...]]":
@@ -335,6 +322,22 @@ def _truth_state(aggregate: str, merge: str, empty: bool) -> "Callable[[Column, 
     return state
 
 
+def _set_state(column: Column, name: str) -> tuple[StateColumn, ...]:
+    from pyspark.sql import functions as f
+
+    type_ = f"array<{column.type}>"
+    return (
+        StateColumn(
+            name,
+            type_,
+            lambda value, _: f.collect_set(value),
+            # arrays of several lengths have no aggregate: they go into rows, and the rows into one array
+            "(select coalesce(array_agg(distinct v.v order by v.v), '{{}}')"  # noqa: S608 - a type of ours
+            f" from unnest(array_agg(row({{column}}))) r(a {postgres_type(type_)}), unnest(r.a) v(v))",
+        ),
+    )
+
+
 _STATE: "dict[str, Callable[[Column, str], tuple[StateColumn, ...]]]" = {
     "count": _count_state,
     "sum": _sum_state,
@@ -345,4 +348,5 @@ _STATE: "dict[str, Callable[[Column, str], tuple[StateColumn, ...]]]" = {
     "last": _decided_state("max", "desc"),
     "any": _truth_state("bool_or", "bool_or", empty=False),
     "all": _truth_state("bool_and", "bool_and", empty=True),
+    "set_union": _set_state,
 }

@@ -1,11 +1,15 @@
 """Consumes the log into read models: claim → build in Spark → one transaction of merge and checkpoint.
 
 Belongs here: the loop of a drain, the rebuild of a log partition, leases kept alive, what a crash or a lost lease means.
-Not here: Spark's plan (`read_model_build`), the SQL of the tables (`read_model_tables`), Dagster.
+Not here: Spark's plan (`read_model_build`), the SQL of the tables (`read_model_tables`), which streams make a batch fail
+(`leased_batch`, `failing_streams`), Dagster.
 
 Effect and position commit together: whatever dies, whenever, the rows and the checkpoint are both there or both not, and the
 events of a batch that did not commit are read again. A commit whose reply was lost needs no care: the next claim starts at
 the checkpoint.
+
+A stream that fails goes to its lock in that same transaction, and all others of the batch are committed. It is tried again with
+a later batch, and becomes a dead letter in the end.
 """
 
 import threading
@@ -13,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -25,10 +30,12 @@ from tenacity import (
     wait_exponential,
 )
 
+from resources.build_errors import build_errors, cause, is_gone, is_of_events
 from resources.errors import LeaseLost, MillraceError, PartitionLeased, Unreachable
-from resources.event_store import EventStore, Lease
+from resources.event_store import EventStore, Lease, StreamFailure
+from resources.failing_streams import End, Failure, Findings, PartFails, find_failing_streams
+from resources.leased_batch import LeasedBatch
 from resources.read_model import ReadModel
-from resources.read_model_build import stage_batch
 from resources.read_model_tables import (
     HistoryMissing,
     StagedRows,
@@ -58,22 +65,43 @@ _CONFLICTS = (
 )
 
 
+# from a batch's number and its staged rows to how many rows of the state it changed
+Apply = Callable[[int, Sequence[StagedRows]], int]
+
+
 class PartitionsFailed(MillraceError):
     """Log partitions that made no progress because their events cannot be built."""
 
 
+class _NothingBuildsError(Exception):
+    """It is not some streams that fail; the text says what does."""
+
+
 @dataclass(frozen=True)
 class Commit:
-    """A batch that was committed: its ranges, the rows of the state it changed, and how long it took."""
+    """A batch that was committed: its ranges, the rows of the state it changed, how long it took, and what failed of it.
+
+    Without ranges nothing but the failures was: they were too many, and the rest is claimed again.
+    """
 
     leases: tuple[Lease, ...]
     rows: int
     seconds: float
+    failures: tuple[Failure, ...] = ()
 
     @property
     def events(self) -> int:
         """How many log positions it covered."""
         return sum(lease.to_offset - lease.from_offset for lease in self.leases)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A batch on its way: its leases, how a rebuild puts it in place (None: it is merged), and when it began."""
+
+    leases: tuple[Lease, ...]
+    rebuild: Apply | None
+    started: float
 
 
 @dataclass
@@ -84,11 +112,13 @@ class DrainReport:
     events: int = 0
     rows: int = 0
     busy_s: float = 0.0
+    failed_streams: int = 0
     failed: dict[int, str] = field(default_factory=dict)
 
     def add(self, commit: Commit) -> None:
         """Count a commit."""
-        self.batches += 1
+        self.batches += bool(commit.leases)
+        self.failed_streams += len(commit.failures)
         self.events += commit.events
         self.rows += commit.rows
         self.busy_s += commit.seconds
@@ -152,8 +182,8 @@ class Consumer:
     ) -> DrainReport:
         """Consume until nothing came for `idle_s`, the budget of seconds is used up, or `stop` is set.
 
-        A log partition whose events cannot be built does not hold up the others: it is put aside until its lease ends,
-        then tried again.
+        A stream that fails waits by itself and is tried again later. Where it is not some streams that fail, a log partition
+        does not hold up the others: it is put aside until its lease ends, then tried again.
 
         Raises:
             PartitionsFailed: In the end, if some log partitions made no progress.
@@ -192,7 +222,8 @@ class Consumer:
     def rebuild(self, partition: int, *, wait_s: float = 60, stop: threading.Event | None = None) -> Commit:
         """Build one log partition anew from all its events and swap it in.
 
-        Waits up to `wait_s` seconds for a drain that has the partition leased at this moment.
+        Streams that fail are handed over to their locks as in a drain, those that had failed and do not now are freed.
+        Discarded events are tried again, too. Waits up to `wait_s` seconds for a drain that has the partition leased at this moment.
 
         Raises:
             HistoryMissing: The log partition does not hold its first events any more.
@@ -208,62 +239,155 @@ class Consumer:
             sleep=sleep_using_event(stop or threading.Event()),
             reraise=True,
         )
-        started = time.monotonic()
         lease = waiting(self._store.claim_partition, self.model.view, partition, self.owner, self._lease_s)
         try:
             require_whole_log(self._connection, partition)  # now that the lease keeps it whole
         except HistoryMissing:
             self._store.release_batch(self.model.view, [lease])
             raise
-        swapping = Retrying(
-            retry=retry_if_exception_type(psycopg.errors.LockNotAvailable),
-            stop=stop_after_attempt(SWAP_ATTEMPTS),
-            reraise=True,
-        )
-        with self._staged([lease]) as (batch, staged):
-            for attempt in swapping:
-                with attempt, self._connection.transaction():
-                    self._store.commit_batch(self.model.view, [lease])
-                    rows = replace_partition(self._connection, self.model, partition, batch, staged)
-        return Commit((lease,), rows, time.monotonic() - started)
+
+        def swap(batch: int, staged: Sequence[StagedRows]) -> int:
+            return replace_partition(self._connection, self.model, partition, batch, staged)
+
+        try:
+            return self._build_and_commit([lease], swap)
+        except _NothingBuildsError as error:
+            raise PartitionsFailed(
+                f"Read model {self.model.name}: log partition p{partition:02} was not built.",
+                detail=str(error),
+                hint="Correct the declaration or the environment; the rows from before are kept.",
+            ) from error
 
     def _consume(self, leases: Sequence[Lease], failed: dict[int, str]) -> Iterator[Commit]:
         """Build and commit leased ranges together; where that fails, each log partition alone."""
         try:
             yield self._build_and_commit(leases)
+        except _NothingBuildsError as error:
+            failed.update({lease.partition: str(error) for lease in leases})
         except (LeaseLost, StagedRowsLost, *_CONFLICTS):
             self._store.release_batch(self.model.view, leases)  # read again by whoever claims next
-        except _build_errors() as error:
+        except build_errors() as error:
             if isinstance(error, psycopg.Error) and self._connection.closed:
                 raise  # nothing is wrong with the batch
-            if _is_gone(error):
+            if is_gone(error):
                 raise Unreachable(
                     "The Spark Connect server went away in the middle of a drain.",
-                    detail=_cause(error),
+                    detail=cause(error),
                     hint="Nothing is lost: the next drain reads the batch again when the server is back.",
                 ) from error
             if len(leases) == 1:
                 # keeps its lease: nobody tries again before it ends
-                failed[leases[0].partition] = _cause(error)
+                failed[leases[0].partition] = cause(error)
                 return
             for lease in leases:
                 yield from self._consume([lease], failed)
 
-    def _build_and_commit(self, leases: Sequence[Lease]) -> Commit:
-        started = time.monotonic()
-        with self._staged(leases) as (batch, staged), self._connection.transaction():
-            self._store.commit_batch(self.model.view, leases)
-            rows = merge_batch(self._connection, self.model, batch, staged)
-        return Commit(tuple(leases), rows, time.monotonic() - started)
+    def _build_and_commit(self, leases: Sequence[Lease], rebuild: Apply | None = None) -> Commit:
+        """Build what leases deliver and commit it, without the streams that fail; `rebuild` puts a rebuilt partition in place."""
+        # a rebuild reads all streams
+        locked = [] if rebuild else self._store.locked_partitions(self.model.view, leases)
+        work = _Work(tuple(leases), rebuild, time.monotonic())
+        leased = LeasedBatch(self._spark, self.dsn, self.model, leases, locked)
+        try:
+            with self._staging() as batch:
+                with self._kept_alive(leases):
+                    staged = leased.stage(batch)
+                return self._commit(work, batch, staged)
+        except build_errors() as error:
+            return self._commit_what_builds(work, leased, error)
+
+    def _commit_what_builds(self, work: "_Work", leased: LeasedBatch, error: Exception) -> Commit:
+        """Find the streams that make a build or its merge fail, hand them over to their locks and commit the rest.
+
+        Raises the error where it is not of streams.
+        """
+        if self._connection.closed or not is_of_events(error):
+            raise error
+        try:
+            with self._staging() as batch:
+                with self._kept_alive(work.leases):
+                    # what Spark refuses is found without merges, which cost as much again
+                    attempt = partial(self._try, work, batch) if isinstance(error, psycopg.Error) else None
+                    ranges = any(lease.from_offset < lease.to_offset for lease in work.leases)
+                    retries = any(locked.retries for locked in leased.locked)
+                    with leased.parts(batch, attempt) as parts:
+                        found = find_failing_streams(parts, ranges=ranges, retries=retries)
+                if found.end is not End.FOUND or not found.failures:
+                    return self._commit_failures(work, found, error)
+                staged = [rows for part in found.built for rows in part]
+                return self._commit(work, batch, staged, found.failures)
+        except psycopg.Error as merging:
+            if merging is error or isinstance(error, psycopg.Error):
+                raise
+            return self._commit_what_builds(work, leased, merging)
+
+    def _try(self, work: "_Work", batch: int, staged: Sequence[StagedRows]) -> None:
+        """Merge some staged rows and undo it.
+
+        Raises:
+            PartFails: They cannot be merged.
+        """
+        try:
+            with self._connection.transaction(force_rollback=True):
+                self._store.commit_batch(self.model.view, work.leases)
+                self._apply(work, batch, staged)
+        except psycopg.Error as error:
+            if not is_of_events(error):
+                raise
+            raise PartFails(cause(error)) from error
+
+    def _commit_failures(self, work: "_Work", found: Findings[list[StagedRows]], error: Exception) -> Commit:
+        """Hand over the streams that were found of too many, and give the leases back.
+
+        Raises the error where it is not of streams, or in a rebuild, which is all or nothing.
+        """
+        if found.end is End.ALL:
+            raise _NothingBuildsError(cause(error)) from error
+        if not found.failures or work.rebuild:
+            raise error
+        with self._connection.transaction():
+            # from their first event on: nothing of them is merged
+            self._fail(work, found.failures, from_the_first=True)
+            self._store.release_batch(self.model.view, work.leases)
+        return Commit((), 0, time.monotonic() - work.started, tuple(found.failures))
+
+    def _commit(
+        self, work: "_Work", batch: int, staged: Sequence[StagedRows], failures: Sequence[Failure] = ()
+    ) -> Commit:
+        # a swap waits for readers, and they for it: not for long at a time
+        attempts = Retrying(
+            retry=retry_if_exception_type(psycopg.errors.LockNotAvailable),
+            stop=stop_after_attempt(SWAP_ATTEMPTS if work.rebuild else 1),
+            reraise=True,
+        )
+        for attempt in attempts:
+            with attempt, self._connection.transaction():
+                self._fail(work, failures)
+                self._store.commit_batch(self.model.view, work.leases)
+                rows = self._apply(work, batch, staged)
+        return Commit(work.leases, rows, time.monotonic() - work.started, tuple(failures))
+
+    def _apply(self, work: "_Work", batch: int, staged: Sequence[StagedRows]) -> int:
+        if work.rebuild:
+            return work.rebuild(batch, staged)
+        return merge_batch(self._connection, self.model, batch, staged)
+
+    def _fail(self, work: "_Work", failures: Sequence[Failure], *, from_the_first: bool = False) -> None:
+        for lease in work.leases:
+            streams = [
+                StreamFailure(f.stream.decider, f.stream.decider_id, f.error, None if from_the_first else f.offset)
+                for f in failures
+                if f.stream.partition == lease.partition
+            ]
+            if streams:
+                self._store.fail_streams(self.model.view, lease, streams)
 
     @contextmanager
-    def _staged(self, leases: Sequence[Lease]) -> Iterator[tuple[int, list[StagedRows]]]:
-        """Build leased ranges in Spark; what was staged for a commit that fails is removed at once, not by age."""
+    def _staging(self) -> Iterator[int]:
+        """Give a number for staged rows; what was staged for a commit that fails is removed at once, not by age."""
         batch = next_batch(self._connection)
         try:
-            with self._kept_alive(leases):
-                staged = stage_batch(self._spark(), self.dsn, self.model, leases, batch)
-            yield batch, staged
+            yield batch
         except BaseException:
             with suppress(psycopg.Error):
                 forget_batch(self._connection, self.model, batch)
@@ -307,29 +431,3 @@ def _connect(dsn: str) -> psycopg.Connection:
         reraise=True,
     )
     return patiently(psycopg.connect, dsn, autocommit=True)
-
-
-def _build_errors() -> tuple[type[Exception], ...]:
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
-    return (PySparkException, Py4JError, psycopg.Error)
-
-
-def _is_gone(error: Exception) -> bool:
-    """Whether Spark's server, or our session in it, does not exist any more, so that no other batch can be built either."""
-    from pyspark.errors.exceptions.connect import SparkConnectGrpcException
-
-    if not isinstance(error, SparkConnectGrpcException):
-        return False
-    code = error.getGrpcStatusCode()
-    return (code is not None and code.name == "UNAVAILABLE") or (error.getCondition() or "").startswith(
-        "INVALID_HANDLE.SESSION"
-    )
-
-
-def _cause(error: Exception) -> str:
-    """The one line of Spark's many that says what is wrong: no stack of Java, and of a Python stack the last line."""
-    text = str(error).split("JVM stacktrace:")[0]
-    said = [line for line in text.splitlines() if line.strip() and not line.startswith((" ", "Traceback"))]
-    return said[-1 if "Traceback" in text else 0] if said else type(error).__name__

@@ -18,12 +18,15 @@
     ├── NotParked                MR018   the stream is no dead letter
     ├── BelongsToReadModel       MR019   the view's position belongs to the rows of a read model
     ├── HistoryNeeded            MR020   events below the offset are not archived, or a view needs them
+    ├── NotEmpty                 MR021   a backup is restored into an empty store only
+    ├── BackupDamaged            MR022   a backup, or what was loaded of it, is not whole
     ├── ImportRefused            a file cannot be imported as asked
     ├── SchemaMismatch           the database and the code do not fit
     └── Unreachable              a server does not answer
 
 What only one module raises is declared there, below `MillraceError` too: `JavaNotFound`, `PostgresFailed`, `ServiceFailed`,
-`CannotStart`, `PartitionsFailed`, `DeclarationChanged`, `HistoryMissing`, `NotOwned`, `StagedRowsLost`.
+`CannotStart`, `PartitionsFailed`, `DeclarationChanged`, `HistoryMissing`, `NotOwned`, `StagedRowsLost`,
+`FunctionFailed`, `ArchiveDamaged`, `ForeignArchive`, `LogIncomplete`, `ForeignBackup`, `NoBackup`, `Busy`.
 
 Belongs here: what can go wrong, as types. Not here: messages; those come from where it went wrong.
 """
@@ -118,6 +121,14 @@ class HistoryNeeded(MillraceError):
     """Events below the offset are not archived, or a view still needs them."""
 
 
+class NotEmpty(MillraceError):
+    """The store holds something: a backup is restored into an empty one only."""
+
+
+class BackupDamaged(MillraceError):
+    """A backup, or what was loaded of it, is not whole."""
+
+
 class ImportRefused(MillraceError):
     """A file cannot be imported as asked."""
 
@@ -148,6 +159,8 @@ BY_SQLSTATE: dict[str, type[MillraceError]] = {
     "MR018": NotParked,
     "MR019": BelongsToReadModel,
     "MR020": HistoryNeeded,
+    "MR021": NotEmpty,
+    "MR022": BackupDamaged,
 }
 
 

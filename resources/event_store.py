@@ -152,11 +152,20 @@ class Lease:
 
 @dataclass(frozen=True)
 class StreamFailure:
-    """A stream of a batch that failed, and why."""
+    """A stream of a batch that failed, and why; if `offset` is that of the event that failed, what came before it did not."""
 
     decider: str
     decider_id: str
     error: str
+    offset: int | None = None
+
+
+@dataclass(frozen=True)
+class LockedPartition:
+    """A leased log partition where streams have locks, and how many of these the lease tries again."""
+
+    partition: int
+    retries: int
 
 
 @dataclass(frozen=True)
@@ -264,6 +273,31 @@ class AuditEntry:
     view: str | None
     reason: str | None
     detail: Any
+
+
+@dataclass(frozen=True)
+class ArchiveState:
+    """A listed file of the archive, or a log partition without one (`path` is None), beside the marks of the log."""
+
+    archive_id: UUID
+    partition: int
+    earliest_offset: int
+    archived_offset: int
+    high_water_mark: int
+    from_offset: int | None
+    to_offset: int | None
+    path: str | None
+    bytes: int | None
+    checksum: str | None
+
+
+@dataclass(frozen=True)
+class BackupCut:
+    """Whose a backup is, and the last offset and lease token that were given out."""
+
+    archive_id: UUID
+    last_offset: int
+    lease_token: int
 
 
 class EventStore:
@@ -530,6 +564,12 @@ class EventStore:
             (view, partition, owner, lease_s),
         )
 
+    def locked_partitions(self, view: str, leases: Sequence[Lease]) -> list[LockedPartition]:
+        """Return the leased log partitions where streams have locks; in all others a range of the log is the batch."""
+        return self._all(
+            LockedPartition, "select * from event_store.locked_partitions(%s, %s, %s)", (view, *_tokens(leases))
+        )
+
     def read_batch(self, view: str, lease: Lease) -> list[LogEvent]:
         """Return the events that a lease delivers, each stream's in order."""
         return self._all(
@@ -633,6 +673,48 @@ class EventStore:
             limit %s
             """,
             (view, view, limit),
+        )
+
+    def archive_state(self, partition: int | None = None) -> list[ArchiveState]:
+        """Return the files of the archive beside the marks of the log, in one snapshot; None for all log partitions."""
+        return self._all(ArchiveState, "select * from event_store.archive_state(%s)", (partition,))
+
+    def list_archive_file(
+        self, partition: int, from_offset: int, to_offset: int, path: str, bytes_: int, checksum: str
+    ) -> int:
+        """List a checked file of the archive; return up to where the log partition is archived."""
+        return self._value(
+            int,
+            "select event_store.list_archive_file(%s, %s, %s, %s, %s, %s)",
+            (partition, from_offset, to_offset, path, bytes_, checksum),
+        )
+
+    def lock_archive(self, partition: int) -> bool:
+        """Become the writer of a log partition's archive until the session ends; false where another one is."""
+        return self._value(bool, "select event_store.lock_archive(%s)", (partition,))
+
+    def backup_cut(self) -> BackupCut:
+        """Return what a backup must know beside the tables."""
+        return self._one(BackupCut, "select * from event_store.backup_cut()", ())
+
+    def begin_restore(self) -> None:
+        """Let this transaction load a backup into an empty store, until `finish_restore`."""
+        self._value(str, "select event_store.begin_restore()")
+
+    def finish_restore(
+        self,
+        partition: Sequence[int],
+        earliest_offset: Sequence[int],
+        high_water_mark: Sequence[int],
+        last_offset: int,
+        lease_token: int,
+        detail: Json,
+    ) -> int:
+        """Check what a restore loaded and open the store; return how many events it has."""
+        return self._value(
+            int,
+            "select event_store.finish_restore(%s::int[], %s::bigint[], %s::bigint[], %s, %s, %s)",
+            (list(partition), list(earliest_offset), list(high_water_mark), last_offset, lease_token, Jsonb(detail)),
         )
 
     def _all(self, row: type[Row], query: str, arguments: tuple[object, ...]) -> list[Row]:

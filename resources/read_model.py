@@ -12,10 +12,11 @@ Belongs here: the declaration. Not here: column kinds (`columns`), tables (`read
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from resources.columns import Column, KeyColumn, StateColumn, data_path, postgres_type
+from resources.column_types import postgres_type
+from resources.columns import Column, KeyColumn, StateColumn, data_path, last_position
 
 # Postgres cuts identifiers at 63 bytes, and the longest suffix of ours is `_staging_batch_idx`
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
@@ -23,6 +24,12 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _TAKEN = {"partition", "batch", "attempt", "staged_at"}
 # what the schema read_models has besides the models' views
 _TABLE = re.compile(r"declarations|batch_seq|.*_(state|staging)(_.*)?")
+
+
+# the offsets of a key's last event and of its last removal: a row is there unless they are the same
+_LAST, _LAST_DELETE = "_last_offset", "_last_delete_offset"
+
+Problem = tuple[Sequence[str], str]
 
 
 class InvalidReadModel(ValueError):
@@ -41,6 +48,7 @@ class ReadModel:
         columns: Its other columns, in order.
         deciders: The deciders it takes events of; None for all.
         events: The events it takes; None for all.
+        deletes: The events that remove a row; none for rows that stay.
         pooling_delay_s: How long a drain waits after a poll that found nothing, in seconds.
         max_lag_s: How old a pending event may become before the model counts as late, in seconds.
     """
@@ -54,6 +62,7 @@ class ReadModel:
     events: tuple[str, ...] | None = None
     pooling_delay_s: int = 1
     max_lag_s: int = 60
+    deletes: tuple[str, ...] = ()
 
     @property
     def crosses_streams(self) -> bool:
@@ -61,21 +70,45 @@ class ReadModel:
         return all(key.source != "decider_id" for key in self.keys.values())
 
     @property
+    def stored(self) -> dict[str, Column]:
+        """The declared columns, and those that decide whether a row is there."""
+        if not self.deletes:
+            return self.columns
+        return self.columns | {_LAST: last_position(), _LAST_DELETE: last_position(self.deletes)}
+
+    @property
     def state_columns(self) -> tuple[StateColumn, ...]:
         """The stored columns besides the log partition and the key."""
-        return tuple(state for name, column in self.columns.items() for state in column.state(name))
+        return tuple(state for name, column in self.stored.items() for state in column.state(name))
+
+    @property
+    def public_values(self) -> dict[str, str]:
+        """The SQL expression of each column besides the key; `{<stored column>}` stands for the stored columns."""
+        return {name: column.value(name) for name, column in self.columns.items()}
+
+    @property
+    def visible(self) -> str:
+        """The SQL condition of a row that people see, over stored columns as in `public_values`."""
+        return f"{{{_LAST_DELETE}}} is distinct from {{{_LAST}}}" if self.deletes else "true"
+
+    @property
+    def expanded(self) -> str:
+        """What stands after the state in the public view's FROM; nothing where a stored row is a public row."""
+        return ""
 
     @property
     def fingerprint(self) -> str:
         """Changes when the declaration changes in what its rows hold; its docstring and delays do not count."""
-        rows = (self.view, self.keys, self.columns, self.deciders, self.events)
+        rows: tuple[object, ...] = (self.view, self.keys, self.columns, self.deciders, self.events)
+        # an attribute that is not used leaves the fingerprints of older versions as they are
+        rows += (self.deletes,) if self.deletes else ()
         return hashlib.sha256(repr(rows).encode()).hexdigest()
 
     @property
     def sources(self) -> set[str]:
         """The columns of the event and the fields of its data that the model looks at."""
         sources = {key.source for key in self.keys.values()}
-        return sources | {column.source for column in self.columns.values() if column.source is not None}
+        return sources | {column.source for column in self.stored.values() if column.source is not None}
 
     @property
     def extracted(self) -> dict[str, tuple[str, ...]]:
@@ -96,6 +129,7 @@ def read_model(
     key: Sequence[str],
     deciders: Sequence[str] | None = None,
     events: Sequence[str] | None = None,
+    deletes: Sequence[str] | None = None,
     pooling_delay_s: int = 1,
     max_lag_s: int = 60,
 ) -> Callable[[type], ReadModel]:
@@ -106,6 +140,8 @@ def read_model(
         key: The names of the attributes that make up its key, each a `stream_id()` or a `field(…)`.
         deciders: The deciders whose events it takes; None for all.
         events: The events it takes; None for all.
+        deletes: The events that remove a row: it is gone while the last event of its key, by offset, is one of these, and
+            comes back, with all that it was, by a later event. Its key is looked up in these events as in all others.
         pooling_delay_s: How long to wait after a poll that found nothing, in seconds.
         max_lag_s: How old a pending event may become before the model counts as late, in seconds.
 
@@ -114,31 +150,32 @@ def read_model(
     """
 
     def declare(declaration: type) -> ReadModel:
-        name = re.sub(r"(?<!^)(?=[A-Z])", "_", declaration.__name__).lower()
+        name = snake_case(declaration.__name__)
         members = {n: c for n, c in vars(declaration).items() if isinstance(c, KeyColumn | Column)}
         stray = [n for n, c in vars(declaration).items() if not n.startswith("__") and n not in members]
         keys = {n: c for n, c in members.items() if isinstance(c, KeyColumn)}
         columns = {n: c for n, c in members.items() if isinstance(c, Column)}
-        for bad, problem in (
-            (stray, "is neither a key nor a column: use the functions of assets.read_models"),
+        refuse(
+            name,
             (
-                [n for n in (name, *members) if not _NAME.fullmatch(n)],
-                "is no name: use a-z, 0-9, _, at most 40 characters",
+                (stray, "is neither a key nor a column: use the functions of assets.read_models"),
+                # a text would be taken for a list of its letters
+                ([n for n in (key, deletes) if isinstance(n, str)], "is a text: write a list"),
+                *naming_problems(name, members, deciders, events, declaration.__doc__),
+                (
+                    ["deletes"] if deletes is not None and not deletes else [],
+                    "is an empty list: leave it out for rows that stay",
+                ),
+                (
+                    [n for n in deletes or () if events is not None and n not in events],
+                    "is named in deletes= but not in events=: name it in both",
+                ),
+                ([n for n in key if n not in keys], "is named in key= but is no stream_id() or field(…)"),
+                ([n for n in keys if n not in key], "is a key column that key= does not name"),
+                ([] if key else [name], "has no key"),
+                ([] if columns else [name], "has no columns besides its key"),
             ),
-            ([name] if _TABLE.fullmatch(name) else [], "is the name of a table of ours: use another"),
-            ([n for n in members if n in _TAKEN], f"is taken: use none of {', '.join(sorted(_TAKEN))}"),
-            # a text would be taken for a list of its letters
-            ([n for n in (key, deciders, events) if isinstance(n, str)], "is a text: write a list"),
-            (["deciders"] if deciders is not None and not deciders else [], "is an empty list: leave it out for all"),
-            (["events"] if events is not None and not events else [], "is an empty list: leave it out for all"),
-            ([n for n in key if n not in keys], "is named in key= but is no stream_id() or field(…)"),
-            ([n for n in keys if n not in key], "is a key column that key= does not name"),
-            ([] if key else [name], "has no key"),
-            ([] if columns else [name], "has no columns besides its key"),
-            ([] if (declaration.__doc__ or "").strip() else [name], "has no docstring: say what one row is"),
-        ):
-            if bad:
-                raise InvalidReadModel(f"read model {name}: {bad[0]!r} {problem}")
+        )
         model = ReadModel(
             name=name,
             view=view,
@@ -149,6 +186,7 @@ def read_model(
             events=tuple(sorted(set(events))) if events is not None else None,
             pooling_delay_s=pooling_delay_s,
             max_lag_s=max_lag_s,
+            deletes=tuple(sorted(set(deletes or ()))),
         )
         stored = [state.name for state in model.state_columns]
         twice = {n for n in stored if stored.count(n) > 1 or n in keys}
@@ -157,3 +195,39 @@ def read_model(
         return model
 
     return declare
+
+
+def snake_case(name: str) -> str:
+    """The name of the read model that a class or a function declares."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+def naming_problems(
+    name: str,
+    members: Iterable[str],
+    deciders: Sequence[str] | None,
+    events: Sequence[str] | None,
+    docstring: str | None,
+) -> Iterator[Problem]:
+    """What may be wrong with every kind of declaration: what is bad, and in which way."""
+    yield (
+        [n for n in (name, *members) if not _NAME.fullmatch(n)],
+        "is no name: use a-z, 0-9, _, at most 40 characters",
+    )
+    yield [name] if _TABLE.fullmatch(name) else [], "is the name of a table of ours: use another"
+    yield [n for n in members if n in _TAKEN], f"is taken: use none of {', '.join(sorted(_TAKEN))}"
+    yield [n for n in (deciders, events) if isinstance(n, str)], "is a text: write a list"
+    yield ["deciders"] if deciders is not None and not deciders else [], "is an empty list: leave it out for all"
+    yield ["events"] if events is not None and not events else [], "is an empty list: leave it out for all"
+    yield [] if (docstring or "").strip() else [name], "has no docstring: say what one row is"
+
+
+def refuse(name: str, problems: Iterable[Problem]) -> None:
+    """Refuse a declaration for the first of its problems that is one.
+
+    Raises:
+        InvalidReadModel: The text names the read model and what is bad.
+    """
+    for bad, problem in problems:
+        if bad:
+            raise InvalidReadModel(f"read model {name}: {bad[0]!r} {problem}")

@@ -8,27 +8,51 @@ zombie attempt leaves rows that no commit reads.
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from resources.columns import ORDER, Column, KeyColumn, typed
-from resources.event_store import Lease
+from resources.column_types import typed
+from resources.columns import ORDER, Column, KeyColumn
+from resources.event_store import Lease, LockedPartition
+from resources.failing_streams import Part, Source, Stream
+from resources.fold import Fold
+from resources.function_rows import folded_rows, recomputed_rows
 from resources.read_model import ReadModel
 from resources.read_model_tables import SCHEMA, StagedRows
+from resources.recompute import Recompute
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
     from pyspark.sql import DataFrame, SparkSession
 
 
-def read_events(spark: "SparkSession", dsn: str, model: ReadModel, ranges: Sequence[Lease]) -> "DataFrame":
-    """The events of some ranges that the model takes, with the columns and fields that it needs."""
+def read_events(
+    spark: "SparkSession",
+    dsn: str,
+    model: ReadModel,
+    ranges: Sequence[Lease],
+    locked: Sequence[LockedPartition] = (),
+    of: Source = "all",
+    *,
+    streams: bool = False,
+) -> "DataFrame":
+    """What some leases deliver of the events that the model takes, with the columns and fields that it needs.
+
+    `locked` says where streams have locks: these are left out, and those that a lease tries again are read instead. Without
+    any, and in a rebuild, it is plain ranges. `streams`: the columns that name a stream, too.
+    """
     needed = {"partition", ORDER, "event"} | (model.sources - set(model.extracted))
+    if streams:
+        needed |= {"decider", "decider_id"}
+    starts = {str(r.partition): r.to_offset if of == "retries" else r.from_offset for r in ranges}
+    retried = {lock.partition for lock in locked if lock.retries and of != "range"}
     reader = (
         spark.read.format("event_log")
         .option("dsn", dsn)
-        .option("startingOffsets", json.dumps({str(r.partition): r.from_offset for r in ranges}))
+        .option("startingOffsets", json.dumps(starts))
         .option("endingOffsets", json.dumps({str(r.partition): r.to_offset for r in ranges}))
         .option("columns", json.dumps(sorted(needed)))
         .option("extract", json.dumps(model.extracted))
@@ -37,7 +61,61 @@ def read_events(spark: "SparkSession", dsn: str, model: ReadModel, ranges: Seque
         reader = reader.option("deciders", json.dumps(model.deciders))
     if model.events is not None:
         reader = reader.option("events", json.dumps(model.events))
+    if locked:
+        tokens = {str(r.partition): r.lease_token for r in ranges if r.partition in retried}
+        reader = reader.option("view", model.view).option("leaseTokens", json.dumps(tokens))
     return reader.load()
+
+
+def events_of(part: Part, events: "DataFrame") -> "DataFrame":
+    """The events of a part."""
+    from pyspark.sql import functions as f
+
+    if part.hashes is not None:
+        first, end = part.hashes
+        # the last number of the interval: its end may be no bigint
+        events = events.where(f.xxhash64("decider", "decider_id").between(first, end - 1))
+    if part.streams is not None:
+        named = [(f.col("decider") == s.decider) & (f.col("decider_id") == s.decider_id) for s in part.streams]
+        events = events.where(reduce(or_, named, f.lit(False)))
+    if part.up_to is not None:
+        events = events.where(f.col(ORDER) <= part.up_to)
+    return events
+
+
+def count_streams(events: "DataFrame") -> int:
+    """About how many streams some events are of, to a few in a hundred."""
+    from pyspark.sql import functions as f
+
+    (row,) = events.select(f.approx_count_distinct(f.xxhash64("decider", "decider_id"))).collect()
+    return int(row[0])
+
+
+def list_streams(events: "DataFrame", limit: int) -> list[Stream]:
+    """The streams that some events are of, `limit` at most."""
+    return [
+        Stream(*row) for row in events.select("partition", "decider", "decider_id").distinct().limit(limit).collect()
+    ]
+
+
+def list_offsets(events: "DataFrame", limit: int = 1000) -> Sequence[int]:
+    """The offsets of events, rising; where they are more than `limit`, all numbers from the first to the last."""
+    from pyspark.sql import functions as f
+
+    offsets = [row[0] for row in events.select(ORDER).orderBy(ORDER).limit(limit).collect()]
+    if len(offsets) < limit:
+        return offsets
+    (row,) = events.select(f.max(ORDER)).collect()
+    return range(offsets[0], row[0] + 1)
+
+
+def state_rows(events: "DataFrame", model: ReadModel, dsn: str, ranges: Sequence[Lease]) -> "DataFrame":
+    """The rows that the events of some ranges add to the model's state, whatever kind of model it is."""
+    if isinstance(model, Fold):
+        return folded_rows(events, model, dsn, ranges)
+    if isinstance(model, Recompute):
+        return recomputed_rows(events, model, dsn, ranges)
+    return partial_rows(events, model)
 
 
 def partial_rows(events: "DataFrame", model: ReadModel) -> "DataFrame":
@@ -64,17 +142,29 @@ def partial_rows(events: "DataFrame", model: ReadModel) -> "DataFrame":
     return grouped.agg(
         *(
             state.partial(wanted(column), f.col(ORDER)).alias(state.name)
-            for name, column in model.columns.items()
+            for name, column in model.stored.items()
             for state in column.state(name)
         )
     )
 
 
 def stage_batch(
-    spark: "SparkSession", dsn: str, model: ReadModel, ranges: Sequence[Lease], batch: int
+    spark: "SparkSession",
+    dsn: str,
+    model: ReadModel,
+    ranges: Sequence[Lease],
+    batch: int,
+    locked: Sequence[LockedPartition] = (),
 ) -> list[StagedRows]:
-    """Build the partial rows of some ranges and stage them; return what each winning task attempt wrote."""
-    rows = partial_rows(read_events(spark, dsn, model, ranges), model)
+    """Build the rows of what some leases deliver and stage them; return what each winning task attempt wrote."""
+    return stage_events(read_events(spark, dsn, model, ranges, locked), dsn, model, ranges, batch)
+
+
+def stage_events(
+    events: "DataFrame", dsn: str, model: ReadModel, ranges: Sequence[Lease], batch: int
+) -> list[StagedRows]:
+    """Build the rows of some events of leased ranges and stage them; return what each winning task attempt wrote."""
+    rows = state_rows(events, model, dsn, ranges)
     reports = rows.mapInArrow(stager(dsn, f"{model.name}_staging", batch), "attempt bigint, rows bigint").collect()
     return [StagedRows(report["attempt"], report["rows"]) for report in reports]
 

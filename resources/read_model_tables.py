@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import sql
 
-from resources.columns import postgres_type
+from resources.column_types import postgres_type
 from resources.errors import MillraceError, UnknownView, ViewInUse
 from resources.event_store import EventStore
 from resources.read_model import ReadModel
@@ -293,6 +293,26 @@ def replace_partition(
     return rows
 
 
+def stored_states(model: ReadModel) -> str:
+    """The query for the states of a fold's streams: from arrays of log partitions, deciders and ids to those with position and state.
+
+    Spark's tasks run it, each for as many streams as a batch of its events has.
+    """
+    same = {"decider": "s.{} = k.decider", "decider_id": "s.{} = k.decider_id"}
+    return _format(
+        model,
+        """
+        select k.partition, k.decider, k.decider_id, s._position, s._state::text
+        from unnest(%(partitions)s::int[], %(deciders)s::text[], %(ids)s::text[]) k(partition, decider, decider_id)
+        -- limit 1 keeps this an index probe per stream, however many rows the model has
+        cross join lateral (select * from {}.{state} s where s.partition = k.partition and {same_stream} limit 1) s
+        """,
+        same_stream=sql.SQL(" and ").join(
+            sql.SQL(same[key.source]).format(sql.Identifier(name)) for name, key in model.keys.items()
+        ),
+    ).as_string()
+
+
 def forget_batch(connection: psycopg.Connection, model: ReadModel, batch: int) -> None:
     """Remove the staged rows of a batch."""
     connection.execute(_format(model, "delete from {}.{staging} where batch = %s"), (batch,))
@@ -347,10 +367,10 @@ def _create_tables(connection: psycopg.Connection, model: ReadModel) -> None:
         "create unlogged table {}.{staging} ({definitions}, batch bigint not null, attempt bigint not null,"
         " staged_at timestamptz not null default clock_timestamp())",
         "create index on {}.{staging} (batch)",
-        "create view {}.{view} as select {public} from {}.{state}"
+        "create view {}.{view} as select {public} from {}.{state}{expanded} where {visible}"
         if not model.crosses_streams
         else "create view {}.{view} as select {public} from"
-        " (select {public_key}, {merges} from {}.{state} group by {public_key}) merged",
+        " (select {public_key}, {merges} from {}.{state} group by {public_key}) merged where {visible}",
         # also where another login than the migrating one makes them
         "grant select on {}.{view}, {}.{state} to event_store_reader",
         "comment on view {}.{view} is {description}",
@@ -374,6 +394,7 @@ def _format(model: ReadModel, statement: str, **names: sql.Composable) -> sql.Co
     """Fill in a statement: `{}` is the schema, `{state}`, `{key}`, … what their names say. Values stay parameters."""
     key = ["partition", *model.keys]
     states = model.state_columns
+    stored = {s.name: sql.Identifier(s.name) for s in states}
     comma = sql.SQL(", ")
     key_types = {"partition": "int"} | {name: postgres_type(column.type) for name, column in model.keys.items()}
     template = sql.SQL(statement.replace("{}", "{schema}"))
@@ -408,15 +429,12 @@ def _format(model: ReadModel, statement: str, **names: sql.Composable) -> sql.Co
             [
                 *map(sql.Identifier, model.keys),
                 *(
-                    sql.SQL("{} as {}").format(
-                        sql.SQL(column.value(name)).format(
-                            **{s.name: sql.Identifier(s.name) for s in column.state(name)}
-                        ),
-                        sql.Identifier(name),
-                    )
-                    for name, column in model.columns.items()
+                    sql.SQL("{} as {}").format(sql.SQL(value).format(**stored), sql.Identifier(name))
+                    for name, value in model.public_values.items()
                 ),
             ]
         ),
+        visible=sql.SQL(model.visible).format(**stored),
+        expanded=sql.SQL(model.expanded).format(**stored),
         **names,
     )

@@ -26,3 +26,9 @@ class Settings(BaseSettings):
     )
     port: int = Field(default=3000, ge=1, le=65535, description="The Dagster UI's port on 127.0.0.1.")
     simulate: bool = Field(default=True, description="Whether the example shop is simulated in the embedded Postgres.")
+    archive_dir: Path | None = Field(default=None, description="The folder of the archive; none means in the home.")
+
+    @property
+    def archive_folder(self) -> Path:
+        """Where the archive is."""
+        return (self.archive_dir or self.home / "archive").expanduser().resolve()

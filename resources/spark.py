@@ -5,13 +5,17 @@ Belongs here: how a session is made and closed. Not here: what it computes.
 `SPARK_REMOTE=sc://…` uses a Spark Connect server, which stays warm across runs; `SPARK_MASTER=…` any master; neither a
 local session. Every session is closed by whoever opened it, also when it fails; a Connect session that `SPARK_REMOTE` names
 (`sc://host:port/;session_id=<uuid>`) is shared and stays on the server.
+
+Where tasks run in other processes than ours, a session brings our code along (`shipped_code`). What else a cluster wants to be
+told, such as the memory of its executors, is Spark's own configuration: `spark-defaults.conf` in `SPARK_CONF_DIR`.
 """
 
 import os
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
@@ -19,10 +23,12 @@ from dagster import InitResourceContext
 from dagster_pyspark import LazyPySparkResource
 from pydantic import Field, PrivateAttr
 
+from resources import event_log_source
 from resources.errors import Unreachable
 from resources.event_log_source import EventLogSource
 from resources.java import find_java
 from resources.settings import Settings
+from resources.shipped_code import shipped_code
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,6 +48,9 @@ LOCAL_CONFIGURATION = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
+CONNECT_SECONDS = 5
+CONNECT_PORT = 15002
+MASTER_PORT = 7077
 
 
 @contextmanager
@@ -49,7 +58,7 @@ def spark_session(configuration: dict[str, str] | None = None) -> "Iterator[Spar
     """Open a session where the environment says, with the source `event_log` registered; close it in the end.
 
     Raises:
-        Unreachable: Nothing listens at `SPARK_REMOTE`.
+        Unreachable: Nothing listens at `SPARK_REMOTE` or `SPARK_MASTER`, or what listens there gives no session.
         JavaNotFound: A local session has no Java to run on.
     """
     spark = _open(configuration or {})
@@ -77,43 +86,96 @@ class SparkResource(LazyPySparkResource):
 
 
 def _open(configuration: dict[str, str]) -> "SparkSession":
-    from pyspark.sql import SparkSession
-
-    builder = SparkSession.builder.appName("millrace")
     remote = os.environ.get("SPARK_REMOTE")
     if remote:
-        _require_listener(remote)
-        builder = builder.remote(remote)
-        settings = SESSION_CONFIGURATION
-        # a session of our own: the one that somebody else in this process opened is closed by them
-        opened = type(builder).create
-    else:
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        os.environ["JAVA_HOME"] = str(find_java(Settings().home / "java").home)
-        master = os.environ.get("SPARK_MASTER", "local[*]")
-        builder = builder.master(master)
-        # executors on other machines must reach the driver
-        settings = SESSION_CONFIGURATION | (LOCAL_CONFIGURATION if master.startswith("local") else {})
-        opened = type(builder).getOrCreate
-    for name, value in (settings | configuration).items():
+        return _open_remote(remote, configuration)
+    return _open_master(os.environ.get("SPARK_MASTER") or "local[*]", configuration)
+
+
+def _open_remote(remote: str, configuration: dict[str, str]) -> "SparkSession":
+    from pyspark.sql import SparkSession
+
+    _require_listener(
+        f"No Spark Connect server answers at {remote}.",
+        [urlsplit(remote).netloc],
+        CONNECT_PORT,
+        hint="Start it (`make run` does), or unset SPARK_REMOTE to use a local Spark.",
+    )
+    builder = SparkSession.builder.appName("millrace").remote(remote)
+    for name, value in (SESSION_CONFIGURATION | configuration).items():
         builder = builder.config(name, value)
-    spark = opened(builder)
-    try:
-        _prepare(spark, remote)
-    except BaseException:
-        # it would stay Spark's current session for everybody in this process
-        spark.stop()
-        raise
-    return spark
-
-
-def _prepare(spark: "SparkSession", remote: str | None) -> None:
-    if remote:
+    # a session of our own: the one that somebody else in this process opened is closed by them
+    spark = type(builder).create(builder)
+    with _closed_on_failure(spark):
         _give_up_soon(spark)
         # Spark 4.3 keeps the Python processes of every session it ever had (SPARK-54055), half a gigabyte each: who names a
         # session in SPARK_REMOTE shares it, and leaves it, warm, to the next one.
         cast("ConnectSession", spark).release_session_on_close = ";session_id=" not in remote
-    spark.dataSource.register(EventLogSource)
+        # before the source is registered: its Python processes get the files that the session had then
+        spark.addArtifacts(str(shipped_code()), pyfile=True)
+        _pickle_source()
+        spark.dataSource.register(EventLogSource)
+    return spark
+
+
+def _open_master(master: str, configuration: dict[str, str]) -> "SparkSession":
+    from py4j.protocol import Py4JError
+    from pyspark.sql import SparkSession
+
+    require_master(master)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["JAVA_HOME"] = str(find_java(Settings().home / "java").home)
+    builder = SparkSession.builder.appName("millrace").master(master)
+    # executors on other machines must reach the driver
+    settings = SESSION_CONFIGURATION | (LOCAL_CONFIGURATION if master.startswith("local") else {})
+    for name, value in (settings | configuration).items():
+        builder = builder.config(name, value)
+    try:
+        spark = builder.getOrCreate()
+    except Py4JError as error:
+        if _runs_here(master):
+            raise
+        raise Unreachable(
+            f"The Spark master {master} gives no session.",
+            # the first line says which call failed, the second one why
+            detail=" ".join(str(error).splitlines()[1:2]).lstrip(": "),
+            hint="Look at the master's log. It must run Spark's version of here, and accept applications from this machine.",
+        ) from error
+    with _closed_on_failure(spark):
+        if not _runs_here(master):
+            _ship(spark)
+        spark.dataSource.register(EventLogSource)
+    return spark
+
+
+@contextmanager
+def _closed_on_failure(spark: "SparkSession") -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        # it would stay Spark's current session for everybody in this process
+        spark.stop()
+        raise
+
+
+def _runs_here(master: str) -> bool:
+    """Whether tasks run on this machine under our own Python, which imports our code from where we did."""
+    return master == "local" or master.startswith("local[")
+
+
+def _ship(spark: "SparkSession") -> None:
+    code = shipped_code()
+    spark.sparkContext.addPyFile(str(code))
+    # Spark lets this process import from the file, too: it has the modules themselves
+    sys.path[:] = [entry for entry in sys.path if Path(entry).name != code.name]
+    _pickle_source()
+
+
+def _pickle_source() -> None:
+    """Let the source travel in what is pickled: Spark 4.3 plans streams in Python processes that do not get the session's files."""
+    from pyspark import cloudpickle
+
+    cloudpickle.register_pickle_by_value(event_log_source)  # type: ignore[no-untyped-call]
 
 
 def _give_up_soon(spark: "SparkSession") -> None:
@@ -123,14 +185,28 @@ def _give_up_soon(spark: "SparkSession") -> None:
     spark.client.set_retry_policies([DefaultPolicy(max_retries=4)])
 
 
-def _require_listener(remote: str) -> None:
-    """Find out at once what Spark's client finds out after minutes of retries."""
-    url = urlsplit(remote)
-    try:
-        socket.create_connection((url.hostname or "", url.port or 15002), timeout=5).close()
-    except OSError as error:
-        raise Unreachable(
-            f"No Spark Connect server answers at {remote}.",
-            detail=str(error),
-            hint="Start it (`make run` does), or unset SPARK_REMOTE to use a local Spark.",
-        ) from error
+def require_master(master: str) -> None:
+    """Refuse a master's address where nobody listens; masters without one, such as `yarn`, are found by Spark."""
+    _, scheme, addresses = master.removeprefix("k8s://").rpartition("://")
+    if not scheme:
+        return
+    _require_listener(
+        f"No Spark master answers at {master}.",
+        [address.partition("/")[0] for address in addresses.split(",")],
+        443 if master.startswith("k8s://") else MASTER_PORT,
+        hint="Start it or correct SPARK_MASTER; without SPARK_MASTER a local Spark is used.",
+    )
+
+
+def _require_listener(message: str, addresses: Sequence[str], default_port: int, *, hint: str) -> None:
+    """Find out at once what Spark's clients find out after minutes of retries: whether somebody listens at one address."""
+    refusals = []
+    for address in addresses:
+        try:
+            url = urlsplit(f"//{address}")
+            socket.create_connection((url.hostname or "", url.port or default_port), CONNECT_SECONDS).close()
+        except (OSError, ValueError) as error:
+            refusals.append(f"{address}: {error}")
+        else:
+            return
+    raise Unreachable(message, detail="\n".join(refusals), hint=hint)

@@ -550,6 +550,28 @@ $$;
 
 COMMENT ON FUNCTION event_store.append_events(v_events jsonb) IS 'Appends a JSON array of events over any streams, all or nothing; returns one row per event in order. MR001 to MR005 as append_event.';
 
+CREATE FUNCTION event_store.archive_state(v_partition integer DEFAULT NULL::integer) RETURNS TABLE(archive_id uuid, partition integer, earliest_offset bigint, archived_offset bigint, high_water_mark bigint, from_offset bigint, to_offset bigint, path text, bytes bigint, checksum text)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+begin
+  if v_partition is not null then
+    perform event_store.require_partition(v_partition);
+  end if;
+  return query
+  select
+    a.archive_id, p.partition, p.earliest_offset, p.archived_offset, p.high_water_mark,
+    f.from_offset, f.to_offset, f.path, f.bytes, f.checksum
+  from event_store.partitions p
+  cross join event_store.archive a
+  left join event_store.archive_files f on f.partition = p.partition
+  where v_partition is null or p.partition = v_partition
+  order by p.partition, f.from_offset;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.archive_state(v_partition integer) IS 'The files of the archive beside the marks of the log, in one snapshot; null for all log partitions. MR013 unknown partition.';
+
 CREATE FUNCTION event_store.attach_consumer(v_view text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
@@ -606,6 +628,62 @@ end
 $$;
 
 COMMENT ON FUNCTION event_store.available_offset_range(v_partition integer) IS 'The partition offsets that the log holds, from earliest_offset up to before high_water_mark. MR013 unknown partition.';
+
+CREATE FUNCTION event_store.backup_cut() RETURNS TABLE(archive_id uuid, last_offset bigint, lease_token bigint)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+  select a.archive_id, o.last_value, t.last_value
+  from event_store.archive a
+  cross join event_store.events_offset_seq o
+  cross join event_store.lease_token_seq t
+$$;
+
+COMMENT ON FUNCTION event_store.backup_cut() IS 'Whose backup it is, and the last offset and token that were given out.';
+
+CREATE FUNCTION event_store.begin_restore() RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+declare
+  _table regclass;
+  _rows bigint;
+  _found text[];
+begin
+  -- in the order of migrations, which lock tables; and sequencers pass by a locked row
+  lock table event_store.views in exclusive mode;
+  perform from event_store.sequencer for update;
+  lock table event_store.deciders, event_store.streams, event_store.events,
+    event_store.event_log, event_store.partitions, event_store.checkpoints, event_store.stream_locks, event_store.audit_log
+    in exclusive mode;
+  foreach _table in array event_store.restore_tables() loop
+    -- how many is nobody's question: a store in use has millions
+    execute format('select count(*) from (select from %s limit 1000) counted', _table) into _rows;
+    if _rows > 0 then
+      _found := _found || format('%s has %s rows', _table, case _rows when 1000 then '1000 or more' else _rows::text end);
+    end if;
+  end loop;
+  if exists (select from event_store.partitions where high_water_mark > 0) then
+    _found := _found || 'its log has begun'::text;
+  end if;
+  if _found is not null then
+    raise exception 'store is not empty'
+      using
+        errcode = 'MR021',
+        detail = format('database %s: %s', current_database(), array_to_string(_found, '; ')),
+        hint = 'Restore into a new database: nothing here was changed.';
+  end if;
+
+  foreach _table in array event_store.restore_tables() loop
+    if not has_table_privilege(session_user, _table, 'insert') then
+      execute format('grant insert on %s to %I', _table, session_user);
+    end if;
+  end loop;
+  perform set_config('event_store.streams_advanced', 'on', true);
+end
+$$;
+
+COMMENT ON FUNCTION event_store.begin_restore() IS 'Lets this transaction load a backup into an empty store. MR021 not empty.';
 
 CREATE FUNCTION event_store.claim_batch(v_view text, v_owner text, v_limit bigint DEFAULT 100000, v_lease_s bigint DEFAULT NULL::bigint) RETURNS TABLE(partition integer, from_offset bigint, to_offset bigint, lease_token bigint)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1260,25 +1338,26 @@ COMMENT ON FUNCTION event_store.fail_event(v_view text, v_decider_id uuid, v_off
 CREATE FUNCTION event_store.fail_streams(v_view text, v_partition integer, v_lease_token bigint, v_failures jsonb) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
-    AS $$
+    AS $_$
 declare
   _view constant event_store.views := event_store.known_view(v_view, 'bulk');
   _now timestamptz;
   _fault text := case
     when v_failures is null or jsonb_typeof(v_failures) <> 'array' or jsonb_array_length(v_failures) = 0 then
-      'v_failures must be a JSON array of at least one {decider, decider_id, error}'
+      'v_failures must be a JSON array of at least one {decider, decider_id, error, offset}, the last if it is known'
   end;
   _lease event_store.checkpoints;
   _parked bigint;
 begin
   if _fault is null then
-    select format('%s has no decider, no decider_id or no error, or is named twice', f.failure) into _fault
+    select format('%s has no decider, no decider_id, no error or no whole offset, or is named twice', f.failure) into _fault
     from (
       select failure, count(*) over (partition by failure -> 'decider', failure -> 'decider_id') as named
       from jsonb_array_elements(v_failures) failure
     ) f
     where named > 1 or not coalesce(
-      jsonb_typeof(failure -> 'decider') = 'string' and jsonb_typeof(failure -> 'decider_id') = 'string' and failure ->> 'error' <> '',
+      jsonb_typeof(failure -> 'decider') = 'string' and jsonb_typeof(failure -> 'decider_id') = 'string' and failure ->> 'error' <> ''
+        and coalesce(failure ->> 'offset', '0') ~ '^[0-9]{1,18}$',
       false
     )
     limit 1;
@@ -1290,10 +1369,18 @@ begin
   select * into _lease from event_store.checkpoints where view = v_view and partition = v_partition;
   _now := event_store.clock();
 
-  select format('stream (%s, %s)', f.decider, f.decider_id) into _fault
-  from jsonb_to_recordset(v_failures) f(decider text, decider_id text)
+  select format('stream (%s, %s)', f.decider, f.decider_id) || coalesce(' at offset ' || f."offset", '') into _fault
+  from jsonb_to_recordset(v_failures) f(decider text, decider_id text, "offset" bigint)
   left join lateral event_store.first_delivered(_view, _lease, f.decider, f.decider_id) first("offset") on true
   where first."offset" is null
+    or f."offset" < first."offset"
+    or f."offset" > first."offset" and not exists (
+      select from event_store.events e
+      join event_store.event_log l using ("offset")
+      where e."offset" = f."offset" and e.decider_id = f.decider_id and e.decider = f.decider
+        and l.partition_offset < _lease.leased_to
+        and event_store.wants(_view.deciders, _view.events, e.decider, e.event)
+    )
   limit 1;
   if _fault is not null then
     raise exception 'event is not in flight'
@@ -1311,17 +1398,28 @@ begin
       updated_at
     )
     select
-      v_view, f.decider, f.decider_id, v_partition, first."offset" - 1,
+      v_view, f.decider, f.decider_id, v_partition, coalesce(f."offset", first."offset") - 1,
       case when n.attempts >= _view.max_attempts then 'infinity' else _now + event_store.retry_delay(n.attempts) end,
       n.attempts, f.error, case when n.attempts >= _view.max_attempts then _now end, v_lease_token, _now, _now
-    from jsonb_to_recordset(v_failures) f(decider text, decider_id text, error text)
+    from jsonb_to_recordset(v_failures) f(decider text, decider_id text, error text, "offset" bigint)
     left join event_store.stream_locks known on known.view = v_view and known.decider_id = f.decider_id and known.decider = f.decider
-    cross join lateral (select coalesce(known.attempts, 0) + 1) n(attempts)
+    left join lateral (
+      select e."offset"
+      from event_store.events e
+      where e.decider_id = f.decider_id and e.decider = f.decider and e."offset" > known.last_offset
+        and event_store.wants(_view.deciders, _view.events, e.decider, e.event)
+      order by e."offset"
+      limit 1
+    ) tried on true
+    -- another event than the one that was tried before has had no attempt
+    cross join lateral (
+      select case when f."offset" <> tried."offset" then 1 else coalesce(known.attempts, 0) + 1 end
+    ) n(attempts)
     cross join lateral event_store.first_delivered(_view, _lease, f.decider, f.decider_id) first("offset")
     on conflict (view, decider_id, decider) do update
     set
       -- a retry goes on after what is acknowledged, a rebuild begins anew
-      last_offset = case when _lease.rebuilds then excluded.last_offset else k.last_offset end,
+      last_offset = case when _lease.rebuilds then excluded.last_offset else greatest(k.last_offset, excluded.last_offset) end,
       in_flight = null, locked_until = excluded.locked_until, attempts = excluded.attempts, last_error = excluded.last_error,
       parked_at = excluded.parked_at, lease_token = excluded.lease_token, updated_at = _now
     returning k.parked_at
@@ -1329,9 +1427,116 @@ begin
   select count(parked_at) into _parked from failed;
   return _parked;
 end
-$$;
+$_$;
 
 COMMENT ON FUNCTION event_store.fail_streams(v_view text, v_partition integer, v_lease_token bigint, v_failures jsonb) IS 'Hands failed streams of a batch over to their locks, to be retried or parked; returns how many are parked. MR005, MR010, MR011 lease lost, MR012, MR016 not delivered.';
+
+CREATE FUNCTION event_store.finish_restore(v_partition integer[], v_earliest_offset bigint[], v_high_water_mark bigint[], v_last_offset bigint, v_lease_token bigint, v_detail jsonb) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+declare
+  _partitions bigint;
+  _events bigint;
+  _fault text;
+  _table regclass;
+begin
+  if current_setting('event_store.streams_advanced', true) is distinct from 'on' then
+    perform event_store.refuse_request('no restore has begun in this transaction', 'Call begin_restore first.');
+  end if;
+  select count(*) into _partitions from event_store.partitions;
+  select count(*) into _events from event_store.events;
+
+  select string_agg(fault, '; ') into _fault
+  from (
+    -- the primary key has each position once: so many between first and last are all of them
+    select format(
+      'log partition %s holds %s events from %s to %s, not %s to %s',
+      coalesce(w.partition, l.partition), coalesce(l.events, 0), l.first, l.last + 1, w.earliest_offset, w.high_water_mark
+    ) as fault
+    from unnest(v_partition, v_earliest_offset, v_high_water_mark) w(partition, earliest_offset, high_water_mark)
+    full join (
+      select partition, count(*) as events, min(partition_offset) as first, max(partition_offset) as last
+      from event_store.event_log
+      group by partition
+    ) l using (partition)
+    where (w.earliest_offset <= w.high_water_mark and w.partition between 0 and _partitions - 1) is not true
+      or coalesce(l.events, 0) <> w.high_water_mark - w.earliest_offset
+      or l.first <> w.earliest_offset
+      or l.last <> w.high_water_mark - 1
+    union all
+    select format('%s log partitions are stated, of %s', cardinality(v_partition), _partitions)
+    where (select count(distinct p) from unnest(v_partition) p) <> _partitions
+    union all
+    select format('%s events and %s positions of the log', _events, (select count(*) from event_store.event_log))
+    where _events <> (select count(*) from event_store.event_log)
+    union all
+    (
+      select format('event %s has no position in log partition %s', e."offset", event_store.stream_partition(e.decider_id, _partitions))
+      from event_store.events e
+      left join event_store.event_log l using ("offset")
+      where l.partition is distinct from event_store.stream_partition(e.decider_id, _partitions)
+      limit 3
+    )
+    union all
+    (
+      select format('stream (%s, %s) ends at %s, its last event is %s', decider, decider_id, s.last_offset, e.last_offset)
+      from (
+        select decider, decider_id, max("offset") as last_offset from event_store.events group by decider_id, decider
+      ) e
+      left join event_store.streams s using (decider_id, decider)
+      where s.last_offset is distinct from e.last_offset
+      limit 3
+    )
+    union all
+    (
+      select format('view %L stands at %s of log partition %s, which ends at %s', c.view, c.position, c.partition, w.high_water_mark)
+      from event_store.checkpoints c
+      join unnest(v_partition, v_high_water_mark) w(partition, high_water_mark) using (partition)
+      where c.position > w.high_water_mark and not exists (
+        -- RESET_TO_OFFSET may place a view beyond the log, where it waits
+        select from event_store.audit_log a where a.view = c.view and a.operation = 'seek_view'
+      )
+      limit 3
+    )
+  ) faults;
+  if _fault is not null then
+    raise exception 'what was loaded is not whole'
+      using errcode = 'MR022', detail = _fault, hint = 'Nothing is stored. Restore another backup.';
+  end if;
+
+  update event_store.partitions p
+  set high_water_mark = w.high_water_mark, archived_offset = w.earliest_offset, earliest_offset = w.earliest_offset
+  from unnest(v_partition, v_earliest_offset, v_high_water_mark) w(partition, earliest_offset, high_water_mark)
+  where p.partition = w.partition;
+  insert into event_store.dispatches (view) select view from event_store.views;
+  perform setval('event_store.events_offset_seq', greatest(1, v_last_offset, (select max(last_offset) from event_store.streams)));
+  perform setval(
+    'event_store.lease_token_seq',
+    greatest(
+      1, v_lease_token, (select max(lease_token) from event_store.checkpoints), (select max(lease_token) from event_store.stream_locks)
+    )
+  );
+  perform setval('event_store.audit_log_audit_id_seq', max(audit_id)) from event_store.audit_log having count(*) > 0;
+  update event_store.sequencer
+  set
+    snapshot = event_store.committed_snapshot(),
+    cluster = (select system_identifier from pg_control_system()),
+    sequenced_at = '-infinity';
+  perform event_store.audit('restore', null, null, v_detail);
+
+  perform set_config('event_store.streams_advanced', 'off', true);
+  foreach _table in array event_store.restore_tables() loop
+    -- not from whose it is: that would take the right from the store's own functions
+    if not pg_has_role(session_user, (select relowner from pg_class where oid = _table), 'usage') then
+      execute format('revoke insert on %s from %I', _table, session_user);
+    end if;
+  end loop;
+  return _events;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.finish_restore(v_partition integer[], v_earliest_offset bigint[], v_high_water_mark bigint[], v_last_offset bigint, v_lease_token bigint, v_detail jsonb) IS 'Checks what a restore loaded and opens the store; audited; returns how many events. MR005 none begun, MR022 not whole.';
 
 CREATE TABLE event_store.checkpoints (
     view text NOT NULL,
@@ -1841,6 +2046,66 @@ $$;
 
 COMMENT ON FUNCTION event_store.lease_streams(v_view text, v_limit integer, v_seconds integer) IS 'Leases free streams of a rows view; returns the offsets of their next events, null for none. MR005, MR010, MR012.';
 
+CREATE FUNCTION event_store.list_archive_file(v_partition integer, v_from_offset bigint, v_to_offset bigint, v_path text, v_bytes bigint, v_checksum text) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $_$
+declare
+  _partition event_store.partitions;
+  _fault text;
+begin
+  if coalesce(v_path, '') = '' or (v_bytes > 0) is not true or (v_checksum ~ '^[0-9a-f]{64}$') is not true then
+    perform event_store.refuse_request(
+      format('path %s, %s bytes, checksum %s', v_path, v_bytes, v_checksum), 'State a path, a size, and a SHA-256 in hexadecimal digits.'
+    );
+  end if;
+  -- in the sequencer's order: it moves the marks with its own row in hand, and would wait for us there
+  perform from event_store.sequencer for update;
+  perform event_store.require_partition(v_partition);
+  select * into _partition from event_store.partitions where partition = v_partition for update;
+
+  delete from event_store.archive_files
+  where partition = v_partition and from_offset >= v_from_offset and to_offset <= v_to_offset;
+  select case
+    when (0 <= v_from_offset and v_from_offset < v_to_offset and v_to_offset <= _partition.high_water_mark) is not true
+      then format('%s to %s cannot be archived', v_from_offset, v_to_offset)
+    when exists (
+      select from event_store.archive_files
+      where partition = v_partition and from_offset < v_to_offset and to_offset > v_from_offset
+    )
+      then format('a listed file holds only a part of %s to %s', v_from_offset, v_to_offset)
+    when v_from_offset > greatest(
+      _partition.earliest_offset,
+      (select max(to_offset) from event_store.archive_files where partition = v_partition and to_offset <= v_from_offset)
+    )
+      then format('events before %s are not archived', v_from_offset)
+  end
+  into _fault;
+  if _fault is not null then
+    perform event_store.refuse_offset(_partition, _fault);
+  end if;
+  insert into event_store.archive_files (partition, from_offset, to_offset, path, events, bytes, checksum, archived_at)
+  values (
+    v_partition, v_from_offset, v_to_offset, v_path, v_to_offset - v_from_offset, v_bytes, v_checksum, event_store.clock()
+  );
+  return event_store.mark_archived(v_partition, v_to_offset);
+end
+$_$;
+
+COMMENT ON FUNCTION event_store.list_archive_file(v_partition integer, v_from_offset bigint, v_to_offset bigint, v_path text, v_bytes bigint, v_checksum text) IS 'Lists a checked file of the archive; returns up to where the log partition is archived. MR005 malformed, MR013 unknown partition, MR015 out of range.';
+
+CREATE FUNCTION event_store.lock_archive(v_partition integer) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+begin
+  perform event_store.require_partition(v_partition);
+  return pg_try_advisory_lock(hashtextextended('event_store.archive.' || v_partition, 0));
+end
+$$;
+
+COMMENT ON FUNCTION event_store.lock_archive(v_partition integer) IS 'Makes the session the writer of a log partition''s archive; false where another one is. MR013 unknown partition.';
+
 CREATE FUNCTION event_store.lock_idle_view(v_view text, v_dry_run boolean DEFAULT false) RETURNS event_store.views
     LANGUAGE plpgsql
     SET search_path TO 'event_store', 'pg_temp'
@@ -1915,6 +2180,25 @@ end
 $$;
 
 COMMENT ON FUNCTION event_store.lock_view(v_view text, v_mode text) IS 'A view''s registration, kept from changing until the transaction ends; null while somebody changes it. MR010, MR012.';
+
+CREATE FUNCTION event_store.locked_partitions(v_view text, v_partition integer[], v_lease_token bigint[]) RETURNS TABLE(partition integer, retries bigint)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+begin
+  perform event_store.known_view(v_view, 'bulk');
+  return query
+  select k.partition, count(*) filter (where k.lease_token = b.lease_token and k.in_flight is not null and k.lease_pid is null)
+  from event_store.stream_locks k
+  join unnest(v_partition, v_lease_token) b(partition, lease_token) on b.partition = k.partition
+  where k.view = v_view
+  group by k.partition
+  order by k.partition;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.locked_partitions(v_view text, v_partition integer[], v_lease_token bigint[]) IS 'The leased log partitions where streams have locks, and how many of them the lease tries again. MR010, MR012.';
 
 CREATE FUNCTION event_store.mark_archived(v_partition integer, v_to_offset bigint) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2829,6 +3113,18 @@ $$;
 
 COMMENT ON FUNCTION event_store.require_partition(v_partition integer) IS 'The marks of a log partition. MR013 unknown partition.';
 
+CREATE FUNCTION event_store.restore_tables() RETURNS regclass[]
+    LANGUAGE sql STABLE
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+  select array[
+    'event_store.deciders', 'event_store.streams', 'event_store.events', 'event_store.event_log', 'event_store.views',
+    'event_store.checkpoints', 'event_store.stream_locks', 'event_store.audit_log'
+  ]::regclass[]
+$$;
+
+COMMENT ON FUNCTION event_store.restore_tables() IS 'The tables that a restore loads.';
+
 CREATE FUNCTION event_store.retry_dead_letters(v_view text, v_decider text DEFAULT NULL::text, v_decider_id text DEFAULT NULL::text, v_reason text DEFAULT NULL::text) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
@@ -3053,6 +3349,47 @@ end
 $$;
 
 COMMENT ON FUNCTION event_store.sequence_events() IS 'Gives every committed event its dense partition offset; returns how many. 0 at once where another session is at it.';
+
+CREATE FUNCTION event_store.sequenced_streams() RETURNS TABLE(decider text, decider_id text, last_event_id uuid, last_offset bigint, version bigint, final boolean)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+  with late as materialized (
+    -- as sequence_events finds them: without a look at those that have theirs
+    select distinct on (e.decider_id, e.decider)
+      e.decider, e.decider_id, e."offset", e.previous_id, count(*) over (partition by e.decider_id, e.decider) as events
+    from event_store.events e
+    cross join event_store.sequencer q
+    where (
+        e.transaction_id >= pg_snapshot_xmax(q.snapshot)
+        or e.transaction_id = any (array(select pg_snapshot_xip(q.snapshot)))
+      )
+      and not exists (select from event_store.event_log l where l."offset" = e."offset")
+    order by e.decider_id, e.decider, e."offset"
+  )
+  select
+    s.decider,
+    s.decider_id,
+    coalesce(l.previous_id, s.last_event_id),
+    case
+      when l."offset" is null then s.last_offset
+      -- where the event before it was purged, the greatest offset that it can have had
+      else coalesce(
+        (
+          select max(e."offset") from event_store.events e
+          where e.decider_id = s.decider_id and e.decider = s.decider and e."offset" < l."offset"
+        ),
+        l."offset" - 1
+      )
+    end,
+    s.version - coalesce(l.events, 0),
+    s.final and l."offset" is null
+  from event_store.streams s
+  left join late l on l.decider_id = s.decider_id and l.decider = s.decider
+  where l."offset" is null or l.previous_id is not null
+$$;
+
+COMMENT ON FUNCTION event_store.sequenced_streams() IS 'The heads of all streams at the high-water marks of the log.';
 
 CREATE FUNCTION event_store.stream_events(v_view_name text, v_limit integer DEFAULT 1, v_seconds integer DEFAULT NULL::integer) RETURNS SETOF event_store.recorded_events
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3320,6 +3657,49 @@ $$;
 
 COMMENT ON FUNCTION event_store.wants(v_deciders text[], v_events text[], v_decider text, v_event text) IS 'Whether a view with these filters wants an event; null filters want all.';
 
+CREATE TABLE event_store.archive (
+    singleton boolean DEFAULT true NOT NULL,
+    archive_id uuid DEFAULT gen_random_uuid() NOT NULL,
+    CONSTRAINT archive_has_one_row CHECK (singleton)
+);
+
+COMMENT ON TABLE event_store.archive IS 'Which archive is this store''s: another store''s files are neither read nor removed.';
+
+COMMENT ON COLUMN event_store.archive.singleton IS 'Always true: there is one row.';
+
+COMMENT ON COLUMN event_store.archive.archive_id IS 'What the root of the archive, and a backup, must bear to be taken for this store''s.';
+
+CREATE TABLE event_store.archive_files (
+    partition integer NOT NULL,
+    from_offset bigint NOT NULL,
+    to_offset bigint NOT NULL,
+    path text NOT NULL,
+    events bigint NOT NULL,
+    bytes bigint NOT NULL,
+    checksum text NOT NULL,
+    archived_at timestamp with time zone NOT NULL,
+    CONSTRAINT archive_files_hold_every_event CHECK ((events = (to_offset - from_offset))),
+    CONSTRAINT archive_files_hold_something CHECK (((0 <= from_offset) AND (from_offset < to_offset) AND (bytes > 0)))
+);
+
+COMMENT ON TABLE event_store.archive_files IS 'The files of the archive: written, read back and checked. A file that is not listed is never read.';
+
+COMMENT ON COLUMN event_store.archive_files.partition IS 'The log partition.';
+
+COMMENT ON COLUMN event_store.archive_files.from_offset IS 'The first partition offset in the file.';
+
+COMMENT ON COLUMN event_store.archive_files.to_offset IS 'The partition offset after the last one in the file.';
+
+COMMENT ON COLUMN event_store.archive_files.path IS 'Where the file is, below the root of the archive.';
+
+COMMENT ON COLUMN event_store.archive_files.events IS 'How many events the file holds.';
+
+COMMENT ON COLUMN event_store.archive_files.bytes IS 'The size of the file.';
+
+COMMENT ON COLUMN event_store.archive_files.checksum IS 'The SHA-256 of the file, in hexadecimal digits.';
+
+COMMENT ON COLUMN event_store.archive_files.archived_at IS 'When the file was listed.';
+
 CREATE TABLE event_store.audit_log (
     audit_id bigint NOT NULL,
     done_at timestamp with time zone NOT NULL,
@@ -3328,7 +3708,7 @@ CREATE TABLE event_store.audit_log (
     view text,
     reason text,
     detail jsonb NOT NULL,
-    CONSTRAINT audit_log_operation_is_known CHECK ((operation = ANY (ARRAY['seek_view'::text, 'discard_dead_letter'::text, 'retry_dead_letters'::text, 'enable_view'::text, 'unregister_view'::text, 'raise_low_water_mark'::text])))
+    CONSTRAINT audit_log_operation_is_known CHECK ((operation = ANY (ARRAY['seek_view'::text, 'discard_dead_letter'::text, 'retry_dead_letters'::text, 'enable_view'::text, 'unregister_view'::text, 'raise_low_water_mark'::text, 'restore'::text])))
 );
 
 COMMENT ON TABLE event_store.audit_log IS 'What operators did to views and to history, who and why.';
@@ -3466,6 +3846,15 @@ COMMENT ON COLUMN read_models.declarations.fingerprint IS 'The hash of the decla
 
 COMMENT ON COLUMN read_models.declarations.declared_at IS 'When the tables were made.';
 
+ALTER TABLE ONLY event_store.archive_files
+    ADD CONSTRAINT archive_files_path_key UNIQUE (path);
+
+ALTER TABLE ONLY event_store.archive_files
+    ADD CONSTRAINT archive_files_pkey PRIMARY KEY (partition, from_offset);
+
+ALTER TABLE ONLY event_store.archive
+    ADD CONSTRAINT archive_pkey PRIMARY KEY (singleton);
+
 ALTER TABLE ONLY event_store.audit_log
     ADD CONSTRAINT audit_log_pkey PRIMARY KEY (audit_id);
 
@@ -3557,6 +3946,9 @@ CREATE TRIGGER skip_restamp BEFORE UPDATE OF transaction_id ON event_store.event
 
 COMMENT ON TRIGGER skip_restamp ON event_store.events IS 'Skips the rows where changes are ignored.';
 
+ALTER TABLE ONLY event_store.archive_files
+    ADD CONSTRAINT archive_files_partition_fkey FOREIGN KEY (partition) REFERENCES event_store.partitions(partition);
+
 ALTER TABLE ONLY event_store.checkpoints
     ADD CONSTRAINT checkpoints_partition_fkey FOREIGN KEY (partition) REFERENCES event_store.partitions(partition);
 
@@ -3616,6 +4008,11 @@ REVOKE ALL ON FUNCTION event_store.append_events(v_events jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.append_events(v_events jsonb) TO event_store_writer;
 GRANT ALL ON FUNCTION event_store.append_events(v_events jsonb) TO event_store_owner;
 
+REVOKE ALL ON FUNCTION event_store.archive_state(v_partition integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.archive_state(v_partition integer) TO event_store_consumer;
+GRANT ALL ON FUNCTION event_store.archive_state(v_partition integer) TO event_store_reader;
+GRANT ALL ON FUNCTION event_store.archive_state(v_partition integer) TO event_store_owner;
+
 REVOKE ALL ON FUNCTION event_store.attach_consumer(v_view text) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.attach_consumer(v_view text) TO event_store_consumer;
 GRANT ALL ON FUNCTION event_store.attach_consumer(v_view text) TO event_store_owner;
@@ -3628,6 +4025,12 @@ REVOKE ALL ON FUNCTION event_store.available_offset_range(v_partition integer) F
 GRANT ALL ON FUNCTION event_store.available_offset_range(v_partition integer) TO event_store_consumer;
 GRANT ALL ON FUNCTION event_store.available_offset_range(v_partition integer) TO event_store_reader;
 GRANT ALL ON FUNCTION event_store.available_offset_range(v_partition integer) TO event_store_owner;
+
+REVOKE ALL ON FUNCTION event_store.backup_cut() FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.backup_cut() TO event_store_owner;
+
+REVOKE ALL ON FUNCTION event_store.begin_restore() FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.begin_restore() TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.claim_batch(v_view text, v_owner text, v_limit bigint, v_lease_s bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.claim_batch(v_view text, v_owner text, v_limit bigint, v_lease_s bigint) TO event_store_consumer;
@@ -3691,6 +4094,9 @@ REVOKE ALL ON FUNCTION event_store.fail_streams(v_view text, v_partition integer
 GRANT ALL ON FUNCTION event_store.fail_streams(v_view text, v_partition integer, v_lease_token bigint, v_failures jsonb) TO event_store_consumer;
 GRANT ALL ON FUNCTION event_store.fail_streams(v_view text, v_partition integer, v_lease_token bigint, v_failures jsonb) TO event_store_owner;
 
+REVOKE ALL ON FUNCTION event_store.finish_restore(v_partition integer[], v_earliest_offset bigint[], v_high_water_mark bigint[], v_last_offset bigint, v_lease_token bigint, v_detail jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.finish_restore(v_partition integer[], v_earliest_offset bigint[], v_high_water_mark bigint[], v_last_offset bigint, v_lease_token bigint, v_detail jsonb) TO event_store_owner;
+
 GRANT SELECT ON TABLE event_store.checkpoints TO event_store_reader;
 GRANT SELECT ON TABLE event_store.checkpoints TO event_store_owner;
 
@@ -3749,11 +4155,21 @@ GRANT ALL ON FUNCTION event_store.lease_owners(v_view text) TO event_store_owner
 
 REVOKE ALL ON FUNCTION event_store.lease_streams(v_view text, v_limit integer, v_seconds integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION event_store.list_archive_file(v_partition integer, v_from_offset bigint, v_to_offset bigint, v_path text, v_bytes bigint, v_checksum text) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.list_archive_file(v_partition integer, v_from_offset bigint, v_to_offset bigint, v_path text, v_bytes bigint, v_checksum text) TO event_store_owner;
+
+REVOKE ALL ON FUNCTION event_store.lock_archive(v_partition integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.lock_archive(v_partition integer) TO event_store_owner;
+
 REVOKE ALL ON FUNCTION event_store.lock_idle_view(v_view text, v_dry_run boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION event_store.lock_of_stream(v_view text, v_decider_id text, v_decider text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION event_store.lock_view(v_view text, v_mode text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION event_store.locked_partitions(v_view text, v_partition integer[], v_lease_token bigint[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.locked_partitions(v_view text, v_partition integer[], v_lease_token bigint[]) TO event_store_consumer;
+GRANT ALL ON FUNCTION event_store.locked_partitions(v_view text, v_partition integer[], v_lease_token bigint[]) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.mark_archived(v_partition integer, v_to_offset bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.mark_archived(v_partition integer, v_to_offset bigint) TO event_store_owner;
@@ -3851,6 +4267,8 @@ REVOKE ALL ON FUNCTION event_store.require_leases(v_view text, v_partition integ
 
 REVOKE ALL ON FUNCTION event_store.require_partition(v_partition integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION event_store.restore_tables() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION event_store.retry_dead_letters(v_view text, v_decider text, v_decider_id text, v_reason text) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.retry_dead_letters(v_view text, v_decider text, v_decider_id text, v_reason text) TO event_store_owner;
 
@@ -3870,6 +4288,9 @@ GRANT ALL ON FUNCTION event_store.seek_view(v_view text, v_kind text, v_offset b
 REVOKE ALL ON FUNCTION event_store.sequence_events() FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.sequence_events() TO event_store_consumer;
 GRANT ALL ON FUNCTION event_store.sequence_events() TO event_store_owner;
+
+REVOKE ALL ON FUNCTION event_store.sequenced_streams() FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.sequenced_streams() TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.stream_events(v_view_name text, v_limit integer, v_seconds integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.stream_events(v_view_name text, v_limit integer, v_seconds integer) TO event_store_consumer;
@@ -3916,6 +4337,12 @@ GRANT ALL ON FUNCTION event_store.view_lag(v_view text) TO event_store_reader;
 GRANT ALL ON FUNCTION event_store.view_lag(v_view text) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.wants(v_deciders text[], v_events text[], v_decider text, v_event text) FROM PUBLIC;
+
+GRANT SELECT ON TABLE event_store.archive TO event_store_reader;
+GRANT SELECT ON TABLE event_store.archive TO event_store_owner;
+
+GRANT SELECT ON TABLE event_store.archive_files TO event_store_reader;
+GRANT SELECT ON TABLE event_store.archive_files TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.audit_log TO event_store_reader;
 GRANT SELECT ON TABLE event_store.audit_log TO event_store_owner;

@@ -1,7 +1,9 @@
 """What a column refuses when it is declared, and what its type takes of a value: exactly that or a failed partition."""
 
+import re
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
@@ -10,9 +12,9 @@ import psycopg
 import pytest
 from pyspark.errors import PySparkException
 
+from resources.column_types import InvalidColumn
 from resources.columns import (
     Column,
-    InvalidColumn,
     KeyColumn,
     all_,
     any_,
@@ -23,13 +25,15 @@ from resources.columns import (
     last,
     max_,
     min_,
+    set_union,
     stream_id,
     sum_,
 )
 from resources.consumer import Consumer, PartitionsFailed
 from resources.event_store import EventStore, NewEvent
 from resources.read_model import ReadModel, read_model
-from resources.read_model_build import partial_rows, read_events
+from resources.read_model_build import partial_rows, read_events, stage_batch
+from resources.read_model_tables import ensure_tables, merge_batch, next_batch
 from tests.factories import ids_of_one_partition, rows, value
 
 if TYPE_CHECKING:
@@ -226,6 +230,37 @@ def test_sums_are_exact_to_the_last_digit(things: EventStore, dsn: str, spark: "
     assert found == [(Decimal("0.300000000000000000000000000000000003"), Decimal("0.20"), 2**54 + 2, Decimal("0.1"))]
 
 
+@pytest.mark.parametrize(
+    ("declared_as", "value_of_one", "type_"),
+    [
+        ({"total": sum_("data.n")}, "9223372036854775807", "bigint"),
+        ({"total": sum_("data.n", type="decimal(38,2)")}, "999999999999999999999999999999999999.99", "decimal(38,2)"),
+        ({"total": avg("data.n", type=TINY)}, "99.9", "decimal(38,36)"),
+    ],
+)
+def test_a_sum_that_outgrows_its_type_names_its_column_whether_in_a_batch_or_in_the_merge(
+    things: EventStore,
+    dsn: str,
+    spark: "SparkSession",
+    declared_as: dict[str, Column],
+    value_of_one: str,
+    type_: str,
+) -> None:
+    members = {"__doc__": "One row per thing.", "thing_id": stream_id()} | declared_as
+    model = read_model(view="grown", key=["thing_id"])(type("Grown", (), members))
+    ensure_tables(things.connection, model)
+    things.append_events([thing("a", {"n": value_of_one}), thing("a", {"n": value_of_one})])
+    (lease,) = things.claim_batch("grown", "test", 1_000, 600)
+    halves = [replace(lease, from_offset=n, to_offset=n + 1) for n in range(2)]
+    overflow = f"overflow in column total: its sum does not fit {type_}"
+    with pytest.raises(PySparkException, match=re.escape(overflow)):
+        partial_rows(read_events(spark, dsn, model, [lease]), model).collect()
+    batch = next_batch(things.connection)
+    staged = [rows for half in halves for rows in stage_batch(spark, dsn, model, [half], batch)]
+    with pytest.raises(psycopg.DataError, match=re.escape(overflow)):
+        merge_batch(things.connection, model, batch, staged)
+
+
 def test_a_column_fails_by_no_value_of_an_event_that_it_does_not_look_at(
     things: EventStore, dsn: str, spark: "SparkSession"
 ) -> None:
@@ -282,6 +317,8 @@ def test_fields_are_told_apart_by_case_quotes_and_backticks_in_their_keys(
         (lambda: last("event", type="int"), "'event' has type string, not int"),
         (lambda: min_("data.n", type="boolean"), "a boolean has no order; use any_ and all_"),
         (lambda: max_("final"), "a boolean has no order; use any_ and all_"),
+        (lambda: set_union("data.n", type="double"), "type is 'double', which 0 and -0 are two of; use decimal(p,s)"),
+        (lambda: set_union("data.n", type="text"), "type is 'text'; allowed"),
         (lambda: any_("event"), "'event' has type string, not boolean"),
         (lambda: all_("offset"), "'offset' has type bigint, not boolean"),
         (lambda: count(events=[]), "events= is []: name at least one event in a list"),

@@ -40,7 +40,7 @@ def test_definitions_load_without_a_database(monkeypatch: pytest.MonkeyPatch) ->
 def test_every_asset_has_a_group_kinds_an_owner_and_a_description(graph: AssetGraph) -> None:
     for key in graph.get_all_asset_keys():
         node = graph.get(key)
-        assert node.group_name in {"event_store", "consumption", "read_models"}
+        assert node.group_name in {"event_store", "consumption", "read_models", "reports", "archive"}
         assert "postgres" in node.kinds
         assert node.owners
         assert node.description
@@ -55,7 +55,9 @@ def test_lineage_leads_from_events_to_every_read_model(graph: AssetGraph) -> Non
 def test_every_table_and_every_read_model_is_an_asset(graph: AssetGraph) -> None:
     expected = {dg.AssetKey(["event_store", table]) for table in TABLES}
     expected |= {dg.AssetKey(["read_models", name]) for name in declared()}
-    assert expected | {dg.AssetKey(["consumption", "view_events"])} == set(graph.get_all_asset_keys())
+    expected |= {dg.AssetKey(["consumption", "view_events"]), dg.AssetKey(["reports", "daily_orders"])}
+    expected.add(dg.AssetKey(["archive", "events"]))
+    assert expected == set(graph.get_all_asset_keys())
 
 
 def test_read_models_have_the_log_partitions_and_their_column_schema(graph: AssetGraph) -> None:

@@ -6,7 +6,22 @@ from typing import Any
 import pytest
 
 from assets.read_models import declared
-from resources.columns import Column, KeyColumn, all_, any_, avg, count, field, first, last, max_, min_, stream_id, sum_
+from resources.columns import (
+    Column,
+    KeyColumn,
+    all_,
+    any_,
+    avg,
+    count,
+    field,
+    first,
+    last,
+    max_,
+    min_,
+    set_union,
+    stream_id,
+    sum_,
+)
 from resources.read_model import InvalidReadModel, ReadModel, read_model
 
 LONG: dict[str, Any] = {"order_id": stream_id(), "a" * 41: count()}
@@ -46,6 +61,17 @@ def model(*, key: Any = ("order_id",), **options: Any) -> ReadModel:  # noqa: AN
         (declare(order_id=stream_id(), lines=count()), {"events": "placed"}, "'placed' is a text: write a list"),
         (declare(order_id=stream_id(), lines=count()), {"deciders": []}, "'deciders' is an empty list"),
         (declare(order_id=stream_id(), lines=count()), {"events": []}, "'events' is an empty list"),
+        (declare(order_id=stream_id(), lines=count()), {"deletes": "gone"}, "'gone' is a text: write a list"),
+        (
+            declare(order_id=stream_id(), lines=count()),
+            {"deletes": []},
+            "'deletes' is an empty list: leave it out for rows",
+        ),
+        (
+            declare(order_id=stream_id(), lines=count()),
+            {"deletes": ["gone"], "events": ["placed"]},
+            "'gone' is named in deletes= but not in events=: name it in both",
+        ),
         (
             declare(order_id=stream_id(), city=field("data.city"), n=count()),
             {},
@@ -91,6 +117,7 @@ OTHER: dict[str, Callable[[], ReadModel]] = {
     "another view": lambda: model(view="elsewhere"),
     "a decider": lambda: model(deciders=["order"]),
     "an event": lambda: model(events=["placed"]),
+    "an event that deletes": lambda: model(deletes=["gone"]),
     "another key": lambda: model(members={"order_id": field("data.id"), "lines": count()}),
     "a key of another type": lambda: model(members={"order_id": field("data.id", type="int"), "lines": count()}),
     "another column": lambda: model(members={"order_id": stream_id(), "rows": count()}),
@@ -128,6 +155,10 @@ def test_the_fingerprint_changes_with_whatever_changes_the_rows() -> None:
     assert len(set(prints)) == len(prints)
 
 
+def test_what_is_not_used_leaves_the_fingerprint_as_earlier_versions_had_it() -> None:
+    assert model().fingerprint == "1119b1d06dbbbc3965c3e48aa6c4350c8134f8744cb209b815e57bc4b0e3e24e"
+
+
 def test_the_fingerprints_of_the_declared_models_are_all_different() -> None:
     prints = [one.fingerprint for one in declared().values()]
     assert len(set(prints)) == len(prints) > 0
@@ -145,6 +176,8 @@ def test_public_columns_are_the_key_and_the_declared_columns_with_the_types_of_t
         "status": last("event"),
         "some": any_("data.b"),
         "every": all_("final"),
+        "kinds": set_union("event"),
+        "amounts": set_union("data.a", type="decimal(18,2)"),
     }
     assert model(members=columns).public_columns() == {
         "order_id": "text",
@@ -157,4 +190,6 @@ def test_public_columns_are_the_key_and_the_declared_columns_with_the_types_of_t
         "status": "text",
         "some": "boolean",
         "every": "boolean",
+        "kinds": "text[]",
+        "amounts": "numeric(18,2)[]",
     }

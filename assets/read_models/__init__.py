@@ -8,11 +8,15 @@ A file added to this folder is found by itself. `declared()` gives all read mode
 import importlib
 import pkgutil
 
-from resources.columns import all_, any_, avg, count, field, first, last, max_, min_, stream_id, sum_
+from resources.columns import all_, any_, avg, count, field, first, last, max_, min_, set_union, stream_id, sum_
+from resources.fold import Event, State, fold
 from resources.read_model import InvalidReadModel, ReadModel, read_model
+from resources.recompute import recompute
 
 __all__ = [
+    "Event",
     "ReadModel",
+    "State",
     "all_",
     "any_",
     "avg",
@@ -20,10 +24,13 @@ __all__ = [
     "declared",
     "field",
     "first",
+    "fold",
     "last",
     "max_",
     "min_",
     "read_model",
+    "recompute",
+    "set_union",
     "stream_id",
     "sum_",
 ]

@@ -22,6 +22,8 @@ along.
 | `partitions`             | all        | JSON list of log partitions                                                    |
 | `deciders`               | all        | JSON list of deciders                                                          |
 | `events`                 | all        | JSON list of events                                                            |
+| `view`                   | none       | batch: leave out the streams that have a lock of this bulk view                |
+| `leaseTokens`            | none       | batch, with `view`: JSON `{"<log partition>": <token of its lease>, …}`; read the events that these leases try again, too |
 | `columns`                | all        | JSON list of columns, of `COLUMNS`                                             |
 | `extract`                | none       | JSON `{"<new column>": ["<key>", …], …}`: fields of `data` by path, as text    |
 
@@ -32,6 +34,10 @@ log partition than there are, is an error and never fewer rows; one below what t
 
 A batch reads an exact set of events: both ends of every log partition come from one statement. Rows come in no order: sort by
 `partition_offset` within `partition`.
+
+With `view` and `leaseTokens` a batch is what the function `read_batch` returns for these leases: the ranges without the streams
+that have a lock, and of those whose retry is due what is pending up to `endingOffsets`. It is the same rows as long as the leases
+are in force.
 
 A stream begins at `startingOffsets` or `startingTimestamp` once; after that its checkpoint says where it goes on. Its batches
 are decided by their offsets: one that failed is read again with the same rows. Only a very first batch that never finished is

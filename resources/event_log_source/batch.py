@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from .log import EventLog
 from .options import EventLogOptions
 from .ranges import OffsetRange, held_ranges, require_end, split, stated_ranges, wanted_ranges
-from .reading import EventLogInput, read_ranges
+from .reading import EventLogInput, read_ranges, read_retries
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,13 +32,19 @@ class EventLogReader(DataSourceReader):
             with EventLog(options.dsn) as log:
                 state = log.look(times, options.partitions)
             ranges = self._held(wanted_ranges(options, state), state.held)
-        return [EventLogInput(task) for task in split(ranges, options.max_records, options.min_partitions)]
+        tasks = [EventLogInput(task) for task in split(ranges, options.max_records, options.min_partitions)]
+        retries = [EventLogInput((), retried) for retried in sorted(options.lease_tokens)]
+        return [*tasks, *retries]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Read one task's ranges as Arrow batches."""
         # Spark asks for one partition without an input where there are none
-        if isinstance(partition, EventLogInput):
+        if not isinstance(partition, EventLogInput):
+            return
+        if partition.retried is None:
             yield from read_ranges(self._options, self._schema, partition.ranges, self._held)
+        else:
+            yield from read_retries(self._options, self._schema, partition.retried)
 
     def _held(self, ranges: Sequence[OffsetRange], held: Mapping[int, OffsetRange]) -> list[OffsetRange]:
         require_end(ranges, held)

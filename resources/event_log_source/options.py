@@ -45,6 +45,8 @@ OPTIONS: dict[str, frozenset[Mode]] = {
     "partitions": BOTH,
     "deciders": BOTH,
     "events": BOTH,
+    "view": frozenset({"batch"}),
+    "leaseTokens": frozenset({"batch"}),
     "columns": BOTH,
     "extract": BOTH,
 }
@@ -77,6 +79,8 @@ class EventLogOptions:
     partitions: tuple[int, ...] | None
     deciders: tuple[str, ...] | None
     events: tuple[str, ...] | None
+    view: str | None
+    lease_tokens: Mapping[int, int]
     columns: tuple[str, ...]
     extract: Mapping[str, tuple[str, ...]]
 
@@ -102,6 +106,13 @@ class EventLogOptions:
         end = _position(given, "ending", "latest", {"latest"})
         if isinstance(start, datetime) and isinstance(end, datetime) and start > end:
             raise InvalidOption("startingTimestamp", given["startingtimestamp"], "times up to endingTimestamp")
+        lease_tokens = (
+            _json(given, "leaseTokens", 'JSON {"<log partition>": <token of its lease>, …}', _is_offsets) or {}
+        )
+        if lease_tokens and not given.get("view"):
+            raise InvalidOption("leaseTokens", given["leasetokens"], "only with the option view")
+        if set(map(int, lease_tokens)) - set(end if isinstance(end, Mapping) else ()):
+            raise InvalidOption("leaseTokens", given["leasetokens"], "log partitions that endingOffsets names")
         return cls(
             dsn=given["dsn"],
             start=start,
@@ -113,6 +124,8 @@ class EventLogOptions:
             partitions=_tuple(_json(given, "partitions", "JSON list of log partitions, from 0", _is_partitions)),
             deciders=_tuple(_json(given, "deciders", "JSON list of deciders", _is_texts)),
             events=_tuple(_json(given, "events", "JSON list of events", _is_texts)),
+            view=given.get("view"),
+            lease_tokens={int(partition): token for partition, token in lease_tokens.items()},
             columns=columns,
             extract={column: tuple(path) for column, path in extract.items()},
         )

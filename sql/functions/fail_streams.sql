@@ -1,7 +1,9 @@
 -- Says that streams of a leased log partition failed, and why. Called in the transaction of commit_batch, before it: what the
 -- batch delivered of these streams is then not acknowledged but handed over to their locks, and is tried again, from the first
 -- event that the batch had of the stream, after a time that grows (retry_delay); after the view's max_attempts the stream is
--- parked (see dead_letters). All other streams go on. v_failures: a JSON array of {decider, decider_id, error}.
+-- parked (see dead_letters). All other streams go on. v_failures: a JSON array of {decider, decider_id, error, offset}.
+-- "offset", if it is given, is that of the event that failed: what the batch delivered of the stream before it is acknowledged by
+-- the commit, and attempts count for this event.
 -- Returns how many streams are parked now.
 -- Example: select fail_streams('invoices', 3, 17, '[{"decider": "order", "decider_id": "o-1", "error": "no such customer"}]')
 create or replace function event_store.fail_streams(
@@ -21,19 +23,20 @@ declare
   _now timestamptz;
   _fault text := case
     when v_failures is null or jsonb_typeof(v_failures) <> 'array' or jsonb_array_length(v_failures) = 0 then
-      'v_failures must be a JSON array of at least one {decider, decider_id, error}'
+      'v_failures must be a JSON array of at least one {decider, decider_id, error, offset}, the last if it is known'
   end;
   _lease event_store.checkpoints;
   _parked bigint;
 begin
   if _fault is null then
-    select format('%s has no decider, no decider_id or no error, or is named twice', f.failure) into _fault
+    select format('%s has no decider, no decider_id, no error or no whole offset, or is named twice', f.failure) into _fault
     from (
       select failure, count(*) over (partition by failure -> 'decider', failure -> 'decider_id') as named
       from jsonb_array_elements(v_failures) failure
     ) f
     where named > 1 or not coalesce(
-      jsonb_typeof(failure -> 'decider') = 'string' and jsonb_typeof(failure -> 'decider_id') = 'string' and failure ->> 'error' <> '',
+      jsonb_typeof(failure -> 'decider') = 'string' and jsonb_typeof(failure -> 'decider_id') = 'string' and failure ->> 'error' <> ''
+        and coalesce(failure ->> 'offset', '0') ~ '^[0-9]{1,18}$',
       false
     )
     limit 1;
@@ -45,10 +48,18 @@ begin
   select * into _lease from event_store.checkpoints where view = v_view and partition = v_partition;
   _now := event_store.clock();
 
-  select format('stream (%s, %s)', f.decider, f.decider_id) into _fault
-  from jsonb_to_recordset(v_failures) f(decider text, decider_id text)
+  select format('stream (%s, %s)', f.decider, f.decider_id) || coalesce(' at offset ' || f."offset", '') into _fault
+  from jsonb_to_recordset(v_failures) f(decider text, decider_id text, "offset" bigint)
   left join lateral event_store.first_delivered(_view, _lease, f.decider, f.decider_id) first("offset") on true
   where first."offset" is null
+    or f."offset" < first."offset"
+    or f."offset" > first."offset" and not exists (
+      select from event_store.events e
+      join event_store.event_log l using ("offset")
+      where e."offset" = f."offset" and e.decider_id = f.decider_id and e.decider = f.decider
+        and l.partition_offset < _lease.leased_to
+        and event_store.wants(_view.deciders, _view.events, e.decider, e.event)
+    )
   limit 1;
   if _fault is not null then
     raise exception 'event is not in flight'
@@ -66,17 +77,28 @@ begin
       updated_at
     )
     select
-      v_view, f.decider, f.decider_id, v_partition, first."offset" - 1,
+      v_view, f.decider, f.decider_id, v_partition, coalesce(f."offset", first."offset") - 1,
       case when n.attempts >= _view.max_attempts then 'infinity' else _now + event_store.retry_delay(n.attempts) end,
       n.attempts, f.error, case when n.attempts >= _view.max_attempts then _now end, v_lease_token, _now, _now
-    from jsonb_to_recordset(v_failures) f(decider text, decider_id text, error text)
+    from jsonb_to_recordset(v_failures) f(decider text, decider_id text, error text, "offset" bigint)
     left join event_store.stream_locks known on known.view = v_view and known.decider_id = f.decider_id and known.decider = f.decider
-    cross join lateral (select coalesce(known.attempts, 0) + 1) n(attempts)
+    left join lateral (
+      select e."offset"
+      from event_store.events e
+      where e.decider_id = f.decider_id and e.decider = f.decider and e."offset" > known.last_offset
+        and event_store.wants(_view.deciders, _view.events, e.decider, e.event)
+      order by e."offset"
+      limit 1
+    ) tried on true
+    -- another event than the one that was tried before has had no attempt
+    cross join lateral (
+      select case when f."offset" <> tried."offset" then 1 else coalesce(known.attempts, 0) + 1 end
+    ) n(attempts)
     cross join lateral event_store.first_delivered(_view, _lease, f.decider, f.decider_id) first("offset")
     on conflict (view, decider_id, decider) do update
     set
       -- a retry goes on after what is acknowledged, a rebuild begins anew
-      last_offset = case when _lease.rebuilds then excluded.last_offset else k.last_offset end,
+      last_offset = case when _lease.rebuilds then excluded.last_offset else greatest(k.last_offset, excluded.last_offset) end,
       in_flight = null, locked_until = excluded.locked_until, attempts = excluded.attempts, last_error = excluded.last_error,
       parked_at = excluded.parked_at, lease_token = excluded.lease_token, updated_at = _now
     returning k.parked_at

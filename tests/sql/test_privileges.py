@@ -23,15 +23,17 @@ WRITING = {
 READING = {
     "get_events", "get_last_event", "stream_head", "read_log", "available_offset_range", "validate_offset_range",
     "offset_for_timestamp", "offsets_for_timestamp", "stream_partition", "partition_info", "view_info", "view_lag", "poll_views", "lease_owners", "dead_letters",
+    "archive_state",
 }  # fmt: skip
 CONSUMING = READING | {
     "register_view", "attach_consumer", "sequence_events", "stream_events", "lease_events", "ack_event", "ack_events",
     "nack_event", "schedule_nack_event", "fail_event", "extend_lock", "dispatch_events", "claim_batch", "claim_partition",
-    "read_batch", "fail_streams", "commit_batch", "extend_lease", "release_batch", "release_owner", "pass_over_unwanted",
+    "locked_partitions", "read_batch", "fail_streams", "commit_batch", "extend_lease", "release_batch", "release_owner", "pass_over_unwanted",
 }  # fmt: skip
 OPERATING = {
     "enable_view", "unregister_view", "seek_view", "retry_dead_letters", "discard_dead_letter", "mark_archived",
-    "raise_low_water_mark", "purge_events",
+    "raise_low_water_mark", "purge_events", "list_archive_file", "lock_archive", "sequenced_streams", "backup_cut", "begin_restore",
+    "finish_restore",
 }  # fmt: skip
 TABLES: LiteralString = (
     "select relname from pg_class where relnamespace = 'event_store'::regnamespace and relkind in ('r', 'v')"

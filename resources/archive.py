@@ -1,0 +1,298 @@
+"""The archive: the log in Parquet files below one folder, extended from Postgres, listed there when a file is checked.
+
+Belongs here: whose archive a folder is, which ranges are written next, extending and sweeping. Not here: a file (`archive_files`),
+reading archive and log together (`log_frame`), giving up what is archived (`retention`).
+
+    archive.json                                                       whose archive this is
+    p0003/p0003-000000000000000-000000001000000.parquet                positions 0 to 1,000,000 of log partition 3
+    p0003/.p0003-….parquet.<32 hexadecimal digits>.tmp                 being written, or left by a kill: swept by the next run
+
+`event_store.archive_files` lists the files, in the transaction that marks their events as archived. What is not listed is
+never read. Killed anywhere, the next run goes on: it writes the same range again, under the same name. One process at a time
+writes the archive of a log partition; its database session holds the lock.
+"""
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import psycopg
+
+from resources.archive_files import (
+    LogRange,
+    is_temporary,
+    range_of,
+    read_range,
+    require_checksum,
+    sync_folder,
+    write_file,
+)
+from resources.errors import MillraceError
+from resources.event_store import ArchiveState, EventStore
+
+MARKER = "archive.json"
+MAX_EVENTS = 1_000_000
+MIN_EVENTS = 10_000
+# for whoever planned to read a file before it was replaced
+KEEP_REPLACED_S = 3600.0
+
+
+class ForeignArchive(MillraceError):
+    """The folder holds the archive of another event store, or something else."""
+
+
+@dataclass(frozen=True)
+class ArchivedFile:
+    """A listed file of the archive."""
+
+    range: LogRange
+    path: str
+    bytes: int
+    checksum: str
+
+
+@dataclass(frozen=True)
+class ArchivedPartition:
+    """What the archive and the log hold of a log partition, in one snapshot. Files are in order."""
+
+    archive_id: UUID
+    partition: int
+    earliest_offset: int
+    archived_offset: int
+    high_water_mark: int
+    files: tuple[ArchivedFile, ...]
+
+    @property
+    def end(self) -> int:
+        """Up to where there are files; where none is, where the log begins."""
+        return self.files[-1].range.to_offset if self.files else self.earliest_offset
+
+
+@dataclass(frozen=True)
+class ArchiveReport:
+    """What one call wrote, and what the archive of the log partition holds now. `busy`: somebody else was at it, nothing was done."""
+
+    partition: int
+    written: int
+    seconds: float
+    files: int
+    events: int
+    bytes: int
+    archived_offset: int
+    high_water_mark: int
+    busy: bool = False
+
+
+def archive_partition(
+    dsn: str,
+    root: Path,
+    partition: int,
+    *,
+    max_events: int = MAX_EVENTS,
+    min_events: int = MIN_EVENTS,
+    tail: bool = False,
+    keep_replaced_s: float = KEEP_REPLACED_S,
+) -> ArchiveReport:
+    """Extend the archive of a log partition up to what is sequenced now.
+
+    Args:
+        dsn: The event store; the role must be `event_store_owner`.
+        root: The folder of the archive.
+        partition: The log partition.
+        max_events: How many events a file holds at most.
+        min_events: A file with fewer is small: it is written only for a `tail`, and is replaced when more events come.
+        tail: Whether the last few events are archived, too, in a small file.
+        keep_replaced_s: How long a replaced file stays for those who are reading it.
+
+    Raises:
+        ForeignArchive: The folder is another store's.
+        ArchiveDamaged: A file could not be written as it should be.
+    """
+    from adbc_driver_postgresql import dbapi
+
+    began = time.monotonic()
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        store = EventStore(connection)
+        store.sequence_events()
+        before = archived(store, partition)
+        claim_folder(root, before.archive_id)
+        if not store.lock_archive(partition):
+            return _report(before, 0, began, busy=True)
+        before = archived(store, partition)  # nobody else extends it now
+        sweep(root, before, keep_replaced_s)
+        written = 0
+        for wanted in plan(before, max_events=max_events, min_events=min_events, tail=tail):
+            with dbapi.connect(dsn) as reader, reader.cursor() as cursor:
+                file = write_file(root, wanted, read_range(cursor, wanted), ready=lambda: store.lock_archive(partition))
+            store.list_archive_file(
+                partition, wanted.from_offset, wanted.to_offset, wanted.path, file.bytes, file.checksum
+            )
+            written += wanted.events
+        _date_replaced(root, before, after := archived(store, partition))
+        return _report(after, written, began)
+
+
+def archived(store: EventStore, partition: int) -> ArchivedPartition:
+    """What the archive and the log hold of a log partition, in one snapshot."""
+    (only,) = grouped(store.archive_state(partition))
+    return only
+
+
+def grouped(rows: Sequence[ArchiveState]) -> list[ArchivedPartition]:
+    """Put the rows of each log partition together."""
+    files: dict[int, list[ArchivedFile]] = {row.partition: [] for row in rows}
+    for row in rows:
+        if row.path is not None and row.from_offset is not None and row.to_offset is not None:
+            held = LogRange(row.partition, row.from_offset, row.to_offset)
+            files[row.partition].append(ArchivedFile(held, row.path, row.bytes or 0, row.checksum or ""))
+    marks = {row.partition: row for row in rows}
+    return [
+        ArchivedPartition(
+            row.archive_id,
+            partition,
+            row.earliest_offset,
+            row.archived_offset,
+            row.high_water_mark,
+            tuple(files[partition]),
+        )
+        for partition, row in marks.items()
+    ]
+
+
+def plan(held: ArchivedPartition, *, max_events: int, min_events: int, tail: bool) -> list[LogRange]:
+    """The ranges to write next, in order; a small last file is replaced by one that holds its events and new ones.
+
+    Raises:
+        ValueError: `min_events` is not from 1 to `max_events`.
+    """
+    if not 1 <= min_events <= max_events:
+        raise ValueError(f"min_events must be from 1 to max_events: {min_events} and {max_events}")
+    start, end = max(held.end, held.earliest_offset), held.high_water_mark
+    last = held.files[-1].range if held.files else None
+    if (
+        last is not None
+        and last.to_offset == start < end
+        and last.events < min_events
+        and last.from_offset >= held.earliest_offset  # what was purged cannot be written again
+    ):
+        start = last.from_offset
+    ranges = [LogRange(held.partition, first, min(first + max_events, end)) for first in range(start, end, max_events)]
+    if ranges and not tail and ranges[-1].events < min_events:
+        ranges.pop()
+    return ranges
+
+
+def claim_folder(root: Path, archive_id: UUID) -> None:
+    """Make a folder the archive of this store; several callers may do it at once.
+
+    Raises:
+        ForeignArchive: It is another store's, or holds something else.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    marker = root / MARKER
+    if not marker.exists():
+        foreign = sorted(path.name for path in root.iterdir() if not path.name.startswith("."))
+        if foreign and not marker.exists():
+            raise ForeignArchive(
+                f"{root} holds no archive, and is not empty.",
+                detail=f"It holds {', '.join(foreign[:5])}.",
+                hint="Choose an empty folder.",
+            )
+        temporary = root / f".{MARKER}.{uuid4().hex}.tmp"
+        try:
+            with temporary.open("x") as sink:
+                json.dump({"archive": str(archive_id)}, sink)
+                sink.flush()
+                os.fsync(sink.fileno())
+            marker.hardlink_to(temporary)
+        except FileExistsError:
+            pass  # somebody else was first
+        finally:
+            temporary.unlink(missing_ok=True)
+        sync_folder(root)
+    require_folder(root, archive_id)
+
+
+def require_folder(root: Path, archive_id: UUID) -> None:
+    """Refuse a folder that is not the archive of this store.
+
+    Raises:
+        ForeignArchive: It is not.
+    """
+    try:
+        found = json.loads((root / MARKER).read_text())["archive"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ForeignArchive(
+            f"{root} is no archive.", detail=f"{MARKER}: {error}", hint="Set MILLRACE_ARCHIVE to where the archive is."
+        ) from error
+    if found != str(archive_id):
+        raise ForeignArchive(
+            f"{root} is the archive of another event store.",
+            detail=f"It is that of {found}; this store's is {archive_id}.",
+            hint="Choose another folder. A restored store has an archive of its own.",
+        )
+
+
+def sweep(root: Path, held: ArchivedPartition, keep_replaced_s: float = KEEP_REPLACED_S) -> None:
+    """Remove what killed runs left and what was replaced long enough ago. Only with the lock of the log partition."""
+    folder = root / Path(LogRange(held.partition, 0, 1).path).parent
+    if not folder.is_dir():
+        return
+    listed = {Path(file.path).name for file in held.files}
+    for path in folder.iterdir():
+        found = range_of(path.name)
+        replaced = (
+            found is not None
+            and path.name not in listed
+            and any(
+                file.range.from_offset <= found.from_offset and found.to_offset <= file.range.to_offset
+                for file in held.files
+            )
+            and time.time() - path.stat().st_mtime >= keep_replaced_s
+        )
+        if replaced or is_temporary(path.name):
+            path.unlink(missing_ok=True)
+
+
+def require_files(root: Path, held: ArchivedPartition, to_offset: int) -> int:
+    """Check by their checksums that the files hold the log up to an offset, from where the log begins; return how many they are.
+
+    Raises:
+        ArchiveDamaged: A file is missing or not what was written.
+        ForeignArchive: The folder is not this store's archive.
+    """
+    require_folder(root, held.archive_id)
+    needed = [
+        file
+        for file in held.files
+        if file.range.to_offset > held.earliest_offset and file.range.from_offset < to_offset
+    ]
+    for file in needed:
+        require_checksum(root / file.path, file.bytes, file.checksum)
+    return len(needed)
+
+
+def _date_replaced(root: Path, before: ArchivedPartition, after: ArchivedPartition) -> None:
+    """Let the time count from now until files that are no longer listed are removed."""
+    listed = {file.path for file in after.files}
+    for file in before.files:
+        if file.path not in listed and (root / file.path).exists():
+            os.utime(root / file.path)
+
+
+def _report(held: ArchivedPartition, written: int, began: float, *, busy: bool = False) -> ArchiveReport:
+    return ArchiveReport(
+        partition=held.partition,
+        written=written,
+        seconds=time.monotonic() - began,
+        files=len(held.files),
+        events=sum(file.range.events for file in held.files),
+        bytes=sum(file.bytes for file in held.files),
+        archived_offset=held.archived_offset,
+        high_water_mark=held.high_water_mark,
+        busy=busy,
+    )

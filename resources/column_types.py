@@ -1,0 +1,154 @@
+"""The types of read models' values: what a text in `data` is as a type, and which Postgres type holds it.
+
+Belongs here: types, exactly. Not here: what a column makes of its values (`columns`).
+
+A field of data is text, read as the column's type exactly or not at all: a value that the type does not hold fails its log
+partition, which keeps its events and names the value. Nothing is rounded, cut, guessed or made null.
+
+| type           | takes                                                                                              |
+|----------------|----------------------------------------------------------------------------------------------------|
+| `string`       | every value; what is no text as its JSON                                                           |
+| `bigint`, `int`| whole numbers within its range, written without a fraction: 5, not 5.0                             |
+| `decimal(p,s)` | numbers of up to p-s digits and s decimals: decimal(18,2) takes 12.5 and 12.340, not 12.345         |
+| `double`       | finite numbers, as the nearest double; not NaN, not 1e400                                          |
+| `boolean`      | true and false, and in any case the words t, y, yes, 1 and f, n, no, 0                             |
+| `date`         | 2024-02-29                                                                                         |
+| `timestamp`    | a date with or without time and zone, to the microsecond; UTC where no zone is given               |
+"""
+
+import math
+import re
+from datetime import UTC, date, datetime
+from decimal import Decimal, InvalidOperation, localcontext
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as SparkColumn
+
+_POSTGRES_TYPES = {
+    "string": 'text collate "C"',  # compares bytes, as Spark does
+    "bigint": "bigint",
+    "int": "int",
+    "double": "double precision",
+    "boolean": "boolean",
+    "timestamp": "timestamptz",
+    "date": "date",
+}
+ALLOWED_TYPES = f"{', '.join(sorted(_POSTGRES_TYPES))}, decimal(precision,scale)"
+_DECIMAL = re.compile(r"decimal\(([0-9]{1,2}),([0-9]{1,2})\)")
+
+_RANGES = {"int": range(-(2**31), 2**31), "bigint": range(-(2**63), 2**63)}
+
+# what Spark's cast would take although it has to change it
+_INEXACT = {
+    "double": r"[^0-9.eE+\-\s]",  # NaN, Infinity, 1d
+    "date": r"^(?!\s*[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}\s*$)",  # a year, a timestamp
+    "timestamp": r"^(?!\s*[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([T\s]|$))",  # a time, which would be today's
+}
+
+
+class InvalidColumn(ValueError):
+    """A column is declared with something that it cannot be; the text says what is allowed."""
+
+
+def exact(value: object, type_: str) -> object:
+    """A value of a JSON document as a type, as `typed` takes texts, but a text is no number and no truth.
+
+    Raises:
+        ValueError: The type does not hold it exactly.
+    """
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    found: object = None
+    if type_ in _RANGES:
+        found = value if isinstance(value, int) and number and value in _RANGES[type_] else None
+    elif type_ == "double":
+        found = float(value) if isinstance(value, int | float) and number and math.isfinite(value) else None
+    elif type_ == "boolean":
+        found = value if isinstance(value, bool) else None
+    elif type_.startswith("decimal"):
+        found = _exact_decimal(str(value), type_) if number or isinstance(value, str) else None
+    elif isinstance(value, str):
+        # Postgres has no text with this character
+        found = _exact_text(value, type_) if "\0" not in value else None
+    if found is None:
+        raise ValueError(f"{value!r:.100} is not exactly a {type_}")
+    return found
+
+
+def _exact_decimal(text: str, type_: str) -> Decimal | None:
+    digits = _DECIMAL.fullmatch(type_)
+    assert digits is not None
+    precision, scale = int(digits[1]), int(digits[2])
+    try:
+        number = Decimal(text)
+        with localcontext(prec=precision + 1):
+            fitted = number.quantize(Decimal(1).scaleb(-scale))
+    except InvalidOperation:
+        return None
+    return fitted if fitted == number and abs(number) < Decimal(10) ** (precision - scale) else None
+
+
+def _exact_text(text: str, type_: str) -> object:
+    try:
+        if type_ == "date":
+            return date.fromisoformat(text)
+        if type_ == "timestamp":
+            moment = datetime.fromisoformat(text)
+            return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return text.encode().decode()  # half a surrogate pair is no text
+    except ValueError:
+        return None
+
+
+def postgres_type(spark_type: str) -> str:
+    """The Postgres type that holds every value of a Spark type, also of an array of one."""
+    if spark_type.startswith("array<"):
+        element, *collation = postgres_type(spark_type.removeprefix("array<").removesuffix(">")).split(" collate ")
+        return f"{element}[]" + "".join(f" collate {name}" for name in collation)
+    if spark_type.startswith("decimal"):
+        return f"numeric{spark_type.removeprefix('decimal')}"
+    return _POSTGRES_TYPES[spark_type]
+
+
+def typed(text: "SparkColumn", source: str, type_: str) -> "SparkColumn":
+    """A field of data, which is text, as a type; raises, when it runs, for a value that the type does not hold exactly."""
+    from pyspark.sql import functions as f
+
+    value = text.cast(type_)
+    decimal = _DECIMAL.fullmatch(type_)
+    pattern = rf"[eE]|\.[0-9]{{{decimal[2]}}}[0-9]*[1-9]" if decimal else _INEXACT.get(type_)
+    if pattern is None:
+        return value
+    inexact = text.rlike(pattern)
+    if type_ == "double":
+        inexact = inexact | (f.abs(value) == float("inf"))
+    said = f.concat(f.lit(f"{source} is '"), f.substring(text, 1, 100), f.lit(f"', which is not exactly a {type_}"))
+    return f.when(inexact, f.raise_error(said)).otherwise(value)
+
+
+def arrow_type(spark_type: str) -> pa.DataType:
+    """The Arrow type in which Spark gives and takes a type."""
+    decimal = _DECIMAL.fullmatch(spark_type)
+    if decimal:
+        return pa.decimal128(int(decimal[1]), int(decimal[2]))
+    return {
+        "string": pa.string(),
+        "bigint": pa.int64(),
+        "int": pa.int32(),
+        "double": pa.float64(),
+        "boolean": pa.bool_(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+        "date": pa.date32(),
+    }[spark_type]
+
+
+def is_type(text: str) -> bool:
+    """Whether this is the name of a type that a value can have."""
+    return text in _POSTGRES_TYPES or _is_decimal(text)
+
+
+def _is_decimal(type_: str) -> bool:
+    digits = _DECIMAL.fullmatch(type_)
+    return digits is not None and int(digits[2]) <= int(digits[1]) <= 38 and int(digits[1]) > 0

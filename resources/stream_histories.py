@@ -1,0 +1,88 @@
+"""Reads whole histories of many streams from Postgres, in Spark's tasks: what `mapInArrow` needs for it.
+
+Belongs here: the SELECT by streams and its batches. Not here: ranges of the log (`event_log_source`), which streams are read.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from resources.event_log_source import COLUMNS
+from resources.event_log_source.reading import BATCH_BYTES, PLAN
+
+if TYPE_CHECKING:
+    from psycopg import sql
+
+_STREAMS = 1_000  # as many as a statement looks up
+
+
+class HistoryShortened(Exception):
+    """The log does not hold the first events of the streams any more."""
+
+
+def history_reader(
+    dsn: str, events: Sequence[str] | None, schema: pa.Schema
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function for `mapInArrow` from rows (partition, decider, decider_id, position) to these streams' events, in no order.
+
+    Each stream is read from its first event up to the one at `position` in its log partition.
+
+    Args:
+        dsn: The event store.
+        events: The events that are read; None for all.
+        schema: The columns, of the source `event_log`, with their Arrow types.
+    """
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from adbc_driver_postgresql import StatementOptions, dbapi
+
+        streams = (stream for batch in batches for stream in zip(*(c.to_pylist() for c in batch.columns), strict=True))
+        first = list(islice(streams, _STREAMS))
+        if not first:
+            return
+        with dbapi.connect(dsn) as connection, connection.cursor() as cursor:
+            # what the marks promise is there for the SELECTs too
+            cursor.execute("set transaction isolation level repeatable read, read only")
+            cursor.execute(PLAN)
+            cursor.fetchall()
+            cursor.execute("select partition, earliest_offset from event_store.partitions where earliest_offset > 0")
+            shortened = dict(cursor.fetchall())
+            cursor.adbc_statement.set_options(**{StatementOptions.BATCH_SIZE_HINT_BYTES.value: str(BATCH_BYTES)})
+            while first:
+                lost = sorted({partition for partition, *_ in first} & shortened.keys())
+                if lost:
+                    raise HistoryShortened(
+                        f"log partition {lost[0]} begins at {shortened[lost[0]]}: no stream is whole"
+                    )
+                cursor.execute(query(first, events, schema.names).as_string())
+                for batch in cursor.fetch_record_batch():
+                    yield batch.cast(schema)
+                first = list(islice(streams, _STREAMS))
+
+    return read
+
+
+def query(
+    streams: Sequence[tuple[int, str, str, int]], events: Sequence[str] | None, columns: Sequence[str]
+) -> "sql.Composed":
+    """The SELECT for some streams; without bind parameters, because ADBC reads by COPY only then."""
+    from psycopg import sql
+
+    _, deciders, ids, positions = (list(values) for values in zip(*streams, strict=True))
+    return sql.SQL(
+        "select {columns} from unnest({positions}::bigint[], {deciders}::text[], {ids}::text[]) s(last, decider, decider_id)"
+        " join event_store.events e on e.decider_id = s.decider_id and e.decider = s.decider"
+        ' join event_store.event_log l on l."offset" = e."offset"'
+        " where l.partition_offset <= s.last and ({all_events} or e.event = any ({events}::text[]))"
+    ).format(
+        columns=sql.SQL(", ").join(
+            sql.SQL("{} as {}").format(sql.SQL(COLUMNS[c][1]), sql.Identifier(c)) for c in columns
+        ),
+        positions=sql.Literal(positions),
+        deciders=sql.Literal(deciders),
+        ids=sql.Literal(ids),
+        all_events=sql.Literal(events is None),
+        events=sql.Literal(list(events or ())),
+    )

@@ -1,0 +1,31 @@
+-- Of leased log partitions those where some stream has a lock, and how many streams their lease tries again. In all others a range
+-- of the log is just what read_batch would return, and nobody needs to look at locks for each event.
+-- Example: select * from locked_partitions('invoices', '{3,4}', '{17,18}')
+create or replace function event_store.locked_partitions(
+  v_view text,
+  v_partition int[],
+  v_lease_token bigint[]
+)
+returns table (
+  partition int,
+  retries bigint
+)
+language plpgsql
+stable
+security definer
+set search_path = event_store, pg_temp
+as $$
+#variable_conflict use_column
+begin
+  perform event_store.known_view(v_view, 'bulk');
+  return query
+  select k.partition, count(*) filter (where k.lease_token = b.lease_token and k.in_flight is not null and k.lease_pid is null)
+  from event_store.stream_locks k
+  join unnest(v_partition, v_lease_token) b(partition, lease_token) on b.partition = k.partition
+  where k.view = v_view
+  group by k.partition
+  order by k.partition;
+end
+$$;
+
+comment on function event_store.locked_partitions(text, int[], bigint[]) is 'The leased log partitions where streams have locks, and how many of them the lease tries again. MR010, MR012.';

@@ -1,0 +1,14 @@
+-- The tables that a restore loads, in an order in which their rows refer to what is there.
+create or replace function event_store.restore_tables()
+returns regclass[]
+language sql
+stable
+set search_path = event_store, pg_temp
+as $$
+  select array[
+    'event_store.deciders', 'event_store.streams', 'event_store.events', 'event_store.event_log', 'event_store.views',
+    'event_store.checkpoints', 'event_store.stream_locks', 'event_store.audit_log'
+  ]::regclass[]
+$$;
+
+comment on function event_store.restore_tables() is 'The tables that a restore loads.';

@@ -1,0 +1,82 @@
+"""Where a task's events lie close together they are read in one go: the same rows by another plan."""
+
+from collections.abc import Sequence
+
+import pytest
+from adbc_driver_postgresql import dbapi
+from psycopg import sql
+
+from resources.event_log_source import OffsetRange, reading
+from resources.event_log_source.reading import DENSE_OFFSETS, DENSE_PLAN, DENSE_POSITIONS, PLAN, dense_offsets, query
+from resources.event_store import EventStore
+from tests.event_log_reads import ALL, fill, options_of, positions, purge, read
+from tests.factories import Connect, append_to, register_orders, rows, value
+
+EVERYTHING = [OffsetRange(partition, 0, 1_000_000) for partition in range(16)]
+
+
+@pytest.fixture
+def log(store: EventStore) -> EventStore:
+    """Log partition 0 holds five events, partition 1 three, partition 2 one, all others none."""
+    return fill(store)
+
+
+@pytest.fixture
+def few_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "DENSE_POSITIONS", 1)
+
+
+def found_dense(dsn: str, ranges: Sequence[OffsetRange]) -> tuple[int, int] | None:
+    with dbapi.connect(dsn) as connection, connection.cursor() as cursor:
+        return dense_offsets(cursor, ranges)
+
+
+@pytest.mark.usefixtures("few_are_enough")
+def test_rows_are_the_same_by_either_plan(log: EventStore, dsn: str) -> None:
+    by_range = read(dsn)
+    assert found_dense(dsn, [OffsetRange(0, 0, 5), OffsetRange(1, 0, 3), OffsetRange(2, 0, 1)]) == (1, 9)
+    assert positions(by_range) == ALL
+    reading.DENSE_POSITIONS = DENSE_POSITIONS
+    one_by_one = read(dsn)
+    assert sorted(by_range, key=lambda row: row["offset"]) == sorted(one_by_one, key=lambda row: row["offset"])
+    assert log
+
+
+@pytest.mark.usefixtures("few_are_enough")
+def test_only_the_positions_asked_for_come_and_what_was_removed_stays_away(log: EventStore, dsn: str) -> None:
+    purge(log, 0, 2)
+    found = read(dsn, startingOffsets={"0": 3, "1": 1, "2": 0}, endingOffsets={"0": 4, "1": 3, "2": 1})
+    assert positions(found) == [(0, 3), (1, 1), (1, 2), (2, 0)]
+    assert positions(read(dsn, events=["paid"], partitions=[1])) == [(1, 2)]
+
+
+def test_events_that_lie_apart_are_looked_up(store: EventStore, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    register_orders(store)
+    append_to(store, *(f"o-{n}" for n in range(400)))
+    store.sequence_events()
+    sizes = dict(rows(store.connection, "select partition, high_water_mark from event_store.partitions"))
+    alone = [OffsetRange(0, 0, sizes[0])]
+    together = [OffsetRange(partition, 0, size) for partition, size in sizes.items()]
+    assert found_dense(dsn, together) is None  # too few to ask
+    monkeypatch.setattr(reading, "DENSE_POSITIONS", 1)
+    first, last = found_dense(dsn, together) or (0, 0)
+    assert (first, last) == (1, 400)
+    spread = value(
+        store.connection, 'select max("offset") - min("offset") from event_store.event_log where partition = 0'
+    )
+    assert spread >= DENSE_OFFSETS * sizes[0]
+    assert found_dense(dsn, alone) is None
+    assert found_dense(dsn, [OffsetRange(0, 0, 0)]) is None
+
+
+@pytest.mark.usefixtures("log")
+def test_the_plan_goes_through_the_events_once_whatever_the_statistics_say(dsn: str, connect: Connect) -> None:
+    connection = connect(autocommit=False)
+    connection.execute(PLAN.encode())
+    connection.execute(DENSE_PLAN.encode())
+    statement = query(options_of(dsn=dsn), EVERYTHING, (1, 9))
+    plan = "\n".join(row[0] for row in connection.execute(sql.SQL("explain ") + statement).fetchall())
+    assert "Merge Join" in plan or "Hash Join" in plan
+    assert "event_log_pkey" in plan
+    assert "events_pkey" in plan
+    assert "Seq Scan" not in plan
