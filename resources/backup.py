@@ -145,6 +145,7 @@ def backup(
             held = _held(cursor)
             if before is not None:
                 _require_continuation(folder, before, archive_id, held)
+                _require_same_history(folder, before, cursor)
             left_out = _column(cursor, "select distinct view from read_models.declarations order by 1")
             tables = _write_state(folder, cursor, left_out)
             files, partitions = _write_log(folder, cursor, held, before, archive, max_events, progress)
@@ -216,6 +217,34 @@ def _require_continuation(folder: Path, before: Manifest, archive_id: str, held:
                 detail=f"Log partition {partition.partition}: the backup reaches {partition.high_water_mark}, the store"
                 f" {marks[partition.partition]}.",
                 hint="Choose another folder.",
+            )
+
+
+def _require_same_history(folder: Path, before: Manifest, cursor: Any) -> None:  # noqa: ANN401 - ADBC has no types
+    """Refuse a store that went another way after a common beginning, as one that was set back to an earlier time does.
+
+    The last event of each log partition that the backup has and the log still holds must be the same.
+
+    Raises:
+        ForeignBackup: One is another.
+    """
+    for last in {file.partition: file for file in sorted(before.files, key=lambda file: file.to_offset)}.values():
+        cursor.execute(
+            'select e.event_id::text from event_store.event_log l join event_store.events e using ("offset")'
+            " where l.partition = $1 and l.partition_offset = $2",
+            (last.partition, last.to_offset - 1),
+        )
+        found = [event_id for (event_id,) in cursor.fetchall()]
+        if not found:
+            continue
+        with pq.ParquetFile(folder / last.path) as file:
+            (*_, event_id) = file.read_row_group(file.num_row_groups - 1, columns=["event_id"])["event_id"].to_pylist()
+        if found != [event_id]:
+            raise ForeignBackup(
+                f"{folder} holds a backup of another course of this store.",
+                detail=f"Offset {last.to_offset - 1} of log partition {last.partition} is event {event_id} there and"
+                f" {found[0]} here.",
+                hint="The store was set back to an earlier time and went on. Keep that backup and choose another folder.",
             )
 
 

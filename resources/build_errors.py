@@ -5,6 +5,7 @@ Belongs here: reading errors of Spark and of Postgres. Not here: what a consumer
 
 import psycopg
 
+_LONGEST_CAUSE = 2000
 # of the merge: what lies in the rows and not in the server
 _DATA_ERRORS = (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.ProgramLimitExceeded)
 # Spark passes these on as errors of a task: the source cannot read, the tasks cannot read states or write rows, the log is not whole, a
@@ -16,6 +17,8 @@ _SERVERS = (
     "HistoryShortened",
     "ExecutorLostFailure",
     "OutOfMemoryError",
+    "Python worker exited unexpectedly",
+    "No space left on device",
 )
 
 
@@ -51,7 +54,12 @@ def is_of_events(error: Exception) -> bool:
 
 
 def cause(error: Exception) -> str:
-    """The one line of Spark's many that says what is wrong: no stack of Java, and of a Python stack the last line."""
+    """The one line of Spark's many that says what is wrong: no stack of Java, and of a Python stack the last line.
+
+    It can be stored: values that it quotes may be long, and hold what Postgres does not take.
+    """
     text = str(error).split("JVM stacktrace:")[0]
     said = [line for line in text.splitlines() if line.strip() and not line.startswith((" ", "Traceback"))]
-    return said[-1 if "Traceback" in text else 0] if said else type(error).__name__
+    line = said[-1 if "Traceback" in text else 0] if said else type(error).__name__
+    storable = line.replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()
+    return storable if len(storable) <= _LONGEST_CAUSE else storable[: _LONGEST_CAUSE - 1] + "…"

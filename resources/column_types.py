@@ -2,8 +2,8 @@
 
 Belongs here: types, exactly. Not here: what a column makes of its values (`columns`).
 
-A field of data is text, read as the column's type exactly or not at all: a value that the type does not hold fails its log
-partition, which keeps its events and names the value. Nothing is rounded, cut, guessed or made null.
+A field of data is text, read as the column's type exactly or not at all: a value that the type does not hold fails its
+stream, which keeps its events and names the value. Nothing is rounded, cut, guessed or made null.
 
 | type           | takes                                                                                              |
 |----------------|----------------------------------------------------------------------------------------------------|

@@ -15,7 +15,7 @@ a later batch, and becomes a dead letter in the end.
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -263,7 +263,11 @@ class Consumer:
         try:
             yield self._build_and_commit(leases)
         except _NothingBuildsError as error:
-            failed.update({lease.partition: str(error) for lease in leases})
+            if len(leases) == 1:
+                failed[leases[0].partition] = str(error)
+                return
+            for lease in leases:
+                yield from self._consume([lease], failed)
         except (LeaseLost, StagedRowsLost, *_CONFLICTS):
             self._store.release_batch(self.model.view, leases)  # read again by whoever claims next
         except build_errors() as error:
@@ -343,8 +347,12 @@ class Consumer:
         """
         if found.end is End.ALL:
             raise _NothingBuildsError(cause(error)) from error
-        if not found.failures or work.rebuild:
+        if not found.failures:
             raise error
+        if work.rebuild:
+            raise _NothingBuildsError(
+                f"{len(found.failures)} streams or more fail, and a rebuild is all or nothing: {cause(error)}"
+            ) from error
         with self._connection.transaction():
             # from their first event on: nothing of them is merged
             self._fail(work, found.failures, from_the_first=True)
@@ -360,11 +368,13 @@ class Consumer:
             stop=stop_after_attempt(SWAP_ATTEMPTS if work.rebuild else 1),
             reraise=True,
         )
-        for attempt in attempts:
-            with attempt, self._connection.transaction():
-                self._fail(work, failures)
-                self._store.commit_batch(self.model.view, work.leases)
-                rows = self._apply(work, batch, staged)
+        # between two attempts at a swap nothing else holds the lease
+        with self._kept_alive(work.leases) if work.rebuild else nullcontext():
+            for attempt in attempts:
+                with attempt, self._connection.transaction():
+                    self._fail(work, failures)
+                    self._store.commit_batch(self.model.view, work.leases)
+                    rows = self._apply(work, batch, staged)
         return Commit(work.leases, rows, time.monotonic() - work.started, tuple(failures))
 
     def _apply(self, work: "_Work", batch: int, staged: Sequence[StagedRows]) -> int:
@@ -375,7 +385,12 @@ class Consumer:
     def _fail(self, work: "_Work", failures: Sequence[Failure], *, from_the_first: bool = False) -> None:
         for lease in work.leases:
             streams = [
-                StreamFailure(f.stream.decider, f.stream.decider_id, f.error, None if from_the_first else f.offset)
+                StreamFailure(
+                    f.stream.decider,
+                    f.stream.decider_id,
+                    f"at offset {f.offset}, with many other streams: {f.error}" if from_the_first else f.error,
+                    None if from_the_first else f.offset,
+                )
                 for f in failures
                 if f.stream.partition == lease.partition
             ]

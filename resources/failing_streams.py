@@ -10,6 +10,7 @@ about 1.5 log2(n) + 3 builds, each further one as much for what it does not shar
 The search gives up where it would not end soon, or where what fails is not a stream: see `End`.
 """
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -159,7 +160,7 @@ class _Search(Generic[Kept]):
         only_one_hash = part.hashes is not None and part.hashes[1] - part.hashes[0] == 1
         if count is None or count <= NAMED or only_one_hash:
             limit = 2**31 - 1 if only_one_hash else 2 * NAMED
-            streams = sorted(self._batch.streams(part, limit))
+            streams = sorted(self._batch.streams(part, limit), key=_shuffled)
             if len(streams) < limit:
                 return replace(part, hashes=None, streams=tuple(streams)), len(streams)
             return part, self._batch.count(part)
@@ -208,6 +209,11 @@ class _Search(Generic[Kept]):
     def _give_up(self, end: End) -> None:
         self.findings.end = end
         raise _GivenUpError
+
+
+def _shuffled(stream: Stream) -> bytes:
+    # the same in each search, and not by log partition or name: what fails together must not stand together before all others
+    return hashlib.sha256(repr(stream).encode()).digest()
 
 
 def _halves(part: Part) -> tuple[Part, Part]:

@@ -883,7 +883,18 @@ begin
   left join event_store.partitions p on p.partition = b.partition
   -- a lease of the version before this one has no range
   where (b.to_offset between c.position and coalesce(c.leased_to, p.high_water_mark)) is not true
-    or (c.rebuilds and b.to_offset <> c.leased_to);
+    or (c.rebuilds and b.to_offset <> c.leased_to)
+    -- a stream that failed at an event beyond it: what lies between would be nobody's
+    or (
+      b.to_offset < c.leased_to
+      and exists (
+        select from event_store.stream_locks k
+        join event_store.events e on e.decider_id = k.decider_id and e.decider = k.decider and e."offset" <= k.last_offset
+        join event_store.event_log l on l."offset" = e."offset"
+        where k.view = v_view and k.partition = b.partition and k.lease_token = c.lease_token and k.in_flight is null
+          and l.partition_offset >= b.to_offset
+      )
+    );
   if _bad is not null then
     raise exception 'checkpoint cannot move there'
       using
@@ -1338,6 +1349,9 @@ COMMENT ON FUNCTION event_store.fail_event(v_view text, v_decider_id uuid, v_off
 CREATE FUNCTION event_store.fail_streams(v_view text, v_partition integer, v_lease_token bigint, v_failures jsonb) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
     AS $_$
 declare
   _view constant event_store.views := event_store.known_view(v_view, 'bulk');
@@ -1856,7 +1870,7 @@ begin
       using
         errcode = 'MR012',
         detail = format('view %L is in mode %s; this call is for mode %s', v_view, _view.mode, v_mode),
-        hint = 'rows: dispatch_events, stream_events, lease_events, ack_event, ack_events, nack_event, schedule_nack_event, fail_event, extend_lock. bulk: claim_batch, claim_partition, read_batch, fail_streams, commit_batch, extend_lease, release_batch, pass_over_unwanted.';
+        hint = 'rows: dispatch_events, stream_events, lease_events, ack_event, ack_events, nack_event, schedule_nack_event, fail_event, extend_lock. bulk: claim_batch, claim_partition, locked_partitions, read_batch, fail_streams, commit_batch, extend_lease, release_batch, pass_over_unwanted.';
   end if;
   return _view;
 end

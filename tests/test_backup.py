@@ -364,6 +364,20 @@ def test_a_store_that_is_behind_the_backup_is_not_added_to_it(
     assert "the store 0" in str(refused.detail)
 
 
+def test_a_store_that_was_set_back_and_went_on_otherwise_is_not_added_to_the_backup(
+    store: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
+) -> None:
+    for each in (store, restored):  # both have the identity of the template
+        append(register_orders(each), "a")
+    backup(dsn, tmp_path)
+    append(restored, "a", restored.get_events("a", "order")[-1].event_id)
+    refused = refusal(ForeignBackup, lambda: backup(target, tmp_path))
+    (event,) = store.get_events("a", "order")
+    assert f"is event {event.event_id} there" in str(refused.detail)
+    append(store, "a", event.event_id)
+    assert sum(p.high_water_mark for p in backup(dsn, tmp_path).partitions) == 2
+
+
 # Killed
 
 BACKUP_KILLED_AT = {

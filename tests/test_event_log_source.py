@@ -123,6 +123,18 @@ def test_history_that_is_removed_is_refused_where_it_is_asked_for_and_earliest_b
         )
 
 
+def test_a_time_that_removed_history_may_have_had_is_refused_as_well(log: EventStore, dsn: str) -> None:
+    purge(log, 0, 2)
+    assert positions(read(dsn, startingTimestamp="2100-01-01T00:00:00Z", partitions=[0])) == []
+    with pytest.raises(DataLoss, match="offsets 1 to 5 of log partition 0 are to be read"):
+        read(dsn, startingTimestamp="0", partitions=[0])
+    assert positions(read(dsn, startingTimestamp="0", partitions=[0], failOnDataLoss="false")) == [
+        (0, 2),
+        (0, 3),
+        (0, 4),
+    ]
+
+
 def test_without_failing_on_data_loss_a_batch_has_what_is_kept_and_warns(
     log: EventStore, dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -128,6 +128,13 @@ def test_where_everything_fails_it_ends_soon_and_says_so() -> None:
     assert found.builds < 60
 
 
+def test_a_few_that_fail_and_come_first_by_name_do_not_hold_up_all_others() -> None:
+    events = {stream(n): [n] for n in range(32)}
+    found = find_failing_streams(Simulated(events, {stream(n): {n} for n in range(ALL_FAIL)}), retries=False)
+    assert found.end is End.FOUND
+    assert sorted(f.stream for f in found.failures) == [stream(n) for n in range(ALL_FAIL)]
+
+
 def test_retried_streams_that_all_fail_again_are_all_named() -> None:
     events = {stream(n): [n] for n in range(40)}
     retried = frozenset(events)

@@ -98,7 +98,11 @@ def positions(option: str, position: Position, partitions: Sequence[int] | None,
     chosen = chosen_partitions(partitions, held)
     ends = {p: held[p].from_offset if option == "startingOffsets" else held[p].to_offset for p in chosen}
     if isinstance(position, datetime):
-        return {p: state.at[position][p] for p in chosen}
+        at = {p: state.at[position][p] for p in chosen}
+        if option == "startingOffsets":
+            # What was removed before the first kept event may be of that time, too: failOnDataLoss decides.
+            at = {p: offset - 1 if 0 < offset == held[p].from_offset else offset for p, offset in at.items()}
+        return at
     if not isinstance(position, Mapping):
         return {p: held[p].from_offset if position == "earliest" else held[p].to_offset for p in chosen}
     for partition, offset in position.items():

@@ -33,7 +33,18 @@ begin
   left join event_store.partitions p on p.partition = b.partition
   -- a lease of the version before this one has no range
   where (b.to_offset between c.position and coalesce(c.leased_to, p.high_water_mark)) is not true
-    or (c.rebuilds and b.to_offset <> c.leased_to);
+    or (c.rebuilds and b.to_offset <> c.leased_to)
+    -- a stream that failed at an event beyond it: what lies between would be nobody's
+    or (
+      b.to_offset < c.leased_to
+      and exists (
+        select from event_store.stream_locks k
+        join event_store.events e on e.decider_id = k.decider_id and e.decider = k.decider and e."offset" <= k.last_offset
+        join event_store.event_log l on l."offset" = e."offset"
+        where k.view = v_view and k.partition = b.partition and k.lease_token = c.lease_token and k.in_flight is null
+          and l.partition_offset >= b.to_offset
+      )
+    );
   if _bad is not null then
     raise exception 'checkpoint cannot move there'
       using

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from resources.errors import Malformed, NotInFlight
+from resources.errors import Malformed, NotInFlight, OffsetOutOfRange
 from resources.event_store import EventStore, Lease
 from tests.factories import append_to, rows
 from tests.sql.failing_streams import at, failure, locks, streams
@@ -94,3 +94,23 @@ def test_an_event_that_the_lease_does_not_deliver_is_refused(bulk: EventStore, s
         with pytest.raises(Malformed, match="whole offset"):
             bulk.fail_streams("v", leases[0], [replace(failure(bad), offset=wrong)])
     assert locks(bulk) == []
+
+
+def test_a_commit_that_ends_before_the_failed_event_would_lose_what_lies_between_and_is_refused(
+    bulk: EventStore, streams: list[str]
+) -> None:
+    bad, good, _ = streams
+    append_to(bulk, good, bad, bad)
+    (lease,), (_, _, third) = delivered(bulk)
+    half = replace(lease, to_offset=lease.from_offset + 1)
+
+    def commit_half(offset: int | None) -> None:
+        with bulk.connection.transaction():
+            bulk.fail_streams("v", lease, [replace(failure(bad), offset=offset)])
+            bulk.commit_batch("v", [half])
+
+    with pytest.raises(OffsetOutOfRange):
+        commit_half(third)
+    assert locks(bulk) == []
+    commit_half(None)
+    assert locks(bulk) == [(bad, 1)]

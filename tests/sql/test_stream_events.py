@@ -393,4 +393,5 @@ def test_a_fetch_reads_no_more_locks_than_it_takes_however_many_wait(view: Event
         with view.connection.transaction():
             before = value(view.connection, reads)
             assert len(view.stream_events("v", limit)) == limit
-            assert value(view.connection, reads) - before <= 6 * limit
+            # and what the fetches before it left at the front of the index
+            assert value(view.connection, reads) - before <= 15 * limit
