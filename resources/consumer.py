@@ -263,11 +263,8 @@ class Consumer:
         try:
             yield self._build_and_commit(leases)
         except _NothingBuildsError as error:
-            if len(leases) == 1:
-                failed[leases[0].partition] = str(error)
-                return
-            for lease in leases:
-                yield from self._consume([lease], failed)
+            # not each by itself: of few streams it cannot be told that they are not the reason
+            failed.update({lease.partition: str(error) for lease in leases})
         except (LeaseLost, StagedRowsLost, *_CONFLICTS):
             self._store.release_batch(self.model.view, leases)  # read again by whoever claims next
         except build_errors() as error:
