@@ -87,5 +87,6 @@ def test_a_reset_after_the_view_was_renamed_removes_the_old_view(
 ) -> None:
     fill(things, 10)
     drain(dsn, spark)
+    wait_until(lambda: not any(poll.consumers for poll in things.poll_views()))  # its session ends soon after
     drop_tables(things.connection, replace(Everything, view="renamed"))
     assert things.poll_views() == []
