@@ -10,6 +10,7 @@ from resources.consumer import Consumer
 from resources.errors import MillraceError
 from resources.event_store import EventStore
 from resources.read_model_tables import DeclarationChanged, HistoryMissing, drop_tables, ensure_tables
+from tests.factories import wait_until
 from tests.test_read_models import rows_of
 
 if TYPE_CHECKING:
@@ -87,6 +88,6 @@ def test_a_reset_after_the_view_was_renamed_removes_the_old_view(
 ) -> None:
     fill(things, 10)
     drain(dsn, spark)
-    wait_until(lambda: not any(poll.consumers for poll in things.poll_views()))  # its session ends soon after
+    wait_until(lambda: not any(poll.consumers for poll in things.poll_views()), "the drain's session ended")
     drop_tables(things.connection, replace(Everything, view="renamed"))
     assert things.poll_views() == []
