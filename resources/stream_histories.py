@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from resources.event_log_source import COLUMNS
-from resources.event_log_source.reading import BATCH_BYTES, PLAN
+from resources.event_log_source.arrow import arrow_connection
+from resources.event_log_source.reading import PLAN
 
 if TYPE_CHECKING:
     from psycopg import sql
@@ -36,28 +37,24 @@ def history_reader(
     """
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from adbc_driver_postgresql import StatementOptions, dbapi
-
         streams = (stream for batch in batches for stream in zip(*(c.to_pylist() for c in batch.columns), strict=True))
         first = list(islice(streams, _STREAMS))
         if not first:
             return
-        with dbapi.connect(dsn) as connection, connection.cursor() as cursor:
-            # what the marks promise is there for the SELECTs too
-            cursor.execute("set transaction isolation level repeatable read, read only")
-            cursor.execute(PLAN)
-            cursor.fetchall()
-            cursor.execute("select partition, earliest_offset from event_store.partitions where earliest_offset > 0")
-            shortened = dict(cursor.fetchall())
-            cursor.adbc_statement.set_options(**{StatementOptions.BATCH_SIZE_HINT_BYTES.value: str(BATCH_BYTES)})
+        with arrow_connection(dsn) as connection:
+            connection.rows(PLAN)
+            shortened = dict(
+                connection.rows(
+                    "select partition, earliest_offset from event_store.partitions where earliest_offset > 0"
+                )
+            )
             while first:
                 lost = sorted({partition for partition, *_ in first} & shortened.keys())
                 if lost:
                     raise HistoryShortened(
                         f"log partition {lost[0]} begins at {shortened[lost[0]]}: no stream is whole"
                     )
-                cursor.execute(query(first, events, schema.names).as_string())
-                for batch in cursor.fetch_record_batch():
+                for batch in connection.batches(query(first, events, schema.names).as_string()):
                     yield batch.cast(schema)
                 first = list(islice(streams, _STREAMS))
 

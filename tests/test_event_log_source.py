@@ -16,8 +16,9 @@ from resources.event_log_source import (
     OffsetRange,
     Unreadable,
 )
+from resources.event_log_source.arrow import BATCH_BYTES
 from resources.event_log_source.ranges import stated_ranges
-from resources.event_log_source.reading import BATCH_BYTES, PLAN, EventLogInput, query
+from resources.event_log_source.reading import PLAN, EventLogInput, query
 from resources.event_store import EventStore, NewEvent
 from tests.factories import Connect, append_to, ids_of_one_partition, register_orders, set_clock
 

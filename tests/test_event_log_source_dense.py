@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 
 import pytest
-from adbc_driver_postgresql import dbapi
 from psycopg import sql
 
 from resources.event_log_source import OffsetRange, reading
+from resources.event_log_source.arrow import arrow_connection
 from resources.event_log_source.reading import DENSE_OFFSETS, DENSE_PLAN, DENSE_POSITIONS, PLAN, dense_offsets, query
 from resources.event_store import EventStore
-from tests.event_log_reads import ALL, fill, options_of, positions, purge, read
-from tests.factories import Connect, append_to, register_orders, rows, value
+from tests.event_log_reads import ALL, fill, options_of, positions, purge, read, reader_of
+from tests.factories import Connect, append_to, ids_of_one_partition, register_orders, rows, value
 
 EVERYTHING = [OffsetRange(partition, 0, 1_000_000) for partition in range(16)]
 
@@ -27,8 +27,8 @@ def few_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def found_dense(dsn: str, ranges: Sequence[OffsetRange]) -> tuple[int, int] | None:
-    with dbapi.connect(dsn) as connection, connection.cursor() as cursor:
-        return dense_offsets(cursor, ranges)
+    with arrow_connection(dsn) as connection:
+        return dense_offsets(connection, ranges)
 
 
 @pytest.mark.usefixtures("few_are_enough")
@@ -48,6 +48,28 @@ def test_only_the_positions_asked_for_come_and_what_was_removed_stays_away(log: 
     found = read(dsn, startingOffsets={"0": 3, "1": 1, "2": 0}, endingOffsets={"0": 4, "1": 3, "2": 1})
     assert positions(found) == [(0, 3), (1, 1), (1, 2), (2, 0)]
     assert positions(read(dsn, events=["paid"], partitions=[1])) == [(1, 2)]
+
+
+@pytest.mark.usefixtures("few_are_enough")
+def test_what_is_appended_after_the_cut_stays_away_where_it_lies_between_events_of_the_cut(
+    log: EventStore, dsn: str, connect: Connect
+) -> None:
+    late = connect(autocommit=False)
+    append_to(
+        EventStore(late), *ids_of_one_partition(late, 1, 3)
+    )  # takes its offset now, and its position when it commits
+    append_to(log, *ids_of_one_partition(log.connection, 2, 5))
+    log.sequence_events()
+    reader = reader_of(dsn)
+    (task,) = reader.partitions()
+    late.commit()
+    log.sequence_events()
+    found = [row for batch in reader.read(task) for row in batch.to_pylist()]
+    assert positions(found) == [*ALL, (5, 0), (5, 1)]
+    newer = read(dsn)
+    assert positions(newer) == [*ALL, (3, 0), (5, 0), (5, 1)]
+    (between,) = (row["offset"] for row in newer if row["partition"] == 3)
+    assert between < max(row["offset"] for row in found)
 
 
 def test_events_that_lie_apart_are_looked_up(store: EventStore, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:

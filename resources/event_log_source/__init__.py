@@ -18,7 +18,7 @@ along.
 | `maxOffsetsPerTrigger`   | no limit   | stream: how many log positions a batch reads at most, over all log partitions  |
 | `failOnDataLoss`         | `true`     | `false`: where the log does not hold what is to be read, warn and go on with what it holds |
 | `minPartitions`          | 1          | how many Spark tasks read at least, unless there are fewer log positions       |
-| `maxRecordsPerPartition` | 100000     | how many log positions one Spark task reads at most                            |
+| `maxRecordsPerPartition` | 500000     | how many log positions one Spark task reads at most                            |
 | `partitions`             | all        | JSON list of log partitions                                                    |
 | `deciders`               | all        | JSON list of deciders                                                          |
 | `events`                 | all        | JSON list of events                                                            |
@@ -45,7 +45,7 @@ begun anew; where `latest` or a time then lies behind its end, nobody knows its 
 must stay what it was. With a limit, each log partition has a share in proportion to what it has pending, and at least one
 position, or they take turns. The trigger `availableNow` reads what was there when the query started.
 
-Fields of `data` are extracted in Postgres, which is twice as fast as parsing JSON in Spark. A missing field and a JSON null
+Fields of `data` are extracted in Postgres, which takes less time than parsing JSON in Spark. A missing field and a JSON null
 are null; text comes unquoted; any other JSON value comes as its JSON text. Filters are options because pushing down Spark's
 own filters gives wrong results in Spark 4.3.0.
 """

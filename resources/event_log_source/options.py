@@ -55,7 +55,7 @@ _OFFSETS = 'JSON {"<log partition>": <partition offset>, …}'
 _TIME = "milliseconds since 1970, or a time with its zone such as 2030-01-31T12:00:00Z"
 _READ_BY: dict[Mode, str] = {"batch": "spark.read", "stream": "spark.readStream"}
 _LARGEST = 2**63 - 1
-_RECORDS = 100_000
+_RECORDS = 500_000
 
 
 class InvalidOption(ValueError):

@@ -9,18 +9,14 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
-from .log import Unreadable, without_password
+from .arrow import ArrowConnection, arrow_connection
 from .options import COLUMNS, EventLogOptions
 from .ranges import OffsetRange
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from adbc_driver_postgresql import dbapi
     from psycopg import sql
     from pyspark.sql.types import StructType
-
-# What a task holds at once, and hands on to Spark, is a few of these, or one event if that is larger.
-BATCH_BYTES = 4 * 1024 * 1024
 
 # By index, whatever the statistics say: Postgres would rather read all events for each task than look up those of one range.
 PLAN = (
@@ -32,7 +28,7 @@ PLAN = (
 DENSE_PLAN = (
     "select set_config('enable_seqscan', 'off', true), set_config('enable_nestloop', 'off', true),"
     " set_config('enable_hashjoin', 'on', true), set_config('enable_mergejoin', 'on', true),"
-    " set_config('work_mem', '16MB', true)"
+    " set_config('work_mem', '64MB', true)"
 )
 # below that many positions it saves less than asking costs
 DENSE_POSITIONS = 10_000
@@ -60,16 +56,14 @@ def read_ranges(
         Unreadable: Postgres does not answer, or not with an event log.
     """
 
-    def statement(cursor: "dbapi.Cursor") -> "sql.Composed | None":
-        cursor.execute(_MARKS)
-        held = {p: OffsetRange(p, first, mark) for p, first, mark in cursor.fetchall()}
+    def statement(connection: ArrowConnection) -> "sql.Composed | None":
+        held = {p: OffsetRange(p, first, mark) for p, first, mark in connection.rows(_MARKS)}
         kept = keep(ranges, held)
         if not kept:
             return None
-        between = dense_offsets(cursor, kept)
+        between = dense_offsets(connection, kept)
         if between is not None:
-            cursor.execute(DENSE_PLAN)
-            cursor.fetchall()
+            connection.rows(DENSE_PLAN)
         return query(options, kept, between)
 
     yield from _read(options, schema, statement)
@@ -85,39 +79,29 @@ def read_retries(options: EventLogOptions, schema: "StructType", partition: int)
 
 
 def _read(
-    options: EventLogOptions, schema: "StructType", statement: "Callable[[dbapi.Cursor], sql.Composed | None]"
+    options: EventLogOptions, schema: "StructType", statement: "Callable[[ArrowConnection], sql.Composed | None]"
 ) -> "Iterator[pa.RecordBatch]":
-    from adbc_driver_postgresql import StatementOptions, dbapi
     from pyspark.sql.pandas.types import to_arrow_schema
 
     target = to_arrow_schema(schema, timezone="UTC")
-    without_password(options.dsn)  # a DSN that cannot be read is refused before anybody quotes it
-    try:
-        with dbapi.connect(options.dsn) as connection, connection.cursor() as cursor:
-            # what the marks promise is there for the SELECT too, although somebody removes it at this moment
-            cursor.execute("set transaction isolation level repeatable read, read only")
-            cursor.execute(PLAN)
-            cursor.fetchall()
-            wanted = statement(cursor)
-            if wanted is None:
-                return
-            cursor.adbc_statement.set_options(**{StatementOptions.BATCH_SIZE_HINT_BYTES.value: str(BATCH_BYTES)})
-            cursor.execute(wanted.as_string())
-            for batch in cursor.fetch_record_batch():
-                yield batch.cast(target)
-    except dbapi.Error as error:
-        raise Unreadable(options.dsn, error) from error
+    with arrow_connection(options.dsn) as connection:
+        connection.rows(PLAN)
+        wanted = statement(connection)
+        if wanted is None:
+            return
+        for batch in connection.batches(wanted.as_string()):
+            yield batch.cast(target)
 
 
-def dense_offsets(cursor: "dbapi.Cursor", ranges: Sequence[OffsetRange]) -> tuple[int, int] | None:
+def dense_offsets(connection: ArrowConnection, ranges: Sequence[OffsetRange]) -> tuple[int, int] | None:
     """The offsets of the first and the last event of some ranges, if these are many and few others lie between them."""
     from psycopg import sql
 
     positions = sum(wanted.size for wanted in ranges)
     if positions < DENSE_POSITIONS:
         return None
-    cursor.execute(sql.SQL('select min(l."offset"), max(l."offset") from {}').format(_slices(ranges)).as_string())
-    ((first, last),) = cursor.fetchall()
+    asked = sql.SQL('select min(l."offset"), max(l."offset") from {}').format(_slices(ranges))
+    ((first, last),) = connection.rows(asked.as_string())
     return (first, last) if first is not None and last - first < DENSE_OFFSETS * positions else None
 
 

@@ -1,0 +1,85 @@
+"""Rows of Postgres as Arrow: one connection through ADBC, in one transaction that reads one snapshot.
+
+Belongs here: what ADBC wants to be told. Not here: what is asked (`reading`).
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from .log import Unreadable, without_password
+
+if TYPE_CHECKING:
+    import adbc_driver_manager as adbc
+    import pyarrow as pa
+
+# What a task holds at once, and hands on to Spark, is a few of these, or one event if that is larger.
+BATCH_BYTES = 4 * 1024 * 1024
+
+
+class ArrowConnection:
+    """Sends one statement after the other; all see the same snapshot.
+
+    Raises:
+        Unreadable: Postgres does not do what a statement says.
+    """
+
+    def __init__(self, dsn: str, statement: "adbc.AdbcStatement") -> None:
+        self._dsn = dsn
+        self._statement = statement
+        self._reader: pa.RecordBatchReader | None = None
+
+    def rows(self, statement: str) -> list[tuple[Any, ...]]:
+        """All rows of a statement that has few, or none; its columns have different names."""
+        return [row for batch in self.batches(statement) for row in zip(*batch.to_pydict().values(), strict=True)]
+
+    def batches(self, statement: str) -> "Iterator[pa.RecordBatch]":
+        """The rows of a statement; the next statement ends them."""
+        import adbc_driver_manager as adbc
+        import pyarrow as pa
+
+        self.close()
+        try:
+            self._statement.set_sql_query(statement)
+            stream, _ = self._statement.execute_query()
+            self._reader = pa.RecordBatchReader.from_stream(stream)
+            yield from self._reader
+        except (adbc.Error, pa.ArrowException, OSError) as error:
+            raise Unreadable(self._dsn, error) from error
+
+    def close(self) -> None:
+        """End the rows of the last statement."""
+        # ADBC reads them from the connection, which must not be gone before
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+
+@contextmanager
+def arrow_connection(dsn: str) -> Iterator[ArrowConnection]:
+    """Connect for the time of a `with`.
+
+    Raises:
+        InvalidOption: The DSN is unreadable.
+        Unreadable: Postgres does not answer.
+    """
+    # not ADBC's `dbapi`: it imports pandas, half a second for each new Python process of Spark's
+    import adbc_driver_manager as adbc
+    import adbc_driver_postgresql as postgresql
+
+    without_password(dsn)  # a DSN that cannot be read is refused before anybody quotes it
+    size = {postgresql.StatementOptions.BATCH_SIZE_HINT_BYTES.value: str(BATCH_BYTES)}
+    try:
+        with postgresql.connect(dsn) as database, adbc.AdbcConnection(database) as connection:
+            connection.set_autocommit(False)
+            with adbc.AdbcStatement(connection) as statement:
+                statement.set_options(**size)
+                opened = ArrowConnection(dsn, statement)
+                # what the marks promise is there for the SELECT too, although somebody removes it at this moment
+                opened.rows("set transaction isolation level repeatable read, read only")
+                try:
+                    yield opened
+                finally:
+                    opened.close()
+    except adbc.Error as error:
+        raise Unreadable(dsn, error) from error
