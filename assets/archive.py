@@ -1,16 +1,18 @@
-"""The archive as an asset, one partition per log partition: materializing one extends its Parquet files.
+"""The archive as an asset, one partition per log partition: materializing some extends their Parquet files.
 
 Belongs here: the group `archive`. Not here: writing files (`resources.archive`), giving up what is archived (`resources.retention`).
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import dagster as dg
 
 from assets.event_store import OWNERS
 from platform_defs.partitions import log_partition_of
-from resources.archive import MAX_EVENTS, MIN_EVENTS, archive_partition
+from resources.archive import MAX_EVENTS, MIN_EVENTS, ArchiveReport, archive_partition
 from resources.archive_files import SCHEMA
+from resources.errors import MillraceError
 from resources.postgres import PostgresResource
 
 KEY = dg.AssetKey(["archive", "events"])
@@ -25,11 +27,17 @@ class ArchiveConfig(dg.Config):
 
 
 def archive_asset(partitions: dg.StaticPartitionsDefinition, root: Path) -> dg.AssetsDefinition:
-    """The asset `archive/events` in a folder."""
+    """The asset `archive/events` in a folder.
+
+    One run archives as many log partitions as it is asked to. Each that is done is recorded at once, so that where one fails Dagster
+    shows which.
+    """
 
     @dg.asset(
         key=KEY,
         partitions_def=partitions,
+        # none: what is materialized is logged
+        output_required=False,
         deps=[dg.AssetKey(["event_store", "event_log"])],
         group_name="archive",
         kinds={"postgres", "parquet"},
@@ -42,21 +50,31 @@ def archive_asset(partitions: dg.StaticPartitionsDefinition, root: Path) -> dg.A
     )
     def archive_events(
         context: dg.AssetExecutionContext, config: ArchiveConfig, postgres: PostgresResource
-    ) -> dg.MaterializeResult[None]:
-        partition = log_partition_of(context.partition_key)
-        report = archive_partition(postgres.current_dsn(), root, partition, **dict(config))
-        return dg.MaterializeResult(
-            metadata={
-                "dagster/row_count": report.written,
-                "dagster/partition_row_count": report.events,
-                "events": report.events,
-                "bytes": report.bytes,
-                "files": report.files,
-                "archived_offset": report.archived_offset,
-                "not_archived": report.high_water_mark - report.archived_offset,
-                "events_per_s": round(report.written / max(report.seconds, 0.001), 1),
-                **({"note": "another run was at it"} if report.busy else {}),
-            }
-        )
+    ) -> Iterator[dg.MaterializeResult[None]]:
+        failed = []
+        for key in context.partition_keys:
+            try:
+                report = archive_partition(postgres.current_dsn(), root, log_partition_of(key), **dict(config))
+            except MillraceError as error:
+                failed.append(f"{key}: {error}")
+            else:
+                context.log_event(dg.AssetMaterialization(KEY, metadata=_metadata(report), partition=key))
+        if failed:
+            raise dg.Failure("\n".join(failed))
+        yield from ()
 
     return archive_events
+
+
+def _metadata(report: ArchiveReport) -> dict[str, dg.MetadataValue | str | int | float]:
+    return {
+        "dagster/row_count": report.written,
+        "dagster/partition_row_count": report.events,
+        "events": report.events,
+        "bytes": report.bytes,
+        "files": report.files,
+        "archived_offset": report.archived_offset,
+        "not_archived": report.high_water_mark - report.archived_offset,
+        "events_per_s": round(report.written / max(report.seconds, 0.001), 1),
+        **({"note": "another run was at it"} if report.busy else {}),
+    }

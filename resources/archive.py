@@ -3,7 +3,7 @@
 Belongs here: whose archive a folder is, which ranges are written next, extending and sweeping. Not here: a file (`archive_files`),
 reading archive and log together (`log_frame`), giving up what is archived (`retention`).
 
-    archive.json                                                       whose archive this is
+    archive.json                                                       whose archive this is, and which database extends it
     p0003/p0003-000000000000000-000000001000000.parquet                positions 0 to 1,000,000 of log partition 3
     p0003/.p0003-….parquet.<32 hexadecimal digits>.tmp                 being written, or left by a kill: swept by the next run
 
@@ -16,6 +16,7 @@ import json
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -119,7 +120,7 @@ def archive_partition(
         store = EventStore(connection)
         store.sequence_events()
         before = archived(store, partition)
-        claim_folder(root, before.archive_id)
+        claim_folder(root, before.archive_id, _database(connection))
         if not store.lock_archive(partition):
             return _report(before, 0, began, busy=True)
         before = archived(store, partition)  # nobody else extends it now
@@ -128,12 +129,12 @@ def archive_partition(
         for wanted in plan(before, max_events=max_events, min_events=min_events, tail=tail):
             with dbapi.connect(dsn) as reader, reader.cursor() as cursor:
                 file = write_file(root, wanted, read_range(cursor, wanted), ready=lambda: store.lock_archive(partition))
+            _date_replaced(root, before, wanted)
             store.list_archive_file(
                 partition, wanted.from_offset, wanted.to_offset, wanted.path, file.bytes, file.checksum
             )
             written += wanted.events
-        _date_replaced(root, before, after := archived(store, partition))
-        return _report(after, written, began)
+        return _report(archived(store, partition), written, began)
 
 
 def archived(store: EventStore, partition: int) -> ArchivedPartition:
@@ -186,11 +187,13 @@ def plan(held: ArchivedPartition, *, max_events: int, min_events: int, tail: boo
     return ranges
 
 
-def claim_folder(root: Path, archive_id: UUID) -> None:
-    """Make a folder the archive of this store; several callers may do it at once.
+def claim_folder(root: Path, archive_id: UUID, database: str) -> None:
+    """Make a folder the archive of this store, which only this database extends; several callers may do it at once.
+
+    A copy of a database is the same store by its id, and would replace and sweep what the other one wrote.
 
     Raises:
-        ForeignArchive: It is another store's, or holds something else.
+        ForeignArchive: It is another store's or another database's, or holds something else.
     """
     root.mkdir(parents=True, exist_ok=True)
     marker = root / MARKER
@@ -202,29 +205,54 @@ def claim_folder(root: Path, archive_id: UUID) -> None:
                 detail=f"It holds {', '.join(foreign[:5])}.",
                 hint="Choose an empty folder.",
             )
-        temporary = root / f".{MARKER}.{uuid4().hex}.tmp"
-        try:
-            with temporary.open("x") as sink:
-                json.dump({"archive": str(archive_id)}, sink)
-                sink.flush()
-                os.fsync(sink.fileno())
-            marker.hardlink_to(temporary)
-        except FileExistsError:
-            pass  # somebody else was first
-        finally:
-            temporary.unlink(missing_ok=True)
-        sync_folder(root)
-    require_folder(root, archive_id)
+        with suppress(FileExistsError):  # somebody else was first
+            _write_marker(root, archive_id, database, new=True)
+    found = require_folder(root, archive_id)
+    if found is None:
+        _write_marker(root, archive_id, database, new=False)
+    elif found != database:
+        raise ForeignArchive(
+            f"{root} is extended by another database than this copy of it.",
+            detail=f"It is {found} (cluster/database) that extends it; this one is {database}.",
+            hint="Set MILLRACE_ARCHIVE_DIR to a copy of the folder, unless that database is gone for good. Then remove"
+            f' "database" from {MARKER} there: this one goes on.',
+        )
 
 
-def require_folder(root: Path, archive_id: UUID) -> None:
-    """Refuse a folder that is not the archive of this store.
+def _write_marker(root: Path, archive_id: UUID, database: str, *, new: bool) -> None:
+    temporary = root / f".{MARKER}.{uuid4().hex}.tmp"
+    try:
+        with temporary.open("x") as sink:
+            json.dump({"archive": str(archive_id), "database": database}, sink)
+            sink.flush()
+            os.fsync(sink.fileno())
+        if new:
+            (root / MARKER).hardlink_to(temporary)
+        else:
+            temporary.replace(root / MARKER)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_folder(root)
+
+
+def _database(connection: psycopg.Connection) -> str:
+    """What this database is and no copy of it: the cluster's number and the database's in it."""
+    ((name,),) = connection.execute(
+        "select format('%s/%s', (select system_identifier from pg_control_system()), oid)"
+        " from pg_database where datname = current_database()"
+    ).fetchall()
+    return str(name)
+
+
+def require_folder(root: Path, archive_id: UUID) -> str | None:
+    """Refuse a folder that is not the archive of this store; return which database extends it, if that is said.
 
     Raises:
         ForeignArchive: It is not.
     """
     try:
-        found = json.loads((root / MARKER).read_text())["archive"]
+        marker = json.loads((root / MARKER).read_text())
+        found, database = marker["archive"], marker.get("database")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ForeignArchive(
             f"{root} is no archive.", detail=f"{MARKER}: {error}", hint="Set MILLRACE_ARCHIVE to where the archive is."
@@ -235,6 +263,7 @@ def require_folder(root: Path, archive_id: UUID) -> None:
             detail=f"It is that of {found}; this store's is {archive_id}.",
             hint="Choose another folder. A restored store has an archive of its own.",
         )
+    return None if database is None else str(database)
 
 
 def sweep(root: Path, held: ArchivedPartition, keep_replaced_s: float = KEEP_REPLACED_S) -> None:
@@ -276,12 +305,15 @@ def require_files(root: Path, held: ArchivedPartition, to_offset: int) -> int:
     return len(needed)
 
 
-def _date_replaced(root: Path, before: ArchivedPartition, after: ArchivedPartition) -> None:
-    """Let the time count from now until files that are no longer listed are removed."""
-    listed = {file.path for file in after.files}
-    for file in before.files:
-        if file.path not in listed and (root / file.path).exists():
-            os.utime(root / file.path)
+def _date_replaced(root: Path, held: ArchivedPartition, wanted: LogRange) -> None:
+    """Let the time until they are removed count from now for the files that a new one is about to replace.
+
+    Before it is listed: nobody else would, were this killed in between.
+    """
+    for file in held.files:
+        if wanted.from_offset <= file.range.from_offset and file.range.to_offset <= wanted.to_offset:
+            with suppress(FileNotFoundError):
+                os.utime(root / file.path)
 
 
 def _report(held: ArchivedPartition, written: int, began: float, *, busy: bool = False) -> ArchiveReport:

@@ -39,12 +39,14 @@ from resources.archive_files import (
 from resources.backup_manifest import (
     FORMAT,
     LOG,
+    READING,
     STATE,
     BackedUpFile,
     BackedUpPartition,
     BackedUpTable,
     Manifest,
     NoBackup,
+    nobody_reads,
     read_manifest,
     write_manifest,
 )
@@ -162,7 +164,9 @@ def backup(
             tuple(left_out),
         )
         write_manifest(folder, manifest)
-        _sweep(folder, manifest)
+        with nobody_reads(folder) as free:
+            if free:  # or else the next backup does it
+                _sweep(folder, manifest)
         return manifest
 
 
@@ -174,12 +178,13 @@ def _only_one(folder: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise Busy(f"Another process takes a backup into {folder}.", hint="Wait until it ends.") from error
+        (folder / READING).touch()
         yield
 
 
 def _require_empty(folder: Path) -> None:
     """Refuse a folder with somebody's files; those of a backup that was killed are ours."""
-    foreign = sorted({path.name for path in folder.iterdir()} - {".lock", LOG, STATE})
+    foreign = sorted({path.name for path in folder.iterdir()} - {".lock", READING, LOG, STATE})
     foreign = [name for name in foreign if not is_temporary(name)]
     if foreign:
         raise ForeignBackup(

@@ -5,12 +5,16 @@ one (`restore`).
 
     manifest.json                          {"checksum": "<SHA-256 of body>", "body": {…}}
     log/p0003/p0003-…-….parquet            the log, in files as those of the archive; later backups add some
+    .reading                               locked by whoever loads the backup: a later one removes nothing meanwhile
     state/<id>/streams.parquet             a table as it was at the cut, every column as the text that Postgres writes; one folder per backup
 """
 
+import fcntl
 import hashlib
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -24,6 +28,7 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 LOG = "log"
 STATE = "state"
+READING = ".reading"
 
 
 class NoBackup(MillraceError):
@@ -172,6 +177,33 @@ def read_manifest(folder: Path) -> Manifest:
         return _manifest(body)
     except (ValueError, KeyError, TypeError) as error:
         raise BackupDamaged(f"{path} is damaged.", detail=str(error), hint="Put it back from a copy.") from error
+
+
+@contextmanager
+def reading(folder: Path) -> Iterator[None]:
+    """Let nobody remove what a manifest names that is read in the block, however many backups end meanwhile.
+
+    Where no backup is taken, as in a copy, there is nothing to lock.
+    """
+    try:
+        lock = (folder / READING).open()
+    except OSError:
+        yield
+        return
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        yield
+
+
+@contextmanager
+def nobody_reads(folder: Path) -> Iterator[bool]:
+    """Say whether nobody reads the backup, and until the end of the block let nobody begin to."""
+    with (folder / READING).open("a") as lock:
+        free = False
+        with suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            free = True
+        yield free
 
 
 def require_backup(folder: Path, manifest: Manifest) -> None:

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from psycopg import sql
 
 from resources.archive_files import ArchiveDamaged, LogRange, read_file
-from resources.backup_manifest import Manifest, read_manifest, require_backup
+from resources.backup_manifest import Manifest, read_manifest, reading, require_backup
 from resources.errors import BackupDamaged, SchemaMismatch
 from resources.event_store import EventStore
 from resources.migrations import known_migrations, migrate
@@ -53,7 +53,7 @@ def restore(dsn: str, folder: Path, *, progress: Progress = lambda _done, _total
 
     Args:
         dsn: The database; the role must be able to migrate it, or be `event_store_owner` of a migrated one.
-        folder: The backup.
+        folder: The backup; later ones may be taken into the folder meanwhile.
         progress: Called with how many events are loaded, and of how many.
 
     Raises:
@@ -62,6 +62,11 @@ def restore(dsn: str, folder: Path, *, progress: Progress = lambda _done, _total
         NotEmpty: The store holds something.
         SchemaMismatch: The backup is of a later version, or has another number of log partitions than the store.
     """
+    with reading(folder):
+        return _restore(dsn, folder, progress)
+
+
+def _restore(dsn: str, folder: Path, progress: Progress) -> RestoreReport:
     began = time.monotonic()
     manifest = read_manifest(folder)
     known = known_migrations()[-1].version

@@ -48,6 +48,8 @@ LOCAL_CONFIGURATION = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
+# they write an exception of Spark's, as it is raised, to stderr: a line of JSON with a stack of Java. It says all that itself
+_LOGGERS_OF_EXCEPTIONS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 CONNECT_SECONDS = 5
 CONNECT_PORT = 15002
 MASTER_PORT = 7077
@@ -86,6 +88,11 @@ class SparkResource(LazyPySparkResource):
 
 
 def _open(configuration: dict[str, str]) -> "SparkSession":
+    from pyspark.logger import PySparkLogger
+
+    for name in _LOGGERS_OF_EXCEPTIONS:
+        # made here by Spark's own class: what it logs has arguments that other loggers refuse
+        PySparkLogger.getLogger(name).disabled = True
     remote = os.environ.get("SPARK_REMOTE")
     if remote:
         return _open_remote(remote, configuration)

@@ -5,10 +5,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from uuid import uuid4
 
+import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -32,6 +33,7 @@ from resources.archive_files import (
     require_range,
     write_file,
 )
+from resources.embedded_postgres import EmbeddedPostgres
 from resources.event_log_source import COLUMNS
 from resources.event_store import EventStore, Json
 from resources.settings import PROJECT
@@ -191,7 +193,7 @@ KILLED_AT = {
     "while a file is written": "archive_files.os.fsync = die",
     "when a file has its name": "archive_files.require_range = die",
     "before a file is listed": "EventStore.list_archive_file = die",
-    "after files are listed": "archive._date_replaced = die",
+    "after files are listed": "EventStore.list_archive_file = after(EventStore.list_archive_file)",
 }
 
 
@@ -207,14 +209,23 @@ from pathlib import Path
 from resources import archive, archive_files
 from resources.event_store import EventStore, Json
 def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
+def after(work):
+    def wrapped(*a, **k):
+        work(*a, **k)
+        die()
+    return wrapped
 {KILLED_AT[point]}
 archive.archive_partition({dsn!r}, Path({str(tmp_path)!r}), 0, max_events=4, min_events=4, tail=True)
 """
+    replaced = tmp_path / LogRange(0, 8, 10).path
+    os.utime(replaced, (0, 0))  # it was written long ago
     done = subprocess.run([sys.executable, "-c", killed], cwd=PROJECT, timeout=60, check=False)
     assert done.returncode == -signal.SIGKILL
     assert_archive_is_the_log(log, tmp_path)
-    # its session ends when Postgres notices
-    wait_until(lambda: not extend(dsn, tmp_path).busy, "the lock is free")
+    # who planned to read what was replaced still finds it
+    wait_until(lambda: not archive_partition(dsn, tmp_path, 0, max_events=4, min_events=4).busy, "the lock is free")
+    assert replaced.exists()
+    extend(dsn, tmp_path)
     extend(dsn, tmp_path)
     assert listed(log) == files(tmp_path) == [(0, 4), (4, 8), (8, 12), (12, 16), (16, 17)]
     assert_archive_is_the_log(log, tmp_path)
@@ -291,7 +302,7 @@ def test_what_is_not_exactly_the_range_gets_no_name(
 def test_a_torn_a_foreign_and_an_unlisted_file_are_never_listed_and_a_torn_one_is_named(
     log: EventStore, dsn: str, tmp_path: Path
 ) -> None:
-    claim_folder(tmp_path, archived(log, 0).archive_id)
+    claim_folder(tmp_path, archived(log, 0).archive_id, archive._database(log.connection))
     folder = tmp_path / "p0000"
     folder.mkdir()
     torn = tmp_path / LogRange(0, 0, 4).path
@@ -333,8 +344,31 @@ def test_a_folder_of_another_store_or_of_something_else_is_refused(log: EventSto
     assert listed(log) == [(0, 4), (4, 8), (8, 10)]
 
 
+def test_a_copy_of_the_database_does_not_extend_the_same_folder_until_it_takes_it_over(
+    log: EventStore, dsn: str, tmp_path: Path, spares: Callable[[], str], postgres: EmbeddedPostgres
+) -> None:
+    extend(dsn, tmp_path)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "p0000").iterdir()}
+    copy = postgres.dsn(spares())  # databases of tests have the identity of one template, as a dump that is loaded has
+    with psycopg.connect(copy, autocommit=True) as connection:
+        register_orders(EventStore(connection))
+        grow(EventStore(connection), 4)
+    with pytest.raises(ForeignArchive, match="another database than this copy") as refused:
+        extend(copy, tmp_path)
+    marker = tmp_path / "archive.json"
+    assert 'remove "database" from archive.json' in str(refused.value.hint)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "p0000").iterdir()} == before
+    assert_archive_is_the_log(log, tmp_path)
+
+    # as a folder that an earlier version made, or whose database is gone
+    marker.write_text(json.dumps({"archive": json.loads(marker.read_text())["archive"]}))
+    assert extend(copy, tmp_path).written == 4
+    with pytest.raises(ForeignArchive, match="another database"):
+        extend(dsn, tmp_path)
+
+
 def test_many_claim_an_empty_folder_at_once(log: EventStore, tmp_path: Path) -> None:
     mine = archived(log, 0).archive_id
-    for result in at_once([lambda: claim_folder(tmp_path, mine) for _ in range(8)]):
+    for result in at_once([lambda: claim_folder(tmp_path, mine, "1/2") for _ in range(8)]):
         result.result()
     assert os.listdir(tmp_path) == ["archive.json"]  # noqa: PTH208 - hidden ones, too

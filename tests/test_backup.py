@@ -2,12 +2,13 @@
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, LiteralString
 from uuid import uuid4
 
 import psycopg
@@ -270,7 +271,10 @@ def test_what_was_purged_without_an_archive_stays_away_and_streams_keep_their_he
 def test_views_of_read_models_are_left_out_because_they_are_built_anew(
     filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
 ) -> None:
-    filled.connection.execute("insert into read_models.declarations values ('orders', 'orders', 'f')")
+    filled.connection.execute(
+        "insert into read_models.declarations (model, view, fingerprint, version, serves, unbuilt)"
+        " values ('orders', 'orders', 'f', 1, true, '{}')"
+    )
     assert backup(dsn, tmp_path).left_out == ("orders",)
     restore(target, tmp_path)
     assert [info.view for info in restored.view_info()] == ["invoices", "parked"]
@@ -376,6 +380,38 @@ def test_a_store_that_was_set_back_and_went_on_otherwise_is_not_added_to_the_bac
     assert f"is event {event.event_id} there" in str(refused.detail)
     append(store, "a", event.event_id)
     assert sum(p.high_water_mark for p in backup(dsn, tmp_path).partitions) == 2
+
+
+def test_a_restore_is_not_disturbed_by_a_backup_that_ends_meanwhile_in_the_same_folder(
+    filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = backup(dsn, tmp_path)
+    before = tables(filled)
+
+    def migrate_while_a_backup_is_taken(dsn_of_target: str, *, log_partitions: int) -> object:
+        append_to(filled, "o-1", "o-2", "more")
+        backup(dsn, tmp_path)
+        return migrate(dsn_of_target, log_partitions=log_partitions)
+
+    monkeypatch.setattr("resources.restore.migrate", migrate_while_a_backup_is_taken)
+    assert restore(target, tmp_path).events == first.events
+    assert tables(restored) == before
+    # what nobody reads any more goes with the next one
+    last = backup(dsn, tmp_path)
+    assert last.events == first.events + 3
+    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.parquet")} == {
+        each.path for each in last.entries
+    }
+
+
+def test_a_copy_of_a_backup_that_nothing_can_be_written_to_is_restored(
+    filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
+) -> None:
+    backup(dsn, tmp_path / "a")
+    shutil.copytree(tmp_path / "a", tmp_path / "b", ignore=shutil.ignore_patterns(".*"))
+    restore(target, tmp_path / "b")
+    assert tables(restored) == tables(filled)
+    assert not [path for path in (tmp_path / "b").iterdir() if path.name.startswith(".")]
 
 
 # Killed
@@ -497,6 +533,38 @@ def test_an_owner_backs_up_and_restores_and_has_no_right_to_the_tables_afterward
             value(restored.connection, "select done_by from event_store.audit_log order by audit_id desc limit 1")
             == user
         )
+    finally:
+        filled.connection.execute(f"drop role {user}".encode())
+
+
+def test_a_restore_that_was_begun_by_hand_and_is_not_finished_cannot_be_committed_and_leaves_no_right_to_the_tables(
+    filled: EventStore, restored: EventStore, target: str
+) -> None:
+    user = f"user_{uuid4().hex}"
+    filled.connection.execute(f"create role {user} login in role event_store_owner".encode())
+    insert: LiteralString = "insert into event_store.deciders values ('order', 'placed', 1, '')"
+    try:
+        with psycopg.connect(target, user=user) as owner:
+            EventStore(owner).begin_restore()
+            owner.execute(insert)
+            with pytest.raises(psycopg.Error, match="a restore has begun and is not finished") as refused:
+                owner.commit()
+            assert refused.value.sqlstate == "MR005"
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                owner.execute(insert)
+            owner.rollback()
+            # whatever is rolled back to, and whenever it is checked
+            owner.execute("savepoint before")
+            EventStore(owner).begin_restore()
+            owner.execute("rollback to before")
+            owner.commit()
+            EventStore(owner).begin_restore()
+            with pytest.raises(psycopg.Error, match="not finished"):
+                owner.execute("set constraints all immediate")
+            owner.rollback()
+        assert tables(restored)["deciders"] == []
+        for (table,) in rows(restored.connection, "select unnest(event_store.restore_tables())::text"):
+            assert value(restored.connection, "select has_table_privilege(%s, %s, 'insert')", user, table) is False
     finally:
         filled.connection.execute(f"drop role {user}".encode())
 

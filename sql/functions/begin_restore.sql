@@ -1,6 +1,7 @@
 -- Begins to load a backup into this store, which must be empty. Until finish_restore, in this transaction only: the caller may insert
 -- into the tables of restore_tables, and events are stored as they come, by COPY too, without the checks of an append. Nobody else
--- appends or consumes meanwhile. Where the transaction ends otherwise, nothing has happened.
+-- appends or consumes meanwhile. The transaction cannot be committed without finish_restore (require_finished_restore): where it ends
+-- otherwise, nothing has happened.
 -- Example: begin; select begin_restore(); copy event_store.deciders from stdin; …; select finish_restore(…); commit;
 create or replace function event_store.begin_restore()
 returns void
@@ -16,7 +17,7 @@ declare
 begin
   -- in the order of migrations, which lock tables; and sequencers pass by a locked row
   lock table event_store.views in exclusive mode;
-  perform from event_store.sequencer for update;
+  update event_store.sequencer set sequenced_at = 'infinity'; -- until finish_restore
   lock table event_store.deciders, event_store.streams, event_store.events,
     event_store.event_log, event_store.partitions, event_store.checkpoints, event_store.stream_locks, event_store.audit_log
     in exclusive mode;
@@ -47,4 +48,4 @@ begin
 end
 $$;
 
-comment on function event_store.begin_restore() is 'Lets this transaction load a backup into an empty store. MR021 not empty.';
+comment on function event_store.begin_restore() is 'Lets this transaction load a backup into an empty store, if finish_restore ends it. MR021 not empty.';
