@@ -16,6 +16,8 @@ from resources.consumer import Commit, Consumer, DrainReport
 from resources.event_store import EventStore, PartitionLag
 from resources.postgres import PostgresResource
 from resources.read_model import ReadModel
+from resources.read_model_versions import current_version
+from resources.settings import Settings
 from resources.spark import SparkResource
 from resources.webhook import push_events
 
@@ -48,13 +50,15 @@ def view_events_asset(models: Mapping[str, ReadModel]) -> dg.AssetsDefinition:
         context: dg.AssetExecutionContext, config: DrainConfig, postgres: PostgresResource, spark: SparkResource
     ) -> dg.MaterializeResult[None]:
         view = context.partition_key
+        model = models.get(view)
         with postgres.store() as store:
-            release_dead_owners(context.instance, store, view)
-        if view in models:
-            report = drain_read_model(context, config, models[view], postgres.current_dsn(), spark)
+            release_dead_owners(context.instance, store, view_of(store, model) if model else view)
+        if model:
+            report = drain_read_model(context, config, model, postgres.current_dsn(), spark)
         else:
             report = push_events(postgres.current_dsn(), view, budget_s=config.budget_s, idle_s=config.idle_s)
         with postgres.store() as store:
+            view = view_of(store, model) if model else view
             return dg.MaterializeResult(
                 metadata=drain_metadata(report) | waiting_metadata(store, view) | lag_metadata(store.view_lag(view))
             )
@@ -66,8 +70,9 @@ def drain_read_model(
     context: dg.AssetExecutionContext, config: DrainConfig, model: ReadModel, dsn: str, spark: SparkResource
 ) -> DrainReport:
     """Drain a read model's view under the run's id and record the progress on the model's partitions."""
-    with Consumer(dsn, model, lambda: spark.spark_session, context.run.run_id) as consumer:
-        progress = Progress(context, model, dsn)
+    archive = Settings().archive_folder
+    with Consumer(dsn, model, lambda: spark.spark_session, context.run.run_id, archive=archive) as consumer:
+        progress = Progress(context, model, consumer.model.view, dsn)
         try:
             return consumer.drain(budget_s=config.budget_s, idle_s=config.idle_s, on_commit=progress.add)
         finally:
@@ -81,9 +86,10 @@ class Progress:
     drain's own asset with numbers that plot, and how the model stands to its objective.
     """
 
-    def __init__(self, context: dg.AssetExecutionContext, model: ReadModel, dsn: str) -> None:
+    def __init__(self, context: dg.AssetExecutionContext, model: ReadModel, view: str, dsn: str) -> None:
         self._context = context
         self._model = model
+        self._view = view
         self._dsn = dsn
         self._sofar = DrainReport()
         self._events: Counter[int] = Counter()
@@ -112,8 +118,8 @@ class Progress:
         """Record how it stands."""
         with psycopg.connect(self._dsn, autocommit=True) as connection:
             store = EventStore(connection)
-            lags = store.view_lag(self._model.view)
-            waiting = waiting_metadata(store, self._model.view)
+            lags = store.view_lag(self._view)
+            waiting = waiting_metadata(store, self._view)
         metadata = lag_metadata(lags)
         # first, for Dagster takes what is older than its upstream for out of date
         self._context.log_event(
@@ -143,6 +149,11 @@ class Progress:
         )
         self._events.clear()
         self._reported_at = time.monotonic()
+
+
+def view_of(store: EventStore, model: ReadModel) -> str:
+    """The event store's view that a read model is consumed as: that of the version that its declaration is."""
+    return (current_version(store.connection, model) or model).view
 
 
 def release_dead_owners(instance: dg.DagsterInstance, store: EventStore, view: str) -> None:

@@ -1,4 +1,4 @@
-"""The read models as assets, one partition per log partition: materializing one rebuilds it from its events.
+"""The read models as assets, one partition per log partition: materializing one rebuilds it from archive and log.
 
 Belongs here: the group `read_models`. Not here: declarations (`assets/read_models/`), the rebuild (`resources.consumer`).
 """
@@ -11,6 +11,7 @@ from platform_defs.partitions import log_partition_of
 from resources.consumer import Consumer
 from resources.postgres import PostgresResource
 from resources.read_model import ReadModel
+from resources.settings import Settings
 from resources.spark import SparkResource
 
 
@@ -47,9 +48,11 @@ def read_model_asset(model: ReadModel, partitions: dg.StaticPartitionsDefinition
     ) -> dg.MaterializeResult[None]:
         partition = log_partition_of(context.partition_key)
         with postgres.store() as store:
-            if model.view in {row.view for row in store.poll_views()}:
-                consumption.release_dead_owners(context.instance, store, model.view)
-        with Consumer(postgres.current_dsn(), model, lambda: spark.spark_session, context.run.run_id) as consumer:
+            consumption.release_dead_owners(context.instance, store, consumption.view_of(store, model))
+        archive = Settings().archive_folder
+        with Consumer(
+            postgres.current_dsn(), model, lambda: spark.spark_session, context.run.run_id, archive=archive
+        ) as consumer:
             commit = consumer.rebuild(partition, wait_s=config.wait_s)
         return dg.MaterializeResult(
             metadata={

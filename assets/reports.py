@@ -6,9 +6,9 @@ A report of a day is a function of the day's events alone, and writing it replac
 materialized again, in any order, as often as one likes.
 """
 
-import json
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, time, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import dagster as dg
@@ -16,7 +16,10 @@ import psycopg
 from psycopg import sql
 
 from assets.event_store import OWNERS
+from resources.event_store import EventStore
+from resources.log_frame import day_history, history_frame
 from resources.postgres import PostgresResource
+from resources.settings import Settings
 from resources.spark import SparkResource
 
 if TYPE_CHECKING:
@@ -61,27 +64,35 @@ def daily_orders(
     day = date.fromisoformat(context.partition_key)
     with postgres.store() as store:
         store.sequence_events()
-    rows = orders_by_channel(read_day(spark.spark_session, postgres.current_dsn(), day)).collect()
+    events = read_day(spark.spark_session, postgres.current_dsn(), Settings().archive_folder, day)
+    rows = orders_by_channel(events).collect()
     with postgres.connect() as connection:
         total = replace_day(connection, day, rows)
     return dg.MaterializeResult(metadata={"dagster/row_count": total, "dagster/partition_row_count": len(rows)})
 
 
-def read_day(spark: "SparkSession", dsn: str, day: date) -> "DataFrame":
-    """The events of orders that were appended on a day in UTC."""
+def read_day(spark: "SparkSession", dsn: str, archive: Path, day: date) -> "DataFrame":
+    """The events of orders that were appended on a day in UTC: from the archive, and from Postgres what is not archived.
+
+    Raises:
+        LogIncomplete: Events that may be of the day are nowhere.
+        ForeignArchive: They are to be read from a folder that is not this store's archive.
+        ArchiveDamaged: They are to be read from a file that is not there.
+    """
     from pyspark.sql import functions as f
 
     start = datetime.combine(day, time(), UTC)
     end = start + timedelta(days=1)
-    events = (
-        spark.read.format("event_log")
-        .option("dsn", dsn)
-        .option("startingTimestamp", start.isoformat())
-        .option("endingTimestamp", (end + LATEST_COMMIT).isoformat())
-        .option("deciders", '["order"]')
-        .option("columns", '["decider_id", "event", "created_at"]')
-        .option("extract", json.dumps({"channel": ["channel"], "amount": ["amount"]}))
-        .load()
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        history = day_history(EventStore(connection), archive, start, end + LATEST_COMMIT).readable()
+    events = history_frame(
+        spark,
+        dsn,
+        history,
+        deciders=["order"],
+        columns=["decider_id", "event", "created_at"],
+        extract={"channel": ["channel"], "amount": ["amount"]},
+        between=(start, end),
     )
     return events.where((f.col("created_at") >= f.lit(start)) & (f.col("created_at") < f.lit(end)))
 

@@ -10,6 +10,7 @@ import dagster as dg
 from assets.consumption import LAG_CHECK, lag_metadata
 from resources.postgres import PostgresResource
 from resources.read_model import ReadModel
+from resources.read_model_versions import current_version
 
 RECENT = 10_000
 
@@ -90,8 +91,8 @@ def lag_check(model: ReadModel) -> dg.AssetChecksDefinition:
     )
     def check(postgres: PostgresResource) -> dg.AssetCheckResult:
         with postgres.store() as store:
-            registered = model.view in {row.view for row in store.poll_views()}
-            metadata = lag_metadata(store.view_lag(model.view) if registered else [])
+            built = current_version(store.connection, model)
+            metadata = lag_metadata(store.view_lag(built.view) if built else [])
         return dg.AssetCheckResult(
             passed=metadata["lag_seconds"] <= model.max_lag_s,
             severity=dg.AssetCheckSeverity.WARN,

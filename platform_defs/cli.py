@@ -124,13 +124,13 @@ def sequence_command(dsn: DsnOption = None) -> None:
 def reset_command(model: str, dsn: DsnOption = None) -> None:
     """Remove a read model's tables and progress; the next drain builds it anew from the first event."""
     from assets.read_models import declared
-    from resources.read_model_tables import drop_tables
+    from resources.read_model_versions import reset_model
 
     models = declared()
     if model not in models:
         raise MillraceError(f"There is no read model {model!r}.", hint=f"Declared are: {', '.join(models)}.")
     with chosen_store(dsn) as store:
-        drop_tables(store.connection, models[model])
+        reset_model(store.connection, models[model])
     Console().print(f"Read model {model} is removed; its next drain builds it from the first event.")
 
 

@@ -5,6 +5,7 @@ Belongs here: gathering the facts for `plan_polls` and asking for runs. Not here
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import dagster as dg
@@ -14,6 +15,7 @@ from platform_defs.polling import ViewRuns, plan_polls
 from resources.event_store import ViewPoll
 from resources.postgres import PostgresResource
 from resources.read_model import ReadModel
+from resources.read_model_versions import current_version, is_ready_to_serve
 
 if TYPE_CHECKING:
     from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
@@ -42,9 +44,7 @@ def poll_sensor(model: ReadModel, job: "UnresolvedAssetJobDefinition") -> dg.Sen
         description=f"Starts a drain of {model.view} when it is behind, due, and none is in flight.",
     )
     def poll(context: dg.SensorEvaluationContext, postgres: PostgresResource) -> dg.SensorResult:
-        rows = poll_rows(postgres, lambda row: row.view == model.view)
-        # the first drain makes the model's tables and registers its view
-        return request_drains(context, rows or [_unregistered(model)])
+        return request_drains(context, [poll_model(postgres, model)])
 
     return poll
 
@@ -65,6 +65,18 @@ def undeclared_sensor(models: Sequence[ReadModel], job: "UnresolvedAssetJobDefin
         return request_drains(context, rows)
 
     return poll
+
+
+def poll_model(postgres: PostgresResource, model: ReadModel) -> ViewPoll:
+    """What the store knows of the view that a declared read model is consumed as, under the name that was declared."""
+    with postgres.store() as store:
+        built = current_version(store.connection, model)
+        ready = built is not None and is_ready_to_serve(store.connection, built)
+    rows = poll_rows(postgres, lambda row: row.view == built.view) if built else []
+    if not rows:
+        # the first drain makes the model's tables and registers its view
+        return _unregistered(model)
+    return replace(rows[0], view=model.view, due=max(rows[0].due, int(ready)))
 
 
 def poll_rows(postgres: PostgresResource, wanted: Callable[[ViewPoll], bool]) -> list[ViewPoll]:

@@ -16,8 +16,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -31,16 +32,16 @@ from tenacity import (
 )
 
 from resources.build_errors import build_errors, cause, is_gone, is_of_events
-from resources.errors import LeaseLost, MillraceError, PartitionLeased, Unreachable
+from resources.errors import LeaseLost, MillraceError, NotInFlight, PartitionLeased, Unreachable
 from resources.event_store import EventStore, Lease, StreamFailure
 from resources.failing_streams import End, Failure, Findings, PartFails, find_failing_streams
 from resources.leased_batch import LeasedBatch
+from resources.log_frame import LogHistory, log_history
 from resources.read_model import ReadModel
 from resources.read_model_tables import (
-    HistoryMissing,
+    DependentObjects,
     StagedRows,
     StagedRowsLost,
-    ensure_tables,
     forget_batch,
     forget_dead_batches,
     merge_batch,
@@ -49,6 +50,7 @@ from resources.read_model_tables import (
     require_ownership,
     require_whole_log,
 )
+from resources.read_model_versions import attach_version, mark_built, serve_if_caught_up, unbuilt_partitions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -106,7 +108,7 @@ class _Work:
 
 @dataclass
 class DrainReport:
-    """What a drain did."""
+    """What a drain did; `failed` are log partitions that made no progress, `in_the_way` what keeps the model's version from serving."""
 
     batches: int = 0
     events: int = 0
@@ -114,6 +116,7 @@ class DrainReport:
     busy_s: float = 0.0
     failed_streams: int = 0
     failed: dict[int, str] = field(default_factory=dict)
+    in_the_way: MillraceError | None = None
 
     def add(self, commit: Commit) -> None:
         """Count a commit."""
@@ -133,17 +136,27 @@ class Consumer:
         spark: Gives the session; asked only when there is something to build.
         owner: The name under which leases are taken: a run's id.
         lease_s: How long a lease outlives its owner, in seconds.
+        archive: The folder of the archive, from which rebuilds read what it holds; None: they read Postgres alone.
     """
 
     def __init__(
-        self, dsn: str, model: ReadModel, spark: "Callable[[], SparkSession]", owner: str, *, lease_s: int = LEASE_S
+        self,
+        dsn: str,
+        model: ReadModel,
+        spark: "Callable[[], SparkSession]",
+        owner: str,
+        *,
+        lease_s: int = LEASE_S,
+        archive: Path | None = None,
     ) -> None:
         self.dsn = dsn
         self.model = model
         self.owner = owner
         self._spark = spark
         self._lease_s = lease_s
+        self._archive = archive
         self._connection = _connect(dsn)
+        self._serves = False
 
     @property
     def _store(self) -> EventStore:
@@ -160,8 +173,7 @@ class Consumer:
 
     def __enter__(self) -> "Consumer":
         try:
-            ensure_tables(self._connection, self.model)
-            self._store.attach_consumer(self.model.view)
+            self.model = attach_version(self._connection, self.model, self._archive)
             forget_dead_batches(self._connection, self.model)
         except BaseException:
             self._connection.close()
@@ -185,17 +197,32 @@ class Consumer:
         A stream that fails waits by itself and is tried again later. Where it is not some streams that fail, a log partition
         does not hold up the others: it is put aside until its lease ends, then tried again.
 
+        A model that is made when the log is shortened already is rebuilt from the archive first, log partition by log partition.
+        Where this is a version of the model that does not serve yet, it does as soon as it has caught up with the one that does.
+
         Raises:
             PartitionsFailed: In the end, if some log partitions made no progress.
+            DependentObjects: In the end, if something in the database keeps this version from serving.
             Unreachable: Spark went away.
         """
         stop = stop or threading.Event()
         report = DrainReport()
         started = busy_at = time.monotonic()
+        unbuilt = unbuilt_partitions(self._connection, self.model)
         while not stop.is_set() and time.monotonic() - started < budget_s:
             try:
+                if unbuilt:
+                    rebuilt = self._rebuild_first(unbuilt)
+                    if rebuilt:
+                        report.add(rebuilt)
+                        on_commit(rebuilt)
+                    else:
+                        stop.wait(self.model.pooling_delay_s)
+                    unbuilt, busy_at = unbuilt_partitions(self._connection, self.model), time.monotonic()
+                    continue
                 leases = self._store.claim_batch(self.model.view, self.owner, batch_events, self._lease_s)
                 if not leases:
+                    self._serve(report)
                     if time.monotonic() - busy_at >= idle_s:
                         break
                     stop.wait(self.model.pooling_delay_s)
@@ -205,6 +232,7 @@ class Consumer:
                     for lease in commit.leases:
                         report.failed.pop(lease.partition, None)
                     on_commit(commit)
+                    self._serve(report)
             except psycopg.OperationalError:
                 if not self._connection.closed:
                     raise  # connecting anew would not help
@@ -217,16 +245,22 @@ class Consumer:
                 detail="\n".join(f"p{partition:02}: {error}" for partition, error in sorted(report.failed.items())),
                 hint="Correct the declaration or the environment; the events are kept and are read again.",
             )
+        if report.in_the_way:
+            raise report.in_the_way
         return report
 
     def rebuild(self, partition: int, *, wait_s: float = 60, stop: threading.Event | None = None) -> Commit:
-        """Build one log partition anew from all its events and swap it in.
+        """Build one log partition anew from all its events and swap it in: from the archive, and from Postgres what is not archived.
 
         Streams that fail are handed over to their locks as in a drain, those that had failed and do not now are freed.
         Discarded events are tried again, too. Waits up to `wait_s` seconds for a drain that has the partition leased at this moment.
 
         Raises:
-            HistoryMissing: The log partition does not hold its first events any more.
+            HistoryMissing: The log partition does not hold its first events any more, and none of them is archived.
+            LogIncomplete: Some of them are.
+            ForeignArchive: They are to be read from a folder that is not this store's archive.
+            ArchiveDamaged: They are to be read from a file that is not there.
+            PartitionsFailed: It cannot be built.
             NotOwned: The model's tables belong to somebody else.
             PartitionLeased: Somebody held the lease all that time.
             LeaseLost: Somebody took the lease over while this was building.
@@ -241,22 +275,65 @@ class Consumer:
         )
         lease = waiting(self._store.claim_partition, self.model.view, partition, self.owner, self._lease_s)
         try:
-            require_whole_log(self._connection, partition)  # now that the lease keeps it whole
-        except HistoryMissing:
+            history = self._history(lease)  # now that the lease keeps it whole
+        except MillraceError:
             self._store.release_batch(self.model.view, [lease])
             raise
 
         def swap(batch: int, staged: Sequence[StagedRows]) -> int:
-            return replace_partition(self._connection, self.model, partition, batch, staged)
+            rows = replace_partition(self._connection, self.model, partition, batch, staged)
+            mark_built(self._connection, self.model, partition)
+            return rows
 
         try:
-            return self._build_and_commit([lease], swap)
+            # from the first event on, wherever the log begins
+            return self._build_and_commit([replace(lease, from_offset=0)], swap, history)
         except _NothingBuildsError as error:
             raise PartitionsFailed(
                 f"Read model {self.model.name}: log partition p{partition:02} was not built.",
                 detail=str(error),
                 hint="Correct the declaration or the environment; the rows from before are kept.",
             ) from error
+        except NotInFlight as error:
+            raise PartitionsFailed(
+                f"Read model {self.model.name}: log partition p{partition:02} was not built.",
+                detail=f"A stream fails at an event that only the archive has, so that nobody could try it again: {error.detail}",
+                hint="Correct the declaration; the rows from before are kept.",
+            ) from error
+
+    def _rebuild_first(self, partitions: Sequence[int]) -> Commit | None:
+        """Rebuild the first of some log partitions that no other drain is rebuilding; None where there is none."""
+        for partition in partitions:
+            with suppress(PartitionLeased):
+                return self.rebuild(partition, wait_s=0)
+        return None
+
+    def _history(self, lease: Lease) -> LogHistory | None:
+        """From where a rebuild reads a leased log partition; None: from Postgres alone.
+
+        What it names is there until the lease ends: the log is not shortened below its beginning, and a replaced file stays for an hour.
+
+        Raises what `rebuild` says of missing events, but where Postgres has them all it warns and goes on without the archive.
+        """
+        history = None
+        if self._archive is not None:
+            history = log_history(self._store, self._archive, [lease.partition])
+            # a file may go beyond what is leased
+            history = replace(history, cuts={lease.partition: (0, lease.to_offset)})
+        if history is None or not history.files:
+            require_whole_log(self._connection, lease.partition)
+            return None
+        return history.readable()
+
+    def _serve(self, report: DrainReport) -> None:
+        """Let people read this version of the model, unless they do or it has not caught up."""
+        if self._serves:
+            return
+        try:
+            self._serves = serve_if_caught_up(self._connection, self.model)
+            report.in_the_way = None
+        except DependentObjects as error:
+            report.in_the_way = error
 
     def _consume(self, leases: Sequence[Lease], failed: dict[int, str]) -> Iterator[Commit]:
         """Build and commit leased ranges together; where that fails, each log partition alone."""
@@ -280,15 +357,22 @@ class Consumer:
                 # keeps its lease: nobody tries again before it ends
                 failed[leases[0].partition] = cause(error)
                 return
-            for lease in leases:
-                yield from self._consume([lease], failed)
+            for done, lease in enumerate(leases, start=1):
+                # those that wait for their turn, which may come late
+                with self._kept_alive(leases[done:]):
+                    yield from self._consume([lease], failed)
 
-    def _build_and_commit(self, leases: Sequence[Lease], rebuild: Apply | None = None) -> Commit:
-        """Build what leases deliver and commit it, without the streams that fail; `rebuild` puts a rebuilt partition in place."""
+    def _build_and_commit(
+        self, leases: Sequence[Lease], rebuild: Apply | None = None, history: LogHistory | None = None
+    ) -> Commit:
+        """Build what leases deliver and commit it, without the streams that fail.
+
+        `rebuild` puts a rebuilt partition in place; `history` is from where it reads, None for Postgres alone.
+        """
         # a rebuild reads all streams
         locked = [] if rebuild else self._store.locked_partitions(self.model.view, leases)
         work = _Work(tuple(leases), rebuild, time.monotonic())
-        leased = LeasedBatch(self._spark, self.dsn, self.model, leases, locked)
+        leased = LeasedBatch(self._spark, self.dsn, self.model, leases, locked, history)
         try:
             with self._staging() as batch:
                 with self._kept_alive(leases):
@@ -314,7 +398,7 @@ class Consumer:
                     with leased.parts(batch, attempt) as parts:
                         found = find_failing_streams(parts, ranges=ranges, retries=retries)
                 if found.end is not End.FOUND or not found.failures:
-                    return self._commit_failures(work, found, error)
+                    return self._commit_failures(work, batch, found, error)
                 staged = [rows for part in found.built for rows in part]
                 return self._commit(work, batch, staged, found.failures)
         except psycopg.Error as merging:
@@ -328,17 +412,26 @@ class Consumer:
         Raises:
             PartFails: They cannot be merged.
         """
+        # a swap waits for readers, as in `_commit`
+        attempts = Retrying(
+            retry=retry_if_exception_type(psycopg.errors.LockNotAvailable),
+            stop=stop_after_attempt(SWAP_ATTEMPTS if work.rebuild else 1),
+            reraise=True,
+        )
         try:
-            with self._connection.transaction(force_rollback=True):
-                self._store.commit_batch(self.model.view, work.leases)
-                self._apply(work, batch, staged)
+            for attempt in attempts:
+                with attempt, self._connection.transaction(force_rollback=True):
+                    self._store.commit_batch(self.model.view, work.leases)
+                    self._apply(work, batch, staged)
         except psycopg.Error as error:
             if not is_of_events(error):
                 raise
             raise PartFails(cause(error)) from error
 
-    def _commit_failures(self, work: "_Work", found: Findings[list[StagedRows]], error: Exception) -> Commit:
-        """Hand over the streams that were found of too many, and give the leases back.
+    def _commit_failures(
+        self, work: "_Work", batch: int, found: Findings[list[StagedRows]], error: Exception
+    ) -> Commit:
+        """Hand over the streams that were found of too many, commit what comes before their failing events, and give the leases back.
 
         Raises the error where it is not of streams, or in a rebuild, which is all or nothing.
         """
@@ -351,10 +444,13 @@ class Consumer:
                 f"{len(found.failures)} streams or more fail, and a rebuild is all or nothing: {cause(error)}"
             ) from error
         with self._connection.transaction():
-            # from their first event on: nothing of them is merged
-            self._fail(work, found.failures, from_the_first=True)
+            # Their locks say what is acknowledged of them, wherever the checkpoint stands. And they fence the merge: what comes before
+            # a failing event is of a log partition with a failure.
+            self._fail(work, found.failures)
+            rows = self._apply(work, batch, [staged for part in found.before for staged in part])
+            forget_batch(self._connection, self.model, batch)
             self._store.release_batch(self.model.view, work.leases)
-        return Commit((), 0, time.monotonic() - work.started, tuple(found.failures))
+        return Commit((), rows, time.monotonic() - work.started, tuple(found.failures))
 
     def _commit(
         self, work: "_Work", batch: int, staged: Sequence[StagedRows], failures: Sequence[Failure] = ()
@@ -379,15 +475,10 @@ class Consumer:
             return work.rebuild(batch, staged)
         return merge_batch(self._connection, self.model, batch, staged)
 
-    def _fail(self, work: "_Work", failures: Sequence[Failure], *, from_the_first: bool = False) -> None:
+    def _fail(self, work: "_Work", failures: Sequence[Failure]) -> None:
         for lease in work.leases:
             streams = [
-                StreamFailure(
-                    f.stream.decider,
-                    f.stream.decider_id,
-                    f"at offset {f.offset}, with many other streams: {f.error}" if from_the_first else f.error,
-                    None if from_the_first else f.offset,
-                )
+                StreamFailure(f.stream.decider, f.stream.decider_id, f.error, f.offset)
                 for f in failures
                 if f.stream.partition == lease.partition
             ]
@@ -408,6 +499,9 @@ class Consumer:
     @contextmanager
     def _kept_alive(self, leases: Sequence[Lease]) -> Iterator[None]:
         """Extend leases while Spark builds, from a thread with a connection of its own."""
+        if not leases:
+            yield
+            return
         done = threading.Event()
 
         def extend() -> None:

@@ -103,10 +103,14 @@ class End(Enum):
 
 @dataclass
 class Findings(Generic[Kept]):
-    """What a search found, and what it built: what is not named in `failures`, and of these what comes before the failing event."""
+    """What a search found, and what it built: what is not named in `failures`, and of these what comes before the failing event.
+
+    `before` is the latter alone: whatever else there is, that much of the streams in `failures` can be built.
+    """
 
     failures: list[Failure] = field(default_factory=list)
     built: list[Kept] = field(default_factory=list)
+    before: list[Kept] = field(default_factory=list)
     builds: int = 0
     end: End = End.FOUND
 
@@ -186,6 +190,7 @@ class _Search(Generic[Kept]):
                 last = middle
         if before is not None:
             self.findings.built.append(before)
+            self.findings.before.append(before)
         self.findings.failures.append(Failure(stream, offsets[last], error))
         if part.of == "range" and len(self.findings.failures) >= ALL_FAIL and not self.findings.built:
             self._give_up(End.ALL)

@@ -65,12 +65,12 @@ class Fold(ReadModel):
     Attributes:
         function: From the state before (None at first) and an event to the state after; None for no row.
         types: The public columns: keys of the state and their types.
-        version: What is raised when something that the function uses changed.
+        code_version: What is raised when something that the function uses changed.
     """
 
     function: Function = field(repr=False)
     types: dict[str, str]
-    version: int
+    code_version: int
 
     @property
     def state_columns(self) -> tuple[StateColumn, ...]:
@@ -100,7 +100,7 @@ class Fold(ReadModel):
     @property
     def fingerprint(self) -> str:
         """Changes with the declaration and with the function's code, not with its comments or its formatting."""
-        rows = (self.view, self.keys, self.types, self.deciders, self.events, self.version, code_of(self.function))
+        rows = (self.view, self.keys, self.types, self.deciders, self.events, self.code_version, code_of(self.function))
         return hashlib.sha256(repr(rows).encode()).hexdigest()
 
     def public_columns(self) -> dict[str, str]:
@@ -163,7 +163,7 @@ def fold(
             max_lag_s=max_lag_s,
             function=function,
             types={column: type_.replace(" ", "") for column, type_ in columns.items()},
-            version=version,
+            code_version=version,
         )
 
     return declare

@@ -12,6 +12,7 @@ from uuid import uuid4
 from resources.build_errors import build_errors, cause, is_of_events
 from resources.event_store import Lease, LockedPartition
 from resources.failing_streams import Part, PartFails, Source, Stream
+from resources.log_frame import LogHistory
 from resources.read_model import ReadModel
 from resources.read_model_build import (
     count_streams,
@@ -40,6 +41,7 @@ class LeasedBatch:
         model: The read model.
         leases: The leases.
         locked: Where streams have locks; empty for a rebuild, which reads all streams.
+        history: From where a rebuild reads; None: from Postgres alone.
     """
 
     def __init__(
@@ -49,16 +51,18 @@ class LeasedBatch:
         model: ReadModel,
         leases: Sequence[Lease],
         locked: Sequence[LockedPartition],
+        history: LogHistory | None = None,
     ) -> None:
         self.spark = spark
         self.dsn = dsn
         self.model = model
         self.leases = leases
         self.locked = locked
+        self.history = history
 
     def stage(self, batch: int) -> list[StagedRows]:
         """Build all of it and stage the rows under the number of a batch."""
-        return stage_batch(self.spark(), self.dsn, self.model, self.leases, batch, self.locked)
+        return stage_batch(self.spark(), self.dsn, self.model, self.leases, batch, self.locked, self.history)
 
     @contextmanager
     def parts(self, batch: int, attempt: Attempt | None) -> "Iterator[LeasedParts]":
@@ -124,7 +128,16 @@ class LeasedParts:
         if part.of not in self._kept:
             # a view: its plan, which asks Python and Postgres, is made once; sessions are shared, names are not
             name = f"millrace_{uuid4().hex}"
-            events = read_events(spark, leased.dsn, leased.model, leased.leases, leased.locked, part.of, streams=True)
+            events = read_events(
+                spark,
+                leased.dsn,
+                leased.model,
+                leased.leases,
+                leased.locked,
+                part.of,
+                streams=True,
+                history=leased.history,
+            )
             events.createTempView(name)
             self._kept[part.of] = name
             spark.catalog.cacheTable(name)

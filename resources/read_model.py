@@ -13,12 +13,13 @@ Belongs here: the declaration. Not here: column kinds (`columns`), tables (`read
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from resources.column_types import postgres_type
 from resources.columns import Column, KeyColumn, StateColumn, data_path, last_position
 
-# Postgres cuts identifiers at 63 bytes, and the longest suffix of ours is `_staging_batch_idx`
+# Postgres cuts identifiers at 63 bytes, and the longest suffix of ours is `_state_v999_p1023_new`
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 # what a staged row has besides the model's columns
 _TAKEN = {"partition", "batch", "attempt", "staged_at"}
@@ -49,6 +50,7 @@ class ReadModel:
         deciders: The deciders it takes events of; None for all.
         events: The events it takes; None for all.
         deletes: The events that remove a row; none for rows that stay.
+        version: Which of the model's declarations this is, counted where it was built first; it says where the rows are.
         pooling_delay_s: How long a drain waits after a poll that found nothing, in seconds.
         max_lag_s: How old a pending event may become before the model counts as late, in seconds.
     """
@@ -63,6 +65,25 @@ class ReadModel:
     pooling_delay_s: int = 1
     max_lag_s: int = 60
     deletes: tuple[str, ...] = ()
+    version: int = 1
+
+    def at_version(self, version: int, view: str) -> Self:
+        """The model as one of its versions: with that one's tables, consumed as that one's view."""
+        return replace(self, version=version, view=view)
+
+    @property
+    def state_table(self) -> str:
+        """The table of partial values, in the schema `read_models`."""
+        return f"{self.name}_state{self._suffix}"
+
+    @property
+    def staging_table(self) -> str:
+        """The table of staged rows, in the schema `read_models`."""
+        return f"{self.name}_staging{self._suffix}"
+
+    @property
+    def _suffix(self) -> str:
+        return "" if self.version == 1 else f"_v{self.version}"
 
     @property
     def crosses_streams(self) -> bool:
@@ -98,7 +119,10 @@ class ReadModel:
 
     @property
     def fingerprint(self) -> str:
-        """Changes when the declaration changes in what its rows hold; its docstring and delays do not count."""
+        """Changes when the declaration changes in what its rows hold; its docstring and delays do not count.
+
+        It is of the model as it is declared, not as one of its versions.
+        """
         rows: tuple[object, ...] = (self.view, self.keys, self.columns, self.deciders, self.events)
         # an attribute that is not used leaves the fingerprints of older versions as they are
         rows += (self.deletes,) if self.deletes else ()

@@ -20,6 +20,7 @@ from resources.event_store import Lease, LockedPartition
 from resources.failing_streams import Part, Source, Stream
 from resources.fold import Fold
 from resources.function_rows import folded_rows, recomputed_rows
+from resources.log_frame import LogHistory, history_frame
 from resources.read_model import ReadModel
 from resources.read_model_tables import SCHEMA, StagedRows
 from resources.recompute import Recompute
@@ -27,6 +28,10 @@ from resources.recompute import Recompute
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
     from pyspark.sql import DataFrame, SparkSession
+
+
+# a task costs a tenth of a second apart from its events, and there is a core for each of some tasks
+TASK_EVENTS = 125_000
 
 
 def read_events(
@@ -38,16 +43,28 @@ def read_events(
     of: Source = "all",
     *,
     streams: bool = False,
+    history: LogHistory | None = None,
 ) -> "DataFrame":
     """What some leases deliver of the events that the model takes, with the columns and fields that it needs.
 
     `locked` says where streams have locks: these are left out, and those that a lease tries again are read instead. Without
-    any, and in a rebuild, it is plain ranges. `streams`: the columns that name a stream, too.
+    any, and in a rebuild, it is plain ranges, which `history` takes from the archive. `streams`: the columns that name a stream, too.
     """
     needed = {"partition", ORDER, "event"} | (model.sources - set(model.extracted))
     if streams:
         needed |= {"decider", "decider_id"}
+    if history is not None:
+        return history_frame(
+            spark,
+            dsn,
+            history,
+            deciders=model.deciders,
+            events=model.events,
+            columns=sorted(needed),
+            extract=model.extracted,
+        )
     starts = {str(r.partition): r.to_offset if of == "retries" else r.from_offset for r in ranges}
+    positions = sum(r.to_offset - starts[str(r.partition)] for r in ranges)
     retried = {lock.partition for lock in locked if lock.retries and of != "range"}
     reader = (
         spark.read.format("event_log")
@@ -56,6 +73,7 @@ def read_events(
         .option("endingOffsets", json.dumps({str(r.partition): r.to_offset for r in ranges}))
         .option("columns", json.dumps(sorted(needed)))
         .option("extract", json.dumps(model.extracted))
+        .option("minPartitions", str(1 + positions // TASK_EVENTS))
     )
     if model.deciders is not None:
         reader = reader.option("deciders", json.dumps(model.deciders))
@@ -155,9 +173,10 @@ def stage_batch(
     ranges: Sequence[Lease],
     batch: int,
     locked: Sequence[LockedPartition] = (),
+    history: LogHistory | None = None,
 ) -> list[StagedRows]:
     """Build the rows of what some leases deliver and stage them; return what each winning task attempt wrote."""
-    return stage_events(read_events(spark, dsn, model, ranges, locked), dsn, model, ranges, batch)
+    return stage_events(read_events(spark, dsn, model, ranges, locked, history=history), dsn, model, ranges, batch)
 
 
 def stage_events(
@@ -165,7 +184,7 @@ def stage_events(
 ) -> list[StagedRows]:
     """Build the rows of some events of leased ranges and stage them; return what each winning task attempt wrote."""
     rows = state_rows(events, model, dsn, ranges)
-    reports = rows.mapInArrow(stager(dsn, f"{model.name}_staging", batch), "attempt bigint, rows bigint").collect()
+    reports = rows.mapInArrow(stager(dsn, model.staging_table, batch), "attempt bigint, rows bigint").collect()
     return [StagedRows(report["attempt"], report["rows"]) for report in reports]
 
 

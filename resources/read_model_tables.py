@@ -1,11 +1,13 @@
 """The tables of read models, made from their declarations, and the SQL that merges, swaps and reads them.
 
-Belongs here: every statement on the schema `read_models`. Not here: Spark, leases, when to call.
+Belongs here: every statement on the tables and views of models. Not here: which version of a model there is
+(`read_model_versions`), Spark, leases, when to call.
 
 A model `orders` has
     read_models.orders          what people read: a SQL view of the state's public values
     read_models.orders_state    partial values, partitioned by list of the log partition like the log itself
     read_models.orders_staging  unlogged: what Spark's tasks wrote and no commit has merged yet
+and a later version 2 tables of its own, `orders_state_v2` and `orders_staging_v2`.
 Commits of different log partitions never touch the same row of the state, and one log partition can be replaced alone.
 
 They belong to the role event_store_owner where the login that makes them is a member, so that every member can rebuild and reset
@@ -13,23 +15,19 @@ them: swapping and dropping take ownership.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import psycopg
 from psycopg import sql
 
 from resources.column_types import postgres_type
-from resources.errors import MillraceError, UnknownView, ViewInUse
+from resources.errors import MillraceError
 from resources.event_store import EventStore
 from resources.read_model import ReadModel
 
 SCHEMA = "read_models"
 OWNERS = "event_store_owner"
-
-
-class DeclarationChanged(MillraceError):
-    """The model's tables were made from another declaration."""
 
 
 class HistoryMissing(MillraceError):
@@ -38,6 +36,10 @@ class HistoryMissing(MillraceError):
 
 class NotOwned(MillraceError):
     """The model's tables belong to a role that the login is no member of."""
+
+
+class DependentObjects(MillraceError):
+    """Something in the database depends on a model's view, whose columns are to change."""
 
 
 class StagedRowsLost(MillraceError):
@@ -50,55 +52,6 @@ class StagedRows:
 
     attempt: int
     rows: int
-
-
-def ensure_tables(connection: psycopg.Connection, model: ReadModel) -> None:
-    """Make the model's tables and register its view, once; of several callers one does it.
-
-    Raises:
-        DeclarationChanged: The tables were made from another declaration.
-        HistoryMissing: They are not there, and the log does not hold all events.
-    """
-    with connection.transaction():
-        connection.execute("select pg_advisory_xact_lock(hashtextextended('read_models.' || %s, 0))", (model.name,))
-        row = connection.execute(
-            "select fingerprint from read_models.declarations where model = %s", (model.name,)
-        ).fetchone()
-        registered = connection.execute("select from event_store.views where view = %s", (model.view,)).fetchone()
-        if row is not None and row[0] != model.fingerprint:
-            raise DeclarationChanged(
-                f"Read model {model.name} was declared differently when its tables were made.",
-                detail=f"fingerprint {row[0][:12]} in the database, {model.fingerprint[:12]} in the code",
-                hint=f"Build it anew: millrace reset {model.name}",
-            )
-        # rows without their checkpoint would count every event again; a checkpoint without its rows would miss history
-        if row is not None and registered is None:
-            raise DeclarationChanged(
-                f"The view {model.view} of read model {model.name} was removed, and its progress with it.",
-                hint=f"Build it anew: millrace reset {model.name}",
-            )
-        if row is None and registered is not None:
-            raise DeclarationChanged(
-                f"The view {model.view} is registered already, and not for read model {model.name}.",
-                hint="Declare the read model with another view=.",
-            )
-        if row is None:
-            with _as_owners(connection):
-                _create_tables(connection, model)
-            connection.execute(
-                "insert into read_models.declarations (model, view, fingerprint) values (%s, %s, %s)",
-                (model.name, model.view, model.fingerprint),
-            )
-        EventStore(connection).register_view(
-            model.view,
-            "-infinity",
-            pooling_delay_s=model.pooling_delay_s,
-            mode="bulk",
-            deciders=model.deciders,
-            events=model.events,
-        )
-        if row is None:
-            require_whole_log(connection)  # now that the registration keeps it whole
 
 
 def require_whole_log(connection: psycopg.Connection, partition: int | None = None) -> None:
@@ -137,58 +90,139 @@ def require_ownership(connection: psycopg.Connection, model: ReadModel) -> None:
             """,
             {
                 "schema": SCHEMA,
-                "names": [model.name, f"{model.name}_state", f"{model.name}_staging"],
-                "state": f"{SCHEMA}.{model.name}_state",
+                "names": [model.name, model.state_table, model.staging_table],
+                "state": f"{SCHEMA}.{model.state_table}",
             },
         )
     ]
     if owners:
         raise NotOwned(
             f"The tables of read model {model.name} belong to {', '.join(owners)}.",
-            detail=f"{connection.info.user} is no member of that role; a rebuild and a reset take ownership.",
+            detail=f"{connection.info.user} is no member of that role; a rebuild, a reset and a new version take ownership.",
             hint=f"Do it as {owners[0]}. Or as {owners[0]} run `millrace reset {model.name}`, and let a member of {OWNERS} "
             "build the model anew: then it belongs to all members.",
         )
 
 
-def drop_tables(connection: psycopg.Connection, model: ReadModel) -> None:
-    """Remove the model's tables and its view with all progress; the next drain builds it from the first event.
-
-    Raises:
-        MillraceError: A drain or a rebuild holds a lease.
-        NotOwned: They belong to somebody else.
-    """
-    with connection.transaction():
-        connection.execute("select pg_advisory_xact_lock(hashtextextended('read_models.' || %s, 0))", (model.name,))
-        row = connection.execute("select view from read_models.declarations where model = %s", (model.name,)).fetchone()
-        require_ownership(connection, model)
-        # the one that its tables were made for: view= may be what was changed
-        view = row[0] if row else model.view
-        # waits for events, and would find no view; a lease refuses below
-        consumers = sum(poll.consumers for poll in EventStore(connection).poll_views() if poll.view == view)
-        if consumers:
-            raise _being_built(model, f"{consumers} consumers of its view are at work or wait for events")
+def create_tables(connection: psycopg.Connection, model: ReadModel) -> None:
+    """Make the tables of a version of the model; within a transaction."""
+    with _as_owners(connection):
         for statement in (
-            "drop view if exists {}.{view}",
-            "drop table if exists {}.{state}",
-            "drop table if exists {}.{staging}",
+            "create table {}.{state} ({definitions}, constraint {pkey} primary key ({key})) partition by list (partition)",
+            "create unlogged table {}.{staging} ({definitions}, batch bigint not null, attempt bigint not null,"
+            " staged_at timestamptz not null default clock_timestamp())",
+            "create index on {}.{staging} (batch)",
+            # also where another login than the migrating one makes them
+            "grant select on {}.{state} to event_store_reader",
+            "comment on table {}.{state} is 'Partial values per log partition; read the view instead.'",
+            "comment on table {}.{staging} is 'Rows that Spark''s tasks wrote and no commit has merged yet.'",
         ):
             connection.execute(_format(model, statement))
-        connection.execute("delete from read_models.declarations where model = %s", (model.name,))
-        try:
-            # a transaction within: a view that was removed before is no reason to stop
-            with suppress(UnknownView), connection.transaction():
-                EventStore(connection).unregister_view(view, f"reset of read model {model.name}")
-        except ViewInUse as error:
-            raise _being_built(model, error.detail) from error
+        partitions = connection.execute("select partition from event_store.partitions order by partition").fetchall()
+        for (partition,) in partitions:
+            connection.execute(
+                _format(
+                    model,
+                    "create table {}.{child} partition of {}.{state} for values in ({partition})",
+                    child=sql.Identifier(_child(model, partition)),
+                    partition=sql.Literal(partition),
+                )
+            )
 
 
-def _being_built(model: ReadModel, why: str | None) -> MillraceError:
-    return MillraceError(
-        f"Read model {model.name} is being built.",
-        detail=why,
-        hint="Terminate its drain in Dagster, or wait until it is idle and ends, and try again.",
+def drop_tables(connection: psycopg.Connection, model: ReadModel) -> None:
+    """Remove the tables of a version of the model, which the model's view does not show; within a transaction."""
+    for statement in ("drop table if exists {}.{state}", "drop table if exists {}.{staging}"):
+        connection.execute(_format(model, statement))
+
+
+def create_view(connection: psycopg.Connection, model: ReadModel) -> None:
+    """Make the SQL view that people read, or let it show this version of the model from now on; within a transaction.
+
+    Who may read it may go on, also where it has other columns now.
+
+    Raises:
+        DependentObjects: It has other columns, and something in the database depends on the present ones.
+        psycopg.errors.LockNotAvailable: Readers held the view for longer than the lock timeout.
+    """
+    try:
+        with connection.transaction():
+            connection.execute(_format(model, _view_statement(model)))
+    except psycopg.errors.InvalidTableDefinition:
+        grants = _grants(connection, model)
+        drop_view(connection, model)
+        connection.execute(_format(model, _view_statement(model)))
+        for grant in grants:
+            connection.execute(grant)
+    owner = sql.Identifier(_owner(connection, model.state_table))
+    # reads the tables with its owner's rights
+    connection.execute(_format(model, "alter view {}.{view} owner to {owner}", owner=owner))
+    connection.execute(_format(model, "grant select on {}.{view} to event_store_reader"))
+    connection.execute(_format(model, "comment on view {}.{view} is {description}"))
+
+
+def _view_statement(model: ReadModel) -> str:
+    if not model.crosses_streams:
+        return "create or replace view {}.{view} as select {public} from {}.{state}{expanded} where {visible}"
+    return (
+        "create or replace view {}.{view} as select {public} from"
+        " (select {public_key}, {merges} from {}.{state} group by {public_key}) merged where {visible}"
     )
+
+
+def _owner(connection: psycopg.Connection, table: str) -> str:
+    row = connection.execute(
+        "select pg_get_userbyid(relowner) from pg_class where oid = to_regclass(%s)", (f"{SCHEMA}.{table}",)
+    ).fetchone()
+    assert row is not None
+    return str(row[0])
+
+
+def drop_view(connection: psycopg.Connection, model: ReadModel) -> None:
+    """Remove the SQL view that people read; within a transaction.
+
+    Raises:
+        DependentObjects: Something in the database depends on it.
+    """
+    try:
+        connection.execute(_format(model, "drop view if exists {}.{view}"))
+    except psycopg.errors.DependentObjectsStillExist as error:
+        raise DependentObjects(
+            f"The view read_models.{model.name} cannot be replaced, for other objects depend on it.",
+            detail=error.diag.message_detail,
+            hint="Drop them, try again (the next drain does), and create them for the new columns.",
+        ) from error
+
+
+def _grants(connection: psycopg.Connection, model: ReadModel) -> list[sql.Composed]:
+    """The statements that grant again what is granted on the model's view, as far as it has the columns."""
+    granted = connection.execute(
+        """
+        select
+          a.privilege_type, c.attname, case a.grantee when 0 then null else pg_get_userbyid(a.grantee) end, a.is_grantable
+        from (
+          select relacl, null::name, relowner from pg_class where oid = to_regclass(%(view)s)
+          union all
+          select t.attacl, t.attname, v.relowner
+          from pg_attribute t
+          join pg_class v on v.oid = t.attrelid
+          where t.attrelid = to_regclass(%(view)s) and t.attname = any (%(columns)s)
+        ) c(acl, attname, owner)
+        cross join lateral aclexplode(c.acl) a
+        where a.grantee <> c.owner
+        """,
+        {"view": f"{SCHEMA}.{model.name}", "columns": list(model.public_columns())},
+    ).fetchall()
+    return [
+        sql.SQL("grant {}{} on {} to {}{}").format(
+            sql.SQL(privilege),
+            sql.SQL(" ({})").format(sql.Identifier(column)) if column else sql.SQL(""),
+            sql.Identifier(SCHEMA, model.name),
+            sql.Identifier(grantee) if grantee else sql.SQL("public"),
+            sql.SQL(" with grant option" if grantable else ""),
+        )
+        for privilege, column, grantee, grantable in granted
+    ]
 
 
 def next_batch(connection: psycopg.Connection) -> int:
@@ -249,21 +283,18 @@ def replace_partition(
         psycopg.errors.LockNotAvailable: Readers held the table for longer than the lock timeout.
     """
     _require_staged(connection, model, batch, staged)
-    child = f"{model.name}_state_p{partition:04}"
+    child = _child(model, partition)
     names = {
         "child": sql.Identifier(child),
         "fresh": sql.Identifier(f"{child}_new"),
-        "bounds": sql.Identifier(f"{model.name}_state_bounds"),
+        "bounds": sql.Identifier(f"{model.state_table}_bounds"),
         "partition": sql.Literal(partition),
     }
     # like the child, not the parent: two swaps that both hold the parent would wait for each other
     connection.execute(_format(model, "create table {}.{fresh} (like {}.{child} including all)", **names))
-    owner = connection.execute(
-        "select pg_get_userbyid(relowner) from pg_class where oid = to_regclass(%s)", (f"{SCHEMA}.{child}",)
-    ).fetchone()
-    assert owner is not None
+    owner = sql.Identifier(_owner(connection, child))
     # whoever rebuilds, the next one can, too
-    connection.execute(_format(model, "alter table {}.{fresh} owner to {owner}", owner=sql.Identifier(*owner), **names))
+    connection.execute(_format(model, "alter table {}.{fresh} owner to {owner}", owner=owner, **names))
     rows = connection.execute(
         _format(
             model,
@@ -361,33 +392,8 @@ def _as_owners(connection: psycopg.Connection) -> Iterator[None]:
     connection.execute("select set_config('role', %s, true)", (before,))
 
 
-def _create_tables(connection: psycopg.Connection, model: ReadModel) -> None:
-    for statement in (
-        "create table {}.{state} ({definitions}, constraint {pkey} primary key ({key})) partition by list (partition)",
-        "create unlogged table {}.{staging} ({definitions}, batch bigint not null, attempt bigint not null,"
-        " staged_at timestamptz not null default clock_timestamp())",
-        "create index on {}.{staging} (batch)",
-        "create view {}.{view} as select {public} from {}.{state}{expanded} where {visible}"
-        if not model.crosses_streams
-        else "create view {}.{view} as select {public} from"
-        " (select {public_key}, {merges} from {}.{state} group by {public_key}) merged where {visible}",
-        # also where another login than the migrating one makes them
-        "grant select on {}.{view}, {}.{state} to event_store_reader",
-        "comment on view {}.{view} is {description}",
-        "comment on table {}.{state} is 'Partial values per log partition; read the view instead.'",
-        "comment on table {}.{staging} is 'Rows that Spark''s tasks wrote and no commit has merged yet.'",
-    ):
-        connection.execute(_format(model, statement))
-    partitions = connection.execute("select partition from event_store.partitions order by partition").fetchall()
-    for (partition,) in partitions:
-        connection.execute(
-            _format(
-                model,
-                "create table {}.{child} partition of {}.{state} for values in ({partition})",
-                child=sql.Identifier(f"{model.name}_state_p{partition:04}"),
-                partition=sql.Literal(partition),
-            )
-        )
+def _child(model: ReadModel, partition: int) -> str:
+    return f"{model.state_table}_p{partition:04}"
 
 
 def _format(model: ReadModel, statement: str, **names: sql.Composable) -> sql.Composed:
@@ -401,9 +407,9 @@ def _format(model: ReadModel, statement: str, **names: sql.Composable) -> sql.Co
     return template.format(
         schema=sql.Identifier(SCHEMA),
         view=sql.Identifier(model.name),
-        state=sql.Identifier(f"{model.name}_state"),
-        staging=sql.Identifier(f"{model.name}_staging"),
-        pkey=sql.Identifier(f"{model.name}_state_pkey"),
+        state=sql.Identifier(model.state_table),
+        staging=sql.Identifier(model.staging_table),
+        pkey=sql.Identifier(f"{model.state_table}_pkey"),
         description=sql.Literal(model.description),
         key=comma.join(map(sql.Identifier, key)),
         known_key=comma.join(sql.Identifier("known", n) for n in key),

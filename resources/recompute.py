@@ -36,13 +36,13 @@ class Recompute(ReadModel):
         function: From the events of some streams, all of each, to their rows.
         types: The columns besides the stream's, and their types.
         row_key: Those of them that tell the rows of one stream apart.
-        version: What is raised when something that the function uses changed.
+        code_version: What is raised when something that the function uses changed.
     """
 
     function: Function = field(repr=False)
     types: dict[str, str]
     row_key: tuple[str, ...]
-    version: int
+    code_version: int
 
     @property
     def state_columns(self) -> tuple[StateColumn, ...]:
@@ -71,7 +71,7 @@ class Recompute(ReadModel):
     @property
     def fingerprint(self) -> str:
         """Changes with the declaration and with the function's code, not with its comments or its formatting."""
-        rows = (self.view, self.keys, self.types, self.row_key, self.deciders, self.events, self.version)
+        rows = (self.view, self.keys, self.types, self.row_key, self.deciders, self.events, self.code_version)
         return hashlib.sha256(repr((*rows, code_of(self.function))).encode()).hexdigest()
 
     def public_columns(self) -> dict[str, str]:
@@ -138,7 +138,7 @@ def recompute(
             function=function,
             types={column: type_.replace(" ", "") for column, type_ in columns.items()},
             row_key=tuple(key[1:]),
-            version=version,
+            code_version=version,
         )
 
     return declare

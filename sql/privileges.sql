@@ -35,7 +35,7 @@ declare
   _operating constant text[] := array[
     'enable_view', 'unregister_view', 'seek_view', 'retry_dead_letters', 'discard_dead_letter', 'mark_archived',
     'raise_low_water_mark', 'purge_events', 'list_archive_file', 'lock_archive', 'sequenced_streams', 'backup_cut', 'begin_restore',
-    'finish_restore'
+    'finish_restore', 'has_caught_up'
   ];
 begin
   revoke all on all functions in schema event_store from public;

@@ -652,7 +652,7 @@ declare
 begin
   -- in the order of migrations, which lock tables; and sequencers pass by a locked row
   lock table event_store.views in exclusive mode;
-  perform from event_store.sequencer for update;
+  update event_store.sequencer set sequenced_at = 'infinity'; -- until finish_restore
   lock table event_store.deciders, event_store.streams, event_store.events,
     event_store.event_log, event_store.partitions, event_store.checkpoints, event_store.stream_locks, event_store.audit_log
     in exclusive mode;
@@ -683,7 +683,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION event_store.begin_restore() IS 'Lets this transaction load a backup into an empty store. MR021 not empty.';
+COMMENT ON FUNCTION event_store.begin_restore() IS 'Lets this transaction load a backup into an empty store, if finish_restore ends it. MR021 not empty.';
 
 CREATE FUNCTION event_store.claim_batch(v_view text, v_owner text, v_limit bigint DEFAULT 100000, v_lease_s bigint DEFAULT NULL::bigint) RETURNS TABLE(partition integer, from_offset bigint, to_offset bigint, lease_token bigint)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1807,6 +1807,54 @@ end
 $$;
 
 COMMENT ON FUNCTION event_store.guard_append() IS 'Trigger: checks an event, advances its stream and draws its offset, or raises MR001 to MR005.';
+
+CREATE FUNCTION event_store.has_caught_up(v_view text, v_other text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+declare
+  _view constant event_store.views := event_store.known_view(v_view, 'bulk');
+begin
+  perform event_store.known_view(v_other, 'bulk');
+  perform from event_store.checkpoints where view = v_other order by partition for share;
+  return not exists (
+    select from event_store.checkpoints o
+    join event_store.checkpoints c on c.view = v_view and c.partition = o.partition
+    where o.view = v_other and c.position < o.position
+  ) and not exists (
+    select from event_store.stream_locks k
+    where k.view = v_view
+      and exists (
+        select from event_store.events e
+        where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > k.last_offset
+          and event_store.wants(_view.deciders, _view.events, e.decider, e.event)
+        offset 0
+      )
+      and not exists (
+        select from event_store.stream_locks o
+        where o.view = v_other and o.decider_id = k.decider_id and o.decider = k.decider and o.last_offset <= k.last_offset
+        offset 0
+      )
+  ) and not exists (
+    -- a lock may acknowledge events that the checkpoint has not reached
+    select from event_store.stream_locks o
+    join event_store.checkpoints c on c.view = v_view and c.partition = o.partition
+    where o.view = v_other
+      and exists (
+        select from event_store.events e
+        join event_store.event_log l using ("offset")
+        left join event_store.stream_locks k
+          on k.view = v_view and k.decider_id = e.decider_id and k.decider = e.decider
+        where e.decider_id = o.decider_id and e.decider = o.decider
+          and e."offset" <= o.last_offset and e."offset" > coalesce(k.last_offset, 0)
+          and l.partition_offset >= c.position
+        offset 0
+      )
+  );
+end
+$$;
+
+COMMENT ON FUNCTION event_store.has_caught_up(v_view text, v_other text) IS 'Whether a bulk view stands nowhere behind another one; keeps that one where it is until the transaction ends. MR010 unknown view, MR012 other mode.';
 
 CREATE FUNCTION event_store.history_key() RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -3075,6 +3123,22 @@ $$;
 
 COMMENT ON FUNCTION event_store.release_owner(v_owner text) IS 'Gives back every lease of one owner; returns how many.';
 
+CREATE FUNCTION event_store.require_finished_restore() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+begin
+  if (select sequenced_at from event_store.sequencer) = 'infinity' then
+    perform event_store.refuse_request(
+      'a restore has begun and is not finished', 'Call finish_restore in the transaction of begin_restore, or roll it back.'
+    );
+  end if;
+  return null;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.require_finished_restore() IS 'Trigger: refuses to commit a restore that is not finished. MR005.';
+
 CREATE FUNCTION event_store.require_leases(v_view text, v_partition integer[], v_lease_token bigint[]) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'event_store', 'pg_temp'
@@ -3500,9 +3564,13 @@ begin
     )
     and coalesce(
       (
+        -- a bulk view acknowledges up to an offset that may be no event of the stream
         select l.partition_offset
-        from event_store.event_log l
-        where l."offset" = k.last_offset and l.partition = k.partition
+        from event_store.events e
+        join event_store.event_log l using ("offset")
+        where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" <= k.last_offset
+        order by e."offset" desc
+        limit 1
       ) < c.position,
       true
     );
@@ -3847,18 +3915,27 @@ CREATE TABLE read_models.declarations (
     model text NOT NULL,
     view text NOT NULL,
     fingerprint text NOT NULL,
-    declared_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+    declared_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    version integer NOT NULL,
+    serves boolean NOT NULL,
+    unbuilt integer[] NOT NULL
 );
 
-COMMENT ON TABLE read_models.declarations IS 'The declaration that each model''s tables were made from.';
+COMMENT ON TABLE read_models.declarations IS 'The declarations that each model''s tables were made from: of the version that serves, and of one that is built beside it.';
 
 COMMENT ON COLUMN read_models.declarations.model IS 'The read model.';
 
-COMMENT ON COLUMN read_models.declarations.view IS 'The event store''s view that the model is consumed as.';
+COMMENT ON COLUMN read_models.declarations.view IS 'The event store''s view that this version is consumed as.';
 
 COMMENT ON COLUMN read_models.declarations.fingerprint IS 'The hash of the declaration; another declaration must not write these tables.';
 
 COMMENT ON COLUMN read_models.declarations.declared_at IS 'When the tables were made.';
+
+COMMENT ON COLUMN read_models.declarations.version IS 'Counts the declarations of a model, from 1; the tables of later ones have it in their names.';
+
+COMMENT ON COLUMN read_models.declarations.serves IS 'Whether the model''s SQL view shows this version.';
+
+COMMENT ON COLUMN read_models.declarations.unbuilt IS 'The log partitions whose first events are only in the archive, and that no rebuild has read yet.';
 
 ALTER TABLE ONLY event_store.archive_files
     ADD CONSTRAINT archive_files_path_key UNIQUE (path);
@@ -3912,7 +3989,10 @@ ALTER TABLE ONLY event_store.views
     ADD CONSTRAINT views_pkey PRIMARY KEY (view);
 
 ALTER TABLE ONLY read_models.declarations
-    ADD CONSTRAINT declarations_pkey PRIMARY KEY (model);
+    ADD CONSTRAINT declarations_pkey PRIMARY KEY (model, version);
+
+ALTER TABLE ONLY read_models.declarations
+    ADD CONSTRAINT declarations_view_key UNIQUE (view);
 
 CREATE INDEX events_created_at_idx ON event_store.events USING brin (created_at);
 
@@ -3932,6 +4012,8 @@ COMMENT ON INDEX event_store.stream_locks_in_flight_idx IS 'What is delivered an
 
 CREATE INDEX stream_locks_parked_idx ON event_store.stream_locks USING btree (view, parked_at) WHERE (parked_at IS NOT NULL);
 
+CREATE UNIQUE INDEX declarations_serving_key ON read_models.declarations USING btree (model) WHERE serves;
+
 CREATE TRIGGER forbid_change BEFORE DELETE OR UPDATE OR TRUNCATE ON event_store.deciders FOR EACH STATEMENT EXECUTE FUNCTION event_store.forbid_change();
 
 COMMENT ON TRIGGER forbid_change ON event_store.deciders IS 'Raises, or warns where changes are ignored.';
@@ -3947,6 +4029,10 @@ COMMENT ON TRIGGER forbid_restamp ON event_store.events IS 'Lets nobody but reba
 CREATE TRIGGER guard_append BEFORE INSERT ON event_store.events FOR EACH ROW WHEN ((current_setting('event_store.streams_advanced'::text, true) IS DISTINCT FROM 'on'::text)) EXECUTE FUNCTION event_store.guard_append();
 
 COMMENT ON TRIGGER guard_append ON event_store.events IS 'Protects every path into events.';
+
+CREATE CONSTRAINT TRIGGER require_finished_restore AFTER UPDATE ON event_store.sequencer DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN ((new.sequenced_at = 'infinity'::timestamp with time zone)) EXECUTE FUNCTION event_store.require_finished_restore();
+
+COMMENT ON TRIGGER require_finished_restore ON event_store.sequencer IS 'Lets no transaction commit what begin_restore began and finish_restore did not end.';
 
 CREATE TRIGGER skip_change BEFORE DELETE OR UPDATE ON event_store.deciders FOR EACH ROW EXECUTE FUNCTION event_store.forbid_change();
 
@@ -4146,6 +4232,9 @@ REVOKE ALL ON FUNCTION event_store.give_back_event(v_view text, v_decider_id tex
 
 REVOKE ALL ON FUNCTION event_store.guard_append() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION event_store.has_caught_up(v_view text, v_other text) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.has_caught_up(v_view text, v_other text) TO event_store_owner;
+
 REVOKE ALL ON FUNCTION event_store.history_key() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION event_store.holds_lock(v_lock event_store.stream_locks, v_offset bigint, v_lease_token bigint) FROM PUBLIC;
@@ -4276,6 +4365,8 @@ GRANT ALL ON FUNCTION event_store.release_batch(v_view text, v_partition integer
 REVOKE ALL ON FUNCTION event_store.release_owner(v_owner text) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.release_owner(v_owner text) TO event_store_consumer;
 GRANT ALL ON FUNCTION event_store.release_owner(v_owner text) TO event_store_owner;
+
+REVOKE ALL ON FUNCTION event_store.require_finished_restore() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION event_store.require_leases(v_view text, v_partition integer[], v_lease_token bigint[]) FROM PUBLIC;
 

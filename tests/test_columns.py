@@ -33,7 +33,8 @@ from resources.consumer import Consumer
 from resources.event_store import EventStore, NewEvent
 from resources.read_model import ReadModel, read_model
 from resources.read_model_build import partial_rows, read_events, stage_batch
-from resources.read_model_tables import ensure_tables, merge_batch, next_batch
+from resources.read_model_tables import merge_batch, next_batch
+from resources.read_model_versions import ensure_version
 from tests.factories import ids_of_one_partition, rows, value
 
 if TYPE_CHECKING:
@@ -247,7 +248,7 @@ def test_a_sum_that_outgrows_its_type_names_its_column_whether_in_a_batch_or_in_
 ) -> None:
     members = {"__doc__": "One row per thing.", "thing_id": stream_id()} | declared_as
     model = read_model(view="grown", key=["thing_id"])(type("Grown", (), members))
-    ensure_tables(things.connection, model)
+    ensure_version(things.connection, model)
     things.append_events([thing("a", {"n": value_of_one}), thing("a", {"n": value_of_one})])
     (lease,) = things.claim_batch("grown", "test", 1_000, 600)
     halves = [replace(lease, from_offset=n, to_offset=n + 1) for n in range(2)]

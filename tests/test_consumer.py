@@ -8,7 +8,7 @@ import psycopg
 
 from resources.consumer import Consumer, DrainReport
 from resources.event_store import EventStore
-from resources.read_model_tables import ensure_tables
+from resources.read_model_versions import ensure_version
 from tests.factories import at_once, rows, start
 from tests.read_models_for_tests import expected_crossing
 from tests.test_read_models import all_events, close, rows_of
@@ -97,6 +97,6 @@ def test_a_model_whose_key_crosses_streams_is_drained_by_two_and_equals_a_clean_
     things: EventStore, dsn: str, spark: "SparkSession"
 ) -> None:
     fill(things, 80)
-    ensure_tables(things.connection, Crossing)
+    ensure_version(things.connection, Crossing)
     at_once([lambda: drain(dsn, spark, Crossing, "A"), lambda: drain(dsn, spark, Crossing, "B")])
     assert close(rows_of(things.connection, Crossing)) == close(expected_crossing(all_events(things)))

@@ -1,20 +1,27 @@
 """Streams that cannot be built: they wait by themselves, in order, and all others go on; in drains and in rebuilds."""
 
 import random
-from collections.abc import Collection
+import subprocess
+import sys
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, LiteralString
 from uuid import uuid4
 
+import psycopg
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from pyspark.errors import PySparkException
 
 from resources import failing_streams
-from resources.consumer import Consumer, DrainReport, PartitionsFailed
-from resources.event_store import EventStore, NewEvent
+from resources.consumer import Commit, Consumer, DrainReport, PartitionsFailed
+from resources.event_store import EventStore, Lease, NewEvent
 from resources.read_model import ReadModel
-from resources.read_model_tables import ensure_tables
+from resources.read_model_tables import replace_partition
+from resources.read_model_versions import ensure_version
+from resources.settings import PROJECT
 from tests.factories import Connect, ids_of_one_partition, read_log, rows, value
 from tests.read_models_for_tests import DECIDER, expected_everything, random_events
 from tests.test_consumer_failures import TOTALS, correct
@@ -32,11 +39,12 @@ from tests.drains import (
     fill,
     held,
     later,
+    observer,
     thing,
     things,
 )
 
-__all__ = ["things"]
+__all__ = ["observer", "things"]
 
 
 def at(dsn: str, seconds: int) -> str:
@@ -161,6 +169,125 @@ def test_where_too_many_fail_those_that_were_found_wait_and_the_rest_is_read_aga
     assert_holds_all_but(things, [offsets_of(things, f"bad-{n}")[0] for n in range(3)])
 
 
+def test_with_more_failing_streams_than_one_search_names_each_waits_at_its_failing_event_and_discarding_gives_up_that_one(
+    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failing_streams, "MOST_FAILURES", 2)
+    bad = [f"bad-{n}" for n in range(3)]
+    things.append_events([thing("good", worth=1)])
+    things.append_events(
+        [event for each in bad for event in (thing(each, worth=1), poison(each), thing(each, worth=2))]
+    )
+    failing = {each: offsets_of(things, each)[1] for each in bad}
+    waiting = [offset for each in bad for offset in offsets_of(things, each)[1:]]
+    assert drain(at(dsn, 0), spark).failed_streams == 3
+    assert_holds_all_but(things, waiting)
+    acknowledged: dict[str, int] = dict(
+        rows(things.connection, "select decider_id, last_offset from event_store.stream_locks")
+    )
+    assert acknowledged == {each: offset - 1 for each, offset in failing.items()}
+    assert value(things.connection, "select count(*) from read_models.everything_staging") == 0
+
+    # retried all at once they are too many, too
+    drain(at(dsn, 5), spark)
+    assert locks(things) == [(each, 2) for each in bad]
+    things.connection.execute("update event_store.stream_locks set attempts = 4")
+    drain(at(dsn, 20), spark)
+    assert {letter.decider_id: letter.offset for letter in things.dead_letters()} == failing
+    for each in bad:
+        things.discard_dead_letter(Everything.view, DECIDER, each, "nobody knows what it is worth")
+    drain(at(dsn, 30), spark)
+    assert locks(things) == []
+    assert_holds_all_but(things, set(failing.values()))
+
+
+def test_locked_streams_that_all_fail_again_count_that_and_where_new_events_all_fail_with_them_nobody_is_blamed(
+    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = [f"bad-{n}" for n in range(3)]
+    things.append_events([thing("good", worth=1), *[poison(each) for each in bad]])
+    assert drain(at(dsn, 0), spark).failed_streams == 3
+    monkeypatch.setattr(failing_streams, "ALL_FAIL", 2)
+    assert drain(at(dsn, 5), spark).failed_streams == 3
+    assert locks(things) == [(each, 2) for each in bad]
+    # as where the declaration is wrong
+    things.append_events([poison(f"new-{n}") for n in range(3)])
+    with pytest.raises(PartitionsFailed, match="'a lot'"):
+        drain(at(dsn, 20), spark)
+    assert locks(things) == [(each, 2) for each in bad]
+
+
+def test_while_log_partitions_are_built_one_by_one_the_leases_of_those_that_wait_are_kept(
+    things: EventStore, dsn: str, spark: "SparkSession", observer: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(things, 60)
+    waited: list[int] = []
+    leased: LiteralString = "select partition, leased_until from event_store.checkpoints where partition = any (%s)"
+    with Consumer(dsn, Everything, lambda: spark, "next", lease_s=3) as consumer:
+        build = consumer._build_and_commit
+
+        def one_by_one(leases: Sequence[Lease]) -> Commit:
+            if len(leases) > 1:
+                waited.extend(lease.partition for lease in leases)
+                raise PySparkException("only all together fail")
+            waited.remove(leases[0].partition)
+            before: dict[int, datetime] = dict(rows(observer, leased, waited))
+            eventually(
+                lambda: all(until > before[p] for p, until in rows(observer, leased, waited)),
+                "the leases of those that wait are extended",
+            )
+            return build(leases)
+
+        monkeypatch.setattr(consumer, "_build_and_commit", one_by_one)
+        report = consumer.drain(budget_s=PATIENCE_S, idle_s=0)
+    assert (waited, report.failed, report.events) == ([], {}, 60)
+    assert report.batches > 5
+    assert_equals_a_clean_run(things)
+
+
+def test_a_rebuild_that_readers_hold_up_while_it_tries_which_streams_can_be_merged_tries_again(
+    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad, good = ids_of_one_partition(things.connection, 2, partition=3)
+    things.append_events([thing(good, owner="p", units=1)])
+    drain(at(dsn, 0), spark, TOTALS)
+    # no index holds such a key
+    things.append_events([thing(bad, owner=random.Random(1).randbytes(6000).hex(), units=1)])
+    swaps = []
+
+    def held_up(*arguments: Any) -> int:  # noqa: ANN401 - passed on
+        swaps.append(arguments)
+        if len(swaps) in {2, 3}:
+            raise psycopg.errors.LockNotAvailable("canceling statement due to lock timeout")
+        return replace_partition(*arguments)
+
+    monkeypatch.setattr("resources.consumer.replace_partition", held_up)
+    with Consumer(at(dsn, 1), TOTALS, lambda: spark, "rebuilder") as consumer:
+        commit = consumer.rebuild(3)
+    assert [failure.stream.decider_id for failure in commit.failures] == [bad]
+    assert rows_of(things.connection, TOTALS) == [("p", 1)]
+
+
+DRAIN = """
+import sys
+from resources.consumer import Consumer
+from resources.spark import spark_session
+from tests.read_models_for_tests import Everything
+with spark_session() as spark, Consumer(sys.argv[1], Everything, lambda: spark, "next") as consumer:
+    assert consumer.drain(budget_s=60, idle_s=0).failed_streams == 1
+"""
+
+
+@pytest.mark.usefixtures("spark_remote")
+def test_a_drain_with_failing_streams_writes_no_stack_of_java_to_its_log(things: EventStore, dsn: str) -> None:
+    things.append_events([poison("bad"), thing("good", worth=1)])
+    done = subprocess.run(
+        [sys.executable, "-c", DRAIN, dsn], cwd=PROJECT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert not [word for word in ("java.", "org.apache.spark", "stacktrace", "'a lot'") if word in done.stderr]
+
+
 def test_a_rebuild_parks_what_fails_frees_what_does_not_and_equals_a_clean_run(
     things: EventStore, dsn: str, spark: "SparkSession"
 ) -> None:
@@ -195,7 +322,7 @@ def test_a_kill_after_the_failing_streams_were_handed_over_and_before_the_commit
     things: EventStore, dsn: str, spark: "SparkSession", connect: Connect
 ) -> None:
     things.append_events([poison("bad"), thing("good", worth=1)])
-    ensure_tables(things.connection, Everything)
+    ensure_version(things.connection, Everything)
     observer, holder = connect(), connect()
     with (
         held(holder, "lock table read_models.everything_state in share mode"),

@@ -19,7 +19,7 @@ from resources.consumer import Commit, Consumer, PartitionsFailed
 from resources.errors import Unreachable
 from resources.event_store import EventStore
 from resources.read_model import ReadModel, read_model
-from resources.read_model_tables import ensure_tables
+from resources.read_model_versions import ensure_version
 from resources.spark import spark_session
 from tests.factories import ids_of_one_partition, rows
 from tests.read_models_for_tests import DECIDER
@@ -108,7 +108,7 @@ def test_a_postgres_that_refuses_every_write_ends_the_drain_with_its_reason(
     things: EventStore, dsn: str, spark: "SparkSession"
 ) -> None:
     fill(things, 20)
-    ensure_tables(things.connection, Everything)
+    ensure_version(things.connection, Everything)
     # stands for a full disk: an OperationalError of a connection that is well
     things.connection.execute(
         "create function refuse() returns trigger language plpgsql as"

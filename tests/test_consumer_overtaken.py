@@ -9,7 +9,7 @@ import pytest
 from resources.consumer import Consumer, DrainReport
 from resources.errors import LeaseLost
 from resources.event_store import EventStore
-from resources.read_model_tables import drop_tables, ensure_tables
+from resources.read_model_versions import ensure_version, reset_model
 from tests.factories import start, value
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def test_a_zombie_from_before_a_reset_is_refused_although_its_token_was_drawn_ag
             # stands for a pooler or a failover that lost the session's mark of a consumer at work
             zombie._connection.execute("select pg_advisory_unlock_all()")
             with psycopg.connect(later(dsn), autocommit=True) as connection:
-                drop_tables(connection, Everything)
+                reset_model(connection, Everything)
             others.append(Consumer(dsn, Everything, lambda: spark, "B").__enter__())
             # B holds the new leases while A comes to commit what it leased before the reset
             things.claim_batch(Everything.view, "B", 1_000, 600)
@@ -111,7 +111,7 @@ def test_two_drains_of_one_view_share_the_work_and_nothing_is_consumed_twice(
     things: EventStore, dsn: str, spark: "SparkSession"
 ) -> None:
     fill(things, 150)
-    ensure_tables(things.connection, Everything)
+    ensure_version(things.connection, Everything)
     together = threading.Barrier(2)
 
     def work(owner: str) -> DrainReport:

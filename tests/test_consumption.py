@@ -1,6 +1,7 @@
 """Drains and rebuilds as Dagster runs them: real runs on an instance, a real Postgres, a real Spark."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -13,11 +14,13 @@ from assets.consumption import KEY
 from assets.read_models import declared
 from platform_defs.definitions import build_defs
 from platform_defs.partitions import log_partition_key, log_partitions
+from resources.columns import last
 from resources.consumer import PartitionsFailed
 from resources.errors import PartitionLeased
 from resources.event_store import EventStore, NewEvent
 from resources.postgres import PostgresResource
-from resources.read_model_tables import ensure_tables
+from resources.read_model import ReadModel
+from resources.read_model_versions import ensure_version
 from resources.shop import register_shop
 from tests.factories import pump
 
@@ -52,11 +55,16 @@ def place(store: EventStore, number: int, *, amount: object = 1.5) -> None:
 
 
 def run_job(
-    instance: dg.DagsterInstance, dsn: str, job: str, partition: str, config: dict[str, Any] | None = None
+    instance: dg.DagsterInstance,
+    dsn: str,
+    job: str,
+    partition: str,
+    config: dict[str, Any] | None = None,
+    model: ReadModel = ORDERS,
 ) -> dg.ExecuteInProcessResult:
     if job == "drain":  # the sensor adds it with its first request
         instance.add_dynamic_partitions("views", [partition])
-    defs = build_defs(models={"orders": ORDERS}, resources={"postgres": PostgresResource(dsn=dsn)})
+    defs = build_defs(models={"orders": model}, resources={"postgres": PostgresResource(dsn=dsn)})
     resolved = defs.resolve_job_def(job)
     return resolved.execute_in_process(
         instance=instance, partition_key=partition, run_config=config or {}, raise_on_error=False
@@ -114,11 +122,32 @@ def test_a_drain_with_a_failing_stream_is_green_and_shows_how_many_wait(
 
 
 @pytest.mark.usefixtures("spark_remote")
+def test_a_drain_of_a_changed_declaration_builds_the_new_version_and_lets_it_serve(
+    instance: dg.DagsterInstance, dsn: str, shop: EventStore
+) -> None:
+    place(shop, 10)
+    assert run_job(instance, dsn, "drain", "orders", QUICKLY).success
+    place(shop, 10)
+    changed = replace(ORDERS, columns={"status": last("event")})
+    result = run_job(instance, dsn, "drain", "orders", QUICKLY, changed)
+    assert result.success
+    drained = [m for m in result.asset_materializations_for_node("consumption__view_events") if m.asset_key == KEY]
+    assert {m.partition for m in drained} == {"orders"}
+    assert (drained[-1].metadata["events"].value, drained[-1].metadata["lag"].value) == (40, 0)
+    columns = shop.connection.execute("select * from read_models.orders").description or ()
+    assert [column.name for column in columns] == ["order_id", "status"]
+    assert [poll.view for poll in shop.poll_views()] == ["orders_v2"]
+
+    rebuilt = run_job(instance, dsn, "rebuild", "p03", model=changed)
+    assert rebuilt.success
+
+
+@pytest.mark.usefixtures("spark_remote")
 def test_a_drain_whose_log_partition_cannot_be_built_shows_red_and_the_others_are_built(
     instance: dg.DagsterInstance, dsn: str, shop: EventStore
 ) -> None:
     place(shop, 10)
-    ensure_tables(shop.connection, ORDERS)
+    ensure_version(shop.connection, ORDERS)
     # stands for whatever is wrong with one log partition and is not the fault of an event
     shop.connection.execute(
         "create function refuse() returns trigger language plpgsql as"
@@ -144,7 +173,7 @@ def test_a_failing_log_partition_of_a_read_model_shows_red_and_a_rerun_makes_it_
     instance: dg.DagsterInstance, dsn: str, shop: EventStore
 ) -> None:
     place(shop, 10)
-    ensure_tables(shop.connection, ORDERS)
+    ensure_version(shop.connection, ORDERS)
     lease = shop.claim_partition("orders", 3, "somebody else", 600)
     red = run_job(instance, dsn, "rebuild", "p03", AT_ONCE)
     assert not red.success
@@ -169,7 +198,7 @@ def test_leases_of_a_run_that_is_over_are_given_back_at_once_by_the_next_drain(
     instance: dg.DagsterInstance, dsn: str, shop: EventStore
 ) -> None:
     place(shop, 40)
-    ensure_tables(shop.connection, ORDERS)
+    ensure_version(shop.connection, ORDERS)
     dead = instance.create_run_for_job(
         job_def=build_defs().resolve_job_def("apply_schema"), status=dg.DagsterRunStatus.FAILURE
     )
@@ -205,7 +234,7 @@ def test_checks_pass_on_a_sound_store_and_name_what_is_wrong(
 ) -> None:
     place(shop, 20)
     shop.sequence_events()
-    ensure_tables(shop.connection, ORDERS)
+    ensure_version(shop.connection, ORDERS)
 
     def failing() -> set[str]:
         defs = build_defs(models={"orders": ORDERS}, resources={"postgres": PostgresResource(dsn=dsn)})

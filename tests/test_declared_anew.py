@@ -5,11 +5,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from resources.columns import count, last
 from resources.consumer import Consumer
-from resources.errors import MillraceError
 from resources.event_store import EventStore
-from resources.read_model_tables import DeclarationChanged, HistoryMissing, drop_tables, ensure_tables
+from resources.read_model_tables import HistoryMissing
+from resources.read_model_versions import WrongView, ensure_version, reset_model
 from tests.factories import wait_until
 from tests.test_read_models import rows_of
 
@@ -18,27 +17,6 @@ if TYPE_CHECKING:
 from tests.drains import Crossing, Everything, assert_equals_a_clean_run, busiest, drain, fill, things
 
 __all__ = ["things"]
-
-
-def test_a_changed_declaration_is_refused_with_the_remedy_and_after_a_reset_builds_anew(
-    things: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
-    fill(things, 60)
-    drain(dsn, spark)
-    before = rows_of(things.connection, Everything)
-    changed = replace(Everything, columns={"events": count(), "status": last("event")})
-    with pytest.raises(DeclarationChanged) as refused, Consumer(dsn, changed, lambda: spark, "next"):
-        pass
-    assert refused.value.hint == "Build it anew: millrace reset everything"
-    assert rows_of(things.connection, Everything) == before
-
-    lease = things.claim_partition("everything", 3, "somebody", 600)
-    with pytest.raises(MillraceError, match="leased by somebody"):
-        drop_tables(things.connection, changed)
-    things.release_batch("everything", [lease])
-    drop_tables(things.connection, changed)
-    assert drain(dsn, spark, changed).events == 60
-    assert [row[:2] for row in rows_of(things.connection, changed)] == [row[:2] for row in before]
 
 
 def test_a_shortened_log_keeps_a_model_going_and_is_no_ground_to_build_one(
@@ -58,7 +36,7 @@ def test_a_shortened_log_keeps_a_model_going_and_is_no_ground_to_build_one(
     fill(things, 20, seed=2)
     assert drain(dsn, spark).events == 20
     with pytest.raises(HistoryMissing):
-        ensure_tables(things.connection, Crossing)
+        ensure_version(things.connection, Crossing)
 
 
 def test_a_model_whose_view_was_removed_is_refused_and_counts_nothing_twice(
@@ -67,9 +45,9 @@ def test_a_model_whose_view_was_removed_is_refused_and_counts_nothing_twice(
     fill(things, 30)
     drain(dsn, spark)
     things.connection.execute("delete from event_store.views where view = 'everything'")
-    with pytest.raises(DeclarationChanged, match="was removed"), Consumer(dsn, Everything, lambda: spark, "next"):
+    with pytest.raises(WrongView, match="was removed"), Consumer(dsn, Everything, lambda: spark, "next"):
         pass
-    drop_tables(things.connection, Everything)
+    reset_model(things.connection, Everything)
     drain(dsn, spark)
     assert_equals_a_clean_run(things)
 
@@ -77,7 +55,7 @@ def test_a_model_whose_view_was_removed_is_refused_and_counts_nothing_twice(
 def test_a_view_that_is_somebody_elses_is_not_taken_over(things: EventStore, dsn: str, spark: "SparkSession") -> None:
     things.register_view("everything", mode="bulk")
     with (
-        pytest.raises(DeclarationChanged, match="registered already"),
+        pytest.raises(WrongView, match="registered already"),
         Consumer(dsn, Everything, lambda: spark, "next"),
     ):
         pass
@@ -89,5 +67,5 @@ def test_a_reset_after_the_view_was_renamed_removes_the_old_view(
     fill(things, 10)
     drain(dsn, spark)
     wait_until(lambda: not any(poll.consumers for poll in things.poll_views()), "the drain's session ended")
-    drop_tables(things.connection, replace(Everything, view="renamed"))
+    reset_model(things.connection, replace(Everything, view="renamed"))
     assert things.poll_views() == []

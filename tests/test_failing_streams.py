@@ -112,12 +112,54 @@ def test_one_of_many_streams_is_found_in_few_builds(number: int, most: int) -> N
     assert batch.looks <= 4
 
 
-def test_where_many_fail_it_ends_with_those_that_it_found() -> None:
-    events = {stream(n): [n] for n in range(2000)}
-    found = find_failing_streams(Simulated(events, {stream(n): {n} for n in range(0, 2000, 3)}), retries=False)
+def test_where_many_fail_it_ends_with_those_that_it_found_and_what_comes_before_their_failing_events() -> None:
+    events = {stream(n): [n, 10_000 + n, 20_000 + n] for n in range(2000)}
+    poison: Poison = {stream(n): {10_000 * (n % 3) + n} for n in range(0, 2000, 4)}
+    found = find_failing_streams(Simulated(events, poison), retries=False)
     assert found.end is End.MANY
     assert 50 <= len(found.failures) <= MOST_FAILURES
     assert found.builds <= MOST_BUILDS
+    assert all({failure.offset} == poison[failure.stream] for failure in found.failures)
+    assert sorted(event for part in found.before for event in part) == sorted(
+        (f.stream, offset) for f in found.failures for offset in events[f.stream] if offset < f.offset
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(builds=st.lists(st.booleans(), min_size=1, max_size=12), others=st.integers(0, 5))
+def test_the_event_that_is_named_is_one_with_which_the_stream_fails_and_without_which_it_does_not(
+    builds: list[bool], others: int
+) -> None:
+    """Whatever makes a stream fail: also its full length alone, or a sum that leaves its bounds and comes back."""
+    events = {stream(n): [1000 * k + n for k in range(len(builds))] for n in range(others + 1)}
+
+    class OfWhatever(Simulated):
+        def build(self, part: Part) -> set[tuple[Stream, int]]:
+            of_it = self.of(part).get(stream(0), [])
+            if of_it and not builds[len(of_it) - 1]:
+                raise PartFails(f"{len(of_it)} events")
+            return super().build(part)
+
+    found = find_failing_streams(OfWhatever(events, {}), retries=False)
+    offsets = events[stream(0)]
+    if builds[-1]:
+        assert found.failures == []
+    else:
+        (failure,) = found.failures
+        failing = offsets.index(failure.offset)
+        assert not builds[failing]
+        assert failing == 0 or builds[failing - 1]
+        assert failure.error == f"{failing + 1} events"
+        assert sorted(event for part in found.before for event in part) == [(stream(0), o) for o in offsets[:failing]]
+
+
+def test_with_many_retried_streams_that_all_fail_again_those_that_are_named_are_named_exactly() -> None:
+    events = {stream(n): [n, 10_000 + n] for n in range(1000)}
+    poison: Poison = {stream(n): {10_000 + n} for n in range(1000)}
+    found = find_failing_streams(Simulated(events, poison, frozenset(events)), ranges=False, retries=True)
+    assert found.end is End.MANY
+    assert len(found.failures) >= 50
+    assert all({failure.offset} == poison[failure.stream] for failure in found.failures)
 
 
 def test_where_everything_fails_it_ends_soon_and_says_so() -> None:

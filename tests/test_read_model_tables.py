@@ -12,14 +12,8 @@ from resources.consumer import Consumer
 from resources.embedded_postgres import EmbeddedPostgres
 from resources.event_store import EventStore
 from resources.migrations import migrate
-from resources.read_model_tables import (
-    NotOwned,
-    drop_tables,
-    ensure_tables,
-    merge_batch,
-    next_batch,
-    replace_partition,
-)
+from resources.read_model_tables import NotOwned, merge_batch, next_batch, replace_partition
+from resources.read_model_versions import ensure_version, reset_model
 from tests import read_models_for_tests as models
 from tests.factories import Connect, refusal, rows
 
@@ -66,36 +60,36 @@ def owners(connection: psycopg.Connection) -> set[str]:
 
 def test_what_one_owner_made_another_one_merges_into_rebuilds_and_resets(login: Login) -> None:
     one, other = login("event_store_owner"), login("event_store_owner")
-    ensure_tables(one, Everything)
-    ensure_tables(other, Everything)
+    ensure_version(one, Everything)
+    ensure_version(other, Everything)
     assert rebuild(other, 3) == rebuild(one, 3) == rebuild(other, 3) == 0
     for connection in (one, other):
         with connection.transaction():
             assert merge_batch(connection, Everything, next_batch(connection), []) == 0
     assert owners(one) == {"event_store_owner"}
-    drop_tables(other, Everything)
-    ensure_tables(one, Everything)
+    reset_model(other, Everything)
+    ensure_version(one, Everything)
 
 
 def test_who_rebuilds_leaves_the_tables_to_whom_they_belong(login: Login, store: EventStore) -> None:
     """A superuser is everybody."""
-    ensure_tables(login("event_store_owner"), Everything)
+    ensure_version(login("event_store_owner"), Everything)
     rebuild(store.connection, 3)
     assert owners(store.connection) == {"event_store_owner"}
 
 
 def test_a_login_that_made_tables_is_itself_again(login: Login) -> None:
     connection = login("event_store_owner")
-    ensure_tables(connection, Everything)
+    ensure_version(connection, Everything)
     assert rows(connection, "select current_user = session_user, current_setting('role')") == [(True, "none")]
     with connection.transaction():
-        drop_tables(connection, Everything)
-        ensure_tables(connection, Everything)
+        reset_model(connection, Everything)
+        ensure_version(connection, Everything)
         assert rows(connection, "select current_user = session_user") == [(True,)]
 
 
 def test_readers_read_what_an_owner_made(login: Login) -> None:
-    ensure_tables(login("event_store_owner"), Everything)
+    ensure_version(login("event_store_owner"), Everything)
     assert rows(login("event_store_reader"), "select * from read_models.everything") == []
 
 
@@ -104,7 +98,7 @@ def test_tables_of_somebody_else_are_refused_before_anything_is_built_and_the_re
     dsn: str, connect: Connect, login: Login, relation: str
 ) -> None:
     admin, other, owner = connect(), login("event_store_reader"), login("event_store_owner")
-    ensure_tables(admin, Everything)
+    ensure_version(admin, Everything)
     admin.execute(f"alter table read_models.{relation} owner to {other.info.user}".encode())
     admin.execute(f"grant all on read_models.{relation} to event_store_owner".encode())
     before = rows(admin, "select model from read_models.declarations")
@@ -117,9 +111,9 @@ def test_tables_of_somebody_else_are_refused_before_anything_is_built_and_the_re
     assert other.info.user in refused.message
     assert owner.info.user in str(refused.detail)
     assert "millrace reset everything" in str(refused.hint)
-    refusal(NotOwned, lambda: drop_tables(owner, Everything))
+    refusal(NotOwned, lambda: reset_model(owner, Everything))
     assert rows(admin, "select model from read_models.declarations") == before
-    drop_tables(admin, Everything)
+    reset_model(admin, Everything)
 
 
 def test_who_migrates_and_is_no_member_migrates_again_over_what_a_member_made(
@@ -135,7 +129,7 @@ def test_who_migrates_and_is_no_member_migrates_again_over_what_a_member_made(
     try:
         migrate(make_conninfo(dsn, user="migrator"))
         with psycopg.connect(dsn, user="member", autocommit=True) as member:
-            ensure_tables(member, Everything)
+            ensure_version(member, Everything)
         with psycopg.connect(dsn, autocommit=True) as admin:
             admin.execute("update event_store.migrations set name = 'other' where version = 0")
         assert migrate(make_conninfo(dsn, user="migrator")).functions_replaced

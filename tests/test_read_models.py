@@ -13,7 +13,7 @@ from assets.read_models import declared
 from resources.consumer import Consumer
 from resources.event_store import EventStore, RecordedEvent
 from resources.read_model import ReadModel
-from resources.read_model_tables import drop_tables
+from resources.read_model_versions import reset_model
 from tests.factories import Connect
 from tests.read_models_for_tests import (
     DECIDER,
@@ -100,7 +100,7 @@ def test_increments_over_any_split_of_the_log_equal_a_rebuild_and_an_independent
 
     holds()
     before = sorted(rows_of(connection, model), key=repr)
-    drop_tables(connection, model)
+    reset_model(connection, model)
     with Consumer(dsn, model, lambda: spark, "test") as consumer:
         consumer.drain(budget_s=120, idle_s=0)
     assert sorted(rows_of(connection, model), key=repr) == before

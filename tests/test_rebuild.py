@@ -9,7 +9,7 @@ import pytest
 from resources.consumer import Commit, Consumer, DrainReport
 from resources.errors import PartitionLeased
 from resources.event_store import EventStore
-from resources.read_model_tables import ensure_tables
+from resources.read_model_versions import ensure_version
 from tests.factories import Connect, at_once, rows, start, value
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def test_a_rebuild_waits_for_a_leased_partition_and_says_who_has_it(
     things: EventStore, dsn: str, spark: "SparkSession"
 ) -> None:
     fill(things, 60)
-    ensure_tables(things.connection, Everything)
+    ensure_version(things.connection, Everything)
     partition = busiest(things)
     lease = things.claim_partition("everything", partition, "somebody else", 600)
     with Consumer(dsn, Everything, lambda: spark, "rebuilder") as consumer:

@@ -2,6 +2,7 @@
 
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -9,10 +10,14 @@ import dagster as dg
 import psycopg
 import pytest
 
-from assets.reports import DAYS, read_day
+from assets.reports import DAYS, LATEST_COMMIT, read_day
 from platform_defs.definitions import build_defs
+from resources.archive import archive_partition
+from resources.archive_rows import Wanted, rows_of, shared
 from resources.event_store import EventStore, Json, NewEvent
+from resources.log_frame import day_history, log_history
 from resources.postgres import PostgresResource
+from resources.retention import purge_before
 from resources.shop import register_shop
 from tests.factories import Connect, rows, set_clock
 
@@ -88,7 +93,7 @@ def test_a_day_built_again_replaces_what_was_written_and_leaves_other_days_alone
 
 
 def test_a_transaction_that_was_open_over_midnight_counts_for_the_day_of_its_events(
-    shop: EventStore, dsn: str, spark: "SparkSession", connect: Connect
+    shop: EventStore, dsn: str, spark: "SparkSession", connect: Connect, tmp_path: Path
 ) -> None:
     late = EventStore(connect(autocommit=False))
     append(late, TUESDAY - timedelta(seconds=1), "late", "order_placed", customer_id="x", channel="phone")
@@ -97,8 +102,47 @@ def test_a_transaction_that_was_open_over_midnight_counts_for_the_day_of_its_eve
     shop.sequence_events()
     late.connection.commit()
     shop.sequence_events()
-    found = read_day(spark, dsn, date(2026, 11, 2)).collect()
+    found = read_day(spark, dsn, tmp_path, date(2026, 11, 2)).collect()
     assert [row["decider_id"] for row in found] == ["late"]
+
+
+@pytest.mark.parametrize("tail", [True, False])
+def test_days_that_were_archived_and_purged_have_the_same_rows(
+    shop: EventStore,
+    dsn: str,
+    spark: "SparkSession",
+    connect: Connect,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tail: bool,
+) -> None:
+    assert spark
+    monkeypatch.setenv("MILLRACE_ARCHIVE_DIR", str(tmp_path))
+    two_days(shop)
+    for partition in range(16):
+        archive_partition(dsn, tmp_path, partition, max_events=2, min_events=2, tail=tail)
+    purged = sum(found.events for found in purge_before(shop, tmp_path, TUESDAY + timedelta(hours=1)))
+    assert purged > 3
+    for day in (TUESDAY, MONDAY):
+        materialize(dsn, day)
+    assert rows(connect(), TABLE) == ON_MONDAY + ON_TUESDAY
+
+
+def test_of_the_archive_a_day_reads_what_may_be_of_it(shop: EventStore, dsn: str, tmp_path: Path) -> None:
+    two_days(shop)
+    shop.sequence_events()
+    for partition in range(16):
+        archive_partition(dsn, tmp_path, partition, max_events=1, min_events=1, tail=True)
+    files = [file for held in log_history(shop, tmp_path).partitions for file in held.files]
+    history = day_history(shop, tmp_path, TUESDAY, TUESDAY + MIDNIGHT + LATEST_COMMIT)
+    assert len(history.files) < len(files)
+    assert all(first == last for first, last in history.tails.values())
+    # what row groups say of their times leaves out the rest
+    wanted = Wanted(None, None, ("created_at",), (), (TUESDAY, TUESDAY + MIDNIGHT))
+    cuts = {info.partition: (0, info.high_water_mark) for info in shop.partition_info()}
+    parts = [part for task in shared(tmp_path, files, cuts) for part in task]
+    times = [time for part in parts for batch in rows_of(part, wanted) for time in batch.column(0).to_pylist()]
+    assert sorted(time.date() for time in times) == [TUESDAY.date()] * 5
 
 
 def test_a_day_without_events_has_no_rows(shop: EventStore, dsn: str, spark: "SparkSession", connect: Connect) -> None:

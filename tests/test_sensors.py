@@ -1,6 +1,7 @@
 """Sensors on an instance with real run records and a real database."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -11,9 +12,11 @@ from dagster._core.test_utils import instance_for_test
 from assets.read_models import declared
 from platform_defs.definitions import build_defs
 from platform_defs.sensors import PARTITION_TAG
+from resources.columns import last
 from resources.event_store import EventStore, NewEvent
 from resources.postgres import PostgresResource
-from resources.read_model_tables import ensure_tables
+from resources.read_model import ReadModel
+from resources.read_model_versions import ensure_version, serve_if_caught_up
 from resources.shop import register_shop
 
 ORDERS = declared()["orders"]
@@ -28,7 +31,7 @@ def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
 @pytest.fixture
 def shop(store: EventStore) -> EventStore:
     register_shop(store)
-    ensure_tables(store.connection, ORDERS)
+    ensure_version(store.connection, ORDERS)
     return store
 
 
@@ -36,8 +39,8 @@ def place(store: EventStore) -> None:
     store.append_events([NewEvent("order", "o-1", "order_placed", uuid4(), {}, uuid4())])
 
 
-def tick(instance: dg.DagsterInstance, dsn: str, sensor: str) -> dg.SensorResult:
-    defs = build_defs(models={"orders": ORDERS}, resources={"postgres": PostgresResource(dsn=dsn)})
+def tick(instance: dg.DagsterInstance, dsn: str, sensor: str, model: ReadModel = ORDERS) -> dg.SensorResult:
+    defs = build_defs(models={"orders": model}, resources={"postgres": PostgresResource(dsn=dsn)})
     context = dg.build_sensor_context(instance, definitions=defs, resources={"postgres": PostgresResource(dsn=dsn)})
     result = defs.resolve_sensor_def(sensor)(context)
     assert isinstance(result, dg.SensorResult)
@@ -103,6 +106,28 @@ def test_the_first_drain_of_a_model_whose_view_is_not_registered_yet_is_started(
 ) -> None:
     (request,) = tick(instance, dsn, "poll_orders").run_requests or []
     assert request.partition_key == "orders"
+
+
+def test_a_changed_declaration_is_drained_under_the_declared_name_until_it_serves(
+    instance: dg.DagsterInstance, dsn: str, shop: EventStore
+) -> None:
+    changed = replace(ORDERS, columns={"status": last("event")})
+
+    def poll() -> dg.SensorResult:
+        return tick(instance, dsn, "poll_orders", changed)
+
+    (request,) = poll().run_requests or []
+    assert request.partition_key == "orders"  # its first drain makes its tables
+    place(shop)
+    shop.commit_batch("orders", shop.claim_batch("orders", "the code before"))
+    new = ensure_version(shop.connection, changed)
+    (request,) = poll().run_requests or []
+    assert request.partition_key == "orders"  # it is behind
+    shop.commit_batch(new.view, shop.claim_batch(new.view, "a drain that was killed before the switch"))
+    (request,) = poll().run_requests or []
+    assert request.partition_key == "orders"  # it could serve
+    assert serve_if_caught_up(shop.connection, new)
+    assert reason(poll()) == "orders: nothing is due"
 
 
 def test_a_view_registered_by_sql_with_a_url_is_drained_without_a_reload(

@@ -25,6 +25,7 @@ LINES: dict[str, Callable[[Bench], list[Result]]] = {
     "drain": drains.backlog,
     "ten-views": drains.ten_views,
     "rebuild": rebuilds.from_postgres,
+    "archive-rebuild": rebuilds.from_archive,
 }
 JDBC_DRIVER = Path("/usr/share/java/postgresql.jar")
 FIRST_SIZE = 100_000

@@ -14,7 +14,7 @@ from benchmarks.spark.bench import ORDERS, Bench, Measured, Memory, Result, time
 from benchmarks.spark.reads import growth
 from resources.consumer import Commit, Consumer, DrainReport
 from resources.event_store import EventStore
-from resources.read_model_tables import drop_tables
+from resources.read_model_versions import reset_model
 
 BATCH = 1000
 FEW_ROWS = 1000
@@ -84,7 +84,7 @@ def backlog(bench: Bench) -> list[Result]:
 def drain_rate(bench: Bench, log: Database, events: int) -> float:
     """Forget what was built and drain everything; return the events per second."""
     with log.connect() as connection:
-        drop_tables(connection, ORDERS)
+        reset_model(connection, ORDERS)
     with Consumer(log.dsn, ORDERS, lambda: bench.spark, "bench") as consumer:
         began = time.perf_counter()
         report = consumer.drain(budget_s=ENOUGH_S, idle_s=0)
@@ -99,7 +99,7 @@ def ten_views(bench: Bench) -> list[Result]:
     log = bench.log(events)
     models = [replace(ORDERS, name=f"orders_{n}", view=f"orders_{n}") for n in range(VIEWS)]
     with log.connect() as connection:
-        drop_tables(connection, ORDERS)
+        reset_model(connection, ORDERS)
     (alone,) = bench.in_turn(lambda: events / all_s(bench, log, [ORDERS], events)[0])
     first: list[list[float]] = []
     ended: list[list[float]] = []
@@ -146,7 +146,7 @@ def all_s(
         seconds = timed(lambda: [future.result() for future in running])
     with log.connect() as connection:
         for model in models:
-            drop_tables(connection, model)
+            reset_model(connection, model)
     ends = [future.result() for future in running]
     return seconds, [first for first, _ in ends], [end for _, end in ends]
 

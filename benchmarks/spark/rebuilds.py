@@ -1,14 +1,37 @@
-"""Rebuilding a read model from all its events, beside the per-event loop of the other schema."""
+"""Rebuilding a read model from all its events: beside the per-event loop of the other schema, and from the archive beside JDBC."""
 
+import tempfile
+from collections.abc import Callable
 from functools import partial
 from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks.event_store.bench import Database
 from benchmarks.event_store.consumption import CHUNK, consumed_per_second, stream_and_ack
 from benchmarks.spark.bench import ORDERS, Bench, Result, timed
 from benchmarks.spark.drains import drained
-from benchmarks.spark.reads import growth
+from benchmarks.spark.reads import growth, jdbc
+from resources.archive import archive_partition
 from resources.consumer import Consumer
+from resources.log_frame import read_log_frame
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+# what the model needs of the log
+LOG = """(
+  select l.partition, e."offset", e.event, e.decider_id, e.data, e.created_at
+  from event_store.event_log l join event_store.events e using ("offset")
+  where e.decider = 'order'
+) log"""
+# the model's rows, as Spark's JDBC writes them: a plain table with the model's key
+TABLE = """
+create table bench_orders (
+  order_id text collate "C" primary key, customer_id text, status text, lines bigint, total numeric, placed_at timestamptz
+)
+"""
+ROWS = "select order_id, customer_id, status, lines, total, placed_at from {} order by order_id"
 
 
 def from_postgres(bench: Bench) -> list[Result]:
@@ -41,13 +64,119 @@ def from_postgres(bench: Bench) -> list[Result]:
     return [*results, *growth("rebuild", bench, rates)]
 
 
-def rebuild_rate(bench: Bench, log: Database, events: int) -> float:
-    """Rebuild all log partitions and return the events per second."""
+def from_archive(bench: Bench) -> list[Result]:
+    """Every log partition of a model, one after the other, from the archive; and reading and grouping alone, in one job.
+
+    Beside it one Spark job that makes the same rows without leases, checkpoints and swaps: JDBC reads log and events, from_json takes the
+    fields, the same aggregates, and Spark's JDBC writes them into an empty table with the same key, or nobody.
+    """
+    results: list[Result] = []
+    rates = []
+    for events in bench.sizes:
+        log = bench.log(events)
+        drained(bench, log)
+        log.run(TABLE)
+        with tempfile.TemporaryDirectory(prefix="bench-archive-") as folder:
+            for partition in partitions_of(log):
+                archive_partition(log.dsn, Path(folder), partition, tail=True)
+            measures = (
+                partial(rebuild_rate, bench, log, events, Path(folder)),
+                partial(jdbc_rate, bench, log, events),
+            )
+            for measure in measures:
+                measure()  # warms up
+            require_same_rows(log)
+            ours, theirs = bench.in_turn(*measures)
+            built, built_theirs = bench.in_turn(
+                partial(build_rate, events, partial(by_files, bench, log, Path(folder))),
+                partial(build_rate, events, partial(by_jdbc, bench, log)),
+            )
+        rates.append(ours)
+        target = 4.0 if events == bench.sizes[-1] else None
+        what = f"{events:,} archived events; JDBC + from_json"
+        results += [
+            Result(f"rebuild from {what}", ours, theirs, ratio=ours.value / theirs.value, target=target),
+            Result(f"the rows alone of {what}", built, built_theirs, ratio=built.value / built_theirs.value),
+        ]
+    return [*results, *growth("archive-rebuild", bench, rates)]
+
+
+def jdbc_rate(bench: Bench, log: Database, events: int) -> float:
+    """Make the model's rows by JDBC and return the events per second."""
+    log.run("truncate bench_orders")
+
+    def build() -> None:
+        options = {"dbtable": "bench_orders", "driver": "org.postgresql.Driver", "batchsize": "10000"}
+        url = bench.jdbc_url(log) + "&reWriteBatchedInserts=true"
+        by_jdbc(bench, log).write.format("jdbc").option("url", url).options(**options).mode("append").save()
+
+    return events / timed(build)
+
+
+def build_rate(events: int, frame: "Callable[[], DataFrame]") -> float:
+    """Compute a frame that nobody has computed before, and return the events per second."""
+    return events / timed(lambda: frame().write.format("noop").mode("overwrite").save())
+
+
+def by_files(bench: Bench, log: Database, archive: Path) -> "DataFrame":
+    """The model's rows from the archive, in one job."""
+    from pyspark.sql import functions as f
+
+    columns = ["offset", "event", "decider_id", "created_at"]
+    fields = {"customer_id": ["customer_id"], "amount": ["amount"]}
+    events = read_log_frame(bench.spark, log.dsn, archive, deciders=["order"], columns=columns, extract=fields)
+    return orders(events.withColumn("amount", f.col("amount").cast("decimal(18,2)")))
+
+
+def by_jdbc(bench: Bench, log: Database) -> "DataFrame":
+    """The model's rows by JDBC and from_json, in one job."""
+    from pyspark.sql import functions as f
+
+    fields = f.from_json("data", "customer_id string, amount decimal(18,2)").alias("data")
+    events = jdbc(bench, log, LOG).select("decider_id", "offset", "event", "created_at", fields)
+    return orders(events.select("*", "data.*"))
+
+
+def orders(events: "DataFrame") -> "DataFrame":
+    """The rows of `Orders`, as one would write them by hand."""
+    from pyspark.sql import functions as f
+
+    placed, line = f.col("event") == "order_placed", f.col("event") == "order_line_added"
+    return events.groupBy(f.col("decider_id").alias("order_id")).agg(
+        f.max_by(f.when(placed, f.col("customer_id")), f.when(placed, f.col("offset"))).alias("customer_id"),
+        f.max_by("event", "offset").alias("status"),
+        f.count_if(line).alias("lines"),
+        f.sum(f.when(line, f.col("amount"))).alias("total"),
+        f.min("created_at").alias("placed_at"),
+    )
+
+
+def require_same_rows(log: Database) -> None:
+    """Refuse to compare what makes different rows."""
     with log.connect() as connection:
-        partitions = connection.execute("select partition from event_store.partitions order by 1").fetchall()
-    with Consumer(log.dsn, ORDERS, lambda: bench.spark, "bench") as consumer:
+        ours, theirs = (
+            connection.execute(ROWS.format(table).encode()).fetchall()
+            for table in ("read_models.orders", "bench_orders")
+        )
+    if not ours or ours != theirs:
+        raise RuntimeError(f"The two sides give different rows: {len(ours)} and {len(theirs)}.")
+
+
+def partitions_of(log: Database) -> list[int]:
+    """The log partitions."""
+    with log.connect() as connection:
+        return [
+            partition
+            for (partition,) in connection.execute("select partition from event_store.partitions order by 1").fetchall()
+        ]
+
+
+def rebuild_rate(bench: Bench, log: Database, events: int, archive: Path | None = None) -> float:
+    """Rebuild all log partitions and return the events per second."""
+    partitions = partitions_of(log)
+    with Consumer(log.dsn, ORDERS, lambda: bench.spark, "bench", archive=archive) as consumer:
         built: list[int] = []
-        seconds = timed(lambda: built.extend(consumer.rebuild(partition).events for (partition,) in partitions))
+        seconds = timed(lambda: built.extend(consumer.rebuild(partition).events for partition in partitions))
     if sum(built) != events:
         raise RuntimeError(f"{sum(built)} events were rebuilt, not {events}")
     return events / seconds

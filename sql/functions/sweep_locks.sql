@@ -63,9 +63,13 @@ begin
     )
     and coalesce(
       (
+        -- a bulk view acknowledges up to an offset that may be no event of the stream
         select l.partition_offset
-        from event_store.event_log l
-        where l."offset" = k.last_offset and l.partition = k.partition
+        from event_store.events e
+        join event_store.event_log l using ("offset")
+        where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" <= k.last_offset
+        order by e."offset" desc
+        limit 1
       ) < c.position,
       true
     );

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from resources.errors import OffsetOutOfRange
-from resources.event_store import EventStore
-from tests.factories import append_to, ids_of_one_partition
+from resources.event_store import EventStore, StreamFailure
+from tests.factories import append, append_to, ids_of_one_partition
 from tests.sql.failing_streams import at, failure, finish, locks, read, state, streams
 from tests.sql.test_claim_batch import bulk
 
@@ -47,6 +47,26 @@ def test_a_stream_may_fail_beyond_the_part_that_is_committed(bulk: EventStore, s
     assert finish(bulk, bulk.claim_batch("v", "me")) == [(bad, b), (good, c)]
     assert bulk.claim_batch("v", "me") == []
     assert a not in (b, c)
+
+
+def test_what_is_acknowledged_of_a_stream_beyond_the_checkpoint_is_not_delivered_again_when_the_filter_is_narrowed(
+    bulk: EventStore, streams: list[str]
+) -> None:
+    bad, other, _ = streams
+    first = append(bulk, bad)
+    append(bulk, other)
+    # the offset before the failing event is of another log partition
+    append_to(bulk, *ids_of_one_partition(bulk.connection, 1, partition=5))
+    failing = append(bulk, bad, first.event_id, event="paid")
+    leases = bulk.claim_batch("v", "me")
+    (lease,) = [lease for lease in leases if lease.partition == 0]
+    with bulk.connection.transaction():
+        bulk.fail_streams("v", lease, [StreamFailure("order", bad, "no", failing.offset)])
+        bulk.release_batch("v", leases)
+    bulk.register_view("v", mode="bulk", events=["placed"])
+    at(bulk, 5)
+    leases = [lease for lease in bulk.claim_batch("v", "me") if lease.partition == 0]
+    assert [e.decider_id for e in read(bulk, leases)] == [other]
 
 
 def test_nothing_beyond_the_leased_range_can_be_committed(bulk: EventStore, streams: list[str]) -> None:

@@ -33,7 +33,7 @@ CONSUMING = READING | {
 OPERATING = {
     "enable_view", "unregister_view", "seek_view", "retry_dead_letters", "discard_dead_letter", "mark_archived",
     "raise_low_water_mark", "purge_events", "list_archive_file", "lock_archive", "sequenced_streams", "backup_cut", "begin_restore",
-    "finish_restore",
+    "finish_restore", "has_caught_up",
 }  # fmt: skip
 TABLES: LiteralString = (
     "select relname from pg_class where relnamespace = 'event_store'::regnamespace and relkind in ('r', 'v')"

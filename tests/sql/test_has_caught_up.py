@@ -1,0 +1,96 @@
+"""Whether one view may take the place of another one."""
+
+import pytest
+
+from resources.errors import UnknownView, WrongMode
+from resources.event_store import EventStore, StreamFailure
+from tests.factories import append_to, ids_of_one_partition
+
+
+@pytest.fixture
+def views(orders: EventStore) -> EventStore:
+    for name in ("old", "new"):
+        orders.register_view(name, "-infinity", mode="bulk")
+    return orders
+
+
+def consume(store: EventStore, view: str, *failing: str) -> None:
+    leases = store.claim_batch(view, "me")
+    with store.connection.transaction():
+        for lease in leases:
+            if failing:
+                store.fail_streams(view, lease, [StreamFailure("order", each, "no", None) for each in failing])
+        store.commit_batch(view, leases)
+
+
+def test_a_view_that_stands_nowhere_behind_has_caught_up(views: EventStore) -> None:
+    assert views.has_caught_up("new", "old")
+    zero, three = (ids_of_one_partition(views.connection, 1, partition)[0] for partition in (0, 3))
+    append_to(views, zero, three)
+    views.sequence_events()
+    assert views.has_caught_up("new", "old")  # neither has anything
+
+    consume(views, "old")
+    assert not views.has_caught_up("new", "old")
+    assert views.has_caught_up("old", "new")
+    (first, second) = views.claim_batch("new", "me")
+    views.commit_batch("new", [first])
+    assert not views.has_caught_up("new", "old")  # in one log partition it is behind
+    views.commit_batch("new", [second])
+    assert views.has_caught_up("new", "old")
+
+
+def test_a_stream_that_failed_in_it_alone_or_earlier_is_behind(views: EventStore) -> None:
+    (stream,) = ids_of_one_partition(views.connection, 1)
+    append_to(views, stream, stream)
+    consume(views, "new", stream)
+    consume(views, "old")
+    assert not views.has_caught_up("new", "old")
+    assert views.has_caught_up("old", "new")
+
+    append_to(views, stream)
+    consume(views, "old", stream)  # an event later than in new
+    consume(views, "new")
+    assert not views.has_caught_up("new", "old")
+    views.connection.execute(
+        "update event_store.stream_locks k set last_offset = o.last_offset from event_store.stream_locks o"
+        " where k.view = 'new' and o.view = 'old'"
+    )
+    assert views.has_caught_up("new", "old")
+
+
+def test_what_the_other_acknowledged_beyond_its_checkpoint_counts(views: EventStore) -> None:
+    (stream,) = ids_of_one_partition(views.connection, 1)
+    append_to(views, stream, stream, stream)
+    (lease,) = views.claim_batch("old", "me")
+    last = views.get_last_event(stream, "order")
+    assert last is not None
+    with views.connection.transaction():
+        views.fail_streams("old", lease, [StreamFailure("order", stream, "no", last.offset)])
+        views.release_batch("old", [lease])
+    assert not views.has_caught_up("new", "old")
+    consume(views, "new")
+    assert views.has_caught_up("new", "old")
+
+
+def test_a_stream_that_has_nothing_left_is_not_behind(views: EventStore) -> None:
+    (stream,) = ids_of_one_partition(views.connection, 1)
+    append_to(views, stream)
+    consume(views, "new", stream)
+    consume(views, "old")
+    views.connection.execute(
+        "update event_store.stream_locks set parked_at = now(), locked_until = 'infinity' where view = 'new'"
+    )
+    assert not views.has_caught_up("new", "old")
+    views.discard_dead_letter("new", "order", stream, "a test")
+    assert views.has_caught_up("new", "old")
+
+
+def test_a_view_that_is_not_there_or_of_the_other_mode_is_refused(views: EventStore) -> None:
+    views.register_view("by row")
+    for names in (("new", "by row"), ("by row", "old")):
+        with pytest.raises(WrongMode):
+            views.has_caught_up(*names)
+    for names in (("new", "nobody"), ("nobody", "old")):
+        with pytest.raises(UnknownView):
+            views.has_caught_up(*names)
