@@ -54,11 +54,10 @@ def view_events_asset(models: Mapping[str, ReadModel]) -> dg.AssetsDefinition:
         with postgres.store() as store:
             release_dead_owners(context.instance, store, view_of(store, model) if model else view)
         if model:
-            report = drain_read_model(context, config, model, postgres.current_dsn(), spark)
+            report, view = drain_read_model(context, config, model, postgres.current_dsn(), spark)
         else:
             report = push_events(postgres.current_dsn(), view, budget_s=config.budget_s, idle_s=config.idle_s)
         with postgres.store() as store:
-            view = view_of(store, model) if model else view
             return dg.MaterializeResult(
                 metadata=drain_metadata(report) | waiting_metadata(store, view) | lag_metadata(store.view_lag(view))
             )
@@ -68,13 +67,14 @@ def view_events_asset(models: Mapping[str, ReadModel]) -> dg.AssetsDefinition:
 
 def drain_read_model(
     context: dg.AssetExecutionContext, config: DrainConfig, model: ReadModel, dsn: str, spark: SparkResource
-) -> DrainReport:
-    """Drain a read model's view under the run's id and record the progress on the model's partitions."""
+) -> tuple[DrainReport, str]:
+    """Drain a read model under the run's id and record the progress on its partitions; return what was done, and the view it was."""
     archive = Settings().archive_folder
     with Consumer(dsn, model, lambda: spark.spark_session, context.run.run_id, archive=archive) as consumer:
         progress = Progress(context, model, consumer.model.view, dsn)
         try:
-            return consumer.drain(budget_s=config.budget_s, idle_s=config.idle_s, on_commit=progress.add)
+            report = consumer.drain(budget_s=config.budget_s, idle_s=config.idle_s, on_commit=progress.add)
+            return report, consumer.model.view
         finally:
             progress.report()
 

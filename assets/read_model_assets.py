@@ -3,12 +3,15 @@
 Belongs here: the group `read_models`. Not here: declarations (`assets/read_models/`), the rebuild (`resources.consumer`).
 """
 
+from collections.abc import Iterator, Sequence
+
 import dagster as dg
 
 from assets import consumption
 from assets.event_store import OWNERS
-from platform_defs.partitions import log_partition_of
-from resources.consumer import Consumer
+from platform_defs.partitions import log_partition_key, log_partition_of
+from resources.consumer import Commit, Consumer
+from resources.errors import MillraceError
 from resources.postgres import PostgresResource
 from resources.read_model import ReadModel
 from resources.settings import Settings
@@ -22,11 +25,17 @@ class RebuildConfig(dg.Config):
 
 
 def read_model_asset(model: ReadModel, partitions: dg.StaticPartitionsDefinition) -> dg.AssetsDefinition:
-    """The asset `read_models/<name>`."""
+    """The asset `read_models/<name>`.
+
+    One run rebuilds as many log partitions as it is asked to, in one job. Each that is done is recorded by itself, so that where one
+    fails Dagster shows which.
+    """
 
     @dg.asset(
         key=["read_models", model.name],
         partitions_def=partitions,
+        # none: what is materialized is logged
+        output_required=False,
         deps=[
             dg.AssetDep(consumption.KEY, partition_mapping=dg.SpecificPartitionsPartitionMapping([model.view])),
             dg.AssetDep(["event_store", "event_log"]),
@@ -45,23 +54,50 @@ def read_model_asset(model: ReadModel, partitions: dg.StaticPartitionsDefinition
     )
     def rebuild(
         context: dg.AssetExecutionContext, config: RebuildConfig, postgres: PostgresResource, spark: SparkResource
-    ) -> dg.MaterializeResult[None]:
-        partition = log_partition_of(context.partition_key)
+    ) -> Iterator[dg.MaterializeResult[None]]:
         with postgres.store() as store:
             consumption.release_dead_owners(context.instance, store, consumption.view_of(store, model))
         archive = Settings().archive_folder
+        failed: list[MillraceError] = []
         with Consumer(
             postgres.current_dsn(), model, lambda: spark.spark_session, context.run.run_id, archive=archive
         ) as consumer:
-            commit = consumer.rebuild(partition, wait_s=config.wait_s)
-        return dg.MaterializeResult(
-            metadata={
-                "events": commit.events,
-                "rows": commit.rows,
-                "position": commit.leases[0].to_offset,
-                "events_per_s": round(commit.events / commit.seconds, 1),
-                "dagster/partition_row_count": commit.rows,
-            }
-        )
+            for outcome in rebuild_partitions(
+                consumer, [*map(log_partition_of, context.partition_keys)], config.wait_s
+            ):
+                if isinstance(outcome, MillraceError):
+                    failed.append(outcome)
+                    continue
+                for lease in outcome.leases:
+                    metadata = {
+                        "events": lease.to_offset,
+                        "rows": outcome.rows_of[lease.partition],
+                        "position": lease.to_offset,
+                        "events_per_s": round(outcome.events / outcome.seconds, 1),
+                        "dagster/partition_row_count": outcome.rows_of[lease.partition],
+                    }
+                    key = log_partition_key(lease.partition)
+                    context.log_event(dg.AssetMaterialization(context.asset_key, metadata=metadata, partition=key))
+        if len(failed) == 1:
+            raise failed[0]
+        if failed:
+            raise dg.Failure("\n".join(map(str, failed)))
+        yield from ()
 
     return rebuild
+
+
+def rebuild_partitions(
+    consumer: Consumer, partitions: Sequence[int], wait_s: float
+) -> Iterator[Commit | MillraceError]:
+    """Rebuild log partitions together, in one job; where that fails, each by itself. Gives what was committed and what failed."""
+    try:
+        yield consumer.rebuild(*partitions, wait_s=wait_s)
+    except MillraceError as error:
+        if len(partitions) == 1:
+            yield error
+            return
+    else:
+        return
+    for partition in partitions:
+        yield from rebuild_partitions(consumer, [partition], wait_s)

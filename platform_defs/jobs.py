@@ -40,9 +40,9 @@ REPORTS = dg.define_asset_job(
 
 
 def rebuild_job(models: Sequence[str]) -> "UnresolvedAssetJobDefinition":
-    """The job that rebuilds one log partition of every read model."""
+    """The job that rebuilds log partitions of every read model."""
     return dg.define_asset_job(
         "rebuild",
         selection=dg.AssetSelection.assets(*(dg.AssetKey(["read_models", model]) for model in models)),
-        description="Rebuilds one log partition of every read model from its events; a backfill rebuilds all.",
+        description="Rebuilds log partitions of every read model from their events; as a backfill, better in a single run, all.",
     )

@@ -214,8 +214,8 @@ def claim_folder(root: Path, archive_id: UUID, database: str) -> None:
         raise ForeignArchive(
             f"{root} is extended by another database than this copy of it.",
             detail=f"It is {found} (cluster/database) that extends it; this one is {database}.",
-            hint="Set MILLRACE_ARCHIVE_DIR to a copy of the folder, unless that database is gone for good. Then remove"
-            f' "database" from {MARKER} there: this one goes on.',
+            hint="Set MILLRACE_ARCHIVE_DIR to a copy of the folder, unless that database is gone for good, or was this one"
+            f' before pg_upgrade. Then remove "database" from {MARKER} there: this one goes on.',
         )
 
 
@@ -255,7 +255,9 @@ def require_folder(root: Path, archive_id: UUID) -> str | None:
         found, database = marker["archive"], marker.get("database")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ForeignArchive(
-            f"{root} is no archive.", detail=f"{MARKER}: {error}", hint="Set MILLRACE_ARCHIVE to where the archive is."
+            f"{root} is no archive.",
+            detail=f"{MARKER}: {error}",
+            hint="Set MILLRACE_ARCHIVE_DIR to where the archive is.",
         ) from error
     if found != str(archive_id):
         raise ForeignArchive(

@@ -14,7 +14,7 @@ a later batch, and becomes a dead letter in the end.
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -46,11 +46,17 @@ from resources.read_model_tables import (
     forget_dead_batches,
     merge_batch,
     next_batch,
-    replace_partition,
+    replace_partitions,
     require_ownership,
     require_whole_log,
 )
-from resources.read_model_versions import attach_version, mark_built, serve_if_caught_up, unbuilt_partitions
+from resources.read_model_versions import (
+    attach_version,
+    mark_built,
+    purged_discards,
+    serve_if_caught_up,
+    unbuilt_partitions,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,6 +65,7 @@ BATCH_EVENTS = 500_000
 LEASE_S = 60
 RECONNECT_S = 60
 SWAP_ATTEMPTS = 5
+SERVE_AGAIN_S = 60
 # what happens to a transaction among others: the batch is claimed again at once
 _CONFLICTS = (
     psycopg.errors.DeadlockDetected,
@@ -83,13 +90,14 @@ class _NothingBuildsError(Exception):
 class Commit:
     """A batch that was committed: its ranges, the rows of the state it changed, how long it took, and what failed of it.
 
-    Without ranges nothing but the failures was: they were too many, and the rest is claimed again.
+    `rows_of` are the rows of each log partition that was rebuilt. Without ranges nothing but the failures was: they were too many, and the rest is claimed again.
     """
 
     leases: tuple[Lease, ...]
     rows: int
     seconds: float
     failures: tuple[Failure, ...] = ()
+    rows_of: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def events(self) -> int:
@@ -151,12 +159,14 @@ class Consumer:
     ) -> None:
         self.dsn = dsn
         self.model = model
+        self._declared_view = model.view
         self.owner = owner
         self._spark = spark
         self._lease_s = lease_s
         self._archive = archive
         self._connection = _connect(dsn)
         self._serves = False
+        self._serve_at = float("-inf")
 
     @property
     def _store(self) -> EventStore:
@@ -208,17 +218,12 @@ class Consumer:
         stop = stop or threading.Event()
         report = DrainReport()
         started = busy_at = time.monotonic()
-        unbuilt = unbuilt_partitions(self._connection, self.model)
+        built = False
         while not stop.is_set() and time.monotonic() - started < budget_s:
             try:
-                if unbuilt:
-                    rebuilt = self._rebuild_first(unbuilt)
-                    if rebuilt:
-                        report.add(rebuilt)
-                        on_commit(rebuilt)
-                    else:
-                        stop.wait(self.model.pooling_delay_s)
-                    unbuilt, busy_at = unbuilt_partitions(self._connection, self.model), time.monotonic()
+                built = built or self._rebuild_next(report, on_commit, stop)
+                if not built:
+                    busy_at = time.monotonic()
                     continue
                 leases = self._store.claim_batch(self.model.view, self.owner, batch_events, self._lease_s)
                 if not leases:
@@ -240,23 +245,28 @@ class Consumer:
                 self._store.release_owner(self.owner)
             busy_at = time.monotonic()
         if report.failed:
-            raise PartitionsFailed(
-                f"Read model {self.model.name}: {len(report.failed)} log partition(s) made no progress.",
-                detail="\n".join(f"p{partition:02}: {error}" for partition, error in sorted(report.failed.items())),
-                hint="Correct the declaration or the environment; the events are kept and are read again.",
-            )
+            raise self._no_progress(report)
         if report.in_the_way:
             raise report.in_the_way
         return report
 
-    def rebuild(self, partition: int, *, wait_s: float = 60, stop: threading.Event | None = None) -> Commit:
-        """Build one log partition anew from all its events and swap it in: from the archive, and from Postgres what is not archived.
+    def _no_progress(self, report: DrainReport) -> PartitionsFailed:
+        return PartitionsFailed(
+            f"Read model {self.model.name}: {len(report.failed)} log partition(s) made no progress.",
+            detail="\n".join(f"p{partition:02}: {error}" for partition, error in sorted(report.failed.items())),
+            hint="Correct the declaration or the environment; the events are kept and are read again.",
+        )
+
+    def rebuild(self, *partitions: int, wait_s: float = 60, stop: threading.Event | None = None) -> Commit:
+        """Build log partitions anew from all their events and swap them in: from the archive, and from Postgres what is not archived.
+
+        Several are built in one job and swapped in together, or none of them is.
 
         Streams that fail are handed over to their locks as in a drain, those that had failed and do not now are freed.
-        Discarded events are tried again, too. Waits up to `wait_s` seconds for a drain that has the partition leased at this moment.
+        Discarded events are tried again, too, but not those that Postgres has no more. Waits up to `wait_s` seconds for a drain that has one of them leased at this moment.
 
         Raises:
-            HistoryMissing: The log partition does not hold its first events any more, and none of them is archived.
+            HistoryMissing: A log partition does not hold its first events any more, and none of them is archived.
             LogIncomplete: Some of them are.
             ForeignArchive: They are to be read from a folder that is not this store's archive.
             ArchiveDamaged: They are to be read from a file that is not there.
@@ -266,74 +276,111 @@ class Consumer:
             LeaseLost: Somebody took the lease over while this was building.
         """
         require_ownership(self._connection, self.model)
+        try:
+            return self._rebuild(partitions, wait_s, stop or threading.Event())
+        except Exception:
+            with suppress(psycopg.Error, MillraceError):
+                self._store.release_owner(self.owner)
+            raise
+
+    def _rebuild(self, partitions: Sequence[int], wait_s: float, stop: threading.Event) -> Commit:
         waiting = Retrying(
             retry=retry_if_exception_type(PartitionLeased),
             wait=wait_exponential(multiplier=0.05, max=1),
             stop=stop_after_delay(wait_s),
-            sleep=sleep_using_event(stop or threading.Event()),
+            sleep=sleep_using_event(stop),
             reraise=True,
         )
-        lease = waiting(self._store.claim_partition, self.model.view, partition, self.owner, self._lease_s)
-        try:
-            history = self._history(lease)  # now that the lease keeps it whole
-        except MillraceError:
-            self._store.release_batch(self.model.view, [lease])
-            raise
+        leases: list[Lease] = []
+        with self._kept_alive(leases):
+            # in order, so that two of these never wait for each other
+            for partition in sorted(set(partitions)):
+                leases.append(
+                    waiting(self._store.claim_partition, self.model.view, partition, self.owner, self._lease_s)
+                )
+        history = self._history(leases)  # now that the leases keep it whole
+        rows: dict[int, int] = {}
 
         def swap(batch: int, staged: Sequence[StagedRows]) -> int:
-            rows = replace_partition(self._connection, self.model, partition, batch, staged)
-            mark_built(self._connection, self.model, partition)
-            return rows
+            built = [lease.partition for lease in leases]
+            rows.update(replace_partitions(self._connection, self.model, built, batch, staged))
+            mark_built(self._connection, self.model, built)
+            return sum(rows.values())
 
         try:
             # from the first event on, wherever the log begins
-            return self._build_and_commit([replace(lease, from_offset=0)], swap, history)
-        except _NothingBuildsError as error:
+            commit = self._build_and_commit([replace(lease, from_offset=0) for lease in leases], swap, history)
+        except (_NothingBuildsError, NotInFlight) as error:
+            named = ", ".join(f"p{lease.partition:02}" for lease in leases)
             raise PartitionsFailed(
-                f"Read model {self.model.name}: log partition p{partition:02} was not built.",
-                detail=str(error),
+                f"Read model {self.model.name}: log partition {named} was not built.",
+                detail=f"A stream fails at an event that only the archive has, so that nobody could try it again: {error.detail}"
+                if isinstance(error, NotInFlight)
+                else str(error),
                 hint="Correct the declaration or the environment; the rows from before are kept.",
             ) from error
-        except NotInFlight as error:
-            raise PartitionsFailed(
-                f"Read model {self.model.name}: log partition p{partition:02} was not built.",
-                detail=f"A stream fails at an event that only the archive has, so that nobody could try it again: {error.detail}",
-                hint="Correct the declaration; the rows from before are kept.",
-            ) from error
+        return replace(commit, rows_of=rows)
 
-    def _rebuild_first(self, partitions: Sequence[int]) -> Commit | None:
-        """Rebuild the first of some log partitions that no other drain is rebuilding; None where there is none."""
-        for partition in partitions:
-            with suppress(PartitionLeased):
-                return self.rebuild(partition, wait_s=0)
-        return None
+    def _rebuild_next(self, report: DrainReport, on_commit: Callable[[Commit], None], stop: threading.Event) -> bool:
+        """Rebuild the next log partition whose first events only the archive has; return whether there was none left.
 
-    def _history(self, lease: Lease) -> LogHistory | None:
-        """From where a rebuild reads a leased log partition; None: from Postgres alone.
+        Raises:
+            PartitionsFailed: All that are left cannot be rebuilt, and without them there is nothing to go on from.
+        """
+        unbuilt = unbuilt_partitions(self._connection, self.model)
+        for partition in unbuilt:
+            if partition in report.failed:
+                continue
+            try:
+                commit = self.rebuild(partition, wait_s=0)
+            except PartitionLeased:
+                continue  # another drain is at it
+            except MillraceError as error:
+                report.failed[partition] = str(error)
+            else:
+                report.add(commit)
+                on_commit(commit)
+            return False
+        if unbuilt and set(unbuilt) <= set(report.failed):
+            raise self._no_progress(report)
+        if unbuilt:
+            stop.wait(self.model.pooling_delay_s)
+        return not unbuilt
 
-        What it names is there until the lease ends: the log is not shortened below its beginning, and a replaced file stays for an hour.
+    def _history(self, leases: Sequence[Lease]) -> LogHistory | None:
+        """From where a rebuild reads leased log partitions; None: from Postgres alone.
+
+        What it names is there until the leases end: the log is not shortened below its beginning, and a replaced file stays for an hour.
 
         Raises what `rebuild` says of missing events, but where Postgres has them all it warns and goes on without the archive.
         """
         history = None
         if self._archive is not None:
-            history = log_history(self._store, self._archive, [lease.partition])
+            history = log_history(self._store, self._archive, [lease.partition for lease in leases])
             # a file may go beyond what is leased
-            history = replace(history, cuts={lease.partition: (0, lease.to_offset)})
+            history = replace(
+                history,
+                cuts={lease.partition: (0, lease.to_offset) for lease in leases},
+                given_up=purged_discards(self._connection, self._declared_view),
+            )
         if history is None or not history.files:
-            require_whole_log(self._connection, lease.partition)
+            for lease in leases:
+                require_whole_log(self._connection, lease.partition)
             return None
         return history.readable()
 
     def _serve(self, report: DrainReport) -> None:
         """Let people read this version of the model, unless they do or it has not caught up."""
-        if self._serves:
+        if self._serves or time.monotonic() < self._serve_at:
             return
         try:
             self._serves = serve_if_caught_up(self._connection, self.model)
             report.in_the_way = None
         except DependentObjects as error:
             report.in_the_way = error
+        except psycopg.errors.LockNotAvailable:
+            # each try keeps other readers waiting for a moment
+            self._serve_at = time.monotonic() + SERVE_AGAIN_S
 
     def _consume(self, leases: Sequence[Lease], failed: dict[int, str]) -> Iterator[Commit]:
         """Build and commit leased ranges together; where that fails, each log partition alone."""
@@ -476,7 +523,8 @@ class Consumer:
         return merge_batch(self._connection, self.model, batch, staged)
 
     def _fail(self, work: "_Work", failures: Sequence[Failure]) -> None:
-        for lease in work.leases:
+        # in the order in which others lock them
+        for lease in sorted(work.leases, key=lambda lease: lease.partition):
             streams = [
                 StreamFailure(f.stream.decider, f.stream.decider_id, f.error, f.offset)
                 for f in failures
@@ -499,13 +547,12 @@ class Consumer:
     @contextmanager
     def _kept_alive(self, leases: Sequence[Lease]) -> Iterator[None]:
         """Extend leases while Spark builds, from a thread with a connection of its own."""
-        if not leases:
-            yield
-            return
         done = threading.Event()
 
         def extend() -> None:
             while not done.wait(self._lease_s / 3):
+                if not leases:
+                    continue  # none yet
                 try:
                     with psycopg.connect(self.dsn, autocommit=True) as connection:
                         EventStore(connection).extend_lease(self.model.view, leases, self._lease_s)

@@ -414,7 +414,7 @@ class EventStore:
         self._value(str, "select event_store.unregister_view(%s, %s)", (view, reason))
 
     def has_caught_up(self, view: str, other: str) -> bool:
-        """Whether a bulk view stands nowhere behind another one, which stays where it is until the transaction ends."""
+        """Whether a view stands nowhere behind another one, which stays where it is until the transaction ends."""
         return self._value(bool, "select event_store.has_caught_up(%s, %s)", (view, other))
 
     def dispatch_events(self, view: str, window: int = 5000, max_waiting: int = 2000) -> int:

@@ -8,9 +8,8 @@ use: from_json makes 1.5 of 1.50 and Infinity of 1e400, and writes nested values
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,54 +21,76 @@ _INDEX = re.compile(r"[ \t\n\v\f\r]*[+-]?[0-9]+")
 # a key that stands in a text as it is, and begins with nothing that may follow the end of a string
 _PLAIN = re.compile(r"[^\x00-\x1f\"\\\ud800-\udfff,:}\]][^\x00-\x1f\"\\\ud800-\udfff]*")
 _NOWHERE = np.int64(2**62)
+# a string or number, a string or bracket, of a text that Postgres printed
+_SCALAR = re.compile(r'"(?:[^"\\]++|\\.)*+"|[^],}\s]++')
+_STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]++|\\.)*+"|[][{}]')
 _WORD = 8
 _PIECE = 4096
 
 
-class _Number(str):
-    """A number as it is written."""
+def field(text: str, path: Sequence[str]) -> str | None:
+    """The value at a path of a JSON text that Postgres printed: text as it is, null for a JSON null and for what is not there.
 
-    __slots__ = ()
-
-
-_DECODER = json.JSONDecoder(parse_int=_Number, parse_float=_Number)
-
-
-def parsed(text: str) -> Any:  # noqa: ANN401 - JSON has any shape
-    """Read a JSON text as Postgres prints it."""
-    return _DECODER.decode(text)
-
-
-def field(value: Any, path: Sequence[str]) -> str | None:  # noqa: ANN401 - JSON has any shape
-    """The value at a path: text as it is, null for a JSON null and for what is not there, anything else as its JSON text."""
+    Anything else is a part of the text, however deep it is: nothing is made of it.
+    """
+    start = 0
     for key in path:
-        if isinstance(value, dict):
-            value = value.get(key)
-        elif isinstance(value, list) and _INDEX.fullmatch(key):
-            index = int(key)
-            value = value[index] if -len(value) <= index < len(value) else None
-        else:
+        values: Iterator[int] | None = None
+        if text[start] == "{":
+            values = (value for name, value in _members(text, start) if json.loads(name) == key)
+        elif text[start] == "[" and _INDEX.fullmatch(key):
+            elements, index = list(_elements(text, start)), int(key)
+            values = iter(elements[index:][:1] if -len(elements) <= index < len(elements) else ())
+        found = next(values, None) if values is not None else None
+        if found is None:
             return None
-        if value is None:
-            return None
-    return str(value) if isinstance(value, str) else written(value)
+        start = found
+    value = text[start : _end(text, start)]
+    if value == "null":
+        return None
+    return str(json.loads(value)) if value.startswith('"') else value
 
 
-def written(value: Any) -> str:  # noqa: ANN401 - JSON has any shape
-    """A value as Postgres writes it."""
-    if isinstance(value, _Number):
-        return str(value)
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{written(key)}: {written(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(written, value)) + "]"
-    return json.dumps(value, ensure_ascii=False)
+def _members(text: str, start: int) -> Iterator[tuple[str, int]]:
+    """The keys of the object that begins there, as they are written, and where their values begin."""
+    position = start + 1
+    while text[position] == '"':
+        after = _end(text, position)
+        value = after + len(": ")
+        yield text[position:after], value
+        position = _end(text, value) + len(", ")
+        if text[position - len(", ")] != ",":
+            return
+
+
+def _elements(text: str, start: int) -> Iterator[int]:
+    """Where the elements of the array that begins there begin."""
+    position = start + 1
+    while text[position] != "]":
+        yield position
+        position = _end(text, position) + len(", ")
+        if text[position - len(", ")] != ",":
+            return
+
+
+def _end(text: str, start: int) -> int:
+    """Where the value ends that begins there."""
+    if text[start] not in "{[":
+        scalar = _SCALAR.match(text, start)
+        assert scalar is not None
+        return scalar.end()
+    depth = 0
+    for token in _STRING_OR_BRACKET.finditer(text, start):
+        depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(token[0], 0)
+        if depth == 0:
+            return token.end()
+    raise ValueError(f"no JSON of Postgres: {text[:100]!r}")
 
 
 def fields(texts: pa.StringArray, paths: Sequence[Sequence[str]]) -> list[pa.ChunkedArray]:
     """The value at each path in each text, null for a text that is null.
 
-    What `PlainTexts` knows comes from the texts without parsing them; only the others are parsed.
+    What `PlainTexts` knows comes from all texts at once; only the others are gone through one by one.
     """
     # a few at a time, which a processor's cache holds
     pieces = [_fields(texts.slice(first, _PIECE), paths) for first in range(0, len(texts), _PIECE)]
@@ -83,15 +104,17 @@ def _fields(texts: pa.StringArray, paths: Sequence[Sequence[str]]) -> list[pa.St
     if not unknown.any():
         return [values for values, _ in known]
     mask = pa.array(unknown)
-    documents = [None if text is None else parsed(text) for text in texts.filter(mask).to_pylist()]
+    documents = texts.filter(mask).to_pylist()
     return [
-        pc.replace_with_mask(values, mask, pa.array([field(each, path) for each in documents], pa.string()))
+        pc.replace_with_mask(
+            values, mask, pa.array([None if each is None else field(each, path) for each in documents], pa.string())
+        )
         for (values, _), path in zip(known, paths, strict=True)
     ]
 
 
 class PlainTexts:
-    """Texts of jsonb in which values are found by looking for keys, all texts at once, and not by parsing.
+    """Texts of jsonb in which values are found by looking for keys, all texts at once.
 
     Why that is exact: jsonb prints a key and its value as `"key": value`. Where there is no backslash before it, each quote there begins
     or ends a string, so the first `"` of `"key": ` cannot be an end: after an end comes none of the characters that a plain key begins

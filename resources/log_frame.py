@@ -44,11 +44,13 @@ class LogHistory:
         root: The folder of the archive.
         partitions: What archive and log held in one snapshot.
         cuts: From and up to where each log partition is read.
+        given_up: Offsets of events that are left out.
     """
 
     root: Path
     partitions: tuple[ArchivedPartition, ...]
     cuts: Mapping[int, tuple[int, int]]
+    given_up: frozenset[int] = frozenset()
 
     @property
     def files(self) -> list[ArchivedFile]:

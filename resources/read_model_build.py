@@ -50,11 +50,15 @@ def read_events(
     `locked` says where streams have locks: these are left out, and those that a lease tries again are read instead. Without
     any, and in a rebuild, it is plain ranges, which `history` takes from the archive. `streams`: the columns that name a stream, too.
     """
+    from pyspark.sql import functions as f
+
     needed = {"partition", ORDER, "event"} | (model.sources - set(model.extracted))
     if streams:
         needed |= {"decider", "decider_id"}
+    positions = sum(r.to_offset - r.from_offset for r in ranges)
+    tasks = 1 + positions // TASK_EVENTS
     if history is not None:
-        return history_frame(
+        events = history_frame(
             spark,
             dsn,
             history,
@@ -62,9 +66,10 @@ def read_events(
             events=model.events,
             columns=sorted(needed),
             extract=model.extracted,
+            min_partitions=tasks,
         )
+        return events.where(~f.col(ORDER).isin(*history.given_up)) if history.given_up else events
     starts = {str(r.partition): r.to_offset if of == "retries" else r.from_offset for r in ranges}
-    positions = sum(r.to_offset - starts[str(r.partition)] for r in ranges)
     retried = {lock.partition for lock in locked if lock.retries and of != "range"}
     reader = (
         spark.read.format("event_log")
@@ -73,7 +78,7 @@ def read_events(
         .option("endingOffsets", json.dumps({str(r.partition): r.to_offset for r in ranges}))
         .option("columns", json.dumps(sorted(needed)))
         .option("extract", json.dumps(model.extracted))
-        .option("minPartitions", str(1 + positions // TASK_EVENTS))
+        .option("minPartitions", str(tasks))
     )
     if model.deciders is not None:
         reader = reader.option("deciders", json.dumps(model.deciders))

@@ -39,7 +39,7 @@ class NotOwned(MillraceError):
 
 
 class DependentObjects(MillraceError):
-    """Something in the database depends on a model's view, whose columns are to change."""
+    """Something in the database depends on a model's view or tables, which are to change or to go."""
 
 
 class StagedRowsLost(MillraceError):
@@ -111,7 +111,7 @@ def create_tables(connection: psycopg.Connection, model: ReadModel) -> None:
             "create table {}.{state} ({definitions}, constraint {pkey} primary key ({key})) partition by list (partition)",
             "create unlogged table {}.{staging} ({definitions}, batch bigint not null, attempt bigint not null,"
             " staged_at timestamptz not null default clock_timestamp())",
-            "create index on {}.{staging} (batch)",
+            "create index on {}.{staging} (batch, partition)",
             # also where another login than the migrating one makes them
             "grant select on {}.{state} to event_store_reader",
             "comment on table {}.{state} is 'Partial values per log partition; read the view instead.'",
@@ -131,9 +131,13 @@ def create_tables(connection: psycopg.Connection, model: ReadModel) -> None:
 
 
 def drop_tables(connection: psycopg.Connection, model: ReadModel) -> None:
-    """Remove the tables of a version of the model, which the model's view does not show; within a transaction."""
+    """Remove the tables of a version of the model, which the model's view does not show; within a transaction.
+
+    Raises:
+        DependentObjects: Something in the database depends on them.
+    """
     for statement in ("drop table if exists {}.{state}", "drop table if exists {}.{staging}"):
-        connection.execute(_format(model, statement))
+        _drop(connection, model, statement)
 
 
 def create_view(connection: psycopg.Connection, model: ReadModel) -> None:
@@ -184,13 +188,17 @@ def drop_view(connection: psycopg.Connection, model: ReadModel) -> None:
     Raises:
         DependentObjects: Something in the database depends on it.
     """
+    _drop(connection, model, "drop view if exists {}.{view}")
+
+
+def _drop(connection: psycopg.Connection, model: ReadModel, statement: str) -> None:
     try:
-        connection.execute(_format(model, "drop view if exists {}.{view}"))
+        connection.execute(_format(model, statement))
     except psycopg.errors.DependentObjectsStillExist as error:
         raise DependentObjects(
-            f"The view read_models.{model.name} cannot be replaced, for other objects depend on it.",
+            f"What people read of read model {model.name} cannot be replaced, for other objects depend on it.",
             detail=error.diag.message_detail,
-            hint="Drop them, try again (the next drain does), and create them for the new columns.",
+            hint="Drop them, try again (the next drain does), and create them anew.",
         ) from error
 
 
@@ -269,30 +277,47 @@ def merge_batch(connection: psycopg.Connection, model: ReadModel, batch: int, st
     return merged
 
 
-def replace_partition(
-    connection: psycopg.Connection, model: ReadModel, partition: int, batch: int, staged: Sequence[StagedRows]
-) -> int:
-    """Build a new child table of the state from a batch's staged rows, swap it in, and return its rows.
+def replace_partitions(
+    connection: psycopg.Connection,
+    model: ReadModel,
+    partitions: Sequence[int],
+    batch: int,
+    staged: Sequence[StagedRows],
+) -> dict[int, int]:
+    """Build new child tables of the state from a batch's staged rows, swap them in, and return the rows of each log partition.
 
     Runs in the caller's transaction, after `commit_batch`. Readers see the old rows until it commits, then the new ones;
-    only the swap itself, at the end, locks them out. But a transaction in REPEATABLE READ that began before the swap and
-    looks at the model only after it finds this log partition empty, as after a TRUNCATE.
+    only the swaps themselves, at the end, lock them out. But a transaction in REPEATABLE READ that began before the swap and
+    looks at the model only after it finds these log partitions empty, as after a TRUNCATE.
 
     Raises:
         StagedRowsLost: As `merge_batch`.
         psycopg.errors.LockNotAvailable: Readers held the table for longer than the lock timeout.
     """
     _require_staged(connection, model, batch, staged)
-    child = _child(model, partition)
-    names = {
-        "child": sql.Identifier(child),
-        "fresh": sql.Identifier(f"{child}_new"),
-        "bounds": sql.Identifier(f"{model.state_table}_bounds"),
-        "partition": sql.Literal(partition),
-    }
+    rows = {partition: _fill_child(connection, model, partition, batch, staged) for partition in partitions}
+    forget_batch(connection, model, batch)
+    connection.execute("set local lock_timeout = '10s'")
+    for partition in partitions:
+        for statement in (
+            "alter table {}.{state} detach partition {}.{child}",
+            "drop table {}.{child}",
+            "alter table {}.{fresh} rename to {child}",
+            "alter table {}.{state} attach partition {}.{child} for values in ({partition})",
+            "alter table {}.{child} drop constraint {bounds}",
+        ):
+            connection.execute(_format(model, statement, **_child_names(model, partition)))
+    return rows
+
+
+def _fill_child(
+    connection: psycopg.Connection, model: ReadModel, partition: int, batch: int, staged: Sequence[StagedRows]
+) -> int:
+    """Make the child table that is to be swapped in and return its rows."""
+    names = _child_names(model, partition)
     # like the child, not the parent: two swaps that both hold the parent would wait for each other
     connection.execute(_format(model, "create table {}.{fresh} (like {}.{child} including all)", **names))
-    owner = sql.Identifier(_owner(connection, child))
+    owner = sql.Identifier(_owner(connection, _child(model, partition)))
     # whoever rebuilds, the next one can, too
     connection.execute(_format(model, "alter table {}.{fresh} owner to {owner}", owner=owner, **names))
     rows = connection.execute(
@@ -309,19 +334,21 @@ def replace_partition(
         ),
         {"batch": batch, "attempts": [s.attempt for s in staged]},
     ).rowcount
-    forget_batch(connection, model, batch)
-    for statement in (
-        # proves the bounds, so that attaching does not read the table under lock
-        "alter table {}.{fresh} add constraint {bounds} check (partition = {partition})",
-        "set local lock_timeout = '10s'",
-        "alter table {}.{state} detach partition {}.{child}",
-        "drop table {}.{child}",
-        "alter table {}.{fresh} rename to {child}",
-        "alter table {}.{state} attach partition {}.{child} for values in ({partition})",
-        "alter table {}.{child} drop constraint {bounds}",
-    ):
-        connection.execute(_format(model, statement, **names))
+    # proves the bounds, so that attaching does not read the table under lock
+    connection.execute(
+        _format(model, "alter table {}.{fresh} add constraint {bounds} check (partition = {partition})", **names)
+    )
     return rows
+
+
+def _child_names(model: ReadModel, partition: int) -> dict[str, sql.Composable]:
+    child = _child(model, partition)
+    return {
+        "child": sql.Identifier(child),
+        "fresh": sql.Identifier(f"{child}_new"),
+        "bounds": sql.Identifier(f"{model.state_table}_bounds"),
+        "partition": sql.Literal(partition),
+    }
 
 
 def stored_states(model: ReadModel) -> str:

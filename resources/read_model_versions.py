@@ -29,7 +29,9 @@ from resources.read_model_tables import (
 )
 
 # readers of the view wait behind who wants to replace it, and that one for those who read it now
-SWITCH_LOCK_TIMEOUT = "10s"
+LOCK_TIMEOUT = "1s"
+# an unfinished version may be the work of newer code than this: so long after its declaration it is nobody's
+ABANDONED_S = 86_400
 
 
 class WrongView(MillraceError):
@@ -75,13 +77,33 @@ def unbuilt_partitions(connection: psycopg.Connection, model: ReadModel) -> list
     return next((v.unbuilt for v in versions(connection, model.name) if v.version == model.version), [])
 
 
-def mark_built(connection: psycopg.Connection, model: ReadModel, partition: int) -> None:
-    """Take note, in the transaction of its rebuild, that a log partition is built from its first event on."""
+def mark_built(connection: psycopg.Connection, model: ReadModel, partitions: list[int]) -> None:
+    """Take note, in the transaction of their rebuild, that log partitions are built from their first events on."""
     connection.execute(
-        "update read_models.declarations set unbuilt = array_remove(unbuilt, %(partition)s)"
-        " where model = %(model)s and version = %(version)s and %(partition)s = any (unbuilt)",
-        {"partition": partition, "model": model.name, "version": model.version},
+        "update read_models.declarations"
+        " set unbuilt = array(select u from unnest(unbuilt) u where u <> all (%(built)s::int[]) order by u)"
+        " where model = %(model)s and version = %(version)s and unbuilt && %(built)s::int[]",
+        {"built": partitions, "model": model.name, "version": model.version},
     )
+
+
+def purged_discards(connection: psycopg.Connection, view: str) -> frozenset[int]:
+    """The offsets of the events that an operator discarded for any version of a model, and that only the archive has.
+
+    `view` is what the model declares. Where such an event fails again, nobody could try it later: it stays given up.
+    """
+    found = connection.execute(
+        """
+        select (a.detail ->> 'offset')::bigint
+        from event_store.audit_log a
+        where a.operation = 'discard_dead_letter'
+          and %(view)s in (a.view, regexp_replace(a.view, '_v[0-9]+$', ''))
+          and a.detail ->> 'offset' is not null
+          and not exists (select from event_store.event_log l where l."offset" = (a.detail ->> 'offset')::bigint)
+        """,
+        {"view": view},
+    )
+    return frozenset(offset for (offset,) in found)
 
 
 def attach_version(connection: psycopg.Connection, model: ReadModel, archive: Path | None = None) -> ReadModel:
@@ -133,50 +155,58 @@ def serve_if_caught_up(connection: psycopg.Connection, model: ReadModel) -> bool
 
     Raises:
         DependentObjects: The view has other columns, and something in the database depends on it.
+        psycopg.errors.LockNotAvailable: Somebody reads the view, for longer than others should wait behind this.
     """
+    if not is_ready_to_serve(connection, model):
+        return any(v.serves for v in versions(connection, model.name) if v.version == model.version)
     try:
-        with connection.transaction():
+        with connection.transaction() as switch:
             _lock(connection, model)
-            known = {version.version: version for version in versions(connection, model.name)}
-            serving = next((version for version in known.values() if version.serves), None)
-            # one that was overtaken, or is gone, does not come back
-            if model.version not in known or serving is None or model.version < serving.version:
-                return False
-            if known[model.version].serves:
-                return True
-            if known[model.version].unbuilt or not EventStore(connection).has_caught_up(model.view, serving.view):
-                return False
-            connection.execute("select set_config('lock_timeout', %s, true)", (SWITCH_LOCK_TIMEOUT,))
+            _wait_for_locks_at_most(connection, LOCK_TIMEOUT)
+            # first what readers may keep it from: while it waits, the one that serves is free to go on
             create_view(connection, model)
-            for version in (serving.version, model.version):
-                connection.execute(
-                    "update read_models.declarations set serves = not serves where model = %s and version = %s",
-                    (model.name, version),
-                )
-    except psycopg.errors.LockNotAvailable:
-        return False  # long readers; the next turn tries again
+            if not is_ready_to_serve(connection, model):
+                raise psycopg.Rollback(switch)
+            connection.execute(
+                "update read_models.declarations set serves = false where model = %s and serves", (model.name,)
+            )
+            connection.execute(
+                "update read_models.declarations set serves = true where model = %s and version = %s",
+                (model.name, model.version),
+            )
+    except (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure):
+        return False  # not now
     drop_unused_versions(connection, model)
-    return True
+    return any(v.serves for v in versions(connection, model.name) if v.version == model.version)
 
 
 def is_ready_to_serve(connection: psycopg.Connection, model: ReadModel) -> bool:
-    """Whether a drain would let this version of the model serve, and it does not yet."""
-    known = versions(connection, model.name)
-    serving = next((version for version in known if version.serves), None)
-    if serving is None or serving.version >= model.version or unbuilt_partitions(connection, model):
+    """Whether this version of the model could serve, and does not yet."""
+    known = {version.version: version for version in versions(connection, model.name)}
+    serving = next((version for version in known.values() if version.serves), None)
+    # one that was overtaken, or is gone, does not come back
+    if model.version not in known or serving is None or serving.version >= model.version:
         return False
-    return EventStore(connection).has_caught_up(model.view, serving.view)
+    return not known[model.version].unbuilt and EventStore(connection).has_caught_up(model.view, serving.view)
 
 
 def drop_unused_versions(connection: psycopg.Connection, model: ReadModel) -> None:
-    """Remove every version that neither serves nor is the given one; what has consumers stays until another time."""
+    """Remove every version that neither serves nor is the given one; what is in use stays until another time.
+
+    So does a newer one than the given one, for a day: code that is newer than this builds it.
+    """
     for version in versions(connection, model.name):
         if version.serves or version.version == model.version:
             continue
-        with suppress(MillraceError), connection.transaction():
+        with suppress(MillraceError, psycopg.errors.LockNotAvailable), connection.transaction():
             _lock(connection, model)
-            # it may have been let serve meanwhile
-            if version in versions(connection, model.name):
+            _wait_for_locks_at_most(connection, LOCK_TIMEOUT)
+            abandoned = connection.execute(
+                "select from read_models.declarations where model = %s and version = %s and not serves"
+                " and (version < %s or declared_at < clock_timestamp() - make_interval(secs => %s))",
+                (model.name, version.version, model.version, ABANDONED_S),
+            ).fetchone()
+            if abandoned is not None:
                 _drop(connection, model.at_version(version.version, version.view), "replaced")
 
 
@@ -201,10 +231,17 @@ def _make_version(
     connection: psycopg.Connection, model: ReadModel, known: list[Version], archive: Path | None
 ) -> ReadModel:
     """Make the tables of another version of the model, the first or one beside those that are known, and register its view."""
+    store = EventStore(connection)
     if not known:
         if _is_registered(connection, model.view):
+            owner = connection.execute(
+                "select 'It is that of version ' || version || ' of read model ' || model || '.'"
+                " from read_models.declarations where view = %s",
+                (model.view,),
+            ).fetchone()
             raise WrongView(
                 f"The view {model.view} is registered already, and not for read model {model.name}.",
+                detail=owner[0] if owner else None,
                 hint="Declare the read model with another view=.",
             )
         built = model
@@ -220,6 +257,8 @@ def _make_version(
     if not known:
         create_view(connection, built)
     _register(connection, built)
+    if known and not any(poll.view == serving.view and poll.enabled for poll in store.poll_views()):
+        store.enable_view(built.view, False, reason=f"{serving.view} was disabled")
     # now that the registration keeps what there is
     unbuilt = _only_archived(connection, archive)
     connection.execute(
@@ -281,6 +320,10 @@ def _register(connection: psycopg.Connection, model: ReadModel) -> None:
 
 def _is_registered(connection: psycopg.Connection, view: str) -> bool:
     return connection.execute("select from event_store.views where view = %s", (view,)).fetchone() is not None
+
+
+def _wait_for_locks_at_most(connection: psycopg.Connection, timeout: str) -> None:
+    connection.execute("select set_config('lock_timeout', %s, true)", (timeout,))
 
 
 def _lock(connection: psycopg.Connection, model: ReadModel) -> None:

@@ -98,6 +98,15 @@ def value(connection: psycopg.Connection, query: LiteralString, *arguments: obje
     return only
 
 
+def give_to_read_model(connection: psycopg.Connection, view: str) -> None:
+    """Let a view be that of a read model `m`, whose tables nobody needs."""
+    connection.execute(
+        "insert into read_models.declarations (model, version, view, fingerprint, serves, unbuilt)"
+        " values ('m', 1, %s, '', true, '{}')",
+        (view,),
+    )
+
+
 def set_clock(connection: psycopg.Connection, time_: str) -> None:
     """Move the store's clock for this session; '' gives it back to the wall."""
     connection.execute("select set_config('event_store.clock', %s, false)", (time_,))

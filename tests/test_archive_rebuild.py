@@ -322,7 +322,7 @@ def test_a_stream_that_fails_at_an_event_that_only_the_archive_has_fails_the_reb
     held = "select thing_id, events from read_models.everything"
     things.append_events([thing(good), thing(bad, worth="a lot"), thing(bad), thing(good), thing(good)])
     drain(dsn, spark)
-    # the only way that history, which has a failing event, can be given up
+    # as if the event had been good before, and the function that looks at it changed
     things.connection.execute("delete from event_store.stream_locks")
     archive(dsn, tmp_path)
     purge(things)
@@ -331,6 +331,48 @@ def test_a_stream_that_fails_at_an_event_that_only_the_archive_has_fails_the_reb
         rebuild(dsn, lambda: spark, tmp_path, partition)
     assert [events for _, events in rows(things.connection, held)] == [3]
     assert rows(things.connection, "select * from event_store.stream_locks") == []
+
+
+def test_an_event_that_was_discarded_and_purged_stays_given_up_in_every_version(
+    things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
+) -> None:
+    partition = 6
+    bad, good = ids_of_one_partition(things.connection, 2, partition=partition)
+    things.append_events([thing(good), thing(bad, worth="a lot"), thing(bad, worth=1), thing(good), thing(good)])
+    drain(dsn, spark)
+    things.connection.execute("update event_store.stream_locks set parked_at = now(), locked_until = 'infinity'")
+    things.discard_dead_letter("everything", "thing", bad, "a test")
+    drain(dsn, spark)
+    expected = rows_of(things.connection, Everything)
+    assert [row[1] for row in expected if row[0] == bad] == [1]
+    archive(dsn, tmp_path)
+    purge(things)
+    rebuild(dsn, lambda: spark, tmp_path, partition)
+    assert rows_of(things.connection, Everything) == expected
+
+    changed = replace(Everything, columns={**Everything.columns, "again": count()})
+    with Consumer(dsn, changed, lambda: spark, "next", archive=tmp_path) as consumer:
+        assert consumer.drain(budget_s=60, idle_s=0).failed_streams == 0
+    assert [row[:-1] for row in rows_of(things.connection, changed)] == expected
+
+
+def test_log_partitions_that_cannot_be_rebuilt_do_not_hold_up_the_others_and_are_named(
+    things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
+) -> None:
+    fill(things, 60)
+    archive(dsn, tmp_path)
+    purge(things)
+    shortened = [held.partition for held in things.available_offset_range() if held.earliest_offset]
+    assert len(shortened) > 1
+    with Consumer(dsn, Everything, lambda: spark, "next", archive=tmp_path) as consumer:
+        damaged = next(tmp_path.glob(f"p{shortened[0]:04}/*.parquet"))
+        damaged.rename(tmp_path / "kept")
+        with pytest.raises(PartitionsFailed, match=f"p{shortened[0]:02}: .*is not there"):
+            consumer.drain(budget_s=60, idle_s=0)
+        assert unbuilt_partitions(things.connection, consumer.model) == shortened[:1]
+        (tmp_path / "kept").rename(damaged)
+        consumer.drain(budget_s=60, idle_s=0)
+    assert sum(lag.lag for lag in things.view_lag("everything")) == 0
 
 
 def test_a_run_in_dagster_reads_the_archive_that_the_settings_name(

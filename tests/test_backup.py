@@ -32,6 +32,7 @@ from tests.factories import (
     assert_dense_and_ordered,
     assert_log_holds_every_event_once,
     at_once,
+    give_to_read_model,
     ids_of_one_partition,
     pump,
     read_log,
@@ -271,10 +272,7 @@ def test_what_was_purged_without_an_archive_stays_away_and_streams_keep_their_he
 def test_views_of_read_models_are_left_out_because_they_are_built_anew(
     filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
 ) -> None:
-    filled.connection.execute(
-        "insert into read_models.declarations (model, view, fingerprint, version, serves, unbuilt)"
-        " values ('orders', 'orders', 'f', 1, true, '{}')"
-    )
+    give_to_read_model(filled.connection, "orders")
     assert backup(dsn, tmp_path).left_out == ("orders",)
     restore(target, tmp_path)
     assert [info.view for info in restored.view_info()] == ["invoices", "parked"]

@@ -19,7 +19,7 @@ from resources import failing_streams
 from resources.consumer import Commit, Consumer, DrainReport, PartitionsFailed
 from resources.event_store import EventStore, Lease, NewEvent
 from resources.read_model import ReadModel
-from resources.read_model_tables import replace_partition
+from resources.read_model_tables import replace_partitions
 from resources.read_model_versions import ensure_version
 from resources.settings import PROJECT
 from tests.factories import Connect, ids_of_one_partition, read_log, rows, value
@@ -255,13 +255,13 @@ def test_a_rebuild_that_readers_hold_up_while_it_tries_which_streams_can_be_merg
     things.append_events([thing(bad, owner=random.Random(1).randbytes(6000).hex(), units=1)])
     swaps = []
 
-    def held_up(*arguments: Any) -> int:  # noqa: ANN401 - passed on
+    def held_up(*arguments: Any) -> dict[int, int]:  # noqa: ANN401 - passed on
         swaps.append(arguments)
         if len(swaps) in {2, 3}:
             raise psycopg.errors.LockNotAvailable("canceling statement due to lock timeout")
-        return replace_partition(*arguments)
+        return replace_partitions(*arguments)
 
-    monkeypatch.setattr("resources.consumer.replace_partition", held_up)
+    monkeypatch.setattr("resources.consumer.replace_partitions", held_up)
     with Consumer(at(dsn, 1), TOTALS, lambda: spark, "rebuilder") as consumer:
         commit = consumer.rebuild(3)
     assert [failure.stream.decider_id for failure in commit.failures] == [bad]

@@ -194,6 +194,33 @@ def test_a_failing_log_partition_of_a_read_model_shows_red_and_a_rerun_makes_it_
 
 
 @pytest.mark.usefixtures("spark_remote")
+def test_one_run_rebuilds_a_range_of_log_partitions_and_only_the_one_that_fails_shows_red(
+    instance: dg.DagsterInstance, dsn: str, shop: EventStore
+) -> None:
+    place(shop, 40)
+    ensure_version(shop.connection, ORDERS)
+    shop.claim_partition("orders", 3, "somebody else", 600)
+    defs = build_defs(models={"orders": ORDERS}, resources={"postgres": PostgresResource(dsn=dsn)})
+    tags = {"dagster/asset_partition_range_start": "p00", "dagster/asset_partition_range_end": "p15"}
+    result = defs.resolve_job_def("rebuild").execute_in_process(
+        instance=instance, tags=tags, run_config=AT_ONCE, raise_on_error=False
+    )
+    assert PartitionLeased.__name__ in failed_with(result)
+    every = log_partitions(16).get_partition_keys()
+    status = instance.get_status_by_partition(READ_MODEL, every, log_partitions(16))
+    assert status is not None
+    assert {key for key in every if (shown := status[key]) and shown.name == "MATERIALIZED"} == set(every) - {"p03"}
+    assert status["p03"] is not None
+    assert status["p03"].name == "FAILED"
+    lags = shop.view_lag("orders")
+    assert [lag.partition for lag in lags if lag.lag] == [lag.partition for lag in lags[3:4] if lag.high_water_mark]
+    wanted = dg.AssetRecordsFilter(READ_MODEL, asset_partitions=["p05"])
+    (record,) = instance.fetch_materializations(wanted, limit=2).records
+    assert record.asset_materialization is not None
+    assert record.asset_materialization.metadata["position"].value == lags[5].position
+
+
+@pytest.mark.usefixtures("spark_remote")
 def test_leases_of_a_run_that_is_over_are_given_back_at_once_by_the_next_drain(
     instance: dg.DagsterInstance, dsn: str, shop: EventStore
 ) -> None:

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from resources.event_store import EventStore
-from resources.json_fields import PlainTexts, field, fields, parsed
+from resources.json_fields import PlainTexts, field, fields
 from tests.factories import rows
 from tests.test_log_frame import NUMBERS, ODD, PATHS
 
@@ -110,6 +110,16 @@ def test_fields_of_odd_texts_are_what_postgres_says_in_a_slice_among_nulls_too(s
     assert all(values.to_pylist() == [] for values in fields(array[:0], PATHS))
 
 
+@pytest.mark.parametrize("depth", [400, 1500, 4000])
+def test_fields_of_deep_texts_are_what_postgres_says(store: EventStore, depth: int) -> None:
+    deep = "[" * depth + "]" * depth
+    objects = '{"b": ' * depth + "1" + "}" * depth
+    found = [f'{{"a": {deep}}}', f'{{"a": {{"x": {deep}}}, "bb": 1}}', f'{{"a": {objects}}}']
+    paths = [["a"], ["bb"], ["a", "x"], ["a", "0"], ["a", "b", "b"]]
+    stored, expected = by_postgres(store, found, paths)
+    assert [values.to_pylist() for values in fields(pa.array(stored), paths)] == expected
+
+
 def test_fields_of_flat_objects_are_found_without_parsing() -> None:
     flat: list[dict[str, Any]] = [
         {"amount": 1.5, "customer_id": f"customer-{n}", "channel": "wéb", "final": True, "none": None, "tags": ["x", 1]}
@@ -147,4 +157,4 @@ def test_fields_of_flat_objects_are_found_without_parsing() -> None:
 )
 def test_what_is_told_without_parsing(text: str, path: list[str], without: bool) -> None:
     assert unparsed([text], path) == [without]
-    assert fields(pa.array([text]), [path])[0].to_pylist() == [field(parsed(text), path)]
+    assert fields(pa.array([text]), [path])[0].to_pylist() == [field(text, path)]

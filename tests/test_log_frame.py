@@ -10,7 +10,7 @@ import pytest
 from resources.archive import ForeignArchive, archive_partition
 from resources.event_log_source import COLUMNS
 from resources.event_store import EventStore, NewEvent
-from resources.json_fields import field, parsed
+from resources.json_fields import field
 from resources.log_frame import LogIncomplete, read_log_frame
 from tests.event_log_reads import ALL, fill, load
 from tests.factories import ids_of_one_partition, value
@@ -42,7 +42,7 @@ def test_a_field_is_what_postgres_says_of_odd_values(store: EventStore) -> None:
         stored = value(store.connection, "select %s::jsonb::text", text)
         for path in PATHS:
             expected = value(store.connection, "select %s::jsonb #>> %s::text[]", text, path)
-            assert field(parsed(stored), path) == expected, (stored, path)
+            assert field(stored, path) == expected, (stored, path)
 
 
 def archive_all(dsn: str, root: Path, *, tail: bool = True, partitions: int = 16) -> None:

@@ -12,7 +12,7 @@ from resources.consumer import Consumer
 from resources.embedded_postgres import EmbeddedPostgres
 from resources.event_store import EventStore
 from resources.migrations import migrate
-from resources.read_model_tables import NotOwned, merge_batch, next_batch, replace_partition
+from resources.read_model_tables import NotOwned, merge_batch, next_batch, replace_partitions
 from resources.read_model_versions import ensure_version, reset_model
 from tests import read_models_for_tests as models
 from tests.factories import Connect, refusal, rows
@@ -47,7 +47,7 @@ def login(dsn: str, store: EventStore) -> Iterator[Login]:
 def rebuild(connection: psycopg.Connection, partition: int) -> int:
     """Swap a log partition as a rebuild does that found no event."""
     with connection.transaction():
-        return replace_partition(connection, Everything, partition, next_batch(connection), [])
+        return replace_partitions(connection, Everything, [partition], next_batch(connection), [])[partition]
 
 
 def owners(connection: psycopg.Connection) -> set[str]:

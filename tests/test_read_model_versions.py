@@ -40,7 +40,7 @@ from tests.drains import (
     thing,
     things,
 )
-from tests.factories import Connect, rows, terminate, value, wait_until
+from tests.factories import Connect, rows, start, terminate, value, wait_until
 from tests.test_read_models import all_events, rows_of
 
 if TYPE_CHECKING:
@@ -243,14 +243,18 @@ def test_a_third_declaration_removes_the_unfinished_one_unless_somebody_builds_i
     assert built.view not in {poll.view for poll in things.poll_views()}
 
 
-def test_a_declaration_that_is_taken_back_goes_on_with_what_serves(
+def test_a_declaration_that_is_taken_back_goes_on_with_what_serves_and_the_unfinished_one_goes_after_a_day(
     things: EventStore, built: ReadModel, connect: Connect
 ) -> None:
     unfinished = connect()
     attach_version(unfinished, Latest)
     unfinished.close()
     wait_until(lambda: not any(p.consumers for p in things.poll_views()), "it ended")
+    # newer code may be building it
     assert attach_version(things.connection, EventsOf) == built
+    assert [v.version for v in versions(things.connection, "everything")] == [1, 2]
+    things.connection.execute("update read_models.declarations set declared_at = declared_at - interval '25 hours'")
+    drop_unused_versions(things.connection, built)
     assert [v.version for v in versions(things.connection, "everything")] == [1]
 
 
@@ -287,7 +291,29 @@ def test_of_consumers_that_switch_at_once_one_does_and_all_know(
     assert built.view not in {poll.view for poll in things.poll_views()}
 
 
-def test_nothing_of_the_old_version_moves_between_the_look_and_the_switch(
+def test_what_the_old_version_consumes_while_the_switch_waits_for_readers_is_noticed(
+    things: EventStore,
+    built: ReadModel,
+    connect: Connect,
+    observer: psycopg.Connection,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    new = ensure_version(things.connection, Latest)
+    consume(things, new)
+    monkeypatch.setattr(read_model_versions, "LOCK_TIMEOUT", "60s")
+    switching = connect()
+    with held(connect(), "lock table read_models.everything in access share mode"):
+        switch = start(lambda: serve_if_caught_up(switching, new))
+        eventually(lambda: all_blocked(observer, "replace view"), "the switch waits for a reader")
+        fill(things, 20, seed=2)
+        consume(things, built)
+    assert switch.result(PATIENCE_S) is False
+    assert columns(things.connection) == ["thing_id", "events", "status"]
+    consume(things, new)
+    assert serve_if_caught_up(things.connection, new)
+
+
+def test_nothing_of_the_old_version_moves_between_the_last_look_and_the_switch(
     things: EventStore, built: ReadModel, connect: Connect, observer: psycopg.Connection
 ) -> None:
     new = ensure_version(things.connection, Latest)
@@ -295,16 +321,14 @@ def test_nothing_of_the_old_version_moves_between_the_look_and_the_switch(
     fill(things, 20, seed=2)
     old_code, switching = EventStore(connect()), connect()
     leases = old_code.claim_batch(built.view, "old code", 1000)
-    with held(connect(), "lock table read_models.everything in access share mode"):
-        switch = threading.Thread(target=lambda: serve_if_caught_up(switching, new))
-        switch.start()
-        eventually(lambda: all_blocked(observer, "replace view"), "the switch waits for a reader")
-        commit = threading.Thread(target=lambda: old_code.commit_batch(built.view, leases))
-        commit.start()
+    with held(connect(), "lock table read_models.declarations in share mode"):
+        switch = start(lambda: serve_if_caught_up(switching, new))
+        eventually(lambda: all_blocked(observer, "update read_models.declarations"), "it has looked")
+        commit = start(lambda: old_code.commit_batch(built.view, leases))
         eventually(lambda: all_blocked(observer, "commit_batch"), "the old version's commit waits for the switch")
-    switch.join()
-    commit.join()
+    commit.result(PATIENCE_S)
     assert [v.version for v in versions(things.connection, "everything") if v.serves] == [2]
+    assert switch.done() or switch.result(PATIENCE_S)
 
 
 def test_a_long_reader_delays_the_switch_and_is_not_waited_for_long(
@@ -312,18 +336,77 @@ def test_a_long_reader_delays_the_switch_and_is_not_waited_for_long(
 ) -> None:
     new = ensure_version(things.connection, Latest)
     consume(things, new)
-    monkeypatch.setattr(read_model_versions, "SWITCH_LOCK_TIMEOUT", "50ms")
-    with held(connect(), "lock table read_models.everything in access share mode"):
-        assert not serve_if_caught_up(things.connection, new)
+    monkeypatch.setattr(read_model_versions, "LOCK_TIMEOUT", "50ms")
+    with (
+        held(connect(), "lock table read_models.everything in access share mode"),
+        pytest.raises(psycopg.errors.LockNotAvailable),
+    ):
+        serve_if_caught_up(things.connection, new)
     assert columns(things.connection) == ["thing_id", "events", "status"]
     assert serve_if_caught_up(things.connection, new)
     assert value(things.connection, "show lock_timeout") == "0"
     assert built.version == 1
 
 
-def test_a_consumer_that_dies_in_the_switch_leaves_the_old_version_serving(
-    things: EventStore, built: ReadModel, connect: Connect, observer: psycopg.Connection
+def test_a_drain_that_readers_keep_from_switching_goes_on_and_does_not_stop_them_again_and_again(
+    things: EventStore, dsn: str, connect: Connect, built: ReadModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    tries: list[str] = []
+    switch = read_model_versions.serve_if_caught_up
+
+    def counted(connection: psycopg.Connection, model: ReadModel) -> bool:
+        tries.append(model.view)
+        return switch(connection, model)
+
+    monkeypatch.setattr(read_model_versions, "LOCK_TIMEOUT", "50ms")
+    monkeypatch.setattr("resources.consumer.serve_if_caught_up", counted)
+    new = ensure_version(things.connection, replace(Latest, pooling_delay_s=0))
+    consume(things, new)
+
+    def nothing() -> Any:  # noqa: ANN401 - it returns never
+        pytest.fail("Spark was asked")
+
+    with (
+        held(connect(), "lock table read_models.everything in access share mode"),
+        Consumer(dsn, replace(Latest, pooling_delay_s=0), nothing, "next") as consumer,
+    ):
+        consumer.drain(budget_s=PATIENCE_S, idle_s=0.3)
+    assert len(tries) == 1
+    assert built.version == 1
+
+
+def test_who_reads_the_old_tables_or_depends_on_them_keeps_them_and_nobody_waits(
+    things: EventStore, built: ReadModel, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = ensure_version(things.connection, Latest)
+    consume(things, new)
+    monkeypatch.setattr(read_model_versions, "LOCK_TIMEOUT", "50ms")
+    both = {"everything", "everything_state", "everything_staging", "everything_state_v2", "everything_staging_v2"}
+    with held(connect(), "lock table read_models.everything_state in access share mode"):
+        assert serve_if_caught_up(things.connection, new)
+        assert relations(things.connection) == both
+    things.connection.execute("create view states as select * from read_models.everything_state")
+    assert attach_version(connect(), Latest) == new
+    assert relations(things.connection) == both
+    things.connection.execute("drop view states")
+    drop_unused_versions(things.connection, new)
+    assert built.state_table not in relations(things.connection)
+
+
+def test_a_model_that_is_disabled_stays_so_in_its_next_version(things: EventStore, built: ReadModel) -> None:
+    things.enable_view(built.view, False)
+    new = ensure_version(things.connection, Latest)
+    assert {poll.view: poll.enabled for poll in things.poll_views()} == {built.view: False, new.view: False}
+
+
+def test_a_consumer_that_dies_in_the_switch_leaves_the_old_version_serving(
+    things: EventStore,
+    built: ReadModel,
+    connect: Connect,
+    observer: psycopg.Connection,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(read_model_versions, "LOCK_TIMEOUT", "60s")
     new = ensure_version(things.connection, Latest)
     consume(things, new)
     switching = connect()

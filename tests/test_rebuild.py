@@ -27,6 +27,7 @@ from tests.drains import (
     thing,
     things,
 )
+from tests.test_read_models import rows_of
 
 __all__ = ["things"]
 
@@ -63,9 +64,9 @@ def test_a_rebuild_while_others_drain_and_events_are_appended_equals_a_clean_run
     looking, draining = start(read), start(consume)
     try:
         with Consumer(dsn, Everything, lambda: spark, "rebuilder") as consumer:
-            for seed in (2, 3, 4):
+            for seed, partitions in ((2, [partition]), (3, range(16)), (4, [partition])):
                 fill(things, 40, seed)
-                consumer.rebuild(partition, wait_s=30)
+                consumer.rebuild(*partitions, wait_s=30)
     finally:
         stop.set()
         draining.result(PATIENCE_S)
@@ -91,6 +92,41 @@ def test_a_rebuild_waits_for_a_leased_partition_and_says_who_has_it(
         things.release_batch("everything", [lease])
         assert running.result(PATIENCE_S).leases[0].partition == partition
     drain(dsn, spark)
+    assert_equals_a_clean_run(things)
+
+
+def test_several_log_partitions_are_rebuilt_together_or_none_is(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    fill(things, 80)
+    drain(dsn, spark)
+    before = rows_of(things.connection, Everything)
+    things.connection.execute("update read_models.everything_state set events = 0")
+    damaged = rows_of(things.connection, Everything)
+    lease = things.claim_partition("everything", 15, "somebody else", 600)
+    with Consumer(dsn, Everything, lambda: spark, "rebuilder") as consumer:
+        with pytest.raises(PartitionLeased, match="somebody else"):
+            consumer.rebuild(*range(16), wait_s=0)
+        assert things.lease_owners("everything") == ["somebody else"]
+        assert rows_of(things.connection, Everything) == damaged
+        things.release_batch("everything", [lease])
+        commit = consumer.rebuild(*range(16), wait_s=0)
+    assert (commit.events, len(commit.leases), sum(commit.rows_of.values())) == (80, 16, commit.rows)
+    assert rows_of(things.connection, Everything) == before
+
+
+def test_two_rebuilds_of_the_same_partitions_in_any_order_take_turns(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    fill(things, 80)
+    drain(dsn, spark)
+
+    def rebuild(owner: str, *partitions: int) -> Commit:
+        with Consumer(dsn, Everything, lambda: spark, owner) as consumer:
+            return consumer.rebuild(*partitions, wait_s=30)
+
+    one, two = at_once([lambda: rebuild("A", *range(16)), lambda: rebuild("B", *reversed(range(16)))])
+    assert one.result().rows == two.result().rows > 0
     assert_equals_a_clean_run(things)
 
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from platform_defs.cli import app, main
 from resources.errors import BelongsToReadModel, MillraceError, OffsetOutOfRange, UnknownView, ViewInUse
 from resources.event_store import EventStore
-from tests.factories import append_to, pump, register_orders, rows
+from tests.factories import append_to, give_to_read_model, pump, register_orders, rows
 
 RUNNER = CliRunner()
 
@@ -141,7 +141,7 @@ def test_what_cannot_be_removed_is_refused_before_anybody_is_asked(
     view.stream_events("v")
     with pytest.raises(ViewInUse, match="in flight"):
         millrace(dsn, "unregister", "v", *yes)
-    view.connection.execute("insert into read_models.declarations (model, view, fingerprint) values ('m', 'v', '')")
+    give_to_read_model(view.connection, "v")
     with pytest.raises(BelongsToReadModel, match=r"(?s)read model m\b.*millrace reset m"):
         millrace(dsn, "unregister", "v", *yes)
 

@@ -26,7 +26,8 @@ declare
   _sequenced bigint;
 begin
   select * into _last from event_store.sequencer for update skip locked;
-  if not found then
+  -- a restore has begun: finish_restore says what is sequenced
+  if not found or _last.sequenced_at = 'infinity' then
     return 0;
   end if;
 

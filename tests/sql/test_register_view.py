@@ -14,6 +14,7 @@ from tests.factories import (
     append,
     append_to,
     at_once,
+    give_to_read_model,
     pump,
     refusal,
     rows,
@@ -444,7 +445,7 @@ def test_each_mode_refuses_the_others_calls(orders: EventStore) -> None:
 
 def test_the_mode_of_a_read_models_view_does_not_change(orders: EventStore) -> None:
     orders.register_view("b", "-infinity", mode="bulk")
-    orders.connection.execute("insert into read_models.declarations (model, view, fingerprint) values ('m', 'b', 'f')")
+    give_to_read_model(orders.connection, "b")
     assert "read model m" in str(refusal(BelongsToReadModel, lambda: orders.register_view("b", mode="rows")).detail)
     assert orders.register_view("b", lock_timeout_s=5).lock_timeout_s == 5
 

@@ -22,6 +22,7 @@ from tests.factories import (
     Connect,
     append_to,
     at_once,
+    give_to_read_model,
     ids_of_one_partition,
     pump,
     rows,
@@ -308,7 +309,7 @@ def test_it_is_refused_while_an_event_is_in_flight(
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_a_read_models_view_is_refused(bulk: EventStore, placed: list[AppendedEvent], dry_run: bool) -> None:
     assert placed
-    bulk.connection.execute("insert into read_models.declarations (model, view, fingerprint) values ('m', 'v', 'f')")
+    give_to_read_model(bulk.connection, "v")
     before = everything(bulk)
     with pytest.raises(BelongsToReadModel, match="read model m") as refused:
         bulk.seek_view("v", "RESET_TO_EARLIEST", dry_run=dry_run)
@@ -321,7 +322,7 @@ def test_that_it_belongs_to_a_read_model_is_said_before_that_it_is_in_use(
     bulk: EventStore, placed: list[AppendedEvent], dry_run: bool
 ) -> None:
     assert placed
-    bulk.connection.execute("insert into read_models.declarations (model, view, fingerprint) values ('m', 'v', 'f')")
+    give_to_read_model(bulk.connection, "v")
     assert bulk.claim_batch("v", "somebody")
     with pytest.raises(BelongsToReadModel):
         bulk.seek_view("v", "RESET_TO_EARLIEST", dry_run=dry_run)

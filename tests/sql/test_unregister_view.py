@@ -12,6 +12,7 @@ from tests.factories import (
     append,
     append_to,
     at_once,
+    give_to_read_model,
     pump,
     refusal,
     rows,
@@ -117,7 +118,7 @@ def test_it_is_refused_and_does_not_wait_while_a_transaction_uses_the_view(
 
 def test_the_view_of_a_read_model_is_refused(orders: EventStore) -> None:
     orders.register_view("b", "-infinity", mode="bulk")
-    orders.connection.execute("insert into read_models.declarations (model, view, fingerprint) values ('m', 'b', 'f')")
+    give_to_read_model(orders.connection, "b")
     refused = refusal(BelongsToReadModel, lambda: orders.unregister_view("b"))
     assert "read model m" in str(refused.detail)
     assert "millrace reset m" in str(refused.hint)
@@ -126,7 +127,7 @@ def test_the_view_of_a_read_model_is_refused(orders: EventStore) -> None:
 
 def test_that_it_belongs_to_a_read_model_is_said_before_that_it_is_in_use(orders: EventStore) -> None:
     orders.register_view("b", "-infinity", mode="bulk")
-    orders.connection.execute("insert into read_models.declarations (model, view, fingerprint) values ('m', 'b', 'f')")
+    give_to_read_model(orders.connection, "b")
     append(orders, "a")
     assert orders.claim_batch("b", "somebody")
     refusal(BelongsToReadModel, lambda: orders.unregister_view("b"))
