@@ -263,7 +263,8 @@ class Consumer:
         Several are built in one job and swapped in together, or none of them is.
 
         Streams that fail are handed over to their locks as in a drain, those that had failed and do not now are freed.
-        Discarded events are tried again, too, but not those that Postgres has no more. Waits up to `wait_s` seconds for a drain that has one of them leased at this moment.
+        Discarded events are tried again, too, but not those that Postgres has no more. Waits up to `wait_s` seconds for a drain
+        that has one of the log partitions leased at this moment.
 
         Raises:
             HistoryMissing: A log partition does not hold its first events any more, and none of them is archived.

@@ -158,7 +158,7 @@ def serve_if_caught_up(connection: psycopg.Connection, model: ReadModel) -> bool
         psycopg.errors.LockNotAvailable: Somebody reads the view, for longer than others should wait behind this.
     """
     if not is_ready_to_serve(connection, model):
-        return any(v.serves for v in versions(connection, model.name) if v.version == model.version)
+        return _serves(connection, model)
     try:
         with connection.transaction() as switch:
             _lock(connection, model)
@@ -177,7 +177,7 @@ def serve_if_caught_up(connection: psycopg.Connection, model: ReadModel) -> bool
     except (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure):
         return False  # not now
     drop_unused_versions(connection, model)
-    return any(v.serves for v in versions(connection, model.name) if v.version == model.version)
+    return _serves(connection, model)
 
 
 def is_ready_to_serve(connection: psycopg.Connection, model: ReadModel) -> bool:
@@ -299,6 +299,10 @@ def _drop(connection: psycopg.Connection, model: ReadModel, why: str) -> None:
             )
     except ViewInUse as error:
         raise _being_built(model, error.detail) from error
+
+
+def _serves(connection: psycopg.Connection, model: ReadModel) -> bool:
+    return any(v.serves for v in versions(connection, model.name) if v.version == model.version)
 
 
 def _declared_as(known: list[Version], model: ReadModel) -> Version | None:

@@ -567,6 +567,24 @@ def test_a_restore_that_was_begun_by_hand_and_is_not_finished_cannot_be_committe
         filled.connection.execute(f"drop role {user}".encode())
 
 
+def test_a_restore_that_sequences_what_it_loaded_cannot_be_committed_either(restored: EventStore, target: str) -> None:
+    # an event of a transaction that is over, as sequencers take them
+    before = value(restored.connection, "select pg_current_xact_id()::text")
+    with psycopg.connect(target) as owner:
+        EventStore(owner).begin_restore()
+        owner.execute("insert into event_store.deciders values ('order', 'placed', 1, '')")
+        owner.execute(
+            "insert into event_store.events"
+            ' (event, event_id, event_version, decider, decider_id, data, command_id, final, created_at, "offset", transaction_id)'
+            " select 'placed', u, 1, 'order', 'o-1', '{}', u, false, now(), 1, %s::xid8 from gen_random_uuid() u",
+            (before,),
+        )
+        assert EventStore(owner).sequence_events() == 0
+        with pytest.raises(psycopg.Error, match="a restore has begun and is not finished"):
+            owner.commit()
+    assert tables(restored)["events"] == []
+
+
 def test_while_a_restore_runs_nobody_else_appends(restored: EventStore, target: str) -> None:
     restored.connection.execute("set lock_timeout = '100ms'")
     with psycopg.connect(target) as other:
