@@ -4,7 +4,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format bench bench-store bench-spark clean
+.PHONY: help setup run test lint format bench bench-store bench-spark bench-ingest clean
 
 help: ## List what one can do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ bench-store: $(STAMP) ## Measure the event store beside fstore-sql's schema, SCH
 
 bench-spark: $(STAMP) ## Measure Spark on the store beside JDBC and fstore-sql's schema, SCHEMA=its schema.sql (about 15 minutes)
 	$(BIN)/python -m benchmarks.spark --other-schema $(SCHEMA) $(ARGS)
+
+bench-ingest: $(STAMP) ## Measure exactly-once messages and change capture beside plain appends and pg_recvlogical (about 10 minutes)
+	$(BIN)/python -m benchmarks.ingest $(ARGS)
 
 clean: ## Remove the virtual environment and the local data of `make run`
 	rm -rf $(VENV) .millrace

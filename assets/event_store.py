@@ -3,7 +3,7 @@
 Belongs here: the group `event_store`. Not here: the schema itself (`sql/`), how it is applied (`resources.migrations`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import dagster as dg
 import psycopg
@@ -27,15 +27,18 @@ TABLES: dict[str, tuple[list[str], str]] = {
 }
 
 
-def event_store_assets(log_partitions: int) -> dg.AssetsDefinition:
-    """The multi-asset of the event store's tables."""
+def event_store_assets(log_partitions: int, sources: Sequence[dg.AssetKey] = ()) -> dg.AssetsDefinition:
+    """The multi-asset of the event store's tables; `sources` are assets that append events."""
 
     @dg.multi_asset(
         name="event_store",
         specs=[
             dg.AssetSpec(
                 ["event_store", table],
-                deps=[dg.AssetKey(["event_store", upstream]) for upstream in upstreams],
+                deps=[
+                    *(dg.AssetKey(["event_store", upstream]) for upstream in upstreams),
+                    *(sources if table == "events" else ()),
+                ],
                 description=description,
                 group_name="event_store",
                 kinds={"postgres", "table"},

@@ -3,11 +3,16 @@
 Belongs here: what is checked and how bad a breach is. Not here: repairing anything.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import dagster as dg
 
+from assets.change_capture import CHANGE_EVENTS, WAL_EVENTS
 from assets.consumption import LAG_CHECK, lag_metadata
+from resources.capture_declaration import Capture
+from resources.capture_health import capture_health
+from resources.capture_store import CaptureStore
+from resources.errors import MillraceError
 from resources.postgres import PostgresResource
 from resources.read_model import ReadModel
 from resources.read_model_versions import current_version
@@ -19,9 +24,15 @@ CHECKPOINTS = dg.AssetKey(["event_store", "checkpoints"])
 STREAM_LOCKS = dg.AssetKey(["event_store", "stream_locks"])
 
 
-def all_checks(models: Sequence[ReadModel]) -> list[dg.AssetChecksDefinition]:
+def all_checks(models: Sequence[ReadModel], captures: Mapping[str, Capture]) -> list[dg.AssetChecksDefinition]:
     """Every check there is."""
-    return [offsets_are_dense, leases_are_in_time, no_dead_letters, *(lag_check(model) for model in models)]
+    return [
+        offsets_are_dense,
+        leases_are_in_time,
+        no_dead_letters,
+        *(lag_check(model) for model in models),
+        *([slots_check(captures), no_quarantined_changes] if captures else []),
+    ]
 
 
 @dg.asset_check(
@@ -100,3 +111,52 @@ def lag_check(model: ReadModel) -> dg.AssetChecksDefinition:
         )
 
     return check
+
+
+def slots_check(captures: Mapping[str, Capture]) -> dg.AssetChecksDefinition:
+    """The check that every capture's slot is there, is read, and holds back no more of its source's log than it may."""
+
+    @dg.asset_check(
+        asset=WAL_EVENTS,
+        name="slots_are_healthy",
+        description="Each capture has its slot, lacks no changes, is not late, and its source keeps a bounded log for it.",
+    )
+    def check(postgres: PostgresResource) -> dg.AssetCheckResult:
+        problems: dict[str, list[str]] = {}
+        retained = 0
+        for capture in captures.values():
+            try:
+                health = capture_health(postgres.current_dsn(), capture)
+            except MillraceError as error:
+                problems[capture.name] = [str(error)]
+            else:
+                retained += health.retained_bytes
+                problems[capture.name] = health.problems(capture)
+        return dg.AssetCheckResult(
+            passed=not any(problems.values()),
+            metadata={
+                "retained_wal_bytes": retained,
+                "problems": {name: found for name, found in problems.items() if found},
+            },
+        )
+
+    return check
+
+
+@dg.asset_check(
+    asset=CHANGE_EVENTS,
+    description="Every captured change became an event: none is quarantined, none waits behind such a one of its row.",
+)
+def no_quarantined_changes(postgres: PostgresResource) -> dg.AssetCheckResult:
+    """Count the quarantined changes of each capture."""
+    with postgres.store() as store:
+        waiting = {
+            row.capture: row.quarantined + row.held
+            for row in CaptureStore(store.connection).capture_info()
+            if row.quarantined + row.held
+        }
+    return dg.AssetCheckResult(
+        passed=not waiting,
+        severity=dg.AssetCheckSeverity.WARN,
+        metadata={"quarantined": sum(waiting.values()), "captures": waiting},
+    )

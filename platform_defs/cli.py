@@ -12,12 +12,14 @@ from rich.console import Console
 from rich.text import Text
 
 from platform_defs.backup_command import backup_command, restore_command
+from platform_defs.capture_commands import captures
 from platform_defs.dsn_option import DsnOption, chosen_dsn, chosen_store
 from platform_defs.import_command import import_command
 from platform_defs.partitions_command import partitions_command
 from platform_defs.purge_command import purge_command
 from platform_defs.signals import stop_on_signals
 from platform_defs.simulate_command import simulate_command
+from platform_defs.simulate_crm_command import simulate_crm_command
 from platform_defs.tables import table
 from platform_defs.view_commands import (
     audit_command,
@@ -38,8 +40,10 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+app.add_typer(captures, name="capture")
 app.command("import")(import_command)
 app.command("simulate")(simulate_command)
+app.command("simulate-crm")(simulate_crm_command)
 app.command("partitions")(partitions_command)
 app.command("backup")(backup_command)
 app.command("restore")(restore_command)

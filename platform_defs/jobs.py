@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from assets import archive, consumption
+from assets import archive, change_capture, consumption
 
 if TYPE_CHECKING:
     from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
@@ -24,6 +24,13 @@ DRAIN = dg.define_asset_job(
     # a run whose process and code server both died would stay STARTED for ever
     tags={"dagster/max_runtime": 1800},
     description="Consumes the new events of one view.",
+)
+
+CAPTURE = dg.define_asset_job(
+    "capture",
+    selection=dg.AssetSelection.assets(change_capture.WAL_EVENTS, change_capture.CHANGE_EVENTS),
+    tags={"dagster/max_runtime": 1800},
+    description="Captures the changes of one source database.",
 )
 
 ARCHIVE = dg.define_asset_job(

@@ -8,6 +8,7 @@ Belongs here: command lines, environments, ports and readiness. Not here: keepin
     daemon     sensors, schedules, run queue
     web        the UI
     simulate   appends events of the example shop; to the embedded Postgres only
+    crm        changes the customers of the example shop, in a database of their own; beside the embedded Postgres only
 
 Dagster is three services and not `dagster dev`: a crash of the UI then ends no run, it takes 130 MB less, and it
 is up three seconds earlier. All listen on 127.0.0.1 only.
@@ -31,6 +32,8 @@ from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy.engine import URL
 
 from platform_defs.services import Service
+from resources.crm import DATABASE as CRM
+from resources.crm import make_crm
 from resources.embedded_postgres import EmbeddedPostgres
 from resources.errors import Unreachable
 from resources.java import find_java
@@ -61,6 +64,8 @@ class Endpoints:
     # None for a Spark that somebody else runs.
     spark_port: int | None
     java_home: Path | None
+    # None where the event store is the user's: the example's customers are not simulated.
+    crm_dsn: str | None = None
 
 
 def find_endpoints(settings: Settings, postgres: EmbeddedPostgres | None) -> Endpoints:
@@ -77,13 +82,17 @@ def find_endpoints(settings: Settings, postgres: EmbeddedPostgres | None) -> End
         # all runs share one session, see resources/spark.py
         remote = shared_session(spark_port)
     if postgres is not None:
-        for database in ("millrace", "dagster"):
+        for database in ("millrace", "dagster", CRM):
             postgres.create_database(database)
         dsn, dagster_dsn = postgres.dsn("millrace"), postgres.dsn("dagster")
+        crm_dsn = settings.crm_dsn
+        if crm_dsn is None:
+            crm_dsn = postgres.dsn(CRM)
+            make_crm(crm_dsn)
     else:
-        dsn = str(settings.dsn)
+        dsn, crm_dsn = str(settings.dsn), settings.crm_dsn
         dagster_dsn = os.environ.get("MILLRACE_DAGSTER_DSN") or _schema_for_dagster(dsn)
-    return Endpoints(dsn, dagster_dsn, free_port(), remote, spark_port, java_home)
+    return Endpoints(dsn, dagster_dsn, free_port(), remote, spark_port, java_home, crm_dsn)
 
 
 def _schema_for_dagster(dsn: str) -> str:
@@ -137,6 +146,7 @@ def environment(settings: Settings, endpoints: Endpoints) -> dict[str, str]:
         "MILLRACE_HOME": str(settings.home),
         "MILLRACE_DSN": endpoints.dsn,
         "MILLRACE_DAGSTER_DSN": endpoints.dagster_dsn,
+        "MILLRACE_CRM_DSN": endpoints.crm_dsn,
         "MILLRACE_LOG_PARTITIONS": str(settings.log_partitions),
         "MILLRACE_ARCHIVE_DIR": str(settings.archive_folder),
         "DAGSTER_HOME": str(settings.home / "dagster"),
@@ -164,6 +174,7 @@ def services(settings: Settings, endpoints: Endpoints) -> list[Service]:
 
     code_ready = partial(_accepts, endpoints.code_port)
     code = ("code-server", "start", *module, "-h", LOOPBACK, "-p", code_port)
+    own = settings.simulate and settings.dsn is None
     web = ("-w", workspace, "-h", LOOPBACK, "-p", str(settings.port))
     return [
         *([spark_service(settings, endpoints.spark_port, env)] if endpoints.spark_port else []),
@@ -172,8 +183,9 @@ def services(settings: Settings, endpoints: Endpoints) -> list[Service]:
         run("code", "dagster", *code, ready=code_ready, seconds=30),
         run("daemon", "dagster-daemon", "run", "-w", workspace),
         run("web", "dagster-webserver", *web, ready=partial(_answers, settings.port)),
-        # never into a store that is not ours: events cannot be removed
-        *([run("simulate", "millrace", "simulate")] if settings.simulate and settings.dsn is None else []),
+        # never into a store or a database that is not ours: events cannot be removed
+        *([run("simulate", "millrace", "simulate")] if own else []),
+        *([run("crm", "millrace", "simulate-crm")] if own and settings.crm_dsn is None else []),
     ]
 
 

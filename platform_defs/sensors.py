@@ -1,4 +1,4 @@
-"""The sensors that start drains: one per declared view, one for the views that only the database knows.
+"""The sensors that start drains: one per declared view, one for the views that only the database knows, one per capture.
 
 Belongs here: gathering the facts for `plan_polls` and asking for runs. Not here: the decision (`polling`), the drain.
 """
@@ -6,12 +6,18 @@ Belongs here: gathering the facts for `plan_polls` and asking for runs. Not here
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import UTC
 from typing import TYPE_CHECKING
 
 import dagster as dg
 
 from platform_defs.partitions import VIEWS
 from platform_defs.polling import ViewRuns, plan_polls
+from resources.capture_declaration import Capture
+from resources.capture_health import find_capture, has_work
+from resources.capture_setup import GapOpen
+from resources.capture_store import CaptureInfo, CaptureStore
+from resources.errors import CaptureInUse, MillraceError
 from resources.event_store import ViewPoll
 from resources.postgres import PostgresResource
 from resources.read_model import ReadModel
@@ -21,6 +27,7 @@ if TYPE_CHECKING:
     from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 VIEW_TAG = "millrace/view"
+CAPTURE_TAG = "millrace/capture"
 PARTITION_TAG = "dagster/partition"
 RECENT_RUNS = 8
 UNFINISHED = (
@@ -44,7 +51,7 @@ def poll_sensor(model: ReadModel, job: "UnresolvedAssetJobDefinition") -> dg.Sen
         description=f"Starts a drain of {model.view} when it is behind, due, and none is in flight.",
     )
     def poll(context: dg.SensorEvaluationContext, postgres: PostgresResource) -> dg.SensorResult:
-        return request_drains(context, [poll_model(postgres, model)])
+        return request_drains(context, [poll_model(postgres, model)], VIEWS)
 
     return poll
 
@@ -62,9 +69,53 @@ def undeclared_sensor(models: Sequence[ReadModel], job: "UnresolvedAssetJobDefin
     )
     def poll(context: dg.SensorEvaluationContext, postgres: PostgresResource) -> dg.SensorResult:
         rows = poll_rows(postgres, lambda row: row.view not in declared and bool(row.edge_function_url))
-        return request_drains(context, rows)
+        return request_drains(context, rows, VIEWS)
 
     return poll
+
+
+def capture_sensor(capture: Capture, job: "UnresolvedAssetJobDefinition") -> dg.SensorDefinition:
+    """The sensor `poll_<capture>` of a declared capture."""
+
+    @dg.sensor(
+        name=f"poll_{capture.name}",
+        job=job,
+        minimum_interval_seconds=1,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=f"Captures the changes of {', '.join(t.name for t in capture.tables)} when there are some.",
+    )
+    def poll(context: dg.SensorEvaluationContext, postgres: PostgresResource) -> dg.SensorResult:
+        with postgres.store() as store:
+            info = find_capture(CaptureStore(store.connection), capture.name)
+            (now,) = store.connection.execute("select event_store.clock()").fetchone() or (None,)
+        held = bool(info and info.leased_until and now and info.leased_until > now)
+        try:
+            if info is not None:
+                require_startable(context.instance, info, held=held)
+            # somebody captures: the source need not be asked
+            due = held or has_work(postgres.current_dsn(), capture)
+        except MillraceError as error:
+            return dg.SensorResult(skip_reason=f"{capture.name}: {error}")
+        return request_drains(context, [replace(_idle(capture.name), due=int(due), consumers=int(held))])
+
+    return poll
+
+
+def require_startable(instance: dg.DagsterInstance, info: CaptureInfo, *, held: bool) -> None:
+    """Refuse a capture whose runs could only fail.
+
+    Raises:
+        GapOpen: Changes are lost; only an operator can begin it anew.
+        CaptureInUse: Somebody captures who is no run of this instance.
+    """
+    if info.open_gaps:
+        raise GapOpen(
+            "Changes of its source are lost.",
+            hint=f"Correct the source if it is the wrong one; then: millrace capture restart {info.capture} --reason WHY",
+        )
+    if held and info.lease_owner is not None and instance.get_run_by_id(info.lease_owner) is None:
+        until = info.leased_until and f"{info.leased_until.astimezone(UTC):%H:%M:%S}"
+        raise CaptureInUse(f"It is captured by {info.lease_owner}, which is no run here, until {until} UTC.")
 
 
 def poll_model(postgres: PostgresResource, model: ReadModel) -> ViewPoll:
@@ -75,7 +126,7 @@ def poll_model(postgres: PostgresResource, model: ReadModel) -> ViewPoll:
     rows = poll_rows(postgres, lambda row: row.view == built.view) if built else []
     if not rows:
         # the first drain makes the model's tables and registers its view
-        return _unregistered(model)
+        return replace(_idle(model.view), pooling_delay_s=model.pooling_delay_s, due=1)
     return replace(rows[0], view=model.view, due=max(rows[0].due, int(ready)))
 
 
@@ -90,20 +141,29 @@ def poll_rows(postgres: PostgresResource, wanted: Callable[[ViewPoll], bool]) ->
         return [row for row in store.poll_views() if wanted(row)] if unattended else rows
 
 
-def request_drains(context: dg.SensorEvaluationContext, rows: Sequence[ViewPoll]) -> dg.SensorResult:
-    """Ask for a drain of each view that is due; say why not for the others."""
+def request_drains(
+    context: dg.SensorEvaluationContext,
+    rows: Sequence[ViewPoll],
+    partitions: dg.DynamicPartitionsDefinition | None = None,
+) -> dg.SensorResult:
+    """Ask for a drain of each view, or capture, that is due; say why not for the others.
+
+    Its partition is made in `partitions`, if these are dynamic.
+    """
     runs = {row.view: view_runs(context.instance, row.view) for row in rows}
     polls = plan_polls(rows, runs, time.time())
     starts = [poll.view for poll in polls if poll.start]
-    unknown = [view for view in starts if not context.instance.has_dynamic_partition("views", view)]
+    unknown = [view for view in starts if partitions and not context.instance.has_dynamic_partition("views", view)]
     reasons = "; ".join(poll.reason for poll in polls) or "no view is registered that nothing else polls"
     if not starts:
         return dg.SensorResult(skip_reason=reasons)
     context.log.info(reasons)
     return dg.SensorResult(
         # no run_key: Dagster would never retry a run that failed
-        run_requests=[dg.RunRequest(partition_key=view, tags={VIEW_TAG: view}) for view in starts],
-        dynamic_partitions_requests=[VIEWS.build_add_request(unknown)] if unknown else None,
+        run_requests=[
+            dg.RunRequest(partition_key=view, tags={VIEW_TAG if partitions else CAPTURE_TAG: view}) for view in starts
+        ],
+        dynamic_partitions_requests=[partitions.build_add_request(unknown)] if partitions and unknown else None,
     )
 
 
@@ -126,13 +186,5 @@ def view_runs(instance: dg.DagsterInstance, view: str) -> ViewRuns:
     )
 
 
-def _unregistered(model: ReadModel) -> ViewPoll:
-    return ViewPoll(
-        view=model.view,
-        mode="bulk",
-        enabled=True,
-        pooling_delay_s=model.pooling_delay_s,
-        edge_function_url=None,
-        due=1,
-        consumers=0,
-    )
+def _idle(name: str) -> ViewPoll:
+    return ViewPoll(view=name, mode="bulk", enabled=True, pooling_delay_s=0, edge_function_url=None, due=0, consumers=0)

@@ -3,16 +3,18 @@
 Belongs here: taking one. Not here: its manifest (`backup_manifest`), loading it (`restore`).
 
 The cut is one snapshot of Postgres: the high-water marks, the heads of streams as the log has them, views, checkpoints, locks
-and dead letters, deciders, and the audit log. What is appended later is not in it. The log's files of the backup before stay
-as they are: a later backup adds what came since. The manifest is written last; killed anywhere, the backup before is whole.
+and dead letters, deciders, producers with their results and state, and the audit log. What is appended later is not in it. The
+log's files of the backup before stay as they are: a later backup adds what came since. The manifest is written last; killed
+anywhere, the backup before is whole.
 
-Not in it: read models, which are derived and are built anew from the first event, with the views that feed them; and the roles and
-settings of the database.
+Not in it: read models, which are derived and are built anew from the first event, with the views that feed them; where a change
+capture stands in its source, which goes on meanwhile; and the roles and settings of the database.
 """
 
 import fcntl
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -51,8 +53,9 @@ from resources.backup_manifest import (
     write_manifest,
 )
 from resources.errors import MillraceError
-from resources.event_store import ArchiveState, EventStore
-from resources.migrations import known_migrations, validate
+from resources.event_store import ArchiveState
+from resources.migrations import LOCK_TIMEOUT_MS, PATIENCE_S, known_migrations, validate
+from resources.producers import ProducerStore
 
 # table -> where its rows are read, and its columns; each becomes text, as Postgres writes it
 STATE_TABLES: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -85,6 +88,34 @@ STATE_TABLES: dict[str, tuple[str, tuple[str, ...]]] = {
         "event_store.audit_log",
         ("audit_id", "done_at", "done_by", "operation", "view", "reason", "detail"),
     ),
+    # not where a capture stands: its source has gone on, so a restored store reads the tables anew
+    "source_generations": (
+        "event_store.source_generations",
+        ("source_generation", "capture", "system_identifier", "database", "slot", "start_lsn", "began_at"),
+    ),
+    "quarantined_changes": (
+        "event_store.quarantined_changes",
+        (
+            "quarantine_id", "capture", "source_generation", "commit_lsn", "commit_idx", "xid", "committed_at", "decider",
+            "decider_id", "action", "event_id", "command_id", "data", "fault", "raw", "relation", "after_offset", "quarantined_at",
+        ),
+    ),
+    "capture_gaps": (
+        "event_store.capture_gaps",
+        ("gap_id", "capture", "source_generation", "from_lsn", "to_lsn", "reason", "detected_at", "resolved_by_generation"),
+    ),
+    "producers": (
+        "event_store.producers",
+        (
+            "producer_id", "partition", "epoch", "next_sequence", "received", "duplicates", "refused", "opened", "committed", "aborted",
+            "abandoned", "expired", "superseded", "registered_at", "updated_at",
+        ),
+    ),
+    "producer_results": (
+        "event_store.producer_results",
+        ("producer_id", "partition", "sequence", "outcome", "result", "offsets", "reason", "transaction_id", "ended_at"),
+    ),
+    "producer_state": ("event_store.producer_state", ("producer_id", "partition", "key", "value")),
 }  # fmt: skip
 # the rows of a read model's view say what its tables hold, and those are not in the backup
 _OF_VIEWS = {"views", "checkpoints", "stream_locks"}
@@ -134,16 +165,15 @@ def backup(
         except NoBackup:
             before = None
             _require_empty(folder)
-        with psycopg.connect(dsn, autocommit=True) as connection:
-            EventStore(connection).sequence_events()
         with dbapi.connect(dsn) as connection, connection.cursor() as cursor:
             # read only, but for what functions must be let do
             cursor.execute("set transaction isolation level repeatable read, read only")
             cursor.execute("set local timezone = 'UTC'")
-            cursor.execute(
-                "select archive_id::text, last_offset, lease_token, clock_timestamp()::text from event_store.backup_cut()"
-            )
-            archive_id, last_offset, lease_token, taken_at = cursor.fetchone()
+            with _producers_held(dsn):
+                cursor.execute(
+                    "select archive_id::text, last_offset, lease_token, clock_timestamp()::text from event_store.backup_cut()"
+                )
+                archive_id, last_offset, lease_token, taken_at = cursor.fetchone()
             held = _held(cursor)
             if before is not None:
                 _require_continuation(folder, before, archive_id, held)
@@ -180,6 +210,41 @@ def _only_one(folder: Path) -> Iterator[None]:
             raise Busy(f"Another process takes a backup into {folder}.", hint="Wait until it ends.") from error
         (folder / READING).touch()
         yield
+
+
+@contextmanager
+def _producers_held(dsn: str) -> Iterator[None]:
+    """Sequence all events, and let no producer go on until the cut is made: else it might have been answered what is not in the log."""
+    with psycopg.connect(dsn) as holder, psycopg.connect(dsn, autocommit=True) as sequencer:
+        store = ProducerStore(sequencer)
+        store.sequence_events()
+        deadline = time.monotonic() + PATIENCE_S
+        while not _hold_producers(holder, store):
+            # those who queued behind us go first
+            holder.rollback()
+            time.sleep(LOCK_TIMEOUT_MS / 1000)
+            if time.monotonic() > deadline:
+                raise MillraceError(
+                    "No backup was taken: somebody's open transaction sequences events or does a producer's message.",
+                    hint="End it and try again. To find it: select pid, xact_start, state, query from pg_stat_activity"
+                    " where datname = current_database() order by xact_start",
+                )
+        yield
+        holder.rollback()
+
+
+def _hold_producers(holder: psycopg.Connection, store: ProducerStore) -> bool:
+    """Hold producers, if there are any sequence all that they did, and return whether that did not take long."""
+    holder.execute(f"set lock_timeout = {LOCK_TIMEOUT_MS}".encode())
+    try:
+        committed = ProducerStore(holder).hold_producers()
+    except psycopg.errors.LockNotAvailable:
+        return False
+    deadline = time.monotonic() + LOCK_TIMEOUT_MS / 1000
+    while store.producer_statistics() and not store.is_sequenced(committed):
+        if store.sequence_events() == 0 and time.monotonic() > deadline:
+            return False
+    return True
 
 
 def _require_empty(folder: Path) -> None:

@@ -20,13 +20,26 @@
     ├── HistoryNeeded            MR020   events below the offset are not archived, or a view needs them
     ├── NotEmpty                 MR021   a backup is restored into an empty store only
     ├── BackupDamaged            MR022   a backup, or what was loaded of it, is not whole
+    ├── UnknownProducer          MR023   or nobody registered it with that epoch
+    ├── ProducerFenced           MR024   another instance of the producer has registered
+    ├── UnknownTransaction       MR026   never begun, lost with a crash of the server, or ended long ago
+    ├── TransactionEnded         MR027   committed, abandoned, aborted, expired or superseded
+    ├── SequenceGap              a message comes before the one that must come first
+    ├── UnknownCapture           MR030
+    ├── CaptureInUse             MR031   somebody else holds the lease of the capture
+    ├── ChangesDiffer            MR032   the source gives other changes than those that are stored
+    ├── StreamWentOn             MR033   later changes of the stream are events already
+    ├── DeciderCaptured          MR034   the decider belongs to another capture
+    ├── NotQuarantined           MR035
+    ├── ChangesWaiting           MR036   stored changes are no events yet
     ├── ImportRefused            a file cannot be imported as asked
     ├── SchemaMismatch           the database and the code do not fit
     └── Unreachable              a server does not answer
 
 What only one module raises is declared there, below `MillraceError` too: `JavaNotFound`, `PostgresFailed`, `ServiceFailed`,
 `CannotStart`, `PartitionsFailed`, `DeclarationChanged`, `HistoryMissing`, `NotOwned`, `StagedRowsLost`,
-`FunctionFailed`, `ArchiveDamaged`, `ForeignArchive`, `LogIncomplete`, `ForeignBackup`, `NoBackup`, `Busy`.
+`FunctionFailed`, `ArchiveDamaged`, `ForeignArchive`, `LogIncomplete`, `ForeignBackup`, `NoBackup`, `Busy`, `GapOpen`, `NotReady`,
+`SlotBusy`, `SlotLost`, `PublicationMissing`, `ForeignPublication`, `TableMissing`, `PgoutputError`.
 
 Belongs here: what can go wrong, as types. Not here: messages; those come from where it went wrong.
 """
@@ -129,6 +142,62 @@ class BackupDamaged(MillraceError):
     """A backup, or what was loaded of it, is not whole."""
 
 
+class UnknownProducer(MillraceError):
+    """The producer is not registered, or not with that epoch."""
+
+
+class ProducerFenced(MillraceError):
+    """Another instance of the producer has registered since."""
+
+
+class UnknownTransaction(MillraceError):
+    """The transaction was never begun, went with a crash of the server, or ended without an effect long ago."""
+
+
+class TransactionEnded(MillraceError):
+    """The transaction was committed, abandoned or aborted, its deadline has passed, or another one was first."""
+
+
+class SequenceGap(MillraceError):
+    """A message left some out.
+
+    Attributes:
+        expected: The sequence that must come first.
+    """
+
+    def __init__(self, message: str, *, expected: int, detail: str | None = None, hint: str | None = None) -> None:
+        self.expected = expected
+        super().__init__(message, detail=detail, hint=hint)
+
+
+class UnknownCapture(MillraceError):
+    """The capture is not registered."""
+
+
+class CaptureInUse(MillraceError):
+    """Somebody else holds the lease of the capture, or works on it."""
+
+
+class ChangesDiffer(MillraceError):
+    """The source gives other changes than those that are stored: it has another history."""
+
+
+class StreamWentOn(MillraceError):
+    """Later changes of the stream are events already: this one comes too late."""
+
+
+class DeciderCaptured(MillraceError):
+    """The decider belongs to a table of another capture."""
+
+
+class NotQuarantined(MillraceError):
+    """The change is not in the quarantine."""
+
+
+class ChangesWaiting(MillraceError):
+    """Changes of the slot before are stored and no events yet."""
+
+
 class ImportRefused(MillraceError):
     """A file cannot be imported as asked."""
 
@@ -161,6 +230,17 @@ BY_SQLSTATE: dict[str, type[MillraceError]] = {
     "MR020": HistoryNeeded,
     "MR021": NotEmpty,
     "MR022": BackupDamaged,
+    "MR023": UnknownProducer,
+    "MR024": ProducerFenced,
+    "MR026": UnknownTransaction,
+    "MR027": TransactionEnded,
+    "MR030": UnknownCapture,
+    "MR031": CaptureInUse,
+    "MR032": ChangesDiffer,
+    "MR033": StreamWentOn,
+    "MR034": DeciderCaptured,
+    "MR035": NotQuarantined,
+    "MR036": ChangesWaiting,
 }
 
 

@@ -342,7 +342,7 @@ class EventStore:
         return self._all(
             AppendedEvent,
             "select * from event_store.append_events(%s::jsonb)",
-            (json.dumps([vars(event) for event in events], default=_uuid_text),),
+            (events_json(events),),
         )
 
     def get_events(self, decider_id: str | UUID, decider: str) -> list[RecordedEvent]:
@@ -747,6 +747,11 @@ class _InfinityLoader(TimestamptzLoader):
         if text == b"infinity":
             return datetime.max.replace(tzinfo=UTC)
         return super().load(data)
+
+
+def events_json(events: Iterable[NewEvent]) -> str:
+    """Write a batch as the store's functions take it."""
+    return json.dumps([vars(event) for event in events], default=_uuid_text)
 
 
 def _uuid_text(value: object) -> str:

@@ -4,8 +4,8 @@ Belongs here: checking a backup and loading it. Not here: what an empty store is
 `sql/functions/begin_restore.sql` and `finish_restore.sql`.
 
 Restored are all events with their offsets and times, the order of the log, streams, deciders, views with their checkpoints, locks and dead
-letters, and the audit log. Read models are not: they are built anew from the first event. Killed anywhere, the store is as empty as
-before, and the next call begins anew.
+letters, producers with their results and state, and the audit log. Read models are not: they are built anew from the first event.
+Killed anywhere, the store is as empty as before, and the next call begins anew.
 """
 
 import io

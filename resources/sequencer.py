@@ -1,4 +1,4 @@
-"""The loop that keeps the log in order: sequences new events and dispatches them to rows views.
+"""The loop that keeps the log in order: sequences new events, dispatches them to rows views, ends overdue transactions.
 
 Belongs here: when to call. Not here: the algorithm (`sql/functions/sequence_events.sql`).
 
@@ -8,15 +8,17 @@ loops may run: they take turns.
 
 import logging
 import threading
+import time
 from contextlib import suppress
 
 import psycopg
 from tenacity import Retrying, before_sleep_log, retry_if_exception_type, sleep_using_event, wait_exponential
 
 from resources.errors import UnknownView
-from resources.event_store import EventStore
+from resources.producers import ProducerStore
 
 PAUSE_S = 0.2
+EXPIRE_EVERY_S = 60
 SHORTEST_PAUSE_S = 0.01
 
 logger = logging.getLogger(__name__)
@@ -37,9 +39,13 @@ def run_sequencer(dsn: str, stop: threading.Event, *, pause_s: float = PAUSE_S) 
 
 def _run(dsn: str, stop: threading.Event, pause_s: float) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
-        store = EventStore(connection)
+        store = ProducerStore(connection)
         pause = pause_s
+        expire_at = time.monotonic()
         while not stop.is_set():
+            if time.monotonic() >= expire_at:
+                store.expire_transactions()
+                expire_at = time.monotonic() + EXPIRE_EVERY_S
             moved = store.sequence_events()
             for view in store.poll_views():
                 if view.mode == "rows" and view.enabled:

@@ -26,6 +26,9 @@ class Settings(BaseSettings):
     )
     port: int = Field(default=3000, ge=1, le=65535, description="The Dagster UI's port on 127.0.0.1.")
     simulate: bool = Field(default=True, description="Whether the example shop is simulated in the embedded Postgres.")
+    crm_dsn: str | None = Field(
+        default=None, description="The example's customer database; none means the one beside the embedded event store."
+    )
     archive_dir: Path | None = Field(default=None, description="The folder of the archive; none means in the home.")
 
     @property

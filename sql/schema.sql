@@ -38,6 +38,45 @@ CREATE TYPE event_store.batch_event AS (
 
 COMMENT ON TYPE event_store.batch_event IS 'One event of a batch as append_events holds it in memory.';
 
+CREATE FUNCTION event_store.abandon_transaction(v_transaction_id uuid, v_reason text) RETURNS TABLE(duplicate boolean, outcome text, result jsonb, offsets bigint[], next_sequence bigint)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'event_store', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    AS $$
+#variable_conflict use_column
+begin
+  if coalesce(v_reason, '') = '' then
+    perform event_store.refuse_request('v_reason is null or empty', 'Say why the message is given up.');
+  end if;
+  return query select s.* from event_store.settle_transaction(v_transaction_id, 'abandoned', null, v_reason) s;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.abandon_transaction(v_transaction_id uuid, v_reason text) IS 'Gives a message up for good, with a reason, and lets the next one come. MR005, MR024 fenced, MR026 unknown, MR027 ended.';
+
+CREATE FUNCTION event_store.abort_transaction(v_transaction_id uuid) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'event_store', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    AS $$
+declare
+  _transaction constant event_store.transactions := event_store.lock_transaction(v_transaction_id);
+begin
+  if _transaction.transaction_id is null then
+    perform event_store.refuse_ended_transaction(v_transaction_id, outcome)
+    from event_store.producer_results
+    where transaction_id = v_transaction_id;
+  end if;
+  perform event_store.end_transactions(
+    _transaction.producer_id, _transaction.partition, array[v_transaction_id], 'aborted'
+  );
+end
+$$;
+
+COMMENT ON FUNCTION event_store.abort_transaction(v_transaction_id uuid) IS 'Gives a transaction up; its message may be begun again. MR005, MR026 unknown, MR027 committed or abandoned.';
+
 SET default_tablespace = '';
 
 SET default_table_access_method = heap;
@@ -218,6 +257,248 @@ $$;
 
 COMMENT ON FUNCTION event_store.ack_events(v_view text, v_offsets bigint[], v_lease_tokens bigint[]) IS 'Acknowledges many events; returns the offsets that were acknowledged. MR005, MR010, MR012.';
 
+CREATE FUNCTION event_store.add_events(v_transaction_id uuid, v_events jsonb) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'event_store', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    AS $$
+begin
+  perform event_store.parse_events(v_events);
+  perform event_store.stage_change(v_transaction_id, null, null, v_events);
+end
+$$;
+
+COMMENT ON FUNCTION event_store.add_events(v_transaction_id uuid, v_events jsonb) IS 'Stages events for the commit. MR005, MR024 fenced, MR026 unknown, MR027 ended.';
+
+CREATE FUNCTION event_store.add_state_change(v_transaction_id uuid, v_key text, v_value jsonb) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'event_store', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    AS $$
+begin
+  perform event_store.require_state_key(v_key);
+  perform event_store.stage_change(v_transaction_id, v_key, v_value, null);
+end
+$$;
+
+COMMENT ON FUNCTION event_store.add_state_change(v_transaction_id uuid, v_key text, v_value jsonb) IS 'Stages a change of a producer''s state; null removes the key. MR005, MR024 fenced, MR026 unknown, MR027 ended.';
+
+CREATE FUNCTION event_store.append_batch(v_batch event_store.batch_event[]) RETURNS TABLE(event_id uuid, previous_id uuid, "offset" bigint, appended boolean)
+    LANGUAGE plpgsql
+    SET search_path TO 'event_store', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+#variable_conflict use_column
+declare
+  _fresh event_store.batch_event[]; -- those that are not known to be stored
+  _attempted bigint;
+  _offsets bigint[]; -- by position in the batch
+  _first_offset bigint;
+  _attempt xid; -- of the subtransaction
+  _some_exist boolean;
+  _now timestamptz;
+  _done record;
+  _bad record;
+begin
+  select k.* into _bad
+  from (
+    select
+      b.decider, b.event, b.event_version,
+      min(b.position) filter (
+        where event_store.event_fault(
+          b.event, b.event_id, b.event_version, b.decider, b.decider_id, b.data, b.command_id, b.final
+        ) is not null
+      ) as malformed
+    from unnest(v_batch) b
+    group by b.decider, b.event, b.event_version
+  ) k
+  where k.malformed is not null or not exists (
+    select from event_store.deciders d
+    where d.decider = k.decider and d.event = k.event and d.event_version = k.event_version
+  )
+  order by k.malformed -- nulls last
+  limit 1;
+  if _bad.malformed is not null then
+    raise exception 'event is malformed'
+      using
+        errcode = 'MR005',
+        detail = (
+          select format(
+            'event %s of the batch: %s',
+            b.position,
+            event_store.event_fault(
+              b.event, b.event_id, b.event_version, b.decider, b.decider_id, b.data, b.command_id, b.final
+            )
+          )
+          from unnest(v_batch) b
+          where b.position = _bad.malformed
+        ),
+        hint = 'Correct the event; nothing of the batch was stored.';
+  elsif found then
+    perform event_store.refuse_unregistered_event(_bad.decider, _bad.event, _bad.event_version);
+  end if;
+
+  -- Nearly every batch is new as a whole, so that is tried first. What is stored already is looked up where that fails:
+  -- the attempt is undone, and either the rest of the batch is tried or the batch is refused.
+  _fresh := v_batch;
+  loop
+    begin
+      _offsets := array(select nextval('event_store.events_offset_seq') from generate_series(1, cardinality(v_batch)));
+      _first_offset := _offsets[1];
+      -- One pass in one order over all streams, so batches never deadlock: a new stream gets its head, one that exists is
+      -- locked and stays as it is.
+      with heads as materialized (
+        select distinct on (f.decider_id, f.decider)
+          f.decider, f.decider_id, f.event_id, _offsets[f.position] as "offset", f.final,
+          count(*) over (partition by f.decider_id, f.decider) as version
+        from unnest(_fresh) f
+        order by f.decider_id, f.decider, f.position desc
+      ), made as (
+        insert into event_store.streams as s (decider, decider_id, last_event_id, last_offset, version, final)
+        select h.decider, h.decider_id, h.event_id, h."offset", h.version, h.final
+        from heads h
+        order by h.decider_id, h.decider
+        on conflict (decider_id, decider) do update set version = s.version where false
+        returning s.xmin as attempt
+      )
+      select max(m.attempt::text), count(*) < (select count(*) from heads) into _attempt, _some_exist from made m;
+      if _some_exist then
+        -- offsets rise along a stream only if they are drawn with its row locked
+        _offsets := array(select nextval('event_store.events_offset_seq') from generate_series(1, cardinality(v_batch)));
+      end if;
+
+      _now := event_store.clock();
+
+      perform set_config('event_store.streams_advanced', 'on', true);
+      -- in a new statement, which sees the rows as they are locked
+      with linked as (
+        select
+          f.*,
+          lag(f.event_id) over stream as id_before,
+          lag(f.final) over stream as final_before,
+          lead(f.event_id) over stream is null as is_last,
+          row_number() over stream as number
+        from unnest(_fresh) f
+        window stream as (partition by f.decider_id, f.decider order by f.position)
+      ), chained as materialized (
+        -- an event follows the one before it in the batch, the first one of a stream its head
+        select
+          l.*,
+          coalesce(l.id_before, head.last_event_id) as follows,
+          coalesce(l.final_before, head.final) as closed,
+          coalesce(head.version, 0) + l.number as version,
+          s.ctid as stream
+        from linked l
+        left join event_store.streams s on _some_exist and s.decider_id = l.decider_id and s.decider = l.decider
+        -- the head before this call: none for a stream that was made above (an old row may bear the same 32 bits as xmin)
+        left join lateral (
+          select s.last_event_id, s.final, s.version
+          where s.xmin is distinct from _attempt or s.last_offset < _first_offset
+        ) head on true
+      ), refused as materialized (
+        select c.position, c.decider, c.decider_id, c.event_id, c.previous_id, c.final_before
+        from chained c
+        where c.closed or (c.previous_stated and c.previous_id is distinct from c.follows)
+        order by c.position
+        limit 1
+      ), advanced as (
+        update event_store.streams s
+        set
+          last_event_id = c.event_id,
+          last_offset = _offsets[c.position],
+          version = c.version,
+          final = c.final
+        from chained c
+        where s.ctid = c.stream
+          and c.is_last
+          and not exists (select from refused)
+      ), appended as (
+        insert into event_store.events as e (
+          event, event_id, event_version, decider, decider_id, data, command_id, previous_id, final, created_at, "offset"
+        )
+        select
+          c.event, c.event_id, c.event_version, c.decider, c.decider_id, c.data, c.command_id, c.follows, c.final,
+          _now, _offsets[c.position]
+        from chained c
+        where not exists (select from refused)
+        order by c.position
+        returning e.event_id, e.previous_id, e."offset"
+      )
+      select r.*, a.*
+      into _done
+      from (
+        select array_agg(event_id) as event_ids, array_agg(previous_id) as previous_ids, array_agg("offset") as offsets
+        from appended
+      ) a
+      left join refused r on true;
+      perform set_config('event_store.streams_advanced', 'off', true);
+      exit when _done.position is null;
+      raise exception using errcode = 'MR001'; -- undoes the attempt
+    exception
+      when unique_violation then _done := null;
+      when sqlstate 'MR001' then null;
+    end;
+
+    select b.event_id into _bad from unnest(v_batch) b group by b.event_id having count(*) > 1 limit 1;
+    if found then
+      raise exception 'event is malformed'
+        using
+          errcode = 'MR005',
+          detail = format('event_id %s occurs more than once in the batch', _bad.event_id),
+          hint = 'Give each event an event_id of its own; nothing of the batch was stored.';
+    end if;
+    select e.event_id into _bad
+    from unnest(_fresh) f
+    join event_store.events e using (event_id)
+    where (e.event, e.event_version, e.decider, e.decider_id, e.data, e.command_id, e.final)
+        is distinct from (f.event, f.event_version, f.decider, f.decider_id, f.data, f.command_id, f.final)
+      or (f.previous_stated and e.previous_id is distinct from f.previous_id)
+    order by f.position
+    limit 1;
+    if found then
+      perform event_store.refuse_reused_event_id(_bad.event_id);
+    end if;
+    _attempted := cardinality(_fresh);
+    _fresh := array(
+      select f from unnest(_fresh) f
+      where not exists (select from event_store.events e where e.event_id = f.event_id)
+    );
+    exit when cardinality(_fresh) = 0;
+    continue when cardinality(_fresh) < _attempted;
+
+    -- nothing more is stored: the refusal stands
+    if _done is null then
+      raise exception 'an event_id is stored by a transaction that this one cannot see'
+        using errcode = 'serialization_failure', hint = 'Repeat the transaction.';
+    elsif _done.final_before then
+      raise exception 'last event for this decider stream is already final. the stream is closed, you can not append events to it.'
+        using
+          errcode = 'MR002',
+          detail = format('event %s of the batch follows the final event of stream (%s, %s) in the same batch', _done.position, _done.decider, _done.decider_id),
+          hint = 'Append to another stream; nothing of the batch was stored.';
+    end if;
+    perform event_store.refuse_append(_done.decider, _done.decider_id, _done.event_id, _done.previous_id);
+  end loop;
+
+  if cardinality(_fresh) = cardinality(v_batch) then
+    return query select a.*, true from unnest(_done.event_ids, _done.previous_ids, _done.offsets) a;
+  else
+    return query
+    select e.event_id, e.previous_id, e."offset", e.event_id in (select f.event_id from unnest(_fresh) f)
+    from unnest(v_batch) b
+    join event_store.events e using (event_id)
+    order by b.position;
+  end if;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.append_batch(v_batch event_store.batch_event[]) IS 'Appends a batch of events over any streams, all or nothing; returns one row per event in order. MR001 to MR005 as append_event.';
+
 CREATE TABLE event_store.events (
     event text NOT NULL,
     event_id uuid NOT NULL,
@@ -312,243 +593,130 @@ COMMENT ON FUNCTION event_store.append_event(v_event text, v_event_id uuid, v_de
 CREATE FUNCTION event_store.append_events(v_events jsonb) RETURNS TABLE(event_id uuid, previous_id uuid, "offset" bigint, appended boolean)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
-    SET plan_cache_mode TO 'force_generic_plan'
-    SET enable_seqscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
     AS $$
 #variable_conflict use_column
-declare
-  _batch event_store.batch_event[];
-  _fresh event_store.batch_event[]; -- those that are not known to be stored
-  _attempted bigint;
-  _offsets bigint[]; -- by position in the batch
-  _first_offset bigint;
-  _attempt xid; -- of the subtransaction
-  _some_exist boolean;
-  _now timestamptz;
-  _done record;
-  _bad record;
 begin
-  if v_events is null or jsonb_typeof(v_events) <> 'array' or jsonb_array_length(v_events) = 0 then
-    raise exception 'batch is malformed'
-      using errcode = 'MR005', detail = 'v_events must be a JSON array of at least one event', hint = 'Nothing was stored.';
-  end if;
-  begin
-    select array_agg(
-      row(
-        e.position,
-        e.element ->> 'event',
-        (e.element ->> 'event_id')::uuid,
-        coalesce((e.element ->> 'event_version')::bigint, 1),
-        e.element ->> 'decider',
-        e.element ->> 'decider_id',
-        e.element -> 'data', -- a JSON null is data too
-        (e.element ->> 'command_id')::uuid,
-        (e.element ->> 'previous_id')::uuid,
-        e.element ? 'previous_id',
-        coalesce((e.element ->> 'final')::boolean, false)
-      )::event_store.batch_event
-    )
-    into _batch
-    from jsonb_array_elements(v_events) with ordinality e(element, position);
-  exception when data_exception then
-    raise exception 'batch is malformed' using errcode = 'MR005', detail = sqlerrm, hint = 'Nothing was stored.';
-  end;
-
-  select k.* into _bad
-  from (
-    select
-      b.decider, b.event, b.event_version,
-      min(b.position) filter (
-        where event_store.event_fault(
-          b.event, b.event_id, b.event_version, b.decider, b.decider_id, b.data, b.command_id, b.final
-        ) is not null
-      ) as malformed
-    from unnest(_batch) b
-    group by b.decider, b.event, b.event_version
-  ) k
-  where k.malformed is not null or not exists (
-    select from event_store.deciders d
-    where d.decider = k.decider and d.event = k.event and d.event_version = k.event_version
-  )
-  order by k.malformed -- nulls last
-  limit 1;
-  if _bad.malformed is not null then
-    raise exception 'event is malformed'
-      using
-        errcode = 'MR005',
-        detail = (
-          select format(
-            'event %s of the batch: %s',
-            b.position,
-            event_store.event_fault(
-              b.event, b.event_id, b.event_version, b.decider, b.decider_id, b.data, b.command_id, b.final
-            )
-          )
-          from unnest(_batch) b
-          where b.position = _bad.malformed
-        ),
-        hint = 'Correct the event; nothing of the batch was stored.';
-  elsif found then
-    perform event_store.refuse_unregistered_event(_bad.decider, _bad.event, _bad.event_version);
-  end if;
-
-  -- Nearly every batch is new as a whole, so that is tried first. What is stored already is looked up where that fails:
-  -- the attempt is undone, and either the rest of the batch is tried or the batch is refused.
-  _fresh := _batch;
-  loop
-    begin
-      _offsets := array(select nextval('event_store.events_offset_seq') from generate_series(1, cardinality(_batch)));
-      _first_offset := _offsets[1];
-      -- One pass in one order over all streams, so batches never deadlock: a new stream gets its head, one that exists is
-      -- locked and stays as it is.
-      with heads as materialized (
-        select distinct on (f.decider_id, f.decider)
-          f.decider, f.decider_id, f.event_id, _offsets[f.position] as "offset", f.final,
-          count(*) over (partition by f.decider_id, f.decider) as version
-        from unnest(_fresh) f
-        order by f.decider_id, f.decider, f.position desc
-      ), made as (
-        insert into event_store.streams as s (decider, decider_id, last_event_id, last_offset, version, final)
-        select h.decider, h.decider_id, h.event_id, h."offset", h.version, h.final
-        from heads h
-        order by h.decider_id, h.decider
-        on conflict (decider_id, decider) do update set version = s.version where false
-        returning s.xmin as attempt
-      )
-      select max(m.attempt::text), count(*) < (select count(*) from heads) into _attempt, _some_exist from made m;
-      if _some_exist then
-        -- offsets rise along a stream only if they are drawn with its row locked
-        _offsets := array(select nextval('event_store.events_offset_seq') from generate_series(1, cardinality(_batch)));
-      end if;
-
-      _now := event_store.clock();
-
-      perform set_config('event_store.streams_advanced', 'on', true);
-      -- in a new statement, which sees the rows as they are locked
-      with linked as (
-        select
-          f.*,
-          lag(f.event_id) over stream as id_before,
-          lag(f.final) over stream as final_before,
-          lead(f.event_id) over stream is null as is_last,
-          row_number() over stream as number
-        from unnest(_fresh) f
-        window stream as (partition by f.decider_id, f.decider order by f.position)
-      ), chained as materialized (
-        -- an event follows the one before it in the batch, the first one of a stream its head
-        select
-          l.*,
-          coalesce(l.id_before, head.last_event_id) as follows,
-          coalesce(l.final_before, head.final) as closed,
-          coalesce(head.version, 0) + l.number as version,
-          s.ctid as stream
-        from linked l
-        left join event_store.streams s on _some_exist and s.decider_id = l.decider_id and s.decider = l.decider
-        -- the head before this call: none for a stream that was made above (an old row may bear the same 32 bits as xmin)
-        left join lateral (
-          select s.last_event_id, s.final, s.version
-          where s.xmin is distinct from _attempt or s.last_offset < _first_offset
-        ) head on true
-      ), refused as materialized (
-        select c.position, c.decider, c.decider_id, c.event_id, c.previous_id, c.final_before
-        from chained c
-        where c.closed or (c.previous_stated and c.previous_id is distinct from c.follows)
-        order by c.position
-        limit 1
-      ), advanced as (
-        update event_store.streams s
-        set
-          last_event_id = c.event_id,
-          last_offset = _offsets[c.position],
-          version = c.version,
-          final = c.final
-        from chained c
-        where s.ctid = c.stream
-          and c.is_last
-          and not exists (select from refused)
-      ), appended as (
-        insert into event_store.events as e (
-          event, event_id, event_version, decider, decider_id, data, command_id, previous_id, final, created_at, "offset"
-        )
-        select
-          c.event, c.event_id, c.event_version, c.decider, c.decider_id, c.data, c.command_id, c.follows, c.final,
-          _now, _offsets[c.position]
-        from chained c
-        where not exists (select from refused)
-        order by c.position
-        returning e.event_id, e.previous_id, e."offset"
-      )
-      select r.*, a.*
-      into _done
-      from (
-        select array_agg(event_id) as event_ids, array_agg(previous_id) as previous_ids, array_agg("offset") as offsets
-        from appended
-      ) a
-      left join refused r on true;
-      perform set_config('event_store.streams_advanced', 'off', true);
-      exit when _done.position is null;
-      raise exception using errcode = 'MR001'; -- undoes the attempt
-    exception
-      when unique_violation then _done := null;
-      when sqlstate 'MR001' then null;
-    end;
-
-    select b.event_id into _bad from unnest(_batch) b group by b.event_id having count(*) > 1 limit 1;
-    if found then
-      raise exception 'event is malformed'
-        using
-          errcode = 'MR005',
-          detail = format('event_id %s occurs more than once in the batch', _bad.event_id),
-          hint = 'Give each event an event_id of its own; nothing of the batch was stored.';
-    end if;
-    select e.event_id into _bad
-    from unnest(_fresh) f
-    join event_store.events e using (event_id)
-    where (e.event, e.event_version, e.decider, e.decider_id, e.data, e.command_id, e.final)
-        is distinct from (f.event, f.event_version, f.decider, f.decider_id, f.data, f.command_id, f.final)
-      or (f.previous_stated and e.previous_id is distinct from f.previous_id)
-    order by f.position
-    limit 1;
-    if found then
-      perform event_store.refuse_reused_event_id(_bad.event_id);
-    end if;
-    _attempted := cardinality(_fresh);
-    _fresh := array(
-      select f from unnest(_fresh) f
-      where not exists (select from event_store.events e where e.event_id = f.event_id)
-    );
-    exit when cardinality(_fresh) = 0;
-    continue when cardinality(_fresh) < _attempted;
-
-    -- nothing more is stored: the refusal stands
-    if _done is null then
-      raise exception 'an event_id is stored by a transaction that this one cannot see'
-        using errcode = 'serialization_failure', hint = 'Repeat the transaction.';
-    elsif _done.final_before then
-      raise exception 'last event for this decider stream is already final. the stream is closed, you can not append events to it.'
-        using
-          errcode = 'MR002',
-          detail = format('event %s of the batch follows the final event of stream (%s, %s) in the same batch', _done.position, _done.decider, _done.decider_id),
-          hint = 'Append to another stream; nothing of the batch was stored.';
-    end if;
-    perform event_store.refuse_append(_done.decider, _done.decider_id, _done.event_id, _done.previous_id);
-  end loop;
-
-  if cardinality(_fresh) = cardinality(_batch) then
-    return query select a.*, true from unnest(_done.event_ids, _done.previous_ids, _done.offsets) a;
-  else
-    return query
-    select e.event_id, e.previous_id, e."offset", e.event_id in (select f.event_id from unnest(_fresh) f)
-    from unnest(_batch) b
-    join event_store.events e using (event_id)
-    order by b.position;
-  end if;
+  return query select a.* from event_store.append_batch(event_store.parse_events(v_events)) a;
 end
 $$;
 
 COMMENT ON FUNCTION event_store.append_events(v_events jsonb) IS 'Appends a JSON array of events over any streams, all or nothing; returns one row per event in order. MR001 to MR005 as append_event.';
+
+CREATE FUNCTION event_store.append_fault(v_action text, v_event_id uuid, v_decider text, v_decider_id text, v_data jsonb, v_command_id uuid) RETURNS text
+    LANGUAGE sql STABLE
+    AS $$
+  select case
+    when exists (
+      select from event_store.streams s where s.decider_id = v_decider_id and s.decider = v_decider and s.final
+    ) then 'its stream is closed by a final event'
+    when not exists (
+      select from event_store.deciders d where d.decider = v_decider and d.event = v_action and d.event_version = 1
+    ) then format('decider %s has no event %s', v_decider, v_action)
+    when exists (
+      select from event_store.events e
+      where e.event_id = v_event_id
+        and (e.event, e.decider, e.decider_id, e.data, e.command_id)
+          is distinct from (v_action, v_decider, v_decider_id, v_data, v_command_id)
+    ) then format('event_id %s is stored with other content', v_event_id)
+  end
+$$;
+
+COMMENT ON FUNCTION event_store.append_fault(v_action text, v_event_id uuid, v_decider text, v_decider_id text, v_data jsonb, v_command_id uuid) IS 'Why the store would not append a change, as a sentence; null if nothing.';
+
+CREATE FUNCTION event_store.apply_message(v_producer_id text, v_partition integer, v_sequence bigint, v_events jsonb, v_keys text[], v_values jsonb[], v_result jsonb, v_transaction_id uuid) RETURNS bigint[]
+    LANGUAGE plpgsql
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+declare
+  _offsets bigint[] := '{}';
+begin
+  if v_events is not null then
+    select array_agg(a."offset" order by a.position) into _offsets
+    from event_store.append_batch(event_store.parse_events(v_events))
+      with ordinality a(event_id, previous_id, "offset", appended, position);
+  end if;
+  if cardinality(v_keys) > 0 then
+    delete from event_store.producer_state s
+    using unnest(v_keys, v_values) c(key, value)
+    where s.producer_id = v_producer_id and s.partition = v_partition and s.key = c.key and c.value is null;
+    insert into event_store.producer_state as s (producer_id, partition, key, value)
+    select v_producer_id, v_partition, c.key, c.value
+    from unnest(v_keys, v_values) c(key, value)
+    where c.value is not null
+    on conflict on constraint producer_state_pkey do update set value = excluded.value;
+  end if;
+  perform event_store.record_outcome(
+    v_producer_id, v_partition, v_sequence, 'committed', v_result, _offsets, null, v_transaction_id
+  );
+  return _offsets;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.apply_message(v_producer_id text, v_partition integer, v_sequence bigint, v_events jsonb, v_keys text[], v_values jsonb[], v_result jsonb, v_transaction_id uuid) IS 'Appends a message''s events, changes its producer''s state and writes down the result; returns the offsets. MR001 to MR005 as append_events.';
+
+CREATE UNLOGGED TABLE event_store.transactions (
+    transaction_id uuid DEFAULT gen_random_uuid() NOT NULL,
+    producer_id text NOT NULL COLLATE pg_catalog."C",
+    partition integer NOT NULL,
+    epoch bigint NOT NULL,
+    sequence bigint NOT NULL,
+    state text DEFAULT 'open'::text NOT NULL,
+    begun_at timestamp with time zone NOT NULL,
+    expires_at timestamp with time zone,
+    ended_at timestamp with time zone,
+    CONSTRAINT transactions_open_until_they_end CHECK ((((state = 'open'::text) = (ended_at IS NULL)) AND ((state = 'open'::text) = (expires_at IS NOT NULL)))),
+    CONSTRAINT transactions_state_is_known CHECK ((state = ANY (ARRAY['open'::text, 'aborted'::text, 'expired'::text, 'superseded'::text])))
+)
+WITH (fillfactor='70');
+
+COMMENT ON TABLE event_store.transactions IS 'The transactions that are open, and for a while those that ended without a result. One with a result is in producer_results only.';
+
+COMMENT ON COLUMN event_store.transactions.transaction_id IS 'Names the transaction.';
+
+COMMENT ON COLUMN event_store.transactions.producer_id IS 'The producer.';
+
+COMMENT ON COLUMN event_store.transactions.partition IS 'The partition of the producer''s source.';
+
+COMMENT ON COLUMN event_store.transactions.epoch IS 'The epoch in which it was begun.';
+
+COMMENT ON COLUMN event_store.transactions.sequence IS 'The message.';
+
+COMMENT ON COLUMN event_store.transactions.state IS 'open, or how it ended without an effect: aborted, expired, or superseded by another transaction of the same message.';
+
+COMMENT ON COLUMN event_store.transactions.begun_at IS 'When it was begun.';
+
+COMMENT ON COLUMN event_store.transactions.expires_at IS 'The deadline of its commit; null once it has ended.';
+
+COMMENT ON COLUMN event_store.transactions.ended_at IS 'When it ended; null while it is open.';
+
+CREATE FUNCTION event_store.apply_staged_changes(v_transaction event_store.transactions, v_result jsonb) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+declare
+  _events jsonb;
+  _keys text[];
+  _values jsonb[];
+begin
+  select jsonb_agg(e.element order by c.position, e.number) into _events
+  from event_store.staged_changes c
+  cross join jsonb_array_elements(c.events) with ordinality e(element, number)
+  where c.transaction_id = v_transaction.transaction_id and c.events is not null;
+  select array_agg(c.key), array_agg(c.value) into _keys, _values
+  from (
+    select distinct on (s.key) s.key, s.value
+    from event_store.staged_changes s
+    where s.transaction_id = v_transaction.transaction_id and s.key is not null
+    order by s.key, s.position desc
+  ) c;
+  perform event_store.apply_message(
+    v_transaction.producer_id, v_transaction.partition, v_transaction.sequence, _events, _keys, _values, v_result,
+    v_transaction.transaction_id
+  );
+end
+$$;
+
+COMMENT ON FUNCTION event_store.apply_staged_changes(v_transaction event_store.transactions, v_result jsonb) IS 'Does what a transaction has staged and writes down its result. MR001 to MR005 as append_events.';
 
 CREATE FUNCTION event_store.archive_state(v_partition integer DEFAULT NULL::integer) RETURNS TABLE(archive_id uuid, partition integer, earliest_offset bigint, archived_offset bigint, high_water_mark bigint, from_offset bigint, to_offset bigint, path text, bytes bigint, checksum text)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -641,6 +809,67 @@ $$;
 
 COMMENT ON FUNCTION event_store.backup_cut() IS 'Whose backup it is, and the last offset and token that were given out.';
 
+CREATE FUNCTION event_store.begin_generation(v_capture text, v_lease_token bigint, v_system_identifier text, v_database text, v_start_lsn pg_lsn, v_published_xid xid8) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+declare
+  _capture event_store.captures;
+  _now timestamptz;
+  _generation int;
+  _before int;
+begin
+  if coalesce(v_system_identifier, '') = '' or coalesce(v_database, '') = '' or v_start_lsn is null or v_published_xid is null then
+    perform event_store.refuse_request(
+      format(
+        'v_system_identifier %L, v_database %L, v_start_lsn %L, v_published_xid %L',
+        v_system_identifier, v_database, v_start_lsn, v_published_xid
+      ),
+      'All of them are stated: what the source says when the slot is made.'
+    );
+  end if;
+  _capture := event_store.require_capture_lease(v_capture, v_lease_token);
+  if event_store.has_unemitted_changes(_capture) then
+    raise exception 'stored changes are not emitted'
+      using
+        errcode = 'MR036',
+        detail = format(
+          'capture %L, generation %s: stored up to %s, emitted up to %s', v_capture, _capture.source_generation, _capture.stored_lsn,
+          _capture.emitted_lsn
+        ),
+        hint = 'Call emit_changes until nothing is behind, then this again.';
+  end if;
+  _now := event_store.clock();
+  -- numbers are drawn one after the other, also by captures that begin at once
+  lock table event_store.source_generations in share row exclusive mode;
+  select coalesce(max(g.source_generation), 0) + 1, max(g.source_generation) filter (where g.capture = v_capture)
+  into _generation, _before
+  from event_store.source_generations g;
+  insert into event_store.source_generations (source_generation, capture, system_identifier, database, slot, start_lsn, began_at)
+  values (_generation, v_capture, v_system_identifier, v_database, _capture.slot, v_start_lsn, _now);
+  if _before is not null then
+    insert into event_store.capture_gaps (capture, source_generation, from_lsn, to_lsn, reason, detected_at)
+    values (v_capture, _before, _capture.stored_lsn, null, 'A new slot was made.', _now)
+    on conflict (capture) where resolved_by_generation is null do nothing;
+  end if;
+  update event_store.capture_gaps set resolved_by_generation = _generation
+  where capture = v_capture and resolved_by_generation is null;
+  update event_store.captures
+  set
+    source_generation = _generation, stored_lsn = v_start_lsn, stored_at = null, emitted_lsn = v_start_lsn, emitted_idx = -1,
+    purged_lsn = null, purged_idx = null, truncating_key = null
+  where capture = v_capture;
+  update event_store.captured_tables t
+  set
+    published_xid = v_published_xid, backfill = t.backfill + 1, backfill_offset = nextval('event_store.events_offset_seq'),
+    backfill_key = null, backfilled_rows = 0, rows_read = false, finishing_key = null, backfill_generation = null
+  where t.capture = v_capture;
+  return _generation;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.begin_generation(v_capture text, v_lease_token bigint, v_system_identifier text, v_database text, v_start_lsn pg_lsn, v_published_xid xid8) IS 'Begins to read a fresh slot, with a backfill of every table; returns the generation''s number. MR005, MR011, MR030, MR036 stored changes are not emitted.';
+
 CREATE FUNCTION event_store.begin_restore() RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
@@ -654,7 +883,9 @@ begin
   lock table event_store.views in exclusive mode;
   update event_store.sequencer set sequenced_at = 'infinity'; -- until finish_restore
   lock table event_store.deciders, event_store.streams, event_store.events,
-    event_store.event_log, event_store.partitions, event_store.checkpoints, event_store.stream_locks, event_store.audit_log
+    event_store.event_log, event_store.partitions, event_store.checkpoints, event_store.stream_locks, event_store.audit_log,
+    event_store.producers, event_store.producer_results, event_store.producer_state,
+    event_store.source_generations, event_store.quarantined_changes, event_store.capture_gaps
     in exclusive mode;
   foreach _table in array event_store.restore_tables() loop
     -- how many is nobody's question: a store in use has millions
@@ -684,6 +915,136 @@ end
 $$;
 
 COMMENT ON FUNCTION event_store.begin_restore() IS 'Lets this transaction load a backup into an empty store, if finish_restore ends it. MR021 not empty.';
+
+CREATE FUNCTION event_store.begin_transaction(v_producer_id text, v_partition integer, v_epoch bigint, v_sequence bigint, v_timeout_s bigint DEFAULT 60) RETURNS TABLE(status text, transaction_id uuid, expires_at timestamp with time zone, outcome text, result jsonb, offsets bigint[], next_sequence bigint, epoch bigint)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'event_store', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    AS $$
+#variable_conflict use_column
+declare
+  _status text;
+  _transaction event_store.transactions;
+  _now timestamptz;
+begin
+  if (v_timeout_s between 1 and 2147483647) is not true then
+    perform event_store.refuse_request(
+      format('v_timeout_s is %s', coalesce(v_timeout_s::text, 'null')), 'A transaction may take 1 s to 2147483647 s.'
+    );
+  end if;
+  _status := event_store.receive_stamp(v_producer_id, v_partition, v_epoch, v_sequence);
+  if _status = 'opened' then
+    _now := event_store.clock();
+    insert into event_store.transactions as t (producer_id, partition, epoch, sequence, begun_at, expires_at)
+    values (v_producer_id, v_partition, v_epoch, v_sequence, _now, _now + make_interval(secs => v_timeout_s))
+    returning t.* into _transaction;
+  end if;
+  return query
+  select _status, _transaction.transaction_id, _transaction.expires_at, r.outcome, r.result, r.offsets, p.next_sequence, p.epoch
+  from event_store.producers p
+  left join event_store.producer_results r
+    on _status = 'duplicate' and r.producer_id = v_producer_id and r.partition = v_partition and r.sequence = v_sequence
+  where p.producer_id = v_producer_id and p.partition = v_partition;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.begin_transaction(v_producer_id text, v_partition integer, v_epoch bigint, v_sequence bigint, v_timeout_s bigint) IS 'Opens a transaction for a producer''s next message, or returns why not: duplicate (with the original result), gap, fenced, unknown_epoch. MR005, MR023.';
+
+CREATE FUNCTION event_store.capture_info(v_capture text DEFAULT NULL::text) RETURNS TABLE(capture text, source_generation integer, slot text, publication text, stored_lsn pg_lsn, stored_at timestamp with time zone, emitted_lsn pg_lsn, unemitted bigint, quarantined bigint, held bigint, open_gaps bigint, gaps bigint, tables bigint, tables_to_backfill bigint, backfilled_rows bigint, lease_owner text, leased_until timestamp with time zone)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+begin
+  if v_capture is not null then
+    perform event_store.known_capture(v_capture);
+  end if;
+  return query
+  select
+    c.capture, c.source_generation, c.slot, c.publication, c.stored_lsn, c.stored_at, c.emitted_lsn, w.unemitted,
+    q.quarantined, q.held, g.open_gaps, g.gaps, t.tables, t.tables_to_backfill, t.backfilled_rows, c.lease_owner, c.leased_until
+  from event_store.captures c
+  cross join lateral (
+    select count(*) as unemitted
+    from (
+      select
+      from event_store.wal_events w
+      where w.source_generation = c.source_generation
+        and (w.commit_lsn, w.commit_idx) > (c.emitted_lsn, c.emitted_idx)
+        and w.commit_lsn < c.stored_lsn
+      limit 10000
+    ) counted
+  ) w
+  cross join lateral (
+    select count(*) filter (where fault is not null) as quarantined, count(*) filter (where fault is null) as held
+    from event_store.quarantined_changes q
+    where q.capture = c.capture
+  ) q
+  cross join lateral (
+    select count(*) filter (where resolved_by_generation is null) as open_gaps, count(*) as gaps
+    from event_store.capture_gaps g
+    where g.capture = c.capture
+  ) g
+  cross join lateral (
+    select
+      count(*) as tables,
+      count(*) filter (where backfill_generation is null) as tables_to_backfill,
+      coalesce(sum(backfilled_rows), 0)::bigint as backfilled_rows
+    from event_store.captured_tables t
+    where t.capture = c.capture
+  ) t
+  where v_capture is null or c.capture = v_capture
+  order by c.capture;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.capture_info(v_capture text) IS 'For every capture: how far it is, what waits, who works on it. MR030 unknown capture.';
+
+CREATE FUNCTION event_store.capture_lease(v_lease_s bigint) RETURNS interval
+    LANGUAGE plpgsql IMMUTABLE
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+begin
+  if (v_lease_s between 1 and 2147483647) is not true then
+    perform event_store.refuse_request(
+      format('v_lease_s is %s', coalesce(v_lease_s::text, 'null')), 'A lease lasts 1 s to 2147483647 s.'
+    );
+  end if;
+  return make_interval(secs => v_lease_s);
+end
+$$;
+
+COMMENT ON FUNCTION event_store.capture_lease(v_lease_s bigint) IS 'The length of a capture''s lease. MR005 for one that is too short or too long.';
+
+CREATE FUNCTION event_store.change_bytes(v_data jsonb) RETURNS integer
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case
+    when v_data is null then 0
+    when pg_column_size(v_data) < 1000 and pg_column_compression(v_data) is null then pg_column_size(v_data)
+    else pg_column_size(v_data || '{}'::jsonb)
+  end
+$$;
+
+COMMENT ON FUNCTION event_store.change_bytes(v_data jsonb) IS 'The size of an object''s data in memory, also where they are stored compressed.';
+
+CREATE FUNCTION event_store.change_fault(v_fault text, v_action text, v_event_id uuid, v_decider text, v_decider_id text, v_data jsonb, v_command_id uuid, v_bytes integer) RETURNS text
+    LANGUAGE sql STABLE PARALLEL SAFE
+    AS $$
+  select case
+    when v_fault is not null then v_fault
+    when v_bytes > coalesce(nullif(current_setting('event_store.max_data_bytes', true), '')::int, 1048576) then
+      format(
+        'data has %s bytes; event_store.max_data_bytes allows %s',
+        v_bytes,
+        coalesce(nullif(current_setting('event_store.max_data_bytes', true), ''), '1048576')
+      )
+    else event_store.event_fault(v_action, v_event_id, 1, v_decider, v_decider_id, v_data, v_command_id, false)
+  end
+$$;
+
+COMMENT ON FUNCTION event_store.change_fault(v_fault text, v_action text, v_event_id uuid, v_decider text, v_decider_id text, v_data jsonb, v_command_id uuid, v_bytes integer) IS 'What keeps a change from becoming an event, as a sentence; null if nothing.';
 
 CREATE FUNCTION event_store.claim_batch(v_view text, v_owner text, v_limit bigint DEFAULT 100000, v_lease_s bigint DEFAULT NULL::bigint) RETURNS TABLE(partition integer, from_offset bigint, to_offset bigint, lease_token bigint)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -790,6 +1151,53 @@ end
 $$;
 
 COMMENT ON FUNCTION event_store.claim_batch(v_view text, v_owner text, v_limit bigint, v_lease_s bigint) IS 'Leases log partitions with pending events or due retries and returns the ranges to read; none when there is nothing to do. MR005 malformed, MR010 unknown view, MR012 other mode.';
+
+CREATE FUNCTION event_store.claim_capture(v_capture text, v_owner text, v_lease_s bigint DEFAULT 30) RETURNS TABLE(capture text, lease_token bigint, leased_until timestamp with time zone, source_generation integer, system_identifier text, database text, slot text, publication text, stored_lsn pg_lsn, stored_at timestamp with time zone, emitted_lsn pg_lsn, emitted_idx bigint, gap boolean)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'event_store', 'pg_temp'
+    SET lock_timeout TO '5s'
+    AS $$
+#variable_conflict use_column
+declare
+  _now timestamptz;
+  _lease constant interval := event_store.capture_lease(v_lease_s);
+  _capture event_store.captures;
+begin
+  if coalesce(v_owner, '') = '' then
+    perform event_store.refuse_request(format('v_owner is %L', v_owner), 'An owner is named: the id of a run, say.');
+  end if;
+  begin
+    _capture := event_store.lock_capture(v_capture);
+  exception when lock_not_available then
+    raise exception 'capture is in use'
+      using
+        errcode = 'MR031',
+        detail = format('a transaction of another session works on capture %L since 5 s or more', v_capture),
+        hint = 'Try again when it has ended. To find it: select * from pg_stat_activity order by xact_start.';
+  end;
+  _now := event_store.clock();
+  if _capture.leased_until > _now and _capture.lease_owner <> v_owner then
+    raise exception 'capture is in use'
+      using
+        errcode = 'MR031',
+        detail = format('capture %L is leased by %s until %s', v_capture, _capture.lease_owner, _capture.leased_until),
+        hint = 'Try again when the lease is given back or has expired.';
+  end if;
+  update event_store.captures c
+  set lease_owner = v_owner, lease_token = nextval('event_store.lease_token_seq'), leased_until = _now + _lease
+  where c.capture = v_capture
+  returning * into _capture;
+  return query
+  select
+    _capture.capture, _capture.lease_token, _capture.leased_until, _capture.source_generation, g.system_identifier, g.database,
+    _capture.slot, _capture.publication, _capture.stored_lsn, _capture.stored_at, _capture.emitted_lsn, _capture.emitted_idx,
+    exists (select from event_store.capture_gaps p where p.capture = v_capture and p.resolved_by_generation is null)
+  from (select) one
+  left join event_store.source_generations g on g.source_generation = _capture.source_generation;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.claim_capture(v_capture text, v_owner text, v_lease_s bigint) IS 'Leases a capture to one process and returns where it stands. MR005, MR030 unknown, MR031 in use.';
 
 CREATE FUNCTION event_store.claim_partition(v_view text, v_partition integer, v_owner text, v_lease_s bigint DEFAULT NULL::bigint) RETURNS TABLE(partition integer, from_offset bigint, to_offset bigint, lease_token bigint)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -949,6 +1357,20 @@ $$;
 
 COMMENT ON FUNCTION event_store.commit_batch(v_view text, v_partition integer[], v_to_offset bigint[], v_lease_token bigint[]) IS 'Moves the checkpoints of a claimed batch and ends its leases, fenced by token. MR005, MR010, MR011 lease lost, MR012, MR015 offset out of range.';
 
+CREATE FUNCTION event_store.commit_transaction(v_transaction_id uuid, v_result jsonb DEFAULT NULL::jsonb) RETURNS TABLE(duplicate boolean, outcome text, result jsonb, offsets bigint[], next_sequence bigint)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'event_store', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    AS $$
+#variable_conflict use_column
+begin
+  return query select s.* from event_store.settle_transaction(v_transaction_id, 'committed', v_result, null) s;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.commit_transaction(v_transaction_id uuid, v_result jsonb) IS 'Does all that a transaction staged, once, and returns its result, or that of another transaction of the same message. MR001 to MR005 as append_events, MR024 fenced, MR026 unknown, MR027 ended.';
+
 CREATE FUNCTION event_store.committed_snapshot() RETURNS pg_snapshot
     LANGUAGE sql
     AS $$
@@ -1006,6 +1428,31 @@ end
 $$;
 
 COMMENT ON FUNCTION event_store.dead_letters(v_view text) IS 'The parked streams of a view with what failed and why. MR010 unknown view.';
+
+CREATE FUNCTION event_store.discard_change(v_quarantine_id bigint, v_reason text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+declare
+  _change event_store.quarantined_changes;
+begin
+  if coalesce(v_reason, '') = '' then
+    perform event_store.refuse_request('v_reason is empty', 'Say in v_reason why the change is given up.');
+  end if;
+  _change := event_store.lock_quarantined_change(v_quarantine_id);
+  delete from event_store.quarantined_changes where quarantine_id = v_quarantine_id;
+  perform event_store.audit(
+    'discard_change', null, v_reason,
+    jsonb_build_object(
+      'capture', _change.capture, 'source_generation', _change.source_generation, 'commit_lsn', _change.commit_lsn,
+      'commit_idx', _change.commit_idx, 'decider', _change.decider, 'decider_id', _change.decider_id, 'action', _change.action,
+      'event_id', _change.event_id, 'fault', _change.fault, 'quarantined_at', _change.quarantined_at
+    )
+  );
+end
+$$;
+
+COMMENT ON FUNCTION event_store.discard_change(v_quarantine_id bigint, v_reason text) IS 'Gives a quarantined change up; audited. MR005, MR035 not quarantined.';
 
 CREATE FUNCTION event_store.discard_dead_letter(v_view text, v_decider text, v_decider_id text, v_reason text, v_offset bigint DEFAULT NULL::bigint) RETURNS SETOF event_store.recorded_events
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1165,6 +1612,596 @@ $$;
 
 COMMENT ON FUNCTION event_store.dispatch_events(v_view text, v_window integer, v_max_waiting integer) IS 'Locks the streams that have new events for a rows view and moves its checkpoints past them; returns how many log positions were passed. MR005, MR010, MR012.';
 
+CREATE FUNCTION event_store.emit_changes(v_capture text, v_lease_token bigint, v_limit bigint DEFAULT 10000) RETURNS TABLE(emitted bigint, quarantined bigint, held bigint, behind boolean)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+declare
+  _capture event_store.captures;
+  _left bigint := v_limit;
+  _range record;
+  _truncate record;
+begin
+  if (v_limit between 1 and 100000) is not true then
+    perform event_store.refuse_request(format('v_limit is %s', coalesce(v_limit::text, 'null')), 'It is 1 to 100000.');
+  end if;
+  _capture := event_store.require_capture_lease(v_capture, v_lease_token);
+  emitted := 0;
+  quarantined := 0;
+  held := 0;
+  behind := event_store.has_unemitted_changes(_capture);
+  while behind and _left > 0 loop
+    begin
+      select * into _range from event_store.emit_range(_capture, _left, false);
+    exception when sqlstate 'MR002' or sqlstate 'MR003' or sqlstate 'MR004' then
+      select * into _range from event_store.emit_range(_capture, _left, true);
+    end;
+    if _range.changes > 0 then
+      emitted := emitted + _range.changes - _range.quarantined - _range.held;
+      quarantined := quarantined + _range.quarantined;
+      held := held + _range.held;
+      _left := _left - _range.changes;
+      _capture.emitted_lsn := _range.to_lsn;
+      _capture.emitted_idx := _range.to_idx;
+    else
+      select * into _truncate from event_store.emit_truncate(_capture, _left);
+      emitted := emitted + _truncate.emitted;
+      quarantined := quarantined + _truncate.quarantined;
+      held := held + _truncate.held;
+      _left := _left - greatest(1, _truncate.looked_at);
+      _capture.truncating_key := _truncate.to_key;
+      if _truncate.to_key is null then
+        _capture.emitted_lsn := _truncate.to_lsn;
+        _capture.emitted_idx := _truncate.to_idx;
+      end if;
+    end if;
+    behind := event_store.has_unemitted_changes(_capture);
+  end loop;
+  update event_store.captures
+  set emitted_lsn = _capture.emitted_lsn, emitted_idx = _capture.emitted_idx, truncating_key = _capture.truncating_key
+  where capture = v_capture;
+  return next;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.emit_changes(v_capture text, v_lease_token bigint, v_limit bigint) IS 'Makes the next stored changes events, in order; what cannot become one is quarantined. MR005, MR011 lease lost, MR030.';
+
+CREATE TABLE event_store.captured_tables (
+    capture text NOT NULL COLLATE pg_catalog."C",
+    schema_name text NOT NULL COLLATE pg_catalog."C",
+    table_name text NOT NULL COLLATE pg_catalog."C",
+    decider text NOT NULL COLLATE pg_catalog."C",
+    key_columns text[],
+    fingerprint text NOT NULL,
+    published_xid xid8,
+    backfill integer DEFAULT 1 NOT NULL,
+    backfill_offset bigint NOT NULL,
+    backfill_key text,
+    backfilled_rows bigint DEFAULT 0 NOT NULL,
+    rows_read boolean DEFAULT false NOT NULL,
+    finishing_key text COLLATE pg_catalog."C",
+    backfill_generation integer,
+    backfilled_at timestamp with time zone,
+    CONSTRAINT captured_tables_finish_what_is_read CHECK ((rows_read OR ((finishing_key IS NULL) AND (backfill_generation IS NULL))))
+)
+WITH (fillfactor='50');
+
+COMMENT ON TABLE event_store.captured_tables IS 'The tables of each capture, and how far the rows are read that they had before their changes were captured.';
+
+COMMENT ON COLUMN event_store.captured_tables.capture IS 'The capture.';
+
+COMMENT ON COLUMN event_store.captured_tables.schema_name IS 'The schema in the source.';
+
+COMMENT ON COLUMN event_store.captured_tables.table_name IS 'The table in the source.';
+
+COMMENT ON COLUMN event_store.captured_tables.decider IS 'The decider of the events of the table: each row is a stream.';
+
+COMMENT ON COLUMN event_store.captured_tables.key_columns IS 'The columns that name a row, where the declaration says so; null where the source does.';
+
+COMMENT ON COLUMN event_store.captured_tables.fingerprint IS 'Tells two declarations of the table apart: another one is backfilled anew.';
+
+COMMENT ON COLUMN event_store.captured_tables.published_xid IS 'A backfill reads in snapshots only that see every older transaction of the source; null while the publication may not have the table yet.';
+
+COMMENT ON COLUMN event_store.captured_tables.backfill IS 'How many backfills of the table began: tells their events apart.';
+
+COMMENT ON COLUMN event_store.captured_tables.backfill_offset IS 'The last offset that was given out when the backfill began.';
+
+COMMENT ON COLUMN event_store.captured_tables.backfill_key IS 'The key of the last row that was read, a JSON array; null for none.';
+
+COMMENT ON COLUMN event_store.captured_tables.backfilled_rows IS 'How many rows the backfill has read.';
+
+COMMENT ON COLUMN event_store.captured_tables.rows_read IS 'Whether every row was read.';
+
+COMMENT ON COLUMN event_store.captured_tables.finishing_key IS 'Up to which decider_id streams were searched for rows that are gone; null before that.';
+
+COMMENT ON COLUMN event_store.captured_tables.backfill_generation IS 'The generation that the finished backfill belongs to; null while it is to be done.';
+
+COMMENT ON COLUMN event_store.captured_tables.backfilled_at IS 'When the last backfill ended.';
+
+CREATE TABLE event_store.captures (
+    capture text NOT NULL COLLATE pg_catalog."C",
+    source_generation integer,
+    slot text NOT NULL,
+    publication text NOT NULL,
+    stored_lsn pg_lsn,
+    stored_at timestamp with time zone,
+    emitted_lsn pg_lsn,
+    emitted_idx bigint,
+    purged_lsn pg_lsn,
+    purged_idx bigint,
+    truncating_key text COLLATE pg_catalog."C",
+    lease_owner text,
+    lease_token bigint DEFAULT 0 NOT NULL,
+    leased_until timestamp with time zone,
+    created_at timestamp with time zone NOT NULL,
+    updated_at timestamp with time zone NOT NULL,
+    CONSTRAINT captures_are_named CHECK (((slot <> ''::text) AND (publication <> ''::text))),
+    CONSTRAINT captures_lease_is_whole CHECK (((lease_owner IS NULL) = (leased_until IS NULL))),
+    CONSTRAINT captures_name_is_short CHECK ((capture ~ '^[a-z][a-z0-9_]{0,30}$'::text)),
+    CONSTRAINT captures_positions_belong_to_a_generation CHECK ((num_nulls(source_generation, stored_lsn, emitted_lsn, emitted_idx) = ANY (ARRAY[0, 4]))),
+    CONSTRAINT captures_purge_what_is_emitted CHECK ((ROW(purged_lsn, purged_idx) <= ROW(emitted_lsn, emitted_idx)))
+)
+WITH (fillfactor='50');
+
+COMMENT ON TABLE event_store.captures IS 'The captures: how far each has stored and emitted the changes of its source, and who may go on. The lock of a row makes its holder the only writer of that capture.';
+
+COMMENT ON COLUMN event_store.captures.capture IS 'The capture''s name.';
+
+COMMENT ON COLUMN event_store.captures.source_generation IS 'The slot that is read now; null while there is none yet.';
+
+COMMENT ON COLUMN event_store.captures.slot IS 'The name of the replication slot in the source.';
+
+COMMENT ON COLUMN event_store.captures.publication IS 'The name of the publication in the source.';
+
+COMMENT ON COLUMN event_store.captures.stored_lsn IS 'All that the source committed below this position is stored.';
+
+COMMENT ON COLUMN event_store.captures.stored_at IS 'The source''s time up to which everything is stored.';
+
+COMMENT ON COLUMN event_store.captures.emitted_lsn IS 'The commit position of the last stored change that became an event, or went to the quarantine.';
+
+COMMENT ON COLUMN event_store.captures.emitted_idx IS 'The number within its transaction of that change; -1 before the first.';
+
+COMMENT ON COLUMN event_store.captures.purged_lsn IS 'The commit position of the last change of this generation that was removed from wal_events; null for none.';
+
+COMMENT ON COLUMN event_store.captures.purged_idx IS 'The number within its transaction of that change.';
+
+COMMENT ON COLUMN event_store.captures.truncating_key IS 'Up to which decider_id the rows of a TRUNCATE are emitted as deleted; null while none is under way.';
+
+COMMENT ON COLUMN event_store.captures.lease_owner IS 'Who holds the lease; null for nobody.';
+
+COMMENT ON COLUMN event_store.captures.lease_token IS 'Rises with every lease. Whoever stores or emits states it, which fences out former owners.';
+
+COMMENT ON COLUMN event_store.captures.leased_until IS 'When the lease expires; null where there is none.';
+
+COMMENT ON COLUMN event_store.captures.created_at IS 'When the capture was registered.';
+
+COMMENT ON COLUMN event_store.captures.updated_at IS 'When anything of it last changed.';
+
+CREATE TABLE event_store.wal_events (
+    source_generation integer NOT NULL,
+    commit_lsn pg_lsn NOT NULL,
+    commit_idx bigint NOT NULL,
+    xid xid8 NOT NULL,
+    committed_at timestamp with time zone NOT NULL,
+    decider text NOT NULL COLLATE pg_catalog."C",
+    decider_id text COLLATE pg_catalog."C",
+    action text NOT NULL COLLATE pg_catalog."C",
+    event_id uuid NOT NULL,
+    command_id uuid NOT NULL,
+    data jsonb,
+    fault text,
+    raw bytea,
+    relation bytea,
+    stored_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT wal_events_action_is_known CHECK ((action = ANY (ARRAY['inserted'::text, 'updated'::text, 'deleted'::text, 'truncated'::text]))),
+    CONSTRAINT wal_events_are_counted CHECK ((commit_idx >= 0)),
+    CONSTRAINT wal_events_data_is_an_object CHECK ((jsonb_typeof(data) = 'object'::text)),
+    CONSTRAINT wal_events_have_data_or_a_fault CHECK (((data IS NULL) <> (fault IS NULL))),
+    CONSTRAINT wal_events_without_a_key_are_faulty CHECK (((decider_id IS NOT NULL) OR (fault IS NOT NULL)))
+);
+
+COMMENT ON TABLE event_store.wal_events IS 'The changes of captured tables as the source''s log has them, in the order of its commits. They come by COPY and are never changed; store_changes says up to where they are whole.';
+
+COMMENT ON COLUMN event_store.wal_events.source_generation IS 'The slot that it came from.';
+
+COMMENT ON COLUMN event_store.wal_events.commit_lsn IS 'Where the transaction''s commit is in the source''s log.';
+
+COMMENT ON COLUMN event_store.wal_events.commit_idx IS 'The number of the change within its transaction, from 0.';
+
+COMMENT ON COLUMN event_store.wal_events.xid IS 'The transaction in the source.';
+
+COMMENT ON COLUMN event_store.wal_events.committed_at IS 'When the source committed it.';
+
+COMMENT ON COLUMN event_store.wal_events.decider IS 'The decider of the table.';
+
+COMMENT ON COLUMN event_store.wal_events.decider_id IS 'The row''s key, a JSON array; null where it could not be read.';
+
+COMMENT ON COLUMN event_store.wal_events.action IS 'inserted, updated, deleted or truncated: the event''s name.';
+
+COMMENT ON COLUMN event_store.wal_events.event_id IS 'The event''s identity, made of generation, commit_lsn and commit_idx.';
+
+COMMENT ON COLUMN event_store.wal_events.command_id IS 'What all changes of one source transaction share.';
+
+COMMENT ON COLUMN event_store.wal_events.data IS 'The event''s data; null where the change cannot be read.';
+
+COMMENT ON COLUMN event_store.wal_events.fault IS 'Why the change cannot be read; null where it can.';
+
+COMMENT ON COLUMN event_store.wal_events.raw IS 'The message of a change that cannot be read.';
+
+COMMENT ON COLUMN event_store.wal_events.relation IS 'The message that describes the table, for that change.';
+
+COMMENT ON COLUMN event_store.wal_events.stored_at IS 'When it was stored.';
+
+CREATE FUNCTION event_store.emit_deletions(v_capture event_store.captures, v_decider text, v_read event_store.captured_tables, v_after_key text, v_limit bigint, v_change event_store.wal_events) RETURNS TABLE(deleted bigint, held bigint, looked_at bigint, to_key text)
+    LANGUAGE plpgsql
+    SET search_path TO 'event_store', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+declare
+  _after bigint;
+  _batch event_store.batch_event[];
+begin
+  select last_value into _after from event_store.events_offset_seq;
+  with keys as materialized (
+    (
+      select s.decider_id
+      from event_store.streams s
+      -- a key is a JSON array: so much of the index is nobody else's
+      where s.decider_id > v_after_key and s.decider_id >= '[' and s.decider_id < '\' and s.decider = v_decider
+      order by s.decider_id
+      limit v_limit
+    )
+    union
+    (
+      select distinct q.decider_id
+      from event_store.quarantined_changes q
+      where q.decider_id > v_after_key and q.decider_id >= '[' and q.decider_id < '\' and q.decider = v_decider
+      order by q.decider_id
+      limit v_limit
+    )
+    order by decider_id
+    limit v_limit
+  ), gone as materialized (
+    select
+      k.decider_id,
+      waiting.action is not null as waits,
+      md5(format('%s/%s/%s', v_change.event_id, v_decider, k.decider_id))::uuid as event_id,
+      row_number() over (partition by waiting.action is not null order by k.decider_id) as number
+    from keys k
+    left join event_store.streams s on s.decider_id = k.decider_id and s.decider = v_decider
+    left join event_store.events e on e."offset" = s.last_offset
+    left join lateral (
+      select q.action, q.source_generation, q.xid, q.after_offset
+      from event_store.quarantined_changes q
+      where q.decider_id = k.decider_id and q.decider = v_decider
+      order by q.quarantine_id desc
+      limit 1
+    ) waiting on true
+    where k.decider_id <> '[]' -- the stream of the table itself
+      and s.final is not true
+      and case when waiting.action is not null then waiting.action else e.event end is distinct from 'deleted'
+      and case
+        when v_read.capture is null then true
+        when waiting.action = 'backfilled' then waiting.after_offset < v_read.backfill_offset
+        when waiting.action is not null then
+          waiting.source_generation < v_capture.source_generation or waiting.xid < v_read.published_xid
+        when e.event = 'backfilled' then s.last_offset < v_read.backfill_offset
+        -- what was purged, or is nobody's change, shows when it came and not where from
+        else coalesce(
+          (e.data -> 'source' ->> 'generation')::int < v_capture.source_generation or (e.data ->> 'xid')::xid8 < v_read.published_xid,
+          s.last_offset < v_read.backfill_offset
+        )
+      end
+  ), quarantined as (
+    insert into event_store.quarantined_changes (
+      capture, source_generation, commit_lsn, commit_idx, xid, decider, decider_id, action, event_id, command_id, data, after_offset,
+      quarantined_at
+    )
+    select
+      v_capture.capture, v_capture.source_generation, v_change.commit_lsn, v_change.commit_idx, v_change.xid, v_decider, g.decider_id,
+      'deleted', g.event_id, v_change.command_id, v_change.data, _after, event_store.clock()
+    from gone g
+    where g.waits
+    order by g.decider_id
+    returning 1
+  )
+  select
+    (select count(*) from keys),
+    (select max(decider_id) from keys),
+    (select count(*) from quarantined),
+    count(*),
+    array_agg(
+      row(
+        g.number, 'deleted', g.event_id, 1, v_decider, g.decider_id, v_change.data, v_change.command_id, null, false, false
+      )::event_store.batch_event
+      order by g.number
+    )
+  into looked_at, to_key, held, deleted, _batch
+  from gone g
+  where not g.waits;
+  if _batch is not null then
+    perform event_store.append_batch(_batch);
+  end if;
+  if looked_at < v_limit then
+    to_key := null;
+  end if;
+  return next;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.emit_deletions(v_capture event_store.captures, v_decider text, v_read event_store.captured_tables, v_after_key text, v_limit bigint, v_change event_store.wal_events) IS 'Appends deleted to streams of a table whose rows are gone, so many at a time; to_key is null when all were looked at.';
+
+CREATE FUNCTION event_store.emit_range(v_capture event_store.captures, v_limit bigint, v_careful boolean) RETURNS TABLE(changes bigint, quarantined bigint, held bigint, to_lsn pg_lsn, to_idx bigint)
+    LANGUAGE plpgsql
+    SET search_path TO 'event_store', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+declare
+  _some_wait constant boolean := exists (select from event_store.quarantined_changes q where q.capture = v_capture.capture);
+  _after bigint;
+  _batch event_store.batch_event[];
+begin
+  select last_value into _after from event_store.events_offset_seq;
+  with ahead as materialized (
+    select w.*, event_store.change_bytes(w.data) as bytes
+    from event_store.wal_events w
+    where w.source_generation = v_capture.source_generation
+      and (w.commit_lsn, w.commit_idx) > (v_capture.emitted_lsn, v_capture.emitted_idx)
+      and w.commit_lsn < v_capture.stored_lsn
+    order by w.commit_lsn, w.commit_idx
+    limit v_limit
+  ), taken as materialized (
+    select
+      a.*,
+      coalesce(
+        event_store.change_fault(a.fault, a.action, a.event_id, a.decider, a.decider_id, a.data, a.command_id, a.bytes),
+        case
+          when v_careful then event_store.append_fault(a.action, a.event_id, a.decider, a.decider_id, a.data, a.command_id)
+        end
+      ) as why
+    from (
+      select
+        *,
+        bool_or(action = 'truncated') over so_far as truncates,
+        sum(bytes) over so_far - bytes as bytes_before
+      from ahead
+      window so_far as (order by commit_lsn, commit_idx rows unbounded preceding)
+    ) a
+    where not a.truncates and a.bytes_before < 33554432
+  ), judged as materialized (
+    select
+      t.*,
+      -- whose stream nobody knows is in nobody's way
+      t.why is not null or bool_or(t.why is not null) over (
+        partition by t.decider_id, t.decider order by t.commit_lsn, t.commit_idx rows unbounded preceding
+      ) or (
+        _some_wait
+        and exists (select from event_store.quarantined_changes q where q.decider_id = t.decider_id and q.decider = t.decider)
+      ) as waits
+    from taken t
+  ), quarantined as (
+    insert into event_store.quarantined_changes (
+      capture, source_generation, commit_lsn, commit_idx, xid, committed_at, decider, decider_id, action, event_id, command_id,
+      data, fault, raw, relation, after_offset, quarantined_at
+    )
+    select
+      v_capture.capture, j.source_generation, j.commit_lsn, j.commit_idx, j.xid, j.committed_at, j.decider, j.decider_id,
+      j.action, j.event_id, j.command_id, j.data, j.why, j.raw, j.relation, _after, event_store.clock()
+    from judged j
+    where j.waits
+    order by j.commit_lsn, j.commit_idx
+  )
+  select
+    count(*),
+    count(*) filter (where j.why is not null),
+    count(*) filter (where j.waits and j.why is null),
+    (array_agg(j.commit_lsn order by j.commit_lsn desc, j.commit_idx desc))[1],
+    (array_agg(j.commit_idx order by j.commit_lsn desc, j.commit_idx desc))[1],
+    array_agg(
+      row(
+        j.number, j.action, j.event_id, 1, j.decider, j.decider_id, j.data, j.command_id, null, false, false
+      )::event_store.batch_event
+      order by j.number
+    ) filter (where not j.waits)
+  into changes, quarantined, held, to_lsn, to_idx, _batch
+  from (
+    select *, row_number() over (partition by waits order by commit_lsn, commit_idx) as number from judged
+  ) j;
+  if _batch is not null then
+    perform event_store.append_batch(_batch);
+  end if;
+  return next;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.emit_range(v_capture event_store.captures, v_limit bigint, v_careful boolean) IS 'Emits the next stored changes of a locked capture, up to the next TRUNCATE.';
+
+CREATE FUNCTION event_store.emit_rows(v_capture text, v_lease_token bigint, v_schema text, v_table text, v_snapshot pg_snapshot, v_high_lsn pg_lsn, v_rows jsonb, v_last_key text, v_done boolean) RETURNS TABLE(status text, appended bigint, left_out bigint, held bigint)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'event_store', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+declare
+  _capture event_store.captures;
+  _table event_store.captured_tables;
+  _after bigint;
+  _rows bigint;
+  _fresh bigint;
+  _batch event_store.batch_event[];
+begin
+  if v_snapshot is null or v_high_lsn is null or v_done is null or jsonb_typeof(v_rows) is distinct from 'array' then
+    perform event_store.refuse_request(
+      format('v_snapshot %L, v_high_lsn %L, v_done %L, v_rows of type %L', v_snapshot, v_high_lsn, v_done, jsonb_typeof(v_rows)),
+      'All are stated; v_rows is a JSON array.'
+    );
+  end if;
+  _capture := event_store.require_capture_lease(v_capture, v_lease_token);
+  _table := event_store.known_captured_table(v_capture, v_schema, v_table);
+  appended := 0;
+  left_out := 0;
+  held := 0;
+  status := case
+    when (pg_snapshot_xmin(v_snapshot) >= _table.published_xid) is not true then 'unpublished'
+    when (_capture.stored_lsn >= v_high_lsn) is not true or event_store.has_unemitted_changes(_capture) then 'behind'
+    else 'stored'
+  end;
+  if status <> 'stored' or _table.rows_read then
+    return next;
+    return;
+  end if;
+
+  select last_value into _after from event_store.events_offset_seq;
+  begin
+    with read as materialized (
+      select
+        r.number, r.element ->> 'decider_id' as decider_id, (r.element ->> 'event_id')::uuid as event_id,
+        (r.element ->> 'command_id')::uuid as command_id, nullif(r.element -> 'data', 'null') as data, r.element ->> 'fault' as fault
+      from jsonb_array_elements(v_rows) with ordinality r(element, number)
+    ), fresh as materialized (
+      select
+        r.*,
+        coalesce(
+          event_store.change_fault(
+            r.fault, 'backfilled', r.event_id, _table.decider, r.decider_id, r.data, r.command_id, event_store.change_bytes(r.data)
+          ),
+          case when s.final then 'its stream is closed by a final event' end
+        ) as why,
+        exists (
+          select from event_store.quarantined_changes q where q.decider_id = r.decider_id and q.decider = _table.decider
+        ) as waits,
+        -- what another generation says is older: this one's slot was made later
+        coalesce(
+          (e.data -> 'source' ->> 'generation')::int = _capture.source_generation
+          and not pg_visible_in_snapshot((e.data ->> 'xid')::xid8, v_snapshot),
+          false
+        ) or exists (
+          select from event_store.quarantined_changes q
+          where q.decider_id = r.decider_id and q.decider = _table.decider
+            and q.source_generation = _capture.source_generation and not pg_visible_in_snapshot(q.xid, v_snapshot)
+        ) as newer
+      from read r
+      left join event_store.streams s on s.decider_id = r.decider_id and s.decider = _table.decider
+      left join event_store.events e on e."offset" = s.last_offset
+      where not exists (select from event_store.events o where o.event_id = r.event_id)
+        and not exists (select from event_store.quarantined_changes o where o.event_id = r.event_id)
+    ), quarantined as (
+      insert into event_store.quarantined_changes (
+        capture, source_generation, decider, decider_id, action, event_id, command_id, data, fault, after_offset, quarantined_at
+      )
+      select
+        v_capture, _capture.source_generation, _table.decider, f.decider_id, 'backfilled', f.event_id, f.command_id, f.data, f.why,
+        _after, event_store.clock()
+      from fresh f
+      where (f.waits or f.why is not null) and not f.newer
+      order by f.number
+      returning 1
+    )
+    select
+      (select count(*) from read),
+      count(*),
+      count(*) filter (where f.newer),
+      (select count(*) from quarantined),
+      array_agg(
+        row(
+          f.position, 'backfilled', f.event_id, 1, _table.decider, f.decider_id, f.data, f.command_id, null, false, false
+        )::event_store.batch_event
+        order by f.position
+      ) filter (where f.emits)
+    into _rows, _fresh, left_out, held, _batch
+    from (
+      select *, row_number() over (partition by emits order by number) as position
+      from (select *, not waits and why is null and not newer as emits from fresh) judged
+    ) f;
+  exception when data_exception or not_null_violation or check_violation then
+    perform event_store.refuse_request(sqlerrm, 'Nothing of the chunk was stored.');
+  end;
+  if _batch is not null then
+    perform event_store.append_batch(_batch);
+  end if;
+  appended := coalesce(cardinality(_batch), 0);
+  left_out := left_out + _rows - _fresh;
+  update event_store.captured_tables
+  set backfill_key = coalesce(v_last_key, backfill_key), backfilled_rows = backfilled_rows + _rows, rows_read = v_done
+  where capture = v_capture and schema_name = v_schema and table_name = v_table;
+  return next;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.emit_rows(v_capture text, v_lease_token bigint, v_schema text, v_table text, v_snapshot pg_snapshot, v_high_lsn pg_lsn, v_rows jsonb, v_last_key text, v_done boolean) IS 'Stores a chunk of a backfill as events, and how far it is; or says what must come first. MR005, MR011 lease lost, MR030.';
+
+CREATE FUNCTION event_store.emit_truncate(v_capture event_store.captures, v_limit bigint) RETURNS TABLE(emitted bigint, quarantined bigint, held bigint, looked_at bigint, to_key text, to_lsn pg_lsn, to_idx bigint)
+    LANGUAGE plpgsql
+    SET search_path TO 'event_store', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+declare
+  _change event_store.wal_events;
+  _deletions record;
+begin
+  select * into _change
+  from event_store.wal_events w
+  where w.source_generation = v_capture.source_generation
+    and (w.commit_lsn, w.commit_idx) > (v_capture.emitted_lsn, v_capture.emitted_idx)
+    and w.commit_lsn < v_capture.stored_lsn
+  order by w.commit_lsn, w.commit_idx
+  limit 1;
+  emitted := 0;
+  quarantined := 0;
+  held := 0;
+  if v_capture.truncating_key is null then
+    insert into event_store.quarantined_changes (
+      capture, source_generation, commit_lsn, commit_idx, xid, committed_at, decider, decider_id, action, event_id, command_id,
+      data, fault, raw, relation, after_offset, quarantined_at
+    )
+    select
+      v_capture.capture, _change.source_generation, _change.commit_lsn, _change.commit_idx, _change.xid, _change.committed_at,
+      _change.decider, '[]',
+      _change.action, _change.event_id, _change.command_id, _change.data, _change.fault, _change.raw, _change.relation, o.last_value,
+      event_store.clock()
+    from event_store.events_offset_seq o
+    where _change.fault is not null
+      or exists (select from event_store.quarantined_changes q where q.decider_id = '[]' and q.decider = _change.decider);
+    if found then
+      quarantined := (_change.fault is not null)::int;
+      held := 1 - quarantined;
+    else
+      perform event_store.append_batch(
+        array[
+          row(
+            1, _change.action, _change.event_id, 1, _change.decider, '[]', _change.data, _change.command_id, null, false, false
+          )::event_store.batch_event
+        ]
+      );
+      emitted := 1;
+    end if;
+  end if;
+  _change.data := coalesce(_change.data, '{}') || '{"record": null, "truncated": true}';
+  select * into _deletions
+  from event_store.emit_deletions(v_capture, _change.decider, null, coalesce(v_capture.truncating_key, ''), v_limit, _change);
+  emitted := emitted + _deletions.deleted;
+  held := held + _deletions.held;
+  looked_at := _deletions.looked_at;
+  to_key := _deletions.to_key;
+  to_lsn := _change.commit_lsn;
+  to_idx := _change.commit_idx;
+  return next;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.emit_truncate(v_capture event_store.captures, v_limit bigint) IS 'Emits the TRUNCATE that is next in a locked capture, a part of its rows at a time; to_key is null when all are.';
+
 CREATE TABLE event_store.views (
     view text NOT NULL,
     start_at timestamp with time zone NOT NULL,
@@ -1230,6 +2267,33 @@ $$;
 
 COMMENT ON FUNCTION event_store.enable_view(v_view text, v_enabled boolean, v_reason text) IS 'Enables or disables a view. MR005 malformed, MR010 unknown view.';
 
+CREATE FUNCTION event_store.end_transactions(v_producer_id text, v_partition integer, v_transaction_ids uuid[], v_state text) RETURNS bigint
+    LANGUAGE plpgsql
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+declare
+  _ended bigint;
+begin
+  update event_store.transactions
+  set state = v_state, expires_at = null, ended_at = event_store.clock()
+  where transaction_id = any (v_transaction_ids) and state = 'open';
+  get diagnostics _ended = row_count;
+  if _ended > 0 then
+    delete from event_store.staged_changes where transaction_id = any (v_transaction_ids);
+    update event_store.producers
+    set
+      aborted = aborted + case v_state when 'aborted' then _ended else 0 end,
+      expired = expired + case v_state when 'expired' then _ended else 0 end,
+      superseded = superseded + case v_state when 'superseded' then _ended else 0 end,
+      updated_at = event_store.clock()
+    where producer_id = v_producer_id and partition = v_partition;
+  end if;
+  return _ended;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.end_transactions(v_producer_id text, v_partition integer, v_transaction_ids uuid[], v_state text) IS 'Ends open transactions of a producer without an effect, counts them, and returns how many.';
+
 CREATE FUNCTION event_store.event_fault(v_event text, v_event_id uuid, v_event_version bigint, v_decider text, v_decider_id text, v_data jsonb, v_command_id uuid, v_final boolean) RETURNS text
     LANGUAGE sql STABLE PARALLEL SAFE
     AS $$
@@ -1255,6 +2319,83 @@ CREATE FUNCTION event_store.event_fault(v_event text, v_event_id uuid, v_event_v
 $$;
 
 COMMENT ON FUNCTION event_store.event_fault(v_event text, v_event_id uuid, v_event_version bigint, v_decider text, v_decider_id text, v_data jsonb, v_command_id uuid, v_final boolean) IS 'What makes an event unfit to be stored, as a sentence; null if nothing.';
+
+CREATE FUNCTION event_store.expire_transactions(v_keep_s bigint DEFAULT 86400, v_limit integer DEFAULT 1000) RETURNS TABLE(expired bigint, removed bigint)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'event_store', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    AS $$
+#variable_conflict use_column
+declare
+  _now constant timestamptz := event_store.clock();
+  _producer record;
+begin
+  if (v_keep_s between 0 and 2147483647 and v_limit > 0) is not true then
+    perform event_store.refuse_request(
+      format('v_keep_s is %s, v_limit is %s', coalesce(v_keep_s::text, 'null'), coalesce(v_limit::text, 'null')),
+      'v_keep_s is 0 to 2147483647, v_limit at least 1.'
+    );
+  end if;
+  expired := 0;
+  for _producer in
+    select t.producer_id, t.partition, array_agg(t.transaction_id) as transaction_ids
+    from (
+      select producer_id, partition, transaction_id
+      from event_store.transactions
+      where expires_at <= _now
+      order by expires_at
+      limit v_limit
+    ) t
+    group by t.producer_id, t.partition
+  loop
+    perform from event_store.producers
+    where producer_id = _producer.producer_id and partition = _producer.partition
+    for no key update skip locked;
+    continue when not found;
+    expired := expired + event_store.end_transactions(
+      _producer.producer_id,
+      _producer.partition,
+      array(
+        select transaction_id from event_store.transactions
+        where transaction_id = any (_producer.transaction_ids)
+        for update skip locked
+      ),
+      'expired'
+    );
+  end loop;
+  delete from event_store.transactions
+  where transaction_id in (
+    select transaction_id
+    from event_store.transactions
+    where ended_at <= _now - make_interval(secs => v_keep_s)
+    order by ended_at
+    limit v_limit
+    for update skip locked
+  );
+  get diagnostics removed = row_count;
+  return next;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.expire_transactions(v_keep_s bigint, v_limit integer) IS 'Ends transactions after their deadline and forgets those that ended long ago; returns how many of each. MR005.';
+
+CREATE FUNCTION event_store.extend_capture(v_capture text, v_lease_token bigint, v_lease_s bigint DEFAULT 30) RETURNS timestamp with time zone
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+declare
+  _lease constant interval := event_store.capture_lease(v_lease_s);
+  _until timestamptz;
+begin
+  perform event_store.require_capture_lease(v_capture, v_lease_token);
+  _until := event_store.clock() + _lease;
+  update event_store.captures set leased_until = _until where capture = v_capture;
+  return _until;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.extend_capture(v_capture text, v_lease_token bigint, v_lease_s bigint) IS 'Extends the lease of a capture and returns until when. MR005, MR011 lease lost, MR030.';
 
 CREATE FUNCTION event_store.extend_lease(v_view text, v_partition integer[], v_lease_token bigint[], v_lease_s bigint DEFAULT NULL::bigint) RETURNS timestamp with time zone
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1445,6 +2586,53 @@ $_$;
 
 COMMENT ON FUNCTION event_store.fail_streams(v_view text, v_partition integer, v_lease_token bigint, v_failures jsonb) IS 'Hands failed streams of a batch over to their locks, to be retried or parked; returns how many are parked. MR005, MR010, MR011 lease lost, MR012, MR016 not delivered.';
 
+CREATE FUNCTION event_store.finish_backfill(v_capture text, v_lease_token bigint, v_schema text, v_table text, v_limit bigint DEFAULT 10000) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+declare
+  _capture event_store.captures;
+  _table event_store.captured_tables;
+  _change event_store.wal_events;
+  _key text;
+begin
+  if (v_limit between 1 and 100000) is not true then
+    perform event_store.refuse_request(format('v_limit is %s', coalesce(v_limit::text, 'null')), 'It is 1 to 100000.');
+  end if;
+  _capture := event_store.require_capture_lease(v_capture, v_lease_token);
+  _table := event_store.known_captured_table(v_capture, v_schema, v_table);
+  if _table.backfill_generation is not null then
+    return true;
+  end if;
+  if not _table.rows_read then
+    perform event_store.refuse_request(
+      format('the rows of %s.%s of capture %L are not all read', v_schema, v_table, v_capture),
+      'Call emit_rows until it has the last chunk.'
+    );
+  end if;
+  _change.event_id := md5(format('%s/%s/%s', _capture.source_generation, _table.backfill, _table.decider))::uuid;
+  _change.command_id := _change.event_id;
+  _change.data := jsonb_build_object(
+    'record', null,
+    'gap', true,
+    'source', jsonb_build_object(
+      'capture', v_capture, 'generation', _capture.source_generation, 'schema', v_schema, 'table', v_table
+    )
+  );
+  select d.to_key into _key
+  from event_store.emit_deletions(_capture, _table.decider, _table, coalesce(_table.finishing_key, ''), v_limit, _change) d;
+  update event_store.captured_tables
+  set
+    finishing_key = _key,
+    backfill_generation = case when _key is null then _capture.source_generation end,
+    backfilled_at = case when _key is null then event_store.clock() else backfilled_at end
+  where capture = v_capture and schema_name = v_schema and table_name = v_table;
+  return _key is null;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.finish_backfill(v_capture text, v_lease_token bigint, v_schema text, v_table text, v_limit bigint) IS 'Ends a backfill: streams whose rows are gone get deleted; returns whether it is done. MR005, MR011 lease lost, MR030.';
+
 CREATE FUNCTION event_store.finish_restore(v_partition integer[], v_earliest_offset bigint[], v_high_water_mark bigint[], v_last_offset bigint, v_lease_token bigint, v_detail jsonb) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
@@ -1532,6 +2720,9 @@ begin
     )
   );
   perform setval('event_store.audit_log_audit_id_seq', max(audit_id)) from event_store.audit_log having count(*) > 0;
+  perform setval('event_store.quarantined_changes_quarantine_id_seq', max(quarantine_id)) from event_store.quarantined_changes
+  having count(*) > 0;
+  perform setval('event_store.capture_gaps_gap_id_seq', max(gap_id)) from event_store.capture_gaps having count(*) > 0;
   update event_store.sequencer
   set
     snapshot = event_store.committed_snapshot(),
@@ -1691,6 +2882,29 @@ CREATE FUNCTION event_store.get_last_event(v_decider_id uuid, v_decider text) RE
 $$;
 
 COMMENT ON FUNCTION event_store.get_last_event(v_decider_id uuid, v_decider text) IS 'get_last_event for UUID identifiers.';
+
+CREATE FUNCTION event_store.get_producer_state(v_producer_id text, v_partition integer, v_key text DEFAULT NULL::text) RETURNS TABLE(key text, value jsonb)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'event_store', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    AS $$
+#variable_conflict use_column
+begin
+  if v_key is null then
+    return query
+    select s.key, s.value from event_store.producer_state s
+    where s.producer_id = v_producer_id and s.partition = v_partition
+    order by s.key;
+  else
+    return query
+    select s.key, s.value from event_store.producer_state s
+    where s.producer_id = v_producer_id and s.partition = v_partition and s.key = v_key;
+  end if;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.get_producer_state(v_producer_id text, v_partition integer, v_key text) IS 'The state of a producer: one key, or all in order.';
 
 CREATE FUNCTION event_store.give_back_event(v_view text, v_decider_id text, v_milliseconds bigint, v_offset bigint, v_lease_token bigint, v_error text) RETURNS SETOF event_store.locks
     LANGUAGE plpgsql
@@ -1858,6 +3072,25 @@ $$;
 
 COMMENT ON FUNCTION event_store.has_caught_up(v_view text, v_other text) IS 'Whether a view stands nowhere behind another one; keeps that one where it is until the transaction ends. MR010 unknown view.';
 
+CREATE FUNCTION event_store.has_unemitted_changes(v_capture event_store.captures) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path TO 'event_store', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    AS $$
+begin
+  return exists (
+    select from event_store.wal_events w
+    where w.source_generation = v_capture.source_generation
+      and (w.commit_lsn, w.commit_idx) > (v_capture.emitted_lsn, v_capture.emitted_idx)
+      and w.commit_lsn < v_capture.stored_lsn
+  );
+end
+$$;
+
+COMMENT ON FUNCTION event_store.has_unemitted_changes(v_capture event_store.captures) IS 'Whether a capture has stored changes that are not emitted.';
+
 CREATE FUNCTION event_store.history_key() RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
@@ -1865,6 +3098,18 @@ CREATE FUNCTION event_store.history_key() RETURNS bigint
 $$;
 
 COMMENT ON FUNCTION event_store.history_key() IS 'The key of the advisory lock of the log''s history.';
+
+CREATE FUNCTION event_store.hold_producers() RETURNS pg_snapshot
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+begin
+  lock table event_store.producers in share mode;
+  return pg_current_snapshot();
+end
+$$;
+
+COMMENT ON FUNCTION event_store.hold_producers() IS 'Lets no producer''s message be judged or committed until this transaction ends; returns what is committed.';
 
 CREATE FUNCTION event_store.holds_lock(v_lock event_store.stream_locks, v_offset bigint, v_lease_token bigint) RETURNS boolean
     LANGUAGE sql STABLE
@@ -1876,6 +3121,60 @@ CREATE FUNCTION event_store.holds_lock(v_lock event_store.stream_locks, v_offset
 $$;
 
 COMMENT ON FUNCTION event_store.holds_lock(v_lock event_store.stream_locks, v_offset bigint, v_lease_token bigint) IS 'Whether the caller still holds the delivery that it answers for.';
+
+CREATE FUNCTION event_store.ingest_events(v_producer_id text, v_partition integer, v_epoch bigint, v_sequence bigint, v_events jsonb DEFAULT NULL::jsonb, v_state jsonb DEFAULT NULL::jsonb, v_result jsonb DEFAULT NULL::jsonb) RETURNS TABLE(status text, transaction_id uuid, expires_at timestamp with time zone, outcome text, result jsonb, offsets bigint[], next_sequence bigint, epoch bigint)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'event_store', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    AS $$
+#variable_conflict use_column
+declare
+  _status text;
+  _keys text[];
+  _values jsonb[];
+begin
+  if jsonb_typeof(v_state) <> 'object' then
+    perform event_store.refuse_request(
+      format('v_state is of type %s', jsonb_typeof(v_state)), 'Pass a JSON object of keys and values.'
+    );
+  end if;
+  _status := event_store.receive_stamp(v_producer_id, v_partition, v_epoch, v_sequence);
+  if _status = 'opened' then
+    select array_agg(c.key), array_agg(nullif(c.value, 'null')) into _keys, _values from jsonb_each(v_state) c;
+    perform event_store.require_state_key(k.key) from unnest(_keys) k(key);
+    perform event_store.apply_message(v_producer_id, v_partition, v_sequence, v_events, _keys, _values, v_result, null);
+    _status := 'committed';
+  end if;
+  return query
+  select _status, null::uuid, null::timestamptz, r.outcome, r.result, r.offsets, p.next_sequence, p.epoch
+  from event_store.producers p
+  left join event_store.producer_results r
+    on _status in ('duplicate', 'committed')
+    and r.producer_id = v_producer_id and r.partition = v_partition and r.sequence = v_sequence
+  where p.producer_id = v_producer_id and p.partition = v_partition;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.ingest_events(v_producer_id text, v_partition integer, v_epoch bigint, v_sequence bigint, v_events jsonb, v_state jsonb, v_result jsonb) IS 'Begins, stages and commits a producer''s message in one call; the row is that of begin_transaction, with status committed. MR001 to MR005 as append_events, MR023.';
+
+CREATE FUNCTION event_store.is_sequenced(v_committed pg_snapshot) RETURNS boolean
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'event_store', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $$
+  select not exists (
+    select from event_store.events e
+    where e.transaction_id >= pg_snapshot_xmax(s.snapshot) and pg_visible_in_snapshot(e.transaction_id, v_committed)
+  ) and not exists (
+    select from event_store.events e
+    where e.transaction_id = any (array(select pg_snapshot_xip(s.snapshot)))
+      and pg_visible_in_snapshot(e.transaction_id, v_committed)
+  )
+  from event_store.sequencer s
+$$;
+
+COMMENT ON FUNCTION event_store.is_sequenced(v_committed pg_snapshot) IS 'Whether every event that a snapshot sees has its partition offset.';
 
 CREATE FUNCTION event_store.is_stored(v_event text, v_event_id uuid, v_event_version bigint, v_decider text, v_decider_id text, v_data jsonb, v_command_id uuid, v_previous_id uuid, v_final boolean) RETURNS boolean
     LANGUAGE plpgsql
@@ -1899,6 +3198,65 @@ end
 $$;
 
 COMMENT ON FUNCTION event_store.is_stored(v_event text, v_event_id uuid, v_event_version bigint, v_decider text, v_decider_id text, v_data jsonb, v_command_id uuid, v_previous_id uuid, v_final boolean) IS 'Whether this very event is stored; raises MR003 if its event_id belongs to another one.';
+
+CREATE FUNCTION event_store.judge_stamp(v_epoch bigint, v_sequence bigint, v_current_epoch bigint, v_next_sequence bigint) RETURNS text
+    LANGUAGE sql IMMUTABLE
+    AS $$
+  select case
+    when v_epoch < v_current_epoch then 'fenced'
+    when v_epoch > v_current_epoch then 'unknown_epoch'
+    when v_sequence < v_next_sequence then 'duplicate'
+    when v_sequence > v_next_sequence then 'gap'
+    else 'opened'
+  end
+$$;
+
+COMMENT ON FUNCTION event_store.judge_stamp(v_epoch bigint, v_sequence bigint, v_current_epoch bigint, v_next_sequence bigint) IS 'What a message is: opened (the next one), duplicate, gap, fenced or unknown_epoch.';
+
+CREATE FUNCTION event_store.known_capture(v_capture text) RETURNS event_store.captures
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+declare
+  _capture event_store.captures;
+begin
+  select * into _capture from event_store.captures where capture = v_capture;
+  if not found then
+    raise exception 'capture is not registered'
+      using
+        errcode = 'MR030',
+        detail = format(
+          'capture %L; there are: %s', v_capture, coalesce((select string_agg(capture, ', ' order by capture) from event_store.captures), 'none')
+        ),
+        hint = 'Register it: select register_capture(capture, slot, publication, tables).';
+  end if;
+  return _capture;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.known_capture(v_capture text) IS 'A capture''s registration. MR030 unknown.';
+
+CREATE FUNCTION event_store.known_captured_table(v_capture text, v_schema text, v_table text) RETURNS event_store.captured_tables
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+declare
+  _table event_store.captured_tables;
+begin
+  select * into _table
+  from event_store.captured_tables
+  where capture = v_capture and schema_name = v_schema and table_name = v_table;
+  if not found then
+    perform event_store.refuse_request(
+      format('capture %L has no table %s.%s', v_capture, coalesce(v_schema, 'null'), coalesce(v_table, 'null')),
+      'captured_tables lists what it has.'
+    );
+  end if;
+  return _table;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.known_captured_table(v_capture text, v_schema text, v_table text) IS 'A table of a capture as it is registered. MR005 unknown.';
 
 CREATE FUNCTION event_store.known_view(v_view text, v_mode text DEFAULT NULL::text) RETURNS event_store.views
     LANGUAGE plpgsql STABLE
@@ -2170,6 +3528,23 @@ $$;
 
 COMMENT ON FUNCTION event_store.lock_archive(v_partition integer) IS 'Makes the session the writer of a log partition''s archive; false where another one is. MR013 unknown partition.';
 
+CREATE FUNCTION event_store.lock_capture(v_capture text) RETURNS event_store.captures
+    LANGUAGE plpgsql
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+declare
+  _capture event_store.captures;
+begin
+  update event_store.captures set updated_at = event_store.clock() where capture = v_capture returning * into _capture;
+  if not found then
+    perform event_store.known_capture(v_capture);
+  end if;
+  return _capture;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.lock_capture(v_capture text) IS 'Makes the transaction the only writer of a capture. MR030 unknown.';
+
 CREATE FUNCTION event_store.lock_idle_view(v_view text, v_dry_run boolean DEFAULT false) RETURNS event_store.views
     LANGUAGE plpgsql
     SET search_path TO 'event_store', 'pg_temp'
@@ -2230,6 +3605,117 @@ CREATE FUNCTION event_store.lock_of_stream(v_view text, v_decider_id text, v_dec
 $$;
 
 COMMENT ON FUNCTION event_store.lock_of_stream(v_view text, v_decider_id text, v_decider text) IS 'The lock of one stream, in fstore-sql''s columns.';
+
+CREATE TABLE event_store.quarantined_changes (
+    quarantine_id bigint NOT NULL,
+    capture text NOT NULL COLLATE pg_catalog."C",
+    source_generation integer NOT NULL,
+    commit_lsn pg_lsn,
+    commit_idx bigint,
+    xid xid8,
+    committed_at timestamp with time zone,
+    decider text NOT NULL COLLATE pg_catalog."C",
+    decider_id text COLLATE pg_catalog."C",
+    action text NOT NULL COLLATE pg_catalog."C",
+    event_id uuid NOT NULL,
+    command_id uuid NOT NULL,
+    data jsonb,
+    fault text,
+    raw bytea,
+    relation bytea,
+    after_offset bigint NOT NULL,
+    quarantined_at timestamp with time zone NOT NULL,
+    CONSTRAINT quarantined_changes_have_data_or_a_fault CHECK (((data IS NOT NULL) OR (fault IS NOT NULL))),
+    CONSTRAINT quarantined_changes_of_no_stream_are_faulty CHECK (((decider_id IS NOT NULL) OR (fault IS NOT NULL)))
+);
+
+COMMENT ON TABLE event_store.quarantined_changes IS 'Changes that cannot become events, and the later ones of their streams, which wait behind them in order.';
+
+COMMENT ON COLUMN event_store.quarantined_changes.quarantine_id IS 'Rises along each stream.';
+
+COMMENT ON COLUMN event_store.quarantined_changes.capture IS 'The capture.';
+
+COMMENT ON COLUMN event_store.quarantined_changes.source_generation IS 'The slot that it came from.';
+
+COMMENT ON COLUMN event_store.quarantined_changes.commit_lsn IS 'Where the transaction''s commit is in the source''s log; null for a row that a backfill read.';
+
+COMMENT ON COLUMN event_store.quarantined_changes.commit_idx IS 'The number of the change within its transaction; null for a row that a backfill read.';
+
+COMMENT ON COLUMN event_store.quarantined_changes.xid IS 'The transaction in the source; null for a row that a backfill read.';
+
+COMMENT ON COLUMN event_store.quarantined_changes.committed_at IS 'When the source committed it; null for what is no message of its log.';
+
+COMMENT ON COLUMN event_store.quarantined_changes.decider IS 'The decider of the table.';
+
+COMMENT ON COLUMN event_store.quarantined_changes.decider_id IS 'The row''s key, a JSON array; null while it is unknown.';
+
+COMMENT ON COLUMN event_store.quarantined_changes.action IS 'The event''s name.';
+
+COMMENT ON COLUMN event_store.quarantined_changes.event_id IS 'The event''s identity.';
+
+COMMENT ON COLUMN event_store.quarantined_changes.command_id IS 'What all changes of one source transaction share.';
+
+COMMENT ON COLUMN event_store.quarantined_changes.data IS 'The event''s data; null where the change cannot be read.';
+
+COMMENT ON COLUMN event_store.quarantined_changes.fault IS 'Why it cannot become an event; null where it only waits behind an earlier change of its stream.';
+
+COMMENT ON COLUMN event_store.quarantined_changes.raw IS 'The message of a change that cannot be read.';
+
+COMMENT ON COLUMN event_store.quarantined_changes.relation IS 'The message that describes the table, for that change.';
+
+COMMENT ON COLUMN event_store.quarantined_changes.after_offset IS 'The last offset that was given out when it was quarantined.';
+
+COMMENT ON COLUMN event_store.quarantined_changes.quarantined_at IS 'When it was quarantined.';
+
+CREATE FUNCTION event_store.lock_quarantined_change(v_quarantine_id bigint) RETURNS event_store.quarantined_changes
+    LANGUAGE plpgsql
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+declare
+  _capture constant text := (select capture from event_store.quarantined_changes where quarantine_id = v_quarantine_id);
+  _change event_store.quarantined_changes;
+begin
+  if _capture is not null then
+    perform event_store.lock_capture(_capture);
+  end if;
+  select * into _change from event_store.quarantined_changes where quarantine_id = v_quarantine_id;
+  if not found then
+    raise exception 'change is not quarantined'
+      using
+        errcode = 'MR035',
+        detail = format('quarantine_id %s', coalesce(v_quarantine_id::text, 'null')),
+        hint = 'The table quarantined_changes lists what is.';
+  end if;
+  return _change;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.lock_quarantined_change(v_quarantine_id bigint) IS 'A quarantined change with its capture locked. MR030, MR035 not quarantined.';
+
+CREATE FUNCTION event_store.lock_transaction(v_transaction_id uuid) RETURNS event_store.transactions
+    LANGUAGE plpgsql
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+declare
+  _transaction event_store.transactions;
+begin
+  if v_transaction_id is null then
+    perform event_store.refuse_request('v_transaction_id is null', 'Pass on what begin_transaction returned.');
+  end if;
+  select * into _transaction from event_store.transactions where transaction_id = v_transaction_id;
+  perform from event_store.producers
+  where producer_id = _transaction.producer_id and partition = _transaction.partition
+  for no key update;
+  -- as it is now: somebody else may have ended it while we waited
+  select * into _transaction from event_store.transactions where transaction_id = v_transaction_id for update;
+  if not found and not exists (select from event_store.producer_results where transaction_id = v_transaction_id) then
+    perform event_store.refuse_unknown_transaction(v_transaction_id);
+  end if;
+  return _transaction;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.lock_transaction(v_transaction_id uuid) IS 'Locks a transaction and its producer; null if it has a result. MR005, MR026 unknown.';
 
 CREATE FUNCTION event_store.lock_view(v_view text, v_mode text) RETURNS event_store.views
     LANGUAGE plpgsql
@@ -2353,6 +3839,44 @@ end
 $$;
 
 COMMENT ON FUNCTION event_store.offsets_for_timestamp(v_timestamp timestamp with time zone, v_partitions integer[]) IS 'The first kept partition offset appended at or after a time, for several log partitions at once.';
+
+CREATE FUNCTION event_store.parse_events(v_events jsonb) RETURNS event_store.batch_event[]
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+declare
+  _batch event_store.batch_event[];
+begin
+  if v_events is null or jsonb_typeof(v_events) <> 'array' or jsonb_array_length(v_events) = 0 then
+    raise exception 'batch is malformed'
+      using errcode = 'MR005', detail = 'v_events must be a JSON array of at least one event', hint = 'Nothing was stored.';
+  end if;
+  begin
+    select array_agg(
+      row(
+        e.position,
+        e.element ->> 'event',
+        (e.element ->> 'event_id')::uuid,
+        coalesce((e.element ->> 'event_version')::bigint, 1),
+        e.element ->> 'decider',
+        e.element ->> 'decider_id',
+        e.element -> 'data', -- a JSON null is data too
+        (e.element ->> 'command_id')::uuid,
+        (e.element ->> 'previous_id')::uuid,
+        e.element ? 'previous_id',
+        coalesce((e.element ->> 'final')::boolean, false)
+      )::event_store.batch_event
+    )
+    into _batch
+    from jsonb_array_elements(v_events) with ordinality e(element, position);
+  exception when data_exception then
+    raise exception 'batch is malformed' using errcode = 'MR005', detail = sqlerrm, hint = 'Nothing was stored.';
+  end;
+  return _batch;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.parse_events(v_events jsonb) IS 'Reads a JSON array of events. MR005 if it is none.';
 
 CREATE FUNCTION event_store.partition_info() RETURNS TABLE(partition integer, earliest_offset bigint, archived_offset bigint, high_water_mark bigint, events bigint, bytes bigint, last_activity timestamp with time zone, active_views bigint)
     LANGUAGE sql SECURITY DEFINER
@@ -2486,6 +4010,46 @@ $$;
 
 COMMENT ON FUNCTION event_store.poll_views() IS 'For every view: is it enabled, how much is due, how many live consumers it has.';
 
+CREATE FUNCTION event_store.producer_statistics(v_producer_id text DEFAULT NULL::text) RETURNS TABLE(producer_id text, partition integer, epoch bigint, next_sequence bigint, received bigint, duplicates bigint, refused bigint, opened bigint, committed bigint, aborted bigint, abandoned bigint, expired bigint, superseded bigint, open bigint, registered_at timestamp with time zone, updated_at timestamp with time zone)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+  select
+    p.producer_id, p.partition, p.epoch, p.next_sequence, p.received, p.duplicates, p.refused, p.opened, p.committed, p.aborted,
+    p.abandoned, p.expired, p.superseded,
+    (
+      select count(*) from event_store.transactions t
+      where t.producer_id = p.producer_id and t.partition = p.partition and t.state = 'open'
+    ),
+    p.registered_at, p.updated_at
+  from event_store.producers p
+  where v_producer_id is null or p.producer_id = v_producer_id
+  order by p.producer_id, p.partition
+$$;
+
+COMMENT ON FUNCTION event_store.producer_statistics(v_producer_id text) IS 'Where producers stand and what became of their messages.';
+
+CREATE FUNCTION event_store.publish_tables(v_capture text, v_lease_token bigint, v_published_xid xid8) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+declare
+  _published bigint;
+begin
+  if v_published_xid is null then
+    perform event_store.refuse_request(
+      'v_published_xid is null', 'State pg_current_xact_id() of the source, as it is after the publication was changed.'
+    );
+  end if;
+  perform event_store.require_capture_lease(v_capture, v_lease_token);
+  update event_store.captured_tables set published_xid = v_published_xid where capture = v_capture and published_xid is null;
+  get diagnostics _published = row_count;
+  return _published;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.publish_tables(v_capture text, v_lease_token bigint, v_published_xid xid8) IS 'Says since when the publication has the tables that are registered; returns how many became ready to be backfilled. MR005, MR011, MR030.';
+
 CREATE FUNCTION event_store.purge_events(v_partition integer, v_limit bigint DEFAULT 100000) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
@@ -2519,6 +4083,64 @@ end
 $$;
 
 COMMENT ON FUNCTION event_store.purge_events(v_partition integer, v_limit bigint) IS 'Deletes events below the low-water mark of a log partition; returns how many. MR005, MR013.';
+
+CREATE FUNCTION event_store.purge_wal_events(v_capture text, v_before timestamp with time zone, v_limit bigint DEFAULT 10000) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'event_store', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+declare
+  _capture event_store.captures;
+  _generation int;
+  _purged bigint := 0;
+  _last record;
+begin
+  if v_before is null or (v_limit between 1 and 1000000) is not true then
+    perform event_store.refuse_request(
+      format('v_before %L, v_limit %s', v_before, coalesce(v_limit::text, 'null')), 'Both are stated; the limit is 1 to 1000000.'
+    );
+  end if;
+  _capture := event_store.lock_capture(v_capture);
+  for _generation in
+    select g.source_generation from event_store.source_generations g where g.capture = v_capture order by g.source_generation
+  loop
+    with oldest as materialized (
+      select w.commit_lsn, w.commit_idx, w.stored_at
+      from event_store.wal_events w
+      where w.source_generation = _generation
+        and (
+          _generation < _capture.source_generation
+          or (w.commit_lsn, w.commit_idx) <= (_capture.emitted_lsn, _capture.emitted_idx)
+        )
+      order by w.commit_lsn, w.commit_idx
+      limit v_limit - _purged
+    ), purged as (
+      delete from event_store.wal_events w
+      using (
+        -- a clock that was set back leaves no hole
+        select *, max(stored_at) over (order by commit_lsn, commit_idx rows unbounded preceding) as newest from oldest
+      ) o
+      where w.source_generation = _generation and w.commit_lsn = o.commit_lsn and w.commit_idx = o.commit_idx and o.newest < v_before
+      returning w.commit_lsn, w.commit_idx
+    )
+    select count(*) as purged, (array_agg(p.commit_lsn order by p.commit_lsn desc, p.commit_idx desc))[1] as commit_lsn,
+      (array_agg(p.commit_idx order by p.commit_lsn desc, p.commit_idx desc))[1] as commit_idx
+    into _last
+    from purged p;
+    if _last.purged > 0 and _generation = _capture.source_generation then
+      update event_store.captures set purged_lsn = _last.commit_lsn, purged_idx = _last.commit_idx where capture = v_capture;
+    end if;
+    _purged := _purged + _last.purged;
+    exit when _purged >= v_limit;
+  end loop;
+  return _purged;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.purge_wal_events(v_capture text, v_before timestamp with time zone, v_limit bigint) IS 'Removes stored changes that are emitted and older; returns how many. MR005, MR030.';
 
 CREATE FUNCTION event_store.raise_low_water_mark(v_partition integer, v_offset bigint, v_reason text DEFAULT NULL::text) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2696,6 +4318,82 @@ $$;
 
 COMMENT ON FUNCTION event_store.rebase_sequencer() IS 'Re-bases stored transaction ids after a restore into another cluster.';
 
+CREATE FUNCTION event_store.receive_stamp(v_producer_id text, v_partition integer, v_epoch bigint, v_sequence bigint) RETURNS text
+    LANGUAGE plpgsql
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+declare
+  _status text;
+begin
+  perform event_store.require_producer_id(v_producer_id, v_partition);
+  if (v_epoch > 0 and v_sequence >= 0) is not true then
+    perform event_store.refuse_request(
+      format('v_epoch is %s, v_sequence is %s', coalesce(v_epoch::text, 'null'), coalesce(v_sequence::text, 'null')),
+      'Epochs count from 1, sequences from 0: register_producer returns both.'
+    );
+  end if;
+  update event_store.producers
+  set
+    received = received + 1,
+    opened = opened + (event_store.judge_stamp(v_epoch, v_sequence, epoch, next_sequence) = 'opened')::int,
+    duplicates = duplicates + (event_store.judge_stamp(v_epoch, v_sequence, epoch, next_sequence) = 'duplicate')::int,
+    refused = refused + (event_store.judge_stamp(v_epoch, v_sequence, epoch, next_sequence) not in ('opened', 'duplicate'))::int,
+    updated_at = event_store.clock()
+  where producer_id = v_producer_id and partition = v_partition
+  returning event_store.judge_stamp(v_epoch, v_sequence, epoch, next_sequence) into _status;
+  if not found then
+    perform event_store.refuse_unknown_producer(v_producer_id, v_partition);
+  end if;
+  return _status;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.receive_stamp(v_producer_id text, v_partition integer, v_epoch bigint, v_sequence bigint) IS 'Locks the producer, judges a message and counts it; returns what judge_stamp says. MR005, MR023.';
+
+CREATE FUNCTION event_store.record_gap(v_capture text, v_from_lsn pg_lsn, v_to_lsn pg_lsn, v_reason text) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+declare
+  _capture event_store.captures;
+begin
+  if coalesce(v_reason, '') = '' then
+    perform event_store.refuse_request('v_reason is empty', 'Say in v_reason what was lost and how.');
+  end if;
+  _capture := event_store.lock_capture(v_capture);
+  insert into event_store.capture_gaps (capture, source_generation, from_lsn, to_lsn, reason, detected_at)
+  values (v_capture, _capture.source_generation, v_from_lsn, v_to_lsn, v_reason, event_store.clock())
+  on conflict (capture) where resolved_by_generation is null do nothing;
+  return (select gap_id from event_store.capture_gaps where capture = v_capture and resolved_by_generation is null);
+end
+$$;
+
+COMMENT ON FUNCTION event_store.record_gap(v_capture text, v_from_lsn pg_lsn, v_to_lsn pg_lsn, v_reason text) IS 'Records that changes of a source are lost, once; returns the open gap. MR005, MR030.';
+
+CREATE FUNCTION event_store.record_outcome(v_producer_id text, v_partition integer, v_sequence bigint, v_outcome text, v_result jsonb, v_offsets bigint[], v_reason text, v_transaction_id uuid) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+declare
+  _now constant timestamptz := event_store.clock();
+begin
+  insert into event_store.producer_results (
+    producer_id, partition, sequence, outcome, result, offsets, reason, transaction_id, ended_at
+  )
+  values (v_producer_id, v_partition, v_sequence, v_outcome, v_result, v_offsets, v_reason, v_transaction_id, _now);
+  update event_store.producers
+  set
+    next_sequence = v_sequence + 1,
+    committed = committed + (v_outcome = 'committed')::int,
+    abandoned = abandoned + (v_outcome = 'abandoned')::int,
+    updated_at = _now
+  where producer_id = v_producer_id and partition = v_partition;
+  delete from event_store.transactions where transaction_id = v_transaction_id;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.record_outcome(v_producer_id text, v_partition integer, v_sequence bigint, v_outcome text, v_result jsonb, v_offsets bigint[], v_reason text, v_transaction_id uuid) IS 'Writes down how a message ended and raises the producer''s next sequence.';
+
 CREATE FUNCTION event_store.refuse_append(v_decider text, v_decider_id text, v_event_id uuid, v_previous_id uuid) RETURNS void
     LANGUAGE plpgsql STABLE
     SET search_path TO 'event_store', 'pg_temp'
@@ -2737,6 +4435,21 @@ end
 $$;
 
 COMMENT ON FUNCTION event_store.refuse_append(v_decider text, v_decider_id text, v_event_id uuid, v_previous_id uuid) IS 'Raises MR001 (conflict) or MR002 (closed stream) with the stream''s state in DETAIL.';
+
+CREATE FUNCTION event_store.refuse_ended_transaction(v_transaction_id uuid, v_ended text) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+begin
+  raise exception 'transaction has ended'
+    using
+      errcode = 'MR027',
+      detail = format('transaction %s: %s', v_transaction_id, v_ended),
+      hint = 'Begin again with the same sequence: it is a duplicate if it was committed or abandoned.';
+end
+$$;
+
+COMMENT ON FUNCTION event_store.refuse_ended_transaction(v_transaction_id uuid, v_ended text) IS 'Raises MR027 with how the transaction ended.';
 
 CREATE FUNCTION event_store.refuse_lost_lease(v_view text, v_partition integer[], v_lease_token bigint[]) RETURNS void
     LANGUAGE plpgsql STABLE
@@ -2896,6 +4609,36 @@ $$;
 
 COMMENT ON FUNCTION event_store.refuse_reused_event_id(v_event_id uuid) IS 'Raises MR003 and names the stored event.';
 
+CREATE FUNCTION event_store.refuse_unknown_producer(v_producer_id text, v_partition integer) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+begin
+  raise exception 'producer is not registered'
+    using
+      errcode = 'MR023',
+      detail = format('producer %L, partition %s', v_producer_id, v_partition),
+      hint = 'Register it: select * from register_producer(producer_id, partition).';
+end
+$$;
+
+COMMENT ON FUNCTION event_store.refuse_unknown_producer(v_producer_id text, v_partition integer) IS 'Raises MR023 and names the producer.';
+
+CREATE FUNCTION event_store.refuse_unknown_transaction(v_transaction_id uuid) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+begin
+  raise exception 'transaction is unknown'
+    using
+      errcode = 'MR026',
+      detail = format('transaction %s: never begun, lost with a crash of the server, or ended without an effect long ago', v_transaction_id),
+      hint = 'Begin again with the same sequence: it is a duplicate if it was committed.';
+end
+$$;
+
+COMMENT ON FUNCTION event_store.refuse_unknown_transaction(v_transaction_id uuid) IS 'Raises MR026 and names the transaction.';
+
 CREATE FUNCTION event_store.refuse_unregistered_event(v_decider text, v_event text, v_event_version bigint) RETURNS void
     LANGUAGE plpgsql STABLE
     SET search_path TO 'event_store', 'pg_temp'
@@ -2941,6 +4684,127 @@ $$;
 
 COMMENT ON FUNCTION event_store.refuse_view_in_use(v_view text, v_used_by text) IS 'Raises MR017 and says who uses the view.';
 
+CREATE FUNCTION event_store.register_capture(v_capture text, v_slot text, v_publication text, v_tables jsonb) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $_$
+declare
+  _capture event_store.captures;
+  _now constant timestamptz := event_store.clock();
+  _fault text;
+  _foreign text;
+  _changed boolean;
+begin
+  if (v_capture ~ '^[a-z][a-z0-9_]{0,30}$') is not true then
+    _fault := format('capture %L: a name has 1 to 31 of a-z, 0-9 and _, a letter first', v_capture);
+  elsif coalesce(v_slot, '') = '' or coalesce(v_publication, '') = '' then
+    _fault := format('slot %L, publication %L: both must be named', v_slot, v_publication);
+  elsif v_tables is null or jsonb_typeof(v_tables) <> 'array' or jsonb_array_length(v_tables) = 0 then
+    _fault := 'v_tables must be a JSON array of at least one table';
+  else
+    select string_agg(fault, '; ') into _fault
+    from (
+      select format('table %s of v_tables: schema, table, decider and fingerprint must be texts, key_columns null or an array of texts', t.number) as fault
+      from jsonb_array_elements(v_tables) with ordinality t(element, number)
+      where jsonb_typeof(t.element) <> 'object'
+        or exists (
+          select from unnest(array['schema', 'table', 'decider', 'fingerprint']) k(key)
+          where jsonb_typeof(t.element -> k.key) is distinct from 'string' or (t.element ->> k.key = '' and k.key <> 'fingerprint')
+        )
+        or coalesce(jsonb_typeof(t.element -> 'key_columns'), 'null') not in ('null', 'array')
+        or (
+          jsonb_typeof(t.element -> 'key_columns') = 'array' and jsonb_path_exists(t.element, '$.key_columns[*] ? (@.type() != "string")')
+        )
+      union all
+      select format('%s %s is stated twice', k.what, k.name)
+      from jsonb_array_elements(v_tables) t(element)
+      cross join lateral (
+        values ('table', format('%s.%s', t.element ->> 'schema', t.element ->> 'table')), ('decider', t.element ->> 'decider')
+      ) k(what, name)
+      group by k.what, k.name
+      having count(*) > 1
+    ) faults;
+  end if;
+  if _fault is not null then
+    perform event_store.refuse_request(_fault, 'Nothing was registered. The declaration in Python makes what is needed.');
+  end if;
+
+  insert into event_store.captures (capture, slot, publication, created_at, updated_at)
+  values (v_capture, v_slot, v_publication, _now, _now)
+  on conflict do nothing;
+  _changed := found;
+  _capture := event_store.lock_capture(v_capture);
+  if (_capture.slot, _capture.publication) <> (v_slot, v_publication) then
+    update event_store.captures set slot = v_slot, publication = v_publication where capture = v_capture;
+    _changed := true;
+  end if;
+
+  delete from event_store.captured_tables c
+  where c.capture = v_capture and not exists (
+    select from jsonb_array_elements(v_tables) t(element)
+    where t.element ->> 'schema' = c.schema_name and t.element ->> 'table' = c.table_name and t.element ->> 'decider' = c.decider
+  );
+  _changed := _changed or found;
+  begin
+    insert into event_store.captured_tables as c (
+      capture, schema_name, table_name, decider, key_columns, fingerprint, backfill_offset
+    )
+    select
+      v_capture, t.element ->> 'schema', t.element ->> 'table', t.element ->> 'decider',
+      case
+        when jsonb_typeof(t.element -> 'key_columns') = 'array' then array(select jsonb_array_elements_text(t.element -> 'key_columns'))
+      end,
+      t.element ->> 'fingerprint',
+      -- drawn, so that what comes after lies above it, and what came before below
+      nextval('event_store.events_offset_seq')
+    from jsonb_array_elements(v_tables) t(element)
+    order by 4 -- two captures that want each other's deciders never wait for each other
+    on conflict on constraint captured_tables_pkey do update
+    set
+      key_columns = excluded.key_columns,
+      fingerprint = excluded.fingerprint,
+      published_xid = null,
+      backfill = c.backfill + 1,
+      backfill_offset = excluded.backfill_offset,
+      backfill_key = null,
+      backfilled_rows = 0,
+      rows_read = false,
+      finishing_key = null,
+      backfill_generation = null
+    where (c.fingerprint, c.key_columns) is distinct from (excluded.fingerprint, excluded.key_columns);
+    _changed := _changed or found;
+  exception when unique_violation then
+    select string_agg(format('decider %s belongs to %s.%s of capture %s', c.decider, c.schema_name, c.table_name, c.capture), '; ')
+    into _foreign
+    from event_store.captured_tables c
+    where c.capture <> v_capture and c.decider in (select t.element ->> 'decider' from jsonb_array_elements(v_tables) t(element));
+    if _foreign is null then
+      raise exception 'a decider is registered by a transaction that this one cannot see'
+        using errcode = 'serialization_failure', hint = 'Repeat the transaction.';
+    end if;
+    raise exception 'decider belongs to another capture'
+      using errcode = 'MR034', detail = _foreign, hint = 'Name another decider in the declaration of the table.';
+  end;
+
+  insert into event_store.deciders (decider, event, event_version, description)
+  select t.element ->> 'decider', e.event, 1, format(e.description, t.element ->> 'schema', t.element ->> 'table')
+  from jsonb_array_elements(v_tables) t(element)
+  cross join (
+    values
+      ('inserted', 'A row of %s.%s was inserted, or came to meet the filter.'),
+      ('updated', 'A row of %s.%s was updated.'),
+      ('deleted', 'A row of %s.%s was deleted, or no longer meets the filter.'),
+      ('truncated', 'The table %s.%s was truncated.'),
+      ('backfilled', 'A row of %s.%s was there when the table was read.')
+  ) e(event, description)
+  order by 1, 2
+  on conflict do nothing;
+  return _changed;
+end
+$_$;
+
+COMMENT ON FUNCTION event_store.register_capture(v_capture text, v_slot text, v_publication text, v_tables jsonb) IS 'Registers a capture with its tables, or changes it; returns whether anything changed. MR005 malformed, MR034 a decider belongs to another capture.';
+
 CREATE TABLE event_store.deciders (
     decider text NOT NULL,
     event text NOT NULL,
@@ -2979,6 +4843,41 @@ end
 $$;
 
 COMMENT ON FUNCTION event_store.register_decider_event(v_decider text, v_event text, v_description text, v_event_version bigint) IS 'Registers an event that a decider may append; idempotent. MR005 malformed.';
+
+CREATE FUNCTION event_store.register_producer(v_producer_id text, v_partition integer DEFAULT 0) RETURNS TABLE(producer_id text, partition integer, epoch bigint, next_sequence bigint)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'event_store', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    AS $$
+#variable_conflict use_column
+declare
+  _now constant timestamptz := event_store.clock();
+  _producer event_store.producers;
+begin
+  perform event_store.require_producer_id(v_producer_id, v_partition);
+  insert into event_store.producers as p (producer_id, partition, epoch, registered_at, updated_at)
+  values (v_producer_id, v_partition, 1, _now, _now)
+  on conflict on constraint producers_pkey
+  do update set epoch = p.epoch + 1, registered_at = _now, updated_at = _now
+  returning p.* into _producer;
+  -- who is at a transaction keeps it until its own call is fenced: to wait for them could be a deadlock
+  perform event_store.end_transactions(
+    v_producer_id,
+    v_partition,
+    array(
+      select t.transaction_id
+      from event_store.transactions t
+      where t.producer_id = v_producer_id and t.partition = v_partition and t.state = 'open' and t.epoch < _producer.epoch
+      for update skip locked
+    ),
+    'aborted'
+  );
+  return query select _producer.producer_id, _producer.partition, _producer.epoch, _producer.next_sequence;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.register_producer(v_producer_id text, v_partition integer) IS 'Registers an instance of a producer, fences those of before, and returns its epoch and next sequence. MR005.';
 
 CREATE FUNCTION event_store.register_view(v_view text, v_start_at timestamp with time zone DEFAULT NULL::timestamp with time zone, v_lock_timeout_s bigint DEFAULT 300, v_pooling_delay_s bigint DEFAULT NULL::bigint, v_edge_function_url text DEFAULT NULL::text, v_mode text DEFAULT NULL::text, v_deciders text[] DEFAULT NULL::text[], v_events text[] DEFAULT NULL::text[], v_max_attempts integer DEFAULT 5) RETURNS SETOF event_store.views
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3110,6 +5009,23 @@ $$;
 
 COMMENT ON FUNCTION event_store.release_batch(v_view text, v_partition integer[], v_lease_token bigint[]) IS 'Gives leases back; returns how many were still held. MR010, MR012.';
 
+CREATE FUNCTION event_store.release_capture(v_capture text, v_lease_token bigint) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+declare
+  _capture constant event_store.captures := event_store.lock_capture(v_capture);
+begin
+  if _capture.lease_owner is null or _capture.lease_token is distinct from v_lease_token then
+    return false;
+  end if;
+  update event_store.captures set lease_owner = null, leased_until = null where capture = v_capture;
+  return true;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.release_capture(v_capture text, v_lease_token bigint) IS 'Gives the lease of a capture back; returns whether it was still held. MR030.';
+
 CREATE FUNCTION event_store.release_owner(v_owner text) RETURNS bigint
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
@@ -3124,6 +5040,197 @@ CREATE FUNCTION event_store.release_owner(v_owner text) RETURNS bigint
 $$;
 
 COMMENT ON FUNCTION event_store.release_owner(v_owner text) IS 'Gives back every lease of one owner; returns how many.';
+
+CREATE FUNCTION event_store.repair_change(v_quarantine_id bigint, v_decider_id text, v_data jsonb) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+declare
+  _change constant event_store.quarantined_changes := event_store.lock_quarantined_change(v_quarantine_id);
+  _newer event_store.events;
+begin
+  if coalesce(v_decider_id, '') = '' or jsonb_typeof(v_data) is distinct from 'object' then
+    perform event_store.refuse_request(
+      format('v_decider_id %L, v_data of type %L', v_decider_id, jsonb_typeof(v_data)), 'The key is a JSON array; the data are an object.'
+    );
+  end if;
+  if _change.decider_id <> v_decider_id then
+    perform event_store.refuse_request(
+      format('change %s is of stream (%s, %s), not %s', v_quarantine_id, _change.decider, _change.decider_id, v_decider_id),
+      'The key of a change does not change.'
+    );
+  end if;
+  if _change.decider_id is null then
+    select e.* into _newer
+    from event_store.streams s
+    join event_store.events e on e."offset" = s.last_offset
+    where s.decider_id = v_decider_id and s.decider = _change.decider
+      and case
+        -- a row that was read, before or after this change became known; or no change at all
+        when e.data ->> 'commit_lsn' is null or e.data -> 'source' ->> 'generation' is null then s.last_offset > _change.after_offset
+        else
+          ((e.data -> 'source' ->> 'generation')::int, (e.data ->> 'commit_lsn')::pg_lsn, (e.data ->> 'commit_idx')::bigint)
+            > (_change.source_generation, _change.commit_lsn, _change.commit_idx)
+      end;
+    if found then
+      raise exception 'stream has gone on'
+        using
+          errcode = 'MR033',
+          detail = format(
+            'change %s is of commit %s; stream (%s, %s) has event_id %s, %s, at offset %s after it', v_quarantine_id,
+            coalesce(_change.commit_lsn::text, 'none'), _change.decider, v_decider_id, _newer.event_id, _newer.event, _newer."offset"
+          ),
+          hint = 'Discard it: discard_change(quarantine_id, reason). Or read the tables anew: restart_capture(capture, reason).';
+    end if;
+  end if;
+  update event_store.quarantined_changes
+  set decider_id = v_decider_id, data = v_data, fault = null
+  where quarantine_id = v_quarantine_id;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.repair_change(v_quarantine_id bigint, v_decider_id text, v_data jsonb) IS 'Gives a quarantined change the key and the data that could not be read. MR005, MR033 its stream has gone on, MR035 not quarantined.';
+
+CREATE FUNCTION event_store.requeue_changes(v_capture text, v_decider text DEFAULT NULL::text, v_decider_id text DEFAULT NULL::text, v_reason text DEFAULT NULL::text) RETURNS TABLE(requeued bigint, waiting bigint)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'event_store', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+declare
+  _seen bigint := 0; -- every change up to this one was looked at
+  _last bigint;
+  _batch event_store.batch_event[];
+begin
+  if v_decider_id is not null and v_decider is null then
+    perform event_store.refuse_request('v_decider_id is stated without v_decider', 'A stream is named by both.');
+  end if;
+  perform event_store.lock_capture(v_capture);
+  requeued := 0;
+  loop
+    with ahead as materialized (
+      select q.*, event_store.change_bytes(q.data) as bytes
+      from event_store.quarantined_changes q
+      where q.capture = v_capture and q.quarantine_id > _seen
+        and (v_decider is null or q.decider = v_decider)
+        and (v_decider_id is null or q.decider_id = v_decider_id)
+      order by q.quarantine_id
+      limit 10000
+    ), taken as materialized (
+      select
+        a.*,
+        coalesce(
+          event_store.change_fault(
+            case when a.data is null then a.fault end, a.action, a.event_id, a.decider, a.decider_id, a.data, a.command_id, a.bytes
+          ),
+          event_store.append_fault(a.action, a.event_id, a.decider, a.decider_id, a.data, a.command_id)
+        ) as why
+      from (select *, sum(bytes) over (order by quarantine_id rows unbounded preceding) - bytes as bytes_before from ahead) a
+      where a.bytes_before < 33554432
+    ), flowing as materialized (
+      select j.*, row_number() over (order by j.quarantine_id) as number
+      from (
+        select
+          t.*,
+          bool_or(t.why is not null) over (
+            partition by t.decider_id, t.decider order by t.quarantine_id rows unbounded preceding
+          ) as waits
+        from taken t
+      ) j
+      where not j.waits and not exists (
+        -- what this call looked at and left, stays before what comes after
+        select from event_store.quarantined_changes b
+        where b.decider_id = j.decider_id and b.decider = j.decider and b.quarantine_id <= _seen
+      )
+    ), taken_out as (
+      delete from event_store.quarantined_changes q using flowing f where q.quarantine_id = f.quarantine_id
+    )
+    select
+      (select max(t.quarantine_id) from taken t),
+      array_agg(
+        row(
+          f.number, f.action, f.event_id, 1, f.decider, f.decider_id, f.data, f.command_id, null, false, false
+        )::event_store.batch_event
+        order by f.number
+      )
+    into _last, _batch
+    from flowing f;
+    exit when _last is null;
+    if _batch is not null then
+      perform event_store.append_batch(_batch);
+      requeued := requeued + cardinality(_batch);
+    end if;
+    _seen := _last;
+  end loop;
+  select count(*) into waiting
+  from event_store.quarantined_changes q
+  where q.capture = v_capture
+    and (v_decider is null or q.decider = v_decider)
+    and (v_decider_id is null or q.decider_id = v_decider_id);
+  perform event_store.audit(
+    'requeue_changes', null, v_reason,
+    jsonb_build_object(
+      'capture', v_capture, 'decider', v_decider, 'decider_id', v_decider_id, 'requeued', requeued, 'waiting', waiting
+    )
+  );
+  return next;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.requeue_changes(v_capture text, v_decider text, v_decider_id text, v_reason text) IS 'Lets quarantined changes become events, each stream up to its first fault; audited. MR005, MR030.';
+
+CREATE FUNCTION event_store.require_capture_lease(v_capture text, v_lease_token bigint) RETURNS event_store.captures
+    LANGUAGE plpgsql
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+declare
+  _capture constant event_store.captures := event_store.lock_capture(v_capture);
+begin
+  if _capture.lease_owner is null or _capture.lease_token is distinct from v_lease_token then
+    raise exception 'lease is lost'
+      using
+        errcode = 'MR011',
+        detail = format(
+          'capture %L: token %s stated, token %s in force%s',
+          v_capture, coalesce(v_lease_token::text, 'null'), _capture.lease_token,
+          coalesce(format(' for %s until %s', _capture.lease_owner, _capture.leased_until), ', no lease')
+        ),
+        hint = 'Stop, and claim the capture again: what was not committed is read from the source again.';
+  end if;
+  return _capture;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.require_capture_lease(v_capture text, v_lease_token bigint) IS 'Makes the transaction the only writer of a capture, if the token is that of its lease. MR011 lease lost, MR030.';
+
+CREATE FUNCTION event_store.require_current_epoch(v_transaction event_store.transactions) RETURNS bigint
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+declare
+  _producer event_store.producers;
+begin
+  select * into _producer
+  from event_store.producers
+  where producer_id = v_transaction.producer_id and partition = v_transaction.partition;
+  if v_transaction.epoch < _producer.epoch then
+    raise exception 'producer is fenced'
+      using
+        errcode = 'MR024',
+        detail = format(
+          'producer %L, partition %s: transaction %s is of epoch %s, the producer is at epoch %s',
+          v_transaction.producer_id, v_transaction.partition, v_transaction.transaction_id, v_transaction.epoch, _producer.epoch
+        ),
+        hint = 'Another instance took over: stop this one, or register it again.';
+  end if;
+  return _producer.next_sequence;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.require_current_epoch(v_transaction event_store.transactions) IS 'The next sequence of a transaction''s producer. MR024 if that has a later epoch.';
 
 CREATE FUNCTION event_store.require_finished_restore() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3172,6 +5279,23 @@ $$;
 
 COMMENT ON FUNCTION event_store.require_leases(v_view text, v_partition integer[], v_lease_token bigint[]) IS 'Locks the checkpoints of a batch; MR011 unless every token is that of a lease in force.';
 
+CREATE FUNCTION event_store.require_open(v_transaction event_store.transactions) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+begin
+  if v_transaction.state <> 'open' then
+    perform event_store.refuse_ended_transaction(v_transaction.transaction_id, v_transaction.state);
+  elsif v_transaction.expires_at <= event_store.clock() then
+    perform event_store.refuse_ended_transaction(
+      v_transaction.transaction_id, format('expired, its deadline was %s', v_transaction.expires_at)
+    );
+  end if;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.require_open(v_transaction event_store.transactions) IS 'MR027 unless a transaction is open and its deadline has not passed.';
+
 CREATE FUNCTION event_store.require_partition(v_partition integer) RETURNS event_store.partitions
     LANGUAGE plpgsql STABLE
     SET search_path TO 'event_store', 'pg_temp'
@@ -3193,13 +5317,74 @@ $$;
 
 COMMENT ON FUNCTION event_store.require_partition(v_partition integer) IS 'The marks of a log partition. MR013 unknown partition.';
 
+CREATE FUNCTION event_store.require_producer_id(v_producer_id text, v_partition integer) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+begin
+  if (octet_length(v_producer_id) between 1 and 1024) is not true then
+    perform event_store.refuse_request(
+      format('v_producer_id has %s bytes', coalesce(octet_length(v_producer_id)::text, 'no')), 'Any text of 1 to 1024 bytes names a producer.'
+    );
+  elsif (v_partition >= 0) is not true then
+    perform event_store.refuse_request(
+      format('v_partition is %s', coalesce(v_partition::text, 'null')), 'The partitions of a producer''s source count from 0.'
+    );
+  end if;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.require_producer_id(v_producer_id text, v_partition integer) IS 'MR005 unless it can be a producer and its partition.';
+
+CREATE FUNCTION event_store.require_state_key(v_key text) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+begin
+  if (octet_length(v_key) between 1 and 1024) is not true then
+    perform event_store.refuse_request(
+      format('v_key has %s bytes', coalesce(octet_length(v_key)::text, 'no')), 'Any text of 1 to 1024 bytes is a key.'
+    );
+  end if;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.require_state_key(v_key text) IS 'MR005 unless it can be a key of a producer''s state.';
+
+CREATE FUNCTION event_store.restart_capture(v_capture text, v_reason text) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+declare
+  _capture event_store.captures;
+  _gap bigint;
+begin
+  if coalesce(v_reason, '') = '' then
+    perform event_store.refuse_request('v_reason is empty', 'Say in v_reason why the tables are to be read anew.');
+  end if;
+  _capture := event_store.lock_capture(v_capture);
+  _gap := event_store.record_gap(v_capture, _capture.stored_lsn, null, format('An operator asked for a new start: %s', v_reason));
+  perform event_store.audit(
+    'restart_capture', null, v_reason,
+    jsonb_build_object(
+      'capture', v_capture, 'source_generation', _capture.source_generation, 'stored_lsn', _capture.stored_lsn, 'gap_id', _gap
+    )
+  );
+  return _gap;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.restart_capture(v_capture text, v_reason text) IS 'Asks for a new slot and a backfill of all tables; returns the gap that this is; audited. MR005, MR030.';
+
 CREATE FUNCTION event_store.restore_tables() RETURNS regclass[]
     LANGUAGE sql STABLE
     SET search_path TO 'event_store', 'pg_temp'
     AS $$
   select array[
     'event_store.deciders', 'event_store.streams', 'event_store.events', 'event_store.event_log', 'event_store.views',
-    'event_store.checkpoints', 'event_store.stream_locks', 'event_store.audit_log'
+    'event_store.checkpoints', 'event_store.stream_locks', 'event_store.audit_log', 'event_store.producers', 'event_store.producer_results',
+    'event_store.producer_state', 'event_store.source_generations',
+    'event_store.quarantined_changes', 'event_store.capture_gaps'
   ]::regclass[]
 $$;
 
@@ -3472,6 +5657,126 @@ $$;
 
 COMMENT ON FUNCTION event_store.sequenced_streams() IS 'The heads of all streams at the high-water marks of the log.';
 
+CREATE FUNCTION event_store.settle_transaction(v_transaction_id uuid, v_outcome text, v_result jsonb, v_reason text) RETURNS TABLE(duplicate boolean, outcome text, result jsonb, offsets bigint[], next_sequence bigint)
+    LANGUAGE plpgsql
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+declare
+  _transaction constant event_store.transactions := event_store.lock_transaction(v_transaction_id);
+  _settled event_store.producer_results;
+  _next_sequence bigint;
+begin
+  if _transaction.transaction_id is null then
+    select * into _settled from event_store.producer_results where transaction_id = v_transaction_id;
+    if _settled.outcome <> v_outcome then
+      perform event_store.refuse_ended_transaction(v_transaction_id, _settled.outcome);
+    end if;
+  else
+    _next_sequence := event_store.require_current_epoch(_transaction);
+    if _transaction.state <> 'superseded' then
+      perform event_store.require_open(_transaction);
+      if _transaction.sequence < _next_sequence then
+        perform event_store.end_transactions(
+          _transaction.producer_id, _transaction.partition, array[v_transaction_id], 'superseded'
+        );
+      elsif v_outcome = 'committed' then
+        perform event_store.apply_staged_changes(_transaction, v_result);
+      else
+        perform event_store.record_outcome(
+          _transaction.producer_id, _transaction.partition, _transaction.sequence, v_outcome, null, '{}', v_reason, v_transaction_id
+        );
+      end if;
+    end if;
+    select * into _settled
+    from event_store.producer_results
+    where producer_id = _transaction.producer_id and partition = _transaction.partition and sequence = _transaction.sequence;
+  end if;
+  return query
+  select
+    _settled.transaction_id is distinct from v_transaction_id, _settled.outcome, _settled.result, _settled.offsets, p.next_sequence
+  from event_store.producers p
+  where p.producer_id = _settled.producer_id and p.partition = _settled.partition;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.settle_transaction(v_transaction_id uuid, v_outcome text, v_result jsonb, v_reason text) IS 'Ends a transaction as committed or abandoned, or says what another one of the same message did. MR024 fenced, MR026 unknown, MR027 ended otherwise.';
+
+CREATE FUNCTION event_store.stage_change(v_transaction_id uuid, v_key text, v_value jsonb, v_events jsonb) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+declare
+  _transaction event_store.transactions;
+begin
+  if v_transaction_id is null then
+    perform event_store.refuse_request('v_transaction_id is null', 'Pass on what begin_transaction returned.');
+  end if;
+  select * into _transaction from event_store.transactions where transaction_id = v_transaction_id for update;
+  if not found then
+    perform event_store.refuse_ended_transaction(v_transaction_id, outcome)
+    from event_store.producer_results
+    where transaction_id = v_transaction_id;
+    perform event_store.refuse_unknown_transaction(v_transaction_id);
+  end if;
+  if _transaction.state <> 'open' then
+    perform event_store.require_current_epoch(_transaction); -- a later registration ended it
+  end if;
+  perform event_store.require_open(_transaction);
+  insert into event_store.staged_changes (transaction_id, position, key, value, events)
+  select v_transaction_id, coalesce(max(position), 0) + 1, v_key, v_value, v_events
+  from event_store.staged_changes
+  where transaction_id = v_transaction_id;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.stage_change(v_transaction_id uuid, v_key text, v_value jsonb, v_events jsonb) IS 'Adds a change to an open transaction. MR005, MR024 fenced, MR026 unknown, MR027 ended.';
+
+CREATE FUNCTION event_store.store_changes(v_capture text, v_lease_token bigint, v_to_lsn pg_lsn, v_stored_at timestamp with time zone) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'event_store', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    AS $$
+declare
+  _capture event_store.captures;
+  _last pg_lsn;
+  _stored bigint;
+begin
+  if v_to_lsn is null or v_stored_at is null then
+    perform event_store.refuse_request(
+      format('v_to_lsn %L, v_stored_at %L', v_to_lsn, v_stored_at), 'Both are stated: up to where, and up to when, everything is stored.'
+    );
+  end if;
+  _capture := event_store.require_capture_lease(v_capture, v_lease_token);
+  if _capture.source_generation is null then
+    perform event_store.refuse_request(format('capture %L has no slot yet', v_capture), 'Make the slot and call begin_generation.');
+  end if;
+  select w.commit_lsn into _last
+  from event_store.wal_events w
+  where w.source_generation = _capture.source_generation
+  order by w.commit_lsn desc, w.commit_idx desc
+  limit 1;
+  if _last >= greatest(v_to_lsn, _capture.stored_lsn) then
+    perform event_store.refuse_request(
+      format('capture %L: a change of %s is there, which v_to_lsn %s does not cover', v_capture, _last, v_to_lsn),
+      'State the end of the last commit that was copied. Nothing was stored.'
+    );
+  end if;
+  if _last >= _capture.stored_lsn then
+    select count(*) into _stored
+    from event_store.wal_events w
+    where w.source_generation = _capture.source_generation and w.commit_lsn >= _capture.stored_lsn;
+  end if;
+  update event_store.captures
+  set stored_lsn = greatest(stored_lsn, v_to_lsn), stored_at = greatest(stored_at, v_stored_at)
+  where capture = v_capture;
+  return coalesce(_stored, 0);
+end
+$$;
+
+COMMENT ON FUNCTION event_store.store_changes(v_capture text, v_lease_token bigint, v_to_lsn pg_lsn, v_stored_at timestamp with time zone) IS 'Ends a transaction that copied changes: all below a position is stored; returns how many are new. MR005, MR011 lease lost, MR030.';
+
 CREATE FUNCTION event_store.stream_events(v_view_name text, v_limit integer DEFAULT 1, v_seconds integer DEFAULT NULL::integer) RETURNS SETOF event_store.recorded_events
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
@@ -3584,6 +5889,40 @@ $$;
 
 COMMENT ON FUNCTION event_store.sweep_locks(v_view event_store.views, v_partitions integer[], v_all boolean) IS 'Removes the locks of log partitions that have nothing left; returns how many.';
 
+CREATE FUNCTION event_store.unregister_capture(v_capture text, v_reason text DEFAULT NULL::text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+declare
+  _capture constant event_store.captures := event_store.lock_capture(v_capture);
+  _stored bigint;
+  _quarantined bigint;
+begin
+  if _capture.leased_until > event_store.clock() then
+    raise exception 'capture is in use'
+      using
+        errcode = 'MR031',
+        detail = format('capture %L is leased by %s until %s', v_capture, _capture.lease_owner, _capture.leased_until),
+        hint = 'Stop its process first, or wait until the lease has expired.';
+  end if;
+  delete from event_store.wal_events
+  where source_generation in (select source_generation from event_store.source_generations where capture = v_capture);
+  get diagnostics _stored = row_count;
+  delete from event_store.quarantined_changes where capture = v_capture;
+  get diagnostics _quarantined = row_count;
+  delete from event_store.captures where capture = v_capture; -- and its tables
+  perform event_store.audit(
+    'unregister_capture', null, v_reason,
+    jsonb_build_object(
+      'capture', v_capture, 'source_generation', _capture.source_generation, 'slot', _capture.slot, 'publication',
+      _capture.publication, 'stored_lsn', _capture.stored_lsn, 'wal_events', _stored, 'quarantined', _quarantined
+    )
+  );
+end
+$$;
+
+COMMENT ON FUNCTION event_store.unregister_capture(v_capture text, v_reason text) IS 'Removes a capture with all but its events; audited. MR030, MR031 in use.';
+
 CREATE FUNCTION event_store.unregister_view(v_view text, v_reason text DEFAULT NULL::text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
@@ -3635,6 +5974,73 @@ end
 $$;
 
 COMMENT ON FUNCTION event_store.validate_offset_range(v_partition integer, v_from_offset bigint, v_to_offset bigint) IS 'Refuses a range that the log does not hold. MR005 malformed, MR013 unknown partition, MR015 out of range.';
+
+CREATE FUNCTION event_store.verify_changes(v_capture text, v_changes jsonb) RETURNS bigint
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'event_store', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+declare
+  _capture constant event_store.captures := event_store.known_capture(v_capture);
+  _compared bigint;
+  _differs text;
+begin
+  if jsonb_typeof(v_changes) is distinct from 'array' then
+    perform event_store.refuse_request('v_changes must be a JSON array', 'Nothing was compared.');
+  end if;
+  begin
+    with compared as (
+      select c.commit_lsn, c.commit_idx, w.commit_lsn is null as missing, d.differ
+      from jsonb_array_elements(v_changes) e(change)
+      cross join lateral (
+        select (e.change ->> 'commit_lsn')::pg_lsn as commit_lsn, (e.change ->> 'commit_idx')::bigint as commit_idx
+      ) c
+      left join event_store.wal_events w
+        on w.source_generation = _capture.source_generation and w.commit_lsn = c.commit_lsn and w.commit_idx = c.commit_idx
+      cross join lateral (
+        select string_agg(k.what, ', ') as differ
+        from (
+          values
+            ('xid', w.xid::text is distinct from e.change ->> 'xid'),
+            ('decider', w.decider is distinct from e.change ->> 'decider'),
+            ('decider_id', w.decider_id is distinct from e.change ->> 'decider_id' and w.decider_id is not null),
+            ('action', w.action is distinct from e.change ->> 'action'),
+            ('event_id', w.event_id is distinct from (e.change ->> 'event_id')::uuid),
+            ('data', w.data is not null and w.data is distinct from e.change -> 'data')
+        ) k(what, differs)
+        where k.differs
+      ) d
+      where ((c.commit_lsn, c.commit_idx) <= (_capture.purged_lsn, _capture.purged_idx)) is not true
+    )
+    select
+      count(*),
+      (
+        array_agg(
+          case when missing then format('change %s of commit %s is not stored', commit_idx, commit_lsn)
+          else format('change %s of commit %s is stored with another %s', commit_idx, commit_lsn, differ) end
+          order by commit_lsn, commit_idx
+        ) filter (where missing or differ is not null)
+      )[1]
+    into _compared, _differs
+    from compared;
+  exception when data_exception then
+    perform event_store.refuse_request(sqlerrm, 'Nothing was compared.');
+  end;
+  if _differs is not null then
+    raise exception 'the source gives other changes than those that are stored'
+      using
+        errcode = 'MR032',
+        detail = format('capture %L, generation %s: %s', v_capture, _capture.source_generation, _differs),
+        hint = 'The slot reads another history, of a source that was set back perhaps. Look at the source, then restart_capture.';
+  end if;
+  return _compared;
+end
+$$;
+
+COMMENT ON FUNCTION event_store.verify_changes(v_capture text, v_changes jsonb) IS 'Compares replayed changes with what is stored; returns how many. MR005, MR030, MR032 they differ.';
 
 CREATE FUNCTION event_store.view_info(v_view text DEFAULT NULL::text) RETURNS TABLE(view text, mode text, enabled boolean, lag bigint, in_flight bigint, waiting bigint, dead_letters bigint, leased_partitions bigint, consumers bigint)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3793,7 +6199,7 @@ CREATE TABLE event_store.audit_log (
     view text,
     reason text,
     detail jsonb NOT NULL,
-    CONSTRAINT audit_log_operation_is_known CHECK ((operation = ANY (ARRAY['seek_view'::text, 'discard_dead_letter'::text, 'retry_dead_letters'::text, 'enable_view'::text, 'unregister_view'::text, 'raise_low_water_mark'::text, 'restore'::text])))
+    CONSTRAINT audit_log_operation_is_known CHECK ((operation = ANY (ARRAY['seek_view'::text, 'discard_dead_letter'::text, 'retry_dead_letters'::text, 'enable_view'::text, 'unregister_view'::text, 'raise_low_water_mark'::text, 'restore'::text, 'requeue_changes'::text, 'discard_change'::text, 'restart_capture'::text, 'unregister_capture'::text])))
 );
 
 COMMENT ON TABLE event_store.audit_log IS 'What operators did to views and to history, who and why.';
@@ -3822,6 +6228,100 @@ ALTER TABLE event_store.audit_log ALTER COLUMN audit_id ADD GENERATED ALWAYS AS 
 );
 
 COMMENT ON SEQUENCE event_store.audit_log_audit_id_seq IS 'Numbers the entries of audit_log.';
+
+CREATE TABLE event_store.capture_gaps (
+    gap_id bigint NOT NULL,
+    capture text NOT NULL COLLATE pg_catalog."C",
+    source_generation integer,
+    from_lsn pg_lsn,
+    to_lsn pg_lsn,
+    reason text NOT NULL,
+    detected_at timestamp with time zone NOT NULL,
+    resolved_by_generation integer
+);
+
+COMMENT ON TABLE event_store.capture_gaps IS 'Where changes of a source are lost for events: the tables were read anew after it, what happened in between is unknown.';
+
+COMMENT ON COLUMN event_store.capture_gaps.gap_id IS 'Rises with time.';
+
+COMMENT ON COLUMN event_store.capture_gaps.capture IS 'The capture.';
+
+COMMENT ON COLUMN event_store.capture_gaps.source_generation IS 'The slot that was lost; null where there was none.';
+
+COMMENT ON COLUMN event_store.capture_gaps.from_lsn IS 'Up to here all is stored; null where nothing was.';
+
+COMMENT ON COLUMN event_store.capture_gaps.to_lsn IS 'From here on the source has its log; null where nobody knows.';
+
+COMMENT ON COLUMN event_store.capture_gaps.reason IS 'Why, as a sentence.';
+
+COMMENT ON COLUMN event_store.capture_gaps.detected_at IS 'When it was found.';
+
+COMMENT ON COLUMN event_store.capture_gaps.resolved_by_generation IS 'The slot that goes on after it, with a backfill of all tables; null while the gap is open.';
+
+ALTER TABLE event_store.capture_gaps ALTER COLUMN gap_id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME event_store.capture_gaps_gap_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+COMMENT ON SEQUENCE event_store.capture_gaps_gap_id_seq IS 'Numbers capture_gaps.';
+
+CREATE VIEW event_store.change_events AS
+ SELECT e."offset" AS seq,
+    e.event_id,
+    t.capture,
+    (((e.data -> 'source'::text) ->> 'generation'::text))::integer AS source_generation,
+    ((e.data ->> 'commit_lsn'::text))::pg_lsn AS commit_lsn,
+    ((e.data ->> 'commit_idx'::text))::bigint AS commit_idx,
+    (((e.data -> 'source'::text) ->> 'oid'::text))::bigint AS source_table_oid,
+    COALESCE(((e.data -> 'source'::text) ->> 'schema'::text), t.schema_name) AS source_table_schema,
+    COALESCE(((e.data -> 'source'::text) ->> 'table'::text), t.table_name) AS source_table_name,
+    e.decider_id AS record_pk,
+    (e.data -> 'record'::text) AS record,
+    (e.data -> 'changes'::text) AS changes,
+    e.event AS action,
+    ((e.data ->> 'committed_at'::text))::timestamp with time zone AS committed_at,
+    (e.data -> 'annotations'::text) AS annotations,
+    e.created_at AS inserted_at
+   FROM (event_store.events e
+     JOIN event_store.captured_tables t USING (decider));
+
+COMMENT ON VIEW event_store.change_events IS 'The events of captured tables as changes. seq is unique and rises along each stream; a reader that must miss nothing consumes a view instead.';
+
+COMMENT ON COLUMN event_store.change_events.seq IS 'The event''s offset.';
+
+COMMENT ON COLUMN event_store.change_events.event_id IS 'The event''s identity.';
+
+COMMENT ON COLUMN event_store.change_events.capture IS 'The capture.';
+
+COMMENT ON COLUMN event_store.change_events.source_generation IS 'The slot that it came from.';
+
+COMMENT ON COLUMN event_store.change_events.commit_lsn IS 'Where the transaction''s commit is in the source''s log.';
+
+COMMENT ON COLUMN event_store.change_events.commit_idx IS 'The number of the change within its transaction; null for a row that a backfill read.';
+
+COMMENT ON COLUMN event_store.change_events.source_table_oid IS 'The table''s OID in the source.';
+
+COMMENT ON COLUMN event_store.change_events.source_table_schema IS 'The table''s schema in the source.';
+
+COMMENT ON COLUMN event_store.change_events.source_table_name IS 'The table''s name in the source.';
+
+COMMENT ON COLUMN event_store.change_events.record_pk IS 'The row''s key, a JSON array.';
+
+COMMENT ON COLUMN event_store.change_events.record IS 'The row after the change; of a deleted one, before.';
+
+COMMENT ON COLUMN event_store.change_events.changes IS 'The old values of the columns that changed.';
+
+COMMENT ON COLUMN event_store.change_events.action IS 'inserted, updated, deleted, truncated or backfilled.';
+
+COMMENT ON COLUMN event_store.change_events.committed_at IS 'When the source committed it.';
+
+COMMENT ON COLUMN event_store.change_events.annotations IS 'What the source''s transaction said about the change.';
+
+COMMENT ON COLUMN event_store.change_events.inserted_at IS 'When the event was appended.';
 
 CREATE TABLE event_store.dispatches (
     view text NOT NULL,
@@ -3886,6 +6386,125 @@ COMMENT ON COLUMN event_store.migrations.name IS 'The migration''s file, or the 
 
 COMMENT ON COLUMN event_store.migrations.applied_at IS 'When it was applied.';
 
+CREATE TABLE event_store.producer_results (
+    producer_id text NOT NULL COLLATE pg_catalog."C",
+    partition integer NOT NULL,
+    sequence bigint NOT NULL,
+    outcome text NOT NULL,
+    result jsonb,
+    offsets bigint[] NOT NULL,
+    reason text,
+    transaction_id uuid,
+    ended_at timestamp with time zone NOT NULL,
+    CONSTRAINT producer_results_abandoned_for_a_reason CHECK (((outcome = 'abandoned'::text) = (reason IS NOT NULL))),
+    CONSTRAINT producer_results_outcome_is_known CHECK ((outcome = ANY (ARRAY['committed'::text, 'abandoned'::text])))
+);
+
+COMMENT ON TABLE event_store.producer_results IS 'What was answered to each message. Kept for ever, so that a duplicate of any age gets the original answer.';
+
+COMMENT ON COLUMN event_store.producer_results.producer_id IS 'The producer.';
+
+COMMENT ON COLUMN event_store.producer_results.partition IS 'The partition of the producer''s source.';
+
+COMMENT ON COLUMN event_store.producer_results.sequence IS 'The message.';
+
+COMMENT ON COLUMN event_store.producer_results.outcome IS 'committed, or abandoned: given up for good.';
+
+COMMENT ON COLUMN event_store.producer_results.result IS 'What the producer''s work returned.';
+
+COMMENT ON COLUMN event_store.producer_results.offsets IS 'The offsets of the events that the message became.';
+
+COMMENT ON COLUMN event_store.producer_results.reason IS 'Why it was abandoned.';
+
+COMMENT ON COLUMN event_store.producer_results.transaction_id IS 'The transaction that it was; null where one call did it all.';
+
+COMMENT ON COLUMN event_store.producer_results.ended_at IS 'When it was committed or abandoned.';
+
+CREATE TABLE event_store.producer_state (
+    producer_id text NOT NULL COLLATE pg_catalog."C",
+    partition integer NOT NULL,
+    key text NOT NULL COLLATE pg_catalog."C",
+    value jsonb NOT NULL,
+    CONSTRAINT producer_state_key_fits CHECK (((octet_length(key) >= 1) AND (octet_length(key) <= 1024)))
+);
+
+COMMENT ON TABLE event_store.producer_state IS 'What a producer keeps beside its events, such as a running total. It changes with the sequence and never otherwise.';
+
+COMMENT ON COLUMN event_store.producer_state.producer_id IS 'The producer.';
+
+COMMENT ON COLUMN event_store.producer_state.partition IS 'The partition of the producer''s source.';
+
+COMMENT ON COLUMN event_store.producer_state.key IS 'The name of the value.';
+
+COMMENT ON COLUMN event_store.producer_state.value IS 'The value; a JSON null is one, too.';
+
+CREATE TABLE event_store.producers (
+    producer_id text NOT NULL COLLATE pg_catalog."C",
+    partition integer NOT NULL,
+    epoch bigint NOT NULL,
+    next_sequence bigint DEFAULT 0 NOT NULL,
+    received bigint DEFAULT 0 NOT NULL,
+    duplicates bigint DEFAULT 0 NOT NULL,
+    refused bigint DEFAULT 0 NOT NULL,
+    opened bigint DEFAULT 0 NOT NULL,
+    committed bigint DEFAULT 0 NOT NULL,
+    aborted bigint DEFAULT 0 NOT NULL,
+    abandoned bigint DEFAULT 0 NOT NULL,
+    expired bigint DEFAULT 0 NOT NULL,
+    superseded bigint DEFAULT 0 NOT NULL,
+    registered_at timestamp with time zone NOT NULL,
+    updated_at timestamp with time zone NOT NULL,
+    CONSTRAINT producers_counters_add_up CHECK ((received = ((duplicates + refused) + opened))),
+    CONSTRAINT producers_epoch_is_positive CHECK ((epoch > 0)),
+    CONSTRAINT producers_next_sequence_is_not_negative CHECK ((next_sequence >= 0)),
+    CONSTRAINT producers_partition_is_not_negative CHECK ((partition >= 0)),
+    CONSTRAINT producers_producer_id_fits CHECK (((octet_length(producer_id) >= 1) AND (octet_length(producer_id) <= 1024)))
+)
+WITH (fillfactor='50');
+
+COMMENT ON TABLE event_store.producers IS 'The producers whose messages count exactly once. The lock of a row makes the transactions of one partition of a producer take turns.';
+
+COMMENT ON COLUMN event_store.producers.producer_id IS 'The producer, as it calls itself.';
+
+COMMENT ON COLUMN event_store.producers.partition IS 'The partition of the producer''s source; each has its own sequence. Not a log partition.';
+
+COMMENT ON COLUMN event_store.producers.epoch IS 'Rises with every registration, which fences the instances of before.';
+
+COMMENT ON COLUMN event_store.producers.next_sequence IS 'The sequence that is accepted next: every lower one is a duplicate, every higher one leaves a gap.';
+
+COMMENT ON COLUMN event_store.producers.received IS 'How many messages were judged.';
+
+COMMENT ON COLUMN event_store.producers.duplicates IS 'How many of them were answered with the original result.';
+
+COMMENT ON COLUMN event_store.producers.refused IS 'How many of them left a gap or were of another epoch.';
+
+COMMENT ON COLUMN event_store.producers.opened IS 'How many of them opened a transaction.';
+
+COMMENT ON COLUMN event_store.producers.committed IS 'How many transactions were committed.';
+
+COMMENT ON COLUMN event_store.producers.aborted IS 'How many transactions were aborted, by their owner or by a later registration.';
+
+COMMENT ON COLUMN event_store.producers.abandoned IS 'How many transactions were abandoned: their sequence counts as done, without an effect.';
+
+COMMENT ON COLUMN event_store.producers.expired IS 'How many transactions were ended after their deadline.';
+
+COMMENT ON COLUMN event_store.producers.superseded IS 'How many transactions came to commit after another one of the same sequence.';
+
+COMMENT ON COLUMN event_store.producers.registered_at IS 'When the producer was registered last.';
+
+COMMENT ON COLUMN event_store.producers.updated_at IS 'When the row last changed.';
+
+ALTER TABLE event_store.quarantined_changes ALTER COLUMN quarantine_id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME event_store.quarantined_changes_quarantine_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+COMMENT ON SEQUENCE event_store.quarantined_changes_quarantine_id_seq IS 'Numbers quarantined_changes.';
+
 CREATE TABLE event_store.sequencer (
     singleton boolean DEFAULT true NOT NULL,
     snapshot pg_snapshot NOT NULL,
@@ -3904,6 +6523,54 @@ COMMENT ON COLUMN event_store.sequencer.snapshot IS 'Every event of a transactio
 COMMENT ON COLUMN event_store.sequencer.cluster IS 'The system identifier of the cluster whose transaction ids these are: a restore into another one shows by it.';
 
 COMMENT ON COLUMN event_store.sequencer.sequenced_at IS 'When somebody last looked for new events, to half a second.';
+
+CREATE TABLE event_store.source_generations (
+    source_generation integer NOT NULL,
+    capture text NOT NULL COLLATE pg_catalog."C",
+    system_identifier text NOT NULL,
+    database text NOT NULL,
+    slot text NOT NULL,
+    start_lsn pg_lsn NOT NULL,
+    began_at timestamp with time zone NOT NULL
+);
+
+COMMENT ON TABLE event_store.source_generations IS 'Each replication slot that a capture ever read. Rows are never removed and numbers never given out twice, so no event_id ever stands for two changes.';
+
+COMMENT ON COLUMN event_store.source_generations.source_generation IS 'Rises with every slot of any capture, from 1.';
+
+COMMENT ON COLUMN event_store.source_generations.capture IS 'The capture.';
+
+COMMENT ON COLUMN event_store.source_generations.system_identifier IS 'The cluster of the source: log positions and transaction ids mean something in it only.';
+
+COMMENT ON COLUMN event_store.source_generations.database IS 'The source database.';
+
+COMMENT ON COLUMN event_store.source_generations.slot IS 'The replication slot.';
+
+COMMENT ON COLUMN event_store.source_generations.start_lsn IS 'From where on the slot gives changes.';
+
+COMMENT ON COLUMN event_store.source_generations.began_at IS 'When the capture began to read it.';
+
+CREATE UNLOGGED TABLE event_store.staged_changes (
+    transaction_id uuid NOT NULL,
+    "position" integer NOT NULL,
+    key text COLLATE pg_catalog."C",
+    value jsonb,
+    events jsonb,
+    CONSTRAINT staged_changes_are_of_one_kind CHECK ((((key IS NULL) = (events IS NOT NULL)) AND ((events IS NULL) OR (value IS NULL)))),
+    CONSTRAINT staged_changes_key_fits CHECK (((octet_length(key) >= 1) AND (octet_length(key) <= 1024)))
+);
+
+COMMENT ON TABLE event_store.staged_changes IS 'What an open transaction is going to do: changes of state, and events. Nobody sees it before the commit.';
+
+COMMENT ON COLUMN event_store.staged_changes.transaction_id IS 'The transaction.';
+
+COMMENT ON COLUMN event_store.staged_changes."position" IS 'The order of the changes, from 1.';
+
+COMMENT ON COLUMN event_store.staged_changes.key IS 'The name of the value that changes; null for events.';
+
+COMMENT ON COLUMN event_store.staged_changes.value IS 'The new value; null where it is removed.';
+
+COMMENT ON COLUMN event_store.staged_changes.events IS 'Events as append_events takes them.';
 
 CREATE SEQUENCE read_models.batch_seq
     START WITH 1
@@ -3952,6 +6619,18 @@ ALTER TABLE ONLY event_store.archive
 ALTER TABLE ONLY event_store.audit_log
     ADD CONSTRAINT audit_log_pkey PRIMARY KEY (audit_id);
 
+ALTER TABLE ONLY event_store.capture_gaps
+    ADD CONSTRAINT capture_gaps_pkey PRIMARY KEY (gap_id);
+
+ALTER TABLE ONLY event_store.captured_tables
+    ADD CONSTRAINT captured_tables_decider_key UNIQUE (decider);
+
+ALTER TABLE ONLY event_store.captured_tables
+    ADD CONSTRAINT captured_tables_pkey PRIMARY KEY (capture, schema_name, table_name);
+
+ALTER TABLE ONLY event_store.captures
+    ADD CONSTRAINT captures_pkey PRIMARY KEY (capture);
+
 ALTER TABLE ONLY event_store.checkpoints
     ADD CONSTRAINT checkpoints_pkey PRIMARY KEY (view, partition);
 
@@ -3979,8 +6658,29 @@ ALTER TABLE ONLY event_store.migrations
 ALTER TABLE ONLY event_store.partitions
     ADD CONSTRAINT partitions_pkey PRIMARY KEY (partition);
 
+ALTER TABLE ONLY event_store.producer_results
+    ADD CONSTRAINT producer_results_pkey PRIMARY KEY (producer_id, partition, sequence);
+
+ALTER TABLE ONLY event_store.producer_state
+    ADD CONSTRAINT producer_state_pkey PRIMARY KEY (producer_id, partition, key);
+
+ALTER TABLE ONLY event_store.producers
+    ADD CONSTRAINT producers_pkey PRIMARY KEY (producer_id, partition);
+
+ALTER TABLE ONLY event_store.quarantined_changes
+    ADD CONSTRAINT quarantined_changes_event_id_key UNIQUE (event_id);
+
+ALTER TABLE ONLY event_store.quarantined_changes
+    ADD CONSTRAINT quarantined_changes_pkey PRIMARY KEY (quarantine_id);
+
 ALTER TABLE ONLY event_store.sequencer
     ADD CONSTRAINT sequencer_pkey PRIMARY KEY (singleton);
+
+ALTER TABLE ONLY event_store.source_generations
+    ADD CONSTRAINT source_generations_pkey PRIMARY KEY (source_generation);
+
+ALTER TABLE ONLY event_store.staged_changes
+    ADD CONSTRAINT staged_changes_pkey PRIMARY KEY (transaction_id, "position");
 
 ALTER TABLE ONLY event_store.stream_locks
     ADD CONSTRAINT stream_locks_pkey PRIMARY KEY (view, decider_id, decider);
@@ -3988,8 +6688,14 @@ ALTER TABLE ONLY event_store.stream_locks
 ALTER TABLE ONLY event_store.streams
     ADD CONSTRAINT streams_pkey PRIMARY KEY (decider_id, decider);
 
+ALTER TABLE ONLY event_store.transactions
+    ADD CONSTRAINT transactions_pkey PRIMARY KEY (transaction_id);
+
 ALTER TABLE ONLY event_store.views
     ADD CONSTRAINT views_pkey PRIMARY KEY (view);
+
+ALTER TABLE ONLY event_store.wal_events
+    ADD CONSTRAINT wal_events_pkey PRIMARY KEY (source_generation, commit_lsn, commit_idx);
 
 ALTER TABLE ONLY read_models.declarations
     ADD CONSTRAINT declarations_pkey PRIMARY KEY (model, version);
@@ -3997,11 +6703,21 @@ ALTER TABLE ONLY read_models.declarations
 ALTER TABLE ONLY read_models.declarations
     ADD CONSTRAINT declarations_view_key UNIQUE (view);
 
+CREATE UNIQUE INDEX capture_gaps_open_key ON event_store.capture_gaps USING btree (capture) WHERE (resolved_by_generation IS NULL);
+
 CREATE INDEX events_created_at_idx ON event_store.events USING brin (created_at);
 
 CREATE INDEX events_stream_idx ON event_store.events USING btree (decider_id, decider, "offset");
 
 CREATE INDEX events_transaction_id_idx ON event_store.events USING btree (transaction_id);
+
+CREATE UNIQUE INDEX producer_results_transaction_id_key ON event_store.producer_results USING btree (transaction_id) WHERE (transaction_id IS NOT NULL);
+
+CREATE INDEX quarantined_changes_capture_idx ON event_store.quarantined_changes USING btree (capture, quarantine_id);
+
+CREATE INDEX quarantined_changes_stream_idx ON event_store.quarantined_changes USING btree (decider_id, decider);
+
+CREATE INDEX source_generations_capture_idx ON event_store.source_generations USING btree (capture, source_generation);
 
 CREATE INDEX stream_locks_caught_up_idx ON event_store.stream_locks USING btree (view, partition) WHERE caught_up;
 
@@ -4014,6 +6730,12 @@ CREATE INDEX stream_locks_in_flight_idx ON event_store.stream_locks USING btree 
 COMMENT ON INDEX event_store.stream_locks_in_flight_idx IS 'What is delivered and not answered: read_batch and commit_batch look here for the retries of a lease.';
 
 CREATE INDEX stream_locks_parked_idx ON event_store.stream_locks USING btree (view, parked_at) WHERE (parked_at IS NOT NULL);
+
+CREATE INDEX transactions_ended_at_idx ON event_store.transactions USING btree (ended_at);
+
+CREATE INDEX transactions_expires_at_idx ON event_store.transactions USING btree (expires_at);
+
+CREATE INDEX transactions_producer_idx ON event_store.transactions USING btree (producer_id, partition);
 
 CREATE UNIQUE INDEX declarations_serving_key ON read_models.declarations USING btree (model) WHERE serves;
 
@@ -4052,6 +6774,12 @@ COMMENT ON TRIGGER skip_restamp ON event_store.events IS 'Skips the rows where c
 ALTER TABLE ONLY event_store.archive_files
     ADD CONSTRAINT archive_files_partition_fkey FOREIGN KEY (partition) REFERENCES event_store.partitions(partition);
 
+ALTER TABLE ONLY event_store.captured_tables
+    ADD CONSTRAINT captured_tables_capture_fkey FOREIGN KEY (capture) REFERENCES event_store.captures(capture) ON DELETE CASCADE;
+
+ALTER TABLE ONLY event_store.captures
+    ADD CONSTRAINT captures_generation_fkey FOREIGN KEY (source_generation) REFERENCES event_store.source_generations(source_generation);
+
 ALTER TABLE ONLY event_store.checkpoints
     ADD CONSTRAINT checkpoints_partition_fkey FOREIGN KEY (partition) REFERENCES event_store.partitions(partition);
 
@@ -4061,8 +6789,20 @@ ALTER TABLE ONLY event_store.checkpoints
 ALTER TABLE ONLY event_store.dispatches
     ADD CONSTRAINT dispatches_view_fkey FOREIGN KEY (view) REFERENCES event_store.views(view) ON DELETE CASCADE;
 
+ALTER TABLE ONLY event_store.producer_results
+    ADD CONSTRAINT producer_results_producer_fkey FOREIGN KEY (producer_id, partition) REFERENCES event_store.producers(producer_id, partition);
+
+ALTER TABLE ONLY event_store.producer_state
+    ADD CONSTRAINT producer_state_producer_fkey FOREIGN KEY (producer_id, partition) REFERENCES event_store.producers(producer_id, partition);
+
+ALTER TABLE ONLY event_store.staged_changes
+    ADD CONSTRAINT staged_changes_transaction_fkey FOREIGN KEY (transaction_id) REFERENCES event_store.transactions(transaction_id) ON DELETE CASCADE;
+
 ALTER TABLE ONLY event_store.stream_locks
     ADD CONSTRAINT stream_locks_view_fkey FOREIGN KEY (view) REFERENCES event_store.views(view) ON DELETE CASCADE;
+
+ALTER TABLE ONLY event_store.transactions
+    ADD CONSTRAINT transactions_producer_fkey FOREIGN KEY (producer_id, partition) REFERENCES event_store.producers(producer_id, partition);
 
 GRANT USAGE ON SCHEMA event_store TO event_store_writer;
 GRANT USAGE ON SCHEMA event_store TO event_store_consumer;
@@ -4071,6 +6811,14 @@ GRANT USAGE ON SCHEMA event_store TO event_store_owner;
 
 GRANT USAGE ON SCHEMA read_models TO event_store_reader;
 GRANT ALL ON SCHEMA read_models TO event_store_owner;
+
+REVOKE ALL ON FUNCTION event_store.abandon_transaction(v_transaction_id uuid, v_reason text) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.abandon_transaction(v_transaction_id uuid, v_reason text) TO event_store_writer;
+GRANT ALL ON FUNCTION event_store.abandon_transaction(v_transaction_id uuid, v_reason text) TO event_store_owner;
+
+REVOKE ALL ON FUNCTION event_store.abort_transaction(v_transaction_id uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.abort_transaction(v_transaction_id uuid) TO event_store_writer;
+GRANT ALL ON FUNCTION event_store.abort_transaction(v_transaction_id uuid) TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.stream_locks TO event_store_reader;
 GRANT SELECT ON TABLE event_store.stream_locks TO event_store_owner;
@@ -4093,6 +6841,16 @@ REVOKE ALL ON FUNCTION event_store.ack_events(v_view text, v_offsets bigint[], v
 GRANT ALL ON FUNCTION event_store.ack_events(v_view text, v_offsets bigint[], v_lease_tokens bigint[]) TO event_store_consumer;
 GRANT ALL ON FUNCTION event_store.ack_events(v_view text, v_offsets bigint[], v_lease_tokens bigint[]) TO event_store_owner;
 
+REVOKE ALL ON FUNCTION event_store.add_events(v_transaction_id uuid, v_events jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.add_events(v_transaction_id uuid, v_events jsonb) TO event_store_writer;
+GRANT ALL ON FUNCTION event_store.add_events(v_transaction_id uuid, v_events jsonb) TO event_store_owner;
+
+REVOKE ALL ON FUNCTION event_store.add_state_change(v_transaction_id uuid, v_key text, v_value jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.add_state_change(v_transaction_id uuid, v_key text, v_value jsonb) TO event_store_writer;
+GRANT ALL ON FUNCTION event_store.add_state_change(v_transaction_id uuid, v_key text, v_value jsonb) TO event_store_owner;
+
+REVOKE ALL ON FUNCTION event_store.append_batch(v_batch event_store.batch_event[]) FROM PUBLIC;
+
 GRANT SELECT ON TABLE event_store.events TO event_store_reader;
 GRANT SELECT ON TABLE event_store.events TO event_store_owner;
 
@@ -4110,6 +6868,15 @@ GRANT ALL ON FUNCTION event_store.append_event(v_event text, v_event_id uuid, v_
 REVOKE ALL ON FUNCTION event_store.append_events(v_events jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.append_events(v_events jsonb) TO event_store_writer;
 GRANT ALL ON FUNCTION event_store.append_events(v_events jsonb) TO event_store_owner;
+
+REVOKE ALL ON FUNCTION event_store.append_fault(v_action text, v_event_id uuid, v_decider text, v_decider_id text, v_data jsonb, v_command_id uuid) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION event_store.apply_message(v_producer_id text, v_partition integer, v_sequence bigint, v_events jsonb, v_keys text[], v_values jsonb[], v_result jsonb, v_transaction_id uuid) FROM PUBLIC;
+
+GRANT SELECT ON TABLE event_store.transactions TO event_store_reader;
+GRANT SELECT ON TABLE event_store.transactions TO event_store_owner;
+
+REVOKE ALL ON FUNCTION event_store.apply_staged_changes(v_transaction event_store.transactions, v_result jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION event_store.archive_state(v_partition integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.archive_state(v_partition integer) TO event_store_consumer;
@@ -4132,12 +6899,33 @@ GRANT ALL ON FUNCTION event_store.available_offset_range(v_partition integer) TO
 REVOKE ALL ON FUNCTION event_store.backup_cut() FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.backup_cut() TO event_store_owner;
 
+REVOKE ALL ON FUNCTION event_store.begin_generation(v_capture text, v_lease_token bigint, v_system_identifier text, v_database text, v_start_lsn pg_lsn, v_published_xid xid8) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.begin_generation(v_capture text, v_lease_token bigint, v_system_identifier text, v_database text, v_start_lsn pg_lsn, v_published_xid xid8) TO event_store_owner;
+
 REVOKE ALL ON FUNCTION event_store.begin_restore() FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.begin_restore() TO event_store_owner;
+
+REVOKE ALL ON FUNCTION event_store.begin_transaction(v_producer_id text, v_partition integer, v_epoch bigint, v_sequence bigint, v_timeout_s bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.begin_transaction(v_producer_id text, v_partition integer, v_epoch bigint, v_sequence bigint, v_timeout_s bigint) TO event_store_writer;
+GRANT ALL ON FUNCTION event_store.begin_transaction(v_producer_id text, v_partition integer, v_epoch bigint, v_sequence bigint, v_timeout_s bigint) TO event_store_owner;
+
+REVOKE ALL ON FUNCTION event_store.capture_info(v_capture text) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.capture_info(v_capture text) TO event_store_consumer;
+GRANT ALL ON FUNCTION event_store.capture_info(v_capture text) TO event_store_reader;
+GRANT ALL ON FUNCTION event_store.capture_info(v_capture text) TO event_store_owner;
+
+REVOKE ALL ON FUNCTION event_store.capture_lease(v_lease_s bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION event_store.change_bytes(v_data jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION event_store.change_fault(v_fault text, v_action text, v_event_id uuid, v_decider text, v_decider_id text, v_data jsonb, v_command_id uuid, v_bytes integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION event_store.claim_batch(v_view text, v_owner text, v_limit bigint, v_lease_s bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.claim_batch(v_view text, v_owner text, v_limit bigint, v_lease_s bigint) TO event_store_consumer;
 GRANT ALL ON FUNCTION event_store.claim_batch(v_view text, v_owner text, v_limit bigint, v_lease_s bigint) TO event_store_owner;
+
+REVOKE ALL ON FUNCTION event_store.claim_capture(v_capture text, v_owner text, v_lease_s bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.claim_capture(v_capture text, v_owner text, v_lease_s bigint) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.claim_partition(v_view text, v_partition integer, v_owner text, v_lease_s bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.claim_partition(v_view text, v_partition integer, v_owner text, v_lease_s bigint) TO event_store_consumer;
@@ -4149,6 +6937,10 @@ REVOKE ALL ON FUNCTION event_store.commit_batch(v_view text, v_partition integer
 GRANT ALL ON FUNCTION event_store.commit_batch(v_view text, v_partition integer[], v_to_offset bigint[], v_lease_token bigint[]) TO event_store_consumer;
 GRANT ALL ON FUNCTION event_store.commit_batch(v_view text, v_partition integer[], v_to_offset bigint[], v_lease_token bigint[]) TO event_store_owner;
 
+REVOKE ALL ON FUNCTION event_store.commit_transaction(v_transaction_id uuid, v_result jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.commit_transaction(v_transaction_id uuid, v_result jsonb) TO event_store_writer;
+GRANT ALL ON FUNCTION event_store.commit_transaction(v_transaction_id uuid, v_result jsonb) TO event_store_owner;
+
 REVOKE ALL ON FUNCTION event_store.committed_snapshot() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION event_store.consumer_class() FROM PUBLIC;
@@ -4158,6 +6950,9 @@ GRANT ALL ON FUNCTION event_store.dead_letters(v_view text) TO event_store_consu
 GRANT ALL ON FUNCTION event_store.dead_letters(v_view text) TO event_store_reader;
 GRANT ALL ON FUNCTION event_store.dead_letters(v_view text) TO event_store_owner;
 
+REVOKE ALL ON FUNCTION event_store.discard_change(v_quarantine_id bigint, v_reason text) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.discard_change(v_quarantine_id bigint, v_reason text) TO event_store_owner;
+
 REVOKE ALL ON FUNCTION event_store.discard_dead_letter(v_view text, v_decider text, v_decider_id text, v_reason text, v_offset bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.discard_dead_letter(v_view text, v_decider text, v_decider_id text, v_reason text, v_offset bigint) TO event_store_owner;
 
@@ -4165,13 +6960,43 @@ REVOKE ALL ON FUNCTION event_store.dispatch_events(v_view text, v_window integer
 GRANT ALL ON FUNCTION event_store.dispatch_events(v_view text, v_window integer, v_max_waiting integer) TO event_store_consumer;
 GRANT ALL ON FUNCTION event_store.dispatch_events(v_view text, v_window integer, v_max_waiting integer) TO event_store_owner;
 
+REVOKE ALL ON FUNCTION event_store.emit_changes(v_capture text, v_lease_token bigint, v_limit bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.emit_changes(v_capture text, v_lease_token bigint, v_limit bigint) TO event_store_owner;
+
+GRANT SELECT ON TABLE event_store.captured_tables TO event_store_reader;
+GRANT SELECT ON TABLE event_store.captured_tables TO event_store_owner;
+
+GRANT SELECT ON TABLE event_store.captures TO event_store_reader;
+GRANT SELECT ON TABLE event_store.captures TO event_store_owner;
+
+GRANT SELECT ON TABLE event_store.wal_events TO event_store_reader;
+GRANT SELECT,INSERT ON TABLE event_store.wal_events TO event_store_owner;
+
+REVOKE ALL ON FUNCTION event_store.emit_deletions(v_capture event_store.captures, v_decider text, v_read event_store.captured_tables, v_after_key text, v_limit bigint, v_change event_store.wal_events) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION event_store.emit_range(v_capture event_store.captures, v_limit bigint, v_careful boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION event_store.emit_rows(v_capture text, v_lease_token bigint, v_schema text, v_table text, v_snapshot pg_snapshot, v_high_lsn pg_lsn, v_rows jsonb, v_last_key text, v_done boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.emit_rows(v_capture text, v_lease_token bigint, v_schema text, v_table text, v_snapshot pg_snapshot, v_high_lsn pg_lsn, v_rows jsonb, v_last_key text, v_done boolean) TO event_store_owner;
+
+REVOKE ALL ON FUNCTION event_store.emit_truncate(v_capture event_store.captures, v_limit bigint) FROM PUBLIC;
+
 GRANT SELECT ON TABLE event_store.views TO event_store_reader;
 GRANT SELECT ON TABLE event_store.views TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.enable_view(v_view text, v_enabled boolean, v_reason text) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.enable_view(v_view text, v_enabled boolean, v_reason text) TO event_store_owner;
 
+REVOKE ALL ON FUNCTION event_store.end_transactions(v_producer_id text, v_partition integer, v_transaction_ids uuid[], v_state text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION event_store.event_fault(v_event text, v_event_id uuid, v_event_version bigint, v_decider text, v_decider_id text, v_data jsonb, v_command_id uuid, v_final boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION event_store.expire_transactions(v_keep_s bigint, v_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.expire_transactions(v_keep_s bigint, v_limit integer) TO event_store_consumer;
+GRANT ALL ON FUNCTION event_store.expire_transactions(v_keep_s bigint, v_limit integer) TO event_store_owner;
+
+REVOKE ALL ON FUNCTION event_store.extend_capture(v_capture text, v_lease_token bigint, v_lease_s bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.extend_capture(v_capture text, v_lease_token bigint, v_lease_s bigint) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.extend_lease(v_view text, v_partition integer[], v_lease_token bigint[], v_lease_s bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.extend_lease(v_view text, v_partition integer[], v_lease_token bigint[], v_lease_s bigint) TO event_store_consumer;
@@ -4196,6 +7021,9 @@ GRANT ALL ON FUNCTION event_store.fail_event(v_view text, v_decider_id uuid, v_o
 REVOKE ALL ON FUNCTION event_store.fail_streams(v_view text, v_partition integer, v_lease_token bigint, v_failures jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.fail_streams(v_view text, v_partition integer, v_lease_token bigint, v_failures jsonb) TO event_store_consumer;
 GRANT ALL ON FUNCTION event_store.fail_streams(v_view text, v_partition integer, v_lease_token bigint, v_failures jsonb) TO event_store_owner;
+
+REVOKE ALL ON FUNCTION event_store.finish_backfill(v_capture text, v_lease_token bigint, v_schema text, v_table text, v_limit bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.finish_backfill(v_capture text, v_lease_token bigint, v_schema text, v_table text, v_limit bigint) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.finish_restore(v_partition integer[], v_earliest_offset bigint[], v_high_water_mark bigint[], v_last_offset bigint, v_lease_token bigint, v_detail jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.finish_restore(v_partition integer[], v_earliest_offset bigint[], v_high_water_mark bigint[], v_last_offset bigint, v_lease_token bigint, v_detail jsonb) TO event_store_owner;
@@ -4231,6 +7059,12 @@ GRANT ALL ON FUNCTION event_store.get_last_event(v_decider_id uuid, v_decider te
 GRANT ALL ON FUNCTION event_store.get_last_event(v_decider_id uuid, v_decider text) TO event_store_reader;
 GRANT ALL ON FUNCTION event_store.get_last_event(v_decider_id uuid, v_decider text) TO event_store_owner;
 
+REVOKE ALL ON FUNCTION event_store.get_producer_state(v_producer_id text, v_partition integer, v_key text) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.get_producer_state(v_producer_id text, v_partition integer, v_key text) TO event_store_writer;
+GRANT ALL ON FUNCTION event_store.get_producer_state(v_producer_id text, v_partition integer, v_key text) TO event_store_consumer;
+GRANT ALL ON FUNCTION event_store.get_producer_state(v_producer_id text, v_partition integer, v_key text) TO event_store_reader;
+GRANT ALL ON FUNCTION event_store.get_producer_state(v_producer_id text, v_partition integer, v_key text) TO event_store_owner;
+
 REVOKE ALL ON FUNCTION event_store.give_back_event(v_view text, v_decider_id text, v_milliseconds bigint, v_offset bigint, v_lease_token bigint, v_error text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION event_store.guard_append() FROM PUBLIC;
@@ -4238,11 +7072,29 @@ REVOKE ALL ON FUNCTION event_store.guard_append() FROM PUBLIC;
 REVOKE ALL ON FUNCTION event_store.has_caught_up(v_view text, v_other text) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.has_caught_up(v_view text, v_other text) TO event_store_owner;
 
+REVOKE ALL ON FUNCTION event_store.has_unemitted_changes(v_capture event_store.captures) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION event_store.history_key() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION event_store.hold_producers() FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.hold_producers() TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.holds_lock(v_lock event_store.stream_locks, v_offset bigint, v_lease_token bigint) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION event_store.ingest_events(v_producer_id text, v_partition integer, v_epoch bigint, v_sequence bigint, v_events jsonb, v_state jsonb, v_result jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.ingest_events(v_producer_id text, v_partition integer, v_epoch bigint, v_sequence bigint, v_events jsonb, v_state jsonb, v_result jsonb) TO event_store_writer;
+GRANT ALL ON FUNCTION event_store.ingest_events(v_producer_id text, v_partition integer, v_epoch bigint, v_sequence bigint, v_events jsonb, v_state jsonb, v_result jsonb) TO event_store_owner;
+
+REVOKE ALL ON FUNCTION event_store.is_sequenced(v_committed pg_snapshot) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.is_sequenced(v_committed pg_snapshot) TO event_store_owner;
+
 REVOKE ALL ON FUNCTION event_store.is_stored(v_event text, v_event_id uuid, v_event_version bigint, v_decider text, v_decider_id text, v_data jsonb, v_command_id uuid, v_previous_id uuid, v_final boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION event_store.judge_stamp(v_epoch bigint, v_sequence bigint, v_current_epoch bigint, v_next_sequence bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION event_store.known_capture(v_capture text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION event_store.known_captured_table(v_capture text, v_schema text, v_table text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION event_store.known_view(v_view text, v_mode text) FROM PUBLIC;
 
@@ -4267,9 +7119,18 @@ GRANT ALL ON FUNCTION event_store.list_archive_file(v_partition integer, v_from_
 REVOKE ALL ON FUNCTION event_store.lock_archive(v_partition integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.lock_archive(v_partition integer) TO event_store_owner;
 
+REVOKE ALL ON FUNCTION event_store.lock_capture(v_capture text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION event_store.lock_idle_view(v_view text, v_dry_run boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION event_store.lock_of_stream(v_view text, v_decider_id text, v_decider text) FROM PUBLIC;
+
+GRANT SELECT ON TABLE event_store.quarantined_changes TO event_store_reader;
+GRANT SELECT ON TABLE event_store.quarantined_changes TO event_store_owner;
+
+REVOKE ALL ON FUNCTION event_store.lock_quarantined_change(v_quarantine_id bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION event_store.lock_transaction(v_transaction_id uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION event_store.lock_view(v_view text, v_mode text) FROM PUBLIC;
 
@@ -4298,6 +7159,8 @@ GRANT ALL ON FUNCTION event_store.offsets_for_timestamp(v_timestamp timestamp wi
 GRANT ALL ON FUNCTION event_store.offsets_for_timestamp(v_timestamp timestamp with time zone, v_partitions integer[]) TO event_store_reader;
 GRANT ALL ON FUNCTION event_store.offsets_for_timestamp(v_timestamp timestamp with time zone, v_partitions integer[]) TO event_store_owner;
 
+REVOKE ALL ON FUNCTION event_store.parse_events(v_events jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION event_store.partition_info() FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.partition_info() TO event_store_consumer;
 GRANT ALL ON FUNCTION event_store.partition_info() TO event_store_reader;
@@ -4312,8 +7175,19 @@ GRANT ALL ON FUNCTION event_store.poll_views() TO event_store_consumer;
 GRANT ALL ON FUNCTION event_store.poll_views() TO event_store_reader;
 GRANT ALL ON FUNCTION event_store.poll_views() TO event_store_owner;
 
+REVOKE ALL ON FUNCTION event_store.producer_statistics(v_producer_id text) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.producer_statistics(v_producer_id text) TO event_store_consumer;
+GRANT ALL ON FUNCTION event_store.producer_statistics(v_producer_id text) TO event_store_reader;
+GRANT ALL ON FUNCTION event_store.producer_statistics(v_producer_id text) TO event_store_owner;
+
+REVOKE ALL ON FUNCTION event_store.publish_tables(v_capture text, v_lease_token bigint, v_published_xid xid8) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.publish_tables(v_capture text, v_lease_token bigint, v_published_xid xid8) TO event_store_owner;
+
 REVOKE ALL ON FUNCTION event_store.purge_events(v_partition integer, v_limit bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.purge_events(v_partition integer, v_limit bigint) TO event_store_owner;
+
+REVOKE ALL ON FUNCTION event_store.purge_wal_events(v_capture text, v_before timestamp with time zone, v_limit bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.purge_wal_events(v_capture text, v_before timestamp with time zone, v_limit bigint) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.raise_low_water_mark(v_partition integer, v_offset bigint, v_reason text) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.raise_low_water_mark(v_partition integer, v_offset bigint, v_reason text) TO event_store_owner;
@@ -4329,7 +7203,16 @@ GRANT ALL ON FUNCTION event_store.read_log(v_partition integer, v_from_offset bi
 
 REVOKE ALL ON FUNCTION event_store.rebase_sequencer() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION event_store.receive_stamp(v_producer_id text, v_partition integer, v_epoch bigint, v_sequence bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION event_store.record_gap(v_capture text, v_from_lsn pg_lsn, v_to_lsn pg_lsn, v_reason text) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.record_gap(v_capture text, v_from_lsn pg_lsn, v_to_lsn pg_lsn, v_reason text) TO event_store_owner;
+
+REVOKE ALL ON FUNCTION event_store.record_outcome(v_producer_id text, v_partition integer, v_sequence bigint, v_outcome text, v_result jsonb, v_offsets bigint[], v_reason text, v_transaction_id uuid) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION event_store.refuse_append(v_decider text, v_decider_id text, v_event_id uuid, v_previous_id uuid) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION event_store.refuse_ended_transaction(v_transaction_id uuid, v_ended text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION event_store.refuse_lost_lease(v_view text, v_partition integer[], v_lease_token bigint[]) FROM PUBLIC;
 
@@ -4346,9 +7229,16 @@ REVOKE ALL ON FUNCTION event_store.refuse_request(v_fault text, v_hint text) FRO
 
 REVOKE ALL ON FUNCTION event_store.refuse_reused_event_id(v_event_id uuid) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION event_store.refuse_unknown_producer(v_producer_id text, v_partition integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION event_store.refuse_unknown_transaction(v_transaction_id uuid) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION event_store.refuse_unregistered_event(v_decider text, v_event text, v_event_version bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION event_store.refuse_view_in_use(v_view text, v_used_by text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION event_store.register_capture(v_capture text, v_slot text, v_publication text, v_tables jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.register_capture(v_capture text, v_slot text, v_publication text, v_tables jsonb) TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.deciders TO event_store_reader;
 GRANT SELECT ON TABLE event_store.deciders TO event_store_owner;
@@ -4356,6 +7246,10 @@ GRANT SELECT ON TABLE event_store.deciders TO event_store_owner;
 REVOKE ALL ON FUNCTION event_store.register_decider_event(v_decider text, v_event text, v_description text, v_event_version bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.register_decider_event(v_decider text, v_event text, v_description text, v_event_version bigint) TO event_store_writer;
 GRANT ALL ON FUNCTION event_store.register_decider_event(v_decider text, v_event text, v_description text, v_event_version bigint) TO event_store_owner;
+
+REVOKE ALL ON FUNCTION event_store.register_producer(v_producer_id text, v_partition integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.register_producer(v_producer_id text, v_partition integer) TO event_store_writer;
+GRANT ALL ON FUNCTION event_store.register_producer(v_producer_id text, v_partition integer) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.register_view(v_view text, v_start_at timestamp with time zone, v_lock_timeout_s bigint, v_pooling_delay_s bigint, v_edge_function_url text, v_mode text, v_deciders text[], v_events text[], v_max_attempts integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.register_view(v_view text, v_start_at timestamp with time zone, v_lock_timeout_s bigint, v_pooling_delay_s bigint, v_edge_function_url text, v_mode text, v_deciders text[], v_events text[], v_max_attempts integer) TO event_store_consumer;
@@ -4365,15 +7259,37 @@ REVOKE ALL ON FUNCTION event_store.release_batch(v_view text, v_partition intege
 GRANT ALL ON FUNCTION event_store.release_batch(v_view text, v_partition integer[], v_lease_token bigint[]) TO event_store_consumer;
 GRANT ALL ON FUNCTION event_store.release_batch(v_view text, v_partition integer[], v_lease_token bigint[]) TO event_store_owner;
 
+REVOKE ALL ON FUNCTION event_store.release_capture(v_capture text, v_lease_token bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.release_capture(v_capture text, v_lease_token bigint) TO event_store_owner;
+
 REVOKE ALL ON FUNCTION event_store.release_owner(v_owner text) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.release_owner(v_owner text) TO event_store_consumer;
 GRANT ALL ON FUNCTION event_store.release_owner(v_owner text) TO event_store_owner;
+
+REVOKE ALL ON FUNCTION event_store.repair_change(v_quarantine_id bigint, v_decider_id text, v_data jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.repair_change(v_quarantine_id bigint, v_decider_id text, v_data jsonb) TO event_store_owner;
+
+REVOKE ALL ON FUNCTION event_store.requeue_changes(v_capture text, v_decider text, v_decider_id text, v_reason text) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.requeue_changes(v_capture text, v_decider text, v_decider_id text, v_reason text) TO event_store_owner;
+
+REVOKE ALL ON FUNCTION event_store.require_capture_lease(v_capture text, v_lease_token bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION event_store.require_current_epoch(v_transaction event_store.transactions) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION event_store.require_finished_restore() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION event_store.require_leases(v_view text, v_partition integer[], v_lease_token bigint[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION event_store.require_open(v_transaction event_store.transactions) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION event_store.require_partition(v_partition integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION event_store.require_producer_id(v_producer_id text, v_partition integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION event_store.require_state_key(v_key text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION event_store.restart_capture(v_capture text, v_reason text) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.restart_capture(v_capture text, v_reason text) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.restore_tables() FROM PUBLIC;
 
@@ -4400,6 +7316,13 @@ GRANT ALL ON FUNCTION event_store.sequence_events() TO event_store_owner;
 REVOKE ALL ON FUNCTION event_store.sequenced_streams() FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.sequenced_streams() TO event_store_owner;
 
+REVOKE ALL ON FUNCTION event_store.settle_transaction(v_transaction_id uuid, v_outcome text, v_result jsonb, v_reason text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION event_store.stage_change(v_transaction_id uuid, v_key text, v_value jsonb, v_events jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION event_store.store_changes(v_capture text, v_lease_token bigint, v_to_lsn pg_lsn, v_stored_at timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.store_changes(v_capture text, v_lease_token bigint, v_to_lsn pg_lsn, v_stored_at timestamp with time zone) TO event_store_owner;
+
 REVOKE ALL ON FUNCTION event_store.stream_events(v_view_name text, v_limit integer, v_seconds integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.stream_events(v_view_name text, v_limit integer, v_seconds integer) TO event_store_consumer;
 GRANT ALL ON FUNCTION event_store.stream_events(v_view_name text, v_limit integer, v_seconds integer) TO event_store_owner;
@@ -4424,6 +7347,9 @@ GRANT ALL ON FUNCTION event_store.stream_partition(v_decider_id text, v_partitio
 
 REVOKE ALL ON FUNCTION event_store.sweep_locks(v_view event_store.views, v_partitions integer[], v_all boolean) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION event_store.unregister_capture(v_capture text, v_reason text) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.unregister_capture(v_capture text, v_reason text) TO event_store_owner;
+
 REVOKE ALL ON FUNCTION event_store.unregister_view(v_view text, v_reason text) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.unregister_view(v_view text, v_reason text) TO event_store_owner;
 
@@ -4431,6 +7357,9 @@ REVOKE ALL ON FUNCTION event_store.validate_offset_range(v_partition integer, v_
 GRANT ALL ON FUNCTION event_store.validate_offset_range(v_partition integer, v_from_offset bigint, v_to_offset bigint) TO event_store_consumer;
 GRANT ALL ON FUNCTION event_store.validate_offset_range(v_partition integer, v_from_offset bigint, v_to_offset bigint) TO event_store_reader;
 GRANT ALL ON FUNCTION event_store.validate_offset_range(v_partition integer, v_from_offset bigint, v_to_offset bigint) TO event_store_owner;
+
+REVOKE ALL ON FUNCTION event_store.verify_changes(v_capture text, v_changes jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.verify_changes(v_capture text, v_changes jsonb) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.view_info(v_view text) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.view_info(v_view text) TO event_store_consumer;
@@ -4455,6 +7384,12 @@ GRANT SELECT ON TABLE event_store.archive_files TO event_store_owner;
 GRANT SELECT ON TABLE event_store.audit_log TO event_store_reader;
 GRANT SELECT ON TABLE event_store.audit_log TO event_store_owner;
 
+GRANT SELECT ON TABLE event_store.capture_gaps TO event_store_reader;
+GRANT SELECT ON TABLE event_store.capture_gaps TO event_store_owner;
+
+GRANT SELECT ON TABLE event_store.change_events TO event_store_reader;
+GRANT SELECT ON TABLE event_store.change_events TO event_store_owner;
+
 GRANT SELECT ON TABLE event_store.dispatches TO event_store_reader;
 GRANT SELECT ON TABLE event_store.dispatches TO event_store_owner;
 
@@ -4464,8 +7399,23 @@ GRANT SELECT ON TABLE event_store.event_log TO event_store_owner;
 GRANT SELECT ON TABLE event_store.migrations TO event_store_reader;
 GRANT SELECT ON TABLE event_store.migrations TO event_store_owner;
 
+GRANT SELECT ON TABLE event_store.producer_results TO event_store_reader;
+GRANT SELECT ON TABLE event_store.producer_results TO event_store_owner;
+
+GRANT SELECT ON TABLE event_store.producer_state TO event_store_reader;
+GRANT SELECT ON TABLE event_store.producer_state TO event_store_owner;
+
+GRANT SELECT ON TABLE event_store.producers TO event_store_reader;
+GRANT SELECT ON TABLE event_store.producers TO event_store_owner;
+
 GRANT SELECT ON TABLE event_store.sequencer TO event_store_reader;
 GRANT SELECT ON TABLE event_store.sequencer TO event_store_owner;
+
+GRANT SELECT ON TABLE event_store.source_generations TO event_store_reader;
+GRANT SELECT ON TABLE event_store.source_generations TO event_store_owner;
+
+GRANT SELECT ON TABLE event_store.staged_changes TO event_store_reader;
+GRANT SELECT ON TABLE event_store.staged_changes TO event_store_owner;
 
 GRANT ALL ON SEQUENCE read_models.batch_seq TO event_store_owner;
 

@@ -37,6 +37,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=PROGRAMS,
         help="run the tests' server with the programs in DIR, such as /usr/lib/postgresql/15/bin",
     )
+    parser.addoption(
+        "--kills",
+        metavar="N",
+        type=int,
+        default=200,
+        help="how often tests that kill at random moments do so",
+    )
 
 
 @pytest.fixture(scope="session")

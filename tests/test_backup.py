@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, LiteralString
@@ -22,6 +23,7 @@ from resources.embedded_postgres import EmbeddedPostgres
 from resources.errors import BackupDamaged, Malformed, NotEmpty, SchemaMismatch
 from resources.event_store import EventStore, Json, NewEvent
 from resources.migrations import migrate
+from resources.producers import ProducerStore
 from resources.restore import restore
 from resources.settings import PROJECT
 from tests.data.generate import fill
@@ -40,7 +42,9 @@ from tests.factories import (
     register_orders,
     rows,
     set_clock,
+    start,
     value,
+    wait_until,
 )
 
 
@@ -212,6 +216,81 @@ def test_a_backup_during_appends_is_a_consistent_cut(
         "select c.position, p.high_water_mark from event_store.checkpoints c join event_store.partitions p using (partition)",
     ):
         assert view_position <= mark
+
+
+def test_a_backup_while_producers_commit_has_the_events_of_each_message_that_it_calls_done(
+    store: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path, connect: Connect
+) -> None:
+    register_orders(store)
+    first, *later = (tmp_path / str(n) for n in range(6))
+    sent: list[int] = []
+    done = threading.Event()
+
+    def produce(partition: int) -> None:
+        mine = ProducerStore(connect())
+        mine.register_producer("p", partition)
+        while not done.is_set():
+            events = [NewEvent("order", f"p-{partition}", "placed", uuid4(), {}, uuid4())]
+            sent.append(mine.ingest_events("p", partition, 1, len(sent), events, {"n": len(sent)}).next_sequence)
+
+    def sequence() -> None:
+        mine = EventStore(connect())
+        while not done.is_set():
+            mine.sequence_events()
+
+    running = [start(lambda: produce(0)), start(sequence)]
+    wait_until(lambda: len(sent) > 20, "some messages are sent")
+    for folder in (first, *later):
+        backup(dsn, folder)
+    done.set()
+    for each in running:
+        each.result(20)
+    last = later[-1]
+    restore(target, last)
+    kept = ProducerStore(restored.connection)
+    ((statistics),) = kept.producer_statistics()
+    assert 20 < statistics.next_sequence <= len(sent)
+    assert statistics.committed == statistics.next_sequence
+    assert value(restored.connection, "select count(*) from event_store.events") == statistics.committed
+    assert value(restored.connection, "select count(*) from event_store.producer_results") == statistics.committed
+    assert [entry.value for entry in kept.get_producer_state("p", 0)] == [statistics.committed - 1]
+    for folder in (first, *later):
+        manifest = read_manifest(folder)
+        (results,) = [table.rows for table in manifest.tables if table.table == "producer_results"]
+        assert manifest.events == results
+
+
+def test_after_a_restore_a_duplicate_gets_its_original_answer_and_the_producer_goes_on(
+    filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
+) -> None:
+    backup(dsn, tmp_path)
+    restore(target, tmp_path)
+    query = "select transaction_id from event_store.producer_results order by sequence"
+    assert rows(restored.connection, query) == rows(filled.connection, query)
+    store = ProducerStore(restored.connection)
+    assert store.begin_transaction("orders.csv", 0, 1, 0).result == {"total": 7}
+    assert store.begin_transaction("orders.csv", 0, 1, 1).outcome == "abandoned"
+    # what was open is not in it
+    assert rows(restored.connection, "select from event_store.transactions") == []
+    registered = store.register_producer("orders.csv")
+    assert (registered.epoch, registered.next_sequence) == (2, 2)
+    assert store.ingest_events("orders.csv", 0, 2, 2, state={"total": 9}).status == "committed"
+
+
+def test_a_backup_waits_until_a_message_that_is_being_done_is_done(
+    filled: EventStore, dsn: str, tmp_path: Path, connect: Connect
+) -> None:
+    open_ = ProducerStore(connect(autocommit=False))
+    open_.register_producer("open")
+    event = NewEvent("order", "open", "placed", uuid4(), {}, uuid4())
+    open_.ingest_events("open", 0, 1, 0, [event])
+    taken = start(lambda: backup(dsn, tmp_path))
+    query: LiteralString = (
+        "select count(*) from pg_locks where relation = 'event_store.producers'::regclass and not granted"
+    )
+    wait_until(lambda: value(filled.connection, query) == 1, "the backup waits")
+    open_.connection.commit()
+    assert taken.result(20).events == value(filled.connection, "select count(*) from event_store.events")
 
 
 def test_a_second_backup_into_the_same_folder_only_adds(

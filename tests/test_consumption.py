@@ -267,7 +267,7 @@ def test_checks_pass_on_a_sound_store_and_name_what_is_wrong(
         defs = build_defs(models={"orders": ORDERS}, resources={"postgres": PostgresResource(dsn=dsn)})
         result = defs.resolve_job_def("apply_schema").execute_in_process(instance=instance)
         checks = result.get_asset_check_evaluations()
-        assert len(checks) == 4
+        assert len(checks) == 6
         return {check.check_name for check in checks if not check.passed}
 
     assert failing() == set()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
+from uuid import uuid4
 
 import psutil
 import psycopg
@@ -37,10 +38,10 @@ mutation($run: String!) { launchRunReexecution(
 """
 TERMINATE = "mutation($run: String!) { terminateRun(runId: $run) { __typename } }"
 RUN_STATUS = "query($run: ID!) { runOrError(runId: $run) { ... on Run { status } } }"
-RUNNING = (
-    'query { runsOrError(filter: {statuses: [STARTED], tags: [{key: "millrace/view", value: "orders"}]})'
-    " { ... on Runs { results { runId } } } }"
-)
+RUNNING = """
+query($tag: String!, $value: String!) { runsOrError(filter: {statuses: [STARTED], tags: [{key: $tag, value: $value}]}) {
+  ... on Runs { results { runId } } } }
+"""
 TICKS = """
 query($sensor: SensorSelector!) { sensorOrError(sensorSelector: $sensor) {
   ... on Sensor { sensorState { status ticks(limit: 5) { status } } } } }
@@ -136,8 +137,9 @@ def test_from_an_empty_folder_to_a_stop_and_on_again(home: Path) -> None:
     try:
         read_models_fill(deployment)
         sensors_tick(deployment)
+        captured_customers_follow_their_database(deployment)
         second_one_in_the_same_folder_is_refused(deployment)
-        terminating_a_drain_releases_its_leases(deployment)
+        terminating_a_run_releases_its_leases(deployment)
         a_failing_log_partition_shows_red_and_its_rerun_green(deployment)
         events = deployment.rows("select count(*) from event_store.events")[0][0]
         output = stop(deployment)
@@ -156,17 +158,29 @@ def test_from_an_empty_folder_to_a_stop_and_on_again(home: Path) -> None:
 
 
 def read_models_fill(deployment: Deployment) -> None:
-    for model in ("orders", "shipments", "customers"):
-        until(lambda: deployment.rows(f"select count(*) from read_models.{model}")[0][0], bool, 60)  # noqa: B023
+    for model in ("orders", "shipments", "customers", "crm_customers", "crm_customer_history"):
+        until(lambda: deployment.rows(f"select count(*) from read_models.{model}")[0][0], bool, READY_S)  # noqa: B023
 
 
 def sensors_tick(deployment: Deployment) -> None:
-    sensor = {"repositoryName": "__repository__", "repositoryLocationName": "millrace", "sensorName": "poll_orders"}
-    state = until(
-        lambda: deployment.ask(TICKS, sensor=sensor)["sensorState"], lambda state: len(state["ticks"]) > 1, RUN_S
-    )
-    assert state["status"] == "RUNNING"
-    assert {tick["status"] for tick in state["ticks"]} <= {"SUCCESS", "SKIPPED", "STARTED"}
+    for name in ("poll_orders", "poll_crm"):
+        sensor = {"repositoryName": "__repository__", "repositoryLocationName": "millrace", "sensorName": name}
+        state = until(
+            lambda: deployment.ask(TICKS, sensor=sensor)["sensorState"],  # noqa: B023
+            lambda state: len(state["ticks"]) > 1,
+            RUN_S,
+        )
+        assert state["status"] == "RUNNING"
+        assert {tick["status"] for tick in state["ticks"]} <= {"SUCCESS", "SKIPPED", "STARTED"}
+
+
+def captured_customers_follow_their_database(deployment: Deployment) -> None:
+    named = f"somebody {uuid4()}"
+    with psycopg.connect(EmbeddedPostgres(deployment.home / "postgres").dsn("crm"), autocommit=True) as crm:
+        crm.execute("insert into customers (name) values (%s)", (named,))
+    # not in crm_customers: the simulated clerks may have deleted it by then
+    row = f"select count(*) from read_models.crm_customer_history where name = '{named}'"
+    until(lambda: deployment.rows(row)[0][0], bool, RUN_S)
 
 
 def second_one_in_the_same_folder_is_refused(deployment: Deployment) -> None:
@@ -177,15 +191,18 @@ def second_one_in_the_same_folder_is_refused(deployment: Deployment) -> None:
     assert "Millrace already runs in" in second.stderr + second.stdout
 
 
-def terminating_a_drain_releases_its_leases(deployment: Deployment) -> None:
-    (run,) = [
-        one["runId"] for one in until(lambda: deployment.ask(RUNNING)["results"], lambda runs: len(runs) == 1, RUN_S)
-    ]
-    # whatever it holds at this moment, leases or none
-    deployment.ask(TERMINATE, run=run)
-    assert deployment.finished(run) == "CANCELED"
-    held = deployment.rows(f"select count(*) from event_store.checkpoints where lease_owner = '{run}'")
-    assert held == [(0,)]
+def terminating_a_run_releases_its_leases(deployment: Deployment) -> None:
+    for kind, name, leased in (("view", "orders", "checkpoints"), ("capture", "crm", "captures")):
+        (run,) = until(
+            lambda: deployment.ask(RUNNING, tag=f"millrace/{kind}", value=name)["results"],  # noqa: B023
+            lambda runs: len(runs) == 1,
+            RUN_S,
+        )
+        # whatever it holds at this moment, leases or none
+        deployment.ask(TERMINATE, run=run["runId"])
+        assert deployment.finished(run["runId"]) == "CANCELED"
+        held = deployment.rows(f"select count(*) from event_store.{leased} where lease_owner = '{run['runId']}'")
+        assert held == [(0,)]
 
 
 def a_failing_log_partition_shows_red_and_its_rerun_green(deployment: Deployment) -> None:

@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from resources.event_store import EventStore
+from resources.producers import ProducerStore
 from resources.sequencer import run_sequencer
 from tests.factories import (
     PATIENCE_S,
@@ -18,6 +19,7 @@ from tests.factories import (
     new_event,
     register_orders,
     rows,
+    set_clock,
     start,
     terminate,
     value,
@@ -149,3 +151,22 @@ def test_a_database_without_the_store_ends_the_loop_with_its_reason(dsn: str, ob
     observer.execute("drop schema event_store cascade")
     with pytest.raises(psycopg.errors.InvalidSchemaName):
         run_sequencer(dsn, threading.Event())
+
+
+def test_it_ends_transactions_of_producers_after_their_deadline(
+    dsn: str, orders: EventStore, observer: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ProducerStore(orders.connection)
+    store.register_producer("p")
+    set_clock(orders.connection, "2020-01-01 00:00:00+00")  # the loop is at today
+    store.begin_transaction("p", 0, 1, 0)
+    with sequencer(dsn):
+        wait_until(lambda: store.producer_statistics("p")[0].expired == 1, "the transaction has expired")
+        # and again after a while
+        assert store.begin_transaction("p", 0, 1, 0).status == "opened"
+        assert value(observer, "select count(*) from event_store.transactions where state = 'open'") == 1
+    monkeypatch.setattr("resources.sequencer.EXPIRE_EVERY_S", 0.05)
+    with sequencer(dsn):
+        wait_until(lambda: store.producer_statistics("p")[0].expired == 2, "the transaction has expired")
+        store.begin_transaction("p", 0, 1, 0)
+        wait_until(lambda: store.producer_statistics("p")[0].expired == 3, "the transaction has expired, too")

@@ -226,6 +226,35 @@ def test_a_spark_that_is_elsewhere_is_not_started(home: Path, dsn: str, monkeypa
     assert {service.env["SPARK_REMOTE"] for service in listed} == {"sc://elsewhere:15002"}
 
 
+def test_the_examples_customers_are_beside_the_embedded_store_unless_they_are_elsewhere(
+    home: Path, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_REMOTE", "sc://elsewhere:15002")
+    monkeypatch.delenv("MILLRACE_CRM_DSN", raising=False)
+    with EmbeddedPostgres(home / "postgres") as postgres:
+        settings = Settings(home=home, dsn=None)
+        for _ in range(2):
+            endpoints = find_endpoints(settings, postgres)
+        assert endpoints.crm_dsn == postgres.dsn("crm")
+        with psycopg.connect(endpoints.crm_dsn) as connection:
+            assert connection.execute("select count(*) from customers").fetchone() == (0,)
+            assert connection.execute("show wal_level").fetchone() == ("logical",)
+        listed = services(settings, endpoints)
+        assert [service.name for service in listed] == ["sequence", "code", "daemon", "web", "simulate", "crm"]
+        assert {service.env["MILLRACE_CRM_DSN"] for service in listed} == {endpoints.crm_dsn}
+
+        elsewhere = settings.model_copy(update={"crm_dsn": dsn})
+        endpoints = find_endpoints(elsewhere, postgres)
+        assert endpoints.crm_dsn == dsn
+        # nobody writes into a database that is not ours
+        assert "crm" not in [service.name for service in services(elsewhere, endpoints)]
+        with psycopg.connect(dsn) as connection:
+            assert connection.execute("select to_regclass('customers')").fetchone() == (None,)
+    endpoints = find_endpoints(Settings(home=home, dsn=dsn), None)
+    assert endpoints.crm_dsn is None
+    assert all("MILLRACE_CRM_DSN" not in service.env for service in services(Settings(home=home, dsn=dsn), endpoints))
+
+
 @contextmanager
 def started(settings: Settings, chosen: list[Service]) -> Iterator[list[psutil.Process]]:
     with Supervisor(settings.home, chosen) as supervisor:

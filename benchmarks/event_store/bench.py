@@ -205,9 +205,9 @@ def fill(database: Database, label: str, streams: int, events: int = EVENTS_PER_
     return streams * events
 
 
-def show(console: Console, results: Sequence[Result]) -> None:
+def show(console: Console, results: Sequence[Result], title: str = "Event store") -> None:
     """Print the table."""
-    table = Table(title="Event store")
+    table = Table(title=title)
     table.add_column("line", min_width=40)
     for heading in ("ours", "baseline", "unit", "ratio", "target"):
         table.add_column(heading, justify="right")

@@ -99,6 +99,9 @@ begin
     )
   );
   perform setval('event_store.audit_log_audit_id_seq', max(audit_id)) from event_store.audit_log having count(*) > 0;
+  perform setval('event_store.quarantined_changes_quarantine_id_seq', max(quarantine_id)) from event_store.quarantined_changes
+  having count(*) > 0;
+  perform setval('event_store.capture_gaps_gap_id_seq', max(gap_id)) from event_store.capture_gaps having count(*) > 0;
   update event_store.sequencer
   set
     snapshot = event_store.committed_snapshot(),

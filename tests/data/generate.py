@@ -18,6 +18,7 @@ import psycopg
 from resources.embedded_postgres import PROGRAMS, EmbeddedPostgres
 from resources.event_store import EventStore
 from resources.migrations import SQL, migrate
+from resources.producers import ProducerStore
 from tests.factories import append, append_to, register_orders, set_clock
 
 DATA = Path(__file__).parent
@@ -58,7 +59,7 @@ def snapshot(dsn: str) -> str:
 
 
 def fill(connection: psycopg.Connection) -> None:
-    """Put data of every kind into an empty store: events, some unsequenced; locks and leases in all states."""
+    """Put data of every kind into an empty store: events, some unsequenced; locks and leases in all states; producers."""
     store = register_orders(EventStore(connection))
     set_clock(connection, "2026-01-05 12:00:00+00")
     append_to(store, *[f"o-{n % 12}" for n in range(28)])
@@ -79,6 +80,16 @@ def fill(connection: psycopg.Connection) -> None:
     assert len(leases) > 1
 
     append_to(store, *[f"o-{n % 12}" for n in range(6, 16)])
+
+    producers = ProducerStore(connection)
+    producers.register_producer("orders.csv")
+    producers.ingest_events("orders.csv", 0, 1, 0, state={"total": 7, "name": "ü"}, result={"total": 7})
+    for sequence in (1, 2):
+        transaction = producers.begin_transaction("orders.csv", 0, 1, sequence, AN_AGE_S).transaction_id
+        assert transaction is not None
+        producers.add_state_change(transaction, "total", 8)
+        if sequence == 1:
+            producers.abandon_transaction(transaction, "no order")
 
 
 def write_schema() -> Path:

@@ -8,7 +8,10 @@ import psycopg
 import pytest
 from psycopg import errors
 
+from resources.capture_store import CaptureStore
 from resources.event_store import EventStore
+from resources.producers import ProducerStore
+from tests.captures import Source, faulty, inserted
 from tests.factories import append, append_to, new_event, pump, rows, set_clock, value
 
 WRITING = {
@@ -19,21 +22,36 @@ WRITING = {
     "get_last_event",
     "stream_head",
     "stream_partition",
+    "register_producer",
+    "begin_transaction",
+    "add_state_change",
+    "add_events",
+    "commit_transaction",
+    "abort_transaction",
+    "abandon_transaction",
+    "ingest_events",
+    "get_producer_state",
 }
 READING = {
     "get_events", "get_last_event", "stream_head", "read_log", "available_offset_range", "validate_offset_range",
     "offset_for_timestamp", "offsets_for_timestamp", "stream_partition", "partition_info", "view_info", "view_lag", "poll_views", "lease_owners", "dead_letters",
-    "archive_state",
+    "archive_state", "get_producer_state", "producer_statistics", "capture_info",
 }  # fmt: skip
 CONSUMING = READING | {
     "register_view", "attach_consumer", "sequence_events", "stream_events", "lease_events", "ack_event", "ack_events",
     "nack_event", "schedule_nack_event", "fail_event", "extend_lock", "dispatch_events", "claim_batch", "claim_partition",
     "locked_partitions", "read_batch", "fail_streams", "commit_batch", "extend_lease", "release_batch", "release_owner", "pass_over_unwanted",
+    "expire_transactions",
 }  # fmt: skip
 OPERATING = {
     "enable_view", "unregister_view", "seek_view", "retry_dead_letters", "discard_dead_letter", "mark_archived",
     "raise_low_water_mark", "purge_events", "list_archive_file", "lock_archive", "sequenced_streams", "backup_cut", "begin_restore",
-    "finish_restore", "has_caught_up",
+    "finish_restore", "has_caught_up", "hold_producers", "is_sequenced",
+}  # fmt: skip
+CAPTURING = {
+    "register_capture", "claim_capture", "extend_capture", "release_capture", "begin_generation", "publish_tables", "store_changes",
+    "verify_changes", "emit_changes", "emit_rows", "finish_backfill", "record_gap", "requeue_changes", "repair_change", "discard_change",
+    "restart_capture", "purge_wal_events", "unregister_capture",
 }  # fmt: skip
 TABLES: LiteralString = (
     "select relname from pg_class where relnamespace = 'event_store'::regnamespace and relkind in ('r', 'v')"
@@ -66,7 +84,7 @@ def login(dsn: str, orders: EventStore) -> Iterator[Login]:
         ("event_store_writer", WRITING),
         ("event_store_consumer", CONSUMING),
         ("event_store_reader", READING),
-        ("event_store_owner", WRITING | CONSUMING | OPERATING),
+        ("event_store_owner", WRITING | CONSUMING | OPERATING | CAPTURING),
     ],
 )
 def test_a_role_may_call_these_functions_and_no_others(orders: EventStore, role: str, allowed: set[str]) -> None:
@@ -114,7 +132,9 @@ def test_readers_and_owners_read_every_table_and_change_none(orders: EventStore,
                 privilege,
             )
         ]
-        assert allowed == ["select"], table
+        # what a source's log has comes by COPY
+        copied = role == "event_store_owner" and table == "wal_events"
+        assert allowed == (["select", "insert"] if copied else ["select"]), table
 
 
 def test_every_function_that_a_role_calls_runs_with_the_rights_and_the_search_path_of_the_store(
@@ -131,7 +151,7 @@ def test_every_function_that_a_role_calls_runs_with_the_rights_and_the_search_pa
           and not 'uuid'::regtype = any (proargtypes::oid[])
           and proname <> 'stream_partition'
         """,
-        sorted(WRITING | CONSUMING | OPERATING),
+        sorted(WRITING | CONSUMING | OPERATING | CAPTURING),
     )
     assert unsafe == []
 
@@ -156,6 +176,28 @@ def test_a_writer_appends_and_a_consumer_consumes(login: Login) -> None:
     assert {info.view: info.lag for info in consumer.view_info()} == {"bulk": 0, "rows": 0}
 
 
+def test_a_writer_sends_as_a_producer(login: Login) -> None:
+    writer = ProducerStore(login("event_store_writer").connection)
+    writer.register_producer("p")
+    writer.ingest_events("p", 0, 1, 0, [new_event("o-1")], {"total": 1}, "done")
+    for settle in (
+        writer.commit_transaction,
+        writer.abort_transaction,
+        lambda transaction: writer.abandon_transaction(transaction, "why"),
+    ):
+        sequence = len(writer.get_events("o-1", "order"))
+        transaction = writer.begin_transaction("p", 0, 1, sequence).transaction_id
+        assert transaction is not None
+        writer.add_events(transaction, [new_event("o-1")])
+        writer.add_state_change(transaction, "total", 2)
+        settle(transaction)
+    assert [entry.value for entry in writer.get_producer_state("p", 0)] == [2]
+    consumer = ProducerStore(login("event_store_consumer").connection)
+    consumer.expire_transactions()
+    (statistics,) = consumer.producer_statistics()
+    assert (statistics.committed, statistics.aborted, statistics.abandoned) == (2, 1, 1)
+
+
 def test_an_owner_operates(orders: EventStore, login: Login) -> None:
     append(orders)
     owner = login("event_store_owner")
@@ -166,6 +208,21 @@ def test_an_owner_operates(orders: EventStore, login: Login) -> None:
     user = value(owner.connection, "select session_user")
     # who called, not whose rights the function has
     assert {row[0] for row in rows(orders.connection, "select distinct done_by from event_store.audit_log")} == {user}
+
+
+def test_an_owner_captures_changes_and_nobody_else_copies_any(orders: EventStore, login: Login) -> None:
+    source = Source(CaptureStore(login("event_store_owner").connection))
+    source.begin()
+    source.commit(inserted(1), faulty(2))
+    assert source.emit().emitted == 1
+    source.backfill(3)
+    source.finish()
+    source.store.discard_change(source.store.quarantined_changes("c")[0].quarantine_id, "a test")
+    user = value(source.store.connection, "select session_user")
+    assert rows(orders.connection, "select done_by from event_store.audit_log") == [(user,)]
+    for role in ("event_store_writer", "event_store_consumer", "event_store_reader"):
+        with pytest.raises(errors.InsufficientPrivilege):
+            login(role).connection.execute("copy event_store.wal_events from stdin")
 
 
 @pytest.mark.parametrize(

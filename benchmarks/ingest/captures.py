@@ -1,0 +1,123 @@
+"""Change capture: changes per second from the slot to events, and what the size of a transaction does to that and to memory.
+
+The other reader of the same log throws away what it gets: pg_recvlogical, over the replication protocol. A capture reads by SQL,
+keeps what it read, and makes it events.
+"""
+
+import resource
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+
+from benchmarks.event_store.bench import Result
+from benchmarks.ingest.bench import IngestBench
+from benchmarks.ingest.sources import (
+    Pipeline,
+    change,
+    new_pipeline,
+    peeked,
+    received,
+    require_all,
+    slot_copy,
+    timed,
+)
+from resources.capture import Capturing
+
+TARGET = 20_000
+TRANSACTION = 100
+UNIT = "changes/s"
+
+
+def rate(bench: IngestBench) -> list[Result]:
+    """Transactions of a hundred changes: all of it, and its parts, each over the same changes."""
+    changes = bench.size(100_000, 1000)
+    whole = new_pipeline(bench)
+    parts = new_pipeline(bench, whole.source)
+    with ExitStack() as stack:
+        process = stack.enter_context(parts.capturing())
+        copies = ExitStack()
+        stack.callback(copies.close)
+
+        def drained() -> float:
+            # what the round before left
+            copies.close()
+            change(whole.source, changes, TRANSACTION)
+            for name in ("received", "peeked", "decoded"):
+                copies.enter_context(slot_copy(whole, name))
+            return changes / whole.drain(changes)
+
+        drain, receive, peek, decode, store, emit = bench.in_turn(
+            drained,
+            lambda: changes / received(whole, "received"),
+            lambda: changes / peeked(whole, "peeked", decoding=False),
+            lambda: changes / peeked(whole, "decoded", decoding=True),
+            lambda: changes / timed(lambda: store_all(process)),
+            lambda: changes / timed(process.emit),
+        )
+        require_all(process.report, changes * bench.rounds)
+    return [
+        Result("capture, slot to events, against pg_recvlogical", drain, receive, UNIT, drain / receive, 0.25),
+        Result("capture, slot to events, against the target", drain, TARGET, UNIT, drain / TARGET, 1),
+        Result("capture: peek", peek, receive, UNIT, peek / receive),
+        Result("capture: peek and decode", decode, receive, UNIT, decode / receive),
+        Result("capture: peek, decode and store", store, receive, UNIT, store / receive),
+        Result("capture: emit", emit, receive, UNIT, emit / receive),
+    ]
+
+
+def transaction_sizes(bench: IngestBench) -> list[Result]:
+    """The same changes in transactions of several sizes; then one large transaction, and the memory that it takes."""
+    changes = bench.size(100_000, 1000)
+    sizes = [size for size in (1, 10, 1000, 100_000) if size <= changes]
+    pipeline = new_pipeline(bench)
+    rates = bench.in_turn(*(partial(captured_per_second, pipeline, changes, size) for size in sizes))
+    base = rates[sizes.index(10)]
+    results = [
+        Result(f"capture, transactions of {size:,} against 10", found, base, UNIT, found / base)
+        for size, found in zip(sizes, rates, strict=True)
+    ]
+    large, less = bench.size(1_000_000, 10_000), bench.size(10_000, 1000)
+    # no rounds: the large one takes a minute or two
+    (base_s, base_mb), (seconds, mb) = (captured_alone(pipeline, number) for number in (less, large))
+    what = f"capture, one transaction of {large:,} against {less:,}"
+    return [
+        *results,
+        Result(f"{what}: rate", large / seconds, less / base_s, UNIT, large / seconds / (less / base_s)),
+        Result(f"{what}: duration", seconds, base_s, "s", seconds / base_s),
+        Result(f"{what}: peak memory", mb, base_mb, "MB", mb / base_mb),
+    ]
+
+
+def store_all(process: Capturing) -> None:
+    """Store all that the slot holds."""
+    while process.store():
+        pass
+
+
+def captured_per_second(pipeline: Pipeline, changes: int, of_transaction: int) -> float:
+    """Capture so many changes in transactions of so many."""
+    return changes / pipeline.drained(changes, of_transaction)
+
+
+def captured_alone(pipeline: Pipeline, changes: int) -> tuple[float, float]:
+    """Capture one transaction in a process of its own; return the seconds and its peak memory in MB."""
+    change(pipeline.source, changes, changes)
+    # a fork would begin with this process's memory
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(seconds_and_memory, pipeline, changes).result()
+
+
+def seconds_and_memory(pipeline: Pipeline, changes: int) -> tuple[float, float]:
+    """Capture, and say how long it took and the most memory in MB that this process had."""
+    return pipeline.drain(changes), peak_mb()
+
+
+def peak_mb() -> float:
+    """The most memory that this process had since it began, in MB."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        # on Linux ru_maxrss is not less than what the parent had
+        return float(status.read_text().partition("VmHWM:")[2].split()[0]) / 1e3
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6

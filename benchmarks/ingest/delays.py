@@ -1,0 +1,60 @@
+"""From the commit in the source to the event, while a capture drains; both times are of one machine's clock."""
+
+import time
+from functools import partial
+from statistics import median
+
+from benchmarks.event_store.bench import Result
+from benchmarks.event_store.subscription import last_percent
+from benchmarks.event_store.workers import Worked, begin, run_together
+from benchmarks.ingest.bench import IngestBench
+from benchmarks.ingest.sources import Pipeline, new_pipeline, require_all
+from resources.replication import connect_source
+
+RATES = (20, 200)
+# without a change, until the capture ends
+IDLE_S = 2.0
+
+
+def delays(bench: IngestBench) -> list[Result]:
+    """So many transactions per second, each an insert; median and 99 %."""
+    results = []
+    for per_second in RATES:
+        number = per_second * bench.size(20, 1)
+        pipeline = new_pipeline(bench)
+        run_together([partial(write, pipeline, number, per_second), partial(capture, pipeline, number)])
+        found = [float(str(delay)) * 1000 for (delay,) in pipeline.store.run(DELAYS)]
+        for what, part in (("median", median), ("99 %", last_percent)):
+            results.append(
+                Result(
+                    f"commit to event, {per_second} transactions/s, {what} of {len(found):,}", part(found), unit="ms"
+                )
+            )
+    return results
+
+
+DELAYS = """
+select extract(epoch from created_at - (data ->> 'committed_at')::timestamptz)
+from event_store.events
+where decider = 'table:public.items'
+"""
+
+
+def write(pipeline: Pipeline, number: int, per_second: int) -> Worked:
+    """Commit so many changes, so many in a second."""
+    with connect_source(pipeline.source) as connection:
+        began = begin()
+        for n in range(number):
+            time.sleep(max(0.0, began + n / per_second - time.monotonic()))
+            connection.execute(
+                "insert into items values (%s, 'customer-17', 19.90, false, null, clock_timestamp())", (n,)
+            )
+    return Worked(began, time.monotonic(), {})
+
+
+def capture(pipeline: Pipeline, number: int) -> Worked:
+    """Capture until nothing comes any more, as a drain of Dagster does."""
+    with pipeline.capturing() as process:
+        began = begin()
+        require_all(process.drain(budget_s=600, idle_s=IDLE_S), number)
+    return Worked(began, time.monotonic(), {})

@@ -1,0 +1,188 @@
+"""A source that changes, its capture, and copies of the capture's slot, which give others the same changes.
+
+Belongs here: making changes, and the pipeline they go through. Not here: what is measured.
+"""
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import psycopg
+
+from benchmarks.event_store.bench import Database
+from benchmarks.ingest.bench import IngestBench
+from resources.capture import MOST_CHANGES, CaptureReport, Capturing
+from resources.capture_declaration import Capture, CapturedTable
+from resources.capture_store import CaptureInfo, CaptureStore
+from resources.captured_changes import ChangeDecoder
+from resources.embedded_postgres import PROGRAMS
+from resources.pgoutput import Commit, decode
+from resources.replication import advance, connect_source, drop_slot, next_xid, peek
+
+PATIENCE_S = 600.0
+TABLE = CapturedTable("items", key=("id",))
+
+# of ten changes six are inserts, three updates and one a delete, row by row, whatever the size of a transaction
+MAKE = """
+create table items (
+  id bigint primary key,
+  customer_id text not null,
+  total numeric not null,
+  paid boolean not null,
+  note text,
+  changed_at timestamptz not null
+);
+create procedure change_items(changes int, of_transaction int)
+language plpgsql
+as $$
+declare
+  _base constant bigint := coalesce((select (max(id) + 9) / 10 * 10 from items), 0);
+begin
+  for n in 1 .. changes loop
+    if n % 10 between 1 and 6 then
+      insert into items values (_base + n, 'customer-' || n % 1000, n / 100.0, false, 'made by ''change_items''', clock_timestamp());
+    elsif n % 10 >= 7 then
+      update items set paid = true, changed_at = clock_timestamp() where id = _base + n - 5;
+    else
+      delete from items where id = _base + n - 9;
+    end if;
+    if n % of_transaction = 0 then
+      commit;
+    end if;
+  end loop;
+end
+$$;
+"""
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A source, whose table is captured, and the store that its changes go to. Other processes may open it, too."""
+
+    source: str
+    store: Database
+
+    @property
+    def capture(self) -> Capture:
+        """The capture as it is declared."""
+        return Capture("bench", lambda: self.source, (TABLE,))
+
+    def capturing(self) -> Capturing:
+        """A process of the capture."""
+        # one may wait for its turn while the others are measured
+        return Capturing(self.store.dsn, self.capture, "bench", lease_s=int(PATIENCE_S))
+
+    def info(self) -> CaptureInfo:
+        """The capture as operators see it."""
+        with self.store.connect() as connection:
+            (info,) = CaptureStore(connection).capture_info("bench")
+        return info
+
+    def set_up(self) -> None:
+        """Make slot and publication, and end the backfill of the table, which is empty for the first of a source."""
+        with self.capturing() as process:
+            while self.info().tables_to_backfill:
+                process.drain(budget_s=PATIENCE_S, idle_s=0)
+
+    def drained(self, changes: int, of_transaction: int) -> float:
+        """Make so many changes, then capture them; return the seconds that that takes."""
+        change(self.source, changes, of_transaction)
+        return self.drain(changes)
+
+    def drain(self, changes: int) -> float:
+        """Capture what is there, which is so many changes; return the seconds."""
+        with self.capturing() as process:
+            seconds = timed(lambda: process.drain(budget_s=PATIENCE_S, idle_s=0))
+            require_all(process.report, changes)
+        return seconds
+
+
+def new_pipeline(bench: IngestBench, source: str | None = None) -> Pipeline:
+    """Make a store that captures a source, a new one unless it is given."""
+    if source is None:
+        source = bench.source()
+        with psycopg.connect(source, autocommit=True) as connection:
+            connection.execute(MAKE.encode())
+    pipeline = Pipeline(source, bench.ours())
+    pipeline.set_up()
+    return pipeline
+
+
+def change(source: str, changes: int, of_transaction: int) -> None:
+    """Make so many changes in transactions of so many; the log is on disk then."""
+    with psycopg.connect(source, autocommit=True) as connection:
+        connection.execute("set synchronous_commit = off")
+        connection.execute("call change_items(%s, %s)", (changes, of_transaction))
+        connection.execute("checkpoint")
+
+
+@contextmanager
+def slot_copy(pipeline: Pipeline, name: str) -> Iterator[str]:
+    """A slot that holds what the capture's slot holds now."""
+    with connect_source(pipeline.source) as connection:
+        connection.execute("select pg_copy_logical_replication_slot(%s, %s)", (pipeline.info().slot, name))
+        try:
+            yield name
+        finally:
+            drop_slot(connection, name)
+
+
+def received(pipeline: Pipeline, slot: str) -> float:
+    """Let pg_recvlogical read a slot to the end and throw away what it gets; return the seconds."""
+    with connect_source(pipeline.source) as connection:
+        row = connection.execute("select pg_current_wal_flush_lsn()::text").fetchone()
+        assert row is not None
+    command = [str(PROGRAMS / "pg_recvlogical"), "--start", "--no-loop", "--slot", slot, "--dbname", pipeline.source]
+    options = ["proto_version=1", f"publication_names={pipeline.info().publication}", "messages=true"]
+    began = time.perf_counter()
+    subprocess.run(
+        [*command, "--endpos", row[0], "--file", "/dev/null", *(f"--option={option}" for option in options)],
+        env={**os.environ, "LD_LIBRARY_PATH": str(PROGRAMS.parent / "lib")},
+        capture_output=True,
+        timeout=PATIENCE_S,
+        check=True,
+    )
+    return time.perf_counter() - began
+
+
+def peeked(pipeline: Pipeline, slot: str, *, decoding: bool) -> float:
+    """Read a slot as a capture does, and no more, or decode what comes, too; return the seconds."""
+    info = pipeline.info()
+    with connect_source(pipeline.source) as connection:
+        reference = next_xid(connection)
+
+        def read() -> None:
+            end = b""
+            while True:
+                decoder = ChangeDecoder((TABLE,), info.capture, 1, reference)
+                last = b""
+                with peek(connection, slot, info.publication, MOST_CHANGES) as messages:
+                    for message in messages:
+                        last = message
+                        if decoding:
+                            decoder.feed(message)
+                if not last:
+                    return
+                ended = decode(last)
+                if not isinstance(ended, Commit) or last == end:
+                    raise RuntimeError(f"A peek ended with {ended}.")
+                end = last
+                advance(connection, slot, ended.end_lsn)
+
+        return timed(read)
+
+
+def require_all(report: CaptureReport, changes: int) -> None:
+    """Require that all of so many changes became events."""
+    if (report.stored, report.emitted) != (changes, changes):
+        raise RuntimeError(f"{report.stored} changes were stored and {report.emitted} emitted, not {changes}")
+
+
+def timed(work: Callable[[], object]) -> float:
+    """The seconds that something takes."""
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began

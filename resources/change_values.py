@@ -1,0 +1,131 @@
+"""Column values as JSON: from the text that Postgres writes to the text that jsonb takes.
+
+Belongs here: one value, and what makes it undecodable. Not here: rows and messages (`captured_changes`).
+
+Numbers stay as the server wrote them, digit by digit; nothing passes through a float.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Final, TypeAlias
+
+Encoder: TypeAlias = Callable[[bytes], str]
+
+_NUMBER = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+# what jsonb's numbers hold
+_DIGITS_BEFORE_POINT = 131072
+_DIGITS_AFTER_POINT = 16383
+
+_quote = json.JSONEncoder(ensure_ascii=False).encode
+
+
+class Undecodable(ValueError):
+    """Bytes that have no JSON form that jsonb takes; the text says why."""
+
+
+def quoted(text: str) -> str:
+    """A text as a JSON string that jsonb takes.
+
+    Raises:
+        Undecodable: It contains NUL, which Postgres' texts cannot.
+    """
+    if "\0" in text:
+        raise Undecodable("contains a NUL character")
+    return _quote(text)
+
+
+def embedded(text: str) -> str:
+    """A JSON document as it is, if jsonb takes it.
+
+    Raises:
+        Undecodable: It is not JSON, or jsonb takes less: no NUL, no half of a surrogate pair, no number beyond numeric.
+    """
+    try:
+        document = _DOCUMENT.decode(text)
+        if "\\u" in text:
+            _check_escapes(document)
+    except RecursionError as deep:
+        raise Undecodable("is JSON that is nested too deeply") from deep
+    except Undecodable:
+        raise
+    except (ValueError, ArithmeticError) as bad:
+        raise Undecodable(f"is not JSON: {bad}") from bad
+    return text
+
+
+def encoder_of(type_oid: int) -> Encoder:
+    """What encodes the values of a type; it raises `Undecodable`."""
+    return _ENCODERS.get(type_oid, _string)
+
+
+def _string(value: bytes) -> str:
+    try:
+        text = value.decode()
+    except UnicodeDecodeError as bad:
+        raise Undecodable(f"is not UTF-8: {bad}") from bad
+    if "\0" in text:
+        raise Undecodable("contains a NUL character")
+    return _quote(text)
+
+
+def _number(value: bytes) -> str:
+    if _NUMBER.fullmatch(value) is None:
+        if value in {b"NaN", b"Infinity", b"-Infinity"}:
+            return f'"{value.decode()}"'
+        raise Undecodable(f"is not a number: {value[:100]!r}")
+    return value.decode()
+
+
+def _truth(value: bytes) -> str:
+    if value == b"t":
+        return "true"
+    if value == b"f":
+        return "false"
+    raise Undecodable(f"is neither true nor false: {value[:100]!r}")
+
+
+def _document(value: bytes) -> str:
+    try:
+        return embedded(value.decode())
+    except UnicodeDecodeError as bad:
+        raise Undecodable(f"is not UTF-8: {bad}") from bad
+
+
+def _check_number(text: str) -> None:
+    number = Decimal(text)
+    exponent = number.as_tuple().exponent
+    assert isinstance(exponent, int)
+    if number.adjusted() >= _DIGITS_BEFORE_POINT or -exponent > _DIGITS_AFTER_POINT:
+        raise Undecodable("is JSON with a number that numeric does not hold")
+
+
+def _check_integer(text: str) -> None:
+    if len(text.lstrip("-")) > _DIGITS_BEFORE_POINT:
+        raise Undecodable("is JSON with a number that numeric does not hold")
+
+
+def _refuse_constant(name: str) -> None:
+    raise Undecodable(f"is not JSON: {name} is no number")
+
+
+def _check_escapes(document: object) -> None:
+    written = json.dumps(document, ensure_ascii=False)
+    # two backslashes are one in the text; what is left begins an escape
+    if "\\u0000" in written.replace("\\\\", ""):
+        raise Undecodable("is JSON with a NUL character, which jsonb does not hold")
+    try:
+        written.encode()
+    except UnicodeEncodeError as bad:
+        raise Undecodable("is JSON with half of a surrogate pair, which jsonb does not hold") from bad
+
+
+_DOCUMENT: Final = json.JSONDecoder(
+    parse_float=_check_number, parse_int=_check_integer, parse_constant=_refuse_constant
+)
+_ENCODERS: Final[dict[int, Encoder]] = {
+    16: _truth,
+    **dict.fromkeys((20, 21, 23, 26, 700, 701, 1700), _number),
+    **dict.fromkeys((114, 3802), _document),
+}

@@ -1,0 +1,28 @@
+-- Gives a transaction up: nothing of it is ever seen, and its message may be begun again. One that has ended without an effect: no-op.
+create or replace function event_store.abort_transaction(
+  v_transaction_id uuid
+)
+returns void
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+-- by index, tables with or without statistics
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+as $$
+declare
+  _transaction constant event_store.transactions := event_store.lock_transaction(v_transaction_id);
+begin
+  if _transaction.transaction_id is null then
+    perform event_store.refuse_ended_transaction(v_transaction_id, outcome)
+    from event_store.producer_results
+    where transaction_id = v_transaction_id;
+  end if;
+  perform event_store.end_transactions(
+    _transaction.producer_id, _transaction.partition, array[v_transaction_id], 'aborted'
+  );
+end
+$$;
+
+comment on function event_store.abort_transaction(uuid) is 'Gives a transaction up; its message may be begun again. MR005, MR026 unknown, MR027 committed or abandoned.';

@@ -1,0 +1,21 @@
+-- Stages events, a JSON array as append_events takes it. Whether they fit is known at the commit, where they are appended.
+create or replace function event_store.add_events(
+  v_transaction_id uuid,
+  v_events jsonb
+)
+returns void
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+-- by index, tables with or without statistics
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+as $$
+begin
+  perform event_store.parse_events(v_events);
+  perform event_store.stage_change(v_transaction_id, null, null, v_events);
+end
+$$;
+
+comment on function event_store.add_events(uuid, jsonb) is 'Stages events for the commit. MR005, MR024 fenced, MR026 unknown, MR027 ended.';

@@ -1,0 +1,23 @@
+-- Stages a change of a producer's state: a value, or null to remove the key (a JSON null is a value). The last change of a key counts.
+-- Example: select add_state_change(transaction_id, 'total', '17')
+create or replace function event_store.add_state_change(
+  v_transaction_id uuid,
+  v_key text,
+  v_value jsonb
+)
+returns void
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+-- by index, tables with or without statistics
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+as $$
+begin
+  perform event_store.require_state_key(v_key);
+  perform event_store.stage_change(v_transaction_id, v_key, v_value, null);
+end
+$$;
+
+comment on function event_store.add_state_change(uuid, text, jsonb) is 'Stages a change of a producer''s state; null removes the key. MR005, MR024 fenced, MR026 unknown, MR027 ended.';

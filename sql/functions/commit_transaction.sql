@@ -1,0 +1,30 @@
+-- Does all that a transaction staged, and writes down its result, in one go: everybody sees all of it or nothing. If another transaction
+-- of the same message was first, nothing of this one is done and the answer is that one's (duplicate). Again: the same answer.
+-- A refused event (MR001 to MR005) refuses the commit; the transaction stays open.
+-- Example: select duplicate, result, next_sequence from commit_transaction(transaction_id, '{"total": 17}')
+create or replace function event_store.commit_transaction(
+  v_transaction_id uuid,
+  v_result jsonb default null
+)
+returns table (
+  duplicate boolean,
+  outcome text,
+  result jsonb,
+  offsets bigint[],
+  next_sequence bigint
+)
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+-- by index, tables with or without statistics
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+as $$
+#variable_conflict use_column
+begin
+  return query select s.* from event_store.settle_transaction(v_transaction_id, 'committed', v_result, null) s;
+end
+$$;
+
+comment on function event_store.commit_transaction(uuid, jsonb) is 'Does all that a transaction staged, once, and returns its result, or that of another transaction of the same message. MR001 to MR005 as append_events, MR024 fenced, MR026 unknown, MR027 ended.';

@@ -1,0 +1,142 @@
+-- Stores a chunk of a table's rows, as a backfill read them in one snapshot of the source, as events backfilled, and where the backfill
+-- stands, in one transaction. v_rows is a JSON array of {decider_id, event_id, command_id, data}, and fault for a row that cannot be
+-- read. v_high_lsn is a position of the source's log behind all that the snapshot sees. v_done: there are no more rows.
+-- status says what happened:
+--   stored       the rows are events but those that are stored already, those that the log has newer changes of (left_out), and those
+--                that wait in the quarantine (held);
+--   behind       nothing: store and emit up to v_high_lsn first, then call again with the same chunk;
+--   unpublished  nothing: the snapshot is older than the publication of the table; read the chunk again.
+-- After the last chunk finish_backfill is due.
+create or replace function event_store.emit_rows(
+  v_capture text,
+  v_lease_token bigint,
+  v_schema text,
+  v_table text,
+  v_snapshot pg_snapshot,
+  v_high_lsn pg_lsn,
+  v_rows jsonb,
+  v_last_key text,
+  v_done boolean
+)
+returns table (
+  status text,
+  appended bigint,
+  left_out bigint,
+  held bigint
+)
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+declare
+  _capture event_store.captures;
+  _table event_store.captured_tables;
+  _after bigint;
+  _rows bigint;
+  _fresh bigint;
+  _batch event_store.batch_event[];
+begin
+  if v_snapshot is null or v_high_lsn is null or v_done is null or jsonb_typeof(v_rows) is distinct from 'array' then
+    perform event_store.refuse_request(
+      format('v_snapshot %L, v_high_lsn %L, v_done %L, v_rows of type %L', v_snapshot, v_high_lsn, v_done, jsonb_typeof(v_rows)),
+      'All are stated; v_rows is a JSON array.'
+    );
+  end if;
+  _capture := event_store.require_capture_lease(v_capture, v_lease_token);
+  _table := event_store.known_captured_table(v_capture, v_schema, v_table);
+  appended := 0;
+  left_out := 0;
+  held := 0;
+  status := case
+    when (pg_snapshot_xmin(v_snapshot) >= _table.published_xid) is not true then 'unpublished'
+    when (_capture.stored_lsn >= v_high_lsn) is not true or event_store.has_unemitted_changes(_capture) then 'behind'
+    else 'stored'
+  end;
+  if status <> 'stored' or _table.rows_read then
+    return next;
+    return;
+  end if;
+
+  select last_value into _after from event_store.events_offset_seq;
+  begin
+    with read as materialized (
+      select
+        r.number, r.element ->> 'decider_id' as decider_id, (r.element ->> 'event_id')::uuid as event_id,
+        (r.element ->> 'command_id')::uuid as command_id, nullif(r.element -> 'data', 'null') as data, r.element ->> 'fault' as fault
+      from jsonb_array_elements(v_rows) with ordinality r(element, number)
+    ), fresh as materialized (
+      select
+        r.*,
+        coalesce(
+          event_store.change_fault(
+            r.fault, 'backfilled', r.event_id, _table.decider, r.decider_id, r.data, r.command_id, event_store.change_bytes(r.data)
+          ),
+          case when s.final then 'its stream is closed by a final event' end
+        ) as why,
+        exists (
+          select from event_store.quarantined_changes q where q.decider_id = r.decider_id and q.decider = _table.decider
+        ) as waits,
+        -- what another generation says is older: this one's slot was made later
+        coalesce(
+          (e.data -> 'source' ->> 'generation')::int = _capture.source_generation
+          and not pg_visible_in_snapshot((e.data ->> 'xid')::xid8, v_snapshot),
+          false
+        ) or exists (
+          select from event_store.quarantined_changes q
+          where q.decider_id = r.decider_id and q.decider = _table.decider
+            and q.source_generation = _capture.source_generation and not pg_visible_in_snapshot(q.xid, v_snapshot)
+        ) as newer
+      from read r
+      left join event_store.streams s on s.decider_id = r.decider_id and s.decider = _table.decider
+      left join event_store.events e on e."offset" = s.last_offset
+      where not exists (select from event_store.events o where o.event_id = r.event_id)
+        and not exists (select from event_store.quarantined_changes o where o.event_id = r.event_id)
+    ), quarantined as (
+      insert into event_store.quarantined_changes (
+        capture, source_generation, decider, decider_id, action, event_id, command_id, data, fault, after_offset, quarantined_at
+      )
+      select
+        v_capture, _capture.source_generation, _table.decider, f.decider_id, 'backfilled', f.event_id, f.command_id, f.data, f.why,
+        _after, event_store.clock()
+      from fresh f
+      where (f.waits or f.why is not null) and not f.newer
+      order by f.number
+      returning 1
+    )
+    select
+      (select count(*) from read),
+      count(*),
+      count(*) filter (where f.newer),
+      (select count(*) from quarantined),
+      array_agg(
+        row(
+          f.position, 'backfilled', f.event_id, 1, _table.decider, f.decider_id, f.data, f.command_id, null, false, false
+        )::event_store.batch_event
+        order by f.position
+      ) filter (where f.emits)
+    into _rows, _fresh, left_out, held, _batch
+    from (
+      select *, row_number() over (partition by emits order by number) as position
+      from (select *, not waits and why is null and not newer as emits from fresh) judged
+    ) f;
+  exception when data_exception or not_null_violation or check_violation then
+    perform event_store.refuse_request(sqlerrm, 'Nothing of the chunk was stored.');
+  end;
+  if _batch is not null then
+    perform event_store.append_batch(_batch);
+  end if;
+  appended := coalesce(cardinality(_batch), 0);
+  left_out := left_out + _rows - _fresh;
+  update event_store.captured_tables
+  set backfill_key = coalesce(v_last_key, backfill_key), backfilled_rows = backfilled_rows + _rows, rows_read = v_done
+  where capture = v_capture and schema_name = v_schema and table_name = v_table;
+  return next;
+end
+$$;
+
+comment on function event_store.emit_rows(text, bigint, text, text, pg_snapshot, pg_lsn, jsonb, text, boolean) is 'Stores a chunk of a backfill as events, and how far it is; or says what must come first. MR005, MR011 lease lost, MR030.';
