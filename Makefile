@@ -16,13 +16,14 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-setup: $(STAMP) ## Create the virtual environment with the pinned packages
+# every other verb does it
+setup: $(STAMP)
 
 run: $(STAMP) ## Start everything: Postgres, Spark, Dagster on http://127.0.0.1:3000, the example shop
 	@exec $(BIN)/millrace up
 
-test: $(STAMP) ## Run all tests on a real Postgres and a real Spark
-	$(BIN)/python -m pytest $(ARGS)
+test: $(STAMP) ## Run all tests on real Postgres servers and real Sparks, two at a time
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 lint: $(STAMP) ## Check style and types
 	$(BIN)/ruff check .

@@ -34,7 +34,7 @@ class BackfilledRow:
 
 
 def backfilled_rows(
-    chunk: Chunk, table: CapturedTable, capture: str, generation: int, backfill: int
+    chunk: Chunk, table: CapturedTable, capture: str, generation: int, backfill_offset: int
 ) -> Iterator[BackfilledRow]:
     """The rows of a chunk, in its order.
 
@@ -43,10 +43,10 @@ def backfilled_rows(
         table: What is captured, with the columns of its key as `source_tables.with_key` gives them.
         capture: Its name.
         generation: The number of the slot's life, as for `ChangeDecoder`.
-        backfill: Which one of the table it is: no two have ids in common.
+        backfill_offset: Which backfill it is, as the store has it: no two have ids in common.
     """
     rows = TableRows(table, chunk.relation)
-    read = f"{generation}/{backfill}/{table.name}"
+    read = f"{generation}/{backfill_offset}/{table.stream_decider}"
     command_id = derived_id(read)
     tail = (
         f', "snapshot": "{chunk.snapshot}", "committed_at": "{time_json(chunk.read_at)}",'

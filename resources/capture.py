@@ -95,7 +95,7 @@ class _Arriving:
     """What one peek gives: its changes, and how far it came."""
 
     def __init__(self, ready: ReadyCapture, capture: str) -> None:
-        self._decoder = ChangeDecoder(ready.tables, capture, ready.source_generation, ready.xid_reference)
+        self._decoder = ChangeDecoder(ready.tables, capture, ready.source_generation, ready.xid_reference, ready.oids)
         self.messages = 0
         self.changed = 0
         self.committed_at: datetime | None = None
@@ -162,7 +162,7 @@ class Capturing:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._opened.close()
+        self._opened.__exit__(kind, error, trace)
 
     @contextmanager
     def _connect(self, name: str = "millrace") -> Iterator[CaptureStore]:
@@ -324,7 +324,7 @@ class Capturing:
             table.table_name,
             chunk.snapshot,
             chunk.high_lsn,
-            backfilled_rows(chunk, captured, self.capture.name, self._ready.source_generation, table.backfill),
+            backfilled_rows(chunk, captured, self.capture.name, self._ready.source_generation, table.backfill_offset),
             None if chunk.last_key is None else json.dumps(chunk.last_key, ensure_ascii=False),
             done=chunk.done,
         )

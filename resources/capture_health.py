@@ -3,7 +3,7 @@
 Belongs here: looking. Not here: repairing (`capture_setup`), how bad what is (`platform_defs.checks`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,7 +11,7 @@ from datetime import datetime
 import psycopg
 
 from resources.capture_declaration import Capture
-from resources.capture_store import CaptureInfo, CaptureStore
+from resources.capture_store import CaptureInfo, CaptureStore, RegisteredTable
 from resources.errors import MillraceError, UnknownCapture
 from resources.pgoutput import Begin, decode
 from resources.replication import (
@@ -21,10 +21,14 @@ from resources.replication import (
     SlotState,
     connect_source,
     flush_lsn,
+    oldest_transaction,
+    oldest_xid,
     peek,
     slot_state,
 )
 
+# how long ago a live capture has stored everything without anybody looking into the slot, in seconds
+RECENT_S = 10
 # how much of the log of others an idle slot may lag behind until it is worth a run to move it on
 IDLE_LAG_BYTES = 64 * 1024 * 1024
 # how much log the source may have to read again for one look: a transaction that stays open holds it back
@@ -45,6 +49,9 @@ class CaptureHealth:
         lag_bytes: How much of the source's log was not looked at yet.
         lag_s: How old the oldest change is that was not stored yet, in seconds; at most so old where to look would cost too much.
         retained_bytes: How much of its log the source keeps for the slot.
+        oldest_transaction: The transaction of the source that is open the longest, asked for where it keeps the capture waiting;
+            None where our role sees none.
+        waits_to_backfill: The tables that cannot be read before that one ends.
     """
 
     info: CaptureInfo | None
@@ -52,6 +59,8 @@ class CaptureHealth:
     lag_bytes: int
     lag_s: float
     retained_bytes: int
+    oldest_transaction: str | None = None
+    waits_to_backfill: tuple[str, ...] = ()
 
     @property
     def quarantined(self) -> int:
@@ -77,6 +86,12 @@ class CaptureHealth:
             found.append(
                 f"the source keeps {self.retained_bytes:,} bytes of its log for the slot; at most"
                 f" {capture.max_retained_bytes:,} are expected"
+                + (f"; open the longest is {self.oldest_transaction}" if self.oldest_transaction else "")
+            )
+        if self.waits_to_backfill:
+            found.append(
+                f"the backfill of {', '.join(self.waits_to_backfill)} waits for the end of"
+                f" {self.oldest_transaction or 'a transaction that our role may not see'}, which is older than the publication"
             )
         if self.lag_s > capture.max_lag_s:
             found.append(f"changes wait for up to {self.lag_s:.0f} s; at most {capture.max_lag_s} are expected")
@@ -91,15 +106,23 @@ def capture_health(dsn: str, capture: Capture) -> CaptureHealth:
         SourceRefuses: It does not let our role look.
     """
     with psycopg.connect(dsn, autocommit=True) as connection:
-        info = find_capture(CaptureStore(connection), capture.name)
+        store = CaptureStore(connection)
+        info = find_capture(store, capture.name)
+        tables = store.captured_tables(capture.name) if info and info.tables_to_backfill else []
     if info is None:
         return CaptureHealth(None, None, 0, 0.0, 0)
     with _asked(capture) as source:
         slot = slot_state(source, info.slot)
         _, now = flush_lsn(source)
+        waiting = _waiting(tables, oldest_xid(source))
+        retains = bool(slot and (slot.retained_bytes or 0) > capture.max_retained_bytes)
+        transaction = oldest_transaction(source) if waiting or retains else None
         try:
             if slot is None or slot.lost:
                 oldest = None
+            elif info.lease_owner and info.stored_at and (now - info.stored_at).total_seconds() < RECENT_S:
+                # to look would hold the slot, which somebody is about to read
+                oldest = info.stored_at
             elif (slot.retained_bytes or 0) > DEAR_BYTES:
                 oldest = info.stored_at if slot.lag_bytes else None
             else:
@@ -114,6 +137,20 @@ def capture_health(dsn: str, capture: Capture) -> CaptureHealth:
         # by the source's clock; what is stored is moments from being an event
         max(0.0, (now - oldest).total_seconds()) if oldest else 0.0,
         slot.retained_bytes or 0 if slot else 0,
+        transaction,
+        waiting,
+    )
+
+
+def _waiting(tables: Iterable[RegisteredTable], oldest: int) -> tuple[str, ...]:
+    """The tables that may not be read yet: a transaction that is older than their publication is open on the source."""
+    return tuple(
+        f"{table.schema_name}.{table.table_name}"
+        for table in tables
+        if table.backfill_generation is None
+        and not table.rows_read
+        and table.published_xid is not None
+        and oldest < table.published_xid
     )
 
 

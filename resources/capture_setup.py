@@ -9,7 +9,7 @@ A slot without a generation is a leftover of a killed try and is made anew: noth
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -17,20 +17,28 @@ from hashlib import sha256
 import psycopg
 
 from resources.capture_declaration import Capture, CapturedTable
-from resources.capture_store import CaptureLease, CaptureStore, TableRegistration
-from resources.errors import MillraceError
+from resources.capture_store import CaptureLease, CaptureStore, RegisteredTable, TableRegistration
+from resources.errors import MillraceError, UnknownCapture
 from resources.pgoutput import Lsn
 from resources.publication import drop_publication, ensure_publication
 from resources.replication import (
+    BUSY_S,
+    advance,
     connect_source,
     create_slot,
     drop_slot,
+    flush_lsn,
     next_xid,
     slot_state,
     source_identity,
 )
 from resources.source_problems import require_ready
-from resources.source_tables import with_key
+from resources.source_tables import table_oids, with_key
+
+# of a restart: a killed one locks nobody out for long
+RESTART_LEASE_S = 30
+# to drop a slot and make one, which waits for a minute at most
+BEGIN_LEASE_S = 80 + int(BUSY_S)
 
 
 class GapOpen(MillraceError):
@@ -50,6 +58,7 @@ class ReadyCapture:
         tables: What is captured, with the columns that name a row.
         fingerprints: Of each schema and table, what tells its declaration from others.
         xid_reference: A transaction id of the source of about now.
+        oids: Of each table's id, its name, and from which position on it must bear that name: before, a backfill finds what happened.
     """
 
     lease_token: int
@@ -60,6 +69,24 @@ class ReadyCapture:
     tables: tuple[CapturedTable, ...]
     fingerprints: dict[tuple[str, str], str]
     xid_reference: int
+    oids: dict[int, tuple[str, Lsn]]
+
+
+@dataclass(frozen=True)
+class ClaimedCapture:
+    """A capture that is registered and leased.
+
+    Attributes:
+        lease: Where it stands.
+        changed: Whether it was registered otherwise before, or not at all.
+        tables: What is captured, with the columns that name a row.
+        oids: The ids of each one and of its partitions.
+    """
+
+    lease: CaptureLease
+    changed: bool
+    tables: tuple[CapturedTable, ...]
+    oids: tuple[tuple[int, ...], ...]
 
 
 def prepare(
@@ -70,23 +97,25 @@ def prepare(
     Raises:
         NotReady: The source lacks something that only its administrator can give.
         CaptureInUse: Another process has the lease.
-        GapOpen: Changes are lost: the slot is gone, or does not go on where the store is. The gap is recorded.
+        GapOpen: Changes are lost: the slot is gone or does not go on where the store is, or the publication was changed by somebody
+            else. The gap is recorded.
     """
-    lease, tables = claim(source, store, capture, owner, lease_s)
+    claimed = claim(source, store, capture, owner, lease_s)
+    lease = claimed.lease
     try:
         if lease.gap:
             raise _gap(store, capture)
-        ensure_publication(source, lease.publication, capture)
         if lease.source_generation is None or lease.stored_lsn is None:
+            ensure_publication(source, lease.publication, capture)
             generation, stored_lsn = begin(source, store, lease)
         else:
             generation, stored_lsn = lease.source_generation, lease.stored_lsn
             if lost := _loss(source, lease, stored_lsn):
                 store.record_gap(capture.name, stored_lsn, None, lost)
                 raise _gap(store, capture)
-            if any(table.published_xid is None for table in store.captured_tables(capture.name)):
-                # asked after the publication has changed: a transaction that is older may not have noticed
-                store.publish_tables(capture.name, lease.lease_token, next_xid(source))
+            _go_on(source, store, capture, claimed, stored_lsn)
+        registered = store.captured_tables(capture.name)
+        flushed, _ = flush_lsn(source)
     except BaseException:
         release(store, lease)
         raise
@@ -96,16 +125,69 @@ def prepare(
         lease.slot,
         lease.publication,
         stored_lsn,
-        tables,
-        {(table.schema, table.table): fingerprint(capture, table) for table in tables},
+        claimed.tables,
+        {
+            (table.schema, table.table): fingerprint(capture, table, oids)
+            for table, oids in zip(claimed.tables, claimed.oids, strict=True)
+        },
         next_xid(source),
+        _named(claimed, registered, flushed),
     )
+
+
+def _go_on(
+    source: psycopg.Connection, store: CaptureStore, capture: Capture, claimed: ClaimedCapture, stored_lsn: Lsn
+) -> None:
+    """Publish what is declared now.
+
+    Raises:
+        GapOpen: Tables that are declared and registered as before were published otherwise. The gap is recorded.
+    """
+    lease = claimed.lease
+    # killed, the next try finds them so again; what they changed until then, their backfill finds
+    unpublished = {
+        f"{table.schema_name}.{table.table_name}"
+        for table in store.captured_tables(capture.name)
+        if table.published_xid is None
+    }
+    with source.transaction():
+        lost = sorted((ensure_publication(source, lease.publication, capture) or frozenset()) - unpublished)
+        if lost:
+            # before the repair can be seen: after it nobody would know
+            store.record_gap(
+                capture.name,
+                stored_lsn,
+                None,
+                f"Publication {lease.publication} was changed or dropped by somebody else: {', '.join(lost)}.",
+            )
+    if lost:
+        raise _gap(store, capture)
+    if claimed.changed or unpublished:
+        # what is stored was numbered by the declaration before, and cannot be compared; without a new one it is
+        advance(source, lease.slot, stored_lsn)
+    if unpublished:
+        # asked after the publication has changed: a transaction that is older may not have noticed
+        store.publish_tables(capture.name, lease.lease_token, next_xid(source))
+
+
+def _named(claimed: ClaimedCapture, registered: Sequence[RegisteredTable], flushed: Lsn) -> dict[int, tuple[str, Lsn]]:
+    """The name of each table's id, and since when: a backfill that has not begun will see all that was done before now."""
+    unread = {
+        (table.schema_name, table.table_name)
+        for table in registered
+        if table.backfill_generation is None and table.backfill_key is None and not table.rows_read
+    }
+    return {
+        oids[0]: (table.name, flushed if (table.schema, table.table) in unread else Lsn(0))
+        for table, oids in zip(claimed.tables, claimed.oids, strict=True)
+        if oids
+    }
 
 
 def claim(
     source: psycopg.Connection, store: CaptureStore, capture: Capture, owner: str, lease_s: int
-) -> tuple[CaptureLease, tuple[CapturedTable, ...]]:
-    """Register a capture as it is declared and lease it; return its tables with the columns that name a row, too.
+) -> ClaimedCapture:
+    """Register a capture as it is declared, and lease it.
 
     Raises:
         NotReady: The source lacks something.
@@ -114,16 +196,17 @@ def claim(
     name = slot_name(store, capture.name)
     require_ready(source, capture, has_slot=slot_state(source, name) is not None)
     tables = tuple(with_key(source, table) for table in capture.tables)
-    store.register_capture(
+    oids = tuple(table_oids(source, table.schema, table.table) for table in tables)
+    changed = store.register_capture(
         capture.name,
         name,
         name,
         [
-            TableRegistration(t.schema, t.table, t.stream_decider, list(t.key or ()), fingerprint(capture, t))
-            for t in tables
+            TableRegistration(t.schema, t.table, t.stream_decider, list(t.key or ()), fingerprint(capture, t, ids))
+            for t, ids in zip(tables, oids, strict=True)
         ],
     )
-    return store.claim_capture(capture.name, owner, lease_s), tables
+    return ClaimedCapture(store.claim_capture(capture.name, owner, lease_s), changed, tables, oids)
 
 
 def slot_name(store: CaptureStore, capture: str) -> str:
@@ -161,35 +244,44 @@ def restart(dsn: str, capture: Capture, reason: str) -> int:
         CaptureInUse: Another process captures: stop it first.
     """
     with _both(dsn, capture) as (source, store):
-        lease, _ = claim(source, store, capture, f"restart by process {os.getpid()}", 300)
+        lease = claim(source, store, capture, f"restart by process {os.getpid()}", RESTART_LEASE_S).lease
         try:
             store.restart_capture(capture.name, reason)
             while store.emit_changes(capture.name, lease.lease_token).behind:
-                pass
+                store.extend_capture(capture.name, lease.lease_token, RESTART_LEASE_S)
             ensure_publication(source, lease.publication, capture)
+            store.extend_capture(capture.name, lease.lease_token, BEGIN_LEASE_S)
             return begin(source, store, lease)[0]
         finally:
             release(store, lease)
 
 
 def remove(dsn: str, capture: Capture, reason: str) -> None:
-    """Remove a capture with its slot and its publication; its events stay.
+    """Remove a capture with its slot and its publication; its events stay. Killed anywhere, it is done again.
 
     Raises:
-        UnknownCapture: It is not registered.
+        UnknownCapture: It is not registered, and left nothing on the source.
         CaptureInUse: A process captures.
     """
     with _both(dsn, capture) as (source, store):
-        (info,) = store.capture_info(capture.name)
-        # first in the store, which refuses while somebody captures; without it the rest is a leftover
-        store.unregister_capture(capture.name, reason)
-        drop_slot(source, info.slot)
-        drop_publication(source, info.publication)
+        try:
+            (info,) = store.capture_info(capture.name)
+            # first in the store, which refuses while somebody captures; without it the rest is a leftover
+            store.unregister_capture(capture.name, reason)
+            slot, publication, unknown = info.slot, info.publication, None
+        except UnknownCapture as error:
+            slot = publication = slot_name(store, capture.name)
+            unknown = error
+        had_slot = slot_state(source, slot) is not None
+        drop_slot(source, slot)
+        had_publication = drop_publication(source, publication)
+        if unknown and not (had_slot or had_publication):
+            raise unknown
 
 
-def fingerprint(capture: Capture, table: CapturedTable) -> str:
-    """Tells two declarations of a table apart, in what of its rows they capture."""
-    declared = repr((table.columns, table.where, table.key, sorted(capture.actions)))
+def fingerprint(capture: Capture, table: CapturedTable, oids: Sequence[int]) -> str:
+    """Tells two declarations of a table apart, in what of its rows they capture, and two tables that are declared the same."""
+    declared = repr((table.columns, table.where, table.key, sorted(capture.actions), oids))
     return sha256(declared.encode()).hexdigest()[:32]
 
 
@@ -207,6 +299,9 @@ def _loss(source: psycopg.Connection, lease: CaptureLease, stored_lsn: Lsn) -> s
             f"The source is database {identity.database} of cluster {identity.system_identifier}; the slot was made in"
             f" {lease.database} of {lease.system_identifier}."
         )
+    flushed, _ = flush_lsn(source)
+    if flushed < stored_lsn:
+        return f"The source was set back to an earlier time: its log ends at {flushed}; stored is {stored_lsn}."
     state = slot_state(source, lease.slot)
     if state is None:
         return f"There is no slot {lease.slot} any more."

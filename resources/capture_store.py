@@ -67,7 +67,7 @@ class CaptureLease:
 class RegisteredTable:
     """A table of a capture, and how far its backfill is: done when `backfill_generation` is not None.
 
-    `backfill` counts the backfills of the table: event ids of its rows are made with it. While `published_xid` is None nothing may be
+    `backfill_offset` is of this backfill only: event ids of its rows are made with it. While `published_xid` is None nothing may be
     read; when `rows_read`, only `finish_backfill` is left.
     """
 
@@ -77,7 +77,7 @@ class RegisteredTable:
     key_columns: list[str] | None
     fingerprint: str
     published_xid: int | None
-    backfill: int
+    backfill_offset: int
     backfill_key: str | None
     backfilled_rows: int
     rows_read: bool
@@ -344,8 +344,8 @@ class CaptureStore(EventStore):
             RegisteredTable,
             """
             select
-              schema_name, table_name, decider, key_columns, fingerprint, published_xid::text::bigint as published_xid, backfill,
-              backfill_key, backfilled_rows, rows_read, backfill_generation, backfilled_at
+              schema_name, table_name, decider, key_columns, fingerprint, published_xid::text::bigint as published_xid,
+              backfill_offset, backfill_key, backfilled_rows, rows_read, backfill_generation, backfilled_at
             from event_store.captured_tables
             where capture = %s
             order by schema_name, table_name

@@ -8,16 +8,18 @@ the new one. What cannot be decoded is a `Change` with a fault in place of its d
 told to belong to a captured table is an error.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha1
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
 from resources.capture_declaration import CapturedTable
 from resources.change_rows import RowChange, TableRows
 from resources.change_values import embedded, quoted
+from resources.errors import MillraceError
 from resources.pgoutput import (
     Begin,
     Commit,
@@ -39,6 +41,10 @@ MAX_DATA_CHARACTERS = 32 * 1024 * 1024
 
 _NAMESPACE = UUID("5b2f6c1e-3f0a-4d57-9c58-1d5f0c6f7a42")
 _ACTIONS = {ord("I"): "inserted", ord("U"): "updated", ord("D"): "deleted"}
+
+
+class TableRenamed(MillraceError):
+    """A captured table changed under a name that is not declared."""
 
 
 # not frozen: to make one would take three times as long, and there is one for each row
@@ -144,18 +150,28 @@ class ChangeDecoder:
         capture: Its name.
         generation: The number of the slot's life, unique in the store for ever: the changes' ids are derived from it.
         xid_reference: A transaction id of the source of about now; see `whole_xid`.
+        oids: Of the ids of the captured tables, the name, and from which position on a change under another one is refused.
 
     Attributes:
         end_lsn: The end of the last whole transaction: all that committed before it was fed. None before the first.
     """
 
-    def __init__(self, tables: Iterable[CapturedTable], capture: str, generation: int, xid_reference: int) -> None:
+    def __init__(
+        self,
+        tables: Iterable[CapturedTable],
+        capture: str,
+        generation: int,
+        xid_reference: int,
+        oids: Mapping[int, tuple[str, Lsn]] = MappingProxyType({}),
+    ) -> None:
         self._tables = {(table.schema, table.table): table for table in tables}
         self._capture = capture
         self._generation = generation
         self._xid_reference = xid_reference
+        self._oids = oids
         # None: known, and not captured
         self._described: dict[int, _Described | None] = {}
+        self._renamed: dict[int, str] = {}
         self._transaction: _Transaction | None = None
         self.end_lsn: Lsn | None = None
 
@@ -169,6 +185,7 @@ class ChangeDecoder:
 
         Raises:
             PgoutputError: It cannot be decoded, and belongs to no table that is known.
+            TableRenamed: It changes a captured table under a name that is not declared.
         """
         try:
             message = decode(raw)
@@ -229,6 +246,9 @@ class ChangeDecoder:
 
     def _describe(self, message: Relation, raw: bytes) -> Sequence[Change]:
         table = self._tables.get((message.schema, message.table))
+        self._renamed.pop(message.relation_id, None)
+        if table is None and message.relation_id in self._oids:
+            self._renamed[message.relation_id] = f"{message.schema}.{message.table}"
         self._described[message.relation_id] = (
             None
             if table is None
@@ -291,9 +311,25 @@ class ChangeDecoder:
 
     def _table(self, relation_id: int) -> "_Described | None":
         try:
-            return self._described[relation_id]
+            table = self._described[relation_id]
         except KeyError:
             raise PgoutputError(f"a change of relation {relation_id}, which no message described before it") from None
+        if table is None and relation_id in self._renamed:
+            self._refuse_renamed(relation_id)
+        return table
+
+    def _refuse_renamed(self, relation_id: int) -> None:
+        name, since = self._oids[relation_id]
+        lsn = self._current().lsn
+        if lsn >= since:
+            raise TableRenamed(
+                f"Table {name} of capture {self._capture} was renamed.",
+                detail=f"in the transaction that committed at {lsn} it is {self._renamed[relation_id]}",
+                hint=(
+                    "Declare it by its new name. If it has its declared name again:"
+                    f" millrace capture restart {self._capture} --reason WHY"
+                ),
+            )
 
     def _current(self) -> _Transaction:
         if self._transaction is None:

@@ -29,7 +29,7 @@
     ├── CaptureInUse             MR031   somebody else holds the lease of the capture
     ├── ChangesDiffer            MR032   the source gives other changes than those that are stored
     ├── StreamWentOn             MR033   later changes of the stream are events already
-    ├── DeciderCaptured          MR034   the decider belongs to another capture
+    ├── DeciderCaptured          MR034   the decider belongs to a capture
     ├── NotQuarantined           MR035
     ├── ChangesWaiting           MR036   stored changes are no events yet
     ├── ImportRefused            a file cannot be imported as asked
@@ -39,7 +39,8 @@
 What only one module raises is declared there, below `MillraceError` too: `JavaNotFound`, `PostgresFailed`, `ServiceFailed`,
 `CannotStart`, `PartitionsFailed`, `DeclarationChanged`, `HistoryMissing`, `NotOwned`, `StagedRowsLost`,
 `FunctionFailed`, `ArchiveDamaged`, `ForeignArchive`, `LogIncomplete`, `ForeignBackup`, `NoBackup`, `Busy`, `GapOpen`, `NotReady`,
-`SlotBusy`, `SlotLost`, `PublicationMissing`, `ForeignPublication`, `TableMissing`, `PgoutputError`.
+`SlotBusy`, `SlotLost`, `PublicationMissing`, `ForeignPublication`, `TableMissing`, `TableRenamed`,
+`PgoutputError`.
 
 Belongs here: what can go wrong, as types. Not here: messages; those come from where it went wrong.
 """
@@ -187,7 +188,7 @@ class StreamWentOn(MillraceError):
 
 
 class DeciderCaptured(MillraceError):
-    """The decider belongs to a table of another capture."""
+    """The decider is that of a captured table: only its capture appends to it, and no other capture has it."""
 
 
 class NotQuarantined(MillraceError):

@@ -23,6 +23,9 @@ from resources.producers import IdempotentProducer, ProducerStamp, ProducerStore
 
 ATTEMPTS = 10
 
+# The server ended the session, or is starting: 57P05 and 25P03 because it was idle.
+_ENDED = {"57P01", "57P02", "57P03", "57P04", "57P05", "25P03"}
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -112,7 +115,7 @@ class ExactlyOnce:
         self, stamp: ProducerStamp, timeout_s: int, settle: Callable[[ProducerStore, UUID], SettledMessage]
     ) -> Answer:
         repeatedly = Retrying(
-            retry=retry_if_exception(_passes),
+            retry=retry_if_exception(self._passes),
             wait=wait_random_exponential(multiplier=0.02, max=2),
             stop=stop_after_attempt(ATTEMPTS),
             reraise=True,
@@ -137,6 +140,19 @@ class ExactlyOnce:
                 store.abort_transaction(received.transaction_id)
             raise
         return Answer(settled.result, settled.duplicate, settled.outcome, settled.offsets)
+
+    def _passes(self, error: BaseException) -> bool:
+        """Whether the same may succeed when it is repeated: a lost race, a lost connection, a server that crashed."""
+        if isinstance(error, SerializationFailure | DeadlockDetected | UnknownTransaction):
+            return True
+        if not isinstance(error, psycopg.Error):
+            return False
+        if self._store is not None and self._store.connection.closed:
+            return True
+        if error.sqlstate is None:
+            # another connection of the work broke, or none could be opened
+            return isinstance(error, psycopg.OperationalError)
+        return error.sqlstate in _ENDED or error.sqlstate.startswith("08")
 
 
 def _refusal(stamp: ProducerStamp, received: ReceivedMessage) -> MillraceError:
@@ -163,11 +179,3 @@ def _refusal(stamp: ProducerStamp, received: ReceivedMessage) -> MillraceError:
         detail=detail,
         hint="Register the producer again: the store was set back to an earlier time.",
     )
-
-
-def _passes(error: BaseException) -> bool:
-    """Whether the same may succeed when it is repeated: a lost race, a lost connection, a server that crashed."""
-    if isinstance(error, SerializationFailure | DeadlockDetected | UnknownTransaction):
-        return True
-    # no SQLSTATE: the connection broke; 57P01 to 57P03: the server ended it, or is starting
-    return isinstance(error, psycopg.OperationalError) and (error.sqlstate or "57P01") in {"57P01", "57P02", "57P03"}

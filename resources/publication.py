@@ -3,6 +3,7 @@
 Belongs here: making it so, and knowing that it is. Not here: whether the source can publish them (`source_problems`).
 """
 
+from dataclasses import dataclass
 from hashlib import sha256
 
 import psycopg
@@ -13,33 +14,49 @@ from resources.errors import MillraceError
 
 _MARK = "Millrace keeps this as declared"
 
-# All that a publication is, but for its name and its owner.
+# All that a publication is, but for its name and its owner. A table is its name and its id: another one may have taken the name.
 _STATE = """
 select
   obj_description(p.oid, 'pg_publication'),
-  concat_ws(
-    e'\\n',
-    p.puballtables, p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate, p.pubviaroot,
-    (
-      select string_agg(format('%%s %%s %%s', r.prrelid, r.prattrs, r.prqual), e'\\n' order by r.prrelid)
-      from pg_publication_rel r
-      where r.prpubid = p.oid
-    ),
-    (select string_agg(s.pnnspid::text, ' ' order by s.pnnspid) from pg_publication_namespace s where s.pnpubid = p.oid)
+  concat_ws(' ', p.puballtables, p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate, p.pubviaroot),
+  (select string_agg(s.pnnspid::text, ' ' order by s.pnnspid) from pg_publication_namespace s where s.pnpubid = p.oid),
+  (
+    select jsonb_object_agg(
+      format('%%s.%%s', n.nspname, c.relname),
+      -- where in a statement a filter stood is no part of it; to write it as SQL would wait for locks of the table
+      format('%%s %%s %%s', r.prrelid, r.prattrs, regexp_replace(r.prqual::text, ' :location -?\\d+', '', 'g'))
+    )
+    from pg_publication_rel r
+    join pg_class c on c.oid = r.prrelid
+    join pg_namespace n on n.oid = c.relnamespace
+    where r.prpubid = p.oid
   )
 from pg_publication p
 where p.pubname = %s
 """
 
 
+@dataclass(frozen=True)
+class _State:
+    """A publication as it is: its comment, its switches, its schemas, and of each of its tables what it publishes."""
+
+    remark: str | None
+    switches: str
+    schemas: str | None
+    tables: dict[str, str] | None
+
+    def __str__(self) -> str:
+        return repr((self.switches, self.schemas, sorted((self.tables or {}).items())))
+
+
 class ForeignPublication(MillraceError):
     """A publication of the name exists, and Millrace did not make it."""
 
 
-def ensure_publication(connection: psycopg.Connection, name: str, declaration: Capture) -> bool:
-    """Make the publication be what is declared; return whether it was not. Where nothing changes, nothing is written or locked.
+def ensure_publication(connection: psycopg.Connection, name: str, declaration: Capture) -> frozenset[str] | None:
+    """Make the publication be what is declared; return the declared tables that it published otherwise, or not at all.
 
-    Changes that committed before are published as it was then.
+    None if it was as declared: then nothing is written or locked. Changes that committed before are published as it was then.
 
     Raises:
         ForeignPublication: Somebody else made one of this name.
@@ -48,15 +65,14 @@ def ensure_publication(connection: psycopg.Connection, name: str, declaration: C
     found = _state(connection, name)
     declared = _digest(publication_sql(name, declaration).as_string(connection))
     if found is not None:
-        remark, state = found
-        if not (remark or "").startswith(_MARK):
+        if not (found.remark or "").startswith(_MARK):
             raise ForeignPublication(
                 f"Publication {name} exists, and Millrace did not make it.",
                 detail=f"database: {connection.info.dbname}",
                 hint="Drop it, or give the capture another publication.",
             )
-        if remark == _remark(declared, state):
-            return False
+        if found.remark == _remark(declared, found):
+            return None
     with connection.transaction():
         if found is None:
             connection.execute(publication_sql(name, declaration))
@@ -70,14 +86,18 @@ def ensure_publication(connection: psycopg.Connection, name: str, declaration: C
         assert made is not None
         # the source keeps a filter in its own form: what it made of it is remembered beside what was declared
         connection.execute(
-            sql.SQL("comment on publication {} is {}").format(sql.Identifier(name), _remark(declared, made[1]))
+            sql.SQL("comment on publication {} is {}").format(sql.Identifier(name), _remark(declared, made))
         )
-    return True
+    before = {} if found is None or found.switches != made.switches else found.tables or {}
+    after = made.tables or {}
+    return frozenset(t.name for t in declaration.tables if before.get(t.name) != after.get(t.name))
 
 
-def drop_publication(connection: psycopg.Connection, name: str) -> None:
-    """Remove the publication; do nothing if there is none."""
+def drop_publication(connection: psycopg.Connection, name: str) -> bool:
+    """Remove the publication; return False if there is none."""
+    there = _state(connection, name) is not None
     connection.execute(sql.SQL("drop publication if exists {}").format(sql.Identifier(name)))
+    return there
 
 
 def publication_sql(name: str, declaration: Capture) -> sql.Composed:
@@ -106,13 +126,13 @@ def _options(declaration: Capture) -> sql.Composed:
     return sql.SQL("publish = {}, publish_via_partition_root = true").format(", ".join(declaration.actions))
 
 
-def _state(connection: psycopg.Connection, name: str) -> tuple[str | None, str] | None:
+def _state(connection: psycopg.Connection, name: str) -> _State | None:
     row = connection.execute(_STATE, (name,)).fetchone()
-    return None if row is None else (row[0], row[1])
+    return None if row is None else _State(*row)
 
 
-def _remark(declared: str, state: str) -> str:
-    return f"{_MARK}: {declared}, {_digest(state)}."
+def _remark(declared: str, state: _State) -> str:
+    return f"{_MARK}: {declared}, {_digest(str(state))}."
 
 
 def _digest(text: str) -> str:

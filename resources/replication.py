@@ -172,6 +172,30 @@ def oldest_xid(connection: psycopg.Connection) -> int:
     return int(row[0])
 
 
+def oldest_transaction(connection: psycopg.Connection) -> str | None:
+    """Tell which open transaction of the server took its id first, in words; None if our role sees none."""
+    row = connection.execute(
+        """
+        select whose
+        from (
+          select
+            backend_xid,
+            format('the transaction of session %s (%s in database %s, since %s)', pid, usename, datname, date_trunc('second', xact_start))
+          from pg_stat_activity
+          where backend_xid is not null
+          union all
+          select
+            transaction,
+            format('prepared transaction %L (%s in database %s, since %s)', gid, owner, database, date_trunc('second', prepared))
+          from pg_prepared_xacts
+        ) open (xid, whose)
+        order by age(xid) desc
+        limit 1
+        """
+    ).fetchone()
+    return None if row is None else str(row[0])
+
+
 def create_slot(connection: psycopg.Connection, slot: str) -> Lsn:
     """Make a slot; return the position from which on it holds every commit. Its publication is there before.
 

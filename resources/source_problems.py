@@ -226,6 +226,11 @@ def _column_problems(declaration: Capture, table: CapturedTable, found: SourceTa
             f"its key is declared as {', '.join(table.key)}, and its replica identity says {', '.join(key)}: leave key out,"
             " or alter table … replica identity full"
         )
+    elif table.key and key and not any(set(unique) <= set(key) for unique in found.unique_keys):
+        yield (
+            f"no unique index covers its declared key {', '.join(table.key)}, so rows could share a stream: create a unique index"
+            " on it, neither partial nor deferrable, or declare another key"
+        )
     if loose := [name for name in key if not known[name].not_null]:
         yield f"column {', '.join(loose)} of its key may be null: alter table … alter {loose[0]} set not null"
     if left_out := [name for name in key if name not in captured]:

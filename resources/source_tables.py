@@ -50,6 +50,7 @@ class SourceTable:
         columns: Its columns.
         primary_key: The columns of its primary key, in the index' order; empty if there is none that names rows in the log.
         identity_index: The columns of the index that is its replica identity, in that index' order.
+        unique_keys: The columns of each index that makes all rows unique at every time.
     """
 
     oid: int
@@ -63,6 +64,7 @@ class SourceTable:
     columns: tuple[SourceColumn, ...]
     primary_key: tuple[str, ...]
     identity_index: tuple[str, ...]
+    unique_keys: tuple[tuple[str, ...], ...]
 
     @property
     def identity_columns(self) -> tuple[str, ...]:
@@ -135,7 +137,7 @@ select
     order by k.at
   )
 from pg_index i
-where i.indrelid = %s::oid and i.indisvalid and i.indimmediate and (i.indisprimary or i.indisreplident)
+where i.indrelid = %s::oid and i.indisvalid and i.indimmediate and i.indisunique and i.indpred is null and i.indexprs is null
 """
 
 _LEAVES = "select relid::oid::bigint from pg_partition_tree(%s::oid) where isleaf and level > 0 order by relid"
@@ -161,6 +163,19 @@ def find_leaves(connection: psycopg.Connection, table: SourceTable) -> list[Sour
     return [leaf for (oid,) in found if (leaf := _described(connection, oid))]
 
 
+def table_oids(connection: psycopg.Connection, schema: str, table: str) -> tuple[int, ...]:
+    """Tell the ids of a table and of its partitions that hold rows, the table's first; none if there is no such table."""
+    row = connection.execute(
+        """
+        select c.oid::bigint, array(select relid::oid::bigint from pg_partition_tree(c.oid) where isleaf and level > 0 order by 1)
+        from pg_class c join pg_namespace n on n.oid = c.relnamespace
+        where n.nspname = %s and c.relname = %s
+        """,
+        (schema, table),
+    ).fetchone()
+    return () if row is None else (row[0], *row[1])
+
+
 def with_key(connection: psycopg.Connection, table: CapturedTable) -> CapturedTable:
     """The declared table with the columns that name its rows now as its key, as `ChangeDecoder` needs it."""
     found = find_table(connection, table.schema, table.table)
@@ -178,5 +193,6 @@ def _described(connection: psycopg.Connection, oid: int) -> SourceTable | None:
         tuple(SourceColumn(*column) for column in columns),
         next((tuple(names) for primary, _, names in indexes if primary), ()),
         next((tuple(names) for _, identity, names in indexes if identity), ()),
+        tuple(tuple(names) for _, _, names in indexes),
     )
     return SourceTable(*described)

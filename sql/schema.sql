@@ -269,7 +269,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION event_store.add_events(v_transaction_id uuid, v_events jsonb) IS 'Stages events for the commit. MR005, MR024 fenced, MR026 unknown, MR027 ended.';
+COMMENT ON FUNCTION event_store.add_events(v_transaction_id uuid, v_events jsonb) IS 'Stages events for the commit. MR005, MR024 fenced, MR026 unknown, MR027 ended, MR034 a decider is captured.';
 
 CREATE FUNCTION event_store.add_state_change(v_transaction_id uuid, v_key text, v_value jsonb) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
@@ -578,7 +578,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION event_store.append_event(v_event text, v_event_id uuid, v_decider text, v_decider_id text, v_data jsonb, v_command_id uuid, v_previous_id uuid, v_event_version bigint, v_final boolean) IS 'Appends one event under optimistic locking and returns it. MR001 conflict, MR002 closed, MR003 event_id reused, MR004 unregistered, MR005 malformed.';
+COMMENT ON FUNCTION event_store.append_event(v_event text, v_event_id uuid, v_decider text, v_decider_id text, v_data jsonb, v_command_id uuid, v_previous_id uuid, v_event_version bigint, v_final boolean) IS 'Appends one event under optimistic locking and returns it. MR001 conflict, MR002 closed, MR003 event_id reused, MR004 unregistered, MR005 malformed, MR034 the decider is captured.';
 
 CREATE FUNCTION event_store.append_event(v_event text, v_event_id uuid, v_decider text, v_decider_id uuid, v_data jsonb, v_command_id uuid, v_previous_id uuid, v_event_version bigint DEFAULT 1, v_final boolean DEFAULT false) RETURNS SETOF event_store.recorded_events
     LANGUAGE sql
@@ -600,7 +600,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION event_store.append_events(v_events jsonb) IS 'Appends a JSON array of events over any streams, all or nothing; returns one row per event in order. MR001 to MR005 as append_event.';
+COMMENT ON FUNCTION event_store.append_events(v_events jsonb) IS 'Appends a JSON array of events over any streams, all or nothing; returns one row per event in order. MR001 to MR005, MR034 as append_event.';
 
 CREATE FUNCTION event_store.append_fault(v_action text, v_event_id uuid, v_decider text, v_decider_id text, v_data jsonb, v_command_id uuid) RETURNS text
     LANGUAGE sql STABLE
@@ -652,7 +652,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION event_store.apply_message(v_producer_id text, v_partition integer, v_sequence bigint, v_events jsonb, v_keys text[], v_values jsonb[], v_result jsonb, v_transaction_id uuid) IS 'Appends a message''s events, changes its producer''s state and writes down the result; returns the offsets. MR001 to MR005 as append_events.';
+COMMENT ON FUNCTION event_store.apply_message(v_producer_id text, v_partition integer, v_sequence bigint, v_events jsonb, v_keys text[], v_values jsonb[], v_result jsonb, v_transaction_id uuid) IS 'Appends a message''s events, changes its producer''s state and writes down the result; returns the offsets. MR001 to MR005, MR034 as append_events.';
 
 CREATE UNLOGGED TABLE event_store.transactions (
     transaction_id uuid DEFAULT gen_random_uuid() NOT NULL,
@@ -716,7 +716,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION event_store.apply_staged_changes(v_transaction event_store.transactions, v_result jsonb) IS 'Does what a transaction has staged and writes down its result. MR001 to MR005 as append_events.';
+COMMENT ON FUNCTION event_store.apply_staged_changes(v_transaction event_store.transactions, v_result jsonb) IS 'Does what a transaction has staged and writes down its result. MR001 to MR005, MR034 as append_events.';
 
 CREATE FUNCTION event_store.archive_state(v_partition integer DEFAULT NULL::integer) RETURNS TABLE(archive_id uuid, partition integer, earliest_offset bigint, archived_offset bigint, high_water_mark bigint, from_offset bigint, to_offset bigint, path text, bytes bigint, checksum text)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -861,7 +861,7 @@ begin
   where capture = v_capture;
   update event_store.captured_tables t
   set
-    published_xid = v_published_xid, backfill = t.backfill + 1, backfill_offset = nextval('event_store.events_offset_seq'),
+    published_xid = v_published_xid, backfill_offset = nextval('event_store.events_offset_seq'),
     backfill_key = null, backfilled_rows = 0, rows_read = false, finishing_key = null, backfill_generation = null
   where t.capture = v_capture;
   return _generation;
@@ -1369,7 +1369,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION event_store.commit_transaction(v_transaction_id uuid, v_result jsonb) IS 'Does all that a transaction staged, once, and returns its result, or that of another transaction of the same message. MR001 to MR005 as append_events, MR024 fenced, MR026 unknown, MR027 ended.';
+COMMENT ON FUNCTION event_store.commit_transaction(v_transaction_id uuid, v_result jsonb) IS 'Does all that a transaction staged, once, and returns its result, or that of another transaction of the same message. MR001 to MR005, MR034 as append_events, MR024 fenced, MR026 unknown, MR027 ended.';
 
 CREATE FUNCTION event_store.committed_snapshot() RETURNS pg_snapshot
     LANGUAGE sql
@@ -1625,10 +1625,17 @@ begin
   if (v_limit between 1 and 100000) is not true then
     perform event_store.refuse_request(format('v_limit is %s', coalesce(v_limit::text, 'null')), 'It is 1 to 100000.');
   end if;
-  _capture := event_store.require_capture_lease(v_capture, v_lease_token);
   emitted := 0;
   quarantined := 0;
   held := 0;
+  -- to lock is to write, which an idle capture does not
+  _capture := event_store.known_capture(v_capture);
+  behind := event_store.has_unemitted_changes(_capture);
+  if not behind and _capture.lease_owner is not null and _capture.lease_token = v_lease_token then
+    return next;
+    return;
+  end if;
+  _capture := event_store.require_capture_lease(v_capture, v_lease_token);
   behind := event_store.has_unemitted_changes(_capture);
   while behind and _left > 0 loop
     begin
@@ -1674,7 +1681,6 @@ CREATE TABLE event_store.captured_tables (
     key_columns text[],
     fingerprint text NOT NULL,
     published_xid xid8,
-    backfill integer DEFAULT 1 NOT NULL,
     backfill_offset bigint NOT NULL,
     backfill_key text,
     backfilled_rows bigint DEFAULT 0 NOT NULL,
@@ -1702,9 +1708,7 @@ COMMENT ON COLUMN event_store.captured_tables.fingerprint IS 'Tells two declarat
 
 COMMENT ON COLUMN event_store.captured_tables.published_xid IS 'A backfill reads in snapshots only that see every older transaction of the source; null while the publication may not have the table yet.';
 
-COMMENT ON COLUMN event_store.captured_tables.backfill IS 'How many backfills of the table began: tells their events apart.';
-
-COMMENT ON COLUMN event_store.captured_tables.backfill_offset IS 'The last offset that was given out when the backfill began.';
+COMMENT ON COLUMN event_store.captured_tables.backfill_offset IS 'The last offset that was given out when the backfill began: no two backfills have the same, which tells their events apart.';
 
 COMMENT ON COLUMN event_store.captured_tables.backfill_key IS 'The key of the last row that was read, a JSON array; null for none.';
 
@@ -1970,22 +1974,32 @@ begin
       select
         *,
         bool_or(action = 'truncated') over so_far as truncates,
-        sum(bytes) over so_far - bytes as bytes_before
+        sum(bytes) over so_far - bytes as bytes_before,
+        row_number() over so_far as nth
       from ahead
       window so_far as (order by commit_lsn, commit_idx rows unbounded preceding)
     ) a
     where not a.truncates and a.bytes_before < 33554432
   ), judged as materialized (
-    select
-      t.*,
-      -- whose stream nobody knows is in nobody's way
-      t.why is not null or bool_or(t.why is not null) over (
-        partition by t.decider_id, t.decider order by t.commit_lsn, t.commit_idx rows unbounded preceding
-      ) or (
-        _some_wait
-        and exists (select from event_store.quarantined_changes q where q.decider_id = t.decider_id and q.decider = t.decider)
-      ) as waits
+    -- mostly nothing waits, and then nothing is sorted
+    select t.*, false as waits, t.nth as number
     from taken t
+    where not (_some_wait or (select bool_or(f.why is not null) from taken f))
+    union all
+    select x.*, row_number() over (partition by x.waits order by x.nth) as number
+    from (
+      select
+        w.*,
+        -- whose stream nobody knows is in nobody's way
+        w.why is not null or bool_or(w.why is not null) over (
+          partition by w.decider_id, w.decider order by w.nth rows unbounded preceding
+        ) or (
+          _some_wait
+          and exists (select from event_store.quarantined_changes q where q.decider_id = w.decider_id and q.decider = w.decider)
+        ) as waits
+      from taken w
+      where _some_wait or (select bool_or(f.why is not null) from taken f)
+    ) x
   ), quarantined as (
     insert into event_store.quarantined_changes (
       capture, source_generation, commit_lsn, commit_idx, xid, committed_at, decider, decider_id, action, event_id, command_id,
@@ -2002,8 +2016,8 @@ begin
     count(*),
     count(*) filter (where j.why is not null),
     count(*) filter (where j.waits and j.why is null),
-    (array_agg(j.commit_lsn order by j.commit_lsn desc, j.commit_idx desc))[1],
-    (array_agg(j.commit_idx order by j.commit_lsn desc, j.commit_idx desc))[1],
+    (select t.commit_lsn from taken t order by t.nth desc limit 1),
+    (select t.commit_idx from taken t order by t.nth desc limit 1),
     array_agg(
       row(
         j.number, j.action, j.event_id, 1, j.decider, j.decider_id, j.data, j.command_id, null, false, false
@@ -2011,9 +2025,7 @@ begin
       order by j.number
     ) filter (where not j.waits)
   into changes, quarantined, held, to_lsn, to_idx, _batch
-  from (
-    select *, row_number() over (partition by waits order by commit_lsn, commit_idx) as number from judged
-  ) j;
+  from judged j;
   if _batch is not null then
     perform event_store.append_batch(_batch);
   end if;
@@ -2035,6 +2047,7 @@ declare
   _capture event_store.captures;
   _table event_store.captured_tables;
   _after bigint;
+  _truncated boolean;
   _rows bigint;
   _fresh bigint;
   _batch event_store.batch_event[];
@@ -2061,26 +2074,34 @@ begin
   end if;
 
   select last_value into _after from event_store.events_offset_seq;
+  -- a TRUNCATE that the snapshot does not see removed all that it sees, and says so in the streams that had events only
+  _truncated := exists (
+    select from event_store.streams s
+    join event_store.events e on e."offset" = s.last_offset
+    where s.decider_id = '[]' and s.decider = _table.decider
+      and (e.data -> 'source' ->> 'generation')::int = _capture.source_generation
+      and not pg_visible_in_snapshot((e.data ->> 'xid')::xid8, v_snapshot)
+  ) or exists (
+    select from event_store.quarantined_changes q
+    where q.decider_id = '[]' and q.decider = _table.decider
+      and q.source_generation = _capture.source_generation and not pg_visible_in_snapshot(q.xid, v_snapshot)
+  );
   begin
     with read as materialized (
       select
         r.number, r.element ->> 'decider_id' as decider_id, (r.element ->> 'event_id')::uuid as event_id,
         (r.element ->> 'command_id')::uuid as command_id, nullif(r.element -> 'data', 'null') as data, r.element ->> 'fault' as fault
       from jsonb_array_elements(v_rows) with ordinality r(element, number)
-    ), fresh as materialized (
+    ), placed as materialized (
       select
         r.*,
-        coalesce(
-          event_store.change_fault(
-            r.fault, 'backfilled', r.event_id, _table.decider, r.decider_id, r.data, r.command_id, event_store.change_bytes(r.data)
-          ),
-          case when s.final then 'its stream is closed by a final event' end
-        ) as why,
+        s.final,
+        e.event = 'updated' and e.data -> 'unavailable' <> '[]' as lacks,
         exists (
           select from event_store.quarantined_changes q where q.decider_id = r.decider_id and q.decider = _table.decider
         ) as waits,
         -- what another generation says is older: this one's slot was made later
-        coalesce(
+        _truncated or coalesce(
           (e.data -> 'source' ->> 'generation')::int = _capture.source_generation
           and not pg_visible_in_snapshot((e.data ->> 'xid')::xid8, v_snapshot),
           false
@@ -2094,6 +2115,35 @@ begin
       left join event_store.events e on e."offset" = s.last_offset
       where not exists (select from event_store.events o where o.event_id = r.event_id)
         and not exists (select from event_store.quarantined_changes o where o.event_id = r.event_id)
+    ), current as materialized (
+      select
+        p.number, p.decider_id, p.event_id, p.command_id, p.fault, p.final, p.waits,
+        p.newer and since.record is null as newer,
+        case when since.record is null then p.data else jsonb_set(p.data, '{record}', (p.data -> 'record') || since.record) end as data
+      from placed p
+      left join lateral (
+        -- with all that changed since, every value that was read is as it is now
+        select case when bool_and(n.event = 'updated') then jsonb_object_agg(v.key, v.value order by n."offset") end as record
+        from event_store.events n
+        cross join lateral jsonb_each(
+          case jsonb_typeof(n.data -> 'record') when 'object' then n.data -> 'record' else '{"": null}' end
+        ) v
+        where n.decider_id = p.decider_id and n.decider = _table.decider
+          and (n.data -> 'source' ->> 'generation')::int = _capture.source_generation
+          and not pg_visible_in_snapshot((n.data ->> 'xid')::xid8, v_snapshot)
+          -- here, where it is asked before any event is looked at
+          and p.newer and p.lacks and not p.waits and not _truncated and jsonb_typeof(p.data -> 'record') = 'object'
+      ) since on true
+    ), fresh as materialized (
+      select
+        c.*,
+        coalesce(
+          event_store.change_fault(
+            c.fault, 'backfilled', c.event_id, _table.decider, c.decider_id, c.data, c.command_id, event_store.change_bytes(c.data)
+          ),
+          case when c.final then 'its stream is closed by a final event' end
+        ) as why
+      from current c
     ), quarantined as (
       insert into event_store.quarantined_changes (
         capture, source_generation, decider, decider_id, action, event_id, command_id, data, fault, after_offset, quarantined_at
@@ -2610,7 +2660,8 @@ begin
       'Call emit_rows until it has the last chunk.'
     );
   end if;
-  _change.event_id := md5(format('%s/%s/%s', _capture.source_generation, _table.backfill, _table.decider))::uuid;
+  -- drawn, so no other backfill has it, also after the table was taken out of the capture and put back
+  _change.event_id := md5(format('%s/%s/%s', _capture.source_generation, _table.backfill_offset, _table.decider))::uuid;
   _change.command_id := _change.event_id;
   _change.data := jsonb_build_object(
     'record', null,
@@ -2967,6 +3018,7 @@ begin
         select from event_store.deciders d
         where d.decider = new.decider and d.event = new.event and d.event_version = new.event_version
       )
+      and not exists (select from event_store.captured_tables c where c.decider = new.decider)
       -- The insert would find this too, but `on conflict do nothing` would then leave the stream's row ahead of its events.
       and not exists (select from event_store.events e where e.event_id = new.event_id)
     on conflict do nothing
@@ -2989,6 +3041,7 @@ begin
         select from event_store.deciders d
         where d.decider = new.decider and d.event = new.event and d.event_version = new.event_version
       )
+      and not exists (select from event_store.captured_tables c where c.decider = new.decider)
       and not exists (select from event_store.events e where e.event_id = new.event_id)
     returning s.last_offset into new."offset";
   end if;
@@ -3005,6 +3058,9 @@ begin
     raise exception 'event is malformed'
       using errcode = 'MR005', detail = _fault, hint = 'Correct the event; nothing was stored.';
   end if;
+  if exists (select from event_store.captured_tables c where c.decider = new.decider) then
+    perform event_store.refuse_captured_decider(new.decider);
+  end if;
   if not exists (
     select from event_store.deciders
     where decider = new.decider and event = new.event and event_version = new.event_version
@@ -3020,7 +3076,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION event_store.guard_append() IS 'Trigger: checks an event, advances its stream and draws its offset, or raises MR001 to MR005.';
+COMMENT ON FUNCTION event_store.guard_append() IS 'Trigger: checks an event, advances its stream and draws its offset, or raises MR001 to MR005, MR034.';
 
 CREATE FUNCTION event_store.has_caught_up(v_view text, v_other text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3156,7 +3212,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION event_store.ingest_events(v_producer_id text, v_partition integer, v_epoch bigint, v_sequence bigint, v_events jsonb, v_state jsonb, v_result jsonb) IS 'Begins, stages and commits a producer''s message in one call; the row is that of begin_transaction, with status committed. MR001 to MR005 as append_events, MR023.';
+COMMENT ON FUNCTION event_store.ingest_events(v_producer_id text, v_partition integer, v_epoch bigint, v_sequence bigint, v_events jsonb, v_state jsonb, v_result jsonb) IS 'Begins, stages and commits a producer''s message in one call; the row is that of begin_transaction, with status committed. MR001 to MR005, MR034 as append_events, MR023.';
 
 CREATE FUNCTION event_store.is_sequenced(v_committed pg_snapshot) RETURNS boolean
     LANGUAGE sql SECURITY DEFINER
@@ -3846,6 +3902,7 @@ CREATE FUNCTION event_store.parse_events(v_events jsonb) RETURNS event_store.bat
     AS $$
 declare
   _batch event_store.batch_event[];
+  _captured text;
 begin
   if v_events is null or jsonb_typeof(v_events) <> 'array' or jsonb_array_length(v_events) = 0 then
     raise exception 'batch is malformed'
@@ -3872,11 +3929,19 @@ begin
   exception when data_exception then
     raise exception 'batch is malformed' using errcode = 'MR005', detail = sqlerrm, hint = 'Nothing was stored.';
   end;
+  select c.decider into _captured
+  from event_store.captured_tables c
+  where exists (select from unnest(_batch) b where b.decider = c.decider)
+  order by c.decider
+  limit 1;
+  if found then
+    perform event_store.refuse_captured_decider(_captured);
+  end if;
   return _batch;
 end
 $$;
 
-COMMENT ON FUNCTION event_store.parse_events(v_events jsonb) IS 'Reads a JSON array of events. MR005 if it is none.';
+COMMENT ON FUNCTION event_store.parse_events(v_events jsonb) IS 'Reads a JSON array of events. MR005 if it is none, MR034 a decider is captured.';
 
 CREATE FUNCTION event_store.partition_info() RETURNS TABLE(partition integer, earliest_offset bigint, archived_offset bigint, high_water_mark bigint, events bigint, bytes bigint, last_activity timestamp with time zone, active_views bigint)
     LANGUAGE sql SECURITY DEFINER
@@ -4102,6 +4167,26 @@ begin
     perform event_store.refuse_request(
       format('v_before %L, v_limit %s', v_before, coalesce(v_limit::text, 'null')), 'Both are stated; the limit is 1 to 1000000.'
     );
+  end if;
+  -- to lock is to write; the oldest is the first to go
+  _capture := event_store.known_capture(v_capture);
+  if not exists (
+    select from event_store.source_generations g
+    cross join lateral (
+      select w.commit_lsn, w.commit_idx, w.stored_at
+      from event_store.wal_events w
+      where w.source_generation = g.source_generation
+      order by w.commit_lsn, w.commit_idx
+      limit 1
+    ) oldest
+    where g.capture = v_capture
+      and oldest.stored_at < v_before
+      and (
+        g.source_generation < _capture.source_generation
+        or (oldest.commit_lsn, oldest.commit_idx) <= (_capture.emitted_lsn, _capture.emitted_idx)
+      )
+  ) then
+    return 0;
   end if;
   _capture := event_store.lock_capture(v_capture);
   for _generation in
@@ -4436,6 +4521,25 @@ $$;
 
 COMMENT ON FUNCTION event_store.refuse_append(v_decider text, v_decider_id text, v_event_id uuid, v_previous_id uuid) IS 'Raises MR001 (conflict) or MR002 (closed stream) with the stream''s state in DETAIL.';
 
+CREATE FUNCTION event_store.refuse_captured_decider(v_decider text) RETURNS void
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'event_store', 'pg_temp'
+    AS $$
+begin
+  raise exception 'decider belongs to a capture'
+    using
+      errcode = 'MR034',
+      detail = (
+        select format('decider %s is that of %s.%s of capture %s', c.decider, c.schema_name, c.table_name, c.capture)
+        from event_store.captured_tables c
+        where c.decider = v_decider
+      ),
+      hint = 'Change the row in the source, or append to another decider; nothing was stored.';
+end
+$$;
+
+COMMENT ON FUNCTION event_store.refuse_captured_decider(v_decider text) IS 'Raises MR034 with the captured table that the decider belongs to.';
+
 CREATE FUNCTION event_store.refuse_ended_transaction(v_transaction_id uuid, v_ended text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE
     SET search_path TO 'event_store', 'pg_temp'
@@ -4764,7 +4868,6 @@ begin
       key_columns = excluded.key_columns,
       fingerprint = excluded.fingerprint,
       published_xid = null,
-      backfill = c.backfill + 1,
       backfill_offset = excluded.backfill_offset,
       backfill_key = null,
       backfilled_rows = 0,
@@ -7211,6 +7314,8 @@ GRANT ALL ON FUNCTION event_store.record_gap(v_capture text, v_from_lsn pg_lsn, 
 REVOKE ALL ON FUNCTION event_store.record_outcome(v_producer_id text, v_partition integer, v_sequence bigint, v_outcome text, v_result jsonb, v_offsets bigint[], v_reason text, v_transaction_id uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION event_store.refuse_append(v_decider text, v_decider_id text, v_event_id uuid, v_previous_id uuid) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION event_store.refuse_captured_decider(v_decider text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION event_store.refuse_ended_transaction(v_transaction_id uuid, v_ended text) FROM PUBLIC;
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import NAMESPACE_URL, UUID, uuid5
+from uuid import NAMESPACE_URL, UUID, uuid4, uuid5
 
 import psycopg
 import pytest
@@ -170,12 +170,12 @@ class Source:
         value: object = "read",
         done: bool = True,
         high_lsn: Lsn | None = None,
-        number: int | None = None,
+        backfill_offset: int | None = None,
     ) -> EmittedRows:
         """Read rows in a snapshot of the source, by default as it is now, and store them."""
         (registered,) = [each for each in self.store.captured_tables(self.capture) if each.table_name == name]
-        number = registered.backfill if number is None else number
-        read = [self._row(key, name, value, number) for key in keys]
+        offset = registered.backfill_offset if backfill_offset is None else backfill_offset
+        read = [self._row(key, name, value, offset) for key in keys]
         return self.store.emit_rows(
             self.capture,
             self.token,
@@ -188,12 +188,12 @@ class Source:
             done=done,
         )
 
-    def _row(self, key: object, name: str, value: object, number: int) -> BackfilledRow:
+    def _row(self, key: object, name: str, value: object, backfill_offset: int) -> BackfilledRow:
         data = {
             "record": {"id": key, "v": value},
             "source": {"capture": self.capture, "generation": self.generation, "schema": "public", "table": name},
         }
-        named = f"{self.generation}/{number}/{name}/{decider_id(key)}"
+        named = f"{self.generation}/{backfill_offset}/{name}/{decider_id(key)}"
         event_id = uuid5(NAMESPACE_URL, named)
         return BackfilledRow(decider_id(key), event_id, event_id, json.dumps(data))
 
@@ -225,6 +225,17 @@ def source(connect: Connect) -> Source:
     made = Source(CaptureStore(connect()))
     made.begin()
     return made
+
+
+def append_foreign(
+    store: CaptureStore, action: str, key: object, event_id: UUID | None = None, *, final: bool = False
+) -> None:
+    """Append an event that says nothing of the source to the end of a row's stream, as anybody could before it was captured."""
+    store.connection.execute(
+        "select from event_store.append_batch(array[row(1, %s::text, %s::uuid, 1, %s::text, %s::text, '{}'::jsonb, gen_random_uuid(),"
+        " null, false, %s::boolean)::event_store.batch_event])",
+        (action, event_id or uuid4(), T, decider_id(key), final),
+    )
 
 
 def events(store: CaptureStore, decider: str = T) -> list[tuple[str, str]]:

@@ -14,7 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resources.capture_declaration import CapturedTable
-from resources.captured_changes import MAX_DATA_CHARACTERS, Change, ChangeDecoder, derived_id, whole_xid
+from resources.captured_changes import (
+    MAX_DATA_CHARACTERS,
+    Change,
+    ChangeDecoder,
+    TableRenamed,
+    derived_id,
+    whole_xid,
+)
 from resources.pgoutput import (
     UNCHANGED,
     Delete,
@@ -285,6 +292,27 @@ def test_a_table_that_is_not_captured_is_passed_over_and_takes_no_number() -> No
         encode(T), encode(other), insert(b"1", oid=5), insert(b"7", b"a"), b"I\0\0\0\5", insert(b"8", b"b")
     )
     assert [(change.commit_idx, change.decider_id) for change in changes] == [(0, "[7]"), (1, "[8]")]
+
+
+@pytest.mark.parametrize("raw", [insert(b"7", b"a"), encode(Truncate((TABLE,), False, False)), b"I\0\0@\x10"])
+def test_a_captured_table_that_changes_under_a_name_that_is_not_declared_is_refused(raw: bytes) -> None:
+    renamed = relation(("id", INT4), ("note", TEXT), table="u")
+    to_changes = ChangeDecoder([CapturedTable("t")], "shop", 3, 1000, {TABLE: ("public.t", Lsn(200))})
+    # what the backfill to come will see
+    for message in (begin(199), encode(renamed), raw, commit(199)):
+        assert list(to_changes.feed(message)) == []
+    to_changes.feed(begin(200))
+    with pytest.raises(TableRenamed, match=r"(?s)public\.t .*public\.u.*millrace capture restart shop"):
+        to_changes.feed(raw)
+
+
+def test_a_captured_table_that_is_renamed_and_has_its_name_again_is_refused_only_for_what_it_did_meanwhile() -> None:
+    renamed = relation(("id", INT4), ("note", TEXT), table="u")
+    to_changes = ChangeDecoder([CapturedTable("t")], "shop", 3, 1000, {TABLE: ("public.t", Lsn(0))})
+    for message in (begin(), encode(renamed), encode(T)):
+        assert list(to_changes.feed(message)) == []
+    (change,) = to_changes.feed(insert(b"7", b"a"))
+    assert change.decider_id == "[7]"
 
 
 def test_each_change_has_the_columns_of_its_time(source: Source) -> None:

@@ -19,6 +19,7 @@ from resources.errors import (
 from resources.event_store import ChainedEvent, EventStore, Json
 from resources.exactly_once import ATTEMPTS, Answer, ExactlyOnce, Transaction
 from resources.producers import IdempotentProducer, ProducerStamp, ProducerStore, SettledMessage
+from tests.drains import eventually
 from tests.factories import (
     Connect,
     append,
@@ -319,6 +320,21 @@ def test_a_commit_whose_reply_is_lost_counts_and_its_repetition_gets_its_answer(
     monkeypatch.setattr(ProducerStore, "commit_transaction", lost)
     answer = once.process(once.register("p").issue(), work)
     assert (answer.result, answer.duplicate) == ({"total": 1}, True)
+    assert (work.runs, total(once)) == (1, 1)
+
+
+@pytest.mark.parametrize("setting", ["idle_session_timeout", "idle_in_transaction_session_timeout"])
+def test_a_session_that_the_server_ended_because_it_was_idle_is_replaced(
+    once: ExactlyOnce, work: Counting, connect: Connect, setting: str
+) -> None:
+    stamp = once.register("p").issue()
+    session, observer = once.store.connection, connect()
+    session.execute(f"set {setting} = '1ms'".encode())
+    if "transaction" in setting:
+        session.execute("begin")
+    pid = session.info.backend_pid
+    eventually(lambda: not rows(observer, "select from pg_stat_activity where pid = %s", pid), "the session ended")
+    assert once.process(stamp, work).result == {"total": 1}
     assert (work.runs, total(once)) == (1, 1)
 
 

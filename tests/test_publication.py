@@ -25,7 +25,7 @@ def capture(*tables: CapturedTable, **options: Any) -> Capture:  # noqa: ANN401
 
 def ensured(source: Source, declaration: Capture) -> bool:
     with connect_source(source.dsn) as connection:
-        return ensure_publication(connection, source.slot, declaration)
+        return ensure_publication(connection, source.slot, declaration) is not None
 
 
 def published(source: Source) -> list[tuple[Any, ...]]:
@@ -107,6 +107,7 @@ def test_a_changed_declaration_changes_it(source: Source, changed: Capture) -> N
         "alter publication {} drop table t",
         "alter publication {} add tables in schema other",
         "drop table t; create table t (id int primary key, n int)",
+        "alter table t rename to old; create table t (id int primary key, n int)",
     ],
 )
 def test_what_somebody_changed_is_made_as_declared_again(source: Source, damage: str) -> None:
@@ -122,6 +123,43 @@ def test_what_somebody_changed_is_made_as_declared_again(source: Source, damage:
     assert (published(source), switches(source)) == as_declared
     assert not rows(source.connection, "select from pg_publication_namespace")
     assert not ensured(source, declaration)
+
+
+@pytest.mark.parametrize(
+    ("damage", "otherwise"),
+    [
+        ("drop publication {}", {"public.t", "public.u"}),
+        ("alter publication {} set (publish = 'insert')", {"public.t", "public.u"}),
+        ("alter publication {} drop table t", {"public.t"}),
+        ("alter publication {} set table t, only u", {"public.t"}),
+        ("drop table u; create table u (id int primary key)", {"public.u"}),
+        ("alter table u rename to old; create table u (id int primary key)", {"public.u"}),
+        ("alter publication {} add table other", set()),
+        ("alter publication {} add tables in schema public", set()),
+    ],
+)
+def test_a_repair_says_of_which_declared_tables_something_was_not_published(
+    source: Source, damage: str, otherwise: set[str]
+) -> None:
+    source.run(
+        "create table u (id int primary key)",
+        "create table t (id int primary key)",
+        "create table other (id int primary key)",
+    )
+    declaration = capture(CapturedTable("t", where="id > 5"), CapturedTable("u"))
+    assert ensured(source, declaration)
+    source.connection.execute(damage.format(source.slot).encode())
+    with connect_source(source.dsn) as connection:
+        assert ensure_publication(connection, source.slot, declaration) == frozenset(otherwise)
+        assert ensure_publication(connection, source.slot, declaration) is None
+
+
+def test_another_filter_of_one_table_says_nothing_of_the_others(source: Source) -> None:
+    source.run("create table t (id int primary key)", "create table u (id int primary key)")
+    assert ensured(source, capture(CapturedTable("t"), CapturedTable("u", where="id > 5")))
+    with connect_source(source.dsn) as connection:
+        changed = capture(CapturedTable("t", where="id > 7"), CapturedTable("u", where="id > 5"))
+        assert ensure_publication(connection, source.slot, changed) == frozenset({"public.t"})
 
 
 @pytest.mark.parametrize("foreign", ["for all tables", "for table t", ""])
@@ -146,8 +184,8 @@ def test_a_publication_that_cannot_be_made_leaves_what_was(source: Source) -> No
 def test_a_publication_is_dropped_once_and_again(source: Source) -> None:
     source.run("create table t (id int primary key)")
     ensured(source, capture())
-    drop_publication(source.connection, source.slot)
-    drop_publication(source.connection, source.slot)
+    assert drop_publication(source.connection, source.slot)
+    assert not drop_publication(source.connection, source.slot)
     assert not published(source)
 
 

@@ -44,8 +44,8 @@ def read_all(connection: psycopg.Connection, table: CapturedTable = T, limit: in
     return found
 
 
-def backfilled(chunk: Chunk, table: CapturedTable = T, generation: int = 1, backfill: int = 1) -> list[BackfilledRow]:
-    return list(backfilled_rows(chunk, table, "shop", generation, backfill))
+def backfilled(chunk: Chunk, table: CapturedTable = T, generation: int = 1, offset: int = 1) -> list[BackfilledRow]:
+    return list(backfilled_rows(chunk, table, "shop", generation, offset))
 
 
 @pytest.mark.parametrize("number", [0, 1, 2, 3, 6, 7])
@@ -274,7 +274,11 @@ def test_a_row_s_ids_are_those_of_its_backfill(reading: psycopg.Connection, sour
     source.run("insert into t values (3)")
     # read again by the same one, as after a kill
     assert [row.event_id for row in backfilled(read_chunk(reading, T, None, 2))] == [first.event_id, second.event_id]
-    others = [*backfilled(chunk, generation=2), *backfilled(chunk, backfill=2)]
+    others = [
+        *backfilled(chunk, generation=2),
+        *backfilled(chunk, offset=2),
+        *backfilled(chunk, CapturedTable("t", decider="x")),
+    ]
     assert not {row.event_id for row in others} & {first.event_id, second.event_id}
 
 

@@ -70,6 +70,7 @@ def test_a_source_that_is_ready_lacks_nothing_and_keeps_nothing_of_the_question(
         "create table f (id int, n int)",
         "alter table f replica identity full",
         "alter table f alter id set not null",
+        "create unique index on f (id)",
     )
     tables = CapturedTable("t", columns=("id", "n"), where="id > 5"), CapturedTable("f", key=("id",), where="n > 5")
     assert problems(source, *tables) == []
@@ -111,6 +112,12 @@ def test_all_problems_are_said_at_once(source: Source) -> None:
         ("create table t (id int primary key deferrable)", CapturedTable("t"), "it has no primary key"),
         ("create table t (id int, n int); alter table t replica identity full", CapturedTable("t"), "nothing names its rows"),
         ("create table t (id int, n int); alter table t replica identity full", CapturedTable("t", key=("id",)), "column id of its key may be null: alter table … alter id set not null"),
+        ("create table t (id int not null, n int); alter table t replica identity full", CapturedTable("t", key=("id",)), "no unique index covers its declared key id"),
+        ("create table t (id int not null, n int); alter table t replica identity full; create index on t (id)", CapturedTable("t", key=("id",)), "no unique index covers"),
+        ("create table t (id int not null, n int); alter table t replica identity full; create unique index on t (id) where n > 5", CapturedTable("t", key=("id",)), "no unique index covers"),
+        ("create table t (id int not null, n int); alter table t replica identity full; create unique index on t (id, abs(n))", CapturedTable("t", key=("id",)), "no unique index covers"),
+        ("create table t (id int not null, n int); alter table t replica identity full; create unique index on t (id, n)", CapturedTable("t", key=("id",)), "no unique index covers"),
+        ("create table t (id int primary key deferrable, n int); alter table t replica identity full", CapturedTable("t", key=("id",)), "no unique index covers"),
         ("create table t (id int primary key, n int); alter table t replica identity full", CapturedTable("t", columns=("id",)), "leave out n, which its replica identity has"),
         ("create table t (id int primary key, n int)", CapturedTable("t", where="n > 5"), "where uses n, which the log does not hold"),
         ("create table t (id int primary key, n int)", CapturedTable("t", where="n >"), "where cannot be used: syntax error"),
@@ -143,11 +150,21 @@ def test_each_problem_of_a_table_is_a_sentence(
 def test_what_only_updates_and_deletes_need_is_not_asked_for_without_them(
     source: Source, creation: LiteralString, table: CapturedTable
 ) -> None:
-    source.run(creation, "alter table t alter id set not null")
+    source.run(creation, "alter table t alter id set not null", "create unique index on t (id)")
     assert problems(source, table)
     assert not works(source, table)
     assert problems(source, table, actions=("insert", "truncate")) == []
     assert works(source, table, actions=("insert", "truncate"))
+
+
+@pytest.mark.parametrize("key", [("id",), ("id", "n"), ("n", "id")])
+def test_a_declared_key_is_one_that_a_unique_index_covers(source: Source, key: tuple[str, ...]) -> None:
+    source.run(
+        "create table t (id int not null, n int not null)",
+        "alter table t replica identity full",
+        "create unique index on t (id) include (n)",
+    )
+    assert problems(source, CapturedTable("t", key=key)) == []
 
 
 def test_a_table_whose_updates_the_server_would_refuse_is_a_problem_whatever_the_reason(source: Source) -> None:

@@ -18,4 +18,4 @@ begin
 end
 $$;
 
-comment on function event_store.add_events(uuid, jsonb) is 'Stages events for the commit. MR005, MR024 fenced, MR026 unknown, MR027 ended.';
+comment on function event_store.add_events(uuid, jsonb) is 'Stages events for the commit. MR005, MR024 fenced, MR026 unknown, MR027 ended, MR034 a decider is captured.';

@@ -37,7 +37,7 @@ begin
 end
 $$;
 
-comment on function event_store.append_event(text, uuid, text, text, jsonb, uuid, uuid, bigint, boolean) is 'Appends one event under optimistic locking and returns it. MR001 conflict, MR002 closed, MR003 event_id reused, MR004 unregistered, MR005 malformed.';
+comment on function event_store.append_event(text, uuid, text, text, jsonb, uuid, uuid, bigint, boolean) is 'Appends one event under optimistic locking and returns it. MR001 conflict, MR002 closed, MR003 event_id reused, MR004 unregistered, MR005 malformed, MR034 the decider is captured.';
 
 -- fstore-sql's signature for UUID identifiers
 create or replace function event_store.append_event(

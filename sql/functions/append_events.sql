@@ -24,4 +24,4 @@ begin
 end
 $$;
 
-comment on function event_store.append_events(jsonb) is 'Appends a JSON array of events over any streams, all or nothing; returns one row per event in order. MR001 to MR005 as append_event.';
+comment on function event_store.append_events(jsonb) is 'Appends a JSON array of events over any streams, all or nothing; returns one row per event in order. MR001 to MR005, MR034 as append_event.';

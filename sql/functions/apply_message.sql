@@ -40,4 +40,4 @@ begin
 end
 $$;
 
-comment on function event_store.apply_message(text, int, bigint, jsonb, text[], jsonb[], jsonb, uuid) is 'Appends a message''s events, changes its producer''s state and writes down the result; returns the offsets. MR001 to MR005 as append_events.';
+comment on function event_store.apply_message(text, int, bigint, jsonb, text[], jsonb[], jsonb, uuid) is 'Appends a message''s events, changes its producer''s state and writes down the result; returns the offsets. MR001 to MR005, MR034 as append_events.';

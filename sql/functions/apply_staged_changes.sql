@@ -31,4 +31,4 @@ begin
 end
 $$;
 
-comment on function event_store.apply_staged_changes(event_store.transactions, jsonb) is 'Does what a transaction has staged and writes down its result. MR001 to MR005 as append_events.';
+comment on function event_store.apply_staged_changes(event_store.transactions, jsonb) is 'Does what a transaction has staged and writes down its result. MR001 to MR005, MR034 as append_events.';

@@ -65,7 +65,7 @@ begin
   where capture = v_capture;
   update event_store.captured_tables t
   set
-    published_xid = v_published_xid, backfill = t.backfill + 1, backfill_offset = nextval('event_store.events_offset_seq'),
+    published_xid = v_published_xid, backfill_offset = nextval('event_store.events_offset_seq'),
     backfill_key = null, backfilled_rows = 0, rows_read = false, finishing_key = null, backfill_generation = null
   where t.capture = v_capture;
   return _generation;

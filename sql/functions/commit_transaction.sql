@@ -27,4 +27,4 @@ begin
 end
 $$;
 
-comment on function event_store.commit_transaction(uuid, jsonb) is 'Does all that a transaction staged, once, and returns its result, or that of another transaction of the same message. MR001 to MR005 as append_events, MR024 fenced, MR026 unknown, MR027 ended.';
+comment on function event_store.commit_transaction(uuid, jsonb) is 'Does all that a transaction staged, once, and returns its result, or that of another transaction of the same message. MR001 to MR005, MR034 as append_events, MR024 fenced, MR026 unknown, MR027 ended.';

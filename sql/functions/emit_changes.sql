@@ -2,6 +2,7 @@
 -- in one transaction. A change that cannot become an event (its fault, a size over event_store.max_data_bytes, a stream that somebody closed) goes to
 -- quarantined_changes, and so does every later change of its stream, until requeue_changes or discard_change; all others flow.
 -- A TRUNCATE is truncated in the stream [] of the table, then deleted in each stream that is live; that may take several calls.
+-- Where nothing is stored that is no event yet, it writes nothing.
 -- Returns how many events were appended, how many changes failed, how many wait behind such, and whether more is stored.
 -- Example: select * from emit_changes('crm', 7)
 create or replace function event_store.emit_changes(
@@ -29,10 +30,17 @@ begin
   if (v_limit between 1 and 100000) is not true then
     perform event_store.refuse_request(format('v_limit is %s', coalesce(v_limit::text, 'null')), 'It is 1 to 100000.');
   end if;
-  _capture := event_store.require_capture_lease(v_capture, v_lease_token);
   emitted := 0;
   quarantined := 0;
   held := 0;
+  -- to lock is to write, which an idle capture does not
+  _capture := event_store.known_capture(v_capture);
+  behind := event_store.has_unemitted_changes(_capture);
+  if not behind and _capture.lease_owner is not null and _capture.lease_token = v_lease_token then
+    return next;
+    return;
+  end if;
+  _capture := event_store.require_capture_lease(v_capture, v_lease_token);
   behind := event_store.has_unemitted_changes(_capture);
   while behind and _left > 0 loop
     begin

@@ -3,7 +3,8 @@
 -- read. v_high_lsn is a position of the source's log behind all that the snapshot sees. v_done: there are no more rows.
 -- status says what happened:
 --   stored       the rows are events but those that are stored already, those that the log has newer changes of (left_out), and those
---                that wait in the quarantine (held);
+--                that wait in the quarantine (held). Where the newest change lacks values that the log does not hold (unavailable),
+--                the row becomes an event behind it nevertheless: as it was read, with what changed since;
 --   behind       nothing: store and emit up to v_high_lsn first, then call again with the same chunk;
 --   unpublished  nothing: the snapshot is older than the publication of the table; read the chunk again.
 -- After the last chunk finish_backfill is due.
@@ -37,6 +38,7 @@ declare
   _capture event_store.captures;
   _table event_store.captured_tables;
   _after bigint;
+  _truncated boolean;
   _rows bigint;
   _fresh bigint;
   _batch event_store.batch_event[];
@@ -63,26 +65,34 @@ begin
   end if;
 
   select last_value into _after from event_store.events_offset_seq;
+  -- a TRUNCATE that the snapshot does not see removed all that it sees, and says so in the streams that had events only
+  _truncated := exists (
+    select from event_store.streams s
+    join event_store.events e on e."offset" = s.last_offset
+    where s.decider_id = '[]' and s.decider = _table.decider
+      and (e.data -> 'source' ->> 'generation')::int = _capture.source_generation
+      and not pg_visible_in_snapshot((e.data ->> 'xid')::xid8, v_snapshot)
+  ) or exists (
+    select from event_store.quarantined_changes q
+    where q.decider_id = '[]' and q.decider = _table.decider
+      and q.source_generation = _capture.source_generation and not pg_visible_in_snapshot(q.xid, v_snapshot)
+  );
   begin
     with read as materialized (
       select
         r.number, r.element ->> 'decider_id' as decider_id, (r.element ->> 'event_id')::uuid as event_id,
         (r.element ->> 'command_id')::uuid as command_id, nullif(r.element -> 'data', 'null') as data, r.element ->> 'fault' as fault
       from jsonb_array_elements(v_rows) with ordinality r(element, number)
-    ), fresh as materialized (
+    ), placed as materialized (
       select
         r.*,
-        coalesce(
-          event_store.change_fault(
-            r.fault, 'backfilled', r.event_id, _table.decider, r.decider_id, r.data, r.command_id, event_store.change_bytes(r.data)
-          ),
-          case when s.final then 'its stream is closed by a final event' end
-        ) as why,
+        s.final,
+        e.event = 'updated' and e.data -> 'unavailable' <> '[]' as lacks,
         exists (
           select from event_store.quarantined_changes q where q.decider_id = r.decider_id and q.decider = _table.decider
         ) as waits,
         -- what another generation says is older: this one's slot was made later
-        coalesce(
+        _truncated or coalesce(
           (e.data -> 'source' ->> 'generation')::int = _capture.source_generation
           and not pg_visible_in_snapshot((e.data ->> 'xid')::xid8, v_snapshot),
           false
@@ -96,6 +106,35 @@ begin
       left join event_store.events e on e."offset" = s.last_offset
       where not exists (select from event_store.events o where o.event_id = r.event_id)
         and not exists (select from event_store.quarantined_changes o where o.event_id = r.event_id)
+    ), current as materialized (
+      select
+        p.number, p.decider_id, p.event_id, p.command_id, p.fault, p.final, p.waits,
+        p.newer and since.record is null as newer,
+        case when since.record is null then p.data else jsonb_set(p.data, '{record}', (p.data -> 'record') || since.record) end as data
+      from placed p
+      left join lateral (
+        -- with all that changed since, every value that was read is as it is now
+        select case when bool_and(n.event = 'updated') then jsonb_object_agg(v.key, v.value order by n."offset") end as record
+        from event_store.events n
+        cross join lateral jsonb_each(
+          case jsonb_typeof(n.data -> 'record') when 'object' then n.data -> 'record' else '{"": null}' end
+        ) v
+        where n.decider_id = p.decider_id and n.decider = _table.decider
+          and (n.data -> 'source' ->> 'generation')::int = _capture.source_generation
+          and not pg_visible_in_snapshot((n.data ->> 'xid')::xid8, v_snapshot)
+          -- here, where it is asked before any event is looked at
+          and p.newer and p.lacks and not p.waits and not _truncated and jsonb_typeof(p.data -> 'record') = 'object'
+      ) since on true
+    ), fresh as materialized (
+      select
+        c.*,
+        coalesce(
+          event_store.change_fault(
+            c.fault, 'backfilled', c.event_id, _table.decider, c.decider_id, c.data, c.command_id, event_store.change_bytes(c.data)
+          ),
+          case when c.final then 'its stream is closed by a final event' end
+        ) as why
+      from current c
     ), quarantined as (
       insert into event_store.quarantined_changes (
         capture, source_generation, decider, decider_id, action, event_id, command_id, data, fault, after_offset, quarantined_at

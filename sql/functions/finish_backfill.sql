@@ -35,7 +35,8 @@ begin
       'Call emit_rows until it has the last chunk.'
     );
   end if;
-  _change.event_id := md5(format('%s/%s/%s', _capture.source_generation, _table.backfill, _table.decider))::uuid;
+  -- drawn, so no other backfill has it, also after the table was taken out of the capture and put back
+  _change.event_id := md5(format('%s/%s/%s', _capture.source_generation, _table.backfill_offset, _table.decider))::uuid;
   _change.command_id := _change.event_id;
   _change.data := jsonb_build_object(
     'record', null,

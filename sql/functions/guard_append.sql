@@ -1,6 +1,6 @@
 -- The guard of every way into events: functions, COPY, a bare INSERT. It checks the event, moves the stream's row,
 -- which is the optimistic lock, and draws the offset with that row locked, so offsets rise along each stream.
--- An event that is stored already, unchanged, is skipped.
+-- An event that is stored already, unchanged, is skipped. Streams of captured tables are their captures' alone, which append batches.
 -- append_events does the same for a whole batch and then sets event_store.streams_advanced for its insert.
 create or replace function event_store.guard_append()
 returns trigger
@@ -21,6 +21,7 @@ begin
         select from event_store.deciders d
         where d.decider = new.decider and d.event = new.event and d.event_version = new.event_version
       )
+      and not exists (select from event_store.captured_tables c where c.decider = new.decider)
       -- The insert would find this too, but `on conflict do nothing` would then leave the stream's row ahead of its events.
       and not exists (select from event_store.events e where e.event_id = new.event_id)
     on conflict do nothing
@@ -43,6 +44,7 @@ begin
         select from event_store.deciders d
         where d.decider = new.decider and d.event = new.event and d.event_version = new.event_version
       )
+      and not exists (select from event_store.captured_tables c where c.decider = new.decider)
       and not exists (select from event_store.events e where e.event_id = new.event_id)
     returning s.last_offset into new."offset";
   end if;
@@ -59,6 +61,9 @@ begin
     raise exception 'event is malformed'
       using errcode = 'MR005', detail = _fault, hint = 'Correct the event; nothing was stored.';
   end if;
+  if exists (select from event_store.captured_tables c where c.decider = new.decider) then
+    perform event_store.refuse_captured_decider(new.decider);
+  end if;
   if not exists (
     select from event_store.deciders
     where decider = new.decider and event = new.event and event_version = new.event_version
@@ -74,7 +79,7 @@ begin
 end
 $$;
 
-comment on function event_store.guard_append() is 'Trigger: checks an event, advances its stream and draws its offset, or raises MR001 to MR005.';
+comment on function event_store.guard_append() is 'Trigger: checks an event, advances its stream and draws its offset, or raises MR001 to MR005, MR034.';
 
 create or replace trigger guard_append
 before insert on event_store.events

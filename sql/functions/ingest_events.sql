@@ -56,4 +56,4 @@ begin
 end
 $$;
 
-comment on function event_store.ingest_events(text, int, bigint, bigint, jsonb, jsonb, jsonb) is 'Begins, stages and commits a producer''s message in one call; the row is that of begin_transaction, with status committed. MR001 to MR005 as append_events, MR023.';
+comment on function event_store.ingest_events(text, int, bigint, bigint, jsonb, jsonb, jsonb) is 'Begins, stages and commits a producer''s message in one call; the row is that of begin_transaction, with status committed. MR001 to MR005, MR034 as append_events, MR023.';

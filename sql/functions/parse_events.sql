@@ -1,4 +1,4 @@
--- Reads a JSON array of events, as append_events takes it.
+-- Reads a JSON array of events, as append_events takes it: what a caller of the store may append, so none of a captured table.
 create or replace function event_store.parse_events(
   v_events jsonb
 )
@@ -9,6 +9,7 @@ set search_path = event_store, pg_temp
 as $$
 declare
   _batch event_store.batch_event[];
+  _captured text;
 begin
   if v_events is null or jsonb_typeof(v_events) <> 'array' or jsonb_array_length(v_events) = 0 then
     raise exception 'batch is malformed'
@@ -35,8 +36,16 @@ begin
   exception when data_exception then
     raise exception 'batch is malformed' using errcode = 'MR005', detail = sqlerrm, hint = 'Nothing was stored.';
   end;
+  select c.decider into _captured
+  from event_store.captured_tables c
+  where exists (select from unnest(_batch) b where b.decider = c.decider)
+  order by c.decider
+  limit 1;
+  if found then
+    perform event_store.refuse_captured_decider(_captured);
+  end if;
   return _batch;
 end
 $$;
 
-comment on function event_store.parse_events(jsonb) is 'Reads a JSON array of events. MR005 if it is none.';
+comment on function event_store.parse_events(jsonb) is 'Reads a JSON array of events. MR005 if it is none, MR034 a decider is captured.';

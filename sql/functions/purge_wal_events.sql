@@ -1,5 +1,5 @@
 -- Removes stored changes that are events (or quarantined, where a copy is) and were stored before v_before, the oldest first, at most
--- v_limit; returns how many. The events stay. verify_changes passes over what was removed.
+-- v_limit; returns how many. Where there are none, it writes nothing. The events stay. verify_changes passes over what was removed.
 -- Example: select purge_wal_events('crm', now() - interval '7 days')
 create or replace function event_store.purge_wal_events(
   v_capture text,
@@ -26,6 +26,26 @@ begin
     perform event_store.refuse_request(
       format('v_before %L, v_limit %s', v_before, coalesce(v_limit::text, 'null')), 'Both are stated; the limit is 1 to 1000000.'
     );
+  end if;
+  -- to lock is to write; the oldest is the first to go
+  _capture := event_store.known_capture(v_capture);
+  if not exists (
+    select from event_store.source_generations g
+    cross join lateral (
+      select w.commit_lsn, w.commit_idx, w.stored_at
+      from event_store.wal_events w
+      where w.source_generation = g.source_generation
+      order by w.commit_lsn, w.commit_idx
+      limit 1
+    ) oldest
+    where g.capture = v_capture
+      and oldest.stored_at < v_before
+      and (
+        g.source_generation < _capture.source_generation
+        or (oldest.commit_lsn, oldest.commit_idx) <= (_capture.emitted_lsn, _capture.emitted_idx)
+      )
+  ) then
+    return 0;
   end if;
   _capture := event_store.lock_capture(v_capture);
   for _generation in

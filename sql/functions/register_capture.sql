@@ -91,7 +91,6 @@ begin
       key_columns = excluded.key_columns,
       fingerprint = excluded.fingerprint,
       published_xid = null,
-      backfill = c.backfill + 1,
       backfill_offset = excluded.backfill_offset,
       backfill_key = null,
       backfilled_rows = 0,

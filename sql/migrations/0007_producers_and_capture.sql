@@ -220,7 +220,6 @@ create table event_store.captured_tables (
   key_columns text[],
   fingerprint text not null,
   published_xid xid8,
-  backfill int not null default 1,
   backfill_offset bigint not null,
   backfill_key text,
   backfilled_rows bigint not null default 0,
@@ -241,8 +240,7 @@ comment on column event_store.captured_tables.decider is 'The decider of the eve
 comment on column event_store.captured_tables.key_columns is 'The columns that name a row, where the declaration says so; null where the source does.';
 comment on column event_store.captured_tables.fingerprint is 'Tells two declarations of the table apart: another one is backfilled anew.';
 comment on column event_store.captured_tables.published_xid is 'A backfill reads in snapshots only that see every older transaction of the source; null while the publication may not have the table yet.';
-comment on column event_store.captured_tables.backfill is 'How many backfills of the table began: tells their events apart.';
-comment on column event_store.captured_tables.backfill_offset is 'The last offset that was given out when the backfill began.';
+comment on column event_store.captured_tables.backfill_offset is 'The last offset that was given out when the backfill began: no two backfills have the same, which tells their events apart.';
 comment on column event_store.captured_tables.backfill_key is 'The key of the last row that was read, a JSON array; null for none.';
 comment on column event_store.captured_tables.backfilled_rows is 'How many rows the backfill has read.';
 comment on column event_store.captured_tables.rows_read is 'Whether every row was read.';

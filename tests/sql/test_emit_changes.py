@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
@@ -14,6 +13,7 @@ from tests.captures import (
     Source,
     T,
     U,
+    append_foreign,
     decider_id,
     deleted,
     event_ids,
@@ -146,8 +146,7 @@ def test_a_lot_of_data_takes_several_statements_and_one_call(source: Source) -> 
 def test_a_stream_that_somebody_closed_holds_up_nobody_else(source: Source) -> None:
     source.commit(inserted(1), inserted(2))
     source.emit()
-    (last,) = source.store.get_events("[1]", T)
-    source.store.append_event("updated", uuid4(), T, "[1]", {}, uuid4(), last.event_id, final=True)
+    append_foreign(source.store, "updated", 1, final=True)
     source.commit(updated(1), updated(2), truncated())
     assert source.emit_all() == Emitted(3, 1, 0, behind=False)
     (change,) = source.store.quarantined_changes("c")
@@ -158,13 +157,26 @@ def test_a_stream_that_somebody_closed_holds_up_nobody_else(source: Source) -> N
 
 def test_an_event_id_that_somebody_used_and_a_decider_without_events_hold_up_nobody_else(source: Source) -> None:
     changes = source.changes(inserted(1), inserted(2), inserted(3))
-    source.store.append_event("updated", changes[0].event_id, T, "[9]", {}, uuid4(), None)
+    append_foreign(source.store, "updated", 9, changes[0].event_id)
     source.save([changes[0], replace(changes[1], decider="unknown"), changes[2]])
     assert source.emit() == Emitted(1, 2, 0, behind=False)
     assert [change.fault for change in source.store.quarantined_changes("c")] == [
         f"event_id {changes[0].event_id} is stored with other content",
         "decider unknown has no event inserted",
     ]
+
+
+def test_an_idle_capture_writes_nothing_and_its_lease_is_asked_for_all_the_same(source: Source) -> None:
+    source.commit(inserted(1))
+    source.emit()
+    connection = source.store.connection
+    with connection.transaction():
+        assert source.emit() == Emitted(0, 0, 0, behind=False)
+        assert value(connection, "select pg_current_xact_id_if_assigned()::text") is None
+    refusal(LeaseLost, lambda: source.store.emit_changes("c", source.token - 1))
+    refusal(UnknownCapture, lambda: source.store.emit_changes("d", source.token))
+    source.store.release_capture("c", source.token)
+    refusal(LeaseLost, source.emit)
 
 
 # truncations
@@ -279,11 +291,7 @@ def test_emitting_goes_on_beside_appends_of_others_to_the_same_streams(source: S
     source.commit(inserted(1), inserted(2))
     source.emit()
     other = connect(autocommit=False)
-    other.execute(
-        "select from event_store.append_events(jsonb_build_array(jsonb_build_object('decider', %s::text, 'decider_id', '[2]',"
-        " 'event', 'updated', 'event_id', gen_random_uuid(), 'command_id', gen_random_uuid(), 'data', '{}'::jsonb)))",
-        (T,),
-    )
+    append_foreign(CaptureStore(other), "updated", 2)
     source.commit(updated(1), updated(2))
     call = start(source.emit)
     wait_blocked(connect(), source.store.connection.info.backend_pid)

@@ -1,5 +1,7 @@
 """Removing stored changes that are events: nothing else, the oldest first, so many at a time."""
 
+from datetime import datetime
+
 from resources.capture_store import CaptureStore
 from resources.errors import Malformed, UnknownCapture
 from tests.captures import Source, event_ids, events, faulty, held, inserted, later, source, table, truncated, updated
@@ -77,6 +79,21 @@ def test_what_is_quarantined_stays_there(source: Source) -> None:
     source.emit()
     assert source.store.purge_wal_events("c", EVER) == 2
     assert len(held(source.store)) == 2
+
+
+def test_where_nothing_is_to_be_removed_nothing_is_written(source: Source) -> None:
+    def purge_in_vain(before: datetime) -> None:
+        with source.store.connection.transaction():
+            assert source.store.purge_wal_events("c", before) == 0
+            assert value(source.store.connection, "select pg_current_xact_id_if_assigned()::text") is None
+
+    purge_in_vain(EVER)
+    source.commit(inserted(1))
+    purge_in_vain(EVER)  # it is no event yet
+    source.emit()
+    purge_in_vain(later(-(10**6)))
+    assert source.store.purge_wal_events("c", EVER) == 1
+    purge_in_vain(EVER)
 
 
 def test_bad_arguments_are_refused(source: Source) -> None:
