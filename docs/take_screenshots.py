@@ -35,6 +35,7 @@ PAGES = {
     "lineage": "/asset-groups/",
     "lineage-event-store": "/locations/millrace/asset-groups/event_store/lineage",
     "lineage-consumption": "/locations/millrace/asset-groups/consumption/lineage",
+    "lineage-change-capture": "/locations/millrace/asset-groups/change_capture/lineage",
     "lineage-read-models": "/locations/millrace/asset-groups/read_models/lineage",
     "sensor": "/locations/millrace/sensors/poll_orders",
     "read-model": "/assets/read_models/orders?view=overview",
@@ -42,6 +43,7 @@ PAGES = {
     "read-model-events": "/assets/read_models/orders?view=events",
     "read-model-checks": "/assets/read_models/orders?view=checks",
     "view-events": "/assets/consumption/view_events?view=overview",
+    "wal-events": "/assets/change_capture/wal_events?view=overview",
     "automation": "/automation",
     "runs": "/runs",
 }
