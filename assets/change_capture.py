@@ -16,7 +16,9 @@ from resources.capture_declaration import Capture
 from resources.capture_health import CaptureHealth, capture_health, find_capture
 from resources.capture_store import CaptureStore
 from resources.errors import CaptureInUse
+from resources.migrations import migrate
 from resources.postgres import PostgresResource
+from resources.settings import Settings
 
 WAL_EVENTS = dg.AssetKey(["change_capture", "wal_events"])
 CHANGE_EVENTS = dg.AssetKey(["change_capture", "change_events"])
@@ -60,6 +62,8 @@ def change_capture_assets(captures: Mapping[str, Capture]) -> dg.AssetsDefinitio
         context: dg.AssetExecutionContext, config: CaptureConfig, postgres: PostgresResource
     ) -> Iterator[dg.MaterializeResult[None]]:
         capture, dsn = captures[context.partition_key], postgres.current_dsn()
+        # a store that an older version made keeps working; one that is up to date is only read
+        migrate(dsn, log_partitions=Settings().log_partitions)
         release_dead_owner(context.instance, postgres, capture.name)
         progress = Progress(context, capture, dsn)
         try:

@@ -12,9 +12,9 @@ import os
 import signal
 import sys
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -23,6 +23,7 @@ from resources.capture import Capturing
 from resources.capture_declaration import Capture, CapturedTable
 from resources.capture_store import CaptureStore
 from resources.captured_changes import Change
+from tests.forks import fork
 
 # every row meets it: with and without it the same is captured, but each time the table is published and read anew
 SAME = "id > 0"
@@ -85,23 +86,17 @@ def kill_in_copy(number: int) -> None:
 
 def fork_capture(dsn: str, captured: Capture, prepare: Callable[[], None]) -> int:
     """Start a capture."""
-    child = os.fork()
-    if child:
-        return child
-    status = 1
-    try:
+
+    def work() -> int:
         # small, so that one run takes each step several times
         capture.MOST_CHANGES, capture.EMIT, capture.CHUNK = 60, 40, 25
         prepare()
         # the same owner: its dead self's lease does not have to end
         with Capturing(dsn, captured, "test") as capturing:
             capturing.drain(budget_s=1, idle_s=0.2)
-        status = 0
-    except BaseException:  # noqa: BLE001 - a fork must not return to what its parent was doing
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(status)
+        return 0
+
+    return fork(work)
 
 
 def main(dsn: str, source: str, kills: int, seed: int) -> dict[str, int]:
@@ -115,13 +110,14 @@ def main(dsn: str, source: str, kills: int, seed: int) -> dict[str, int]:
         if kind < 0.7:
             place, name, after = random.choice(STEPS)
             step = f"{'after' if after else 'before'} {name}"
-            child = fork_capture(dsn, captured, lambda: kill_at(place, name, after, number))  # noqa: B023 - called at once
+            child = fork_capture(dsn, captured, partial(kill_at, place, name, after, number))
         elif kind < 0.8:
             step = "in copy_changes"
-            child = fork_capture(dsn, captured, lambda: kill_in_copy(number * 10))  # noqa: B023
+            child = fork_capture(dsn, captured, partial(kill_in_copy, number * 10))
         else:
             step = "anywhere"
             child = fork_capture(dsn, captured, lambda: None)
+            # where the kill falls, which is all that depends on it
             time.sleep(random.uniform(0.0, 0.3))
             os.kill(child, signal.SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 import time
-import traceback
 from random import Random
 from uuid import uuid4
 
@@ -23,6 +22,7 @@ from resources.errors import ProducerFenced, SequenceGap, TransactionEnded
 from resources.event_store import NewEvent
 from resources.exactly_once import ExactlyOnce, Transaction, Work
 from resources.producers import IdempotentProducer, ProducerStore, RegisteredProducer
+from tests.forks import fork
 
 SOURCE = "orders.csv"
 STREAMS = 7
@@ -79,23 +79,19 @@ def send(exactly_once: ExactlyOnce, producer: IdempotentProducer, end: int, rand
 
 def fork_worker(dsn: str, racing: RegisteredProducer | None, seed: int) -> int:
     """Start a worker that registers itself, or shares the registration of others."""
-    child = os.fork()
-    if child:
-        return child
-    status = 1
-    try:
-        with ExactlyOnce(make_conninfo(dsn, application_name=f"victim-{os.getpid()}")) as exactly_once:
-            producer = IdempotentProducer(racing) if racing else exactly_once.register(SOURCE)
-            send(exactly_once, producer, 10**9, Random(seed))
-    except ProducerFenced:
-        status = 0
-    except psycopg.OperationalError:
-        status = LOST
-    except BaseException:  # noqa: BLE001 - a fork must not return to what its parent was doing
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(status)
+
+    def work() -> int:
+        try:
+            with ExactlyOnce(make_conninfo(dsn, application_name=f"victim-{os.getpid()}")) as exactly_once:
+                producer = IdempotentProducer(racing) if racing else exactly_once.register(SOURCE)
+                send(exactly_once, producer, 10**9, Random(seed))
+        except ProducerFenced:
+            return 0
+        except psycopg.OperationalError:
+            return LOST
+        return 1
+
+    return fork(work)
 
 
 def reap(children: set[int], *, block: bool = False) -> None:
@@ -133,6 +129,7 @@ def main(dsn: str, kills: int, seed: int) -> dict[str, int]:
                 raced += racing is not None
                 for _ in range(3 if racing else 1):
                     children.add(fork_worker(dsn, racing, random.randrange(10**9)))
+            # where the kill falls, which is all that depends on it
             time.sleep(random.uniform(0.0, 0.1))
             reap(children)
             if children:

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from resources import capture as pipeline
-from resources import replication, source_chunks
+from resources import captured_changes, replication, source_chunks
 from resources.capture import Capturing
 from resources.capture_declaration import Capture, CapturedTable, InvalidCapture
 from resources.capture_health import capture_health, has_work
@@ -467,7 +467,7 @@ def test_a_change_that_is_too_large_waits_with_the_later_ones_of_its_row_and_all
     assert captured.replayed() == captured.table()
 
 
-def test_a_change_that_cannot_be_decoded_flows_after_a_repair(captured: Captured) -> None:
+def test_a_change_that_cannot_be_decoded_holds_its_row_until_it_is_given_up(captured: Captured) -> None:
     captured.source.run("create table documents (id int primary key, content json)")
     documents = Captured(
         captured.source,
@@ -491,6 +491,25 @@ def test_a_change_that_cannot_be_decoded_flows_after_a_repair(captured: Captured
     assert requeue(store, documents.capture, "go on").requeued == 1
     assert documents.replayed() == documents.table("documents")
     assert behind.decider_id == "[1]"
+
+
+def test_a_change_that_can_be_decoded_after_all_becomes_the_event_that_it_would_have_been(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captured.source.run("insert into items values (1, 'before')")
+    captured.drain()
+    captured.source.run("update items set name = repeat('x', 1000)", "update items set name = 'after'")
+    with monkeypatch.context() as patch:
+        patch.setattr(captured_changes, "MAX_DATA_CHARACTERS", 900)
+        captured.drain()
+    store = CaptureStore(captured.store)
+    bad, _ = store.quarantined_changes("shop")
+    assert bad.data is None
+    assert requeue(store, captured.capture, "the limit is what it was").requeued == 2
+    first, second = captured.changes()[1:]
+    assert (first["record"]["name"], second["record"]["name"]) == ("x" * 1000, "after")
+    assert (first["event_id"], first["commit_lsn"]) == (str(bad.event_id), str(bad.commit_lsn))
+    assert first["committed_at"] < second["committed_at"]
 
 
 def test_a_lost_slot_is_a_gap_until_the_capture_begins_anew_and_then_finds_what_is_gone(captured: Captured) -> None:
