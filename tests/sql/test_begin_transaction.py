@@ -1,5 +1,7 @@
 """The rules of exactly-once producers: which message is the next one, a duplicate, a gap, or somebody else's."""
 
+from functools import partial
+
 import pytest
 
 from resources.errors import Malformed, UnknownProducer
@@ -158,7 +160,7 @@ def test_many_racing_sessions_do_each_message_once(producer: ProducerStore, conn
         return won
 
     stores = [another(connect) for _ in range(4)]
-    results = at_once([lambda s=s: work(s) for s in stores])  # type: ignore[misc]
+    results = at_once([partial(work, s) for s in stores])
     assert sum(result.result() for result in results) == 30
     assert state_of(producer) == {f"k{n}": n for n in range(30)}
     assert statistics(producer).received == 120

@@ -150,6 +150,6 @@ def test_unknown_captures_and_bad_arguments_are_refused(source: Source) -> None:
     assert "there are: c" in str(refused)
     refusal(Malformed, lambda: store.claim_capture("c", ""))
     for seconds in (0, -1, 2**31):
-        refusal(Malformed, lambda seconds=seconds: store.claim_capture("c", "me", seconds))  # type: ignore[misc]
-        refusal(Malformed, lambda seconds=seconds: store.extend_capture("c", source.token, seconds))  # type: ignore[misc]
+        refusal(Malformed, partial(store.claim_capture, "c", "me", seconds))
+        refusal(Malformed, partial(store.extend_capture, "c", source.token, seconds))
     refusal(UnknownCapture, lambda: store.release_capture("none", 1))

@@ -1,6 +1,7 @@
 """Producers in REPEATABLE READ and SERIALIZABLE: right, or a serialization failure that repeating cures; never a double effect."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from psycopg import IsolationLevel
@@ -87,7 +88,7 @@ def test_callers_that_repeat_do_each_message_once(
         return won
 
     stores = [old(connect, level) for _ in range(3)]
-    results = at_once([lambda s=s: work(s) for s in stores])  # type: ignore[misc]
+    results = at_once([partial(work, s) for s in stores])
     assert sum(result.result() for result in results) == 15
     assert value(producer.connection, "select count(*) from event_store.events") == 15
     assert state_of(producer) == {"n": 14}
