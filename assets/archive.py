@@ -73,8 +73,8 @@ def _metadata(report: ArchiveReport) -> dict[str, dg.MetadataValue | str | int |
         "events": report.events,
         "bytes": report.bytes,
         "files": report.files,
-        "archived_offset": report.archived_offset,
-        "not_archived": report.high_water_mark - report.archived_offset,
+        "archived_position": report.archived_position,
+        "not_archived": report.high_water_mark - report.archived_position,
         "events_per_s": round(report.written / max(report.seconds, 0.001), 1),
         **({"note": "another run was at it"} if report.busy else {}),
     }

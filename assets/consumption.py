@@ -98,7 +98,7 @@ class Progress:
     def add(self, commit: Commit) -> None:
         """Take note of a commit, and report if it is time."""
         for lease in commit.leases:
-            self._events[lease.partition] += lease.to_offset - lease.from_offset
+            self._events[lease.partition] += lease.to_position - lease.from_position
         self._sofar.add(commit)
         for failure in commit.failures:
             self._context.log.warning(

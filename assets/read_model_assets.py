@@ -70,9 +70,9 @@ def read_model_asset(model: ReadModel, partitions: dg.StaticPartitionsDefinition
                     continue
                 for lease in outcome.leases:
                     metadata = {
-                        "events": lease.to_offset,
+                        "events": lease.to_position,
                         "rows": outcome.rows_of[lease.partition],
-                        "position": lease.to_offset,
+                        "position": lease.to_position,
                         "events_per_s": round(outcome.events / outcome.seconds, 1),
                         "dagster/partition_row_count": outcome.rows_of[lease.partition],
                     }

@@ -37,10 +37,10 @@ def all_checks(models: Sequence[ReadModel], captures: Mapping[str, Capture]) -> 
 
 @dg.asset_check(
     asset=EVENT_LOG,
-    description=f"The newest {RECENT:,} partition offsets of each log partition follow each other without a gap.",
+    description=f"The newest {RECENT:,} positions of each log partition follow each other without a gap.",
 )
 def offsets_are_dense(postgres: PostgresResource) -> dg.AssetCheckResult:
-    """Count the newest log positions of each log partition."""
+    """Count the newest positions of each log partition."""
     with postgres.connect() as connection:
         gaps = connection.execute(
             """
@@ -50,9 +50,9 @@ def offsets_are_dense(postgres: PostgresResource) -> dg.AssetCheckResult:
               select count(*) as positions
               from event_store.event_log l
               where l.partition = p.partition
-                and l.partition_offset >= greatest(p.earliest_offset, p.high_water_mark - %(recent)s)
+                and l.position >= greatest(p.earliest_position, p.high_water_mark - %(recent)s)
             ) newest
-            where newest.positions <> least(p.high_water_mark - p.earliest_offset, %(recent)s)
+            where newest.positions <> least(p.high_water_mark - p.earliest_position, %(recent)s)
             order by p.partition
             """,
             {"recent": RECENT},

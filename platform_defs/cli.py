@@ -116,7 +116,7 @@ def status_command(dsn: DsnOption = None) -> None:
 
 @app.command("sequence")
 def sequence_command(dsn: DsnOption = None) -> None:
-    """Give committed events their offsets, until stopped with Ctrl-C or SIGTERM."""
+    """Give committed events their positions, until stopped with Ctrl-C or SIGTERM."""
     from resources.sequencer import run_sequencer
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")

@@ -3,7 +3,7 @@
 Belongs here: command lines, environments, ports and readiness. Not here: keeping them alive (`services.py`).
 
     spark      Spark Connect, warm across runs; not started if SPARK_REMOTE or SPARK_MASTER is set
-    sequence   gives committed events their offsets
+    sequence   gives committed events their positions
     code       loads the definitions; runs are its children
     daemon     sensors, schedules, run queue
     web        the UI

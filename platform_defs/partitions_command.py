@@ -15,13 +15,13 @@ COLUMNS = ("partition", "earliest", "archived", "mark", "events", "bytes", "last
 
 
 def partitions_command(dsn: DsnOption = None) -> None:
-    """Show what each log partition holds: from its earliest offset up to before its high-water mark."""
+    """Show what each log partition holds: from its earliest position up to before its high-water mark."""
     with chosen_store(dsn) as store:
         partitions = store.partition_info()
     Console().print(table("Log partitions", COLUMNS, map(_cells, partitions)))
 
 
 def _cells(info: PartitionInfo) -> Sequence[object]:
-    numbers = (info.earliest_offset, info.archived_offset, info.high_water_mark, info.events, info.bytes)
+    numbers = (info.earliest_position, info.archived_position, info.high_water_mark, info.events, info.bytes)
     activity = info.last_activity and info.last_activity.isoformat(timespec="seconds")
     return (info.partition, *(f"{number:,}" for number in numbers), activity, info.active_views)

@@ -52,5 +52,5 @@ def purge_command(
 
 
 def _cells(result: PurgedPartition) -> Sequence[object]:
-    numbers = (result.from_offset, result.to_offset, result.events, result.files)
+    numbers = (result.from_position, result.to_position, result.events, result.files)
     return (result.partition, *(f"{number:,}" for number in numbers), result.refused)

@@ -54,9 +54,9 @@ def archive_schedule(settings: Settings) -> dg.ScheduleDefinition:
         context: dg.ScheduleEvaluationContext, postgres: PostgresResource
     ) -> dg.RunRequest | dg.SkipReason:
         with postgres.store() as store:
-            behind = [i.partition for i in store.partition_info() if i.archived_offset < i.high_water_mark]
+            behind = [i.partition for i in store.partition_info() if i.archived_position < i.high_water_mark]
         if not behind:
-            return dg.SkipReason("Everything that has a partition offset is archived.")
+            return dg.SkipReason("Everything that has a position is archived.")
         return dg.RunRequest(
             run_key=context.scheduled_execution_time.isoformat(),
             # those between that are not behind cost a look

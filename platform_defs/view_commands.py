@@ -70,7 +70,9 @@ def unregister_command(
 def seek_command(
     view: View,
     kind: Annotated[SeekKind, typer.Argument(case_sensitive=False, help="Where to.")],
-    offset: Annotated[int | None, typer.Option(help="For EXACT_OFFSET and RESET_TO_OFFSET; with --partition.")] = None,
+    position: Annotated[
+        int | None, typer.Option(help="For EXACT_OFFSET and RESET_TO_OFFSET; with --partition.")
+    ] = None,
     timestamp: Annotated[datetime | None, typer.Option(help="For EXACT_TIMESTAMP, in UTC.")] = None,
     partition: Annotated[int | None, typer.Option(help="One log partition; by default all.")] = None,
     reason: Reason = None,
@@ -80,7 +82,7 @@ def seek_command(
     """Move a view to another position. Refused while something of it is leased or in flight."""
     with chosen_store(dsn) as store:
         utc = f"{timestamp.isoformat()}+00" if timestamp and timestamp.tzinfo is None else timestamp
-        seeks = store.seek_view(view, kind.value, offset, utc, partition, dry_run=dry_run, reason=reason)
+        seeks = store.seek_view(view, kind.value, position, utc, partition, dry_run=dry_run, reason=reason)
     title = f"{view}: {kind.value}" + (" (dry run, nothing was changed)" if dry_run else "")
     Console().print(
         table(title, ("partition", "from", "to", "locks removed", "of them dead letters", ""), map(_seek, seeks))

@@ -24,8 +24,8 @@ from uuid import UUID, uuid4
 import psycopg
 
 from resources.archive_files import (
-    LogRange,
     is_temporary,
+    path_of,
     range_of,
     read_range,
     require_checksum,
@@ -33,6 +33,7 @@ from resources.archive_files import (
     write_file,
 )
 from resources.errors import MillraceError
+from resources.event_log_source import LogRange
 from resources.event_store import ArchiveState, EventStore
 
 MARKER = "archive.json"
@@ -62,15 +63,15 @@ class ArchivedPartition:
 
     archive_id: UUID
     partition: int
-    earliest_offset: int
-    archived_offset: int
+    earliest_position: int
+    archived_position: int
     high_water_mark: int
     files: tuple[ArchivedFile, ...]
 
     @property
     def end(self) -> int:
         """Up to where there are files; where none is, where the log begins."""
-        return self.files[-1].range.to_offset if self.files else self.earliest_offset
+        return self.files[-1].range.to_position if self.files else self.earliest_position
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class ArchiveReport:
     files: int
     events: int
     bytes: int
-    archived_offset: int
+    archived_position: int
     high_water_mark: int
     busy: bool = False
 
@@ -131,9 +132,9 @@ def archive_partition(
                 file = write_file(root, wanted, read_range(cursor, wanted), ready=lambda: store.lock_archive(partition))
             _date_replaced(root, before, wanted)
             store.list_archive_file(
-                partition, wanted.from_offset, wanted.to_offset, wanted.path, file.bytes, file.checksum
+                partition, wanted.from_position, wanted.to_position, path_of(wanted), file.bytes, file.checksum
             )
-            written += wanted.events
+            written += wanted.size
         return _report(archived(store, partition), written, began)
 
 
@@ -147,16 +148,16 @@ def grouped(rows: Sequence[ArchiveState]) -> list[ArchivedPartition]:
     """Put the rows of each log partition together."""
     files: dict[int, list[ArchivedFile]] = {row.partition: [] for row in rows}
     for row in rows:
-        if row.path is not None and row.from_offset is not None and row.to_offset is not None:
-            held = LogRange(row.partition, row.from_offset, row.to_offset)
+        if row.path is not None and row.from_position is not None and row.to_position is not None:
+            held = LogRange(row.partition, row.from_position, row.to_position)
             files[row.partition].append(ArchivedFile(held, row.path, row.bytes or 0, row.checksum or ""))
     marks = {row.partition: row for row in rows}
     return [
         ArchivedPartition(
             row.archive_id,
             partition,
-            row.earliest_offset,
-            row.archived_offset,
+            row.earliest_position,
+            row.archived_position,
             row.high_water_mark,
             tuple(files[partition]),
         )
@@ -172,17 +173,17 @@ def plan(held: ArchivedPartition, *, max_events: int, min_events: int, tail: boo
     """
     if not 1 <= min_events <= max_events:
         raise ValueError(f"min_events must be from 1 to max_events: {min_events} and {max_events}")
-    start, end = max(held.end, held.earliest_offset), held.high_water_mark
+    start, end = max(held.end, held.earliest_position), held.high_water_mark
     last = held.files[-1].range if held.files else None
     if (
         last is not None
-        and last.to_offset == start < end
-        and last.events < min_events
-        and last.from_offset >= held.earliest_offset  # what was purged cannot be written again
+        and last.to_position == start < end
+        and last.size < min_events
+        and last.from_position >= held.earliest_position  # what was purged cannot be written again
     ):
-        start = last.from_offset
+        start = last.from_position
     ranges = [LogRange(held.partition, first, min(first + max_events, end)) for first in range(start, end, max_events)]
-    if ranges and not tail and ranges[-1].events < min_events:
+    if ranges and not tail and ranges[-1].size < min_events:
         ranges.pop()
     return ranges
 
@@ -270,7 +271,7 @@ def require_folder(root: Path, archive_id: UUID) -> str | None:
 
 def sweep(root: Path, held: ArchivedPartition, keep_replaced_s: float = KEEP_REPLACED_S) -> None:
     """Remove what killed runs left and what was replaced long enough ago. Only with the lock of the log partition."""
-    folder = root / Path(LogRange(held.partition, 0, 1).path).parent
+    folder = root / Path(path_of(LogRange(held.partition, 0, 1))).parent
     if not folder.is_dir():
         return
     listed = {Path(file.path).name for file in held.files}
@@ -280,7 +281,7 @@ def sweep(root: Path, held: ArchivedPartition, keep_replaced_s: float = KEEP_REP
             found is not None
             and path.name not in listed
             and any(
-                file.range.from_offset <= found.from_offset and found.to_offset <= file.range.to_offset
+                file.range.from_position <= found.from_position and found.to_position <= file.range.to_position
                 for file in held.files
             )
             and time.time() - path.stat().st_mtime >= keep_replaced_s
@@ -289,8 +290,8 @@ def sweep(root: Path, held: ArchivedPartition, keep_replaced_s: float = KEEP_REP
             path.unlink(missing_ok=True)
 
 
-def require_files(root: Path, held: ArchivedPartition, to_offset: int) -> int:
-    """Check by their checksums that the files hold the log up to an offset, from where the log begins; return how many they are.
+def require_files(root: Path, held: ArchivedPartition, to_position: int) -> int:
+    """Check by their checksums that the files hold the log up to a position, from where the log begins; return how many they are.
 
     Raises:
         ArchiveDamaged: A file is missing or not what was written.
@@ -300,7 +301,7 @@ def require_files(root: Path, held: ArchivedPartition, to_offset: int) -> int:
     needed = [
         file
         for file in held.files
-        if file.range.to_offset > held.earliest_offset and file.range.from_offset < to_offset
+        if file.range.to_position > held.earliest_position and file.range.from_position < to_position
     ]
     for file in needed:
         require_checksum(root / file.path, file.bytes, file.checksum)
@@ -313,7 +314,7 @@ def _date_replaced(root: Path, held: ArchivedPartition, wanted: LogRange) -> Non
     Before it is listed: nobody else would, were this killed in between.
     """
     for file in held.files:
-        if wanted.from_offset <= file.range.from_offset and file.range.to_offset <= wanted.to_offset:
+        if wanted.from_position <= file.range.from_position and file.range.to_position <= wanted.to_position:
             with suppress(FileNotFoundError):
                 os.utime(root / file.path)
 
@@ -324,9 +325,9 @@ def _report(held: ArchivedPartition, written: int, began: float, *, busy: bool =
         written=written,
         seconds=time.monotonic() - began,
         files=len(held.files),
-        events=sum(file.range.events for file in held.files),
+        events=sum(file.range.size for file in held.files),
         bytes=sum(file.bytes for file in held.files),
-        archived_offset=held.archived_offset,
+        archived_position=held.archived_position,
         high_water_mark=held.high_water_mark,
         busy=busy,
     )

@@ -21,12 +21,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from resources.errors import MillraceError
+from resources.event_log_source import LogRange
 
 # names, order and types of the source event_log
 SCHEMA = pa.schema(
     [
         ("partition", pa.int32()),
-        ("partition_offset", pa.int64()),
+        ("position", pa.int64()),
         ("offset", pa.int64()),
         ("event", pa.string()),
         ("event_id", pa.string()),
@@ -52,12 +53,12 @@ _PLAN = (
 )
 _RANGE = """
 select
-  l.partition, l.partition_offset, l."offset", e.event, e.event_id::text as event_id, e.event_version, e.decider, e.decider_id,
+  l.partition, l.position, l."offset", e.event, e.event_id::text as event_id, e.event_version, e.decider, e.decider_id,
   e.data::text as data, e.command_id::text as command_id, e.previous_id::text as previous_id, e.final, e.created_at
 from event_store.event_log l
 join event_store.events e using ("offset")
-where l.partition = {partition} and l.partition_offset >= {from_offset} and l.partition_offset < {to_offset}
-order by l.partition_offset
+where l.partition = {partition} and l.position >= {from_position} and l.position < {to_position}
+order by l.position
 """
 
 
@@ -65,24 +66,10 @@ class ArchiveDamaged(MillraceError):
     """A file of the archive is missing, torn or not what was written; the text names it."""
 
 
-@dataclass(frozen=True, order=True)
-class LogRange:
-    """The positions [from_offset, to_offset) of one log partition."""
-
-    partition: int
-    from_offset: int
-    to_offset: int
-
-    @property
-    def events(self) -> int:
-        """How many."""
-        return self.to_offset - self.from_offset
-
-    @property
-    def path(self) -> str:
-        """Where its file is, below the root: names sort as ranges do."""
-        folder = f"p{self.partition:04}"
-        return f"{folder}/{folder}-{self.from_offset:015}-{self.to_offset:015}.parquet"
+def path_of(wanted: LogRange) -> str:
+    """Return where the file of a range is, below the root: names sort as ranges do."""
+    folder = f"p{wanted.partition:04}"
+    return f"{folder}/{folder}-{wanted.from_position:015}-{wanted.to_position:015}.parquet"
 
 
 @dataclass(frozen=True)
@@ -127,8 +114,8 @@ def read_file(path: Path, wanted: LogRange) -> Iterator[pa.RecordBatch]:
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             for batch in file.iter_batches():
-                first = batch.column("partition_offset")[0].as_py()
-                begin, end = max(wanted.from_offset - first, 0), min(wanted.to_offset - first, len(batch))
+                first = batch.column("position")[0].as_py()
+                begin, end = max(wanted.from_position - first, 0), min(wanted.to_position - first, len(batch))
                 if begin < end:
                     yield batch.slice(begin, end - begin).cast(SCHEMA)
     except (OSError, pa.ArrowException) as error:
@@ -146,7 +133,7 @@ def write_file(
     Raises:
         ArchiveDamaged: The batches are not exactly the range, or what was read back is not what was written.
     """
-    path = root / wanted.path
+    path = root / path_of(wanted)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.parent / f".{path.name}.{uuid4().hex}.tmp"
     try:
@@ -215,19 +202,19 @@ def sync_folder(folder: Path) -> None:
 
 def _exactly(wanted: LogRange, batches: Iterable[pa.RecordBatch], what: str) -> Iterator[pa.RecordBatch]:
     """Pass batches on as long as they are the range: its log partition, each position once, in order, to its end."""
-    following = wanted.from_offset
+    following = wanted.from_position
     for batch in batches:
         expected = pa.array(np.arange(following, following + len(batch), dtype=np.int64))
         ours = pa.repeat(pa.scalar(wanted.partition, pa.int32()), len(batch))
-        if not (batch.column("partition_offset").equals(expected) and batch.column("partition").equals(ours)):
+        if not (batch.column("position").equals(expected) and batch.column("partition").equals(ours)):
             break
         following += len(batch)
         yield batch
     else:
-        if following == wanted.to_offset:
+        if following == wanted.to_position:
             return
     raise ArchiveDamaged(
-        f"{what} would not hold offsets {wanted.from_offset} to {wanted.to_offset} of log partition {wanted.partition}.",
-        detail=f"Offset {following} is missing, or is followed by others than these.",
+        f"{what} would not hold positions {wanted.from_position} to {wanted.to_position} of log partition {wanted.partition}.",
+        detail=f"Position {following} is missing, or is followed by others than these.",
         hint="Was the log shortened meanwhile? Run it again.",
     )

@@ -72,8 +72,8 @@ def shared(
     tasks: list[list[FilePart]] = []
     room = 0
     for file in files:
-        rows = file.range.events
-        begin, end = (cut - file.range.from_offset for cut in cuts[file.range.partition])
+        rows = file.range.size
+        begin, end = (cut - file.range.from_position for cut in cuts[file.range.partition])
         begin, end = max(begin, 0), min(rows, end)
         for first in range(0, end, most):
             last = min(first + most, end)

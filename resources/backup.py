@@ -29,7 +29,6 @@ import pyarrow.parquet as pq
 from resources.archive import MAX_EVENTS, ArchivedPartition, grouped, require_folder
 from resources.archive_files import (
     BATCH_BYTES,
-    LogRange,
     file_checksum,
     is_temporary,
     read_file,
@@ -53,6 +52,7 @@ from resources.backup_manifest import (
     write_manifest,
 )
 from resources.errors import MillraceError
+from resources.event_log_source import LogRange
 from resources.event_store import ArchiveState
 from resources.migrations import LOCK_TIMEOUT_MS, PATIENCE_S, known_migrations, validate
 from resources.producers import ProducerStore
@@ -261,7 +261,7 @@ def _require_empty(folder: Path) -> None:
 
 def _held(cursor: Any) -> list[ArchivedPartition]:  # noqa: ANN401 - ADBC has no types
     cursor.execute(
-        "select archive_id::text, partition, earliest_offset, archived_offset, high_water_mark, from_offset, to_offset, path, bytes,"
+        "select archive_id::text, partition, earliest_position, archived_position, high_water_mark, from_position, to_position, path, bytes,"
         " checksum from event_store.archive_state()"
     )
     return grouped([ArchiveState(*row) for row in cursor.fetchall()])
@@ -298,11 +298,11 @@ def _require_same_history(folder: Path, before: Manifest, cursor: Any) -> None: 
     Raises:
         ForeignBackup: One is another.
     """
-    for last in {file.partition: file for file in sorted(before.files, key=lambda file: file.to_offset)}.values():
+    for last in {file.partition: file for file in sorted(before.files, key=lambda file: file.to_position)}.values():
         cursor.execute(
             'select e.event_id::text from event_store.event_log l join event_store.events e using ("offset")'
-            " where l.partition = $1 and l.partition_offset = $2",
-            (last.partition, last.to_offset - 1),
+            " where l.partition = $1 and l.position = $2",
+            (last.partition, last.to_position - 1),
         )
         found = [event_id for (event_id,) in cursor.fetchall()]
         if not found:
@@ -312,7 +312,7 @@ def _require_same_history(folder: Path, before: Manifest, cursor: Any) -> None: 
         if found != [event_id]:
             raise ForeignBackup(
                 f"{folder} holds a backup of another course of this store.",
-                detail=f"Offset {last.to_offset - 1} of log partition {last.partition} is event {event_id} there and"
+                detail=f"Position {last.to_position - 1} of log partition {last.partition} is event {event_id} there and"
                 f" {found[0]} here.",
                 hint="The store was set back to an earlier time and went on. Keep that backup and choose another folder.",
             )
@@ -368,30 +368,30 @@ def _write_log(
     wanted: list[LogRange] = []
     for each in held:
         known = there.get(each.partition)
-        first = known.earliest_offset if known else _first(each)
+        first = known.earliest_position if known else _first(each)
         start, end = known.high_water_mark if known else first, each.high_water_mark
         wanted += [
             LogRange(each.partition, begin, min(begin + max_events, end)) for begin in range(start, end, max_events)
         ]
         partitions.append(BackedUpPartition(each.partition, first, end))
     by_partition = {each.partition: each for each in held}
-    total, done = sum(each.events for each in wanted), 0
+    total, done = sum(each.size for each in wanted), 0
     files = list(before.files) if before else []
     for each_range in wanted:
         batches = _batches(cursor, each_range, by_partition[each_range.partition], archive)
         file = write_file(folder / LOG, each_range, batches)
         files.append(BackedUpFile(**vars(each_range), bytes=file.bytes, checksum=file.checksum))
-        done += each_range.events
+        done += each_range.size
         progress(done, total)
     return tuple(sorted(files, key=lambda file: file.range)), tuple(partitions)
 
 
 def _first(held: ArchivedPartition) -> int:
     """Where the backup of a log partition begins: with the files that lead up to what the log still holds, else with that."""
-    first = held.earliest_offset
+    first = held.earliest_position
     for file in reversed(held.files):
-        if file.range.from_offset < first <= file.range.to_offset:
-            first = file.range.from_offset
+        if file.range.from_position < first <= file.range.to_position:
+            first = file.range.from_position
     return first
 
 
@@ -402,12 +402,12 @@ def _batches(
     archive: Path | None,
 ) -> Iterator[pa.RecordBatch]:
     """Read a range: what the log holds from there, what is below from the archive."""
-    purged = LogRange(wanted.partition, wanted.from_offset, min(wanted.to_offset, held.earliest_offset))
-    kept = LogRange(wanted.partition, max(wanted.from_offset, held.earliest_offset), wanted.to_offset)
+    purged = LogRange(wanted.partition, wanted.from_position, min(wanted.to_position, held.earliest_position))
+    kept = LogRange(wanted.partition, max(wanted.from_position, held.earliest_position), wanted.to_position)
     parts: list[Iterator[pa.RecordBatch]] = []
-    if purged.events > 0:
+    if purged.size > 0:
         parts += [_archived(file, purged) for file in _needed(purged, held, archive)]
-    if kept.events > 0:
+    if kept.size > 0:
         parts.append(read_range(cursor, kept))
     return chain(*parts)
 
@@ -417,11 +417,11 @@ def _needed(purged: LogRange, held: ArchivedPartition, archive: Path | None) -> 
     files = [
         file
         for file in held.files
-        if file.range.to_offset > purged.from_offset and file.range.from_offset < purged.to_offset
+        if file.range.to_position > purged.from_position and file.range.from_position < purged.to_position
     ]
     if archive is None or not files:
         raise ForeignBackup(
-            f"Offsets {purged.from_offset} to {purged.to_offset} of log partition {purged.partition} are not in the store any more.",
+            f"Positions {purged.from_position} to {purged.to_position} of log partition {purged.partition} are not in the store any more.",
             detail=f"{len(files)} files of the archive hold some of them.",
             hint="Say where the archive is: --archive, or MILLRACE_ARCHIVE_DIR." if files else "Choose another folder.",
         )

@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from resources.archive_files import ArchiveDamaged, LogRange, require_checksum, sync_folder
+from resources.archive_files import ArchiveDamaged, path_of, require_checksum, sync_folder
 from resources.errors import BackupDamaged, MillraceError
+from resources.event_log_source import LogRange
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -40,20 +41,20 @@ class BackedUpFile:
     """A file of the log."""
 
     partition: int
-    from_offset: int
-    to_offset: int
+    from_position: int
+    to_position: int
     bytes: int
     checksum: str
 
     @property
     def range(self) -> LogRange:
         """What it holds."""
-        return LogRange(self.partition, self.from_offset, self.to_offset)
+        return LogRange(self.partition, self.from_position, self.to_position)
 
     @property
     def path(self) -> str:
         """Where it is, below the backup's folder."""
-        return f"{LOG}/{self.range.path}"
+        return f"{LOG}/{path_of(self.range)}"
 
 
 @dataclass(frozen=True)
@@ -70,16 +71,16 @@ class BackedUpTable:
 
 @dataclass(frozen=True)
 class BackedUpPartition:
-    """What a backup holds of a log partition: [earliest_offset, high_water_mark)."""
+    """What a backup holds of a log partition: [earliest_position, high_water_mark)."""
 
     partition: int
-    earliest_offset: int
+    earliest_position: int
     high_water_mark: int
 
     @property
     def events(self) -> int:
         """How many."""
-        return self.high_water_mark - self.earliest_offset
+        return self.high_water_mark - self.earliest_position
 
 
 @dataclass(frozen=True)
@@ -212,13 +213,13 @@ def require_backup(folder: Path, manifest: Manifest) -> None:
     Raises:
         BackupDamaged: One is missing or changed; the text names it.
     """
-    following = {partition.partition: partition.earliest_offset for partition in manifest.partitions}
+    following = {partition.partition: partition.earliest_position for partition in manifest.partitions}
     for file in manifest.files:
-        if following.get(file.partition) != file.from_offset:
+        if following.get(file.partition) != file.from_position:
             raise BackupDamaged(
                 f"{folder / MANIFEST} is damaged.", detail=f"{file.path} does not follow the file before it."
             )
-        following[file.partition] = file.to_offset
+        following[file.partition] = file.to_position
     if following != {partition.partition: partition.high_water_mark for partition in manifest.partitions}:
         raise BackupDamaged(f"{folder / MANIFEST} is damaged.", detail="Its files do not reach the high-water marks.")
     try:

@@ -101,8 +101,8 @@ class Commit:
 
     @property
     def events(self) -> int:
-        """How many log positions it covered."""
-        return sum(lease.to_offset - lease.from_offset for lease in self.leases)
+        """How many positions it covered."""
+        return sum(lease.to_position - lease.from_position for lease in self.leases)
 
 
 @dataclass(frozen=True)
@@ -310,7 +310,7 @@ class Consumer:
 
         try:
             # from the first event on, wherever the log begins
-            commit = self._build_and_commit([replace(lease, from_offset=0) for lease in leases], swap, history)
+            commit = self._build_and_commit([replace(lease, from_position=0) for lease in leases], swap, history)
         except (_NothingBuildsError, NotInFlight) as error:
             named = ", ".join(f"p{lease.partition:02}" for lease in leases)
             raise PartitionsFailed(
@@ -361,7 +361,7 @@ class Consumer:
             # a file may go beyond what is leased
             history = replace(
                 history,
-                cuts={lease.partition: (0, lease.to_offset) for lease in leases},
+                cuts={lease.partition: (0, lease.to_position) for lease in leases},
                 given_up=purged_discards(self._connection, self._declared_view),
             )
         if history is None or not history.files:
@@ -441,7 +441,7 @@ class Consumer:
                 with self._kept_alive(work.leases):
                     # what Spark refuses is found without merges, which cost as much again
                     attempt = partial(self._try, work, batch) if isinstance(error, psycopg.Error) else None
-                    ranges = any(lease.from_offset < lease.to_offset for lease in work.leases)
+                    ranges = any(lease.from_position < lease.to_position for lease in work.leases)
                     retries = any(locked.retries for locked in leased.locked)
                     with leased.parts(batch, attempt) as parts:
                         found = find_failing_streams(parts, ranges=ranges, retries=retries)

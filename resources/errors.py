@@ -12,12 +12,12 @@
     ├── WrongMode                MR012   the view is consumed in the other mode
     ├── UnknownPartition         MR013
     ├── PartitionLeased          MR014   somebody holds the lease
-    ├── OffsetOutOfRange         MR015
+    ├── PositionOutOfRange         MR015
     ├── NotInFlight              MR016   the event was not delivered, was answered before, or is somebody else's now
     ├── ViewInUse                MR017   something of the view is leased or in flight
     ├── NotParked                MR018   the stream is no dead letter
     ├── BelongsToReadModel       MR019   the view's position belongs to the rows of a read model
-    ├── HistoryNeeded            MR020   events below the offset are not archived, or a view needs them
+    ├── HistoryNeeded            MR020   events below the position are not archived, or a view needs them
     ├── NotEmpty                 MR021   a backup is restored into an empty store only
     ├── BackupDamaged            MR022   a backup, or what was loaded of it, is not whole
     ├── UnknownProducer          MR023   or nobody registered it with that epoch
@@ -111,8 +111,8 @@ class PartitionLeased(MillraceError):
     """Somebody holds the lease of the log partition."""
 
 
-class OffsetOutOfRange(MillraceError):
-    """The log partition does not hold that offset, or the checkpoint cannot move there."""
+class PositionOutOfRange(MillraceError):
+    """The log partition does not hold that position, or the checkpoint cannot move there."""
 
 
 class NotInFlight(MillraceError):
@@ -132,7 +132,7 @@ class BelongsToReadModel(MillraceError):
 
 
 class HistoryNeeded(MillraceError):
-    """Events below the offset are not archived, or a view still needs them."""
+    """Events below the position are not archived, or a view still needs them."""
 
 
 class NotEmpty(MillraceError):
@@ -223,7 +223,7 @@ BY_SQLSTATE: dict[str, type[MillraceError]] = {
     "MR012": WrongMode,
     "MR013": UnknownPartition,
     "MR014": PartitionLeased,
-    "MR015": OffsetOutOfRange,
+    "MR015": PositionOutOfRange,
     "MR016": NotInFlight,
     "MR017": ViewInUse,
     "MR018": NotParked,

@@ -64,7 +64,7 @@ class LeasedEvent(RecordedEvent):
 class LogEvent(RecordedEvent):
     """An event at its position in a log partition."""
 
-    partition_offset: int
+    position: int
 
 
 @dataclass(frozen=True)
@@ -142,11 +142,11 @@ class Lock:
 
 @dataclass(frozen=True)
 class Lease:
-    """A claimed range [from_offset, to_offset) of one log partition and the token that fences it."""
+    """A claimed range [from_position, to_position) of one log partition and the token that fences it."""
 
     partition: int
-    from_offset: int
-    to_offset: int
+    from_position: int
+    to_position: int
     lease_token: int
 
 
@@ -191,7 +191,7 @@ class Seek:
     partition: int
     from_position: int
     to_position: int
-    earliest_offset: int
+    earliest_position: int
     high_water_mark: int
     locks_removed: int
     dead_letters_removed: int
@@ -199,11 +199,11 @@ class Seek:
 
 
 @dataclass(frozen=True)
-class OffsetRange:
-    """The offsets [earliest_offset, high_water_mark) that a log partition holds."""
+class AvailableRange:
+    """The positions [earliest_position, high_water_mark) that a log partition holds."""
 
     partition: int
-    earliest_offset: int
+    earliest_position: int
     high_water_mark: int
     events: int
 
@@ -213,8 +213,8 @@ class PartitionInfo:
     """A log partition: its marks, its size, when something last happened, who consumes it."""
 
     partition: int
-    earliest_offset: int
-    archived_offset: int
+    earliest_position: int
+    archived_position: int
     high_water_mark: int
     events: int
     bytes: int
@@ -224,7 +224,7 @@ class PartitionInfo:
 
 @dataclass(frozen=True)
 class ViewInfo:
-    """A view: how far it is behind in log positions, what its streams do, who consumes it."""
+    """A view: how far it is behind in positions, what its streams do, who consumes it."""
 
     view: str
     mode: str
@@ -251,7 +251,7 @@ class PartitionLag:
 
 @dataclass(frozen=True)
 class ViewPoll:
-    """What a poller knows of a view; `due` is how much it would be given now: log positions, and streams with a lock."""
+    """What a poller knows of a view; `due` is how much it would be given now: positions, and streams with a lock."""
 
     view: str
     mode: str
@@ -281,11 +281,11 @@ class ArchiveState:
 
     archive_id: UUID
     partition: int
-    earliest_offset: int
-    archived_offset: int
+    earliest_position: int
+    archived_position: int
     high_water_mark: int
-    from_offset: int | None
-    to_offset: int | None
+    from_position: int | None
+    to_position: int | None
     path: str | None
     bytes: int | None
     checksum: str | None
@@ -360,7 +360,7 @@ class EventStore:
         return rows[0] if rows else None
 
     def sequence_events(self) -> int:
-        """Give committed events their partition offsets; return how many, 0 if another session is at it."""
+        """Give committed events their positions; return how many, 0 if another session is at it."""
         return self._value(int, "select event_store.sequence_events()")
 
     def register_view(
@@ -534,7 +534,7 @@ class EventStore:
         self,
         view: str,
         kind: str,
-        offset: int | None = None,
+        position: int | None = None,
         timestamp: datetime | str | None = None,
         partition: int | None = None,
         *,
@@ -545,7 +545,7 @@ class EventStore:
         return self._all(
             Seek,
             "select * from event_store.seek_view(%s, %s, %s, %s, %s, %s, %s)",
-            (view, kind, offset, timestamp, partition, dry_run, reason),
+            (view, kind, position, timestamp, partition, dry_run, reason),
         )
 
     def attach_consumer(self, view: str) -> None:
@@ -596,7 +596,7 @@ class EventStore:
             (
                 view,
                 [lease.partition for lease in leases],
-                [lease.to_offset for lease in leases],
+                [lease.to_position for lease in leases],
                 [lease.lease_token for lease in leases],
             ),
         )
@@ -621,20 +621,22 @@ class EventStore:
             rows = self.connection.execute("select * from event_store.lease_owners(%s)", (view,)).fetchall()
         return [owner for (owner,) in rows]
 
-    def available_offset_range(self, partition: int | None = None) -> list[OffsetRange]:
-        """Return the offsets that a log partition holds, None for all."""
-        return self._all(OffsetRange, "select * from event_store.available_offset_range(%s)", (partition,))
+    def available_offset_range(self, partition: int | None = None) -> list[AvailableRange]:
+        """Return the positions that a log partition holds, None for all."""
+        return self._all(AvailableRange, "select * from event_store.available_offset_range(%s)", (partition,))
 
-    def validate_offset_range(self, partition: int, from_offset: int, to_offset: int) -> None:
-        """Refuse offsets [from_offset, to_offset) that the log does not hold whole."""
-        self._value(str, "select event_store.validate_offset_range(%s, %s, %s)", (partition, from_offset, to_offset))
+    def validate_offset_range(self, partition: int, from_position: int, to_position: int) -> None:
+        """Refuse positions [from_position, to_position) that the log does not hold whole."""
+        self._value(
+            str, "select event_store.validate_offset_range(%s, %s, %s)", (partition, from_position, to_position)
+        )
 
-    def read_log(self, partition: int, from_offset: int, limit: int = 1000) -> list[LogEvent]:
-        """Read up to `limit` events of a log partition from an offset on; none at the high-water mark."""
-        return self._all(LogEvent, "select * from event_store.read_log(%s, %s, %s)", (partition, from_offset, limit))
+    def read_log(self, partition: int, from_position: int, limit: int = 1000) -> list[LogEvent]:
+        """Read up to `limit` events of a log partition from a position on; none at the high-water mark."""
+        return self._all(LogEvent, "select * from event_store.read_log(%s, %s, %s)", (partition, from_position, limit))
 
     def offset_for_timestamp(self, partition: int, timestamp: datetime | str) -> int:
-        """Return the first kept offset whose event was appended at or after a time, else the high-water mark."""
+        """Return the first kept position whose event was appended at or after a time, else the high-water mark."""
         return self._value(int, "select event_store.offset_for_timestamp(%s, %s)", (partition, timestamp))
 
     def partition_info(self) -> list[PartitionInfo]:
@@ -645,13 +647,13 @@ class EventStore:
         """Return one row per view, or one view's."""
         return self._all(ViewInfo, "select * from event_store.view_info(%s)", (view,))
 
-    def mark_archived(self, partition: int, to_offset: int) -> int:
-        """Say that a log partition is kept outside, too, below an offset; return up to where."""
-        return self._value(int, "select event_store.mark_archived(%s, %s)", (partition, to_offset))
+    def mark_archived(self, partition: int, to_position: int) -> int:
+        """Say that a log partition is kept outside, too, below a position; return up to where."""
+        return self._value(int, "select event_store.mark_archived(%s, %s)", (partition, to_position))
 
-    def raise_low_water_mark(self, partition: int, offset: int, reason: str | None = None) -> int:
-        """Give up the archived history of a log partition below an offset; return where it begins now."""
-        return self._value(int, "select event_store.raise_low_water_mark(%s, %s, %s)", (partition, offset, reason))
+    def raise_low_water_mark(self, partition: int, position: int, reason: str | None = None) -> int:
+        """Give up the archived history of a log partition below a position; return where it begins now."""
+        return self._value(int, "select event_store.raise_low_water_mark(%s, %s, %s)", (partition, position, reason))
 
     def purge_events(self, partition: int, limit: int = 100_000) -> int:
         """Delete up to `limit` events below the low-water mark of a log partition; return how many."""
@@ -684,13 +686,13 @@ class EventStore:
         return self._all(ArchiveState, "select * from event_store.archive_state(%s)", (partition,))
 
     def list_archive_file(
-        self, partition: int, from_offset: int, to_offset: int, path: str, bytes_: int, checksum: str
+        self, partition: int, from_position: int, to_position: int, path: str, bytes_: int, checksum: str
     ) -> int:
         """List a checked file of the archive; return up to where the log partition is archived."""
         return self._value(
             int,
             "select event_store.list_archive_file(%s, %s, %s, %s, %s, %s)",
-            (partition, from_offset, to_offset, path, bytes_, checksum),
+            (partition, from_position, to_position, path, bytes_, checksum),
         )
 
     def lock_archive(self, partition: int) -> bool:
@@ -708,7 +710,7 @@ class EventStore:
     def finish_restore(
         self,
         partition: Sequence[int],
-        earliest_offset: Sequence[int],
+        earliest_position: Sequence[int],
         high_water_mark: Sequence[int],
         last_offset: int,
         lease_token: int,
@@ -718,7 +720,7 @@ class EventStore:
         return self._value(
             int,
             "select event_store.finish_restore(%s::int[], %s::bigint[], %s::bigint[], %s, %s, %s)",
-            (list(partition), list(earliest_offset), list(high_water_mark), last_offset, lease_token, Jsonb(detail)),
+            (list(partition), list(earliest_position), list(high_water_mark), last_offset, lease_token, Jsonb(detail)),
         )
 
     def _all(self, row: type[Row], query: str, arguments: tuple[object, ...]) -> list[Row]:

@@ -7,7 +7,7 @@ Belongs here: the declaration, and what a Spark task does with the events of its
     def carts(state: State | None, event: Event) -> State | None:
         \"\"\"One row per cart.\"\"\"
 
-A state is stored as JSON with the log position up to which it was folded, one row per stream, and a later one replaces it. A
+A state is stored as JSON with the position up to which it was folded, one row per stream, and a later one replaces it. A
 drain goes on from the stored state, a rebuild from None. Events at or below a state's position are in it already: reading them
 again changes nothing.
 
@@ -37,7 +37,7 @@ Function = Callable[[State | None, "Event"], State | None]
 POSITION, STATE = "_position", "_state"
 # what identifies a stream in a task's batches
 STREAM = ("partition", "decider", "decider_id")
-READ = (*STREAM, "partition_offset", "event", "event_version", "data", "created_at", "offset")
+READ = (*STREAM, "position", "event", "event_version", "data", "created_at", "offset")
 _ROWS = 10_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

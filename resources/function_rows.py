@@ -39,7 +39,7 @@ def folded_rows(events: "DataFrame", model: Fold, dsn: str, ranges: Sequence[Lea
         events.select(*READ).repartition(*STREAM).sortWithinPartitions("partition", "decider_id", "decider", READ[3])
     )
     # from the first event on there is no state before, and a rebuild must not look at what it replaces
-    fresh = frozenset(lease.partition for lease in ranges if lease.from_offset == 0)
+    fresh = frozenset(lease.partition for lease in ranges if lease.from_position == 0)
     run = folder(model, dsn, fresh, stored_states(model), schema)
     return ordered.mapInArrow(run, ", ".join(f"`{name}` {type_}" for name, type_ in columns.items()))
 
@@ -54,9 +54,9 @@ def recomputed_rows(events: "DataFrame", model: Recompute, dsn: str, ranges: Seq
     """
     from pyspark.sql import functions as f
 
-    touched = events.groupBy(*STREAM).agg(f.max("partition_offset").alias(POSITION))
+    touched = events.groupBy(*STREAM).agg(f.max("position").alias(POSITION))
     history = events
-    if any(lease.from_offset > 0 for lease in ranges):
+    if any(lease.from_position > 0 for lease in ranges):
         schema = pa.schema([(name, arrow_type(COLUMNS[name][0])) for name in COLUMNS])
         read = history_reader(dsn, model.events, schema)
         history = touched.select(*STREAM, POSITION).mapInArrow(

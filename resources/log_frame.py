@@ -74,7 +74,7 @@ class LogHistory:
         try:
             self.require_whole()
         except (LogIncomplete, ForeignArchive, ArchiveDamaged) as error:
-            if any(self.cuts[each.partition][0] < each.earliest_offset for each in self.partitions):
+            if any(self.cuts[each.partition][0] < each.earliest_position for each in self.partitions):
                 raise
             logger.warning("the archive is passed over, Postgres has everything: %s", error)
             return replace(self, partitions=tuple(replace(each, files=()) for each in self.partitions))
@@ -98,7 +98,7 @@ class LogHistory:
 
     def _is_read(self, file: ArchivedFile) -> bool:
         first, last = self.cuts[file.range.partition]
-        return file.range.from_offset < last and file.range.to_offset > first
+        return file.range.from_position < last and file.range.to_position > first
 
 
 def read_log_frame(
@@ -127,7 +127,7 @@ def read_log_frame(
         min_partitions: How many tasks read the tail at least.
 
     Raises:
-        LogIncomplete: Events below the earliest offset of the log are in no listed file.
+        LogIncomplete: Events below the earliest position of the log are in no listed file.
         ForeignArchive: The folder is not this store's archive.
         ArchiveDamaged: A file is not there.
     """
@@ -163,7 +163,7 @@ def day_history(store: EventStore, root: Path, since: datetime, until: datetime)
     cuts = {
         each.partition: (
             # what was removed from Postgres may be of any time
-            0 if each.earliest_offset else store.offset_for_timestamp(each.partition, since),
+            0 if each.earliest_position else store.offset_for_timestamp(each.partition, since),
             min(store.offset_for_timestamp(each.partition, until), each.high_water_mark),
         )
         for each in history.partitions
@@ -220,16 +220,16 @@ def require_whole(held: ArchivedPartition) -> None:
         LogIncomplete: The text says which.
     """
     following = 0
-    for from_offset, to_offset in (
-        *((file.range.from_offset, file.range.to_offset) for file in held.files),
-        (max(held.end, held.earliest_offset), held.high_water_mark),
+    for from_position, to_position in (
+        *((file.range.from_position, file.range.to_position) for file in held.files),
+        (max(held.end, held.earliest_position), held.high_water_mark),
     ):
-        if from_offset > following:
+        if from_position > following:
             raise LogIncomplete(
                 "Archive and log together do not hold every event.",
-                detail=f"log partition {held.partition}: offsets {following} to {from_offset} are in no listed file,"
-                f" and the log begins at {held.earliest_offset}",
+                detail=f"log partition {held.partition}: positions {following} to {from_position} are in no listed file,"
+                f" and the log begins at {held.earliest_position}",
                 hint="They were purged before there was an archive, or its list was changed: only a backup from before has them, and"
                 " nothing can be built from the first event on without them.",
             )
-        following = to_offset
+        following = to_position

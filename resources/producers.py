@@ -198,7 +198,7 @@ class ProducerStore(EventStore):
         return self._value(str, "select event_store.hold_producers()::text")
 
     def is_sequenced(self, committed: str) -> bool:
-        """Whether every event of what is committed has its partition offset."""
+        """Whether every event of what is committed has its position."""
         return self._value(bool, "select event_store.is_sequenced(%s::pg_snapshot)", (committed,))
 
 

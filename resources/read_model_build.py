@@ -55,7 +55,7 @@ def read_events(
     needed = {"partition", ORDER, "event"} | (model.sources - set(model.extracted))
     if streams:
         needed |= {"decider", "decider_id"}
-    positions = sum(r.to_offset - r.from_offset for r in ranges)
+    positions = sum(r.to_position - r.from_position for r in ranges)
     tasks = 1 + positions // TASK_EVENTS
     if history is not None:
         events = history_frame(
@@ -69,13 +69,13 @@ def read_events(
             min_partitions=tasks,
         )
         return events.where(~f.col(ORDER).isin(*history.given_up)) if history.given_up else events
-    starts = {str(r.partition): r.to_offset if of == "retries" else r.from_offset for r in ranges}
+    starts = {str(r.partition): r.to_position if of == "retries" else r.from_position for r in ranges}
     retried = {lock.partition for lock in locked if lock.retries and of != "range"}
     reader = (
         spark.read.format("event_log")
         .option("dsn", dsn)
         .option("startingOffsets", json.dumps(starts))
-        .option("endingOffsets", json.dumps({str(r.partition): r.to_offset for r in ranges}))
+        .option("endingOffsets", json.dumps({str(r.partition): r.to_position for r in ranges}))
         .option("columns", json.dumps(sorted(needed)))
         .option("extract", json.dumps(model.extracted))
         .option("minPartitions", str(tasks))

@@ -60,11 +60,13 @@ def require_whole_log(connection: psycopg.Connection, partition: int | None = No
     Raises:
         HistoryMissing: It was.
     """
-    shortened = [held for held in EventStore(connection).available_offset_range(partition) if held.earliest_offset]
+    shortened = [held for held in EventStore(connection).available_offset_range(partition) if held.earliest_position]
     if shortened:
         raise HistoryMissing(
             "The log does not hold its first events any more, and a read model counts them all.",
-            detail=", ".join(f"log partition {held.partition} begins at {held.earliest_offset}" for held in shortened),
+            detail=", ".join(
+                f"log partition {held.partition} begins at {held.earliest_position}" for held in shortened
+            ),
             hint="Put the deleted events back from where they are archived; read models that are built already go on.",
         )
 

@@ -272,7 +272,7 @@ def _make_version(
 def _only_archived(connection: psycopg.Connection, archive: Path | None) -> list[int]:
     """The log partitions whose first events Postgres has not; refused where the archive has them not either."""
     store = EventStore(connection)
-    shortened = [held.partition for held in store.available_offset_range() if held.earliest_offset]
+    shortened = [held.partition for held in store.available_offset_range() if held.earliest_position]
     history = log_history(store, archive, shortened) if archive is not None and shortened else None
     if history is None or not history.files:
         require_whole_log(connection)

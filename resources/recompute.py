@@ -6,7 +6,7 @@ Belongs here: the declaration. Not here: Spark's plan (`function_rows`), the tab
     def order_lines(events: "DataFrame") -> "DataFrame":
         \"\"\"One row per line of an order.\"\"\"
 
-A stream's rows are stored together, as arrays, with the log position up to which they were computed, and later ones replace
+A stream's rows are stored together, as arrays, with the position up to which they were computed, and later ones replace
 them: a row that the function returns no more is gone. The cost of a batch is that of the whole histories of its streams: for
 streams that stay short, or for what neither columns nor a fold say.
 """

@@ -20,16 +20,17 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 from psycopg import sql
 
-from resources.archive_files import ArchiveDamaged, LogRange, read_file
+from resources.archive_files import ArchiveDamaged, read_file
 from resources.backup_manifest import Manifest, read_manifest, reading, require_backup
 from resources.errors import BackupDamaged, SchemaMismatch
+from resources.event_log_source import LogRange
 from resources.event_store import EventStore
 from resources.migrations import known_migrations, migrate
 
 _EVENT = (
     "event", "event_id", "event_version", "decider", "decider_id", "data", "command_id", "previous_id", "final", "created_at", "offset",
 )  # fmt: skip
-_POSITION = ("partition", "partition_offset", "offset")
+_POSITION = ("partition", "position", "offset")
 # The first transaction that a cluster gives out: the event was appended long ago. Ids of another cluster mean nothing here.
 _LONG_AGO = "3"
 # null is nothing, and text is in quotes, also where it is empty: as COPY reads CSV
@@ -92,7 +93,7 @@ def _restore(dsn: str, folder: Path, progress: Progress) -> RestoreReport:
         _load_log(connection, folder, manifest, progress)
         events = store.finish_restore(
             [each.partition for each in manifest.partitions],
-            [each.earliest_offset for each in manifest.partitions],
+            [each.earliest_position for each in manifest.partitions],
             [each.high_water_mark for each in manifest.partitions],
             manifest.last_offset,
             manifest.lease_token,
@@ -116,7 +117,7 @@ def _load_log(connection: psycopg.Connection, folder: Path, manifest: Manifest, 
     done = 0
     try:
         for file in manifest.files:
-            for batch in read_file(folder / file.path, LogRange(file.partition, file.from_offset, file.to_offset)):
+            for batch in read_file(folder / file.path, LogRange(file.partition, file.from_position, file.to_position)):
                 stamped = _chosen(batch, _EVENT).append_column("transaction_id", pa.array([_LONG_AGO] * len(batch)))
                 _copy(connection, events, stamped)
                 _copy(connection, positions, _chosen(batch, _POSITION))

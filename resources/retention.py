@@ -26,16 +26,16 @@ class PurgedPartition:
 
     Attributes:
         partition: The log partition.
-        from_offset: Where it began before.
-        to_offset: Where it begins now; in a dry run where it would.
+        from_position: Where it began before.
+        to_position: Where it begins now; in a dry run where it would.
         events: How many events were deleted; in a dry run how many would be.
         files: How many files of the archive were checked for them.
         refused: Why nothing was given up, or None.
     """
 
     partition: int
-    from_offset: int
-    to_offset: int
+    from_position: int
+    to_position: int
     events: int
     files: int
     refused: str | None = None
@@ -83,21 +83,21 @@ def _purge(
     target = store.offset_for_timestamp(partition, before)
     held = archived(store, partition)
     # only what the listed files hold: somebody else's word (mark_archived) is nothing that we can check
-    target = max(min(target, held.end), held.earliest_offset)
-    files = require_files(root, held, target) if target > held.earliest_offset else 0
+    target = max(min(target, held.end), held.earliest_position)
+    files = require_files(root, held, target) if target > held.earliest_position else 0
     refused = None
     with store.connection.transaction(force_rollback=dry_run):
         try:
-            if target > held.earliest_offset:
+            if target > held.earliest_position:
                 with store.connection.transaction():
                     store.raise_low_water_mark(partition, target, reason)
         except HistoryNeeded as error:
-            refused, target = f"{error.detail}. {error.hint}", held.earliest_offset
-    events = target - held.earliest_offset
+            refused, target = f"{error.detail}. {error.hint}", held.earliest_position
+    events = target - held.earliest_position
     if not dry_run:
         # also what an interrupted call left below the mark
         events = 0
         while purged := store.purge_events(partition, PIECE):
             events += purged
             progress(partition, events)
-    return PurgedPartition(partition, held.earliest_offset, target, events, files, refused)
+    return PurgedPartition(partition, held.earliest_position, target, events, files, refused)

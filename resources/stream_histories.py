@@ -45,7 +45,7 @@ def history_reader(
             connection.rows(PLAN)
             shortened = dict(
                 connection.rows(
-                    "select partition, earliest_offset from event_store.partitions where earliest_offset > 0"
+                    "select partition, earliest_position from event_store.partitions where earliest_position > 0"
                 )
             )
             while first:
@@ -72,7 +72,7 @@ def query(
         "select {columns} from unnest({positions}::bigint[], {deciders}::text[], {ids}::text[]) s(last, decider, decider_id)"
         " join event_store.events e on e.decider_id = s.decider_id and e.decider = s.decider"
         ' join event_store.event_log l on l."offset" = e."offset"'
-        " where l.partition_offset <= s.last and ({all_events} or e.event = any ({events}::text[]))"
+        " where l.position <= s.last and ({all_events} or e.event = any ({events}::text[]))"
     ).format(
         columns=sql.SQL(", ").join(
             sql.SQL("{} as {}").format(sql.SQL(COLUMNS[c][1]), sql.Identifier(c)) for c in columns

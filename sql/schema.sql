@@ -718,7 +718,7 @@ $$;
 
 COMMENT ON FUNCTION event_store.apply_staged_changes(v_transaction event_store.transactions, v_result jsonb) IS 'Does what a transaction has staged and writes down its result. MR001 to MR005, MR034 as append_events.';
 
-CREATE FUNCTION event_store.archive_state(v_partition integer DEFAULT NULL::integer) RETURNS TABLE(archive_id uuid, partition integer, earliest_offset bigint, archived_offset bigint, high_water_mark bigint, from_offset bigint, to_offset bigint, path text, bytes bigint, checksum text)
+CREATE FUNCTION event_store.archive_state(v_partition integer DEFAULT NULL::integer) RETURNS TABLE(archive_id uuid, partition integer, earliest_position bigint, archived_position bigint, high_water_mark bigint, from_position bigint, to_position bigint, path text, bytes bigint, checksum text)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
     AS $$
@@ -728,13 +728,13 @@ begin
   end if;
   return query
   select
-    a.archive_id, p.partition, p.earliest_offset, p.archived_offset, p.high_water_mark,
-    f.from_offset, f.to_offset, f.path, f.bytes, f.checksum
+    a.archive_id, p.partition, p.earliest_position, p.archived_position, p.high_water_mark,
+    f.from_position, f.to_position, f.path, f.bytes, f.checksum
   from event_store.partitions p
   cross join event_store.archive a
   left join event_store.archive_files f on f.partition = p.partition
   where v_partition is null or p.partition = v_partition
-  order by p.partition, f.from_offset;
+  order by p.partition, f.from_position;
 end
 $$;
 
@@ -778,7 +778,7 @@ $$;
 
 COMMENT ON FUNCTION event_store.audit(v_operation text, v_view text, v_reason text, v_detail jsonb) IS 'Writes down what an operator did, who and why.';
 
-CREATE FUNCTION event_store.available_offset_range(v_partition integer DEFAULT NULL::integer) RETURNS TABLE(partition integer, earliest_offset bigint, high_water_mark bigint, events bigint)
+CREATE FUNCTION event_store.available_offset_range(v_partition integer DEFAULT NULL::integer) RETURNS TABLE(partition integer, earliest_position bigint, high_water_mark bigint, events bigint)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
     AS $$
@@ -788,14 +788,14 @@ begin
     perform event_store.require_partition(v_partition);
   end if;
   return query
-  select p.partition, p.earliest_offset, p.high_water_mark, p.high_water_mark - p.earliest_offset
+  select p.partition, p.earliest_position, p.high_water_mark, p.high_water_mark - p.earliest_position
   from event_store.partitions p
   where v_partition is null or p.partition = v_partition
   order by p.partition;
 end
 $$;
 
-COMMENT ON FUNCTION event_store.available_offset_range(v_partition integer) IS 'The partition offsets that the log holds, from earliest_offset up to before high_water_mark. MR013 unknown partition.';
+COMMENT ON FUNCTION event_store.available_offset_range(v_partition integer) IS 'The positions that the log holds, from earliest_position up to before high_water_mark. MR013 unknown partition.';
 
 CREATE FUNCTION event_store.backup_cut() RETURNS TABLE(archive_id uuid, last_offset bigint, lease_token bigint)
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -1046,7 +1046,7 @@ $$;
 
 COMMENT ON FUNCTION event_store.change_fault(v_fault text, v_action text, v_event_id uuid, v_decider text, v_decider_id text, v_data jsonb, v_command_id uuid, v_bytes integer) IS 'What keeps a change from becoming an event, as a sentence; null if nothing.';
 
-CREATE FUNCTION event_store.claim_batch(v_view text, v_owner text, v_limit bigint DEFAULT 100000, v_lease_s bigint DEFAULT NULL::bigint) RETURNS TABLE(partition integer, from_offset bigint, to_offset bigint, lease_token bigint)
+CREATE FUNCTION event_store.claim_batch(v_view text, v_owner text, v_limit bigint DEFAULT 100000, v_lease_s bigint DEFAULT NULL::bigint) RETURNS TABLE(partition integer, from_position bigint, to_position bigint, lease_token bigint)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -1082,7 +1082,7 @@ begin
     select c.partition, c.position, p.high_water_mark, oldest."offset" as oldest
     from event_store.checkpoints c
     join event_store.partitions p using (partition)
-    left join event_store.event_log oldest on oldest.partition = c.partition and oldest.partition_offset = c.position
+    left join event_store.event_log oldest on oldest.partition = c.partition and oldest.position = c.position
     where c.view = v_view
       and c.partition = any (_claimed)
       and (
@@ -1139,7 +1139,7 @@ begin
       from event_store.events e
       join event_store.event_log l using ("offset")
       where e.decider_id = due.decider_id and e.decider = due.decider and e."offset" > due.last_offset
-        and l.partition_offset < due.leased_to
+        and l.position < due.leased_to
         and event_store.wants(_view.deciders, _view.events, e.decider, e.event)
       order by e."offset" desc
       limit 1
@@ -1199,7 +1199,7 @@ $$;
 
 COMMENT ON FUNCTION event_store.claim_capture(v_capture text, v_owner text, v_lease_s bigint) IS 'Leases a capture to one process and returns where it stands. MR005, MR030 unknown, MR031 in use.';
 
-CREATE FUNCTION event_store.claim_partition(v_view text, v_partition integer, v_owner text, v_lease_s bigint DEFAULT NULL::bigint) RETURNS TABLE(partition integer, from_offset bigint, to_offset bigint, lease_token bigint)
+CREATE FUNCTION event_store.claim_partition(v_view text, v_partition integer, v_owner text, v_lease_s bigint DEFAULT NULL::bigint) RETURNS TABLE(partition integer, from_position bigint, to_position bigint, lease_token bigint)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
     AS $$
@@ -1244,7 +1244,7 @@ begin
     lease_owner = v_owner,
     lease_token = nextval('event_store.lease_token_seq'),
     leased_until = event_store.clock() + _lease,
-    leased_from = p.earliest_offset,
+    leased_from = p.earliest_position,
     leased_to = p.high_water_mark,
     rebuilds = true
   from event_store.partitions p
@@ -1268,7 +1268,7 @@ $$;
 
 COMMENT ON FUNCTION event_store.clock() IS 'The time by which leases expire and events are stamped; for the store''s owner, the setting event_store.clock overrides it.';
 
-CREATE FUNCTION event_store.commit_batch(v_view text, v_partition integer[], v_to_offset bigint[], v_lease_token bigint[]) RETURNS void
+CREATE FUNCTION event_store.commit_batch(v_view text, v_partition integer[], v_to_position bigint[], v_lease_token bigint[]) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
     AS $$
@@ -1281,26 +1281,26 @@ begin
   select string_agg(
     format(
       'partition %s: to %s, position %s, leased up to %s, high-water mark %s',
-      b.partition, b.to_offset, c.position, c.leased_to, p.high_water_mark
+      b.partition, b.to_position, c.position, c.leased_to, p.high_water_mark
     ),
     '; ' order by b.partition
   )
   into _bad
-  from unnest(v_partition, v_to_offset) b(partition, to_offset)
+  from unnest(v_partition, v_to_position) b(partition, to_position)
   left join event_store.checkpoints c on c.view = v_view and c.partition = b.partition
   left join event_store.partitions p on p.partition = b.partition
   -- a lease of the version before this one has no range
-  where (b.to_offset between c.position and coalesce(c.leased_to, p.high_water_mark)) is not true
-    or (c.rebuilds and b.to_offset <> c.leased_to)
+  where (b.to_position between c.position and coalesce(c.leased_to, p.high_water_mark)) is not true
+    or (c.rebuilds and b.to_position <> c.leased_to)
     -- a stream that failed at an event beyond it: what lies between would be nobody's
     or (
-      b.to_offset < c.leased_to
+      b.to_position < c.leased_to
       and exists (
         select from event_store.stream_locks k
         join event_store.events e on e.decider_id = k.decider_id and e.decider = k.decider and e."offset" <= k.last_offset
         join event_store.event_log l on l."offset" = e."offset"
         where k.view = v_view and k.partition = b.partition and k.lease_token = c.lease_token and k.in_flight is null
-          and l.partition_offset >= b.to_offset
+          and l.position >= b.to_position
       )
     );
   if _bad is not null then
@@ -1308,7 +1308,7 @@ begin
       using
         errcode = 'MR015',
         detail = _bad,
-        hint = 'Commit an offset from the position up to the end of the leased range; a rebuild commits all of it.';
+        hint = 'Commit a position from the checkpoint up to the end of the leased range; a rebuild commits all of it.';
   end if;
 
   if exists (select from event_store.stream_locks where view = v_view) then
@@ -1322,8 +1322,8 @@ begin
     update event_store.stream_locks k
     set last_offset = retried.up_to, in_flight = null, attempts = 0, last_error = null, locked_until = _now, updated_at = _now
     from (
-      select r.decider_id, r.decider, case when b.to_offset = c.leased_to then r.in_flight else below.up_to end as up_to
-      from unnest(v_partition, v_to_offset, v_lease_token) b(partition, to_offset, lease_token)
+      select r.decider_id, r.decider, case when b.to_position = c.leased_to then r.in_flight else below.up_to end as up_to
+      from unnest(v_partition, v_to_position, v_lease_token) b(partition, to_position, lease_token)
       join event_store.checkpoints c on c.view = v_view and c.partition = b.partition
       join event_store.stream_locks r
         on r.view = v_view and r.partition = b.partition and r.lease_token = b.lease_token
@@ -1333,10 +1333,10 @@ begin
         select coalesce(max(e."offset"), r.last_offset) as up_to
         from event_store.events e
         join event_store.event_log l using ("offset")
-        where b.to_offset < c.leased_to
+        where b.to_position < c.leased_to
           and e.decider_id = r.decider_id and e.decider = r.decider
           and e."offset" > r.last_offset and e."offset" <= r.in_flight
-          and l.partition_offset < b.to_offset
+          and l.position < b.to_position
       ) below on true
     ) retried
     where k.view = v_view and k.decider_id = retried.decider_id and k.decider = retried.decider;
@@ -1344,8 +1344,8 @@ begin
 
   update event_store.checkpoints c
   set
-    position = b.to_offset, lease_owner = null, leased_until = null, leased_from = null, leased_to = null, rebuilds = false
-  from unnest(v_partition, v_to_offset) b(partition, to_offset)
+    position = b.to_position, lease_owner = null, leased_until = null, leased_from = null, leased_to = null, rebuilds = false
+  from unnest(v_partition, v_to_position) b(partition, to_position)
   where c.view = v_view and c.partition = b.partition;
 
   if _now is not null then
@@ -1355,7 +1355,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION event_store.commit_batch(v_view text, v_partition integer[], v_to_offset bigint[], v_lease_token bigint[]) IS 'Moves the checkpoints of a claimed batch and ends its leases, fenced by token. MR005, MR010, MR011 lease lost, MR012, MR015 offset out of range.';
+COMMENT ON FUNCTION event_store.commit_batch(v_view text, v_partition integer[], v_to_position bigint[], v_lease_token bigint[]) IS 'Moves the checkpoints of a claimed batch and ends its leases, fenced by token. MR005, MR010, MR011 lease lost, MR012, MR015 offset out of range.';
 
 CREATE FUNCTION event_store.commit_transaction(v_transaction_id uuid, v_result jsonb DEFAULT NULL::jsonb) RETURNS TABLE(duplicate boolean, outcome text, result jsonb, offsets bigint[], next_sequence bigint)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1563,11 +1563,11 @@ begin
   );
 
   with passed as materialized (
-    select l.partition, l.partition_offset, e."offset", e.decider, e.decider_id,
+    select l.partition, l.position, e."offset", e.decider, e.decider_id,
       event_store.wants(_view.deciders, _view.events, e.decider, e.event) as wanted
     from event_store.checkpoints c
     join event_store.event_log l
-      on l.partition = c.partition and l.partition_offset >= c.position and l.partition_offset < c.position + v_window
+      on l.partition = c.partition and l.position >= c.position and l.position < c.position + v_window
     join event_store.events e using ("offset")
     where _has_room and c.view = v_view and c.partition = any (_claimed)
   ), locked as (
@@ -1594,7 +1594,7 @@ begin
   ), moved as (
     update event_store.checkpoints c
     set position = p.position
-    from (select partition, max(partition_offset) + 1 as position from passed group by partition) p
+    from (select partition, max(position) + 1 as position from passed group by partition) p
     where c.view = v_view and c.partition = p.partition
   )
   select count(*) into _passed from passed;
@@ -1610,7 +1610,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION event_store.dispatch_events(v_view text, v_window integer, v_max_waiting integer) IS 'Locks the streams that have new events for a rows view and moves its checkpoints past them; returns how many log positions were passed. MR005, MR010, MR012.';
+COMMENT ON FUNCTION event_store.dispatch_events(v_view text, v_window integer, v_max_waiting integer) IS 'Locks the streams that have new events for a rows view and moves its checkpoints past them; returns how many positions were passed. MR005, MR010, MR012.';
 
 CREATE FUNCTION event_store.emit_changes(v_capture text, v_lease_token bigint, v_limit bigint DEFAULT 10000) RETURNS TABLE(emitted bigint, quarantined bigint, held bigint, behind boolean)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2583,7 +2583,7 @@ begin
       select from event_store.events e
       join event_store.event_log l using ("offset")
       where e."offset" = f."offset" and e.decider_id = f.decider_id and e.decider = f.decider
-        and l.partition_offset < _lease.leased_to
+        and l.position < _lease.leased_to
         and event_store.wants(_view.deciders, _view.events, e.decider, e.event)
     )
   limit 1;
@@ -2684,7 +2684,7 @@ $$;
 
 COMMENT ON FUNCTION event_store.finish_backfill(v_capture text, v_lease_token bigint, v_schema text, v_table text, v_limit bigint) IS 'Ends a backfill: streams whose rows are gone get deleted; returns whether it is done. MR005, MR011 lease lost, MR030.';
 
-CREATE FUNCTION event_store.finish_restore(v_partition integer[], v_earliest_offset bigint[], v_high_water_mark bigint[], v_last_offset bigint, v_lease_token bigint, v_detail jsonb) RETURNS bigint
+CREATE FUNCTION event_store.finish_restore(v_partition integer[], v_earliest_position bigint[], v_high_water_mark bigint[], v_last_offset bigint, v_lease_token bigint, v_detail jsonb) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
     AS $$
@@ -2705,17 +2705,17 @@ begin
     -- the primary key has each position once: so many between first and last are all of them
     select format(
       'log partition %s holds %s events from %s to %s, not %s to %s',
-      coalesce(w.partition, l.partition), coalesce(l.events, 0), l.first, l.last + 1, w.earliest_offset, w.high_water_mark
+      coalesce(w.partition, l.partition), coalesce(l.events, 0), l.first, l.last + 1, w.earliest_position, w.high_water_mark
     ) as fault
-    from unnest(v_partition, v_earliest_offset, v_high_water_mark) w(partition, earliest_offset, high_water_mark)
+    from unnest(v_partition, v_earliest_position, v_high_water_mark) w(partition, earliest_position, high_water_mark)
     full join (
-      select partition, count(*) as events, min(partition_offset) as first, max(partition_offset) as last
+      select partition, count(*) as events, min(position) as first, max(position) as last
       from event_store.event_log
       group by partition
     ) l using (partition)
-    where (w.earliest_offset <= w.high_water_mark and w.partition between 0 and _partitions - 1) is not true
-      or coalesce(l.events, 0) <> w.high_water_mark - w.earliest_offset
-      or l.first <> w.earliest_offset
+    where (w.earliest_position <= w.high_water_mark and w.partition between 0 and _partitions - 1) is not true
+      or coalesce(l.events, 0) <> w.high_water_mark - w.earliest_position
+      or l.first <> w.earliest_position
       or l.last <> w.high_water_mark - 1
     union all
     select format('%s log partitions are stated, of %s', cardinality(v_partition), _partitions)
@@ -2759,8 +2759,8 @@ begin
   end if;
 
   update event_store.partitions p
-  set high_water_mark = w.high_water_mark, archived_offset = w.earliest_offset, earliest_offset = w.earliest_offset
-  from unnest(v_partition, v_earliest_offset, v_high_water_mark) w(partition, earliest_offset, high_water_mark)
+  set high_water_mark = w.high_water_mark, archived_position = w.earliest_position, earliest_position = w.earliest_position
+  from unnest(v_partition, v_earliest_position, v_high_water_mark) w(partition, earliest_position, high_water_mark)
   where p.partition = w.partition;
   insert into event_store.dispatches (view) select view from event_store.views;
   perform setval('event_store.events_offset_seq', greatest(1, v_last_offset, (select max(last_offset) from event_store.streams)));
@@ -2792,7 +2792,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION event_store.finish_restore(v_partition integer[], v_earliest_offset bigint[], v_high_water_mark bigint[], v_last_offset bigint, v_lease_token bigint, v_detail jsonb) IS 'Checks what a restore loaded and opens the store; audited; returns how many events. MR005 none begun, MR022 not whole.';
+COMMENT ON FUNCTION event_store.finish_restore(v_partition integer[], v_earliest_position bigint[], v_high_water_mark bigint[], v_last_offset bigint, v_lease_token bigint, v_detail jsonb) IS 'Checks what a restore loaded and opens the store; audited; returns how many events. MR005 none begun, MR022 not whole.';
 
 CREATE TABLE event_store.checkpoints (
     view text NOT NULL,
@@ -2815,7 +2815,7 @@ COMMENT ON COLUMN event_store.checkpoints.view IS 'The view.';
 
 COMMENT ON COLUMN event_store.checkpoints.partition IS 'The log partition.';
 
-COMMENT ON COLUMN event_store.checkpoints."position" IS 'The view''s next partition offset: every event below is acknowledged, or its stream has a lock.';
+COMMENT ON COLUMN event_store.checkpoints."position" IS 'The view''s next position: every event below is acknowledged, or its stream has a lock.';
 
 COMMENT ON COLUMN event_store.checkpoints.lease_owner IS 'Who holds the lease; null for nobody.';
 
@@ -2823,9 +2823,9 @@ COMMENT ON COLUMN event_store.checkpoints.lease_token IS 'Rises with every lease
 
 COMMENT ON COLUMN event_store.checkpoints.leased_until IS 'When the lease expires; null where there is none.';
 
-COMMENT ON COLUMN event_store.checkpoints.leased_from IS 'The first partition offset of the leased range; null where there is no lease.';
+COMMENT ON COLUMN event_store.checkpoints.leased_from IS 'The first position of the leased range; null where there is no lease.';
 
-COMMENT ON COLUMN event_store.checkpoints.leased_to IS 'The partition offset after the leased range: a commit goes no further. Null where there is no lease.';
+COMMENT ON COLUMN event_store.checkpoints.leased_to IS 'The position after the leased range: a commit goes no further. Null where there is no lease.';
 
 COMMENT ON COLUMN event_store.checkpoints.rebuilds IS 'Whether the lease is for a rebuild, which reads every stream, locked or not.';
 
@@ -2850,8 +2850,8 @@ begin
     where e.decider_id = v_decider_id and e.decider = v_decider
       and e."offset" > coalesce(_lock.last_offset, -1)
       and l.partition = v_lease.partition
-      and (_lock.view is not null or l.partition_offset >= v_lease.leased_from)
-      and l.partition_offset < v_lease.leased_to
+      and (_lock.view is not null or l.position >= v_lease.leased_from)
+      and l.position < v_lease.leased_to
       and event_store.wants(v_view.deciders, v_view.events, e.decider, e.event)
     order by e."offset"
     limit 1
@@ -2873,7 +2873,7 @@ begin
     if tg_level = 'STATEMENT' or exists (
       select from event_store.event_log l
       join event_store.partitions p using (partition)
-      where l."offset" = old."offset" and l.partition_offset < p.earliest_offset
+      where l."offset" = old."offset" and l.position < p.earliest_position
     ) then
       return old;
     end if;
@@ -3101,7 +3101,7 @@ begin
         select from event_store.events e
         join event_store.event_log l using ("offset")
         where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > k.last_offset
-          and case when o.view is null then l.partition_offset < there.position else e."offset" <= o.last_offset end
+          and case when o.view is null then l.position < there.position else e."offset" <= o.last_offset end
           and event_store.wants(_view.deciders, _view.events, e.decider, e.event)
         offset 0
       )
@@ -3119,7 +3119,7 @@ begin
         select from event_store.events e
         join event_store.event_log l using ("offset")
         where e.decider_id = o.decider_id and e.decider = o.decider
-          and e."offset" <= o.last_offset and l.partition_offset >= here.position
+          and e."offset" <= o.last_offset and l.position >= here.position
         offset 0
       )
   );
@@ -3230,7 +3230,7 @@ CREATE FUNCTION event_store.is_sequenced(v_committed pg_snapshot) RETURNS boolea
   from event_store.sequencer s
 $$;
 
-COMMENT ON FUNCTION event_store.is_sequenced(v_committed pg_snapshot) IS 'Whether every event that a snapshot sees has its partition offset.';
+COMMENT ON FUNCTION event_store.is_sequenced(v_committed pg_snapshot) IS 'Whether every event that a snapshot sees has its position.';
 
 CREATE FUNCTION event_store.is_stored(v_event text, v_event_id uuid, v_event_version bigint, v_decider text, v_decider_id text, v_data jsonb, v_command_id uuid, v_previous_id uuid, v_final boolean) RETURNS boolean
     LANGUAGE plpgsql
@@ -3524,7 +3524,7 @@ $$;
 
 COMMENT ON FUNCTION event_store.lease_streams(v_view text, v_limit integer, v_seconds integer) IS 'Leases free streams of a rows view; returns the offsets of their next events, null for none. MR005, MR010, MR012.';
 
-CREATE FUNCTION event_store.list_archive_file(v_partition integer, v_from_offset bigint, v_to_offset bigint, v_path text, v_bytes bigint, v_checksum text) RETURNS bigint
+CREATE FUNCTION event_store.list_archive_file(v_partition integer, v_from_position bigint, v_to_position bigint, v_path text, v_bytes bigint, v_checksum text) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
     AS $_$
@@ -3543,34 +3543,34 @@ begin
   select * into _partition from event_store.partitions where partition = v_partition for update;
 
   delete from event_store.archive_files
-  where partition = v_partition and from_offset >= v_from_offset and to_offset <= v_to_offset;
+  where partition = v_partition and from_position >= v_from_position and to_position <= v_to_position;
   select case
-    when (0 <= v_from_offset and v_from_offset < v_to_offset and v_to_offset <= _partition.high_water_mark) is not true
-      then format('%s to %s cannot be archived', v_from_offset, v_to_offset)
+    when (0 <= v_from_position and v_from_position < v_to_position and v_to_position <= _partition.high_water_mark) is not true
+      then format('%s to %s cannot be archived', v_from_position, v_to_position)
     when exists (
       select from event_store.archive_files
-      where partition = v_partition and from_offset < v_to_offset and to_offset > v_from_offset
+      where partition = v_partition and from_position < v_to_position and to_position > v_from_position
     )
-      then format('a listed file holds only a part of %s to %s', v_from_offset, v_to_offset)
-    when v_from_offset > greatest(
-      _partition.earliest_offset,
-      (select max(to_offset) from event_store.archive_files where partition = v_partition and to_offset <= v_from_offset)
+      then format('a listed file holds only a part of %s to %s', v_from_position, v_to_position)
+    when v_from_position > greatest(
+      _partition.earliest_position,
+      (select max(to_position) from event_store.archive_files where partition = v_partition and to_position <= v_from_position)
     )
-      then format('events before %s are not archived', v_from_offset)
+      then format('events before %s are not archived', v_from_position)
   end
   into _fault;
   if _fault is not null then
-    perform event_store.refuse_offset(_partition, _fault);
+    perform event_store.refuse_position(_partition, _fault);
   end if;
-  insert into event_store.archive_files (partition, from_offset, to_offset, path, events, bytes, checksum, archived_at)
+  insert into event_store.archive_files (partition, from_position, to_position, path, events, bytes, checksum, archived_at)
   values (
-    v_partition, v_from_offset, v_to_offset, v_path, v_to_offset - v_from_offset, v_bytes, v_checksum, event_store.clock()
+    v_partition, v_from_position, v_to_position, v_path, v_to_position - v_from_position, v_bytes, v_checksum, event_store.clock()
   );
-  return event_store.mark_archived(v_partition, v_to_offset);
+  return event_store.mark_archived(v_partition, v_to_position);
 end
 $_$;
 
-COMMENT ON FUNCTION event_store.list_archive_file(v_partition integer, v_from_offset bigint, v_to_offset bigint, v_path text, v_bytes bigint, v_checksum text) IS 'Lists a checked file of the archive; returns up to where the log partition is archived. MR005 malformed, MR013 unknown partition, MR015 out of range.';
+COMMENT ON FUNCTION event_store.list_archive_file(v_partition integer, v_from_position bigint, v_to_position bigint, v_path text, v_bytes bigint, v_checksum text) IS 'Lists a checked file of the archive; returns up to where the log partition is archived. MR005 malformed, MR013 unknown partition, MR015 out of range.';
 
 CREATE FUNCTION event_store.lock_archive(v_partition integer) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3806,29 +3806,29 @@ $$;
 
 COMMENT ON FUNCTION event_store.locked_partitions(v_view text, v_partition integer[], v_lease_token bigint[]) IS 'The leased log partitions where streams have locks, and how many of them the lease tries again. MR010, MR012.';
 
-CREATE FUNCTION event_store.mark_archived(v_partition integer, v_to_offset bigint) RETURNS bigint
+CREATE FUNCTION event_store.mark_archived(v_partition integer, v_to_position bigint) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
     AS $$
 declare
   _partition event_store.partitions;
 begin
-  if v_to_offset is null then
-    perform event_store.refuse_request('v_to_offset is null', 'State a partition offset.');
+  if v_to_position is null then
+    perform event_store.refuse_request('v_to_position is null', 'State a position.');
   end if;
   -- in the sequencer's order: it moves the marks with its own row in hand, and would wait for us there
   perform from event_store.sequencer for update;
   perform event_store.require_partition(v_partition);
   select * into _partition from event_store.partitions where partition = v_partition for update;
-  if v_to_offset < 0 or v_to_offset > _partition.high_water_mark then
-    perform event_store.refuse_offset(_partition, format('%s cannot be archived', v_to_offset));
+  if v_to_position < 0 or v_to_position > _partition.high_water_mark then
+    perform event_store.refuse_position(_partition, format('%s cannot be archived', v_to_position));
   end if;
-  update event_store.partitions set archived_offset = v_to_offset where partition = v_partition and archived_offset < v_to_offset;
-  return greatest(_partition.archived_offset, v_to_offset);
+  update event_store.partitions set archived_position = v_to_position where partition = v_partition and archived_position < v_to_position;
+  return greatest(_partition.archived_position, v_to_position);
 end
 $$;
 
-COMMENT ON FUNCTION event_store.mark_archived(v_partition integer, v_to_offset bigint) IS 'Says up to where a log partition is kept outside, too; returns that offset. MR005 malformed, MR013 unknown partition, MR015 out of range.';
+COMMENT ON FUNCTION event_store.mark_archived(v_partition integer, v_to_position bigint) IS 'Says up to where a log partition is kept outside, too; returns that position. MR005 malformed, MR013 unknown partition, MR015 out of range.';
 
 CREATE FUNCTION event_store.nack_event(v_view text, v_decider_id text, v_offset bigint DEFAULT NULL::bigint, v_lease_token bigint DEFAULT NULL::bigint, v_error text DEFAULT NULL::text) RETURNS SETOF event_store.locks
     LANGUAGE sql SECURITY DEFINER
@@ -3854,15 +3854,15 @@ CREATE FUNCTION event_store.offset_for_timestamp(v_partition integer, v_timestam
 begin
   perform event_store.require_partition(v_partition);
   if v_timestamp is null then
-    perform event_store.refuse_request('v_timestamp is null', '-infinity is the earliest offset, infinity the high-water mark.');
+    perform event_store.refuse_request('v_timestamp is null', '-infinity is the earliest position, infinity the high-water mark.');
   end if;
-  return (select found.partition_offset from event_store.offsets_for_timestamp(v_timestamp, array[v_partition]) found);
+  return (select found.position from event_store.offsets_for_timestamp(v_timestamp, array[v_partition]) found);
 end
 $$;
 
-COMMENT ON FUNCTION event_store.offset_for_timestamp(v_partition integer, v_timestamp timestamp with time zone) IS 'The first kept partition offset appended at or after a time; the high-water mark if none. MR005 malformed, MR013 unknown partition.';
+COMMENT ON FUNCTION event_store.offset_for_timestamp(v_partition integer, v_timestamp timestamp with time zone) IS 'The first kept position appended at or after a time; the high-water mark if none. MR005 malformed, MR013 unknown partition.';
 
-CREATE FUNCTION event_store.offsets_for_timestamp(v_timestamp timestamp with time zone, v_partitions integer[] DEFAULT NULL::integer[]) RETURNS TABLE(partition integer, partition_offset bigint)
+CREATE FUNCTION event_store.offsets_for_timestamp(v_timestamp timestamp with time zone, v_partitions integer[] DEFAULT NULL::integer[]) RETURNS TABLE(partition integer, "position" bigint)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
     SET plan_cache_mode TO 'force_custom_plan'
@@ -3874,19 +3874,19 @@ begin
   end if;
   if v_timestamp = '-infinity' then
     return query
-    select p.partition, p.earliest_offset
+    select p.partition, p.earliest_position
     from event_store.partitions p
     where v_partitions is null or p.partition = any (v_partitions);
     return;
   end if;
   return query
-  select p.partition, coalesce(found.partition_offset, p.high_water_mark)
+  select p.partition, coalesce(found.position, p.high_water_mark)
   from event_store.partitions p
   left join (
-    select l.partition, min(l.partition_offset) as partition_offset
+    select l.partition, min(l.position) as position
     from event_store.events e
     join event_store.event_log l using ("offset")
-    join event_store.partitions kept on kept.partition = l.partition and l.partition_offset >= kept.earliest_offset
+    join event_store.partitions kept on kept.partition = l.partition and l.position >= kept.earliest_position
     where e.created_at >= v_timestamp and (v_partitions is null or l.partition = any (v_partitions))
     group by l.partition
   ) found using (partition)
@@ -3894,7 +3894,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION event_store.offsets_for_timestamp(v_timestamp timestamp with time zone, v_partitions integer[]) IS 'The first kept partition offset appended at or after a time, for several log partitions at once.';
+COMMENT ON FUNCTION event_store.offsets_for_timestamp(v_timestamp timestamp with time zone, v_partitions integer[]) IS 'The first kept position appended at or after a time, for several log partitions at once.';
 
 CREATE FUNCTION event_store.parse_events(v_events jsonb) RETURNS event_store.batch_event[]
     LANGUAGE plpgsql STABLE
@@ -3943,23 +3943,23 @@ $$;
 
 COMMENT ON FUNCTION event_store.parse_events(v_events jsonb) IS 'Reads a JSON array of events. MR005 if it is none, MR034 a decider is captured.';
 
-CREATE FUNCTION event_store.partition_info() RETURNS TABLE(partition integer, earliest_offset bigint, archived_offset bigint, high_water_mark bigint, events bigint, bytes bigint, last_activity timestamp with time zone, active_views bigint)
+CREATE FUNCTION event_store.partition_info() RETURNS TABLE(partition integer, earliest_position bigint, archived_position bigint, high_water_mark bigint, events bigint, bytes bigint, last_activity timestamp with time zone, active_views bigint)
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
     AS $$
   with store as (
     select
       pg_total_relation_size('event_store.events') + pg_total_relation_size('event_store.event_log') as bytes,
-      nullif(sum(high_water_mark - earliest_offset), 0) as events
+      nullif(sum(high_water_mark - earliest_position), 0) as events
     from event_store.partitions
   )
   select
     p.partition,
-    p.earliest_offset,
-    p.archived_offset,
+    p.earliest_position,
+    p.archived_position,
     p.high_water_mark,
-    p.high_water_mark - p.earliest_offset,
-    coalesce(s.bytes * (p.high_water_mark - p.earliest_offset) / s.events, 0)::bigint,
+    p.high_water_mark - p.earliest_position,
+    coalesce(s.bytes * (p.high_water_mark - p.earliest_position) / s.events, 0)::bigint,
     e.created_at,
     (
       select count(*)
@@ -3975,7 +3975,7 @@ CREATE FUNCTION event_store.partition_info() RETURNS TABLE(partition integer, ea
     )
   from event_store.partitions p
   cross join store s
-  left join event_store.event_log l on l.partition = p.partition and l.partition_offset = p.high_water_mark - 1
+  left join event_store.event_log l on l.partition = p.partition and l.position = p.high_water_mark - 1
   left join event_store.events e using ("offset")
   order by p.partition
 $$;
@@ -4020,19 +4020,19 @@ begin
   update event_store.checkpoints c
   set position = wanted.position
   from (
-    select at.partition, coalesce(first.partition_offset, seen.up_to) as position
+    select at.partition, coalesce(first.position, seen.up_to) as position
     from event_store.checkpoints at
     join event_store.partitions p using (partition)
     cross join lateral (select least(p.high_water_mark, at.position + 100000)) seen(up_to)
     left join lateral (
-      select l.partition_offset
+      select l.position
       from event_store.event_log l
       join event_store.events e using ("offset")
       where l.partition = at.partition
-        and l.partition_offset >= at.position
-        and l.partition_offset < seen.up_to
+        and l.position >= at.position
+        and l.position < seen.up_to
         and event_store.wants(_view.deciders, _view.events, e.decider, e.event)
-      order by l.partition_offset
+      order by l.position
       limit 1
     ) first on true
     where at.view = v_view and at.partition = any (_locked)
@@ -4132,8 +4132,8 @@ begin
     select l."offset"
     from event_store.event_log l
     where l.partition = v_partition
-      and l.partition_offset < (select p.earliest_offset from event_store.partitions p where p.partition = v_partition)
-    order by l.partition_offset
+      and l.position < (select p.earliest_position from event_store.partitions p where p.partition = v_partition)
+    order by l.position
     limit v_limit
     for update skip locked -- two purges share the work
   );
@@ -4227,7 +4227,7 @@ $$;
 
 COMMENT ON FUNCTION event_store.purge_wal_events(v_capture text, v_before timestamp with time zone, v_limit bigint) IS 'Removes stored changes that are emitted and older; returns how many. MR005, MR030.';
 
-CREATE FUNCTION event_store.raise_low_water_mark(v_partition integer, v_offset bigint, v_reason text DEFAULT NULL::text) RETURNS bigint
+CREATE FUNCTION event_store.raise_low_water_mark(v_partition integer, v_position bigint, v_reason text DEFAULT NULL::text) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
     AS $$
@@ -4235,8 +4235,8 @@ declare
   _partition event_store.partitions;
   _needed text;
 begin
-  if v_offset is null then
-    perform event_store.refuse_request('v_offset is null', 'State a partition offset.');
+  if v_position is null then
+    perform event_store.refuse_request('v_position is null', 'State a position.');
   end if;
   perform event_store.require_partition(v_partition);
   -- nobody is placed below the new mark while we look who stands there
@@ -4244,24 +4244,24 @@ begin
     _needed := 'an open transaction places a view in the log, rebuilds from it or shortens it';
   end if;
   _partition := event_store.require_partition(v_partition);
-  if v_offset < 0 or v_offset > _partition.high_water_mark then
-    perform event_store.refuse_offset(_partition, format('%s cannot be the low-water mark', v_offset));
+  if v_position < 0 or v_position > _partition.high_water_mark then
+    perform event_store.refuse_position(_partition, format('%s cannot be the low-water mark', v_position));
   end if;
 
   if _needed is null then
     select string_agg(needed.reason, '; ') into _needed
     from (
-      select format('it is archived up to %s', _partition.archived_offset) as reason
-      where _partition.archived_offset < v_offset
+      select format('it is archived up to %s', _partition.archived_position) as reason
+      where _partition.archived_position < v_position
       union all
       select format('view %L stands at %s', c.view, c.position)
       from event_store.checkpoints c
-      where c.partition = v_partition and c.position < v_offset
+      where c.partition = v_partition and c.position < v_position
       union all
       select format('%s reads it from %s for view %L', c.lease_owner, c.leased_from, c.view)
       from event_store.checkpoints c
       -- past its time, too: such a lease can still be committed (require_leases)
-      where c.partition = v_partition and c.leased_from < v_offset and c.lease_owner is not null
+      where c.partition = v_partition and c.leased_from < v_position and c.lease_owner is not null
       union all
       select format('stream (%s, %s) has a lock in view %L', k.decider, k.decider_id, k.view)
       from event_store.stream_locks k
@@ -4269,7 +4269,7 @@ begin
         select from event_store.events e
         join event_store.event_log l using ("offset")
         where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > k.last_offset
-          and l.partition_offset < v_offset
+          and l.position < v_position
         limit 1
       ) held
       where k.partition = v_partition
@@ -4280,26 +4280,26 @@ begin
     raise exception 'history is still needed'
       using
         errcode = 'MR020',
-        detail = format('log partition %s below %s: %s', v_partition, v_offset, _needed),
+        detail = format('log partition %s below %s: %s', v_partition, v_position, _needed),
         hint = 'Archive it, let the views consume it, settle their dead letters, give back leases of dead owners (release_owner), or remove views that are not used (unregister_view). What an open transaction does ends with it.';
   end if;
 
   -- in the sequencer's order: it moves the marks with its own row in hand, and would wait for us there
   perform from event_store.sequencer for update;
-  update event_store.partitions set earliest_offset = v_offset where partition = v_partition and earliest_offset < v_offset;
+  update event_store.partitions set earliest_position = v_position where partition = v_partition and earliest_position < v_position;
   if found then
     perform event_store.audit(
       'raise_low_water_mark', null, v_reason,
-      jsonb_build_object('partition', v_partition, 'from_offset', _partition.earliest_offset, 'to_offset', v_offset)
+      jsonb_build_object('partition', v_partition, 'from_position', _partition.earliest_position, 'to_position', v_position)
     );
   end if;
-  return greatest(_partition.earliest_offset, v_offset);
+  return greatest(_partition.earliest_position, v_position);
 end
 $$;
 
-COMMENT ON FUNCTION event_store.raise_low_water_mark(v_partition integer, v_offset bigint, v_reason text) IS 'Gives up the archived history of a log partition below an offset; audited. MR005 malformed, MR013 unknown partition, MR015 out of range, MR020 still needed.';
+COMMENT ON FUNCTION event_store.raise_low_water_mark(v_partition integer, v_position bigint, v_reason text) IS 'Gives up the archived history of a log partition below a position; audited. MR005 malformed, MR013 unknown partition, MR015 out of range, MR020 still needed.';
 
-CREATE FUNCTION event_store.read_batch(v_view text, v_partition integer, v_lease_token bigint) RETURNS TABLE(partition_offset bigint, event text, event_id uuid, event_version bigint, decider text, decider_id text, data jsonb, command_id uuid, previous_id uuid, final boolean, created_at timestamp with time zone, "offset" bigint)
+CREATE FUNCTION event_store.read_batch(v_view text, v_partition integer, v_lease_token bigint) RETURNS TABLE("position" bigint, event text, event_id uuid, event_version bigint, decider text, decider_id text, data jsonb, command_id uuid, previous_id uuid, final boolean, created_at timestamp with time zone, "offset" bigint)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -4318,7 +4318,7 @@ begin
   end if;
   if not _lease.rebuilds then
     return query
-    select l.partition_offset, r.*
+    select l.position, r.*
     from event_store.stream_locks k
     join event_store.recorded_events r
       on r.decider_id = k.decider_id and r.decider = k.decider and r."offset" > k.last_offset and r."offset" <= k.in_flight
@@ -4327,17 +4327,17 @@ begin
       and k.partition = v_partition
       and k.lease_token = v_lease_token
       and k.in_flight is not null and k.lease_pid is null
-      and l.partition_offset < _lease.leased_to
+      and l.position < _lease.leased_to
       and event_store.wants(_view.deciders, _view.events, r.decider, r.event)
     order by r."offset";
   end if;
   return query
-  select l.partition_offset, r.*
+  select l.position, r.*
   from event_store.event_log l
   join event_store.recorded_events r using ("offset")
   where l.partition = v_partition
-    and l.partition_offset >= _lease.leased_from
-    and l.partition_offset < _lease.leased_to
+    and l.position >= _lease.leased_from
+    and l.position < _lease.leased_to
     and event_store.wants(_view.deciders, _view.events, r.decider, r.event)
     and (
       _lease.rebuilds
@@ -4346,13 +4346,13 @@ begin
         where k.view = v_view and k.decider_id = r.decider_id and k.decider = r.decider
       )
     )
-  order by l.partition_offset;
+  order by l.position;
 end
 $$;
 
 COMMENT ON FUNCTION event_store.read_batch(v_view text, v_partition integer, v_lease_token bigint) IS 'The events that a lease of one log partition delivers. MR010, MR011 lease lost, MR012.';
 
-CREATE FUNCTION event_store.read_log(v_partition integer, v_from_offset bigint, v_limit bigint DEFAULT 1000) RETURNS TABLE(partition_offset bigint, event text, event_id uuid, event_version bigint, decider text, decider_id text, data jsonb, command_id uuid, previous_id uuid, final boolean, created_at timestamp with time zone, "offset" bigint)
+CREATE FUNCTION event_store.read_log(v_partition integer, v_from_position bigint, v_limit bigint DEFAULT 1000) RETURNS TABLE("position" bigint, event text, event_id uuid, event_version bigint, decider text, decider_id text, data jsonb, command_id uuid, previous_id uuid, final boolean, created_at timestamp with time zone, "offset" bigint)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -4361,23 +4361,23 @@ CREATE FUNCTION event_store.read_log(v_partition integer, v_from_offset bigint, 
     AS $$
 #variable_conflict use_column
 declare
-  _to_offset bigint;
+  _to_position bigint;
 begin
   if coalesce(v_limit, 0) <= 0 then
     perform event_store.refuse_request(format('v_limit is %s', coalesce(v_limit::text, 'null')), 'v_limit must be at least 1.');
   end if;
-  perform event_store.validate_offset_range(v_partition, v_from_offset, v_from_offset);
-  _to_offset := v_from_offset + least(v_limit, (event_store.require_partition(v_partition)).high_water_mark - v_from_offset);
+  perform event_store.validate_offset_range(v_partition, v_from_position, v_from_position);
+  _to_position := v_from_position + least(v_limit, (event_store.require_partition(v_partition)).high_water_mark - v_from_position);
   return query
-  select l.partition_offset, r.*
+  select l.position, r.*
   from event_store.event_log l
   join event_store.recorded_events r using ("offset")
-  where l.partition = v_partition and l.partition_offset >= v_from_offset and l.partition_offset < _to_offset
-  order by l.partition_offset;
+  where l.partition = v_partition and l.position >= v_from_position and l.position < _to_position
+  order by l.position;
 end
 $$;
 
-COMMENT ON FUNCTION event_store.read_log(v_partition integer, v_from_offset bigint, v_limit bigint) IS 'Reads a log partition from an offset on. MR005 malformed, MR013 unknown partition, MR015 out of range.';
+COMMENT ON FUNCTION event_store.read_log(v_partition integer, v_from_position bigint, v_limit bigint) IS 'Reads a log partition from a position on. MR005 malformed, MR013 unknown partition, MR015 out of range.';
 
 CREATE FUNCTION event_store.rebase_sequencer() RETURNS void
     LANGUAGE plpgsql
@@ -4629,10 +4629,10 @@ COMMENT ON FUNCTION event_store.refuse_not_in_flight(v_view text, v_decider_id t
 CREATE TABLE event_store.partitions (
     partition integer NOT NULL,
     high_water_mark bigint DEFAULT 0 NOT NULL,
-    earliest_offset bigint DEFAULT 0 NOT NULL,
-    archived_offset bigint DEFAULT 0 NOT NULL,
-    CONSTRAINT partitions_keep_what_is_not_archived CHECK (((earliest_offset <= archived_offset) AND (archived_offset <= high_water_mark))),
-    CONSTRAINT partitions_marks_in_order CHECK (((0 <= earliest_offset) AND (earliest_offset <= high_water_mark)))
+    earliest_position bigint DEFAULT 0 NOT NULL,
+    archived_position bigint DEFAULT 0 NOT NULL,
+    CONSTRAINT partitions_keep_what_is_not_archived CHECK (((earliest_position <= archived_position) AND (archived_position <= high_water_mark))),
+    CONSTRAINT partitions_marks_in_order CHECK (((0 <= earliest_position) AND (earliest_position <= high_water_mark)))
 )
 WITH (fillfactor='50');
 
@@ -4640,29 +4640,29 @@ COMMENT ON TABLE event_store.partitions IS 'The log partitions: hash buckets of 
 
 COMMENT ON COLUMN event_store.partitions.partition IS 'The log partition, from 0.';
 
-COMMENT ON COLUMN event_store.partitions.high_water_mark IS 'The partition offset that the next event will get.';
+COMMENT ON COLUMN event_store.partitions.high_water_mark IS 'The position that the next event will get.';
 
-COMMENT ON COLUMN event_store.partitions.earliest_offset IS 'The first partition offset that is still kept.';
+COMMENT ON COLUMN event_store.partitions.earliest_position IS 'The first position that is still kept.';
 
-COMMENT ON COLUMN event_store.partitions.archived_offset IS 'Every event below this partition offset is kept outside, too: only these may be deleted.';
+COMMENT ON COLUMN event_store.partitions.archived_position IS 'Every event below this position is kept outside, too: only these may be deleted.';
 
-CREATE FUNCTION event_store.refuse_offset(v_partition event_store.partitions, v_fault text) RETURNS void
+CREATE FUNCTION event_store.refuse_position(v_partition event_store.partitions, v_fault text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE
     SET search_path TO 'event_store', 'pg_temp'
     AS $$
 begin
-  raise exception 'offset is out of range'
+  raise exception 'position is out of range'
     using
       errcode = 'MR015',
       detail = format(
-        'log partition %s: %s; earliest offset %s, high-water mark %s',
-        v_partition.partition, v_fault, v_partition.earliest_offset, v_partition.high_water_mark
+        'log partition %s: %s; earliest position %s, high-water mark %s',
+        v_partition.partition, v_fault, v_partition.earliest_position, v_partition.high_water_mark
       ),
       hint = 'available_offset_range() returns what each log partition holds.';
 end
 $$;
 
-COMMENT ON FUNCTION event_store.refuse_offset(v_partition event_store.partitions, v_fault text) IS 'Raises MR015 and says what the log partition holds.';
+COMMENT ON FUNCTION event_store.refuse_position(v_partition event_store.partitions, v_fault text) IS 'Raises MR015 and says what the log partition holds.';
 
 CREATE FUNCTION event_store.refuse_read_model(v_view text) RETURNS void
     LANGUAGE plpgsql STABLE
@@ -5028,19 +5028,19 @@ begin
     insert into event_store.dispatches (view) values (v_view);
     -- the log keeps what we are placed before; shared, so that it waits for nobody but a call that is as short
     perform pg_advisory_xact_lock_shared(event_store.history_key());
-    -- History is searched before the sequencer's row is ours, which nobody else can have then. What gets its offset from now on is
+    -- History is searched before the sequencer's row is ours, which nobody else can have then. What gets its position from now on is
     -- passed only if it is from before the start and was committed when this call began: an append in flight is delivered.
     insert into event_store.checkpoints (view, partition, position)
-    select v_view, found.partition, found.partition_offset
+    select v_view, found.partition, found.position
     from event_store.offsets_for_timestamp(_view.start_at) found;
     perform event_store.sequence_events();
     update event_store.checkpoints c
     set position = coalesce(
       (
-        select min(l.partition_offset)
+        select min(l.position)
         from event_store.event_log l
         join event_store.events e using ("offset")
-        where l.partition = c.partition and l.partition_offset >= c.position
+        where l.partition = c.partition and l.position >= c.position
           and (e.created_at >= _view.start_at or not pg_visible_in_snapshot(e.transaction_id, _begun))
       ),
       (select p.high_water_mark from event_store.partitions p where p.partition = c.partition)
@@ -5048,7 +5048,7 @@ begin
     from event_store.event_log first
     join event_store.events e using ("offset")
     where c.view = v_view
-      and first.partition = c.partition and first.partition_offset = c.position
+      and first.partition = c.partition and first.position = c.position
       and e.created_at < _view.start_at and pg_visible_in_snapshot(e.transaction_id, _begun);
     return next _view;
     return;
@@ -5357,7 +5357,7 @@ CREATE FUNCTION event_store.require_leases(v_view text, v_partition integer[], v
     AS $$
 begin
   if v_partition is null or cardinality(v_partition) = 0 or cardinality(v_partition) <> coalesce(cardinality(v_lease_token), 0)
-    -- one partition with two offsets would take either
+    -- one partition with two positions would take either
     or (select count(*) <> count(distinct partition) from unnest(v_partition) b(partition))
   then
     perform event_store.refuse_request(
@@ -5549,7 +5549,7 @@ $$;
 
 COMMENT ON FUNCTION event_store.schedule_nack_event(v_view text, v_decider_id uuid, v_milliseconds bigint, v_offset bigint, v_lease_token bigint, v_error text) IS 'schedule_nack_event for UUID identifiers.';
 
-CREATE FUNCTION event_store.seek_view(v_view text, v_kind text, v_offset bigint DEFAULT NULL::bigint, v_timestamp timestamp with time zone DEFAULT NULL::timestamp with time zone, v_partition integer DEFAULT NULL::integer, v_dry_run boolean DEFAULT false, v_reason text DEFAULT NULL::text) RETURNS TABLE(partition integer, from_position bigint, to_position bigint, earliest_offset bigint, high_water_mark bigint, locks_removed bigint, dead_letters_removed bigint, note text)
+CREATE FUNCTION event_store.seek_view(v_view text, v_kind text, v_position bigint DEFAULT NULL::bigint, v_timestamp timestamp with time zone DEFAULT NULL::timestamp with time zone, v_partition integer DEFAULT NULL::integer, v_dry_run boolean DEFAULT false, v_reason text DEFAULT NULL::text) RETURNS TABLE(partition integer, from_position bigint, to_position bigint, earliest_position bigint, high_water_mark bigint, locks_removed bigint, dead_letters_removed bigint, note text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
     AS $$
@@ -5559,11 +5559,11 @@ declare
     when v_kind is null or v_kind not in (
       'EXACT_OFFSET', 'RESET_TO_OFFSET', 'RESET_TO_EARLIEST', 'RESET_TO_LATEST', 'RESUME_OR_EARLIEST', 'RESUME_OR_LATEST', 'EXACT_TIMESTAMP'
     ) then format('v_kind is %L', v_kind)
-    when v_kind in ('EXACT_OFFSET', 'RESET_TO_OFFSET') <> (v_offset is not null) then
-      format('%s with v_offset %s', v_kind, coalesce(v_offset::text, 'null'))
+    when v_kind in ('EXACT_OFFSET', 'RESET_TO_OFFSET') <> (v_position is not null) then
+      format('%s with v_position %s', v_kind, coalesce(v_position::text, 'null'))
     when (v_kind = 'EXACT_TIMESTAMP') <> (v_timestamp is not null) then
       format('%s with v_timestamp %s', v_kind, coalesce(v_timestamp::text, 'null'))
-    when v_offset is not null and v_partition is null then format('%s without v_partition', v_kind)
+    when v_position is not null and v_partition is null then format('%s without v_partition', v_kind)
     when v_dry_run is null then 'v_dry_run is null'
   end;
   _row record;
@@ -5572,7 +5572,7 @@ begin
   if _fault is not null then
     perform event_store.refuse_request(
       _fault,
-      'EXACT_OFFSET and RESET_TO_OFFSET take v_offset and v_partition, EXACT_TIMESTAMP takes v_timestamp; RESET_TO_EARLIEST, RESET_TO_LATEST, RESUME_OR_EARLIEST and RESUME_OR_LATEST take neither.'
+      'EXACT_OFFSET and RESET_TO_OFFSET take v_position and v_partition, EXACT_TIMESTAMP takes v_timestamp; RESET_TO_EARLIEST, RESET_TO_LATEST, RESUME_OR_EARLIEST and RESUME_OR_LATEST take neither.'
     );
   end if;
   if v_partition is not null then
@@ -5588,7 +5588,7 @@ begin
   perform event_store.sequence_events();
 
   for _row in
-    select c.partition, c.position, p as marks, at_time.partition_offset as at_time
+    select c.partition, c.position, p as marks, at_time.position as at_time
     from event_store.checkpoints c
     join event_store.partitions p using (partition)
     left join event_store.offsets_for_timestamp(
@@ -5599,25 +5599,25 @@ begin
   loop
     partition := _row.partition;
     from_position := _row.position;
-    earliest_offset := (_row.marks).earliest_offset;
+    earliest_position := (_row.marks).earliest_position;
     high_water_mark := (_row.marks).high_water_mark;
     to_position := case v_kind
-      when 'RESET_TO_EARLIEST' then earliest_offset
+      when 'RESET_TO_EARLIEST' then earliest_position
       when 'RESET_TO_LATEST' then high_water_mark
-      when 'RESUME_OR_EARLIEST' then case when from_position < earliest_offset then earliest_offset else from_position end
-      when 'RESUME_OR_LATEST' then case when from_position < earliest_offset then high_water_mark else from_position end
+      when 'RESUME_OR_EARLIEST' then case when from_position < earliest_position then earliest_position else from_position end
+      when 'RESUME_OR_LATEST' then case when from_position < earliest_position then high_water_mark else from_position end
       when 'EXACT_TIMESTAMP' then _row.at_time
-      else v_offset
+      else v_position
     end;
     if to_position < 0 then
-      perform event_store.refuse_offset(_row.marks, format('%s is negative', to_position));
-    elsif to_position < earliest_offset then
-      perform event_store.refuse_offset(_row.marks, format('%s lies below the earliest offset', to_position));
+      perform event_store.refuse_position(_row.marks, format('%s is negative', to_position));
+    elsif to_position < earliest_position then
+      perform event_store.refuse_position(_row.marks, format('%s lies below the earliest position', to_position));
     elsif v_kind = 'EXACT_OFFSET' and to_position >= high_water_mark then
-      perform event_store.refuse_offset(_row.marks, format('there is no event at %s yet', to_position));
+      perform event_store.refuse_position(_row.marks, format('there is no event at %s yet', to_position));
     end if;
     note := case
-      when from_position < earliest_offset then format('the position %s lies below the earliest offset', from_position)
+      when from_position < earliest_position then format('the position %s lies below the earliest position', from_position)
       when to_position > high_water_mark then 'waits beyond the high-water mark'
     end;
     _stays := v_kind in ('RESUME_OR_EARLIEST', 'RESUME_OR_LATEST') and to_position = from_position;
@@ -5632,7 +5632,7 @@ begin
       perform event_store.audit(
         'seek_view', v_view, v_reason,
         jsonb_build_object(
-          'kind', v_kind, 'offset', v_offset, 'timestamp', v_timestamp, 'partition', _row.partition, 'from_position', from_position,
+          'kind', v_kind, 'position', v_position, 'timestamp', v_timestamp, 'partition', _row.partition, 'from_position', from_position,
           'to_position', to_position, 'locks_removed', locks_removed, 'dead_letters_removed', dead_letters_removed
         )
       );
@@ -5642,7 +5642,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION event_store.seek_view(v_view text, v_kind text, v_offset bigint, v_timestamp timestamp with time zone, v_partition integer, v_dry_run boolean, v_reason text) IS 'Moves a view to another position; audited, with a dry run. MR005 malformed, MR010 unknown view, MR013 unknown partition, MR015 out of range, MR017 in use, MR019 belongs to a read model.';
+COMMENT ON FUNCTION event_store.seek_view(v_view text, v_kind text, v_position bigint, v_timestamp timestamp with time zone, v_partition integer, v_dry_run boolean, v_reason text) IS 'Moves a view to another position; audited, with a dry run. MR005 malformed, MR010 unknown view, MR013 unknown partition, MR015 out of range, MR017 in use, MR019 belongs to a read model.';
 
 CREATE FUNCTION event_store.sequence_events() RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
@@ -5697,12 +5697,12 @@ begin
     set high_water_mark = p.high_water_mark + f.events
     from (select partition, count(*) as events from fresh group by partition) f
     where p.partition = f.partition
-    returning p.partition, p.high_water_mark - f.events as first_offset
+    returning p.partition, p.high_water_mark - f.events as first_position
   )
-  insert into event_store.event_log (partition, partition_offset, "offset")
+  insert into event_store.event_log (partition, position, "offset")
   select
     f.partition,
-    r.first_offset + row_number() over (partition by f.partition order by f."offset") - 1,
+    r.first_position + row_number() over (partition by f.partition order by f."offset") - 1,
     f."offset"
   from fresh f
   join raised r using (partition);
@@ -5717,7 +5717,7 @@ begin
 end
 $$;
 
-COMMENT ON FUNCTION event_store.sequence_events() IS 'Gives every committed event its dense partition offset; returns how many. 0 at once where another session is at it.';
+COMMENT ON FUNCTION event_store.sequence_events() IS 'Gives every committed event its dense position; returns how many. 0 at once where another session is at it.';
 
 CREATE FUNCTION event_store.sequenced_streams() RETURNS TABLE(decider text, decider_id text, last_event_id uuid, last_offset bigint, version bigint, final boolean)
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -5975,8 +5975,8 @@ begin
     )
     and coalesce(
       (
-        -- a bulk view acknowledges up to an offset that may be no event of the stream
-        select l.partition_offset
+        -- a bulk view acknowledges up to a position that may be no event of the stream
+        select l.position
         from event_store.events e
         join event_store.event_log l using ("offset")
         where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" <= k.last_offset
@@ -6054,29 +6054,29 @@ $$;
 
 COMMENT ON FUNCTION event_store.unregister_view(v_view text, v_reason text) IS 'Removes a view with all its state. MR010 unknown view, MR017 in use, MR019 belongs to a read model.';
 
-CREATE FUNCTION event_store.validate_offset_range(v_partition integer, v_from_offset bigint, v_to_offset bigint) RETURNS void
+CREATE FUNCTION event_store.validate_offset_range(v_partition integer, v_from_position bigint, v_to_position bigint) RETURNS void
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'event_store', 'pg_temp'
     AS $$
 declare
   _partition constant event_store.partitions := event_store.require_partition(v_partition);
   _fault text := case
-    when v_from_offset < 0 then format('%s is negative', v_from_offset)
-    when v_from_offset < _partition.earliest_offset then format('%s lies below the earliest offset', v_from_offset)
-    when v_to_offset < v_from_offset then format('the range ends at %s before it begins at %s', v_to_offset, v_from_offset)
-    when v_to_offset > _partition.high_water_mark then format('%s lies beyond the high-water mark', v_to_offset)
+    when v_from_position < 0 then format('%s is negative', v_from_position)
+    when v_from_position < _partition.earliest_position then format('%s lies below the earliest position', v_from_position)
+    when v_to_position < v_from_position then format('the range ends at %s before it begins at %s', v_to_position, v_from_position)
+    when v_to_position > _partition.high_water_mark then format('%s lies beyond the high-water mark', v_to_position)
   end;
 begin
-  if v_from_offset is null or v_to_offset is null then
+  if v_from_position is null or v_to_position is null then
     perform event_store.refuse_request('an end of the range is null', 'A range has two ends.');
   end if;
   if _fault is not null then
-    perform event_store.refuse_offset(_partition, _fault);
+    perform event_store.refuse_position(_partition, _fault);
   end if;
 end
 $$;
 
-COMMENT ON FUNCTION event_store.validate_offset_range(v_partition integer, v_from_offset bigint, v_to_offset bigint) IS 'Refuses a range that the log does not hold. MR005 malformed, MR013 unknown partition, MR015 out of range.';
+COMMENT ON FUNCTION event_store.validate_offset_range(v_partition integer, v_from_position bigint, v_to_position bigint) IS 'Refuses a range that the log does not hold. MR005 malformed, MR013 unknown partition, MR015 out of range.';
 
 CREATE FUNCTION event_store.verify_changes(v_capture text, v_changes jsonb) RETURNS bigint
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -6221,7 +6221,7 @@ begin
     from event_store.event_log l
     join event_store.events e using ("offset")
     where l.partition = c.partition
-      and l.partition_offset >= c.position
+      and l.position >= c.position
       and event_store.wants(_view.deciders, _view.events, e.decider, e.event)
       and c.position < p.high_water_mark
   ) ahead on true
@@ -6233,7 +6233,7 @@ begin
     where k.view = c.view
       and k.partition = c.partition
       and l.partition = c.partition
-      and l.partition_offset < c.position
+      and l.position < c.position
       and event_store.wants(_view.deciders, _view.events, e.decider, e.event)
   ) held on true
   where c.view = v_view
@@ -6265,24 +6265,24 @@ COMMENT ON COLUMN event_store.archive.archive_id IS 'What the root of the archiv
 
 CREATE TABLE event_store.archive_files (
     partition integer NOT NULL,
-    from_offset bigint NOT NULL,
-    to_offset bigint NOT NULL,
+    from_position bigint NOT NULL,
+    to_position bigint NOT NULL,
     path text NOT NULL,
     events bigint NOT NULL,
     bytes bigint NOT NULL,
     checksum text NOT NULL,
     archived_at timestamp with time zone NOT NULL,
-    CONSTRAINT archive_files_hold_every_event CHECK ((events = (to_offset - from_offset))),
-    CONSTRAINT archive_files_hold_something CHECK (((0 <= from_offset) AND (from_offset < to_offset) AND (bytes > 0)))
+    CONSTRAINT archive_files_hold_every_event CHECK ((events = (to_position - from_position))),
+    CONSTRAINT archive_files_hold_something CHECK (((0 <= from_position) AND (from_position < to_position) AND (bytes > 0)))
 );
 
 COMMENT ON TABLE event_store.archive_files IS 'The files of the archive: written, read back and checked. A file that is not listed is never read.';
 
 COMMENT ON COLUMN event_store.archive_files.partition IS 'The log partition.';
 
-COMMENT ON COLUMN event_store.archive_files.from_offset IS 'The first partition offset in the file.';
+COMMENT ON COLUMN event_store.archive_files.from_position IS 'The first position in the file.';
 
-COMMENT ON COLUMN event_store.archive_files.to_offset IS 'The partition offset after the last one in the file.';
+COMMENT ON COLUMN event_store.archive_files.to_position IS 'The position after the last one in the file.';
 
 COMMENT ON COLUMN event_store.archive_files.path IS 'Where the file is, below the root of the archive.';
 
@@ -6443,7 +6443,7 @@ COMMENT ON COLUMN event_store.dispatches.swept_at IS 'When somebody last looked 
 
 CREATE TABLE event_store.event_log (
     partition integer NOT NULL,
-    partition_offset bigint NOT NULL,
+    "position" bigint NOT NULL,
     "offset" bigint NOT NULL
 );
 
@@ -6451,7 +6451,7 @@ COMMENT ON TABLE event_store.event_log IS 'The order of events within each log p
 
 COMMENT ON COLUMN event_store.event_log.partition IS 'The log partition.';
 
-COMMENT ON COLUMN event_store.event_log.partition_offset IS 'The position within the log partition, without gaps.';
+COMMENT ON COLUMN event_store.event_log."position" IS 'The position within the log partition, without gaps.';
 
 COMMENT ON COLUMN event_store.event_log."offset" IS 'The event at this position.';
 
@@ -6621,7 +6621,7 @@ COMMENT ON TABLE event_store.sequencer IS 'Up to where events are sequenced. The
 
 COMMENT ON COLUMN event_store.sequencer.singleton IS 'Always true: there is one row.';
 
-COMMENT ON COLUMN event_store.sequencer.snapshot IS 'Every event of a transaction visible in this snapshot has its partition offset.';
+COMMENT ON COLUMN event_store.sequencer.snapshot IS 'Every event of a transaction visible in this snapshot has its position.';
 
 COMMENT ON COLUMN event_store.sequencer.cluster IS 'The system identifier of the cluster whose transaction ids these are: a restore into another one shows by it.';
 
@@ -6643,7 +6643,7 @@ COMMENT ON COLUMN event_store.source_generations.source_generation IS 'Rises wit
 
 COMMENT ON COLUMN event_store.source_generations.capture IS 'The capture.';
 
-COMMENT ON COLUMN event_store.source_generations.system_identifier IS 'The cluster of the source: log positions and transaction ids mean something in it only.';
+COMMENT ON COLUMN event_store.source_generations.system_identifier IS 'The cluster of the source: positions and transaction ids mean something in it only.';
 
 COMMENT ON COLUMN event_store.source_generations.database IS 'The source database.';
 
@@ -6714,7 +6714,7 @@ ALTER TABLE ONLY event_store.archive_files
     ADD CONSTRAINT archive_files_path_key UNIQUE (path);
 
 ALTER TABLE ONLY event_store.archive_files
-    ADD CONSTRAINT archive_files_pkey PRIMARY KEY (partition, from_offset);
+    ADD CONSTRAINT archive_files_pkey PRIMARY KEY (partition, from_position);
 
 ALTER TABLE ONLY event_store.archive
     ADD CONSTRAINT archive_pkey PRIMARY KEY (singleton);
@@ -6747,7 +6747,7 @@ ALTER TABLE ONLY event_store.event_log
     ADD CONSTRAINT event_log_offset_key UNIQUE ("offset");
 
 ALTER TABLE ONLY event_store.event_log
-    ADD CONSTRAINT event_log_pkey PRIMARY KEY (partition, partition_offset);
+    ADD CONSTRAINT event_log_pkey PRIMARY KEY (partition, "position");
 
 ALTER TABLE ONLY event_store.events
     ADD CONSTRAINT events_event_id_key UNIQUE (event_id);
@@ -7036,9 +7036,9 @@ GRANT ALL ON FUNCTION event_store.claim_partition(v_view text, v_partition integ
 
 REVOKE ALL ON FUNCTION event_store.clock() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION event_store.commit_batch(v_view text, v_partition integer[], v_to_offset bigint[], v_lease_token bigint[]) FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.commit_batch(v_view text, v_partition integer[], v_to_offset bigint[], v_lease_token bigint[]) TO event_store_consumer;
-GRANT ALL ON FUNCTION event_store.commit_batch(v_view text, v_partition integer[], v_to_offset bigint[], v_lease_token bigint[]) TO event_store_owner;
+REVOKE ALL ON FUNCTION event_store.commit_batch(v_view text, v_partition integer[], v_to_position bigint[], v_lease_token bigint[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.commit_batch(v_view text, v_partition integer[], v_to_position bigint[], v_lease_token bigint[]) TO event_store_consumer;
+GRANT ALL ON FUNCTION event_store.commit_batch(v_view text, v_partition integer[], v_to_position bigint[], v_lease_token bigint[]) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.commit_transaction(v_transaction_id uuid, v_result jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.commit_transaction(v_transaction_id uuid, v_result jsonb) TO event_store_writer;
@@ -7128,8 +7128,8 @@ GRANT ALL ON FUNCTION event_store.fail_streams(v_view text, v_partition integer,
 REVOKE ALL ON FUNCTION event_store.finish_backfill(v_capture text, v_lease_token bigint, v_schema text, v_table text, v_limit bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.finish_backfill(v_capture text, v_lease_token bigint, v_schema text, v_table text, v_limit bigint) TO event_store_owner;
 
-REVOKE ALL ON FUNCTION event_store.finish_restore(v_partition integer[], v_earliest_offset bigint[], v_high_water_mark bigint[], v_last_offset bigint, v_lease_token bigint, v_detail jsonb) FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.finish_restore(v_partition integer[], v_earliest_offset bigint[], v_high_water_mark bigint[], v_last_offset bigint, v_lease_token bigint, v_detail jsonb) TO event_store_owner;
+REVOKE ALL ON FUNCTION event_store.finish_restore(v_partition integer[], v_earliest_position bigint[], v_high_water_mark bigint[], v_last_offset bigint, v_lease_token bigint, v_detail jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.finish_restore(v_partition integer[], v_earliest_position bigint[], v_high_water_mark bigint[], v_last_offset bigint, v_lease_token bigint, v_detail jsonb) TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.checkpoints TO event_store_reader;
 GRANT SELECT ON TABLE event_store.checkpoints TO event_store_owner;
@@ -7216,8 +7216,8 @@ GRANT ALL ON FUNCTION event_store.lease_owners(v_view text) TO event_store_owner
 
 REVOKE ALL ON FUNCTION event_store.lease_streams(v_view text, v_limit integer, v_seconds integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION event_store.list_archive_file(v_partition integer, v_from_offset bigint, v_to_offset bigint, v_path text, v_bytes bigint, v_checksum text) FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.list_archive_file(v_partition integer, v_from_offset bigint, v_to_offset bigint, v_path text, v_bytes bigint, v_checksum text) TO event_store_owner;
+REVOKE ALL ON FUNCTION event_store.list_archive_file(v_partition integer, v_from_position bigint, v_to_position bigint, v_path text, v_bytes bigint, v_checksum text) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.list_archive_file(v_partition integer, v_from_position bigint, v_to_position bigint, v_path text, v_bytes bigint, v_checksum text) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.lock_archive(v_partition integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.lock_archive(v_partition integer) TO event_store_owner;
@@ -7241,8 +7241,8 @@ REVOKE ALL ON FUNCTION event_store.locked_partitions(v_view text, v_partition in
 GRANT ALL ON FUNCTION event_store.locked_partitions(v_view text, v_partition integer[], v_lease_token bigint[]) TO event_store_consumer;
 GRANT ALL ON FUNCTION event_store.locked_partitions(v_view text, v_partition integer[], v_lease_token bigint[]) TO event_store_owner;
 
-REVOKE ALL ON FUNCTION event_store.mark_archived(v_partition integer, v_to_offset bigint) FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.mark_archived(v_partition integer, v_to_offset bigint) TO event_store_owner;
+REVOKE ALL ON FUNCTION event_store.mark_archived(v_partition integer, v_to_position bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.mark_archived(v_partition integer, v_to_position bigint) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.nack_event(v_view text, v_decider_id text, v_offset bigint, v_lease_token bigint, v_error text) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.nack_event(v_view text, v_decider_id text, v_offset bigint, v_lease_token bigint, v_error text) TO event_store_consumer;
@@ -7292,17 +7292,17 @@ GRANT ALL ON FUNCTION event_store.purge_events(v_partition integer, v_limit bigi
 REVOKE ALL ON FUNCTION event_store.purge_wal_events(v_capture text, v_before timestamp with time zone, v_limit bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.purge_wal_events(v_capture text, v_before timestamp with time zone, v_limit bigint) TO event_store_owner;
 
-REVOKE ALL ON FUNCTION event_store.raise_low_water_mark(v_partition integer, v_offset bigint, v_reason text) FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.raise_low_water_mark(v_partition integer, v_offset bigint, v_reason text) TO event_store_owner;
+REVOKE ALL ON FUNCTION event_store.raise_low_water_mark(v_partition integer, v_position bigint, v_reason text) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.raise_low_water_mark(v_partition integer, v_position bigint, v_reason text) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.read_batch(v_view text, v_partition integer, v_lease_token bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.read_batch(v_view text, v_partition integer, v_lease_token bigint) TO event_store_consumer;
 GRANT ALL ON FUNCTION event_store.read_batch(v_view text, v_partition integer, v_lease_token bigint) TO event_store_owner;
 
-REVOKE ALL ON FUNCTION event_store.read_log(v_partition integer, v_from_offset bigint, v_limit bigint) FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.read_log(v_partition integer, v_from_offset bigint, v_limit bigint) TO event_store_consumer;
-GRANT ALL ON FUNCTION event_store.read_log(v_partition integer, v_from_offset bigint, v_limit bigint) TO event_store_reader;
-GRANT ALL ON FUNCTION event_store.read_log(v_partition integer, v_from_offset bigint, v_limit bigint) TO event_store_owner;
+REVOKE ALL ON FUNCTION event_store.read_log(v_partition integer, v_from_position bigint, v_limit bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.read_log(v_partition integer, v_from_position bigint, v_limit bigint) TO event_store_consumer;
+GRANT ALL ON FUNCTION event_store.read_log(v_partition integer, v_from_position bigint, v_limit bigint) TO event_store_reader;
+GRANT ALL ON FUNCTION event_store.read_log(v_partition integer, v_from_position bigint, v_limit bigint) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.rebase_sequencer() FROM PUBLIC;
 
@@ -7326,7 +7326,7 @@ REVOKE ALL ON FUNCTION event_store.refuse_not_in_flight(v_view text, v_decider_i
 GRANT SELECT ON TABLE event_store.partitions TO event_store_reader;
 GRANT SELECT ON TABLE event_store.partitions TO event_store_owner;
 
-REVOKE ALL ON FUNCTION event_store.refuse_offset(v_partition event_store.partitions, v_fault text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION event_store.refuse_position(v_partition event_store.partitions, v_fault text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION event_store.refuse_read_model(v_view text) FROM PUBLIC;
 
@@ -7411,8 +7411,8 @@ REVOKE ALL ON FUNCTION event_store.schedule_nack_event(v_view text, v_decider_id
 GRANT ALL ON FUNCTION event_store.schedule_nack_event(v_view text, v_decider_id uuid, v_milliseconds bigint, v_offset bigint, v_lease_token bigint, v_error text) TO event_store_consumer;
 GRANT ALL ON FUNCTION event_store.schedule_nack_event(v_view text, v_decider_id uuid, v_milliseconds bigint, v_offset bigint, v_lease_token bigint, v_error text) TO event_store_owner;
 
-REVOKE ALL ON FUNCTION event_store.seek_view(v_view text, v_kind text, v_offset bigint, v_timestamp timestamp with time zone, v_partition integer, v_dry_run boolean, v_reason text) FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.seek_view(v_view text, v_kind text, v_offset bigint, v_timestamp timestamp with time zone, v_partition integer, v_dry_run boolean, v_reason text) TO event_store_owner;
+REVOKE ALL ON FUNCTION event_store.seek_view(v_view text, v_kind text, v_position bigint, v_timestamp timestamp with time zone, v_partition integer, v_dry_run boolean, v_reason text) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.seek_view(v_view text, v_kind text, v_position bigint, v_timestamp timestamp with time zone, v_partition integer, v_dry_run boolean, v_reason text) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.sequence_events() FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.sequence_events() TO event_store_consumer;
@@ -7458,10 +7458,10 @@ GRANT ALL ON FUNCTION event_store.unregister_capture(v_capture text, v_reason te
 REVOKE ALL ON FUNCTION event_store.unregister_view(v_view text, v_reason text) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.unregister_view(v_view text, v_reason text) TO event_store_owner;
 
-REVOKE ALL ON FUNCTION event_store.validate_offset_range(v_partition integer, v_from_offset bigint, v_to_offset bigint) FROM PUBLIC;
-GRANT ALL ON FUNCTION event_store.validate_offset_range(v_partition integer, v_from_offset bigint, v_to_offset bigint) TO event_store_consumer;
-GRANT ALL ON FUNCTION event_store.validate_offset_range(v_partition integer, v_from_offset bigint, v_to_offset bigint) TO event_store_reader;
-GRANT ALL ON FUNCTION event_store.validate_offset_range(v_partition integer, v_from_offset bigint, v_to_offset bigint) TO event_store_owner;
+REVOKE ALL ON FUNCTION event_store.validate_offset_range(v_partition integer, v_from_position bigint, v_to_position bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION event_store.validate_offset_range(v_partition integer, v_from_position bigint, v_to_position bigint) TO event_store_consumer;
+GRANT ALL ON FUNCTION event_store.validate_offset_range(v_partition integer, v_from_position bigint, v_to_position bigint) TO event_store_reader;
+GRANT ALL ON FUNCTION event_store.validate_offset_range(v_partition integer, v_from_position bigint, v_to_position bigint) TO event_store_owner;
 
 REVOKE ALL ON FUNCTION event_store.verify_changes(v_capture text, v_changes jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION event_store.verify_changes(v_capture text, v_changes jsonb) TO event_store_owner;

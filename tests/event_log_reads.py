@@ -82,12 +82,12 @@ def purge(log: EventStore, partition: int, below: int) -> None:
 
 
 def positions(found: list[dict[str, Any]]) -> list[tuple[int, int]]:
-    return sorted((row["partition"], row["partition_offset"]) for row in found)
+    return sorted((row["partition"], row["position"]) for row in found)
 
 
 def filed(folder: Path) -> list[tuple[int, int]]:
     """The positions in the Parquet files that a query wrote."""
-    columns = ["partition", "partition_offset"]
+    columns = ["partition", "position"]
     files = folder.glob("*.parquet")
     return positions([row for file in files for row in pq.read_table(file, columns=columns).to_pylist()])
 

@@ -137,7 +137,7 @@ class LogEntry:
     """One position of the log and the event that is there."""
 
     partition: int
-    partition_offset: int
+    position: int
     offset: int
     decider: str
     decider_id: str
@@ -152,9 +152,9 @@ def read_log(connection: psycopg.Connection) -> list[LogEntry]:
         for row in rows(
             connection,
             """
-            select l.partition, l.partition_offset, l."offset", e.decider, e.decider_id, e.event_id, e.previous_id
+            select l.partition, l.position, l."offset", e.decider, e.decider_id, e.event_id, e.previous_id
             from event_store.event_log l left join event_store.events e using ("offset")
-            order by l.partition, l.partition_offset
+            order by l.partition, l.position
             """,
         )
     ]
@@ -175,8 +175,8 @@ def assert_dense_and_ordered(log: Iterable[LogEntry]) -> None:
     seen: dict[int, int] = {}
     heads: dict[tuple[str, str], tuple[UUID, int]] = {}
     for entry in log:
-        assert entry.partition_offset == seen.get(entry.partition, 0)
-        seen[entry.partition] = entry.partition_offset + 1
+        assert entry.position == seen.get(entry.partition, 0)
+        seen[entry.partition] = entry.position + 1
         head = heads.get((entry.decider, entry.decider_id))
         assert entry.previous_id == (head and head[0])
         assert head is None or head[1] == entry.partition

@@ -18,7 +18,7 @@ from resources.spark import spark_session
 from tests.drains import PATIENCE_S, Everything
 from tests.event_log_reads import load
 
-COLUMNS = ["partition", "partition_offset", "decider_id", "event"]
+COLUMNS = ["partition", "position", "decider_id", "event"]
 READER = {"columns": COLUMNS, "extract": {"text": ["text"]}, "minPartitions": 2}
 # the project is on the path of this program alone, and on that of no Spark
 PROGRAM = "import runpy, sys; sys.path.append({!r}); runpy.run_module('tests.spark_places', run_name='__main__')"

@@ -27,14 +27,14 @@ from resources.archive import (
 from resources.archive_files import (
     SCHEMA,
     ArchiveDamaged,
-    LogRange,
+    path_of,
     range_of,
     read_range,
     require_range,
     write_file,
 )
 from resources.embedded_postgres import EmbeddedPostgres
-from resources.event_log_source import COLUMNS
+from resources.event_log_source import COLUMNS, LogRange
 from resources.event_store import EventStore, Json
 from resources.settings import PROJECT
 from tests.factories import (
@@ -68,7 +68,7 @@ def extend(dsn: str, root: Path, *, max_events: int = 4, tail: bool = True) -> A
 
 
 def listed(store: EventStore) -> list[tuple[int, int]]:
-    return [(f.range.from_offset, f.range.to_offset) for f in archived(store, 0).files]
+    return [(f.range.from_position, f.range.to_position) for f in archived(store, 0).files]
 
 
 def files(root: Path) -> list[tuple[int, int]]:
@@ -76,19 +76,19 @@ def files(root: Path) -> list[tuple[int, int]]:
     names = sorted(path.name for path in (root / "p0000").iterdir()) if (root / "p0000").exists() else []
     ranges = [found for name in names if (found := range_of(name)) is not None]
     assert len(ranges) == len(names), names
-    return [(found.from_offset, found.to_offset) for found in ranges]
+    return [(found.from_position, found.to_position) for found in ranges]
 
 
 def assert_archive_is_the_log(store: EventStore, root: Path) -> None:
     """What is listed is there, checked, and holds each archived event once with every value that it has in Postgres."""
     held = archived(store, 0)
-    assert require_files(root, held, held.archived_offset) == len(held.files)
+    assert require_files(root, held, held.archived_position) == len(held.files)
     found = [row for file in held.files for row in pq.read_table(root / file.path).to_pylist()]
     expressions = ", ".join(expression for _, expression in COLUMNS.values())
     expected = store.connection.execute(
         f'select {expressions} from event_store.event_log l join event_store.events e using ("offset")'
-        " where l.partition = 0 and l.partition_offset < %s order by l.partition_offset",
-        (held.archived_offset,),
+        " where l.partition = 0 and l.position < %s order by l.position",
+        (held.archived_position,),
     ).fetchall()
     assert [tuple(row[name] for name in COLUMNS) for row in found] == expected
 
@@ -104,20 +104,26 @@ def test_the_archive_is_the_log_in_files_of_bounded_size_whose_names_are_their_r
     log: EventStore, dsn: str, tmp_path: Path
 ) -> None:
     report = extend(dsn, tmp_path)
-    assert (report.written, report.files, report.events, report.archived_offset, report.busy) == (10, 3, 10, 10, False)
+    assert (report.written, report.files, report.events, report.archived_position, report.busy) == (
+        10,
+        3,
+        10,
+        10,
+        False,
+    )
     assert listed(log) == files(tmp_path) == [(0, 4), (4, 8), (8, 10)]
     assert_archive_is_the_log(log, tmp_path)
-    assert (tmp_path / LogRange(0, 4, 8).path).name == "p0000-000000000000004-000000000000008.parquet"
+    assert (tmp_path / path_of(LogRange(0, 4, 8))).name == "p0000-000000000000004-000000000000008.parquet"
 
 
 def test_a_small_tail_is_written_only_when_asked_for_and_replaced_when_more_events_come(
     log: EventStore, dsn: str, tmp_path: Path
 ) -> None:
-    assert extend(dsn, tmp_path, tail=False).archived_offset == 8
+    assert extend(dsn, tmp_path, tail=False).archived_position == 8
     assert extend(dsn, tmp_path, tail=False).written == 0
-    assert extend(dsn, tmp_path, tail=True).archived_offset == 10
+    assert extend(dsn, tmp_path, tail=True).archived_position == 10
     grow(log, 4)
-    assert extend(dsn, tmp_path, tail=True).archived_offset == 14
+    assert extend(dsn, tmp_path, tail=True).archived_position == 14
     assert listed(log) == [(0, 4), (4, 8), (8, 12), (12, 14)]
     # a replaced file is there for its readers until a later run
     assert (8, 10) in files(tmp_path)
@@ -138,7 +144,9 @@ def test_with_nothing_new_nothing_is_written_and_rewriting_a_range_gives_the_sam
         with dbapi.connect(dsn) as reader, reader.cursor() as cursor:
             again = write_file(tmp_path, file.range, read_range(cursor, file.range))
         assert (again.bytes, again.checksum) == (file.bytes, file.checksum)
-        log.list_archive_file(0, file.range.from_offset, file.range.to_offset, file.path, again.bytes, again.checksum)
+        log.list_archive_file(
+            0, file.range.from_position, file.range.to_position, file.path, again.bytes, again.checksum
+        )
     assert archived(log, 0) == before
 
 
@@ -154,7 +162,7 @@ def test_values_of_every_kind_come_back(log: EventStore, dsn: str, tmp_path: Pat
             (odd, stream, odd, json.dumps(data)),
         )
     extend(dsn, tmp_path, max_events=1000)
-    assert archived(log, 0).archived_offset == 16
+    assert archived(log, 0).archived_position == 16
     assert_archive_is_the_log(log, tmp_path)
 
 
@@ -164,7 +172,7 @@ def test_what_was_purged_stays_in_the_archive_and_the_rest_goes_on(log: EventSto
     log.purge_events(0)
     grow(log, 3)
     # the last small file holds an event that is purged: it cannot be written again, so it stays
-    assert extend(dsn, tmp_path).archived_offset == 13
+    assert extend(dsn, tmp_path).archived_position == 13
     assert listed(log) == [(0, 4), (4, 8), (8, 10), (10, 13)]
     assert require_files(tmp_path, archived(log, 0), 13) == 2  # of what the log still holds
 
@@ -183,7 +191,7 @@ def test_what_was_purged_stays_in_the_archive_and_the_rest_goes_on(log: EventSto
 def test_a_plan_fills_files_and_leaves_a_small_rest(mark: int, tail: bool, expected: list[tuple[int, int]]) -> None:
     held = archive.ArchivedPartition(uuid4(), 3, 0, 0, mark, ())
     ranges = plan(held, max_events=100, min_events=10, tail=tail)
-    assert [(r.partition, r.from_offset, r.to_offset) for r in ranges] == [(3, *pair) for pair in expected]
+    assert [(r.partition, r.from_position, r.to_position) for r in ranges] == [(3, *pair) for pair in expected]
 
 
 # Killed, at once, torn, foreign
@@ -217,7 +225,7 @@ def after(work):
 {KILLED_AT[point]}
 archive.archive_partition({dsn!r}, Path({str(tmp_path)!r}), 0, max_events=4, min_events=4, tail=True)
 """
-    replaced = tmp_path / LogRange(0, 8, 10).path
+    replaced = tmp_path / path_of(LogRange(0, 8, 10))
     os.utime(replaced, (0, 0))  # it was written long ago
     done = subprocess.run([sys.executable, "-c", killed], cwd=PROJECT, timeout=60, check=False)
     assert done.returncode == -signal.SIGKILL
@@ -266,7 +274,7 @@ def test_archiving_while_events_are_appended_and_sequenced_misses_none(
 
     for result in at_once([produce, follow]):
         result.result()
-    assert extend(dsn, tmp_path, max_events=5).archived_offset == 70
+    assert extend(dsn, tmp_path, max_events=5).archived_position == 70
     assert_archive_is_the_log(log, tmp_path)
 
 
@@ -294,7 +302,7 @@ def test_what_is_not_exactly_the_range_gets_no_name(
     log: EventStore, dsn: str, tmp_path: Path, wrong: "Iterable[pa.RecordBatch]"
 ) -> None:
     wanted = LogRange(0, 2, 6)
-    with pytest.raises(ArchiveDamaged, match="would not hold offsets 2 to 6"):
+    with pytest.raises(ArchiveDamaged, match="would not hold positions 2 to 6"):
         write_file(tmp_path, wanted, wrong(rows_of(log, dsn, wanted)))  # type: ignore[operator]
     assert files(tmp_path) == []
 
@@ -305,7 +313,7 @@ def test_a_torn_a_foreign_and_an_unlisted_file_are_never_listed_and_a_torn_one_i
     claim_folder(tmp_path, archived(log, 0).archive_id, archive._database(log.connection))
     folder = tmp_path / "p0000"
     folder.mkdir()
-    torn = tmp_path / LogRange(0, 0, 4).path
+    torn = tmp_path / path_of(LogRange(0, 0, 4))
     torn.write_bytes(b"PAR1 torn")
     with pytest.raises(ArchiveDamaged, match=str(torn)):
         require_range(torn, LogRange(0, 0, 4))
@@ -319,7 +327,7 @@ def test_a_torn_a_foreign_and_an_unlisted_file_are_never_listed_and_a_torn_one_i
 
 def test_a_flipped_byte_and_a_missing_file_are_found_and_named(log: EventStore, dsn: str, tmp_path: Path) -> None:
     extend(dsn, tmp_path)
-    path = tmp_path / LogRange(0, 4, 8).path
+    path = tmp_path / path_of(LogRange(0, 4, 8))
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)

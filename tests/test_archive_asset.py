@@ -39,7 +39,7 @@ def test_materializing_a_log_partition_extends_its_archive_and_says_how_far(
     assert record.partition_key == "p00"
     assert record.asset_materialization
     told = {name: entry.value for name, entry in record.asset_materialization.metadata.items()}
-    assert (told["dagster/row_count"], told["events"], told["archived_offset"], told["not_archived"]) == (5, 5, 5, 0)
+    assert (told["dagster/row_count"], told["events"], told["archived_position"], told["not_archived"]) == (5, 5, 5, 0)
     assert told["bytes"] == sum(file.bytes for file in archived(store, 0).files)
     assert (root / archived(store, 0).files[0].path).exists()
 

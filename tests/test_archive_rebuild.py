@@ -47,8 +47,8 @@ def purge(store: EventStore, *, all_of_it: bool = True) -> None:
     """Give up what is archived of each log partition, or half of it."""
     for info in store.partition_info():
         held = archived(store, info.partition)
-        target = held.archived_offset if all_of_it else held.archived_offset // 2
-        if target > held.earliest_offset:
+        target = held.archived_position if all_of_it else held.archived_position // 2
+        if target > held.earliest_position:
             store.raise_low_water_mark(info.partition, target)
             store.purge_events(info.partition)
 
@@ -74,7 +74,7 @@ def test_a_shortened_log_is_rebuilt_from_archive_and_tail_to_the_rows_of_a_clean
     filled = [lag.partition for lag in things.view_lag("everything") if lag.position]
     for partition in filled:
         commit = rebuild(dsn, lambda: spark, tmp_path, partition)
-        assert commit.events == commit.leases[0].to_offset
+        assert commit.events == commit.leases[0].to_position
     assert close(rows_of(things.connection, Everything)) == expected
     # and it goes on from there
     fill(things, 20, seed=2)
@@ -160,9 +160,9 @@ def test_what_is_appended_and_archived_after_the_lease_is_not_in_the_rebuild_but
     monkeypatch.setattr(consuming, "log_history", later)
     commit = rebuild(dsn, lambda: spark, tmp_path, partition)
     (history,) = listed
-    assert max(file.range.to_offset for file in history.files) > commit.leases[0].to_offset
+    assert max(file.range.to_position for file in history.files) > commit.leases[0].to_position
     position = {lag.partition: lag.position for lag in things.view_lag("everything")}[partition]
-    assert position == commit.events == commit.leases[0].to_offset
+    assert position == commit.events == commit.leases[0].to_position
     drain(dsn, spark)
     assert_equals_a_clean_run(things)
 
@@ -182,7 +182,7 @@ def test_the_lease_keeps_the_tail_from_being_purged_until_the_rebuild_is_committ
         """The archive goes on and somebody wants to give up all of it, when the rebuild knows what it will read."""
         archive(dsn, tmp_path, tail=True, partitions=range(partition, partition + 1))
         with pytest.raises(HistoryNeeded, match="rebuilder reads it from 2") as refusal:
-            things.raise_low_water_mark(partition, archived(things, partition).archived_offset)
+            things.raise_low_water_mark(partition, archived(things, partition).archived_position)
         refused.append(refusal)
         return spark
 
@@ -255,7 +255,7 @@ def test_without_an_archive_that_holds_the_rest_a_shortened_log_is_refused_with_
             rebuild(dsn, lambda: spark, root, partition)
     archive(dsn, tmp_path)
     with pytest.raises(
-        LogIncomplete, match=f"log partition {partition}: offsets 0 to 3 (?s:.*) only a backup"
+        LogIncomplete, match=f"log partition {partition}: positions 0 to 3 (?s:.*) only a backup"
     ) as refusal:
         rebuild(dsn, lambda: spark, tmp_path, partition)
     assert refusal.value.hint
@@ -305,7 +305,7 @@ def test_a_stream_that_fails_in_a_rebuild_waits_and_all_others_are_built_from_ar
     things.append_events([thing(good, worth=1), thing(bad, worth="a lot"), thing(good, worth=1)])
     things.sequence_events()
     archive(dsn, tmp_path)
-    assert archived(things, partition).archived_offset == 7
+    assert archived(things, partition).archived_position == 7
     with Consumer(dsn, Everything, lambda: spark, "rebuilder", archive=tmp_path) as consumer:
         (failure,) = consumer.rebuild(partition).failures
     assert failure.stream.decider_id == bad
@@ -326,7 +326,7 @@ def test_a_stream_that_fails_at_an_event_that_only_the_archive_has_fails_the_reb
     things.connection.execute("delete from event_store.stream_locks")
     archive(dsn, tmp_path)
     purge(things)
-    assert archived(things, partition).earliest_offset == 4
+    assert archived(things, partition).earliest_position == 4
     with pytest.raises(PartitionsFailed, match=f"only the archive has.*{bad}"):
         rebuild(dsn, lambda: spark, tmp_path, partition)
     assert [events for _, events in rows(things.connection, held)] == [3]
@@ -362,7 +362,7 @@ def test_log_partitions_that_cannot_be_rebuilt_do_not_hold_up_the_others_and_are
     fill(things, 60)
     archive(dsn, tmp_path)
     purge(things)
-    shortened = [held.partition for held in things.available_offset_range() if held.earliest_offset]
+    shortened = [held.partition for held in things.available_offset_range() if held.earliest_position]
     assert len(shortened) > 1
     with Consumer(dsn, Everything, lambda: spark, "next", archive=tmp_path) as consumer:
         damaged = next(tmp_path.glob(f"p{shortened[0]:04}/*.parquet"))

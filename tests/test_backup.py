@@ -84,7 +84,7 @@ def tables(store: EventStore) -> dict[str, list[dict[str, Any]]]:
     found = {}
     for table in (*STATE_TABLES, "events", "event_log", "partitions"):
         query = sql.SQL("select to_jsonb(t) - %s::text[] from {} t").format(sql.Identifier("event_store", table))
-        passing = ["transaction_id", "lease_pid", "archived_offset"]
+        passing = ["transaction_id", "lease_pid", "archived_position"]
         loaded = [row for (row,) in store.connection.execute(query, (passing,))]
         found[table] = sorted(loaded, key=lambda row: json.dumps(row, sort_keys=True))
     found["audit_log"] = [row for row in found["audit_log"] if row["operation"] != "restore"]
@@ -140,7 +140,7 @@ def test_after_a_restore_appends_continue_chains_and_views_consume_exactly_what_
         taken = []
         while leases := store.claim_batch("orders", "drain-2", 7):
             assert all(lease.lease_token > tokens for lease in leases)
-            taken += [(lease.partition, lease.from_offset, lease.to_offset) for lease in leases]
+            taken += [(lease.partition, lease.from_position, lease.to_position) for lease in leases]
             store.commit_batch("orders", leases)
         assert sum(lag.lag for view in ("invoices", "orders") for lag in store.view_lag(view)) == 0
         parked = [(letter.decider_id, letter.last_error, letter.waiting) for letter in store.dead_letters()]
@@ -345,7 +345,7 @@ def test_what_was_purged_without_an_archive_stays_away_and_streams_keep_their_he
     (appended,) = append_to(restored, ids[0])
     assert appended.previous_id is not None
     restored.sequence_events()
-    assert [event.partition_offset for event in restored.read_log(0, 10)] == [10]
+    assert [event.position for event in restored.read_log(0, 10)] == [10]
 
 
 def test_views_of_read_models_are_left_out_because_they_are_built_anew(
@@ -578,14 +578,14 @@ def test_what_is_loaded_must_be_whole_and_nothing_stays_of_what_is_not(
     manifest = backup(dsn, tmp_path)
     marks = (
         [each.partition for each in manifest.partitions],
-        [each.earliest_offset for each in manifest.partitions],
+        [each.earliest_position for each in manifest.partitions],
         [each.high_water_mark for each in manifest.partitions],
     )
 
-    def nothing_between(partition: list[int], earliest_offset: list[int], high_water_mark: list[int]) -> None:
+    def nothing_between(partition: list[int], earliest_position: list[int], high_water_mark: list[int]) -> None:
         with restored.connection.transaction():
             restored.begin_restore()
-            restored.finish_restore(partition, earliest_offset, high_water_mark, 1, 1, {})
+            restored.finish_restore(partition, earliest_position, high_water_mark, 1, 1, {})
 
     assert "holds 0 events" in str(refusal(BackupDamaged, lambda: nothing_between(*marks)).detail)
     refused = refusal(BackupDamaged, lambda: nothing_between([0], [0], [0]))

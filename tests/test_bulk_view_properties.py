@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from resources.errors import LeaseLost, NotInFlight, OffsetOutOfRange, PartitionLeased
+from resources.errors import LeaseLost, NotInFlight, PartitionLeased, PositionOutOfRange
 from resources.event_store import Lease, StreamFailure
 from tests.factories import Connect, rows
 from tests.view_lives import (
@@ -62,7 +62,7 @@ class BulkLife(Life):
         leases = consumer.store.claim_batch("v", consumer.name, limit, seconds)
         if consumer.transaction and self.enabled:
             consumer.transaction.used = consumer.transaction.leased = True
-        assert sum(lease.to_offset - lease.from_offset for lease in leases) <= limit
+        assert sum(lease.to_position - lease.from_position for lease in leases) <= limit
         log = self.log_of(consumer)
         claimed = []
         for lease in leases:
@@ -73,7 +73,7 @@ class BulkLife(Life):
                 for name, state in self.streams.items()
                 if state.partition == lease.partition
                 and state.is_free(self.now)
-                and (entries := [e for e in self.pending(name, log=log) if e.partition_offset < lease.to_offset])
+                and (entries := [e for e in self.pending(name, log=log) if e.position < lease.to_position])
             }
             retries = rows(
                 consumer.store.connection,
@@ -116,15 +116,11 @@ class BulkLife(Life):
             consumer.transaction.leased = True
         self.touch_lease(consumer, partition)
         log = self.log_of(consumer)
-        assert lease.from_offset == self.earliest[partition]
+        assert lease.from_position == self.earliest[partition]
         delivers = {
             name: entries
             for name in self.streams_of(partition)
-            if (
-                entries := [
-                    entry for entry in log[name] if entry.wanted and entry.partition_offset >= lease.from_offset
-                ]
-            )
+            if (entries := [entry for entry in log[name] if entry.wanted and entry.position >= lease.from_position])
         }
         self.leases[partition] = Held(lease, consumer.name, self.now + seconds, delivers, set(), rebuilds=True)
         self.claims.append([self.leases[partition]])
@@ -136,7 +132,7 @@ class BulkLife(Life):
             if name in failed:
                 state.since, state.acknowledged = 0, held.delivers[name][0].offset - 1
             else:
-                self.streams[name] = Stream(held.lease.partition, since=held.lease.to_offset)
+                self.streams[name] = Stream(held.lease.partition, since=held.lease.to_position)
 
     def pick_claim(self, consumer: Consumer, pick: int) -> list[Held]:
         """Some claim, of anybody, whether or not it is still in force, unless a transaction holds it."""
@@ -212,7 +208,10 @@ class BulkLife(Life):
             assert parked == sum(self.streams[name].parked for name in names)
             failed |= names
 
-        to = [replace(held.lease, to_offset=held.lease.to_offset - cut) for held, cut in zip(claim, cuts, strict=False)]
+        to = [
+            replace(held.lease, to_position=held.lease.to_position - cut)
+            for held, cut in zip(claim, cuts, strict=False)
+        ]
 
         def commit() -> None:
             consumer.store.commit_batch("v", to)
@@ -221,11 +220,11 @@ class BulkLife(Life):
         if not self.in_force(claim):
             self.refused(consumer, LeaseLost, commit)
         elif any(
-            not positions[lease.partition] <= lease.to_offset <= held.lease.to_offset
-            or (held.rebuilds and lease.to_offset != held.lease.to_offset)
+            not positions[lease.partition] <= lease.to_position <= held.lease.to_position
+            or (held.rebuilds and lease.to_position != held.lease.to_position)
             for held, lease in zip(claim, to, strict=True)
         ):
-            self.refused(consumer, OffsetOutOfRange, commit)
+            self.refused(consumer, PositionOutOfRange, commit)
         else:
             commit()
             for held, lease in zip(claim, to, strict=True):
@@ -235,7 +234,7 @@ class BulkLife(Life):
                     self.rebuilt(consumer, held, failed)
                     continue
                 for name in held.delivers.keys() - failed:
-                    done = [entry for entry in held.delivers[name] if entry.partition_offset < lease.to_offset]
+                    done = [entry for entry in held.delivers[name] if entry.position < lease.to_position]
                     if done:
                         self.touch(consumer, name).acknowledge(done[-1].offset, self.now)
                     elif name in held.retries:

@@ -251,7 +251,7 @@ def test_a_sum_that_outgrows_its_type_names_its_column_whether_in_a_batch_or_in_
     ensure_version(things.connection, model)
     things.append_events([thing("a", {"n": value_of_one}), thing("a", {"n": value_of_one})])
     (lease,) = things.claim_batch("grown", "test", 1_000, 600)
-    halves = [replace(lease, from_offset=n, to_offset=n + 1) for n in range(2)]
+    halves = [replace(lease, from_position=n, to_position=n + 1) for n in range(2)]
     overflow = f"overflow in column total: its sum does not fit {type_}"
     with pytest.raises(PySparkException, match=re.escape(overflow)):
         partial_rows(read_events(spark, dsn, model, [lease]), model).collect()

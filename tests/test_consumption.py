@@ -252,7 +252,7 @@ def test_applying_the_schema_reports_every_table(instance: dg.DagsterInstance, d
     (log,) = [m for m in event if m.asset_key.path[-1] == "event_log"]
     schema = log.metadata["dagster/column_schema"].value
     assert isinstance(schema, dg.TableSchema)
-    assert [column.name for column in schema.columns] == ["partition", "partition_offset", "offset"]
+    assert [column.name for column in schema.columns] == ["partition", "position", "offset"]
     assert schema.columns[0].description == "The log partition."
 
 
@@ -273,7 +273,7 @@ def test_checks_pass_on_a_sound_store_and_name_what_is_wrong(
     assert failing() == set()
     shop.connection.execute("set event_store.clock = '2000-01-01'")
     shop.claim_batch("orders", "dead")
-    shop.connection.execute("delete from event_store.event_log where partition_offset = 0")
+    shop.connection.execute("delete from event_store.event_log where position = 0")
     shop.register_view("mails", "-infinity", max_attempts=1)
     pump(shop, "mails")
     (event, *_) = shop.stream_events("mails")

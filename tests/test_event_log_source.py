@@ -13,7 +13,7 @@ from resources.embedded_postgres import EmbeddedPostgres
 from resources.event_log_source import (
     DataLoss,
     InvalidOption,
-    OffsetRange,
+    LogRange,
     Unreadable,
 )
 from resources.event_log_source.arrow import BATCH_BYTES
@@ -90,13 +90,13 @@ def test_options_choose_what_is_read(dsn: str, options: dict[str, object], expec
         ),
         (
             {"startingOffsets": {"0": 3}, "endingOffsets": {"0": 2}},
-            "'startingOffsets' is 3; allowed: offsets up to 2 of log partition 0, where endingOffsets ends",
+            "'startingOffsets' is 3; allowed: positions up to 2 of log partition 0, where endingOffsets ends",
         ),
-        ({"startingOffsets": {"0": 6}}, "option 'startingOffsets' is 6; allowed: offsets 0 to 5 of log partition 0"),
-        ({"endingOffsets": {"0": 6}}, "option 'endingOffsets' is 6; allowed: offsets 0 to 5 of log partition 0"),
+        ({"startingOffsets": {"0": 6}}, "option 'startingOffsets' is 6; allowed: positions 0 to 5 of log partition 0"),
+        ({"endingOffsets": {"0": 6}}, "option 'endingOffsets' is 6; allowed: positions 0 to 5 of log partition 0"),
         (
             {"startingOffsets": {"1": 0}, "endingOffsets": {"1": 4}},
-            "option 'endingOffsets' is 4; allowed: offsets 0 to 3 of log partition 1",
+            "option 'endingOffsets' is 4; allowed: positions 0 to 3 of log partition 1",
         ),
     ],
 )
@@ -116,7 +116,7 @@ def test_history_that_is_removed_is_refused_where_it_is_asked_for_and_earliest_b
     for options in ({"startingOffsets": {"0": 1}}, {"startingOffsets": {"0": 0}, "endingOffsets": {"0": 5}}):
         with pytest.raises(DataLoss) as lost:
             read(dsn, **options)
-        assert "to 5 of log partition 0 are to be read, and it holds offsets 2 to 5 of log partition 0" in str(
+        assert "to 5 of log partition 0 are to be read, and it holds positions 2 to 5 of log partition 0" in str(
             lost.value
         )
         assert "Option 'failOnDataLoss' is 'true'; allowed: true, or false to go on with what is there" in str(
@@ -127,7 +127,7 @@ def test_history_that_is_removed_is_refused_where_it_is_asked_for_and_earliest_b
 def test_a_time_that_removed_history_may_have_had_is_refused_as_well(log: EventStore, dsn: str) -> None:
     purge(log, 0, 2)
     assert positions(read(dsn, startingTimestamp="2100-01-01T00:00:00Z", partitions=[0])) == []
-    with pytest.raises(DataLoss, match="offsets 1 to 5 of log partition 0 are to be read"):
+    with pytest.raises(DataLoss, match="positions 1 to 5 of log partition 0 are to be read"):
         read(dsn, startingTimestamp="0", partitions=[0])
     assert positions(read(dsn, startingTimestamp="0", partitions=[0], failOnDataLoss="false")) == [
         (0, 2),
@@ -146,7 +146,7 @@ def test_without_failing_on_data_loss_a_batch_has_what_is_kept_and_warns(
     ):
         caplog.clear()
         assert positions(read(dsn, failOnDataLoss="false", **options)) == [(0, 2), (0, 3), (0, 4)]
-        assert "to 5 of log partition 0 are to be read, and it holds offsets 2 to 5 of log partition 0" in caplog.text
+        assert "to 5 of log partition 0 are to be read, and it holds positions 2 to 5 of log partition 0" in caplog.text
         assert "going on, as failOnDataLoss is false" in caplog.text
     assert read(dsn, failOnDataLoss="FALSE", startingOffsets={"0": 0}, endingOffsets={"0": 1}) == []
 
@@ -155,7 +155,9 @@ def test_what_is_removed_between_planning_and_reading_is_no_silent_loss(log: Eve
     reader = reader_of(dsn, partitions=[0])
     (task,) = reader.partitions()
     purge(log, 0, 3)
-    with pytest.raises(DataLoss, match="offsets 0 to 5 of log partition 0 are to be read, and it holds offsets 3 to 5"):
+    with pytest.raises(
+        DataLoss, match="positions 0 to 5 of log partition 0 are to be read, and it holds positions 3 to 5"
+    ):
         list(reader.read(task))
 
 
@@ -211,7 +213,7 @@ def test_a_database_without_an_event_log_is_said(postgres: EmbeddedPostgres) -> 
 def tasks(dsn: str, **options: object) -> list[list[tuple[int, int, int]]]:
     parts = reader_of(dsn, **options).partitions()
     assert all(isinstance(part, EventLogInput) for part in parts)
-    return [[(r.partition, r.from_offset, r.to_offset) for r in part.ranges] for part in parts]  # type: ignore[attr-defined]
+    return [[(r.partition, r.from_position, r.to_position) for r in part.ranges] for part in parts]  # type: ignore[attr-defined]
 
 
 @pytest.mark.usefixtures("log")
@@ -244,7 +246,7 @@ def test_one_large_log_partition_is_read_by_as_many_tasks_as_are_wanted(
 
 def test_stated_ranges_are_planned_without_asking_postgres() -> None:
     options = options_of(dsn="host=/nowhere", startingOffsets={"3": 1, "5": 0}, endingOffsets={"3": 4, "5": 0})
-    assert stated_ranges(options) == [OffsetRange(3, 1, 4)]
+    assert stated_ranges(options) == [LogRange(3, 1, 4)]
 
 
 def test_a_batch_holds_what_the_log_held_when_it_was_planned(log: EventStore, dsn: str) -> None:
@@ -260,7 +262,7 @@ def test_a_batch_holds_what_the_log_held_when_it_was_planned(log: EventStore, ds
 def test_tasks_look_events_up_whatever_the_statistics_say(dsn: str, connect: Connect) -> None:
     connection = connect(autocommit=False)
     connection.execute(PLAN.encode())
-    many = [OffsetRange(partition, 0, 1_000_000) for partition in range(16)]
+    many = [LogRange(partition, 0, 1_000_000) for partition in range(16)]
     statement = query(options_of(dsn=dsn), many)
     plan = "\n".join(row[0] for row in connection.execute(sql.SQL("explain ") + statement).fetchall())
     assert "event_log_pkey" in plan
@@ -339,8 +341,8 @@ def test_times_choose_from_the_first_event_at_or_after_one_to_the_first_at_or_af
 
 @pytest.mark.usefixtures("log")
 def test_spark_reads_the_whole_log_over_several_tasks(dsn: str, spark: "SparkSession") -> None:
-    found = load(spark, dsn, maxRecordsPerPartition="2", columns=["partition", "partition_offset"])
-    assert sorted((row.partition, row.partition_offset) for row in found.collect()) == ALL
+    found = load(spark, dsn, maxRecordsPerPartition="2", columns=["partition", "position"])
+    assert sorted((row.partition, row.position) for row in found.collect()) == ALL
 
 
 @pytest.mark.usefixtures("log")
@@ -349,7 +351,7 @@ def test_spark_reads_the_whole_log_over_several_tasks(dsn: str, spark: "SparkSes
     [
         ({"columns": '["amount"]'}, "event_log: option 'columns' is '[\"amount\"]'; allowed: JSON list of partition"),
         ({"partitions": "[99]"}, "event_log: option 'partitions' is 99; allowed: log partitions 0, 1"),
-        ({"endingOffsets": '{"0": 99}'}, "event_log: option 'endingOffsets' is 99; allowed: offsets 0 to 5 of log"),
+        ({"endingOffsets": '{"0": 99}'}, "event_log: option 'endingOffsets' is 99; allowed: positions 0 to 5 of log"),
     ],
     ids=["when the schema is asked for", "when tasks are planned", "when a task reads"],
 )

@@ -22,7 +22,7 @@ def log(store: EventStore) -> EventStore:
 
 
 def test_all_statements_see_one_snapshot(log: EventStore, dsn: str) -> None:
-    count = "select count(*) as events, max(partition_offset) from event_store.event_log"
+    count = "select count(*) as events, max(position) from event_store.event_log"
     with arrow_connection(dsn) as connection:
         assert connection.rows(count) == [(9, 4)]
         append_to(log, "another")

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 import pytest
 from psycopg import sql
 
-from resources.event_log_source import OffsetRange, reading
+from resources.event_log_source import LogRange, reading
 from resources.event_log_source.arrow import arrow_connection
 from resources.event_log_source.reading import DENSE_OFFSETS, DENSE_PLAN, DENSE_POSITIONS, PLAN, dense_offsets, query
 from resources.event_store import EventStore
 from tests.event_log_reads import ALL, fill, options_of, positions, purge, read, reader_of
 from tests.factories import Connect, append_to, ids_of_one_partition, register_orders, rows, value
 
-EVERYTHING = [OffsetRange(partition, 0, 1_000_000) for partition in range(16)]
+EVERYTHING = [LogRange(partition, 0, 1_000_000) for partition in range(16)]
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def few_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "DENSE_POSITIONS", 1)
 
 
-def found_dense(dsn: str, ranges: Sequence[OffsetRange]) -> tuple[int, int] | None:
+def found_dense(dsn: str, ranges: Sequence[LogRange]) -> tuple[int, int] | None:
     with arrow_connection(dsn) as connection:
         return dense_offsets(connection, ranges)
 
@@ -34,7 +34,7 @@ def found_dense(dsn: str, ranges: Sequence[OffsetRange]) -> tuple[int, int] | No
 @pytest.mark.usefixtures("few_are_enough")
 def test_rows_are_the_same_by_either_plan(log: EventStore, dsn: str) -> None:
     by_range = read(dsn)
-    assert found_dense(dsn, [OffsetRange(0, 0, 5), OffsetRange(1, 0, 3), OffsetRange(2, 0, 1)]) == (1, 9)
+    assert found_dense(dsn, [LogRange(0, 0, 5), LogRange(1, 0, 3), LogRange(2, 0, 1)]) == (1, 9)
     assert positions(by_range) == ALL
     reading.DENSE_POSITIONS = DENSE_POSITIONS
     one_by_one = read(dsn)
@@ -77,8 +77,8 @@ def test_events_that_lie_apart_are_looked_up(store: EventStore, dsn: str, monkey
     append_to(store, *(f"o-{n}" for n in range(400)))
     store.sequence_events()
     sizes = dict(rows(store.connection, "select partition, high_water_mark from event_store.partitions"))
-    alone = [OffsetRange(0, 0, sizes[0])]
-    together = [OffsetRange(partition, 0, size) for partition, size in sizes.items()]
+    alone = [LogRange(0, 0, sizes[0])]
+    together = [LogRange(partition, 0, size) for partition, size in sizes.items()]
     assert found_dense(dsn, together) is None  # too few to ask
     monkeypatch.setattr(reading, "DENSE_POSITIONS", 1)
     first, last = found_dense(dsn, together) or (0, 0)
@@ -88,7 +88,7 @@ def test_events_that_lie_apart_are_looked_up(store: EventStore, dsn: str, monkey
     )
     assert spread >= DENSE_OFFSETS * sizes[0]
     assert found_dense(dsn, alone) is None
-    assert found_dense(dsn, [OffsetRange(0, 0, 0)]) is None
+    assert found_dense(dsn, [LogRange(0, 0, 0)]) is None
 
 
 @pytest.mark.usefixtures("log")

@@ -29,8 +29,8 @@ def delivered(store: EventStore, leases: "Sequence[Lease]") -> list[tuple[str, i
 
 def options(leases: "Sequence[Lease]", retried: "Sequence[int]", view: str = "v") -> dict[str, Any]:
     return {
-        "startingOffsets": {str(lease.partition): lease.from_offset for lease in leases},
-        "endingOffsets": {str(lease.partition): lease.to_offset for lease in leases},
+        "startingOffsets": {str(lease.partition): lease.from_position for lease in leases},
+        "endingOffsets": {str(lease.partition): lease.to_position for lease in leases},
         "view": view,
         "leaseTokens": {str(lease.partition): lease.lease_token for lease in leases if lease.partition in retried},
     }

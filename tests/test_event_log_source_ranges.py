@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resources.event_log_source.ranges import DataLoss, OffsetRange, advance, held_ranges, split
+from resources.event_log_source.ranges import DataLoss, LogRange, advance, held_ranges, split
 
 LIMITS = st.integers(1, 50)
 SIZES = st.lists(st.integers(0, 200), max_size=8)
 
 
-def covered(parts: Sequence[OffsetRange]) -> list[tuple[int, int]]:
-    return sorted((part.partition, offset) for part in parts for offset in range(part.from_offset, part.to_offset))
+def covered(parts: Sequence[LogRange]) -> list[tuple[int, int]]:
+    return sorted((part.partition, offset) for part in parts for offset in range(part.from_position, part.to_position))
 
 
 @given(
@@ -24,7 +24,7 @@ def covered(parts: Sequence[OffsetRange]) -> list[tuple[int, int]]:
 def test_tasks_cover_each_position_once_and_are_as_many_and_as_small_as_wanted(
     ranges: list[tuple[int, int]], max_records: int, min_tasks: int
 ) -> None:
-    wanted = [OffsetRange(partition, first, first + size) for partition, (first, size) in enumerate(ranges)]
+    wanted = [LogRange(partition, first, first + size) for partition, (first, size) in enumerate(ranges)]
     tasks = split(wanted, max_records, min_tasks)
     assert covered([part for task in tasks for part in task]) == covered(wanted)
     sizes = [sum(part.size for part in task) for task in tasks]
@@ -41,11 +41,11 @@ def test_batches_cover_each_position_once_and_none_is_above_the_limit(
 ) -> None:
     position = {partition: 10 * partition for partition in range(len(sizes))}
     target = {partition: position[partition] + size for partition, size in enumerate(sizes)}
-    wanted = [OffsetRange(p, first, target[p]) for p, first in position.items()]
-    read: list[OffsetRange] = []
+    wanted = [LogRange(p, first, target[p]) for p, first in position.items()]
+    read: list[LogRange] = []
     while position != target:
         end = advance(position, target, limit)
-        batch = [OffsetRange(p, first, end[p]) for p, first in position.items()]
+        batch = [LogRange(p, first, end[p]) for p, first in position.items()]
         pending = sum(target.values()) - sum(position.values())
         assert sum(part.size for part in batch) == (pending if limit is None else min(limit, pending))
         read += [part for task in split(batch, max_records, min_tasks) for part in task]
@@ -92,9 +92,9 @@ def test_a_position_beyond_the_target_stays_where_it_is() -> None:
 
 
 def test_a_range_without_a_known_beginning_is_data_loss(caplog: pytest.LogCaptureFixture) -> None:
-    held = {0: OffsetRange(0, 0, 10)}
-    with pytest.raises(DataLoss, match="offsets 8 to 5 of log partition 0 are to be read"):
-        held_ranges([OffsetRange(0, 8, 5)], held, fail_on_data_loss=True)
-    assert held_ranges([OffsetRange(0, 8, 5), OffsetRange(1, 0, 3)], held, fail_on_data_loss=False) == []
-    assert "offsets 8 to 5 of log partition 0" in caplog.text
-    assert "offsets 0 to 3 of log partition 1 are to be read, and it holds offsets 0 to 0" in caplog.text
+    held = {0: LogRange(0, 0, 10)}
+    with pytest.raises(DataLoss, match="positions 8 to 5 of log partition 0 are to be read"):
+        held_ranges([LogRange(0, 8, 5)], held, fail_on_data_loss=True)
+    assert held_ranges([LogRange(0, 8, 5), LogRange(1, 0, 3)], held, fail_on_data_loss=False) == []
+    assert "positions 8 to 5 of log partition 0" in caplog.text
+    assert "positions 0 to 3 of log partition 1 are to be read, and it holds positions 0 to 0" in caplog.text

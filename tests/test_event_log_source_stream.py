@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 Positions = list[tuple[int, int]]
-COLUMNS = ("partition", "partition_offset")
+COLUMNS = ("partition", "position")
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def grow(log: EventStore, sizes: dict[int, int]) -> None:
 
 
 def all_of(log: EventStore) -> Positions:
-    return rows(log.connection, "select partition, partition_offset from event_store.event_log order by 1, 2")
+    return rows(log.connection, "select partition, position from event_store.event_log order by 1, 2")
 
 
 # What Spark's driver asks the reader ------------------------------------------------------------------------
@@ -80,7 +80,7 @@ def read(reader: EventLogStreamReader, start: dict[str, int], end: dict[str, int
     tasks = reader.partitions(start, end)
     assert all(isinstance(task, EventLogInput) for task in tasks)
     found = [row for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
-    return sorted((row["partition"], row["partition_offset"]) for row in found)
+    return sorted((row["partition"], row["position"]) for row in found)
 
 
 def offset(**stated: int) -> dict[str, int]:
@@ -121,7 +121,7 @@ def test_a_new_query_begins_where_the_options_say_and_names_log_partitions_in_or
         ({"partitions": [3, 99]}, "option 'partitions' is 99; allowed: log partitions 0, 1, 2"),
         ({"startingOffsets": {"99": 0}}, "option 'startingOffsets' is 99; allowed: log partitions 0, 1, 2"),
         ({"startingOffsets": {"1": 0}, "partitions": [0]}, "option 'startingOffsets' is 1; allowed: log partitions 0"),
-        ({"startingOffsets": {"0": 6}}, "option 'startingOffsets' is 6; allowed: offsets 0 to 5 of log partition 0"),
+        ({"startingOffsets": {"0": 6}}, "option 'startingOffsets' is 6; allowed: positions 0 to 5 of log partition 0"),
     ],
 )
 def test_a_beginning_that_the_log_does_not_have_is_refused(
@@ -190,9 +190,11 @@ def test_history_that_was_removed_while_the_query_was_down_fails_it_or_is_passed
     purge(log, 0, 3)
     strict = reader_of(maxOffsetsPerTrigger="1")
     lost = "Option 'failOnDataLoss' is 'true'; allowed: true, or false to go on"
-    with pytest.raises(DataLoss, match=f"stands at offset 1 of log partition 0, and it holds offsets 3 to 5.*{lost}"):
+    with pytest.raises(
+        DataLoss, match=f"stands at position 1 of log partition 0, and it holds positions 3 to 5.*{lost}"
+    ):
         strict.latestOffset(offset(p0=1), ReadAllAvailable())
-    with pytest.raises(DataLoss, match=f"offsets 1 to 4 of log partition 0 are to be read, and it holds.*{lost}"):
+    with pytest.raises(DataLoss, match=f"positions 1 to 4 of log partition 0 are to be read, and it holds.*{lost}"):
         strict.partitions(offset(p0=1), offset(p0=4))
 
     lenient = reader_of(failOnDataLoss="false")
@@ -200,14 +202,14 @@ def test_history_that_was_removed_while_the_query_was_down_fails_it_or_is_passed
     assert end == offset(p0=4, p1=1)
     assert not caplog.records
     assert read(lenient, offset(p0=1), end) == [(0, 3), (1, 0)]
-    assert "offsets 1 to 4 of log partition 0 are to be read, and it holds offsets 3 to 5" in caplog.text
+    assert "positions 1 to 4 of log partition 0 are to be read, and it holds positions 3 to 5" in caplog.text
 
 
 def test_a_log_that_ends_before_the_checkpoint_fails_the_query_or_is_waited_for_with_one_warning(
     log: EventStore, reader_of: Callable[..., EventLogStreamReader], caplog: pytest.LogCaptureFixture
 ) -> None:
     grow(log, {0: 5})
-    with pytest.raises(DataLoss, match="stands at offset 6 of log partition 0, and it holds offsets 0 to 5"):
+    with pytest.raises(DataLoss, match="stands at position 6 of log partition 0, and it holds positions 0 to 5"):
         reader_of().latestOffset(offset(p0=6), ReadAllAvailable())
     lenient = reader_of(failOnDataLoss="false")
     for _ in range(3):
@@ -223,7 +225,7 @@ def test_a_first_batch_whose_beginning_is_looked_up_again_is_no_silent_loss(
     grow(log, {0: 5})
     reader = reader_of(startingOffsets="latest")
     # the batch was planned up to 3, the query died, the log grew to 5
-    with pytest.raises(DataLoss, match="offsets 5 to 3 of log partition 0 are to be read"):
+    with pytest.raises(DataLoss, match="positions 5 to 3 of log partition 0 are to be read"):
         reader.partitions(reader.initialOffset(), offset(p0=3))
 
 
@@ -297,7 +299,7 @@ def once_per_batch(batches: Path, *, die_after: int | None = None) -> "Callable[
     """An effect that is there once for each batch id; its process is killed right after that of one batch."""
 
     def effect(rows_: "DataFrame", batch: int) -> None:
-        found = json.dumps(sorted((row["partition"], row["partition_offset"]) for row in rows_.collect()))
+        found = json.dumps(sorted((row["partition"], row["position"]) for row in rows_.collect()))
         file = batches / f"{batch}.json"
         if file.exists():
             if file.read_text() != found:
@@ -366,7 +368,7 @@ def test_a_restarted_query_goes_on_where_it_was_and_says_what_was_removed_before
     grow(log, {0: 3, 2: 1})
     purge(log, 0, 6)
     with pytest.raises(
-        StreamingQueryException, match=r"stands at offset 4 of log partition 0.*'failOnDataLoss' is 'true'"
+        StreamingQueryException, match=r"stands at position 4 of log partition 0.*'failOnDataLoss' is 'true'"
     ):
         query.to_files(startingOffsets="latest")
     # what it had not read in the other log partitions comes, too: the checkpoint decides, and not startingOffsets

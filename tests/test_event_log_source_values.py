@@ -113,10 +113,10 @@ def test_every_value_and_type_is_that_of_postgres_also_in_other_time_zones(
     expected = rows(
         odd.connection,
         f'select {expressions}, l."offset" from event_store.event_log l join event_store.events e using ("offset")'
-        " order by l.partition_offset",
+        " order by l.position",
     )
     order = [*(name for name in COLUMNS if name != "offset"), "offset"]
-    found = load(spark, dsn, columns=order).orderBy("partition_offset")
+    found = load(spark, dsn, columns=order).orderBy("position")
     assert dict(found.dtypes) == {name: type_ for name, (type_, _) in COLUMNS.items()}
     arrow = found.toArrow().to_pylist()
     assert [tuple(row[name] for name in order) for row in arrow] == expected

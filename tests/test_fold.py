@@ -184,7 +184,7 @@ def test_reading_events_again_that_are_folded_already_changes_nothing(
     partition, position = before[0][0], before[0][2]
     lease = things.claim_partition("counted", partition, "test", 600)
     # as a drain that begins in the middle would
-    again = replace(lease, from_offset=position)
+    again = replace(lease, from_position=position)
     batch = next_batch(things.connection)
     staged = stage_batch(spark, dsn, model, [again], batch)
     assert staged == []

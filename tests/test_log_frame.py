@@ -67,7 +67,7 @@ def test_archive_and_tail_are_the_log_each_event_once(
     source = load(spark, dsn)
     assert frame.dtypes == source.dtypes == [(name, type_) for name, (type_, _) in COLUMNS.items()]
     assert collected(frame) == collected(source)
-    positions = sorted((row["partition"], row["partition_offset"]) for row in collected(frame))
+    positions = sorted((row["partition"], row["position"]) for row in collected(frame))
     assert positions == ALL
 
 
@@ -117,10 +117,10 @@ def test_events_that_nobody_has_are_an_error_that_names_them(
     fill(store)
     store.mark_archived(0, 3)
     store.raise_low_water_mark(0, 3)
-    with pytest.raises(LogIncomplete, match="log partition 0: offsets 0 to 3"):
+    with pytest.raises(LogIncomplete, match="log partition 0: positions 0 to 3"):
         read_log_frame(spark, dsn, tmp_path)
     archive_partition(dsn, tmp_path, 0, tail=True)
-    with pytest.raises(LogIncomplete, match="log partition 0: offsets 0 to 3"):
+    with pytest.raises(LogIncomplete, match="log partition 0: positions 0 to 3"):
         read_log_frame(spark, dsn, tmp_path)
     assert read_log_frame(spark, dsn, tmp_path, partitions=[1, 2]).count() == 4
 

@@ -142,7 +142,7 @@ def start_drain(dsn: str, spark_remote: str) -> "subprocess.Popen[bytes]":
 
 
 def progress(observer: psycopg.Connection) -> int:
-    """The log positions that both views have behind them."""
+    """The positions that both views have behind them."""
     return int(value(observer, "select coalesce(sum(position), 0) from event_store.checkpoints"))
 
 

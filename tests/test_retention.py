@@ -36,13 +36,13 @@ def old(store: EventStore, dsn: str, tmp_path: Path) -> EventStore:
 
 
 def kept(store: EventStore) -> list[tuple[int, int]]:
-    return rows(store.connection, "select partition, partition_offset from event_store.event_log order by 1, 2")
+    return rows(store.connection, "select partition, position from event_store.event_log order by 1, 2")
 
 
 def test_what_is_old_and_archived_goes_and_the_rest_stays(old: EventStore, tmp_path: Path) -> None:
     before = kept(old)
     dry = purge_before(old, tmp_path, NOON, dry_run=True)
-    assert [(r.from_offset, r.to_offset, r.events, r.files) for r in dry[:3]] == [
+    assert [(r.from_position, r.to_position, r.events, r.files) for r in dry[:3]] == [
         (0, 6, 6, 2),
         (0, 2, 2, 1),
         (0, 0, 0, 0),
@@ -100,7 +100,7 @@ def test_interrupted_it_goes_on_where_it_was(old: EventStore, tmp_path: Path, mo
     with pytest.raises(KeyboardInterrupt):
         purge_before(old, tmp_path, NOON, progress=interrupt)
     assert kept(old)[0] == (0, 4)
-    assert old.available_offset_range(0)[0].earliest_offset == 6
+    assert old.available_offset_range(0)[0].earliest_position == 6
     assert [result.events for result in purge_before(old, tmp_path, NOON)[:2]] == [2, 2]
     assert kept(old) == [(0, offset) for offset in range(6, 10)]
 

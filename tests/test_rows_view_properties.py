@@ -64,7 +64,7 @@ class RowsLife(Life):
             and state.is_free(self.now)
             and not self.held_by_others(consumer, name)
             and (entries := self.pending(name))
-            and entries[0].partition_offset < self.positions[state.partition]
+            and entries[0].position < self.positions[state.partition]
         ]
         fetch = consumer.store.lease_events if tokens else consumer.store.stream_events
         events: Sequence[RecordedEvent] = fetch("v", limit, seconds)

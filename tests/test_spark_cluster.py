@@ -143,7 +143,7 @@ def test_a_read_model_a_batch_and_a_stream_give_the_same_rows_wherever_spark_run
     things.sequence_events()
     log = rows(
         things.connection,
-        "select l.partition, l.partition_offset, e.decider_id, e.event, e.data->>'text'"
+        "select l.partition, l.position, e.decider_id, e.event, e.data->>'text'"
         ' from event_store.event_log l join event_store.events e using ("offset") order by 1, 2',
     )
     built = build_at(place.env, dsn, tmp_path, place.configuration, busiest(things))

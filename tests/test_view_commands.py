@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from platform_defs.cli import app, main
-from resources.errors import BelongsToReadModel, MillraceError, OffsetOutOfRange, UnknownView, ViewInUse
+from resources.errors import BelongsToReadModel, MillraceError, PositionOutOfRange, UnknownView, ViewInUse
 from resources.event_store import EventStore
 from tests.factories import append_to, give_to_read_model, pump, register_orders, rows
 
@@ -79,8 +79,8 @@ def test_a_seek_by_time_is_in_utc(view: EventStore, dsn: str) -> None:
 
 @pytest.mark.usefixtures("view")
 def test_a_refused_seek_says_what_is_possible(dsn: str) -> None:
-    with pytest.raises(OffsetOutOfRange, match="high-water mark"):
-        millrace(dsn, "seek", "v", "EXACT_OFFSET", "--partition", "0", "--offset", "99")
+    with pytest.raises(PositionOutOfRange, match="high-water mark"):
+        millrace(dsn, "seek", "v", "EXACT_OFFSET", "--partition", "0", "--position", "99")
     wrong = RUNNER.invoke(app, ["seek", "v", "SOMEWHERE", "--dsn", dsn])
     assert wrong.exit_code == 2
     assert "RESET_TO_EARLIEST" in wrong.output.upper()
@@ -177,7 +177,7 @@ def test_partitions_are_listed_with_their_marks(view: EventStore, dsn: str) -> N
     listed = cells(millrace(dsn, "partitions"))
     expected = view.partition_info()
     assert [row[:5] for row in listed] == [
-        [str(n) for n in (i.partition, i.earliest_offset, i.archived_offset, i.high_water_mark, i.events)]
+        [str(n) for n in (i.partition, i.earliest_position, i.archived_position, i.high_water_mark, i.events)]
         for i in expected
     ]
     assert sum(int(row[4]) for row in listed) == 3

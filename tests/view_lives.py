@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from resources.errors import HistoryNeeded, MillraceError, NotParked, OffsetOutOfRange, ViewInUse
+from resources.errors import HistoryNeeded, MillraceError, NotParked, PositionOutOfRange, ViewInUse
 from resources.event_store import EventStore, NewEvent
 from tests.factories import Connect, refusal, rows, set_clock, terminate
 from tests.view_model import PARTITIONS, Consumer, Entry, Model, Name, Stream, Transaction
@@ -117,26 +117,26 @@ class Life(Model, RuleBasedStateMachine):
     def read_log(self, connection: psycopg.Connection) -> dict[int, list[tuple[Name, Entry]]]:
         """What is in the log beyond what the model knows, as this session sees it."""
         found: dict[int, list[tuple[Name, Entry]]] = {}
-        for partition, partition_offset, offset, decider, decider_id in rows(
+        for partition, position, offset, decider, decider_id in rows(
             connection,
             """
-            select l.partition, l.partition_offset, l."offset", e.decider, e.decider_id
+            select l.partition, l.position, l."offset", e.decider, e.decider_id
             from unnest(%s::int[], %s::bigint[]) known(partition, mark)
-            join event_store.event_log l on l.partition = known.partition and l.partition_offset >= known.mark
+            join event_store.event_log l on l.partition = known.partition and l.position >= known.mark
             left join event_store.events e using ("offset")
-            order by l.partition, l.partition_offset
+            order by l.partition, l.position
             """,
             list(self.marks),
             list(self.marks.values()),
         ):
             name = (decider, decider_id)
             news = found.setdefault(partition, [])
-            assert partition_offset == self.marks[partition] + len(news), "the log has a gap"
+            assert position == self.marks[partition] + len(news), "the log has a gap"
             known = len(self.log[name]) + sum(other == name for other, _ in news)
             assert self.streams[name].partition == partition
             appended, event, at = self.appended[name][known]
             assert appended == offset, "the log skips or inverts a stream"
-            news.append((name, Entry(partition_offset, offset, self.wanted(name, event), at)))
+            news.append((name, Entry(position, offset, self.wanted(name, event), at)))
         return found
 
     def observe(self) -> None:
@@ -169,13 +169,13 @@ class Life(Model, RuleBasedStateMachine):
         pending = rows(
             self.operator.connection,
             """
-            select e.decider, e.decider_id, array_agg(l."offset" order by l.partition_offset)
+            select e.decider, e.decider_id, array_agg(l."offset" order by l.position)
             from event_store.views v
             join event_store.checkpoints c using (view)
             join event_store.event_log l using (partition)
             join event_store.events e using ("offset")
             left join event_store.stream_locks k using (view, decider, decider_id)
-            where case when k.view is null then l.partition_offset >= c.position else e."offset" > k.last_offset end
+            where case when k.view is null then l.position >= c.position else e."offset" > k.last_offset end
               and event_store.wants(v.deciders, v.events, e.decider, e.event)
             group by e.decider, e.decider_id
             """,
@@ -408,7 +408,7 @@ class Life(Model, RuleBasedStateMachine):
             refusal(ViewInUse, call)
             return
         if any(to < self.earliest[p] or (kind == "EXACT_OFFSET" and to >= self.marks[p]) for p, to in targets.items()):
-            refusal(OffsetOutOfRange, call)
+            refusal(PositionOutOfRange, call)
             return
         moves = call()
         assert {move.partition: (move.from_position, move.to_position) for move in moves} == {
@@ -426,7 +426,7 @@ class Life(Model, RuleBasedStateMachine):
         if not self.nobody_sequences():
             return
         if to > self.marks[partition]:
-            refusal(OffsetOutOfRange, lambda: self.operator.mark_archived(partition, to))
+            refusal(PositionOutOfRange, lambda: self.operator.mark_archived(partition, to))
         else:
             self.archived[partition] = max(self.archived[partition], to)
             assert self.operator.mark_archived(partition, to) == self.archived[partition]
@@ -436,7 +436,7 @@ class Life(Model, RuleBasedStateMachine):
             return
         to = max(self.archived[partition] - back, 0)
         needed = to > self.positions[partition] or any(
-            entry.partition_offset < to
+            entry.position < to
             for name, state in self.streams.items()
             if state.partition == partition
             for entry in self.pending(name, self.committed(name))

@@ -17,7 +17,7 @@ Name = tuple[str, str]
 class Entry:
     """An event in the log."""
 
-    partition_offset: int
+    position: int
     offset: int
     wanted: bool
     at: int
@@ -28,7 +28,7 @@ class Stream:
     """How far the view is with a stream, who holds its event, and from when on somebody else may."""
 
     partition: int
-    since: int = 0  # the partition offset that the view was last moved to
+    since: int = 0  # the position that the view was last moved to
     acknowledged: int = -1
     in_flight: int | None = None
     token: int | None = None
@@ -140,7 +140,7 @@ class Model:
         return [
             entry
             for entry in (log or self.log)[name]
-            if entry.wanted and entry.offset > state.acknowledged and entry.partition_offset >= state.since
+            if entry.wanted and entry.offset > state.acknowledged and entry.position >= state.since
         ]
 
     def streams_of(self, partition: int) -> list[Name]:
@@ -197,12 +197,12 @@ class Model:
         if kind == "EXACT_TIMESTAMP":
             return min(
                 (
-                    entry.partition_offset
+                    entry.position
                     for name, entries in self.log.items()
                     for entry in entries
                     if self.streams[name].partition == partition
                     and entry.at >= at
-                    and entry.partition_offset >= self.purged[partition]
+                    and entry.position >= self.purged[partition]
                 ),
                 default=self.marks[partition],
             )

@@ -128,7 +128,7 @@ def committed_per_second(database: Database, connection: psycopg.Connection, num
     began = time.perf_counter()
     for _ in range(calls):
         claims = connection.execute(
-            "select partition, to_offset, lease_token from event_store.claim_batch(%s, %s, %s)",
+            "select partition, to_position, lease_token from event_store.claim_batch(%s, %s, %s)",
             ("bulk", "me", 1),
             prepare=True,
         ).fetchall()

@@ -72,7 +72,7 @@ def register(database: Database, views: int) -> None:
 def commit_seconds(connection: psycopg.Connection) -> float:
     """Claim everything, and commit the first event of each log partition."""
     claims = connection.execute(
-        "select partition, from_offset + 1, lease_token from event_store.claim_batch('bulk', 'me', 1000000000)"
+        "select partition, from_position + 1, lease_token from event_store.claim_batch('bulk', 'me', 1000000000)"
     ).fetchall()
     if len(claims) != PARTITIONS:
         raise RuntimeError(f"{len(claims)} log partitions were claimed, not {PARTITIONS}")
@@ -89,8 +89,8 @@ def update_seconds(connection: psycopg.Connection, position: int) -> float:
         lambda: connection.execute(
             """
             update event_store.checkpoints c
-            set position = b.to_offset
-            from unnest(%s::int[], %s::bigint[]) b(partition, to_offset)
+            set position = b.to_position
+            from unnest(%s::int[], %s::bigint[]) b(partition, to_position)
             where c.view = 'bare' and c.partition = b.partition
             """,
             arguments,

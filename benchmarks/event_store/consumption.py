@@ -179,7 +179,7 @@ def claim_read_commit(connection: psycopg.Connection) -> int:
     """Claim, read and commit until nothing is left."""
     consumed = 0
     while claims := connection.execute(
-        "select partition, to_offset, lease_token from event_store.claim_batch('bulk', 'me', 100000)"
+        "select partition, to_position, lease_token from event_store.claim_batch('bulk', 'me', 100000)"
     ).fetchall():
         for partition, _, token in claims:
             sql = f"copy (select * from event_store.read_batch('bulk', {partition}, {token})) to stdout"

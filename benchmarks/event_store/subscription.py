@@ -132,7 +132,7 @@ def take_theirs(connection: psycopg.Connection) -> dict[UUID, float]:
 def take_bulk(connection: psycopg.Connection) -> dict[UUID, float]:
     """Claim, read and commit what is new."""
     claims = connection.execute(
-        "select partition, to_offset, lease_token from event_store.claim_batch(%s, 'me')", (VIEW,)
+        "select partition, to_position, lease_token from event_store.claim_batch(%s, 'me')", (VIEW,)
     ).fetchall()
     taken: dict[UUID, float] = {}
     for partition, _, token in claims:

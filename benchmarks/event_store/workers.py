@@ -140,7 +140,7 @@ def their_step(connection: psycopg.Connection, view: str) -> int:
 def bulk_step(connection: psycopg.Connection, view: str, limit: int) -> int:
     """Claim a batch of ours, read it by COPY and commit it."""
     claims = connection.execute(
-        "select partition, to_offset, lease_token from event_store.claim_batch(%s, pg_backend_pid()::text, %s)",
+        "select partition, to_position, lease_token from event_store.claim_batch(%s, pg_backend_pid()::text, %s)",
         (view, limit),
     ).fetchall()
     if not claims:

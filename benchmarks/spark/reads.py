@@ -15,7 +15,7 @@ FETCH = 10_000
 TASKS = 4
 # the rows of `event_log` with all their columns
 LOG = """(
-  select l.partition, l.partition_offset, e."offset", e.event, e.event_id, e.event_version, e.decider, e.decider_id, e.data,
+  select l.partition, l.position, e."offset", e.event, e.event_id, e.event_version, e.decider, e.decider_id, e.data,
     e.command_id, e.previous_id, e.final, e.created_at
   from event_store.event_log l join event_store.events e using ("offset")
 ) log"""

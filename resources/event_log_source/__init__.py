@@ -11,14 +11,14 @@ along.
 | option                   | default    | meaning                                                                        |
 |--------------------------|------------|--------------------------------------------------------------------------------|
 | `dsn`                    | required   | the event store's Postgres                                                     |
-| `startingOffsets`        | `earliest` | `earliest`, `latest` (stream only), or JSON `{"<log partition>": <first partition offset>, …}` |
+| `startingOffsets`        | `earliest` | `earliest`, `latest` (stream only), or JSON `{"<log partition>": <first position>, …}` |
 | `startingTimestamp`      | none       | instead: from the first event appended at or after a time; none such: the end of the log |
-| `endingOffsets`          | `latest`   | batch: `latest`, or JSON `{"<log partition>": <partition offset after the last>, …}` |
+| `endingOffsets`          | `latest`   | batch: `latest`, or JSON `{"<log partition>": <position after the last>, …}` |
 | `endingTimestamp`        | none       | batch, instead: up to the first event appended at or after a time; none such: the end of the log |
-| `maxOffsetsPerTrigger`   | no limit   | stream: how many log positions a batch reads at most, over all log partitions  |
+| `maxOffsetsPerTrigger`   | no limit   | stream: how many positions a batch reads at most, over all log partitions  |
 | `failOnDataLoss`         | `true`     | `false`: where the log does not hold what is to be read, warn and go on with what it holds |
-| `minPartitions`          | 1          | how many Spark tasks read at least, unless there are fewer log positions       |
-| `maxRecordsPerPartition` | 500000     | how many log positions one Spark task reads at most                            |
+| `minPartitions`          | 1          | how many Spark tasks read at least, unless there are fewer positions       |
+| `maxRecordsPerPartition` | 500000     | how many positions one Spark task reads at most                            |
 | `partitions`             | all        | JSON list of log partitions                                                    |
 | `deciders`               | all        | JSON list of deciders                                                          |
 | `events`                 | all        | JSON list of events                                                            |
@@ -33,7 +33,7 @@ log partition than there are, is an error and never fewer rows; one below what t
 `failOnDataLoss`.
 
 A batch reads an exact set of events: both ends of every log partition come from one statement. Rows come in no order: sort by
-`partition_offset` within `partition`.
+`position` within `partition`.
 
 With `view` and `leaseTokens` a batch is what the function `read_batch` returns for these leases: the ranges without the streams
 that have a lock, and of those whose retry is due what is pending up to `endingOffsets`. It is the same rows as long as the leases
@@ -58,7 +58,7 @@ from pyspark.sql.datasource import DataSource
 from .batch import EventLogReader
 from .log import Unreadable
 from .options import COLUMNS, OPTIONS, EventLogOptions, InvalidOption
-from .ranges import DataLoss, OffsetRange
+from .ranges import DataLoss, LogRange
 from .stream import EventLogStreamReader
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ __all__ = [
     "EventLogSource",
     "EventLogStreamReader",
     "InvalidOption",
-    "OffsetRange",
+    "LogRange",
     "Unreadable",
 ]
 

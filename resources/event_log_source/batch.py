@@ -8,7 +8,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from .log import EventLog
 from .options import EventLogOptions
-from .ranges import OffsetRange, held_ranges, require_end, split, stated_ranges, wanted_ranges
+from .ranges import LogRange, held_ranges, require_end, split, stated_ranges, wanted_ranges
 from .reading import EventLogInput, read_ranges, read_retries
 
 if TYPE_CHECKING:
@@ -46,6 +46,6 @@ class EventLogReader(DataSourceReader):
         else:
             yield from read_retries(self._options, self._schema, partition.retried)
 
-    def _held(self, ranges: Sequence[OffsetRange], held: Mapping[int, OffsetRange]) -> list[OffsetRange]:
+    def _held(self, ranges: Sequence[LogRange], held: Mapping[int, LogRange]) -> list[LogRange]:
         require_end(ranges, held)
         return held_ranges(ranges, held, fail_on_data_loss=self._options.fail_on_data_loss)

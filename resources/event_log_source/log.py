@@ -9,17 +9,17 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from .options import InvalidOption
-from .ranges import LogState, OffsetRange
+from .ranges import LogRange, LogState
 
 if TYPE_CHECKING:
     import psycopg
 
 # One statement, one snapshot: the marks name an exact set of events.
 _LOOK = """
-select p.partition, p.earliest_offset, p.high_water_mark, times.offsets
+select p.partition, p.earliest_position, p.high_water_mark, times.positions
 from event_store.partitions p
 left join (
-  select o.partition, array_agg(o.partition_offset order by u.n) as offsets
+  select o.partition, array_agg(o.position order by u.n) as positions
   from unnest(%(times)s::timestamptz[]) with ordinality u(time, n)
   cross join lateral event_store.offsets_for_timestamp(u.time, %(partitions)s::int[]) o
   group by o.partition
@@ -64,7 +64,7 @@ class EventLog:
         """
         rows = self._rows(times, partitions)
         return LogState(
-            held={p: OffsetRange(p, first, mark) for p, first, mark, _ in rows},
+            held={p: LogRange(p, first, mark) for p, first, mark, _ in rows},
             at={time: {p: at[n] for p, _, _, at in rows if at} for n, time in enumerate(times)},
         )
 

@@ -10,13 +10,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 Mode = Literal["batch", "stream"]
-# where a read begins or ends: an end of the log, a partition offset for each log partition, or a time
+# where a read begins or ends: an end of the log, a position for each log partition, or a time
 Position = Literal["earliest", "latest"] | Mapping[int, int] | datetime
 
 # column -> Spark type, SQL expression over event_log l and events e
 COLUMNS: dict[str, tuple[str, str]] = {
     "partition": ("int", "l.partition"),
-    "partition_offset": ("bigint", "l.partition_offset"),
+    "position": ("bigint", "l.position"),
     "offset": ("bigint", 'l."offset"'),
     "event": ("string", "e.event"),
     "event_id": ("string", "e.event_id::text"),
@@ -51,7 +51,7 @@ OPTIONS: dict[str, frozenset[Mode]] = {
     "extract": BOTH,
 }
 
-_OFFSETS = 'JSON {"<log partition>": <partition offset>, …}'
+_OFFSETS = 'JSON {"<log partition>": <position>, …}'
 _TIME = "milliseconds since 1970, or a time with its zone such as 2030-01-31T12:00:00Z"
 _READ_BY: dict[Mode, str] = {"batch": "spark.read", "stream": "spark.readStream"}
 _LARGEST = 2**63 - 1

@@ -11,18 +11,18 @@ from datetime import datetime
 from .options import EventLogOptions, InvalidOption, Position
 
 
-@dataclass(frozen=True)
-class OffsetRange:
-    """The positions [from_offset, to_offset) of one log partition."""
+@dataclass(frozen=True, order=True)
+class LogRange:
+    """The positions [from_position, to_position) of one log partition."""
 
     partition: int
-    from_offset: int
-    to_offset: int
+    from_position: int
+    to_position: int
 
     @property
     def size(self) -> int:
         """How many positions."""
-        return self.to_offset - self.from_offset
+        return self.to_position - self.from_position
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class LogState:
     """What the log held when one statement looked.
 
     Attributes:
-        held: For each log partition, from its first kept offset to its high-water mark.
-        at: For each time that was asked for and each log partition, the first offset appended at or after it.
+        held: For each log partition, from its first kept position to its high-water mark.
+        at: For each time that was asked for and each log partition, the first position appended at or after it.
     """
 
-    held: Mapping[int, OffsetRange]
+    held: Mapping[int, LogRange]
     at: Mapping[datetime, Mapping[int, int]]
 
 
@@ -53,7 +53,7 @@ def warn(wanted: str, held: str) -> None:
     logging.getLogger("event_log").warning("event_log: %s, and %s; going on, as failOnDataLoss is false", wanted, held)
 
 
-def stated_ranges(options: EventLogOptions) -> list[OffsetRange] | None:
+def stated_ranges(options: EventLogOptions) -> list[LogRange] | None:
     """The ranges of a batch where both options name them, so that nobody needs to ask Postgres; else None.
 
     Raises:
@@ -68,20 +68,20 @@ def stated_ranges(options: EventLogOptions) -> list[OffsetRange] | None:
     if options.partitions is not None and set(options.partitions) != set(end):
         allowed = f"exactly those that endingOffsets names: {named}"
         raise InvalidOption("partitions", list(options.partitions), allowed)
-    ranges = [OffsetRange(partition, start[partition], end[partition]) for partition in sorted(end)]
+    ranges = [LogRange(partition, start[partition], end[partition]) for partition in sorted(end)]
     _require_forward(ranges)
     return [wanted for wanted in ranges if wanted.size]
 
 
-def wanted_ranges(options: EventLogOptions, state: LogState) -> list[OffsetRange]:
+def wanted_ranges(options: EventLogOptions, state: LogState) -> list[LogRange]:
     """The ranges of a batch, exact: whatever is appended later is not in them.
 
     Raises:
-        InvalidOption: A log partition does not exist, or an offset lies outside of it.
+        InvalidOption: A log partition does not exist, or a position lies outside of it.
     """
     starting = positions("startingOffsets", options.start, options.partitions, state)
     ending = positions("endingOffsets", options.end, options.partitions, state)
-    ranges = [OffsetRange(partition, first, ending[partition]) for partition, first in starting.items()]
+    ranges = [LogRange(partition, first, ending[partition]) for partition, first in starting.items()]
     if isinstance(options.start, Mapping) and isinstance(options.end, Mapping):
         _require_forward(ranges)
     # a time may lie beyond the other end: that is no event
@@ -89,32 +89,32 @@ def wanted_ranges(options: EventLogOptions, state: LogState) -> list[OffsetRange
 
 
 def positions(option: str, position: Position, partitions: Sequence[int] | None, state: LogState) -> dict[int, int]:
-    """The partition offset that an option names in each chosen log partition, where it names none its default.
+    """The position that an option names in each chosen log partition, where it names none its default.
 
     Raises:
-        InvalidOption: A log partition does not exist or is not chosen, or an offset lies beyond the log's end.
+        InvalidOption: A log partition does not exist or is not chosen, or a position lies beyond the log's end.
     """
     held = state.held
     chosen = chosen_partitions(partitions, held)
-    ends = {p: held[p].from_offset if option == "startingOffsets" else held[p].to_offset for p in chosen}
+    ends = {p: held[p].from_position if option == "startingOffsets" else held[p].to_position for p in chosen}
     if isinstance(position, datetime):
         at = {p: state.at[position][p] for p in chosen}
         if option == "startingOffsets":
             # What was removed before the first kept event may be of that time, too: failOnDataLoss decides.
-            at = {p: offset - 1 if 0 < offset == held[p].from_offset else offset for p, offset in at.items()}
+            at = {p: first - 1 if 0 < first == held[p].from_position else first for p, first in at.items()}
         return at
     if not isinstance(position, Mapping):
-        return {p: held[p].from_offset if position == "earliest" else held[p].to_offset for p in chosen}
-    for partition, offset in position.items():
+        return {p: held[p].from_position if position == "earliest" else held[p].to_position for p in chosen}
+    for partition, named in position.items():
         if partition not in ends:
             raise InvalidOption(option, partition, f"log partitions {_names(chosen)}")
         # below the first kept one is a matter of failOnDataLoss
-        if offset > held[partition].to_offset:
-            raise InvalidOption(option, offset, held_text(held[partition]))
+        if named > held[partition].to_position:
+            raise InvalidOption(option, named, held_text(held[partition]))
     return ends | dict(position)
 
 
-def chosen_partitions(partitions: Sequence[int] | None, held: Mapping[int, OffsetRange]) -> list[int]:
+def chosen_partitions(partitions: Sequence[int] | None, held: Mapping[int, LogRange]) -> list[int]:
     """The log partitions to read, in order.
 
     Raises:
@@ -126,7 +126,7 @@ def chosen_partitions(partitions: Sequence[int] | None, held: Mapping[int, Offse
     return sorted(held if partitions is None else partitions)
 
 
-def require_end(ranges: Iterable[OffsetRange], held: Mapping[int, OffsetRange]) -> None:
+def require_end(ranges: Iterable[LogRange], held: Mapping[int, LogRange]) -> None:
     """Refuse stated ranges that end where the log is not yet, rather than read fewer rows.
 
     Raises:
@@ -135,13 +135,11 @@ def require_end(ranges: Iterable[OffsetRange], held: Mapping[int, OffsetRange]) 
     for wanted in ranges:
         if wanted.partition not in held:
             raise InvalidOption("endingOffsets", wanted.partition, f"log partitions {_names(held)}")
-        if wanted.to_offset > held[wanted.partition].to_offset:
-            raise InvalidOption("endingOffsets", wanted.to_offset, held_text(held[wanted.partition]))
+        if wanted.to_position > held[wanted.partition].to_position:
+            raise InvalidOption("endingOffsets", wanted.to_position, held_text(held[wanted.partition]))
 
 
-def held_ranges(
-    ranges: Iterable[OffsetRange], held: Mapping[int, OffsetRange], *, fail_on_data_loss: bool
-) -> list[OffsetRange]:
+def held_ranges(ranges: Iterable[LogRange], held: Mapping[int, LogRange], *, fail_on_data_loss: bool) -> list[LogRange]:
     """The part of each range that the log holds; where that is less than the range, `failOnDataLoss` decides.
 
     A range whose end lies before its beginning is one whose beginning nobody knows any more.
@@ -151,22 +149,20 @@ def held_ranges(
     """
     kept = []
     for wanted in ranges:
-        there = held.get(wanted.partition, OffsetRange(wanted.partition, 0, 0))
-        first = max(wanted.from_offset, there.from_offset)
-        last = min(wanted.to_offset, there.to_offset)
-        if wanted.size < 0 or (first, last) != (wanted.from_offset, wanted.to_offset):
-            lost = (
-                f"offsets {wanted.from_offset} to {wanted.to_offset} of log partition {wanted.partition} are to be read"
-            )
+        there = held.get(wanted.partition, LogRange(wanted.partition, 0, 0))
+        first = max(wanted.from_position, there.from_position)
+        last = min(wanted.to_position, there.to_position)
+        if wanted.size < 0 or (first, last) != (wanted.from_position, wanted.to_position):
+            lost = f"positions {wanted.from_position} to {wanted.to_position} of log partition {wanted.partition} are to be read"
             if fail_on_data_loss:
                 raise DataLoss(lost, f"it holds {held_text(there)}")
             warn(lost, f"it holds {held_text(there)}")
         if first < last:
-            kept.append(OffsetRange(wanted.partition, first, last))
+            kept.append(LogRange(wanted.partition, first, last))
     return kept
 
 
-def split(ranges: Sequence[OffsetRange], max_records: int, min_tasks: int) -> list[tuple[OffsetRange, ...]]:
+def split(ranges: Sequence[LogRange], max_records: int, min_tasks: int) -> list[tuple[LogRange, ...]]:
     """Share ranges of different log partitions evenly over as few tasks as allowed: each position once, no task empty.
 
     Tasks differ by one position at most. Each has a slice of every range, as a batch has: events that were appended at about
@@ -174,12 +170,12 @@ def split(ranges: Sequence[OffsetRange], max_records: int, min_tasks: int) -> li
     """
     total = sum(wanted.size for wanted in ranges)
     tasks = min(total, max(min_tasks, -(-total // max_records)))
-    target = {wanted.partition: wanted.to_offset for wanted in ranges}
-    start = {wanted.partition: wanted.from_offset for wanted in ranges}
+    target = {wanted.partition: wanted.to_position for wanted in ranges}
+    start = {wanted.partition: wanted.from_position for wanted in ranges}
     slices = []
     for task in range(tasks):
         end = advance(start, target, (task + 1) * total // tasks - task * total // tasks)
-        slices.append(tuple(OffsetRange(p, first, end[p]) for p, first in start.items() if first < end[p]))
+        slices.append(tuple(LogRange(p, first, end[p]) for p, first in start.items() if first < end[p]))
         start = end
     return slices
 
@@ -195,7 +191,7 @@ def advance(start: Mapping[int, int], target: Mapping[int, int], limit: int | No
     if limit is None or total <= limit:
         shares = pending
     elif limit < len(pending):
-        # the sum of offsets is how often it was somebody's turn
+        # the sum of positions is how often it was somebody's turn
         turn = sum(start.values()) % len(start)
         order = sorted(start)
         circle = [p for p in order[turn:] + order[:turn] if p in pending]
@@ -210,21 +206,23 @@ def advance(start: Mapping[int, int], target: Mapping[int, int], limit: int | No
     return {p: first + shares.get(p, 0) for p, first in sorted(start.items())}
 
 
-def held_text(held: OffsetRange) -> str:
+def held_text(held: LogRange) -> str:
     """What a log partition holds, for an error."""
-    return f"offsets {held.from_offset} to {held.to_offset} of log partition {held.partition}"
+    return f"positions {held.from_position} to {held.to_position} of log partition {held.partition}"
 
 
-def _require_forward(ranges: Iterable[OffsetRange]) -> None:
+def _require_forward(ranges: Iterable[LogRange]) -> None:
     for wanted in ranges:
         if wanted.size < 0:
-            allowed = f"offsets up to {wanted.to_offset} of log partition {wanted.partition}, where endingOffsets ends"
-            raise InvalidOption("startingOffsets", wanted.from_offset, allowed)
+            allowed = (
+                f"positions up to {wanted.to_position} of log partition {wanted.partition}, where endingOffsets ends"
+            )
+            raise InvalidOption("startingOffsets", wanted.from_position, allowed)
 
 
 def _names(partitions: Iterable[int]) -> str:
     return ", ".join(map(str, sorted(partitions))) or "none"
 
 
-def _text(offsets: Mapping[int, int]) -> str:
-    return "{" + ", ".join(f'"{partition}": {offset}' for partition, offset in sorted(offsets.items())) + "}"
+def _text(positions_: Mapping[int, int]) -> str:
+    return "{" + ", ".join(f'"{partition}": {position}' for partition, position in sorted(positions_.items())) + "}"

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import InputPartition
 
 from .arrow import ArrowConnection, arrow_connection
 from .options import COLUMNS, EventLogOptions
-from .ranges import OffsetRange
+from .ranges import LogRange
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,21 +34,21 @@ DENSE_PLAN = (
 DENSE_POSITIONS = 10_000
 # how many offsets, gaps included, may lie between the first and the last event for each position that is read
 DENSE_OFFSETS = 3
-_MARKS = "select partition, earliest_offset, high_water_mark from event_store.partitions"
+_MARKS = "select partition, earliest_position, high_water_mark from event_store.partitions"
 
-Keep = Callable[[Sequence[OffsetRange], Mapping[int, OffsetRange]], Sequence[OffsetRange]]
+Keep = Callable[[Sequence[LogRange], Mapping[int, LogRange]], Sequence[LogRange]]
 
 
 @dataclass(frozen=True)
 class EventLogInput(InputPartition):
     """What one Spark task reads: slices of ranges, or what the lease of a log partition tries again."""
 
-    ranges: tuple[OffsetRange, ...]
+    ranges: tuple[LogRange, ...]
     retried: int | None = None
 
 
 def read_ranges(
-    options: EventLogOptions, schema: "StructType", ranges: Sequence[OffsetRange], keep: Keep
+    options: EventLogOptions, schema: "StructType", ranges: Sequence[LogRange], keep: Keep
 ) -> "Iterator[pa.RecordBatch]":
     """Read ranges as Arrow batches, in no order, after `keep` made of what the log holds what is to be read.
 
@@ -57,7 +57,7 @@ def read_ranges(
     """
 
     def statement(connection: ArrowConnection) -> "sql.Composed | None":
-        held = {p: OffsetRange(p, first, mark) for p, first, mark in connection.rows(_MARKS)}
+        held = {p: LogRange(p, first, mark) for p, first, mark in connection.rows(_MARKS)}
         kept = keep(ranges, held)
         if not kept:
             return None
@@ -93,7 +93,7 @@ def _read(
             yield batch.cast(target)
 
 
-def dense_offsets(connection: ArrowConnection, ranges: Sequence[OffsetRange]) -> tuple[int, int] | None:
+def dense_offsets(connection: ArrowConnection, ranges: Sequence[LogRange]) -> tuple[int, int] | None:
     """The offsets of the first and the last event of some ranges, if these are many and few others lie between them."""
     from psycopg import sql
 
@@ -106,7 +106,7 @@ def dense_offsets(connection: ArrowConnection, ranges: Sequence[OffsetRange]) ->
 
 
 def query(
-    options: EventLogOptions, ranges: Sequence[OffsetRange], between: tuple[int, int] | None = None
+    options: EventLogOptions, ranges: Sequence[LogRange], between: tuple[int, int] | None = None
 ) -> "sql.Composed":
     """The SELECT that reads ranges; without bind parameters, because ADBC reads by COPY only then.
 
@@ -128,15 +128,17 @@ def query(
     ).format(columns=columns, slices=_slices(ranges), conditions=conditions)
 
 
-def _slices(ranges: Sequence[OffsetRange]) -> "sql.Composed":
+def _slices(ranges: Sequence[LogRange]) -> "sql.Composed":
     """The positions of ranges, as `l`: by index for each range, whatever the rest of the plan is, for `offset 0` sees to that."""
     from psycopg import sql
 
-    values = sql.SQL(", ").join(sql.SQL("({}, {}, {})").format(r.partition, r.from_offset, r.to_offset) for r in ranges)
+    values = sql.SQL(", ").join(
+        sql.SQL("({}, {}, {})").format(r.partition, r.from_position, r.to_position) for r in ranges
+    )
     return sql.SQL(
-        "(values {values}) r(partition, from_offset, to_offset) cross join lateral ("
-        'select s.partition, s.partition_offset, s."offset" from event_store.event_log s where s.partition = r.partition'
-        " and s.partition_offset >= r.from_offset and s.partition_offset < r.to_offset offset 0) l"
+        "(values {values}) r(partition, from_position, to_position) cross join lateral ("
+        'select s.partition, s.position, s."offset" from event_store.event_log s where s.partition = r.partition'
+        " and s.position >= r.from_position and s.position < r.to_position offset 0) l"
     ).format(values=values)
 
 
@@ -152,7 +154,7 @@ def retries_query(options: EventLogOptions, partition: int) -> "sql.Composed":
         ' and e."offset" > k.last_offset and e."offset" <= k.in_flight'
         ' join event_store.event_log l on l."offset" = e."offset"'
         " where k.view = {view} and k.partition = {partition} and k.lease_token = {token}"
-        " and k.in_flight is not null and k.lease_pid is null and l.partition_offset < {end} and {conditions}"
+        " and k.in_flight is not null and k.lease_pid is null and l.position < {end} and {conditions}"
     ).format(
         columns=columns,
         view=sql.Literal(options.view),

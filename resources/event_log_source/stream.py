@@ -2,7 +2,7 @@
 
 Belongs here: how Spark's micro-batches follow the log. Not here: the plans themselves (`ranges`).
 
-Spark keeps an offset, `{"<log partition>": <partition offset>, …}`, in its checkpoint and compares it as text: log
+Spark keeps an offset, `{"<log partition>": <position>, …}`, in its checkpoint and compares it as text: log
 partitions are in order. A batch is decided by its two offsets alone, so one that failed is read again with the same rows.
 """
 
@@ -17,8 +17,8 @@ from .log import EventLog
 from .options import EventLogOptions, InvalidOption
 from .ranges import (
     DataLoss,
+    LogRange,
     LogState,
-    OffsetRange,
     advance,
     chosen_partitions,
     held_ranges,
@@ -71,9 +71,9 @@ class EventLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first = self._positions(start, state)
         self._latest = self._ends(state)
         target = self._latest if self._target is None else self._target
-        for partition, offset in first.items():
-            self._require_held(OffsetRange(partition, offset, offset), state.held[partition])
-        begin = {p: max(offset, state.held[p].from_offset) for p, offset in first.items()}
+        for partition, position in first.items():
+            self._require_held(LogRange(partition, position, position), state.held[partition])
+        begin = {p: max(position, state.held[p].from_position) for p, position in first.items()}
         return _offset(advance(begin, target, limit.max_rows if isinstance(limit, ReadMaxRows) else None))
 
     def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802 - Spark's name
@@ -89,7 +89,7 @@ class EventLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         state = self._log.look()
         ending = self._positions(end, state)
-        ranges = [OffsetRange(p, first, ending[p]) for p, first in self._positions(start, state).items()]
+        ranges = [LogRange(p, first, ending[p]) for p, first in self._positions(start, state).items()]
         kept = self._held(ranges, state.held)
         return [EventLogInput(task) for task in split(kept, options.max_records, options.min_partitions)]
 
@@ -103,7 +103,7 @@ class EventLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._log.close()
 
     def _ends(self, state: LogState) -> dict[int, int]:
-        return {p: state.held[p].to_offset for p in chosen_partitions(self._options.partitions, state.held)}
+        return {p: state.held[p].to_position for p in chosen_partitions(self._options.partitions, state.held)}
 
     def _positions(self, offset: Mapping[str, Any], state: LogState) -> dict[int, int]:
         """An offset of Spark's, which must name the log partitions that are chosen now."""
@@ -115,19 +115,19 @@ class EventLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         return found
 
-    def _require_held(self, position: OffsetRange, held: OffsetRange) -> None:
+    def _require_held(self, position: LogRange, held: LogRange) -> None:
         # Where the history before it is removed, `partitions` says so for the batch. Beyond the end there is no batch.
-        if held.from_offset <= position.from_offset <= held.to_offset:
+        if held.from_position <= position.from_position <= held.to_position:
             self._waiting.discard(position.partition)
             return
-        wanted = f"the query stands at offset {position.from_offset} of log partition {position.partition}"
+        wanted = f"the query stands at position {position.from_position} of log partition {position.partition}"
         if self._options.fail_on_data_loss:
             raise DataLoss(wanted, f"it holds {held_text(held)}")
-        if position.from_offset > held.to_offset and position.partition not in self._waiting:
+        if position.from_position > held.to_position and position.partition not in self._waiting:
             self._waiting.add(position.partition)
             warn(wanted, f"it holds {held_text(held)}")
 
-    def _held(self, ranges: Sequence[OffsetRange], held: Mapping[int, OffsetRange]) -> list[OffsetRange]:
+    def _held(self, ranges: Sequence[LogRange], held: Mapping[int, LogRange]) -> list[LogRange]:
         return held_ranges(ranges, held, fail_on_data_loss=self._options.fail_on_data_loss)
 
 

@@ -1,18 +1,18 @@
 -- What the archive holds and what the log holds, in one statement: one row per listed file, and one with a null range for a log
 -- partition without files. Files in order, with the marks below which the log ends and begins. So whoever reads the files, and the log
 -- from the end of the last one on, reads each event once.
--- Example: select partition, from_offset, to_offset, path, high_water_mark from archive_state(3)
+-- Example: select partition, from_position, to_position, path, high_water_mark from archive_state(3)
 create or replace function event_store.archive_state(
   v_partition int default null
 )
 returns table (
   archive_id uuid,
   partition int,
-  earliest_offset bigint,
-  archived_offset bigint,
+  earliest_position bigint,
+  archived_position bigint,
   high_water_mark bigint,
-  from_offset bigint,
-  to_offset bigint,
+  from_position bigint,
+  to_position bigint,
   path text,
   bytes bigint,
   checksum text
@@ -28,13 +28,13 @@ begin
   end if;
   return query
   select
-    a.archive_id, p.partition, p.earliest_offset, p.archived_offset, p.high_water_mark,
-    f.from_offset, f.to_offset, f.path, f.bytes, f.checksum
+    a.archive_id, p.partition, p.earliest_position, p.archived_position, p.high_water_mark,
+    f.from_position, f.to_position, f.path, f.bytes, f.checksum
   from event_store.partitions p
   cross join event_store.archive a
   left join event_store.archive_files f on f.partition = p.partition
   where v_partition is null or p.partition = v_partition
-  order by p.partition, f.from_offset;
+  order by p.partition, f.from_position;
 end
 $$;
 

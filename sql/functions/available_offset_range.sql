@@ -1,11 +1,11 @@
--- What each log partition (or one) holds: the partition offsets [earliest_offset, high_water_mark).
+-- What each log partition (or one) holds: the positions [earliest_position, high_water_mark).
 -- Example: select * from available_offset_range(3)
 create or replace function event_store.available_offset_range(
   v_partition int default null
 )
 returns table (
   partition int,
-  earliest_offset bigint,
+  earliest_position bigint,
   high_water_mark bigint,
   events bigint
 )
@@ -20,11 +20,11 @@ begin
     perform event_store.require_partition(v_partition);
   end if;
   return query
-  select p.partition, p.earliest_offset, p.high_water_mark, p.high_water_mark - p.earliest_offset
+  select p.partition, p.earliest_position, p.high_water_mark, p.high_water_mark - p.earliest_position
   from event_store.partitions p
   where v_partition is null or p.partition = v_partition
   order by p.partition;
 end
 $$;
 
-comment on function event_store.available_offset_range(int) is 'The partition offsets that the log holds, from earliest_offset up to before high_water_mark. MR013 unknown partition.';
+comment on function event_store.available_offset_range(int) is 'The positions that the log holds, from earliest_position up to before high_water_mark. MR013 unknown partition.';

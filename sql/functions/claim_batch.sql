@@ -1,5 +1,5 @@
 -- Leases log partitions that hold events for a bulk view, or a stream whose retry is due, those with the oldest pending event
--- first, and returns the ranges [from_offset, to_offset) to read, v_limit positions in all. Never waits: what others hold is
+-- first, and returns the ranges [from_position, to_position) to read, v_limit positions in all. Never waits: what others hold is
 -- left out. Sequences new events first. read_batch reads what is claimed: the range without the streams that have a lock, and
 -- the pending events of those whose retry is due.
 -- Call it in a short transaction: until it ends, others are given nothing of the log partitions that this looks at.
@@ -13,8 +13,8 @@ create or replace function event_store.claim_batch(
 )
 returns table (
   partition int,
-  from_offset bigint,
-  to_offset bigint,
+  from_position bigint,
+  to_position bigint,
   lease_token bigint
 )
 language plpgsql
@@ -55,7 +55,7 @@ begin
     select c.partition, c.position, p.high_water_mark, oldest."offset" as oldest
     from event_store.checkpoints c
     join event_store.partitions p using (partition)
-    left join event_store.event_log oldest on oldest.partition = c.partition and oldest.partition_offset = c.position
+    left join event_store.event_log oldest on oldest.partition = c.partition and oldest.position = c.position
     where c.view = v_view
       and c.partition = any (_claimed)
       and (
@@ -112,7 +112,7 @@ begin
       from event_store.events e
       join event_store.event_log l using ("offset")
       where e.decider_id = due.decider_id and e.decider = due.decider and e."offset" > due.last_offset
-        and l.partition_offset < due.leased_to
+        and l.position < due.leased_to
         and event_store.wants(_view.deciders, _view.events, e.decider, e.event)
       order by e."offset" desc
       limit 1

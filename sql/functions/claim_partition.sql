@@ -1,6 +1,6 @@
 -- Leases one log partition of a bulk view for a rebuild, whether or not it has pending events. A rebuild reads every stream,
 -- locked or not, and its commit_batch frees all that fail_streams does not name again.
--- The range is everything that is kept: [earliest_offset, high_water_mark). Sequences new events first.
+-- The range is everything that is kept: [earliest_position, high_water_mark). Sequences new events first.
 create or replace function event_store.claim_partition(
   v_view text,
   v_partition int,
@@ -9,8 +9,8 @@ create or replace function event_store.claim_partition(
 )
 returns table (
   partition int,
-  from_offset bigint,
-  to_offset bigint,
+  from_position bigint,
+  to_position bigint,
   lease_token bigint
 )
 language plpgsql
@@ -59,7 +59,7 @@ begin
     lease_owner = v_owner,
     lease_token = nextval('event_store.lease_token_seq'),
     leased_until = event_store.clock() + _lease,
-    leased_from = p.earliest_offset,
+    leased_from = p.earliest_position,
     leased_to = p.high_water_mark,
     rebuilds = true
   from event_store.partitions p

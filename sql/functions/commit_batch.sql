@@ -1,11 +1,11 @@
--- Moves the checkpoints of claimed log partitions to v_to_offset and ends their leases: all of them or, if one token was
+-- Moves the checkpoints of claimed log partitions to v_to_position and ends their leases: all of them or, if one token was
 -- taken over, none (MR011). Called in the transaction that writes the effect, so effect and position commit together.
--- What the lease delivered below v_to_offset of streams with a lock is acknowledged, too, except of streams that fail_streams
+-- What the lease delivered below v_to_position of streams with a lock is acknowledged, too, except of streams that fail_streams
 -- named before, in this transaction.
 create or replace function event_store.commit_batch(
   v_view text,
   v_partition int[],
-  v_to_offset bigint[],
+  v_to_position bigint[],
   v_lease_token bigint[]
 )
 returns void
@@ -23,26 +23,26 @@ begin
   select string_agg(
     format(
       'partition %s: to %s, position %s, leased up to %s, high-water mark %s',
-      b.partition, b.to_offset, c.position, c.leased_to, p.high_water_mark
+      b.partition, b.to_position, c.position, c.leased_to, p.high_water_mark
     ),
     '; ' order by b.partition
   )
   into _bad
-  from unnest(v_partition, v_to_offset) b(partition, to_offset)
+  from unnest(v_partition, v_to_position) b(partition, to_position)
   left join event_store.checkpoints c on c.view = v_view and c.partition = b.partition
   left join event_store.partitions p on p.partition = b.partition
   -- a lease of the version before this one has no range
-  where (b.to_offset between c.position and coalesce(c.leased_to, p.high_water_mark)) is not true
-    or (c.rebuilds and b.to_offset <> c.leased_to)
+  where (b.to_position between c.position and coalesce(c.leased_to, p.high_water_mark)) is not true
+    or (c.rebuilds and b.to_position <> c.leased_to)
     -- a stream that failed at an event beyond it: what lies between would be nobody's
     or (
-      b.to_offset < c.leased_to
+      b.to_position < c.leased_to
       and exists (
         select from event_store.stream_locks k
         join event_store.events e on e.decider_id = k.decider_id and e.decider = k.decider and e."offset" <= k.last_offset
         join event_store.event_log l on l."offset" = e."offset"
         where k.view = v_view and k.partition = b.partition and k.lease_token = c.lease_token and k.in_flight is null
-          and l.partition_offset >= b.to_offset
+          and l.position >= b.to_position
       )
     );
   if _bad is not null then
@@ -50,7 +50,7 @@ begin
       using
         errcode = 'MR015',
         detail = _bad,
-        hint = 'Commit an offset from the position up to the end of the leased range; a rebuild commits all of it.';
+        hint = 'Commit a position from the checkpoint up to the end of the leased range; a rebuild commits all of it.';
   end if;
 
   if exists (select from event_store.stream_locks where view = v_view) then
@@ -64,8 +64,8 @@ begin
     update event_store.stream_locks k
     set last_offset = retried.up_to, in_flight = null, attempts = 0, last_error = null, locked_until = _now, updated_at = _now
     from (
-      select r.decider_id, r.decider, case when b.to_offset = c.leased_to then r.in_flight else below.up_to end as up_to
-      from unnest(v_partition, v_to_offset, v_lease_token) b(partition, to_offset, lease_token)
+      select r.decider_id, r.decider, case when b.to_position = c.leased_to then r.in_flight else below.up_to end as up_to
+      from unnest(v_partition, v_to_position, v_lease_token) b(partition, to_position, lease_token)
       join event_store.checkpoints c on c.view = v_view and c.partition = b.partition
       join event_store.stream_locks r
         on r.view = v_view and r.partition = b.partition and r.lease_token = b.lease_token
@@ -75,10 +75,10 @@ begin
         select coalesce(max(e."offset"), r.last_offset) as up_to
         from event_store.events e
         join event_store.event_log l using ("offset")
-        where b.to_offset < c.leased_to
+        where b.to_position < c.leased_to
           and e.decider_id = r.decider_id and e.decider = r.decider
           and e."offset" > r.last_offset and e."offset" <= r.in_flight
-          and l.partition_offset < b.to_offset
+          and l.position < b.to_position
       ) below on true
     ) retried
     where k.view = v_view and k.decider_id = retried.decider_id and k.decider = retried.decider;
@@ -86,8 +86,8 @@ begin
 
   update event_store.checkpoints c
   set
-    position = b.to_offset, lease_owner = null, leased_until = null, leased_from = null, leased_to = null, rebuilds = false
-  from unnest(v_partition, v_to_offset) b(partition, to_offset)
+    position = b.to_position, lease_owner = null, leased_until = null, leased_from = null, leased_to = null, rebuilds = false
+  from unnest(v_partition, v_to_position) b(partition, to_position)
   where c.view = v_view and c.partition = b.partition;
 
   if _now is not null then

@@ -62,11 +62,11 @@ begin
   );
 
   with passed as materialized (
-    select l.partition, l.partition_offset, e."offset", e.decider, e.decider_id,
+    select l.partition, l.position, e."offset", e.decider, e.decider_id,
       event_store.wants(_view.deciders, _view.events, e.decider, e.event) as wanted
     from event_store.checkpoints c
     join event_store.event_log l
-      on l.partition = c.partition and l.partition_offset >= c.position and l.partition_offset < c.position + v_window
+      on l.partition = c.partition and l.position >= c.position and l.position < c.position + v_window
     join event_store.events e using ("offset")
     where _has_room and c.view = v_view and c.partition = any (_claimed)
   ), locked as (
@@ -93,7 +93,7 @@ begin
   ), moved as (
     update event_store.checkpoints c
     set position = p.position
-    from (select partition, max(partition_offset) + 1 as position from passed group by partition) p
+    from (select partition, max(position) + 1 as position from passed group by partition) p
     where c.view = v_view and c.partition = p.partition
   )
   select count(*) into _passed from passed;
@@ -109,4 +109,4 @@ begin
 end
 $$;
 
-comment on function event_store.dispatch_events(text, int, int) is 'Locks the streams that have new events for a rows view and moves its checkpoints past them; returns how many log positions were passed. MR005, MR010, MR012.';
+comment on function event_store.dispatch_events(text, int, int) is 'Locks the streams that have new events for a rows view and moves its checkpoints past them; returns how many positions were passed. MR005, MR010, MR012.';

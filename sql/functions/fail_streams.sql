@@ -61,7 +61,7 @@ begin
       select from event_store.events e
       join event_store.event_log l using ("offset")
       where e."offset" = f."offset" and e.decider_id = f.decider_id and e.decider = f.decider
-        and l.partition_offset < _lease.leased_to
+        and l.position < _lease.leased_to
         and event_store.wants(_view.deciders, _view.events, e.decider, e.event)
     )
   limit 1;

@@ -4,7 +4,7 @@
 -- Events must be loaded with transaction_id 3, the first that a cluster gives out: as done long ago.
 create or replace function event_store.finish_restore(
   v_partition int[],
-  v_earliest_offset bigint[],
+  v_earliest_position bigint[],
   v_high_water_mark bigint[],
   v_last_offset bigint,
   v_lease_token bigint,
@@ -33,17 +33,17 @@ begin
     -- the primary key has each position once: so many between first and last are all of them
     select format(
       'log partition %s holds %s events from %s to %s, not %s to %s',
-      coalesce(w.partition, l.partition), coalesce(l.events, 0), l.first, l.last + 1, w.earliest_offset, w.high_water_mark
+      coalesce(w.partition, l.partition), coalesce(l.events, 0), l.first, l.last + 1, w.earliest_position, w.high_water_mark
     ) as fault
-    from unnest(v_partition, v_earliest_offset, v_high_water_mark) w(partition, earliest_offset, high_water_mark)
+    from unnest(v_partition, v_earliest_position, v_high_water_mark) w(partition, earliest_position, high_water_mark)
     full join (
-      select partition, count(*) as events, min(partition_offset) as first, max(partition_offset) as last
+      select partition, count(*) as events, min(position) as first, max(position) as last
       from event_store.event_log
       group by partition
     ) l using (partition)
-    where (w.earliest_offset <= w.high_water_mark and w.partition between 0 and _partitions - 1) is not true
-      or coalesce(l.events, 0) <> w.high_water_mark - w.earliest_offset
-      or l.first <> w.earliest_offset
+    where (w.earliest_position <= w.high_water_mark and w.partition between 0 and _partitions - 1) is not true
+      or coalesce(l.events, 0) <> w.high_water_mark - w.earliest_position
+      or l.first <> w.earliest_position
       or l.last <> w.high_water_mark - 1
     union all
     select format('%s log partitions are stated, of %s', cardinality(v_partition), _partitions)
@@ -87,8 +87,8 @@ begin
   end if;
 
   update event_store.partitions p
-  set high_water_mark = w.high_water_mark, archived_offset = w.earliest_offset, earliest_offset = w.earliest_offset
-  from unnest(v_partition, v_earliest_offset, v_high_water_mark) w(partition, earliest_offset, high_water_mark)
+  set high_water_mark = w.high_water_mark, archived_position = w.earliest_position, earliest_position = w.earliest_position
+  from unnest(v_partition, v_earliest_position, v_high_water_mark) w(partition, earliest_position, high_water_mark)
   where p.partition = w.partition;
   insert into event_store.dispatches (view) select view from event_store.views;
   perform setval('event_store.events_offset_seq', greatest(1, v_last_offset, (select max(last_offset) from event_store.streams)));

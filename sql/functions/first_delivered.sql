@@ -28,8 +28,8 @@ begin
     where e.decider_id = v_decider_id and e.decider = v_decider
       and e."offset" > coalesce(_lock.last_offset, -1)
       and l.partition = v_lease.partition
-      and (_lock.view is not null or l.partition_offset >= v_lease.leased_from)
-      and l.partition_offset < v_lease.leased_to
+      and (_lock.view is not null or l.position >= v_lease.leased_from)
+      and l.position < v_lease.leased_to
       and event_store.wants(v_view.deciders, v_view.events, e.decider, e.event)
     order by e."offset"
     limit 1

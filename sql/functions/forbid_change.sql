@@ -15,7 +15,7 @@ begin
     if tg_level = 'STATEMENT' or exists (
       select from event_store.event_log l
       join event_store.partitions p using (partition)
-      where l."offset" = old."offset" and l.partition_offset < p.earliest_offset
+      where l."offset" = old."offset" and l.position < p.earliest_position
     ) then
       return old;
     end if;

@@ -30,7 +30,7 @@ begin
         select from event_store.events e
         join event_store.event_log l using ("offset")
         where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > k.last_offset
-          and case when o.view is null then l.partition_offset < there.position else e."offset" <= o.last_offset end
+          and case when o.view is null then l.position < there.position else e."offset" <= o.last_offset end
           and event_store.wants(_view.deciders, _view.events, e.decider, e.event)
         offset 0
       )
@@ -48,7 +48,7 @@ begin
         select from event_store.events e
         join event_store.event_log l using ("offset")
         where e.decider_id = o.decider_id and e.decider = o.decider
-          and e."offset" <= o.last_offset and l.partition_offset >= here.position
+          and e."offset" <= o.last_offset and l.position >= here.position
         offset 0
       )
   );

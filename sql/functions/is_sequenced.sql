@@ -1,4 +1,4 @@
--- Whether every event that a snapshot sees has its partition offset: sequence_events may have returned 0 because another session was
+-- Whether every event that a snapshot sees has its position: sequence_events may have returned 0 because another session was
 -- at it.
 create or replace function event_store.is_sequenced(
   v_committed pg_snapshot
@@ -22,4 +22,4 @@ as $$
   from event_store.sequencer s
 $$;
 
-comment on function event_store.is_sequenced(pg_snapshot) is 'Whether every event that a snapshot sees has its partition offset.';
+comment on function event_store.is_sequenced(pg_snapshot) is 'Whether every event that a snapshot sees has its position.';

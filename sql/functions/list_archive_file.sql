@@ -4,8 +4,8 @@
 -- Example: select list_archive_file(3, 0, 1000, 'p0003/p0003-000000000000000-000000000001000.parquet', 34567, '9f86…')
 create or replace function event_store.list_archive_file(
   v_partition int,
-  v_from_offset bigint,
-  v_to_offset bigint,
+  v_from_position bigint,
+  v_to_position bigint,
   v_path text,
   v_bytes bigint,
   v_checksum text
@@ -31,30 +31,30 @@ begin
   select * into _partition from event_store.partitions where partition = v_partition for update;
 
   delete from event_store.archive_files
-  where partition = v_partition and from_offset >= v_from_offset and to_offset <= v_to_offset;
+  where partition = v_partition and from_position >= v_from_position and to_position <= v_to_position;
   select case
-    when (0 <= v_from_offset and v_from_offset < v_to_offset and v_to_offset <= _partition.high_water_mark) is not true
-      then format('%s to %s cannot be archived', v_from_offset, v_to_offset)
+    when (0 <= v_from_position and v_from_position < v_to_position and v_to_position <= _partition.high_water_mark) is not true
+      then format('%s to %s cannot be archived', v_from_position, v_to_position)
     when exists (
       select from event_store.archive_files
-      where partition = v_partition and from_offset < v_to_offset and to_offset > v_from_offset
+      where partition = v_partition and from_position < v_to_position and to_position > v_from_position
     )
-      then format('a listed file holds only a part of %s to %s', v_from_offset, v_to_offset)
-    when v_from_offset > greatest(
-      _partition.earliest_offset,
-      (select max(to_offset) from event_store.archive_files where partition = v_partition and to_offset <= v_from_offset)
+      then format('a listed file holds only a part of %s to %s', v_from_position, v_to_position)
+    when v_from_position > greatest(
+      _partition.earliest_position,
+      (select max(to_position) from event_store.archive_files where partition = v_partition and to_position <= v_from_position)
     )
-      then format('events before %s are not archived', v_from_offset)
+      then format('events before %s are not archived', v_from_position)
   end
   into _fault;
   if _fault is not null then
-    perform event_store.refuse_offset(_partition, _fault);
+    perform event_store.refuse_position(_partition, _fault);
   end if;
-  insert into event_store.archive_files (partition, from_offset, to_offset, path, events, bytes, checksum, archived_at)
+  insert into event_store.archive_files (partition, from_position, to_position, path, events, bytes, checksum, archived_at)
   values (
-    v_partition, v_from_offset, v_to_offset, v_path, v_to_offset - v_from_offset, v_bytes, v_checksum, event_store.clock()
+    v_partition, v_from_position, v_to_position, v_path, v_to_position - v_from_position, v_bytes, v_checksum, event_store.clock()
   );
-  return event_store.mark_archived(v_partition, v_to_offset);
+  return event_store.mark_archived(v_partition, v_to_position);
 end
 $$;
 

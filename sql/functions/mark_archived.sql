@@ -1,9 +1,9 @@
--- Says that every event of a log partition below an offset is kept outside of this database, too, and checked: only these may
+-- Says that every event of a log partition below a position is kept outside of this database, too, and checked: only these may
 -- be deleted. Never moves back. Call it in a short transaction: until that ends, no event is sequenced.
 -- Example: select mark_archived(3, 100000)
 create or replace function event_store.mark_archived(
   v_partition int,
-  v_to_offset bigint
+  v_to_position bigint
 )
 returns bigint
 language plpgsql
@@ -14,19 +14,19 @@ as $$
 declare
   _partition event_store.partitions;
 begin
-  if v_to_offset is null then
-    perform event_store.refuse_request('v_to_offset is null', 'State a partition offset.');
+  if v_to_position is null then
+    perform event_store.refuse_request('v_to_position is null', 'State a position.');
   end if;
   -- in the sequencer's order: it moves the marks with its own row in hand, and would wait for us there
   perform from event_store.sequencer for update;
   perform event_store.require_partition(v_partition);
   select * into _partition from event_store.partitions where partition = v_partition for update;
-  if v_to_offset < 0 or v_to_offset > _partition.high_water_mark then
-    perform event_store.refuse_offset(_partition, format('%s cannot be archived', v_to_offset));
+  if v_to_position < 0 or v_to_position > _partition.high_water_mark then
+    perform event_store.refuse_position(_partition, format('%s cannot be archived', v_to_position));
   end if;
-  update event_store.partitions set archived_offset = v_to_offset where partition = v_partition and archived_offset < v_to_offset;
-  return greatest(_partition.archived_offset, v_to_offset);
+  update event_store.partitions set archived_position = v_to_position where partition = v_partition and archived_position < v_to_position;
+  return greatest(_partition.archived_position, v_to_position);
 end
 $$;
 
-comment on function event_store.mark_archived(int, bigint) is 'Says up to where a log partition is kept outside, too; returns that offset. MR005 malformed, MR013 unknown partition, MR015 out of range.';
+comment on function event_store.mark_archived(int, bigint) is 'Says up to where a log partition is kept outside, too; returns that position. MR005 malformed, MR013 unknown partition, MR015 out of range.';

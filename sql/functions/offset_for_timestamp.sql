@@ -1,6 +1,6 @@
--- The first kept partition offset whose event was appended at or after a time; the high-water mark if there is none.
+-- The first kept position whose event was appended at or after a time; the high-water mark if there is none.
 -- Exact, though created_at does not rise strictly along the log: an event has the time of its append, its position that of its
--- commit. -infinity is the earliest offset, infinity the mark, at no cost; else the events are read from v_timestamp on.
+-- commit. -infinity is the earliest position, infinity the mark, at no cost; else the events are read from v_timestamp on.
 -- Example: select offset_for_timestamp(3, '2030-01-01 00:00:00+00')
 create or replace function event_store.offset_for_timestamp(
   v_partition int,
@@ -15,10 +15,10 @@ as $$
 begin
   perform event_store.require_partition(v_partition);
   if v_timestamp is null then
-    perform event_store.refuse_request('v_timestamp is null', '-infinity is the earliest offset, infinity the high-water mark.');
+    perform event_store.refuse_request('v_timestamp is null', '-infinity is the earliest position, infinity the high-water mark.');
   end if;
-  return (select found.partition_offset from event_store.offsets_for_timestamp(v_timestamp, array[v_partition]) found);
+  return (select found.position from event_store.offsets_for_timestamp(v_timestamp, array[v_partition]) found);
 end
 $$;
 
-comment on function event_store.offset_for_timestamp(int, timestamptz) is 'The first kept partition offset appended at or after a time; the high-water mark if none. MR005 malformed, MR013 unknown partition.';
+comment on function event_store.offset_for_timestamp(int, timestamptz) is 'The first kept position appended at or after a time; the high-water mark if none. MR005 malformed, MR013 unknown partition.';

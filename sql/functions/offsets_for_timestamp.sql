@@ -1,13 +1,13 @@
 -- offset_for_timestamp for several log partitions (null: for all) in one pass over the events: one pass for each log partition
 -- would read all events after the time as often as there are log partitions. A null time has no rows.
--- Example: select partition, partition_offset from offsets_for_timestamp('2030-01-01 00:00:00+00')
+-- Example: select partition, position from offsets_for_timestamp('2030-01-01 00:00:00+00')
 create or replace function event_store.offsets_for_timestamp(
   v_timestamp timestamptz,
   v_partitions int[] default null
 )
 returns table (
   partition int,
-  partition_offset bigint
+  "position" bigint
 )
 language plpgsql
 stable
@@ -23,19 +23,19 @@ begin
   end if;
   if v_timestamp = '-infinity' then
     return query
-    select p.partition, p.earliest_offset
+    select p.partition, p.earliest_position
     from event_store.partitions p
     where v_partitions is null or p.partition = any (v_partitions);
     return;
   end if;
   return query
-  select p.partition, coalesce(found.partition_offset, p.high_water_mark)
+  select p.partition, coalesce(found.position, p.high_water_mark)
   from event_store.partitions p
   left join (
-    select l.partition, min(l.partition_offset) as partition_offset
+    select l.partition, min(l.position) as position
     from event_store.events e
     join event_store.event_log l using ("offset")
-    join event_store.partitions kept on kept.partition = l.partition and l.partition_offset >= kept.earliest_offset
+    join event_store.partitions kept on kept.partition = l.partition and l.position >= kept.earliest_position
     where e.created_at >= v_timestamp and (v_partitions is null or l.partition = any (v_partitions))
     group by l.partition
   ) found using (partition)
@@ -43,4 +43,4 @@ begin
 end
 $$;
 
-comment on function event_store.offsets_for_timestamp(timestamptz, int[]) is 'The first kept partition offset appended at or after a time, for several log partitions at once.';
+comment on function event_store.offsets_for_timestamp(timestamptz, int[]) is 'The first kept position appended at or after a time, for several log partitions at once.';

@@ -3,8 +3,8 @@
 create or replace function event_store.partition_info()
 returns table (
   partition int,
-  earliest_offset bigint,
-  archived_offset bigint,
+  earliest_position bigint,
+  archived_position bigint,
   high_water_mark bigint,
   events bigint,
   bytes bigint,
@@ -19,16 +19,16 @@ as $$
   with store as (
     select
       pg_total_relation_size('event_store.events') + pg_total_relation_size('event_store.event_log') as bytes,
-      nullif(sum(high_water_mark - earliest_offset), 0) as events
+      nullif(sum(high_water_mark - earliest_position), 0) as events
     from event_store.partitions
   )
   select
     p.partition,
-    p.earliest_offset,
-    p.archived_offset,
+    p.earliest_position,
+    p.archived_position,
     p.high_water_mark,
-    p.high_water_mark - p.earliest_offset,
-    coalesce(s.bytes * (p.high_water_mark - p.earliest_offset) / s.events, 0)::bigint,
+    p.high_water_mark - p.earliest_position,
+    coalesce(s.bytes * (p.high_water_mark - p.earliest_position) / s.events, 0)::bigint,
     e.created_at,
     (
       select count(*)
@@ -44,7 +44,7 @@ as $$
     )
   from event_store.partitions p
   cross join store s
-  left join event_store.event_log l on l.partition = p.partition and l.partition_offset = p.high_water_mark - 1
+  left join event_store.event_log l on l.partition = p.partition and l.position = p.high_water_mark - 1
   left join event_store.events e using ("offset")
   order by p.partition
 $$;

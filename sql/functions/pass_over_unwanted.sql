@@ -46,19 +46,19 @@ begin
   update event_store.checkpoints c
   set position = wanted.position
   from (
-    select at.partition, coalesce(first.partition_offset, seen.up_to) as position
+    select at.partition, coalesce(first.position, seen.up_to) as position
     from event_store.checkpoints at
     join event_store.partitions p using (partition)
     cross join lateral (select least(p.high_water_mark, at.position + 100000)) seen(up_to)
     left join lateral (
-      select l.partition_offset
+      select l.position
       from event_store.event_log l
       join event_store.events e using ("offset")
       where l.partition = at.partition
-        and l.partition_offset >= at.position
-        and l.partition_offset < seen.up_to
+        and l.position >= at.position
+        and l.position < seen.up_to
         and event_store.wants(_view.deciders, _view.events, e.decider, e.event)
-      order by l.partition_offset
+      order by l.position
       limit 1
     ) first on true
     where at.view = v_view and at.partition = any (_locked)

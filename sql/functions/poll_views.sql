@@ -1,5 +1,5 @@
 -- One row per view with what a poller needs to decide whether to start a consumer, in one cheap call. `due` is what
--- it would be given now: the log positions ahead, a subtraction per log partition without reading an event, and each stream with a
+-- it would be given now: the positions ahead, a subtraction per log partition without reading an event, and each stream with a
 -- lock whose time has come, counted to a thousand. How far a view is behind is the lag of view_lag and view_info. `consumers`
 -- are the sessions that attached themselves (attach_consumer) and live.
 create or replace function event_store.poll_views()

@@ -25,8 +25,8 @@ begin
     select l."offset"
     from event_store.event_log l
     where l.partition = v_partition
-      and l.partition_offset < (select p.earliest_offset from event_store.partitions p where p.partition = v_partition)
-    order by l.partition_offset
+      and l.position < (select p.earliest_position from event_store.partitions p where p.partition = v_partition)
+    order by l.position
     limit v_limit
     for update skip locked -- two purges share the work
   );

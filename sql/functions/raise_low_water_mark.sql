@@ -1,5 +1,5 @@
--- Lets the log of one partition begin at a later offset, and returns where it begins now: what lies below can be deleted by
--- purge_events. Only what is archived (mark_archived) and what no view needs any more is given up (MR020). Offsets, the
+-- Lets the log of one partition begin at a later position, and returns where it begins now: what lies below can be deleted by
+-- purge_events. Only what is archived (mark_archived) and what no view needs any more is given up (MR020). Positions, the
 -- high-water mark and the heads of streams stay, so everything goes on as before.
 -- Call it in a short transaction: until that ends, no event is sequenced.
 -- Three things go with the events: get_events returns what is kept; get_last_event returns nothing where the last event of a
@@ -7,7 +7,7 @@
 -- Example: select raise_low_water_mark(3, 100000)
 create or replace function event_store.raise_low_water_mark(
   v_partition int,
-  v_offset bigint,
+  v_position bigint,
   v_reason text default null
 )
 returns bigint
@@ -20,8 +20,8 @@ declare
   _partition event_store.partitions;
   _needed text;
 begin
-  if v_offset is null then
-    perform event_store.refuse_request('v_offset is null', 'State a partition offset.');
+  if v_position is null then
+    perform event_store.refuse_request('v_position is null', 'State a position.');
   end if;
   perform event_store.require_partition(v_partition);
   -- nobody is placed below the new mark while we look who stands there
@@ -29,24 +29,24 @@ begin
     _needed := 'an open transaction places a view in the log, rebuilds from it or shortens it';
   end if;
   _partition := event_store.require_partition(v_partition);
-  if v_offset < 0 or v_offset > _partition.high_water_mark then
-    perform event_store.refuse_offset(_partition, format('%s cannot be the low-water mark', v_offset));
+  if v_position < 0 or v_position > _partition.high_water_mark then
+    perform event_store.refuse_position(_partition, format('%s cannot be the low-water mark', v_position));
   end if;
 
   if _needed is null then
     select string_agg(needed.reason, '; ') into _needed
     from (
-      select format('it is archived up to %s', _partition.archived_offset) as reason
-      where _partition.archived_offset < v_offset
+      select format('it is archived up to %s', _partition.archived_position) as reason
+      where _partition.archived_position < v_position
       union all
       select format('view %L stands at %s', c.view, c.position)
       from event_store.checkpoints c
-      where c.partition = v_partition and c.position < v_offset
+      where c.partition = v_partition and c.position < v_position
       union all
       select format('%s reads it from %s for view %L', c.lease_owner, c.leased_from, c.view)
       from event_store.checkpoints c
       -- past its time, too: such a lease can still be committed (require_leases)
-      where c.partition = v_partition and c.leased_from < v_offset and c.lease_owner is not null
+      where c.partition = v_partition and c.leased_from < v_position and c.lease_owner is not null
       union all
       select format('stream (%s, %s) has a lock in view %L', k.decider, k.decider_id, k.view)
       from event_store.stream_locks k
@@ -54,7 +54,7 @@ begin
         select from event_store.events e
         join event_store.event_log l using ("offset")
         where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > k.last_offset
-          and l.partition_offset < v_offset
+          and l.position < v_position
         limit 1
       ) held
       where k.partition = v_partition
@@ -65,21 +65,21 @@ begin
     raise exception 'history is still needed'
       using
         errcode = 'MR020',
-        detail = format('log partition %s below %s: %s', v_partition, v_offset, _needed),
+        detail = format('log partition %s below %s: %s', v_partition, v_position, _needed),
         hint = 'Archive it, let the views consume it, settle their dead letters, give back leases of dead owners (release_owner), or remove views that are not used (unregister_view). What an open transaction does ends with it.';
   end if;
 
   -- in the sequencer's order: it moves the marks with its own row in hand, and would wait for us there
   perform from event_store.sequencer for update;
-  update event_store.partitions set earliest_offset = v_offset where partition = v_partition and earliest_offset < v_offset;
+  update event_store.partitions set earliest_position = v_position where partition = v_partition and earliest_position < v_position;
   if found then
     perform event_store.audit(
       'raise_low_water_mark', null, v_reason,
-      jsonb_build_object('partition', v_partition, 'from_offset', _partition.earliest_offset, 'to_offset', v_offset)
+      jsonb_build_object('partition', v_partition, 'from_position', _partition.earliest_position, 'to_position', v_position)
     );
   end if;
-  return greatest(_partition.earliest_offset, v_offset);
+  return greatest(_partition.earliest_position, v_position);
 end
 $$;
 
-comment on function event_store.raise_low_water_mark(int, bigint, text) is 'Gives up the archived history of a log partition below an offset; audited. MR005 malformed, MR013 unknown partition, MR015 out of range, MR020 still needed.';
+comment on function event_store.raise_low_water_mark(int, bigint, text) is 'Gives up the archived history of a log partition below a position; audited. MR005 malformed, MR013 unknown partition, MR015 out of range, MR020 still needed.';

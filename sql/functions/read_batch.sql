@@ -8,7 +8,7 @@ create or replace function event_store.read_batch(
   v_lease_token bigint
 )
 returns table (
-  partition_offset bigint,
+  "position" bigint,
   event text,
   event_id uuid,
   event_version bigint,
@@ -42,7 +42,7 @@ begin
   end if;
   if not _lease.rebuilds then
     return query
-    select l.partition_offset, r.*
+    select l.position, r.*
     from event_store.stream_locks k
     join event_store.recorded_events r
       on r.decider_id = k.decider_id and r.decider = k.decider and r."offset" > k.last_offset and r."offset" <= k.in_flight
@@ -51,17 +51,17 @@ begin
       and k.partition = v_partition
       and k.lease_token = v_lease_token
       and k.in_flight is not null and k.lease_pid is null
-      and l.partition_offset < _lease.leased_to
+      and l.position < _lease.leased_to
       and event_store.wants(_view.deciders, _view.events, r.decider, r.event)
     order by r."offset";
   end if;
   return query
-  select l.partition_offset, r.*
+  select l.position, r.*
   from event_store.event_log l
   join event_store.recorded_events r using ("offset")
   where l.partition = v_partition
-    and l.partition_offset >= _lease.leased_from
-    and l.partition_offset < _lease.leased_to
+    and l.position >= _lease.leased_from
+    and l.position < _lease.leased_to
     and event_store.wants(_view.deciders, _view.events, r.decider, r.event)
     and (
       _lease.rebuilds
@@ -70,7 +70,7 @@ begin
         where k.view = v_view and k.decider_id = r.decider_id and k.decider = r.decider
       )
     )
-  order by l.partition_offset;
+  order by l.position;
 end
 $$;
 

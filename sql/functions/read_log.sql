@@ -1,13 +1,13 @@
--- Reads up to v_limit events of a log partition from an offset on, in order. At the high-water mark there is nothing; what lies
+-- Reads up to v_limit events of a log partition from a position on, in order. At the high-water mark there is nothing; what lies
 -- below the first kept event or beyond the mark is refused, not passed over.
--- Example: select partition_offset, event, decider_id from read_log(3, 0, 100)
+-- Example: select position, event, decider_id from read_log(3, 0, 100)
 create or replace function event_store.read_log(
   v_partition int,
-  v_from_offset bigint,
+  v_from_position bigint,
   v_limit bigint default 1000
 )
 returns table (
-  partition_offset bigint,
+  "position" bigint,
   event text,
   event_id uuid,
   event_version bigint,
@@ -31,20 +31,20 @@ set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
-  _to_offset bigint;
+  _to_position bigint;
 begin
   if coalesce(v_limit, 0) <= 0 then
     perform event_store.refuse_request(format('v_limit is %s', coalesce(v_limit::text, 'null')), 'v_limit must be at least 1.');
   end if;
-  perform event_store.validate_offset_range(v_partition, v_from_offset, v_from_offset);
-  _to_offset := v_from_offset + least(v_limit, (event_store.require_partition(v_partition)).high_water_mark - v_from_offset);
+  perform event_store.validate_offset_range(v_partition, v_from_position, v_from_position);
+  _to_position := v_from_position + least(v_limit, (event_store.require_partition(v_partition)).high_water_mark - v_from_position);
   return query
-  select l.partition_offset, r.*
+  select l.position, r.*
   from event_store.event_log l
   join event_store.recorded_events r using ("offset")
-  where l.partition = v_partition and l.partition_offset >= v_from_offset and l.partition_offset < _to_offset
-  order by l.partition_offset;
+  where l.partition = v_partition and l.position >= v_from_position and l.position < _to_position
+  order by l.position;
 end
 $$;
 
-comment on function event_store.read_log(int, bigint, bigint) is 'Reads a log partition from an offset on. MR005 malformed, MR013 unknown partition, MR015 out of range.';
+comment on function event_store.read_log(int, bigint, bigint) is 'Reads a log partition from a position on. MR005 malformed, MR013 unknown partition, MR015 out of range.';

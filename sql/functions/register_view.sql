@@ -1,7 +1,7 @@
 -- Registers a view, or changes its settings: all of them are what this call says. Its progress is set once, at the first
--- registration, from v_start_at. Events whose transaction is still open then have no partition offset yet, so they lie ahead
+-- registration, from v_start_at. Events whose transaction is still open then have no position yet, so they lie ahead
 -- of the view: it gets them.
--- Register a view in a short transaction: until that ends, events may get no offset.
+-- Register a view in a short transaction: until that ends, events may get no position.
 -- v_mode: rows (stream_events) or bulk (claim_batch); null for rows, or what it is. Another mode is taken up where the view
 -- stands, streams that wait or are parked included, but not while something is in flight (MR017).
 -- v_deciders and v_events: what the view wants; null for all. v_max_attempts: after how many a failing stream is parked.
@@ -65,19 +65,19 @@ begin
     insert into event_store.dispatches (view) values (v_view);
     -- the log keeps what we are placed before; shared, so that it waits for nobody but a call that is as short
     perform pg_advisory_xact_lock_shared(event_store.history_key());
-    -- History is searched before the sequencer's row is ours, which nobody else can have then. What gets its offset from now on is
+    -- History is searched before the sequencer's row is ours, which nobody else can have then. What gets its position from now on is
     -- passed only if it is from before the start and was committed when this call began: an append in flight is delivered.
     insert into event_store.checkpoints (view, partition, position)
-    select v_view, found.partition, found.partition_offset
+    select v_view, found.partition, found.position
     from event_store.offsets_for_timestamp(_view.start_at) found;
     perform event_store.sequence_events();
     update event_store.checkpoints c
     set position = coalesce(
       (
-        select min(l.partition_offset)
+        select min(l.position)
         from event_store.event_log l
         join event_store.events e using ("offset")
-        where l.partition = c.partition and l.partition_offset >= c.position
+        where l.partition = c.partition and l.position >= c.position
           and (e.created_at >= _view.start_at or not pg_visible_in_snapshot(e.transaction_id, _begun))
       ),
       (select p.high_water_mark from event_store.partitions p where p.partition = c.partition)
@@ -85,7 +85,7 @@ begin
     from event_store.event_log first
     join event_store.events e using ("offset")
     where c.view = v_view
-      and first.partition = c.partition and first.partition_offset = c.position
+      and first.partition = c.partition and first.position = c.position
       and e.created_at < _view.start_at and pg_visible_in_snapshot(e.transaction_id, _begun);
     return next _view;
     return;

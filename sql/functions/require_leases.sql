@@ -12,7 +12,7 @@ set search_path = event_store, pg_temp
 as $$
 begin
   if v_partition is null or cardinality(v_partition) = 0 or cardinality(v_partition) <> coalesce(cardinality(v_lease_token), 0)
-    -- one partition with two offsets would take either
+    -- one partition with two positions would take either
     or (select count(*) <> count(distinct partition) from unnest(v_partition) b(partition))
   then
     perform event_store.refuse_request(

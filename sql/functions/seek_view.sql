@@ -1,10 +1,10 @@
 -- Moves a view to another position, in one log partition or (v_partition null) in all, and returns for each where it stood and
 -- where it stands now. Audited. With v_dry_run nothing of the view is changed. Refused while something of the view is leased or in flight.
--- All of it or, if one log partition refuses, nothing. Call it in a short transaction: until that ends, events may get no offset
+-- All of it or, if one log partition refuses, nothing. Call it in a short transaction: until that ends, events may get no position
 -- and the view's consumers get nothing.
 --
--- v_kind: EXACT_OFFSET     to v_offset, which the log holds
---         RESET_TO_OFFSET  to v_offset; beyond the high-water mark the view waits there
+-- v_kind: EXACT_OFFSET     to v_position, which the log holds
+--         RESET_TO_OFFSET  to v_position; beyond the high-water mark the view waits there
 --         RESET_TO_EARLIEST, RESET_TO_LATEST  to the first kept event, to the high-water mark
 --         RESUME_OR_EARLIEST, RESUME_OR_LATEST  stay; where the position is not kept any more, to the first kept event or the mark
 --         EXACT_TIMESTAMP  to the first event that was appended at or after v_timestamp; the high-water mark if there is none
@@ -19,7 +19,7 @@
 create or replace function event_store.seek_view(
   v_view text,
   v_kind text,
-  v_offset bigint default null,
+  v_position bigint default null,
   v_timestamp timestamptz default null,
   v_partition int default null,
   v_dry_run boolean default false,
@@ -29,7 +29,7 @@ returns table (
   partition int,
   from_position bigint,
   to_position bigint,
-  earliest_offset bigint,
+  earliest_position bigint,
   high_water_mark bigint,
   locks_removed bigint,
   dead_letters_removed bigint,
@@ -46,11 +46,11 @@ declare
     when v_kind is null or v_kind not in (
       'EXACT_OFFSET', 'RESET_TO_OFFSET', 'RESET_TO_EARLIEST', 'RESET_TO_LATEST', 'RESUME_OR_EARLIEST', 'RESUME_OR_LATEST', 'EXACT_TIMESTAMP'
     ) then format('v_kind is %L', v_kind)
-    when v_kind in ('EXACT_OFFSET', 'RESET_TO_OFFSET') <> (v_offset is not null) then
-      format('%s with v_offset %s', v_kind, coalesce(v_offset::text, 'null'))
+    when v_kind in ('EXACT_OFFSET', 'RESET_TO_OFFSET') <> (v_position is not null) then
+      format('%s with v_position %s', v_kind, coalesce(v_position::text, 'null'))
     when (v_kind = 'EXACT_TIMESTAMP') <> (v_timestamp is not null) then
       format('%s with v_timestamp %s', v_kind, coalesce(v_timestamp::text, 'null'))
-    when v_offset is not null and v_partition is null then format('%s without v_partition', v_kind)
+    when v_position is not null and v_partition is null then format('%s without v_partition', v_kind)
     when v_dry_run is null then 'v_dry_run is null'
   end;
   _row record;
@@ -59,7 +59,7 @@ begin
   if _fault is not null then
     perform event_store.refuse_request(
       _fault,
-      'EXACT_OFFSET and RESET_TO_OFFSET take v_offset and v_partition, EXACT_TIMESTAMP takes v_timestamp; RESET_TO_EARLIEST, RESET_TO_LATEST, RESUME_OR_EARLIEST and RESUME_OR_LATEST take neither.'
+      'EXACT_OFFSET and RESET_TO_OFFSET take v_position and v_partition, EXACT_TIMESTAMP takes v_timestamp; RESET_TO_EARLIEST, RESET_TO_LATEST, RESUME_OR_EARLIEST and RESUME_OR_LATEST take neither.'
     );
   end if;
   if v_partition is not null then
@@ -75,7 +75,7 @@ begin
   perform event_store.sequence_events();
 
   for _row in
-    select c.partition, c.position, p as marks, at_time.partition_offset as at_time
+    select c.partition, c.position, p as marks, at_time.position as at_time
     from event_store.checkpoints c
     join event_store.partitions p using (partition)
     left join event_store.offsets_for_timestamp(
@@ -86,25 +86,25 @@ begin
   loop
     partition := _row.partition;
     from_position := _row.position;
-    earliest_offset := (_row.marks).earliest_offset;
+    earliest_position := (_row.marks).earliest_position;
     high_water_mark := (_row.marks).high_water_mark;
     to_position := case v_kind
-      when 'RESET_TO_EARLIEST' then earliest_offset
+      when 'RESET_TO_EARLIEST' then earliest_position
       when 'RESET_TO_LATEST' then high_water_mark
-      when 'RESUME_OR_EARLIEST' then case when from_position < earliest_offset then earliest_offset else from_position end
-      when 'RESUME_OR_LATEST' then case when from_position < earliest_offset then high_water_mark else from_position end
+      when 'RESUME_OR_EARLIEST' then case when from_position < earliest_position then earliest_position else from_position end
+      when 'RESUME_OR_LATEST' then case when from_position < earliest_position then high_water_mark else from_position end
       when 'EXACT_TIMESTAMP' then _row.at_time
-      else v_offset
+      else v_position
     end;
     if to_position < 0 then
-      perform event_store.refuse_offset(_row.marks, format('%s is negative', to_position));
-    elsif to_position < earliest_offset then
-      perform event_store.refuse_offset(_row.marks, format('%s lies below the earliest offset', to_position));
+      perform event_store.refuse_position(_row.marks, format('%s is negative', to_position));
+    elsif to_position < earliest_position then
+      perform event_store.refuse_position(_row.marks, format('%s lies below the earliest position', to_position));
     elsif v_kind = 'EXACT_OFFSET' and to_position >= high_water_mark then
-      perform event_store.refuse_offset(_row.marks, format('there is no event at %s yet', to_position));
+      perform event_store.refuse_position(_row.marks, format('there is no event at %s yet', to_position));
     end if;
     note := case
-      when from_position < earliest_offset then format('the position %s lies below the earliest offset', from_position)
+      when from_position < earliest_position then format('the position %s lies below the earliest position', from_position)
       when to_position > high_water_mark then 'waits beyond the high-water mark'
     end;
     _stays := v_kind in ('RESUME_OR_EARLIEST', 'RESUME_OR_LATEST') and to_position = from_position;
@@ -119,7 +119,7 @@ begin
       perform event_store.audit(
         'seek_view', v_view, v_reason,
         jsonb_build_object(
-          'kind', v_kind, 'offset', v_offset, 'timestamp', v_timestamp, 'partition', _row.partition, 'from_position', from_position,
+          'kind', v_kind, 'position', v_position, 'timestamp', v_timestamp, 'partition', _row.partition, 'from_position', from_position,
           'to_position', to_position, 'locks_removed', locks_removed, 'dead_letters_removed', dead_letters_removed
         )
       );

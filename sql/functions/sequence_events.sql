@@ -1,4 +1,4 @@
--- Gives every committed event a dense offset in its log partition, and returns how many got one.
+-- Gives every committed event a dense position in its log partition, and returns how many got one.
 -- The row of sequencer is the single writer's lock: where somebody else holds it, this returns 0 at once.
 --
 -- What is new since the stored snapshot is what became visible since: transactions that began after it (at or above its
@@ -64,12 +64,12 @@ begin
     set high_water_mark = p.high_water_mark + f.events
     from (select partition, count(*) as events from fresh group by partition) f
     where p.partition = f.partition
-    returning p.partition, p.high_water_mark - f.events as first_offset
+    returning p.partition, p.high_water_mark - f.events as first_position
   )
-  insert into event_store.event_log (partition, partition_offset, "offset")
+  insert into event_store.event_log (partition, position, "offset")
   select
     f.partition,
-    r.first_offset + row_number() over (partition by f.partition order by f."offset") - 1,
+    r.first_position + row_number() over (partition by f.partition order by f."offset") - 1,
     f."offset"
   from fresh f
   join raised r using (partition);
@@ -84,4 +84,4 @@ begin
 end
 $$;
 
-comment on function event_store.sequence_events() is 'Gives every committed event its dense partition offset; returns how many. 0 at once where another session is at it.';
+comment on function event_store.sequence_events() is 'Gives every committed event its dense position; returns how many. 0 at once where another session is at it.';

@@ -1,4 +1,4 @@
--- The heads of all streams as the log has them: without events that are committed and have no partition offset yet. For a backup,
+-- The heads of all streams as the log has them: without events that are committed and have no position yet. For a backup,
 -- which ends at the high-water marks: call it in the snapshot that reads those.
 create or replace function event_store.sequenced_streams()
 returns table (

@@ -63,8 +63,8 @@ begin
     )
     and coalesce(
       (
-        -- a bulk view acknowledges up to an offset that may be no event of the stream
-        select l.partition_offset
+        -- a bulk view acknowledges up to a position that may be no event of the stream
+        select l.position
         from event_store.events e
         join event_store.event_log l using ("offset")
         where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" <= k.last_offset

@@ -1,9 +1,9 @@
--- Refuses a range [v_from_offset, v_to_offset) that the log does not hold whole. An empty range within it is fine.
+-- Refuses a range [v_from_position, v_to_position) that the log does not hold whole. An empty range within it is fine.
 -- Example: select validate_offset_range(3, 0, 100)
 create or replace function event_store.validate_offset_range(
   v_partition int,
-  v_from_offset bigint,
-  v_to_offset bigint
+  v_from_position bigint,
+  v_to_position bigint
 )
 returns void
 language plpgsql
@@ -14,17 +14,17 @@ as $$
 declare
   _partition constant event_store.partitions := event_store.require_partition(v_partition);
   _fault text := case
-    when v_from_offset < 0 then format('%s is negative', v_from_offset)
-    when v_from_offset < _partition.earliest_offset then format('%s lies below the earliest offset', v_from_offset)
-    when v_to_offset < v_from_offset then format('the range ends at %s before it begins at %s', v_to_offset, v_from_offset)
-    when v_to_offset > _partition.high_water_mark then format('%s lies beyond the high-water mark', v_to_offset)
+    when v_from_position < 0 then format('%s is negative', v_from_position)
+    when v_from_position < _partition.earliest_position then format('%s lies below the earliest position', v_from_position)
+    when v_to_position < v_from_position then format('the range ends at %s before it begins at %s', v_to_position, v_from_position)
+    when v_to_position > _partition.high_water_mark then format('%s lies beyond the high-water mark', v_to_position)
   end;
 begin
-  if v_from_offset is null or v_to_offset is null then
+  if v_from_position is null or v_to_position is null then
     perform event_store.refuse_request('an end of the range is null', 'A range has two ends.');
   end if;
   if _fault is not null then
-    perform event_store.refuse_offset(_partition, _fault);
+    perform event_store.refuse_position(_partition, _fault);
   end if;
 end
 $$;

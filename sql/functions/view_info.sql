@@ -1,4 +1,4 @@
--- One row per view (or one), without reading an event: how far it is behind (log positions), what its streams do, and who
+-- One row per view (or one), without reading an event: how far it is behind (positions), what its streams do, and who
 -- consumes it. in_flight: delivered and not answered; waiting: free, or before their next retry; dead_letters: parked.
 -- Example: select view, lag, dead_letters from view_info()
 create or replace function event_store.view_info(

@@ -1,4 +1,4 @@
--- How far a view is behind, per log partition. `lag` counts log positions; `pending` counts the events that the view
+-- How far a view is behind, per log partition. `lag` counts positions; `pending` counts the events that the view
 -- wants (the two are equal without a filter); `pending_age_s` is the age of the oldest of these, null if there is none.
 -- Events behind the checkpoint whose stream has a lock (in flight, waiting for a retry, parked) count as pending, too.
 create or replace function event_store.view_lag(
@@ -37,7 +37,7 @@ begin
     from event_store.event_log l
     join event_store.events e using ("offset")
     where l.partition = c.partition
-      and l.partition_offset >= c.position
+      and l.position >= c.position
       and event_store.wants(_view.deciders, _view.events, e.decider, e.event)
       and c.position < p.high_water_mark
   ) ahead on true
@@ -49,7 +49,7 @@ begin
     where k.view = c.view
       and k.partition = c.partition
       and l.partition = c.partition
-      and l.partition_offset < c.position
+      and l.position < c.position
       and event_store.wants(_view.deciders, _view.events, e.decider, e.event)
   ) held on true
   where c.view = v_view

@@ -96,14 +96,14 @@ comment on type event_store.batch_event is 'One event of a batch as append_event
 create table event_store.partitions (
   partition int not null,
   high_water_mark bigint not null default 0,
-  earliest_offset bigint not null default 0,
+  earliest_position bigint not null default 0,
   constraint partitions_pkey primary key (partition),
-  constraint partitions_marks_in_order check (0 <= earliest_offset and earliest_offset <= high_water_mark)
+  constraint partitions_marks_in_order check (0 <= earliest_position and earliest_position <= high_water_mark)
 ) with (fillfactor = 50);
 comment on table event_store.partitions is 'The log partitions: hash buckets of decider_id. Their number is fixed when the database is made.';
 comment on column event_store.partitions.partition is 'The log partition, from 0.';
-comment on column event_store.partitions.high_water_mark is 'The partition offset that the next event will get.';
-comment on column event_store.partitions.earliest_offset is 'The first partition offset that is still kept.';
+comment on column event_store.partitions.high_water_mark is 'The position that the next event will get.';
+comment on column event_store.partitions.earliest_position is 'The first position that is still kept.';
 
 -- the migrator states the number; see resources/migrations.py
 insert into event_store.partitions (partition)
@@ -111,14 +111,14 @@ select generate_series(0, current_setting('event_store.log_partitions')::int - 1
 
 create table event_store.event_log (
   partition int not null,
-  partition_offset bigint not null,
+  position bigint not null,
   "offset" bigint not null,
-  constraint event_log_pkey primary key (partition, partition_offset),
+  constraint event_log_pkey primary key (partition, position),
   constraint event_log_offset_key unique ("offset")
 );
 comment on table event_store.event_log is 'The order of events within each log partition: dense, from 0, in the order of commits.';
 comment on column event_store.event_log.partition is 'The log partition.';
-comment on column event_store.event_log.partition_offset is 'The position within the log partition, without gaps.';
+comment on column event_store.event_log.position is 'The position within the log partition, without gaps.';
 comment on column event_store.event_log."offset" is 'The event at this position.';
 
 create table event_store.sequencer (
@@ -131,7 +131,7 @@ create table event_store.sequencer (
 ) with (fillfactor = 50);
 comment on table event_store.sequencer is 'Up to where events are sequenced. The lock of its one row makes the sequencer the only writer of the log''s order.';
 comment on column event_store.sequencer.singleton is 'Always true: there is one row.';
-comment on column event_store.sequencer.snapshot is 'Every event of a transaction visible in this snapshot has its partition offset.';
+comment on column event_store.sequencer.snapshot is 'Every event of a transaction visible in this snapshot has its position.';
 comment on column event_store.sequencer.cluster is 'The system identifier of the cluster whose transaction ids these are: a restore into another one shows by it.';
 comment on column event_store.sequencer.sequenced_at is 'When somebody last looked for new events, to half a second.';
 insert into event_store.sequencer (snapshot, cluster)
@@ -191,7 +191,7 @@ create table event_store.checkpoints (
 comment on table event_store.checkpoints is 'A view''s progress in each log partition, and who may move it.';
 comment on column event_store.checkpoints.view is 'The view.';
 comment on column event_store.checkpoints.partition is 'The log partition.';
-comment on column event_store.checkpoints.position is 'The view''s next partition offset: every event below is acknowledged, or its stream has a lock.';
+comment on column event_store.checkpoints.position is 'The view''s next position: every event below is acknowledged, or its stream has a lock.';
 comment on column event_store.checkpoints.lease_owner is 'Who holds the lease; null for nobody.';
 comment on column event_store.checkpoints.lease_token is 'Rises with every lease. A commit states it, which fences out former owners.';
 comment on column event_store.checkpoints.leased_until is 'When the lease expires; null where there is none.';

@@ -22,8 +22,8 @@ alter table event_store.checkpoints
   add column leased_from bigint,
   add column leased_to bigint,
   add column rebuilds boolean not null default false;
-comment on column event_store.checkpoints.leased_from is 'The first partition offset of the leased range; null where there is no lease.';
-comment on column event_store.checkpoints.leased_to is 'The partition offset after the leased range: a commit goes no further. Null where there is no lease.';
+comment on column event_store.checkpoints.leased_from is 'The first position of the leased range; null where there is no lease.';
+comment on column event_store.checkpoints.leased_to is 'The position after the leased range: a commit goes no further. Null where there is no lease.';
 comment on column event_store.checkpoints.rebuilds is 'Whether the lease is for a rebuild, which reads every stream, locked or not.';
 
 alter table event_store.stream_locks
@@ -60,9 +60,9 @@ alter table event_store.views drop column dispatched_at;
 -- Retention -------------------------------------------------------------------------------------------------
 
 alter table event_store.partitions
-  add column archived_offset bigint not null default 0,
-  add constraint partitions_keep_what_is_not_archived check (earliest_offset <= archived_offset and archived_offset <= high_water_mark);
-comment on column event_store.partitions.archived_offset is 'Every event below this partition offset is kept outside, too: only these may be deleted.';
+  add column archived_position bigint not null default 0,
+  add constraint partitions_keep_what_is_not_archived check (earliest_position <= archived_position and archived_position <= high_water_mark);
+comment on column event_store.partitions.archived_position is 'Every event below this position is kept outside, too: only these may be deleted.';
 
 -- Auditing --------------------------------------------------------------------------------------------------
 

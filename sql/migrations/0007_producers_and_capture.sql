@@ -161,7 +161,7 @@ create index source_generations_capture_idx on event_store.source_generations (c
 comment on table event_store.source_generations is 'Each replication slot that a capture ever read. Rows are never removed and numbers never given out twice, so no event_id ever stands for two changes.';
 comment on column event_store.source_generations.source_generation is 'Rises with every slot of any capture, from 1.';
 comment on column event_store.source_generations.capture is 'The capture.';
-comment on column event_store.source_generations.system_identifier is 'The cluster of the source: log positions and transaction ids mean something in it only.';
+comment on column event_store.source_generations.system_identifier is 'The cluster of the source: positions and transaction ids mean something in it only.';
 comment on column event_store.source_generations.database is 'The source database.';
 comment on column event_store.source_generations.slot is 'The replication slot.';
 comment on column event_store.source_generations.start_lsn is 'From where on the slot gives changes.';

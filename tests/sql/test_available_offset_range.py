@@ -3,7 +3,7 @@
 import pytest
 
 from resources.errors import UnknownPartition
-from resources.event_store import EventStore, OffsetRange
+from resources.event_store import AvailableRange, EventStore
 from tests.factories import append_to, ids_of_one_partition
 from tests.sql.test_read_log import log
 
@@ -13,8 +13,11 @@ __all__ = ["log"]
 
 
 def test_it_is_from_the_first_kept_offset_up_to_the_mark(log: EventStore) -> None:
-    assert log.available_offset_range(0) == [OffsetRange(0, 2, 8, 6)]
-    assert log.available_offset_range() == [OffsetRange(0, 2, 8, 6), *[OffsetRange(n, 0, 0, 0) for n in range(1, 16)]]
+    assert log.available_offset_range(0) == [AvailableRange(0, 2, 8, 6)]
+    assert log.available_offset_range() == [
+        AvailableRange(0, 2, 8, 6),
+        *[AvailableRange(n, 0, 0, 0) for n in range(1, 16)],
+    ]
 
 
 def test_the_first_offset_is_0_and_batches_follow_each_other(orders: EventStore) -> None:
@@ -22,8 +25,8 @@ def test_the_first_offset_is_0_and_batches_follow_each_other(orders: EventStore)
     for events, mark in ((5, 5), (3, 8)):
         append_to(orders, *[decider_id] * events)
         orders.sequence_events()
-        assert orders.available_offset_range(0) == [OffsetRange(0, 0, mark, mark)]
-    assert [event.partition_offset for event in orders.read_log(0, 0)] == list(range(8))
+        assert orders.available_offset_range(0) == [AvailableRange(0, 0, mark, mark)]
+    assert [event.position for event in orders.read_log(0, 0)] == list(range(8))
 
 
 def test_an_unknown_partition_is_refused(log: EventStore) -> None:

@@ -29,7 +29,7 @@ def bulk(orders: EventStore) -> EventStore:
 
 
 def size(leases: list[Lease]) -> int:
-    return sum(lease.to_offset - lease.from_offset for lease in leases)
+    return sum(lease.to_position - lease.from_position for lease in leases)
 
 
 def test_a_claim_leases_what_is_pending(bulk: EventStore) -> None:
@@ -53,7 +53,7 @@ def test_a_claim_with_nothing_to_do_leases_nothing(bulk: EventStore) -> None:
 def test_all_pending_events_of_one_stream_come_in_one_claim(bulk: EventStore) -> None:
     append_to(bulk, *["o-1"] * 20)
     (lease,) = bulk.claim_batch("v", "me")
-    assert (lease.from_offset, lease.to_offset) == (0, 20)
+    assert (lease.from_position, lease.to_position) == (0, 20)
 
 
 @pytest.mark.parametrize("limit", [1, 7, 30, 1000])
@@ -61,7 +61,7 @@ def test_a_claim_takes_at_most_the_limit(bulk: EventStore, limit: int) -> None:
     append_to(bulk, *[f"o-{n}" for n in range(30)])
     leases = bulk.claim_batch("v", "me", limit)
     assert size(leases) == min(limit, 30)
-    assert all(lease.from_offset < lease.to_offset for lease in leases)
+    assert all(lease.from_position < lease.to_position for lease in leases)
 
 
 def test_the_oldest_pending_event_is_claimed_first(bulk: EventStore) -> None:
@@ -69,7 +69,7 @@ def test_the_oldest_pending_event_is_claimed_first(bulk: EventStore) -> None:
     append_to(bulk, *[hot] * 10, cold, *[hot] * 50)
     taken = []
     while leases := bulk.claim_batch("v", "me", 10):
-        taken.append([(lease.partition, lease.from_offset, lease.to_offset) for lease in leases])
+        taken.append([(lease.partition, lease.from_position, lease.to_position) for lease in leases])
         bulk.commit_batch("v", leases)
     assert taken[:2] == [[(0, 0, 10)], [(1, 0, 1), (0, 10, 19)]] or taken[:2] == [
         [(0, 0, 10)],
@@ -105,8 +105,8 @@ def test_a_claim_skips_what_an_open_claim_holds_and_never_waits(bulk: EventStore
     assert bulk.claim_batch("v", "them") == []
     holder.rollback()
     again = bulk.claim_batch("v", "them")
-    assert [(lease.partition, lease.to_offset) for lease in again] == [
-        (lease.partition, lease.to_offset) for lease in held
+    assert [(lease.partition, lease.to_position) for lease in again] == [
+        (lease.partition, lease.to_position) for lease in held
     ]
 
 
@@ -164,7 +164,7 @@ def test_racing_consumers_take_every_event_exactly_once(bulk: EventStore, connec
                 assert store.release_batch("v", leases) == len(leases)
             elif leases:
                 store.commit_batch("v", leases)
-                taken.extend((lease.partition, lease.from_offset, lease.to_offset) for lease in leases)
+                taken.extend((lease.partition, lease.from_position, lease.to_position) for lease in leases)
 
     def produce() -> None:
         store = EventStore(connect())
@@ -176,7 +176,7 @@ def test_racing_consumers_take_every_event_exactly_once(bulk: EventStore, connec
         result.result()
     producer.result(20)
     positions = sorted((partition, offset) for partition, from_, to in taken for offset in range(from_, to))
-    log = rows(bulk.connection, "select partition, partition_offset from event_store.event_log order by 1, 2")
+    log = rows(bulk.connection, "select partition, position from event_store.event_log order by 1, 2")
     assert positions == log
     assert len(log) == total
 
@@ -225,7 +225,7 @@ def test_events_that_the_view_does_not_want_are_passed_over(orders: EventStore, 
     append(orders, decider_id, last, decider="invoice")
     append(orders, decider_id, decider="order", event="paid")
     (lease,) = orders.claim_batch("some", "me")
-    assert (lease.from_offset, lease.to_offset) == (6, 7)
+    assert (lease.from_position, lease.to_position) == (6, 7)
 
 
 def test_a_view_that_is_not_enabled_is_given_nothing(bulk: EventStore) -> None:

@@ -75,7 +75,7 @@ def test_a_rebuild_takes_nothing_back_from_who_comes_after_it(bulk: EventStore, 
     with pytest.raises(LeaseLost):
         bulk.commit_batch("v", [late])
     other.commit_batch("v", leases)
-    assert (leases[0].from_offset, leases[0].to_offset) == (0, 2)
+    assert (leases[0].from_position, leases[0].to_position) == (0, 2)
 
 
 @pytest.mark.parametrize(
@@ -110,4 +110,4 @@ def test_while_somebody_commits_it_is_refused_and_new_events_still_get_their_off
     assert bulk.sequence_events() == 1
     rebuilding.connection.rollback()
     committing.connection.commit()
-    assert bulk.claim_partition("v", 4, "rebuilder").to_offset == 1
+    assert bulk.claim_partition("v", 4, "rebuilder").to_position == 1

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from resources.errors import LeaseLost, Malformed, OffsetOutOfRange, UnknownView, WrongMode, refusals
+from resources.errors import LeaseLost, Malformed, PositionOutOfRange, UnknownView, WrongMode, refusals
 from resources.event_store import EventStore, Lease
 from tests.factories import Connect, append_to, at_once, rows, set_clock, start, terminate, value, wait_blocked
 from tests.sql.test_claim_batch import bulk
@@ -54,10 +54,10 @@ def test_effect_and_position_commit_together(bulk: EventStore, leases: list[Leas
 
 
 def test_a_part_of_a_range_can_be_committed(bulk: EventStore, leases: list[Lease]) -> None:
-    lease = max(leases, key=lambda each: each.to_offset)
-    bulk.commit_batch("v", [replace(lease, to_offset=1)])
+    lease = max(leases, key=lambda each: each.to_position)
+    bulk.commit_batch("v", [replace(lease, to_position=1)])
     (again,) = [each for each in bulk.claim_batch("v", "me") if each.partition == lease.partition]
-    assert (again.from_offset, again.to_offset) == (1, lease.to_offset)
+    assert (again.from_position, again.to_position) == (1, lease.to_position)
 
 
 # A12, B9
@@ -134,14 +134,16 @@ def test_progress_only_moves_forward_and_never_past_the_mark(bulk: EventStore, l
     again = bulk.claim_batch("v", "me")
     before = progress(bulk)
     for lease in again:
-        for offset in (lease.from_offset - 1, lease.to_offset + 1, 10**9, -1):
-            with pytest.raises(OffsetOutOfRange, match=f"position {lease.from_offset}, leased up to {lease.to_offset}"):
-                bulk.commit_batch("v", [replace(lease, to_offset=offset)])
+        for offset in (lease.from_position - 1, lease.to_position + 1, 10**9, -1):
+            with pytest.raises(
+                PositionOutOfRange, match=f"position {lease.from_position}, leased up to {lease.to_position}"
+            ):
+                bulk.commit_batch("v", [replace(lease, to_position=offset)])
     assert progress(bulk) == before
 
 
 def test_a_commit_of_nothing_new_is_allowed(bulk: EventStore, leases: list[Lease]) -> None:
-    bulk.commit_batch("v", [replace(lease, to_offset=lease.from_offset) for lease in leases])
+    bulk.commit_batch("v", [replace(lease, to_position=lease.from_position) for lease in leases])
     assert sum(position for _, position, _, _ in progress(bulk)) == 0
 
 
@@ -166,13 +168,13 @@ def test_a_malformed_batch_is_refused(bulk: EventStore, leases: list[Lease], arg
     assert leases
 
 
-@pytest.mark.parametrize("to_offset", ["{}", "{1,2}", "{null}"])
-def test_a_partition_without_its_offset_is_refused(bulk: EventStore, leases: list[Lease], to_offset: str) -> None:
+@pytest.mark.parametrize("to_position", ["{}", "{1,2}", "{null}"])
+def test_a_partition_without_its_offset_is_refused(bulk: EventStore, leases: list[Lease], to_position: str) -> None:
     lease = leases[0]
-    with pytest.raises((OffsetOutOfRange, Malformed)), refusals():
+    with pytest.raises((PositionOutOfRange, Malformed)), refusals():
         bulk.connection.execute(
             "select event_store.commit_batch('v', %s, %s::bigint[], %s)",
-            ([lease.partition], to_offset, [lease.lease_token]),
+            ([lease.partition], to_position, [lease.lease_token]),
         )
 
 

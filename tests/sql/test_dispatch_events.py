@@ -36,7 +36,7 @@ def assert_nothing_falls_between(store: EventStore) -> None:
         """
         select e.decider_id, e."offset"
         from event_store.checkpoints c
-        join event_store.event_log l on l.partition = c.partition and l.partition_offset < c.position
+        join event_store.event_log l on l.partition = c.partition and l.position < c.position
         join event_store.events e using ("offset")
         where not exists (
           select from event_store.stream_locks k
@@ -178,7 +178,7 @@ def assert_nothing_falls_between_after_ack(store: EventStore, acked: int) -> Non
         """
         select e.decider_id
         from event_store.checkpoints c
-        join event_store.event_log l on l.partition = c.partition and l.partition_offset < c.position
+        join event_store.event_log l on l.partition = c.partition and l.position < c.position
         join event_store.events e using ("offset")
         where e."offset" > %s
           and not exists (select from event_store.stream_locks k where k.view = c.view and k.decider_id = e.decider_id)

@@ -60,7 +60,7 @@ def test_a_failing_stream_is_tried_later_each_time_then_parked(bulk: EventStore,
         due += delay
         at(bulk, due)
         (lease,) = bulk.claim_batch("v", "me")
-        assert (lease.from_offset, lease.to_offset) == (1, 1)
+        assert (lease.from_position, lease.to_position) == (1, 1)
         assert finish(bulk, [lease], streams) == []
     (dead,) = bulk.dead_letters("v")
     assert (dead.decider_id, dead.attempts, dead.last_error, dead.waiting) == (streams[0], 4, "no such customer", 1)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from resources.errors import Malformed, NotInFlight, OffsetOutOfRange
+from resources.errors import Malformed, NotInFlight, PositionOutOfRange
 from resources.event_store import EventStore, Lease
 from tests.factories import append_to, rows
 from tests.sql.failing_streams import at, failure, locks, streams
@@ -102,14 +102,14 @@ def test_a_commit_that_ends_before_the_failed_event_would_lose_what_lies_between
     bad, good, _ = streams
     append_to(bulk, good, bad, bad)
     (lease,), (_, _, third) = delivered(bulk)
-    half = replace(lease, to_offset=lease.from_offset + 1)
+    half = replace(lease, to_position=lease.from_position + 1)
 
     def commit_half(offset: int | None) -> None:
         with bulk.connection.transaction():
             bulk.fail_streams("v", lease, [replace(failure(bad), offset=offset)])
             bulk.commit_batch("v", [half])
 
-    with pytest.raises(OffsetOutOfRange):
+    with pytest.raises(PositionOutOfRange):
         commit_half(third)
     assert locks(bulk) == []
     commit_half(None)

@@ -67,7 +67,9 @@ class Model:
             )
         }
         parts = [
-            replace(lease, to_offset=lease.to_offset - (a + b) % (lease.to_offset - lease.from_offset + 1) * (b % 2))
+            replace(
+                lease, to_position=lease.to_position - (a + b) % (lease.to_position - lease.from_position + 1) * (b % 2)
+            )
             for lease in leases
         ]
         done: list[LogEvent] = []
@@ -80,7 +82,7 @@ class Model:
                 done += [
                     e
                     for e in events
-                    if e.decider_id not in poisoned and (e.decider_id in locked or e.partition_offset < part.to_offset)
+                    if e.decider_id not in poisoned and (e.decider_id in locked or e.position < part.to_position)
                 ]
             self.store.commit_batch(self.view, parts)
         for event in done:
@@ -126,7 +128,7 @@ class Model:
             """
             select e.decider_id, e.event_id, k.view is not null
             from event_store.checkpoints c
-            join event_store.event_log l on l.partition = c.partition and l.partition_offset < c.position
+            join event_store.event_log l on l.partition = c.partition and l.position < c.position
             join event_store.events e using ("offset")
             left join event_store.stream_locks k on k.view = c.view and k.decider_id = e.decider_id and k.decider = e.decider
             where c.view = %s and e.event_id = any (%s)

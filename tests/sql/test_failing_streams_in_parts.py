@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from resources.errors import OffsetOutOfRange
+from resources.errors import PositionOutOfRange
 from resources.event_store import EventStore, StreamFailure
 from tests.factories import append, append_to, ids_of_one_partition
 from tests.sql.failing_streams import at, failure, finish, locks, read, state, streams
@@ -23,11 +23,11 @@ def test_a_part_of_a_range_with_a_retry_in_it_loses_and_doubles_nothing(bulk: Ev
     second = [event.event_id for event in append_to(bulk, other, bad, good, bad)]
     at(bulk, 5)
     (lease,) = bulk.claim_batch("v", "me")
-    assert (lease.from_offset, lease.to_offset) == (2, 6)
+    assert (lease.from_position, lease.to_position) == (2, 6)
     assert [e.event_id for e in bulk.read_batch("v", lease)] == [first[0], second[1], second[3], second[0], second[2]]
-    bulk.commit_batch("v", [replace(lease, to_offset=3)])  # the first of bad, one event of the range
+    bulk.commit_batch("v", [replace(lease, to_position=3)])  # the first of bad, one event of the range
     (lease,) = bulk.claim_batch("v", "me")
-    assert (lease.from_offset, lease.to_offset) == (3, 6)
+    assert (lease.from_position, lease.to_position) == (3, 6)
     assert [e.event_id for e in bulk.read_batch("v", lease)] == [second[1], second[3], second[2]]
     bulk.commit_batch("v", [lease])
     assert locks(bulk) == []
@@ -40,7 +40,7 @@ def test_a_stream_may_fail_beyond_the_part_that_is_committed(bulk: EventStore, s
     (lease,) = bulk.claim_batch("v", "me")
     with bulk.connection.transaction():
         bulk.fail_streams("v", lease, [failure(bad)])
-        bulk.commit_batch("v", [replace(lease, to_offset=1)])
+        bulk.commit_batch("v", [replace(lease, to_position=1)])
     assert [e.event_id for e in read(bulk, bulk.claim_batch("v", "me"))] == [c]
     bulk.release_owner("me")
     at(bulk, 5)
@@ -77,8 +77,8 @@ def test_nothing_beyond_the_leased_range_can_be_committed(bulk: EventStore, stre
     append_to(bulk, *streams)
     bulk.sequence_events()
     for offset in (4, 6, 10**9, 2, -1):
-        with pytest.raises(OffsetOutOfRange, match="position 3, leased up to 3, high-water mark 6"):
-            bulk.commit_batch("v", [replace(lease, to_offset=offset)])
+        with pytest.raises(PositionOutOfRange, match="position 3, leased up to 3, high-water mark 6"):
+            bulk.commit_batch("v", [replace(lease, to_position=offset)])
     finish(bulk, [lease])
     assert len(finish(bulk, bulk.claim_batch("v", "me"))) == 3
 
@@ -98,8 +98,8 @@ def test_a_rebuild_reads_every_stream_and_frees_those_that_do_not_fail_again(
     lease = bulk.claim_partition("v", 0, "me")
     assert [e.event_id for e in bulk.read_batch("v", lease)] == events[:6]
     before = state(bulk)
-    with pytest.raises(OffsetOutOfRange, match="leased up to 6"):
-        bulk.commit_batch("v", [replace(lease, to_offset=5)])
+    with pytest.raises(PositionOutOfRange, match="leased up to 6"):
+        bulk.commit_batch("v", [replace(lease, to_position=5)])
     assert bulk.release_batch("v", [lease]) == 1
     assert len(bulk.dead_letters()) == 3  # until it commits, nothing is freed
     assert before != state(bulk)

@@ -1,8 +1,10 @@
 """Listing checked files of the archive: no gap, no overlap, one writer."""
 
+from functools import partial
+
 import pytest
 
-from resources.errors import Malformed, OffsetOutOfRange, UnknownPartition
+from resources.errors import Malformed, PositionOutOfRange, UnknownPartition
 from resources.event_store import EventStore
 from tests.factories import Connect, append_to, ids_of_one_partition, refusal, rows
 
@@ -10,7 +12,7 @@ CHECKSUM = "0" * 64
 
 
 def listed(store: EventStore) -> list[tuple[int | None, int | None]]:
-    return [(row.from_offset, row.to_offset) for row in store.archive_state(0)]
+    return [(row.from_position, row.to_position) for row in store.archive_state(0)]
 
 
 @pytest.fixture
@@ -26,12 +28,12 @@ def at_ten(orders: EventStore) -> EventStore:
 def test_a_listed_file_is_archived_and_replaces_files_within_its_range(at_ten: EventStore) -> None:
     assert at_ten.list_archive_file(0, 4, 10, "c", 1, CHECKSUM) == 10
     assert listed(at_ten) == [(0, 4), (4, 10)]
-    assert at_ten.partition_info()[0].archived_offset == 10
+    assert at_ten.partition_info()[0].archived_position == 10
 
 
 def test_a_file_that_leaves_a_gap_overlaps_or_goes_beyond_the_log_is_refused(at_ten: EventStore) -> None:
     for begin, end in ((9, 10), (6, 10), (2, 9), (8, 11), (8, 8), (-1, 4)):
-        refused = refusal(OffsetOutOfRange, lambda b=begin, e=end: at_ten.list_archive_file(0, b, e, "c", 1, CHECKSUM))  # type: ignore[misc]
+        refused = refusal(PositionOutOfRange, partial(at_ten.list_archive_file, 0, begin, end, "c", 1, CHECKSUM))
         assert str(begin) in str(refused.detail)
     assert listed(at_ten) == [(0, 4), (4, 8)]
     for path, size, checksum in (("", 1, CHECKSUM), ("c", 0, CHECKSUM), ("c", 1, "abc")):
@@ -49,4 +51,4 @@ def test_listing_and_marking_happen_together_or_not_at_all(at_ten: EventStore, c
     doomed.list_archive_file(0, 8, 10, "c", 1, CHECKSUM)
     doomed.connection.rollback()
     assert listed(at_ten) == [(0, 4), (4, 8)]
-    assert rows(at_ten.connection, "select archived_offset from event_store.partitions where partition = 0") == [(8,)]
+    assert rows(at_ten.connection, "select archived_position from event_store.partitions where partition = 0") == [(8,)]

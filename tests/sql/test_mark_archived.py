@@ -2,7 +2,7 @@
 
 import pytest
 
-from resources.errors import Malformed, OffsetOutOfRange, UnknownPartition
+from resources.errors import Malformed, PositionOutOfRange, UnknownPartition
 from resources.event_store import EventStore
 from tests.factories import append_to, ids_of_one_partition
 
@@ -14,11 +14,11 @@ def test_it_never_moves_back_nor_beyond_the_high_water_mark(orders: EventStore) 
     orders.sequence_events()
     assert [orders.mark_archived(0, offset) for offset in (0, 3, 2, 5)] == [0, 3, 3, 5]
     for offset in (6, -1, 2**62):
-        with pytest.raises(OffsetOutOfRange, match="cannot be archived; earliest offset 0, high-water mark 5"):
+        with pytest.raises(PositionOutOfRange, match="cannot be archived; earliest position 0, high-water mark 5"):
             orders.mark_archived(0, offset)
-    with pytest.raises(Malformed, match="v_to_offset is null"):
+    with pytest.raises(Malformed, match="v_to_position is null"):
         orders.mark_archived(0, None)  # type: ignore[arg-type]
-    assert orders.partition_info()[0].archived_offset == 5
+    assert orders.partition_info()[0].archived_position == 5
 
 
 def test_an_unknown_partition_is_refused(orders: EventStore) -> None:

@@ -17,7 +17,12 @@ def test_there_is_one_row_for_each_partition_with_its_marks_and_its_last_activit
     bulk.sequence_events()
     info = bulk.partition_info()
     assert [each.partition for each in info] == list(range(16))
-    assert (info[2].earliest_offset, info[2].archived_offset, info[2].high_water_mark, info[2].events) == (0, 0, 6, 6)
+    assert (info[2].earliest_position, info[2].archived_position, info[2].high_water_mark, info[2].events) == (
+        0,
+        0,
+        6,
+        6,
+    )
     assert info[2].last_activity == value(bulk.connection, "select max(created_at) from event_store.events")
     assert (info[0].events, info[0].bytes, info[0].last_activity) == (0, 0, None)
     assert info[2].bytes > 0
@@ -49,7 +54,7 @@ def test_counts_stay_true_when_history_is_given_up(bulk: EventStore) -> None:
         bulk.raise_low_water_mark(0, mark)
         for _ in range(2):
             info = bulk.partition_info()[0]
-            assert (info.earliest_offset, info.archived_offset, info.high_water_mark, info.events) == (
+            assert (info.earliest_position, info.archived_position, info.high_water_mark, info.events) == (
                 mark,
                 4,
                 4,

@@ -180,8 +180,8 @@ def test_a_range_of_the_log_is_read_by_index(session: EventStore) -> None:
     session.connection.execute(
         """
         select e.* from event_store.event_log l join event_store.events e using ("offset")
-        where l.partition = 3 and l.partition_offset >= 100 and l.partition_offset < 200
-        order by l.partition_offset
+        where l.partition = 3 and l.position >= 100 and l.position < 200
+        order by l.position
         """
     ).fetchall()
     assert_only(session, before, "event_log_pkey", "events_pkey")

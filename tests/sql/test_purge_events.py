@@ -5,7 +5,7 @@ from typing import Any, LiteralString
 import psycopg
 import pytest
 
-from resources.errors import ForbiddenChange, Malformed, OffsetOutOfRange, UnknownPartition, refusals
+from resources.errors import ForbiddenChange, Malformed, PositionOutOfRange, UnknownPartition, refusals
 from resources.event_store import ChainedEvent, EventStore, RecordedEvent
 from tests.factories import (
     Connect,
@@ -45,7 +45,7 @@ def given_up(bulk: EventStore) -> list[str]:
 def kept(store: EventStore) -> list[Any]:
     return rows(
         store.connection,
-        'select l.partition_offset, e.event_id from event_store.event_log l full join event_store.events e using ("offset") order by 1',
+        'select l.position, e.event_id from event_store.event_log l full join event_store.events e using ("offset") order by 1',
     )
 
 
@@ -69,9 +69,9 @@ def test_what_lies_below_the_low_water_mark_goes_in_pieces_and_the_marks_stay(
     assert kept(bulk) == before[6:]
     assert bulk.available_offset_range(0) == ranges
     (info, *_) = bulk.partition_info()
-    assert (info.earliest_offset, info.archived_offset, info.high_water_mark, info.events) == (6, 6, 10, 4)
-    assert [event.partition_offset for event in bulk.read_log(0, 6)] == [6, 7, 8, 9]
-    with pytest.raises(OffsetOutOfRange, match="5 lies below the earliest offset"):
+    assert (info.earliest_position, info.archived_position, info.high_water_mark, info.events) == (6, 6, 10, 4)
+    assert [event.position for event in bulk.read_log(0, 6)] == [6, 7, 8, 9]
+    with pytest.raises(PositionOutOfRange, match="5 lies below the earliest position"):
         bulk.read_log(0, 5)
 
 
@@ -89,7 +89,7 @@ def test_all_of_a_log_partition_can_go_and_its_streams_go_on(bulk: EventStore, g
     (batched,) = bulk.append_events([new_event(two)])
     assert batched.previous_id == last[two]
     (lease,) = bulk.claim_batch("v", "me")
-    assert (lease.from_offset, lease.to_offset) == (10, 12)
+    assert (lease.from_position, lease.to_position) == (10, 12)
     assert [event.event_id for event in bulk.read_batch("v", lease)] == [appended.event_id, batched.event_id]
     versions = rows(bulk.connection, "select distinct version from event_store.streams")
     assert versions == [(6,)]

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from resources.errors import HistoryNeeded, LeaseLost, Malformed, OffsetOutOfRange, UnknownPartition
+from resources.errors import HistoryNeeded, LeaseLost, Malformed, PositionOutOfRange, UnknownPartition
 from resources.event_store import EventStore, StreamFailure
 from tests.factories import Connect, append_to, ids_of_one_partition, pump, rows, set_clock, start, value, wait_blocked
 from tests.sql.test_claim_batch import bulk
@@ -46,7 +46,7 @@ def test_it_rises_is_written_down_and_never_falls(bulk: EventStore, ids: list[st
     assert [bulk.raise_low_water_mark(0, offset, "old") for offset in (4, 4, 2, 0, 10)] == [4, 4, 4, 4, 10]
     entries = rows(
         bulk.connection,
-        "select view, reason, done_by = session_user, detail->'from_offset', detail->'to_offset' from event_store.audit_log order by 1",
+        "select view, reason, done_by = session_user, detail->'from_position', detail->'to_position' from event_store.audit_log order by 1",
     )
     assert entries == [(None, "old", True, 0, 4), (None, "old", True, 4, 10)]
 
@@ -101,7 +101,7 @@ def test_what_a_rebuild_reads_is_kept_until_its_lease_is_ended(bulk: EventStore,
     assert bulk.raise_low_water_mark(0, 1) == 1
     with pytest.raises(LeaseLost):
         bulk.read_batch("v", lease)
-    assert bulk.claim_partition("v", 0, "rebuilder").from_offset == 1
+    assert bulk.claim_partition("v", 0, "rebuilder").from_position == 1
 
 
 def test_while_a_view_is_being_placed_nothing_is_given_up(bulk: EventStore, ids: list[str], connect: Connect) -> None:
@@ -142,7 +142,7 @@ def test_a_new_view_begins_at_the_first_kept_event_before_and_after_the_purge(bu
     for view, start_at in (("a", "-infinity"), ("b", "2029-01-01 00:00:00+00")):
         bulk.register_view(view, start_at, mode="bulk")
         (lease,) = bulk.claim_batch(view, "me")
-        assert (lease.from_offset, lease.to_offset) == (4, 10)
+        assert (lease.from_position, lease.to_position) == (4, 10)
         bulk.commit_batch(view, [lease])
     bulk.purge_events(0)
     bulk.register_view("c", "-infinity", mode="bulk")
@@ -153,7 +153,7 @@ def test_a_new_view_begins_at_the_first_kept_event_before_and_after_the_purge(bu
 def test_what_the_log_does_not_hold_is_refused(bulk: EventStore, ids: list[str]) -> None:
     assert ids
     for offset in (11, -1, 2**62):
-        with pytest.raises(OffsetOutOfRange, match="high-water mark 10"):
+        with pytest.raises(PositionOutOfRange, match="high-water mark 10"):
             bulk.raise_low_water_mark(0, offset)
     with pytest.raises(Malformed, match="v_offset is null"):
         bulk.raise_low_water_mark(0, None)  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ def test_the_range_comes_in_order_as_often_as_it_is_asked_for(bulk: EventStore) 
     for _ in range(2):
         batch = bulk.read_batch("v", lease)
         assert [event.event_id for event in batch] == events[:7]
-        assert [event.partition_offset for event in batch] == list(range(7))
+        assert [event.position for event in batch] == list(range(7))
         assert batch == bulk.read_log(0, 0, 7)
         append_to(bulk, *ids)
         bulk.sequence_events()
@@ -31,7 +31,7 @@ def test_only_what_the_view_wants_comes(orders: EventStore) -> None:
     append(orders, decider_id, decider="invoice", event="paid")
     order.append(append(orders, decider_id, order[1].event_id, event="shipped"))
     (lease,) = orders.claim_batch("v", "me")
-    assert (lease.from_offset, lease.to_offset) == (1, 4)
+    assert (lease.from_position, lease.to_position) == (1, 4)
     assert [event.event_id for event in orders.read_batch("v", lease)] == [order[1].event_id]
 
 

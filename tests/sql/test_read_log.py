@@ -2,14 +2,14 @@
 
 import pytest
 
-from resources.errors import Malformed, OffsetOutOfRange, UnknownPartition
+from resources.errors import Malformed, PositionOutOfRange, UnknownPartition
 from resources.event_store import EventStore
 from tests.factories import append_to, ids_of_one_partition
 
 
 @pytest.fixture
 def log(orders: EventStore) -> EventStore:
-    """Log partition 0 holds offsets 2 to 7."""
+    """Log partition 0 holds positions 2 to 7."""
     append_to(orders, *ids_of_one_partition(orders.connection, 2) * 4)
     orders.sequence_events()
     orders.mark_archived(0, 2)
@@ -23,7 +23,7 @@ def log(orders: EventStore) -> EventStore:
 @pytest.mark.parametrize("purged", [False, True])
 def test_a_range_is_dense_in_order_and_capped_at_the_mark(log: EventStore, purged: bool) -> None:
     assert log.purge_events(0) == 2 if purged else True
-    for from_offset, limit, offsets in (
+    for from_position, limit, offsets in (
         (2, 3, [2, 3, 4]),
         (5, 3, [5, 6, 7]),
         (5, 4, [5, 6, 7]),
@@ -31,19 +31,19 @@ def test_a_range_is_dense_in_order_and_capped_at_the_mark(log: EventStore, purge
         (8, 1, []),
         (8, 2**63 - 1, []),
     ):
-        assert [event.partition_offset for event in log.read_log(0, from_offset, limit)] == offsets
+        assert [event.position for event in log.read_log(0, from_position, limit)] == offsets
     assert log.read_log(1, 0) == []
 
 
 def test_what_the_log_does_not_hold_is_refused(log: EventStore) -> None:
-    for from_offset, fault in (
+    for from_position, fault in (
         (-1, "negative"),
         (1, "below the earliest"),
         (9, "beyond"),
         (2**62, "beyond"),
     ):
-        with pytest.raises(OffsetOutOfRange, match=f"{fault}.*; earliest offset 2, high-water mark 8") as refused:
-            log.read_log(0, from_offset)
+        with pytest.raises(PositionOutOfRange, match=f"{fault}.*; earliest position 2, high-water mark 8") as refused:
+            log.read_log(0, from_position)
         assert refused.value.hint
     with pytest.raises(Malformed, match="an end of the range is null"):
         log.read_log(0, None)  # type: ignore[arg-type]

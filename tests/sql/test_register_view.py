@@ -36,7 +36,7 @@ def drained(store: EventStore, view: str) -> int:
     leases = store.claim_batch(view, "owner")
     if leases:
         store.commit_batch(view, leases)
-    return sum(lease.to_offset - lease.from_offset for lease in leases)
+    return sum(lease.to_position - lease.from_position for lease in leases)
 
 
 # A14

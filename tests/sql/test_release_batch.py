@@ -17,8 +17,8 @@ def test_released_partitions_can_be_claimed_at_once_and_nothing_moved(bulk: Even
     leases = bulk.claim_batch("v", "me")
     assert bulk.release_batch("v", leases) == len(leases)
     again = bulk.claim_batch("v", "them")
-    assert {(e.partition, e.from_offset, e.to_offset) for e in again} == {
-        (e.partition, e.from_offset, e.to_offset) for e in leases
+    assert {(e.partition, e.from_position, e.to_position) for e in again} == {
+        (e.partition, e.from_position, e.to_position) for e in leases
     }
 
 

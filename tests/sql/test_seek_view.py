@@ -12,7 +12,7 @@ from resources.errors import (
     Malformed,
     MillraceError,
     NotInFlight,
-    OffsetOutOfRange,
+    PositionOutOfRange,
     UnknownPartition,
     UnknownView,
     ViewInUse,
@@ -40,7 +40,7 @@ MODES = pytest.mark.parametrize("view", ["v", "r"])
 
 @pytest.fixture
 def placed(bulk: EventStore) -> list[AppendedEvent]:
-    """Log partition 0 holds offsets 3 to 9, one event a minute; the bulk view `v` and the rows view `r` stand at 5."""
+    """Log partition 0 holds positions 3 to 9, one event a minute; the bulk view `v` and the rows view `r` stand at 5."""
     ids = ids_of_one_partition(bulk.connection, 2)
     events = []
     for minute in range(10):
@@ -103,12 +103,12 @@ PLACES = [
 ]
 REFUSED: list[tuple[str, int, str]] = [
     ("EXACT_OFFSET", -1, "-1 is negative"),
-    ("EXACT_OFFSET", 2, "2 lies below the earliest offset; earliest offset 3, high-water mark 10"),
-    ("EXACT_OFFSET", 10, "there is no event at 10 yet; earliest offset 3, high-water mark 10"),
+    ("EXACT_OFFSET", 2, "2 lies below the earliest position; earliest position 3, high-water mark 10"),
+    ("EXACT_OFFSET", 10, "there is no event at 10 yet; earliest position 3, high-water mark 10"),
     ("EXACT_OFFSET", 2**62, "there is no event at"),
     ("RESET_TO_OFFSET", -1, "-1 is negative"),
     ("RESET_TO_OFFSET", -(2**63), "is negative"),
-    ("RESET_TO_OFFSET", 0, "0 lies below the earliest offset; earliest offset 3"),
+    ("RESET_TO_OFFSET", 0, "0 lies below the earliest position; earliest position 3"),
 ]
 
 
@@ -135,7 +135,7 @@ def test_a_place_that_the_log_does_not_hold_is_refused_and_the_position_stays(
     before = everything(bulk)
     for kind, offset, detail in REFUSED:
         for dry_run in (False, True):
-            with pytest.raises(OffsetOutOfRange, match=detail) as refused:
+            with pytest.raises(PositionOutOfRange, match=detail) as refused:
                 bulk.seek_view("v", kind, offset, partition=0, dry_run=dry_run)
             assert "available_offset_range" in str(refused.value.hint)
             assert everything(bulk) == before
@@ -153,7 +153,7 @@ def test_beyond_the_mark_the_view_waits_and_then_goes_on(bulk: EventStore, place
     assert [bulk.view_lag(view)[0].lag for view in ("v", "r")] == [0, 0]
     third = append_to(bulk, stream)
     (lease,) = bulk.claim_batch("v", "me")
-    assert (lease.from_offset, lease.to_offset) == (12, 13)
+    assert (lease.from_position, lease.to_position) == (12, 13)
     pump(bulk, "r")
     assert [event.event_id for event in bulk.stream_events("r")] == [third[0].event_id]
 
@@ -164,7 +164,7 @@ def test_a_saved_position_that_is_not_kept_any_more_is_reported(
 ) -> None:
     assert placed
     bulk.connection.execute("update event_store.checkpoints set position = 1 where view = 'v' and partition = 0")
-    note = "the position 1 lies below the earliest offset"
+    note = "the position 1 lies below the earliest position"
     assert bulk.seek_view("v", kind, partition=0) == [Seek(0, 1, to_position, 3, 10, 0, 0, note)]
     assert bulk.seek_view("v", kind, partition=0)[0].note is None
 
@@ -192,7 +192,7 @@ def test_a_seek_is_written_down_with_who_why_from_and_to(bulk: EventStore, place
     assert entry[:4] == ("seek_view", "v", True, "rows were lost")
     assert entry[4] == {
         "kind": "RESET_TO_EARLIEST",
-        "offset": None,
+        "position": None,
         "timestamp": None,
         "partition": 0,
         "from_position": 5,
@@ -488,13 +488,13 @@ def test_during_an_open_seek_nothing_is_given_out_and_zombies_wait_and_lose(
         with pytest.raises(error):
             result.result(20)
     assert [position(bulk, view) for view in ("v", "r")] == [3, 3]
-    assert bulk.claim_batch("v", "them")[0].from_offset == 3
+    assert bulk.claim_batch("v", "them")[0].from_position == 3
 
 
 def test_a_seek_and_consumers_at_once_never_lose_an_event(
     bulk: EventStore, placed: list[AppendedEvent], connect: Connect
 ) -> None:
-    """Whatever comes first, after the last seek to the earliest offset everything is delivered."""
+    """Whatever comes first, after the last seek to the earliest position everything is delivered."""
     set_clock(bulk.connection, "")
 
     def drain() -> int:

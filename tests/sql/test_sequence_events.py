@@ -55,7 +55,7 @@ def test_the_first_offset_is_0_and_batches_follow_each_other(orders: EventStore)
     assert orders.sequence_events() == 5
     append_to(orders, *[decider_id] * 3)
     assert orders.sequence_events() == 3
-    assert [entry.partition_offset for entry in read_log(orders.connection)] == list(range(8))
+    assert [entry.position for entry in read_log(orders.connection)] == list(range(8))
     assert mark(orders) == 8
     assert_log_holds_every_event_once(orders.connection)
 
@@ -154,7 +154,7 @@ def test_a_late_commit_comes_after_what_was_read_and_inverts_no_stream(orders: E
     append(EventStore(older), ids[0], first.event_id)
     older.commit()
     orders.sequence_events()
-    assert [(entry.decider_id, entry.partition_offset) for entry in read_log(orders.connection)] == [
+    assert [(entry.decider_id, entry.position) for entry in read_log(orders.connection)] == [
         (ids[0], 0),
         (ids[1], 1),
         (ids[0], 2),
@@ -239,9 +239,9 @@ def test_a_tailing_reader_sees_dense_offsets_whoever_writes(
                 while EventStore(connection).sequence_events():
                     pass
             for entry in read_log(connection):
-                if entry.partition_offset >= next_offset[entry.partition]:
+                if entry.position >= next_offset[entry.partition]:
                     # a gap here could fill later, behind the reader's back
-                    assert entry.partition_offset == next_offset[entry.partition]
+                    assert entry.position == next_offset[entry.partition]
                     next_offset[entry.partition] += 1
                     seen.append(entry)
         return seen
