@@ -15,11 +15,11 @@ from pathlib import Path
 
 import psycopg
 
-from resources.embedded_postgres import PROGRAMS, EmbeddedPostgres
-from resources.event_store import EventStore
-from resources.migrations import SQL, migrate
-from resources.producers import ProducerStore
-from tests.factories import append, append_to, register_orders, set_clock
+from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.migrations import SQL, migrate
+from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
+from millrace.resources.producers import ProducerStore
+from tests.support.factories import append, append_to, register_orders, set_clock
 
 DATA = Path(__file__).parent
 SNAPSHOT = SQL / "schema.sql"

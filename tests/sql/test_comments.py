@@ -7,7 +7,7 @@ from typing import LiteralString
 import psycopg
 import pytest
 
-from tests.factories import Connect, rows
+from tests.support.factories import Connect, rows
 
 FUNCTIONS = sorted((Path(__file__).parents[2] / "sql" / "functions").glob("*.sql"))
 

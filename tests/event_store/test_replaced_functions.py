@@ -1,0 +1,186 @@
+"""Functions and privileges that a migrator replaces: nothing is left behind, and running sessions notice nothing."""
+
+from itertools import count
+
+import psycopg
+import pytest
+
+from millrace.resources.errors import MillraceError, SchemaMismatch
+from millrace.resources.event_store import EventStore, migrations
+from millrace.resources.event_store.migrations import (
+    Migration,
+    Replaceable,
+    known_migrations,
+    known_replaceable,
+    migrate,
+    validate,
+)
+from millrace.resources.postgres.embedded import EmbeddedPostgres
+from tests.data.generate import snapshot
+from tests.support.factories import Connect, append_to, pump, register_orders, rows, start, value, wait_until
+from tests.support.migrators import VERSIONS, WAITING, consume_rows, empty
+
+__all__ = ["empty"]
+
+
+def make_stale(connection: psycopg.Connection) -> None:
+    connection.execute("update event_store.migrations set name = 'other' where version = 0")
+
+
+def test_removed_and_changed_functions_leave_nothing_behind(dsn: str, connect: Connect) -> None:
+    connection = connect()
+    fresh = snapshot(dsn)
+    for statement in (
+        "create function event_store.gone() returns int language sql as 'select 1'",
+        "create procedure event_store.gone(int) language sql as 'select 1'",
+        "create function event_store.sequence_events(boolean default true) returns int language sql as 'select 1'",
+        "drop function event_store.offset_for_timestamp, event_store.poll_views, event_store.stream_partition",
+        "create function event_store.stream_partition(other text, names bigint) returns int language sql as 'select 1'",
+        "create function event_store.poll_views() returns text language sql as $$ select 'another result' $$",
+        "drop trigger guard_append on event_store.events",
+    ):
+        connection.execute(statement.encode())
+    make_stale(connection)
+    assert migrate(dsn).functions_replaced
+    assert snapshot(dsn) == fresh
+
+
+def test_a_function_that_somebody_needs_is_not_dropped(dsn: str, connect: Connect) -> None:
+    connection = connect()
+    connection.execute("create function event_store.gone() returns int language sql as 'select 1'")
+    connection.execute("create function event_store.view_lag() returns int language sql as 'select 1'")
+    connection.execute("create view public.theirs as select event_store.gone()")
+    make_stale(connection)
+    before = snapshot(dsn)
+    with pytest.raises(SchemaMismatch, match=r"event_store\.gone\(\) of an older version must go") as refused:
+        migrate(dsn)
+    assert refused.value.detail == "view theirs depends on function event_store.gone()"
+    assert snapshot(dsn) == before
+    connection.execute("drop view public.theirs")
+    assert migrate(dsn).functions_replaced
+
+
+def test_a_migration_drops_a_trigger_and_its_function(
+    dsn: str, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = connect()
+    fresh = snapshot(dsn)
+    connection.execute("create function event_store.gone() returns trigger language plpgsql as 'begin end'")
+    connection.execute(
+        "create trigger gone before insert on event_store.views for each row execute function event_store.gone()"
+    )
+    known = known_migrations()
+    dropping = "drop trigger gone on event_store.views; drop function event_store.gone()"
+    monkeypatch.setattr(
+        migrations, "known_migrations", lambda: [*known, Migration(VERSIONS + 1, "0099_dropping", dropping)]
+    )
+    assert migrate(dsn).applied == ("0099_dropping",)
+    assert snapshot(dsn) == fresh
+
+
+def test_a_consumer_notices_nothing_while_functions_are_replaced(dsn: str, connect: Connect) -> None:
+    admin, appender = connect(), EventStore(connect())
+    register_orders(appender).register_view("invoices", "-infinity")
+    rounds, consumer, stopped = count(), connect(), False
+    delivered: list[int] = []
+    progress = 0
+
+    def consume() -> None:
+        nonlocal progress
+        while not stopped:
+            append_to(appender, f"o-{next(rounds)}")
+            delivered.extend(consume_rows(consumer))
+            progress += 1
+
+    consuming = start(consume)
+    for number in range(8):
+        seen = progress
+        wait_until(lambda seen=seen: consuming.done() or progress > seen + 5, "the consumer goes on")  # type: ignore[misc]
+        with admin.transaction():
+            make_stale(admin)
+            # other signatures, which cannot be replaced but must be dropped and made anew
+            admin.execute("create function event_store.ack_event(int) returns int language sql as 'select 1'")
+            admin.execute("drop function event_store.poll_views()")
+            admin.execute("create function event_store.poll_views() returns int language sql as 'select 1'")
+        assert migrate(dsn).functions_replaced, number
+    stopped = True
+    consuming.result(20)
+    pump(appender, "invoices")
+    delivered += consume_rows(consumer)
+    assert len(delivered) == len(set(delivered)) == next(rounds)
+
+
+def test_an_open_transaction_delays_the_migrator_and_nobody_else(dsn: str, connect: Connect) -> None:
+    long, other, observer = connect(autocommit=False), EventStore(connect()), connect()
+    register_orders(other)
+    append_to(EventStore(long), "o-1")
+    make_stale(observer)
+    migrating = start(lambda: migrate(dsn))
+    wait_until(lambda: rows(observer, f"select {WAITING}") == [()], "the migrator waits for the open transaction")
+    append_to(other, "o-2")
+    # each waits for the other here, and the migrator gives way
+    EventStore(long).register_decider_event("order", "returned", "order was returned")
+    append_to(EventStore(long), "o-3")
+    assert not migrating.done()
+    long.commit()
+    assert migrating.result(20).functions_replaced
+
+
+def test_the_migrator_gives_up_and_says_who_is_in_the_way(
+    dsn: str, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(migrations, "PATIENCE_S", 0)
+    long, admin = connect(autocommit=False), connect()
+    register_orders(EventStore(admin))
+    append_to(EventStore(long), "o-1")
+    make_stale(admin)
+    with pytest.raises(MillraceError, match="open transaction is in the way") as refused:
+        migrate(dsn)
+    assert "canceling statement due to lock timeout" in str(refused.value)
+    assert value(admin, "select name from event_store.migrations where version = 0") == "other"
+
+
+def with_privileges(monkeypatch: pytest.MonkeyPatch, privileges: str) -> None:
+    """Let the code have these privileges."""
+    replaceable = Replaceable(known_replaceable().functions, privileges)
+    monkeypatch.setattr(migrations, "known_replaceable", lambda: replaceable)
+
+
+def test_changed_privileges_are_applied_after_the_functions(
+    dsn: str, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_privileges(monkeypatch, "revoke execute on function event_store.poll_views() from public")
+    with pytest.raises(SchemaMismatch, match="another version"):
+        validate(dsn)
+    connection = connect()
+    connection.execute("drop function event_store.poll_views()")
+    assert migrate(dsn).functions_replaced
+    validate(dsn)
+    assert not migrate(dsn).functions_replaced
+    assert "REVOKE ALL ON FUNCTION event_store.poll_views() FROM PUBLIC" in snapshot(dsn)
+
+    with_privileges(monkeypatch, "grant execute on function event_store.poll_views() to public; select 1/0")
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        migrate(dsn)
+    assert "REVOKE ALL ON FUNCTION event_store.poll_views() FROM PUBLIC" in snapshot(dsn)
+
+
+def test_a_role_without_the_rights_is_told_what_it_needs(
+    empty: str, postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
+        admin.execute("create role plain login")
+        admin.execute("alter database empty owner to plain")
+        plain = empty.replace("postgres@", "plain@")
+        with_privileges(monkeypatch, "create role millrace_test")
+        with pytest.raises(MillraceError, match="The role plain may not") as refused:
+            migrate(plain)
+        assert "permission denied to create role" in str(refused.value)
+        assert "CREATEROLE" in str(refused.value.hint)
+        assert value(admin, "select count(*) from pg_roles where rolname = 'millrace_test'") == 0
+
+        with_privileges(monkeypatch, "")
+        assert migrate(plain).functions_replaced
+        admin.execute("drop database empty with (force)")
+        admin.execute("drop role plain")
+        admin.execute("create database empty")
