@@ -30,7 +30,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from millrace.assets import read_models
-from millrace.assets.read_models import declared
+from millrace.assets.declarations import declared
 from millrace.examples.shop import read_models as shop_models
 from millrace.platform_defs.cli import app
 from millrace.platform_defs.definitions import build_defs
@@ -157,9 +157,10 @@ class Reader:
 
     def build(self) -> None:
         """What loading the definitions and the sensor of each saved read model do."""
-        models = [model for name, model in declared().items() if (self.folder / f"{name}.py").exists()]
+        known = declared("millrace.examples.shop")
+        models = [model for name, model in known.models.items() if (self.folder / f"{name}.py").exists()]
         assert models
-        sensors = {sensor.name for sensor in build_defs().sensors or ()}
+        sensors = {sensor.name for sensor in build_defs(declarations=known).sensors or ()}
         for model in models:
             assert f"poll_{model.view}" in sensors
             with Consumer(self.dsn, model, self.spark, "reader") as consumer:
