@@ -317,7 +317,7 @@ class Capturing:
             return 1
         self.emit()
         captured = self._captured[table.schema_name, table.table_name]
-        done = self._control.emit_rows(
+        done = self._control.emit_backfill(
             self.capture.name,
             self._token,
             table.schema_name,

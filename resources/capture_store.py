@@ -171,6 +171,7 @@ class CaptureInfo:
     backfilled_rows: int
     lease_owner: str | None
     leased_until: datetime | None
+    leased: bool
 
 
 class CaptureStore(EventStore):
@@ -258,7 +259,7 @@ class CaptureStore(EventStore):
         """Make about so many of the next stored changes events, in order."""
         return self._one(Emitted, "select * from event_store.emit_changes(%s, %s, %s)", (capture, lease_token, limit))
 
-    def emit_rows(
+    def emit_backfill(
         self,
         capture: str,
         lease_token: int,
@@ -274,7 +275,7 @@ class CaptureStore(EventStore):
         """Store a chunk of a backfill as events, and how far it is."""
         return self._one(
             EmittedRows,
-            "select * from event_store.emit_rows(%s, %s, %s, %s, %s::pg_snapshot, %s::pg_lsn, %s::jsonb, %s, %s)",
+            "select * from event_store.emit_backfill(%s, %s, %s, %s, %s::pg_snapshot, %s::pg_lsn, %s::jsonb, %s, %s)",
             (
                 capture,
                 lease_token,

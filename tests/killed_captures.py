@@ -38,8 +38,8 @@ STEPS: tuple[tuple[object, str, bool], ...] = (
     (CaptureStore, "emit_changes", True),
     (CaptureStore, "verify_changes", True),
     (capture, "read_chunk", True),
-    (CaptureStore, "emit_rows", False),
-    (CaptureStore, "emit_rows", True),
+    (CaptureStore, "emit_backfill", False),
+    (CaptureStore, "emit_backfill", True),
     (CaptureStore, "finish_backfill", True),
 )
 

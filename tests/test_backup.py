@@ -640,7 +640,7 @@ def test_a_restore_that_was_begun_by_hand_and_is_not_finished_cannot_be_committe
                 owner.execute("set constraints all immediate")
             owner.rollback()
         assert tables(restored)["deciders"] == []
-        for (table,) in rows(restored.connection, "select unnest(event_store.restore_tables())::text"):
+        for (table,) in rows(restored.connection, "select unnest(event_store_private.restore_tables())::text"):
             assert value(restored.connection, "select has_table_privilege(%s, %s, 'insert')", user, table) is False
     finally:
         filled.connection.execute(f"drop role {user}".encode())

@@ -337,7 +337,9 @@ def test_a_second_process_is_refused_and_takes_over_when_the_lease_of_a_dead_one
             captured.drain("second")
         captured.source.run("insert into items values (2)")
         # its lease has ended for whoever looks: it said nothing for so long
-        captured.store.execute("update event_store.captures set leased_until = event_store.clock() - interval '1 s'")
+        captured.store.execute(
+            "update event_store.captures set leased_until = event_store_private.clock() - interval '1 s'"
+        )
         captured.drain("second")
         captured.source.run("insert into items values (3)")
         with pytest.raises((LeaseLost, psycopg.OperationalError)):
@@ -364,7 +366,9 @@ def test_a_former_owner_that_hangs_with_copied_rows_is_in_nobodys_way(
             patch.setattr(CaptureStore, "store_changes", hang)
             storing = start(first.store)
             assert hangs.wait(60)
-        captured.store.execute("update event_store.captures set leased_until = event_store.clock() - interval '1 s'")
+        captured.store.execute(
+            "update event_store.captures set leased_until = event_store_private.clock() - interval '1 s'"
+        )
         captured.drain("second")
         goes_on.set()
         assert isinstance(storing.exception(60), psycopg.OperationalError)

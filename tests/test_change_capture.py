@@ -174,7 +174,7 @@ def test_the_lease_of_a_run_that_is_over_is_given_back_at_once_by_the_next_one(
         assert result.success == goes_on
         if not goes_on:
             assert owner in failed_with(result)
-            captured.store.execute("update event_store.captures set leased_until = event_store.clock()")
+            captured.store.execute("update event_store.captures set leased_until = event_store_private.clock()")
 
 
 def test_terminating_a_run_in_its_work_releases_its_lease_at_once(captured: Captured, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from resources import migrations
 from resources.errors import SchemaMismatch
 from resources.event_store import EventStore
-from resources.migrations import Migration, known_migrations, migrate, validate
+from resources.migrations import Migration, function_files, known_migrations, migrate, validate
 from tests.factories import Connect, append_to, at_once, register_orders, rows, start, value, wait_until
 from tests.migrators import VERSIONS, WAITING, applied, empty
 
@@ -140,3 +140,12 @@ def test_migrations_are_numbered_without_gaps(tmp_path: Path) -> None:
         (tmp_path / name).write_text("select 1")
     with pytest.raises(SchemaMismatch, match="without gaps"):
         known_migrations(tmp_path)
+
+
+def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        (tmp_path / "functions" / folder).mkdir(parents=True)
+        (tmp_path / "functions" / folder / "clock.sql").write_text("select 1")
+    with pytest.raises(SchemaMismatch, match=r"Two files are named clock\.sql") as refused:
+        function_files(tmp_path)
+    assert refused.value.detail == "functions/one/clock.sql, functions/two/clock.sql"

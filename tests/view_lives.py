@@ -176,7 +176,7 @@ class Life(Model, RuleBasedStateMachine):
             join event_store.events e using ("offset")
             left join event_store.stream_locks k using (view, decider, decider_id)
             where case when k.view is null then l.position >= c.position else e."offset" > k.last_offset end
-              and event_store.wants(v.deciders, v.events, e.decider, e.event)
+              and event_store_private.wants(v.deciders, v.events, e.decider, e.event)
             group by e.decider, e.decider_id
             """,
         )

@@ -76,8 +76,8 @@ select event, event_id, event_version, decider, decider_id, data, command_id, pr
 from event_store.events;
 comment on view event_store.recorded_events is 'An event in the shape that every function returns it: fstore-sql''s columns.';
 
-create type event_store.batch_event as (
-  position bigint,
+create type event_store_private.batch_event as (
+  ordinal bigint,
   event text,
   event_id uuid,
   event_version bigint,
@@ -89,7 +89,7 @@ create type event_store.batch_event as (
   previous_stated boolean,
   final boolean
 );
-comment on type event_store.batch_event is 'One event of a batch as append_events holds it in memory.';
+comment on type event_store_private.batch_event is 'One event of a batch as append_events holds it in memory; ordinal is its index in the batch, from 1.';
 
 -- Sequencing ------------------------------------------------------------------------------------------------
 

@@ -128,11 +128,11 @@ comment on column event_store.transactions.ended_at is 'When it ended; null whil
 
 create unlogged table event_store.staged_changes (
   transaction_id uuid not null,
-  position int not null,
+  ordinal int not null,
   key text collate "C",
   value jsonb,
   events jsonb,
-  constraint staged_changes_pkey primary key (transaction_id, position),
+  constraint staged_changes_pkey primary key (transaction_id, ordinal),
   constraint staged_changes_transaction_fkey foreign key (transaction_id)
     references event_store.transactions (transaction_id) on delete cascade,
   constraint staged_changes_are_of_one_kind check ((key is null) = (events is not null) and (events is null or value is null)),
@@ -140,7 +140,7 @@ create unlogged table event_store.staged_changes (
 );
 comment on table event_store.staged_changes is 'What an open transaction is going to do: changes of state, and events. Nobody sees it before the commit.';
 comment on column event_store.staged_changes.transaction_id is 'The transaction.';
-comment on column event_store.staged_changes.position is 'The order of the changes, from 1.';
+comment on column event_store.staged_changes.ordinal is 'The order of the changes, from 1.';
 comment on column event_store.staged_changes.key is 'The name of the value that changes; null for events.';
 comment on column event_store.staged_changes.value is 'The new value; null where it is removed.';
 comment on column event_store.staged_changes.events is 'Events as append_events takes them.';

@@ -54,7 +54,8 @@ def test_a_failing_stream_waits_longer_each_time_and_is_then_parked(view: EventS
 
 def test_the_wait_grows_to_an_hour_at_most(view: EventStore) -> None:
     delays = rows(
-        view.connection, "select event_store.retry_delay(n)::text from unnest('{0,1,10,11,2147483647}'::int[]) n"
+        view.connection,
+        "select event_store_private.retry_delay(n)::text from unnest('{0,1,10,11,2147483647}'::int[]) n",
     )
     assert [delay for (delay,) in delays] == ["00:00:02.5", "00:00:05", "00:42:40", "01:00:00", "01:00:00"]
 

@@ -100,7 +100,7 @@ class Model:
     def wait(self, a: int, b: int) -> None:
         """Let time pass: a moment, or so long that every lease and delay is over."""
         later = 10_000 if b % 3 == 0 else a
-        now = value(self.store.connection, "select event_store.clock() + %s * interval '1 second'", later)
+        now = value(self.store.connection, "select event_store_private.clock() + %s * interval '1 second'", later)
         set_clock(self.store.connection, now.isoformat())
 
     def retry(self, _: int, __: int) -> None:

@@ -42,7 +42,7 @@ def old_session(producer: ProducerStore, connect: Connect) -> Iterator[ProducerS
               select 'other-' || n, 0, 1, 0, now(), now() + interval '1 day' from generate_series(1, 5000) n
               returning transaction_id
             )
-            insert into event_store.staged_changes (transaction_id, position, key, value)
+            insert into event_store.staged_changes (transaction_id, ordinal, key, value)
             select transaction_id, 1, 'k', '1' from begun
             """
         )

@@ -191,7 +191,7 @@ def test_a_consumer_whose_look_is_older_than_its_lock_leases_no_acknowledged_eve
     # whoever says so waits at the gate while it looks for the streams that have something pending
     view.connection.execute(
         """
-        create or replace function event_store.wants(v_deciders text[], v_events text[], v_decider text, v_event text)
+        create or replace function event_store_private.wants(v_deciders text[], v_events text[], v_decider text, v_event text)
         returns boolean language plpgsql as $$
         begin
           if current_setting('test.waits_at_gate', true) = 'yes' then

@@ -24,7 +24,7 @@ set search_path = event_store, pg_temp
 as $$
 begin
   if v_partition is not null then
-    perform event_store.require_partition(v_partition);
+    perform event_store_private.require_partition(v_partition);
   end if;
   return query
   select
@@ -39,3 +39,5 @@ end
 $$;
 
 comment on function event_store.archive_state(int) is 'The files of the archive beside the marks of the log, in one snapshot; null for all log partitions. MR013 unknown partition.';
+revoke all on function event_store.archive_state(int) from public;
+grant execute on function event_store.archive_state(int) to event_store_consumer, event_store_reader, event_store_owner;

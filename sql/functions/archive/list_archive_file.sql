@@ -21,13 +21,13 @@ declare
   _fault text;
 begin
   if coalesce(v_path, '') = '' or (v_bytes > 0) is not true or (v_checksum ~ '^[0-9a-f]{64}$') is not true then
-    perform event_store.refuse_request(
+    perform event_store_private.refuse_request(
       format('path %s, %s bytes, checksum %s', v_path, v_bytes, v_checksum), 'State a path, a size, and a SHA-256 in hexadecimal digits.'
     );
   end if;
   -- in the sequencer's order: it moves the marks with its own row in hand, and would wait for us there
   perform from event_store.sequencer for update;
-  perform event_store.require_partition(v_partition);
+  perform event_store_private.require_partition(v_partition);
   select * into _partition from event_store.partitions where partition = v_partition for update;
 
   delete from event_store.archive_files
@@ -48,14 +48,16 @@ begin
   end
   into _fault;
   if _fault is not null then
-    perform event_store.refuse_position(_partition, _fault);
+    perform event_store_private.refuse_position(_partition, _fault);
   end if;
   insert into event_store.archive_files (partition, from_position, to_position, path, events, bytes, checksum, archived_at)
   values (
-    v_partition, v_from_position, v_to_position, v_path, v_to_position - v_from_position, v_bytes, v_checksum, event_store.clock()
+    v_partition, v_from_position, v_to_position, v_path, v_to_position - v_from_position, v_bytes, v_checksum, event_store_private.clock()
   );
   return event_store.mark_archived(v_partition, v_to_position);
 end
 $$;
 
 comment on function event_store.list_archive_file(int, bigint, bigint, text, bigint, text) is 'Lists a checked file of the archive; returns up to where the log partition is archived. MR005 malformed, MR013 unknown partition, MR015 out of range.';
+revoke all on function event_store.list_archive_file(int, bigint, bigint, text, bigint, text) from public;
+grant execute on function event_store.list_archive_file(int, bigint, bigint, text, bigint, text) to event_store_owner;

@@ -11,9 +11,11 @@ security definer
 set search_path = event_store, pg_temp
 as $$
 begin
-  perform event_store.require_partition(v_partition);
+  perform event_store_private.require_partition(v_partition);
   return pg_try_advisory_lock(hashtextextended('event_store.archive.' || v_partition, 0));
 end
 $$;
 
 comment on function event_store.lock_archive(int) is 'Makes the session the writer of a log partition''s archive; false where another one is. MR013 unknown partition.';
+revoke all on function event_store.lock_archive(int) from public;
+grant execute on function event_store.lock_archive(int) to event_store_owner;

@@ -15,14 +15,14 @@ declare
   _partition event_store.partitions;
 begin
   if v_to_position is null then
-    perform event_store.refuse_request('v_to_position is null', 'State a position.');
+    perform event_store_private.refuse_request('v_to_position is null', 'State a position.');
   end if;
   -- in the sequencer's order: it moves the marks with its own row in hand, and would wait for us there
   perform from event_store.sequencer for update;
-  perform event_store.require_partition(v_partition);
+  perform event_store_private.require_partition(v_partition);
   select * into _partition from event_store.partitions where partition = v_partition for update;
   if v_to_position < 0 or v_to_position > _partition.high_water_mark then
-    perform event_store.refuse_position(_partition, format('%s cannot be archived', v_to_position));
+    perform event_store_private.refuse_position(_partition, format('%s cannot be archived', v_to_position));
   end if;
   update event_store.partitions set archived_position = v_to_position where partition = v_partition and archived_position < v_to_position;
   return greatest(_partition.archived_position, v_to_position);
@@ -30,3 +30,5 @@ end
 $$;
 
 comment on function event_store.mark_archived(int, bigint) is 'Says up to where a log partition is kept outside, too; returns that position. MR005 malformed, MR013 unknown partition, MR015 out of range.';
+revoke all on function event_store.mark_archived(int, bigint) from public;
+grant execute on function event_store.mark_archived(int, bigint) to event_store_owner;

@@ -18,9 +18,9 @@ declare
   _purged bigint;
 begin
   if coalesce(v_limit, 0) <= 0 then
-    perform event_store.refuse_request(format('v_limit is %s', coalesce(v_limit::text, 'null')), 'v_limit must be at least 1.');
+    perform event_store_private.refuse_request(format('v_limit is %s', coalesce(v_limit::text, 'null')), 'v_limit must be at least 1.');
   end if;
-  perform event_store.require_partition(v_partition);
+  perform event_store_private.require_partition(v_partition);
   _offsets := array(
     select l."offset"
     from event_store.event_log l
@@ -41,3 +41,5 @@ end
 $$;
 
 comment on function event_store.purge_events(int, bigint) is 'Deletes events below the low-water mark of a log partition; returns how many. MR005, MR013.';
+revoke all on function event_store.purge_events(int, bigint) from public;
+grant execute on function event_store.purge_events(int, bigint) to event_store_owner;

@@ -21,16 +21,16 @@ declare
   _needed text;
 begin
   if v_position is null then
-    perform event_store.refuse_request('v_position is null', 'State a position.');
+    perform event_store_private.refuse_request('v_position is null', 'State a position.');
   end if;
-  perform event_store.require_partition(v_partition);
+  perform event_store_private.require_partition(v_partition);
   -- nobody is placed below the new mark while we look who stands there
-  if not pg_try_advisory_xact_lock(event_store.history_key()) then
+  if not pg_try_advisory_xact_lock(event_store_private.history_lock_key()) then
     _needed := 'an open transaction places a view in the log, rebuilds from it or shortens it';
   end if;
-  _partition := event_store.require_partition(v_partition);
+  _partition := event_store_private.require_partition(v_partition);
   if v_position < 0 or v_position > _partition.high_water_mark then
-    perform event_store.refuse_position(_partition, format('%s cannot be the low-water mark', v_position));
+    perform event_store_private.refuse_position(_partition, format('%s cannot be the low-water mark', v_position));
   end if;
 
   if _needed is null then
@@ -73,7 +73,7 @@ begin
   perform from event_store.sequencer for update;
   update event_store.partitions set earliest_position = v_position where partition = v_partition and earliest_position < v_position;
   if found then
-    perform event_store.audit(
+    perform event_store_private.audit(
       'raise_low_water_mark', null, v_reason,
       jsonb_build_object('partition', v_partition, 'from_position', _partition.earliest_position, 'to_position', v_position)
     );
@@ -83,3 +83,5 @@ end
 $$;
 
 comment on function event_store.raise_low_water_mark(int, bigint, text) is 'Gives up the archived history of a log partition below a position; audited. MR005 malformed, MR013 unknown partition, MR015 out of range, MR020 still needed.';
+revoke all on function event_store.raise_low_water_mark(int, bigint, text) from public;
+grant execute on function event_store.raise_low_water_mark(int, bigint, text) to event_store_owner;

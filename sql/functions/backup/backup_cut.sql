@@ -17,3 +17,5 @@ as $$
 $$;
 
 comment on function event_store.backup_cut() is 'Whose backup it is, and the last offset and token that were given out.';
+revoke all on function event_store.backup_cut() from public;
+grant execute on function event_store.backup_cut() to event_store_owner;

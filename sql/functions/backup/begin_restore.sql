@@ -23,7 +23,7 @@ begin
     event_store.producers, event_store.producer_results, event_store.producer_state,
     event_store.source_generations, event_store.quarantined_changes, event_store.capture_gaps
     in exclusive mode;
-  foreach _table in array event_store.restore_tables() loop
+  foreach _table in array event_store_private.restore_tables() loop
     -- how many is nobody's question: a store in use has millions
     execute format('select count(*) from (select from %s limit 1000) counted', _table) into _rows;
     if _rows > 0 then
@@ -41,7 +41,7 @@ begin
         hint = 'Restore into a new database: nothing here was changed.';
   end if;
 
-  foreach _table in array event_store.restore_tables() loop
+  foreach _table in array event_store_private.restore_tables() loop
     if not has_table_privilege(session_user, _table, 'insert') then
       execute format('grant insert on %s to %I', _table, session_user);
     end if;
@@ -51,3 +51,5 @@ end
 $$;
 
 comment on function event_store.begin_restore() is 'Lets this transaction load a backup into an empty store, if finish_restore ends it. MR021 not empty.';
+revoke all on function event_store.begin_restore() from public;
+grant execute on function event_store.begin_restore() to event_store_owner;

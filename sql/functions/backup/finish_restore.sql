@@ -23,7 +23,7 @@ declare
   _table regclass;
 begin
   if current_setting('event_store.streams_advanced', true) is distinct from 'on' then
-    perform event_store.refuse_request('no restore has begun in this transaction', 'Call begin_restore first.');
+    perform event_store_private.refuse_request('no restore has begun in this transaction', 'Call begin_restore first.');
   end if;
   select count(*) into _partitions from event_store.partitions;
   select count(*) into _events from event_store.events;
@@ -104,13 +104,13 @@ begin
   perform setval('event_store.capture_gaps_gap_id_seq', max(gap_id)) from event_store.capture_gaps having count(*) > 0;
   update event_store.sequencer
   set
-    snapshot = event_store.committed_snapshot(),
+    snapshot = event_store_private.committed_snapshot(),
     cluster = (select system_identifier from pg_control_system()),
     sequenced_at = '-infinity';
-  perform event_store.audit('restore', null, null, v_detail);
+  perform event_store_private.audit('restore', null, null, v_detail);
 
   perform set_config('event_store.streams_advanced', 'off', true);
-  foreach _table in array event_store.restore_tables() loop
+  foreach _table in array event_store_private.restore_tables() loop
     -- not from whose it is: that would take the right from the store's own functions
     if not pg_has_role(session_user, (select relowner from pg_class where oid = _table), 'usage') then
       execute format('revoke insert on %s from %I', _table, session_user);
@@ -121,3 +121,6 @@ end
 $$;
 
 comment on function event_store.finish_restore(int[], bigint[], bigint[], bigint, bigint, jsonb) is 'Checks what a restore loaded and opens the store; audited; returns how many events. MR005 none begun, MR022 not whole.';
+revoke all on function event_store.finish_restore(int[], bigint[], bigint[], bigint, bigint, jsonb) from public;
+grant execute on function event_store.finish_restore(int[], bigint[], bigint[], bigint, bigint, jsonb)
+to event_store_owner;

@@ -50,3 +50,5 @@ as $$
 $$;
 
 comment on function event_store.sequenced_streams() is 'The heads of all streams at the high-water marks of the log.';
+revoke all on function event_store.sequenced_streams() from public;
+grant execute on function event_store.sequenced_streams() to event_store_owner;

@@ -29,16 +29,16 @@ set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
-  _view constant event_store.views := event_store.known_view(v_view, 'bulk');
-  _lease constant interval := event_store.lease_duration(_view, v_lease_s);
+  _view constant event_store.views := event_store_private.known_view(v_view, 'bulk');
+  _lease constant interval := event_store_private.lease_duration(_view, v_lease_s);
   _now timestamptz;
   _claimed int[];
 begin
   if coalesce(v_owner, '') = '' then
-    perform event_store.refuse_request(format('v_owner is %L', v_owner), 'An owner is named: the id of a run, say.');
+    perform event_store_private.refuse_request(format('v_owner is %L', v_owner), 'An owner is named: the id of a run, say.');
   end if;
   if coalesce(v_limit, 0) <= 0 then
-    perform event_store.refuse_request(format('v_limit is %s', v_limit), 'v_limit must be at least 1.');
+    perform event_store_private.refuse_request(format('v_limit is %s', v_limit), 'v_limit must be at least 1.');
   end if;
   if not _view.enabled then
     return;
@@ -47,9 +47,9 @@ begin
 
   -- locks them; the ranges are read in the statements after that
   _claimed := event_store.pass_over_unwanted(v_view);
-  perform event_store.sweep_locks(_view, _claimed, true);
+  perform event_store_private.sweep_locks(_view, _claimed, true);
 
-  _now := event_store.clock();
+  _now := event_store_private.clock();
   return query
   with pending as (
     select c.partition, c.position, p.high_water_mark, oldest."offset" as oldest
@@ -68,7 +68,7 @@ begin
             select from event_store.events e
             join event_store.event_log l using ("offset")
             where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > k.last_offset
-              and event_store.wants(_view.deciders, _view.events, e.decider, e.event)
+              and event_store_private.wants(_view.deciders, _view.events, e.decider, e.event)
             limit 1
           ) next_event
           where k.view = v_view and k.parked_at is null and k.locked_until <= _now
@@ -113,7 +113,7 @@ begin
       join event_store.event_log l using ("offset")
       where e.decider_id = due.decider_id and e.decider = due.decider and e."offset" > due.last_offset
         and l.position < due.leased_to
-        and event_store.wants(_view.deciders, _view.events, e.decider, e.event)
+        and event_store_private.wants(_view.deciders, _view.events, e.decider, e.event)
       order by e."offset" desc
       limit 1
     ) last_event on true
@@ -124,3 +124,6 @@ end
 $$;
 
 comment on function event_store.claim_batch(text, text, bigint, bigint) is 'Leases log partitions with pending events or due retries and returns the ranges to read; none when there is nothing to do. MR005 malformed, MR010 unknown view, MR012 other mode.';
+revoke all on function event_store.claim_batch(text, text, bigint, bigint) from public;
+grant execute on function event_store.claim_batch(text, text, bigint, bigint)
+to event_store_consumer, event_store_owner;

@@ -20,19 +20,19 @@ set search_path = event_store, pg_temp
 as $$
 #variable_conflict use_column
 declare
-  _view constant event_store.views := event_store.known_view(v_view, 'bulk');
-  _lease constant interval := event_store.lease_duration(_view, v_lease_s);
+  _view constant event_store.views := event_store_private.known_view(v_view, 'bulk');
+  _lease constant interval := event_store_private.lease_duration(_view, v_lease_s);
   _checkpoint event_store.checkpoints;
 begin
   if coalesce(v_owner, '') = '' then
-    perform event_store.refuse_request(format('v_owner is %L', v_owner), 'An owner is named: the id of a run, say.');
+    perform event_store_private.refuse_request(format('v_owner is %L', v_owner), 'An owner is named: the id of a run, say.');
   end if;
-  if (event_store.lock_view(v_view, 'bulk')).view is null then
-    perform event_store.refuse_view_in_use(v_view, 'somebody is changing it');
+  if (event_store_private.lock_view(v_view, 'bulk')).view is null then
+    perform event_store_private.refuse_view_in_use(v_view, 'somebody is changing it');
   end if;
-  perform event_store.require_partition(v_partition);
+  perform event_store_private.require_partition(v_partition);
   -- the log keeps what we are about to read
-  perform pg_advisory_xact_lock_shared(event_store.history_key());
+  perform pg_advisory_xact_lock_shared(event_store_private.history_lock_key());
   begin
     select * into _checkpoint from event_store.checkpoints c
     where c.view = v_view and c.partition = v_partition
@@ -44,7 +44,7 @@ begin
         detail = format('partition %s of view %L is being claimed or committed', v_partition, v_view),
         hint = 'Try again in a moment.';
   end;
-  if _checkpoint.leased_until > event_store.clock() then
+  if _checkpoint.leased_until > event_store_private.clock() then
     raise exception 'log partition is leased'
       using
         errcode = 'MR014',
@@ -58,7 +58,7 @@ begin
   set
     lease_owner = v_owner,
     lease_token = nextval('event_store.lease_token_seq'),
-    leased_until = event_store.clock() + _lease,
+    leased_until = event_store_private.clock() + _lease,
     leased_from = p.earliest_position,
     leased_to = p.high_water_mark,
     rebuilds = true
@@ -69,3 +69,6 @@ end
 $$;
 
 comment on function event_store.claim_partition(text, int, text, bigint) is 'Leases one log partition for a rebuild and returns all that it holds as a range. MR005, MR010, MR012, MR013 unknown partition, MR014 leased, MR017 being changed.';
+revoke all on function event_store.claim_partition(text, int, text, bigint) from public;
+grant execute on function event_store.claim_partition(text, int, text, bigint)
+to event_store_consumer, event_store_owner;

@@ -19,7 +19,7 @@ declare
   _now timestamptz;
   _bad text;
 begin
-  perform event_store.require_leases(v_view, v_partition, v_lease_token);
+  perform event_store_private.require_leases(v_view, v_partition, v_lease_token);
   select string_agg(
     format(
       'partition %s: to %s, position %s, leased up to %s, high-water mark %s',
@@ -54,7 +54,7 @@ begin
   end if;
 
   if exists (select from event_store.stream_locks where view = v_view) then
-    _now := event_store.clock();
+    _now := event_store_private.clock();
     if exists (select from event_store.checkpoints c where c.view = v_view and c.partition = any (v_partition) and c.rebuilds) then
       delete from event_store.stream_locks k
       using event_store.checkpoints c
@@ -91,10 +91,13 @@ begin
   where c.view = v_view and c.partition = b.partition;
 
   if _now is not null then
-    _view := event_store.known_view(v_view);
-    perform event_store.sweep_locks(_view, v_partition, true);
+    _view := event_store_private.known_view(v_view);
+    perform event_store_private.sweep_locks(_view, v_partition, true);
   end if;
 end
 $$;
 
 comment on function event_store.commit_batch(text, int[], bigint[], bigint[]) is 'Moves the checkpoints of a claimed batch and ends its leases, fenced by token. MR005, MR010, MR011 lease lost, MR012, MR015 offset out of range.';
+revoke all on function event_store.commit_batch(text, int[], bigint[], bigint[]) from public;
+grant execute on function event_store.commit_batch(text, int[], bigint[], bigint[])
+to event_store_consumer, event_store_owner;

@@ -23,7 +23,7 @@ set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 declare
-  _view constant event_store.views := event_store.known_view(v_view, 'bulk');
+  _view constant event_store.views := event_store_private.known_view(v_view, 'bulk');
   _now timestamptz;
   _fault text := case
     when v_failures is null or jsonb_typeof(v_failures) <> 'array' or jsonb_array_length(v_failures) = 0 then
@@ -46,15 +46,15 @@ begin
     limit 1;
   end if;
   if _fault is not null then
-    perform event_store.refuse_request(_fault, 'Nothing was changed.');
+    perform event_store_private.refuse_request(_fault, 'Nothing was changed.');
   end if;
-  perform event_store.require_leases(v_view, array[v_partition], array[v_lease_token]);
+  perform event_store_private.require_leases(v_view, array[v_partition], array[v_lease_token]);
   select * into _lease from event_store.checkpoints where view = v_view and partition = v_partition;
-  _now := event_store.clock();
+  _now := event_store_private.clock();
 
   select format('stream (%s, %s)', f.decider, f.decider_id) || coalesce(' at offset ' || f."offset", '') into _fault
   from jsonb_to_recordset(v_failures) f(decider text, decider_id text, "offset" bigint)
-  left join lateral event_store.first_delivered(_view, _lease, f.decider, f.decider_id) first("offset") on true
+  left join lateral event_store_private.first_delivered(_view, _lease, f.decider, f.decider_id) first("offset") on true
   where first."offset" is null
     or f."offset" < first."offset"
     or f."offset" > first."offset" and not exists (
@@ -62,7 +62,7 @@ begin
       join event_store.event_log l using ("offset")
       where e."offset" = f."offset" and e.decider_id = f.decider_id and e.decider = f.decider
         and l.position < _lease.leased_to
-        and event_store.wants(_view.deciders, _view.events, e.decider, e.event)
+        and event_store_private.wants(_view.deciders, _view.events, e.decider, e.event)
     )
   limit 1;
   if _fault is not null then
@@ -82,7 +82,7 @@ begin
     )
     select
       v_view, f.decider, f.decider_id, v_partition, coalesce(f."offset", first."offset") - 1,
-      case when n.attempts >= _view.max_attempts then 'infinity' else _now + event_store.retry_delay(n.attempts) end,
+      case when n.attempts >= _view.max_attempts then 'infinity' else _now + event_store_private.retry_delay(n.attempts) end,
       n.attempts, f.error, case when n.attempts >= _view.max_attempts then _now end, v_lease_token, _now, _now
     from jsonb_to_recordset(v_failures) f(decider text, decider_id text, error text, "offset" bigint)
     left join event_store.stream_locks known on known.view = v_view and known.decider_id = f.decider_id and known.decider = f.decider
@@ -90,7 +90,7 @@ begin
       select e."offset"
       from event_store.events e
       where e.decider_id = f.decider_id and e.decider = f.decider and e."offset" > known.last_offset
-        and event_store.wants(_view.deciders, _view.events, e.decider, e.event)
+        and event_store_private.wants(_view.deciders, _view.events, e.decider, e.event)
       order by e."offset"
       limit 1
     ) tried on true
@@ -98,7 +98,7 @@ begin
     cross join lateral (
       select case when f."offset" <> tried."offset" then 1 else coalesce(known.attempts, 0) + 1 end
     ) n(attempts)
-    cross join lateral event_store.first_delivered(_view, _lease, f.decider, f.decider_id) first("offset")
+    cross join lateral event_store_private.first_delivered(_view, _lease, f.decider, f.decider_id) first("offset")
     on conflict (view, decider_id, decider) do update
     set
       -- a retry goes on after what is acknowledged, a rebuild begins anew
@@ -113,3 +113,5 @@ end
 $$;
 
 comment on function event_store.fail_streams(text, int, bigint, jsonb) is 'Hands failed streams of a batch over to their locks, to be retried or parked; returns how many are parked. MR005, MR010, MR011 lease lost, MR012, MR016 not delivered.';
+revoke all on function event_store.fail_streams(text, int, bigint, jsonb) from public;
+grant execute on function event_store.fail_streams(text, int, bigint, jsonb) to event_store_consumer, event_store_owner;

@@ -10,8 +10,10 @@ set search_path = event_store, pg_temp
 as $$
   select distinct c.lease_owner
   from event_store.checkpoints c
-  where c.view = v_view and c.leased_until > event_store.clock()
+  where c.view = v_view and c.leased_until > event_store_private.clock()
   order by 1
 $$;
 
 comment on function event_store.lease_owners(text) is 'The owners of the live leases of a view.';
+revoke all on function event_store.lease_owners(text) from public;
+grant execute on function event_store.lease_owners(text) to event_store_consumer, event_store_reader, event_store_owner;

@@ -17,7 +17,7 @@ set search_path = event_store, pg_temp
 as $$
 #variable_conflict use_column
 begin
-  perform event_store.known_view(v_view, 'bulk');
+  perform event_store_private.known_view(v_view, 'bulk');
   return query
   select k.partition, count(*) filter (where k.lease_token = b.lease_token and k.in_flight is not null and k.lease_pid is null)
   from event_store.stream_locks k
@@ -29,3 +29,6 @@ end
 $$;
 
 comment on function event_store.locked_partitions(text, int[], bigint[]) is 'The leased log partitions where streams have locks, and how many of them the lease tries again. MR010, MR012.';
+revoke all on function event_store.locked_partitions(text, int[], bigint[]) from public;
+grant execute on function event_store.locked_partitions(text, int[], bigint[])
+to event_store_consumer, event_store_owner;

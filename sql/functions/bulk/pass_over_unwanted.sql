@@ -17,7 +17,7 @@ set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 declare
-  _view constant event_store.views := event_store.lock_view(v_view, 'bulk');
+  _view constant event_store.views := event_store_private.lock_view(v_view, 'bulk');
   _locked int[];
 begin
   if _view.view is null then
@@ -33,10 +33,10 @@ begin
       and (
         c.position < p.high_water_mark
         or c.partition in (
-          select k.partition from event_store.stream_locks k where k.view = v_view and k.parked_at is null and k.locked_until <= (select event_store.clock())
+          select k.partition from event_store.stream_locks k where k.view = v_view and k.parked_at is null and k.locked_until <= (select event_store_private.clock())
         )
       )
-      and (c.leased_until is null or c.leased_until <= (select event_store.clock()))
+      and (c.leased_until is null or c.leased_until <= (select event_store_private.clock()))
     for update of c skip locked
   );
   if _view.deciders is null and _view.events is null then
@@ -57,7 +57,7 @@ begin
       where l.partition = at.partition
         and l.position >= at.position
         and l.position < seen.up_to
-        and event_store.wants(_view.deciders, _view.events, e.decider, e.event)
+        and event_store_private.wants(_view.deciders, _view.events, e.decider, e.event)
       order by l.position
       limit 1
     ) first on true
@@ -69,3 +69,5 @@ end
 $$;
 
 comment on function event_store.pass_over_unwanted(text) is 'Moves the checkpoints of a bulk view past events that it does not want; returns the log partitions that it locked. MR010, MR012.';
+revoke all on function event_store.pass_over_unwanted(text) from public;
+grant execute on function event_store.pass_over_unwanted(text) to event_store_consumer, event_store_owner;

@@ -32,13 +32,13 @@ set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
-  _view constant event_store.views := event_store.known_view(v_view, 'bulk');
+  _view constant event_store.views := event_store_private.known_view(v_view, 'bulk');
   _lease event_store.checkpoints;
 begin
   select * into _lease from event_store.checkpoints c
   where c.view = v_view and c.partition = v_partition and c.lease_token = v_lease_token and c.lease_owner is not null;
   if not found then
-    perform event_store.refuse_lost_lease(v_view, array[v_partition], array[v_lease_token]);
+    perform event_store_private.refuse_lost_lease(v_view, array[v_partition], array[v_lease_token]);
   end if;
   if not _lease.rebuilds then
     return query
@@ -52,7 +52,7 @@ begin
       and k.lease_token = v_lease_token
       and k.in_flight is not null and k.lease_pid is null
       and l.position < _lease.leased_to
-      and event_store.wants(_view.deciders, _view.events, r.decider, r.event)
+      and event_store_private.wants(_view.deciders, _view.events, r.decider, r.event)
     order by r."offset";
   end if;
   return query
@@ -62,7 +62,7 @@ begin
   where l.partition = v_partition
     and l.position >= _lease.leased_from
     and l.position < _lease.leased_to
-    and event_store.wants(_view.deciders, _view.events, r.decider, r.event)
+    and event_store_private.wants(_view.deciders, _view.events, r.decider, r.event)
     and (
       _lease.rebuilds
       or not exists (
@@ -75,3 +75,5 @@ end
 $$;
 
 comment on function event_store.read_batch(text, int, bigint) is 'The events that a lease of one log partition delivers. MR010, MR011 lease lost, MR012.';
+revoke all on function event_store.read_batch(text, int, bigint) from public;
+grant execute on function event_store.read_batch(text, int, bigint) to event_store_consumer, event_store_owner;

@@ -13,7 +13,7 @@ as $$
 declare
   _released bigint;
 begin
-  perform event_store.known_view(v_view, 'bulk');
+  perform event_store_private.known_view(v_view, 'bulk');
   with released as (
     update event_store.checkpoints c
     set lease_owner = null, leased_until = null, leased_from = null, leased_to = null, rebuilds = false
@@ -27,3 +27,5 @@ end
 $$;
 
 comment on function event_store.release_batch(text, int[], bigint[]) is 'Gives leases back; returns how many were still held. MR010, MR012.';
+revoke all on function event_store.release_batch(text, int[], bigint[]) from public;
+grant execute on function event_store.release_batch(text, int[], bigint[]) to event_store_consumer, event_store_owner;

@@ -18,3 +18,5 @@ as $$
 $$;
 
 comment on function event_store.release_owner(text) is 'Gives back every lease of one owner; returns how many.';
+revoke all on function event_store.release_owner(text) from public;
+grant execute on function event_store.release_owner(text) to event_store_consumer, event_store_owner;

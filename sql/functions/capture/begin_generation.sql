@@ -24,7 +24,7 @@ declare
   _before int;
 begin
   if coalesce(v_system_identifier, '') = '' or coalesce(v_database, '') = '' or v_start_lsn is null or v_published_xid is null then
-    perform event_store.refuse_request(
+    perform event_store_private.refuse_request(
       format(
         'v_system_identifier %L, v_database %L, v_start_lsn %L, v_published_xid %L',
         v_system_identifier, v_database, v_start_lsn, v_published_xid
@@ -32,8 +32,8 @@ begin
       'All of them are stated: what the source says when the slot is made.'
     );
   end if;
-  _capture := event_store.require_capture_lease(v_capture, v_lease_token);
-  if event_store.has_unemitted_changes(_capture) then
+  _capture := event_store_private.require_capture_lease(v_capture, v_lease_token);
+  if event_store_private.has_unemitted_changes(_capture) then
     raise exception 'stored changes are not emitted'
       using
         errcode = 'MR036',
@@ -43,7 +43,7 @@ begin
         ),
         hint = 'Call emit_changes until nothing is behind, then this again.';
   end if;
-  _now := event_store.clock();
+  _now := event_store_private.clock();
   -- numbers are drawn one after the other, also by captures that begin at once
   lock table event_store.source_generations in share row exclusive mode;
   select coalesce(max(g.source_generation), 0) + 1, max(g.source_generation) filter (where g.capture = v_capture)
@@ -73,3 +73,5 @@ end
 $$;
 
 comment on function event_store.begin_generation(text, bigint, text, text, pg_lsn, xid8) is 'Begins to read a fresh slot, with a backfill of every table; returns the generation''s number. MR005, MR011, MR030, MR036 stored changes are not emitted.';
+revoke all on function event_store.begin_generation(text, bigint, text, text, pg_lsn, xid8) from public;
+grant execute on function event_store.begin_generation(text, bigint, text, text, pg_lsn, xid8) to event_store_owner;

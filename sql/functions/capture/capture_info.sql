@@ -1,5 +1,5 @@
--- One row per capture with what operators ask: how far it is, what waits and why, who works on it. Changes that are not emitted are
--- counted to ten thousand.
+-- One row per capture with what operators ask: how far it is, what waits and why, who works on it; leased while that lease is in
+-- force. Changes that are not emitted are counted to ten thousand.
 -- Example: select capture, stored_at, unemitted, quarantined from capture_info()
 create or replace function event_store.capture_info(
   v_capture text default null
@@ -21,22 +21,24 @@ returns table (
   tables_to_backfill bigint,
   backfilled_rows bigint,
   lease_owner text,
-  leased_until timestamptz
+  leased_until timestamptz,
+  leased boolean
 )
 language plpgsql
-stable
+volatile -- the clock is
 security definer
 set search_path = event_store, pg_temp
 as $$
 #variable_conflict use_column
 begin
   if v_capture is not null then
-    perform event_store.known_capture(v_capture);
+    perform event_store_private.known_capture(v_capture);
   end if;
   return query
   select
     c.capture, c.source_generation, c.slot, c.publication, c.stored_lsn, c.stored_at, c.emitted_lsn, w.unemitted,
-    q.quarantined, q.held, g.open_gaps, g.gaps, t.tables, t.tables_to_backfill, t.backfilled_rows, c.lease_owner, c.leased_until
+    q.quarantined, q.held, g.open_gaps, g.gaps, t.tables, t.tables_to_backfill, t.backfilled_rows, c.lease_owner, c.leased_until,
+    coalesce(c.leased_until > (select event_store_private.clock()), false)
   from event_store.captures c
   cross join lateral (
     select count(*) as unemitted
@@ -73,3 +75,5 @@ end
 $$;
 
 comment on function event_store.capture_info(text) is 'For every capture: how far it is, what waits, who works on it. MR030 unknown capture.';
+revoke all on function event_store.capture_info(text) from public;
+grant execute on function event_store.capture_info(text) to event_store_consumer, event_store_reader, event_store_owner;

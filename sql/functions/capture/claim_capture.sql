@@ -32,14 +32,14 @@ as $$
 #variable_conflict use_column
 declare
   _now timestamptz;
-  _lease constant interval := event_store.capture_lease(v_lease_s);
+  _lease constant interval := event_store_private.capture_lease_duration(v_lease_s);
   _capture event_store.captures;
 begin
   if coalesce(v_owner, '') = '' then
-    perform event_store.refuse_request(format('v_owner is %L', v_owner), 'An owner is named: the id of a run, say.');
+    perform event_store_private.refuse_request(format('v_owner is %L', v_owner), 'An owner is named: the id of a run, say.');
   end if;
   begin
-    _capture := event_store.lock_capture(v_capture);
+    _capture := event_store_private.lock_capture(v_capture);
   exception when lock_not_available then
     raise exception 'capture is in use'
       using
@@ -47,7 +47,7 @@ begin
         detail = format('a transaction of another session works on capture %L since 5 s or more', v_capture),
         hint = 'Try again when it has ended. To find it: select * from pg_stat_activity order by xact_start.';
   end;
-  _now := event_store.clock();
+  _now := event_store_private.clock();
   if _capture.leased_until > _now and _capture.lease_owner <> v_owner then
     raise exception 'capture is in use'
       using
@@ -70,3 +70,5 @@ end
 $$;
 
 comment on function event_store.claim_capture(text, text, bigint) is 'Leases a capture to one process and returns where it stands. MR005, MR030 unknown, MR031 in use.';
+revoke all on function event_store.claim_capture(text, text, bigint) from public;
+grant execute on function event_store.claim_capture(text, text, bigint) to event_store_owner;

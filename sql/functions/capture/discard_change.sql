@@ -15,11 +15,11 @@ declare
   _change event_store.quarantined_changes;
 begin
   if coalesce(v_reason, '') = '' then
-    perform event_store.refuse_request('v_reason is empty', 'Say in v_reason why the change is given up.');
+    perform event_store_private.refuse_request('v_reason is empty', 'Say in v_reason why the change is given up.');
   end if;
-  _change := event_store.lock_quarantined_change(v_quarantine_id);
+  _change := event_store_private.lock_quarantined_change(v_quarantine_id);
   delete from event_store.quarantined_changes where quarantine_id = v_quarantine_id;
-  perform event_store.audit(
+  perform event_store_private.audit(
     'discard_change', null, v_reason,
     jsonb_build_object(
       'capture', _change.capture, 'source_generation', _change.source_generation, 'commit_lsn', _change.commit_lsn,
@@ -31,3 +31,5 @@ end
 $$;
 
 comment on function event_store.discard_change(bigint, text) is 'Gives a quarantined change up; audited. MR005, MR035 not quarantined.';
+revoke all on function event_store.discard_change(bigint, text) from public;
+grant execute on function event_store.discard_change(bigint, text) to event_store_owner;

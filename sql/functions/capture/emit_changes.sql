@@ -28,25 +28,25 @@ declare
   _truncate record;
 begin
   if (v_limit between 1 and 100000) is not true then
-    perform event_store.refuse_request(format('v_limit is %s', coalesce(v_limit::text, 'null')), 'It is 1 to 100000.');
+    perform event_store_private.refuse_request(format('v_limit is %s', coalesce(v_limit::text, 'null')), 'It is 1 to 100000.');
   end if;
   emitted := 0;
   quarantined := 0;
   held := 0;
   -- to lock is to write, which an idle capture does not
-  _capture := event_store.known_capture(v_capture);
-  behind := event_store.has_unemitted_changes(_capture);
+  _capture := event_store_private.known_capture(v_capture);
+  behind := event_store_private.has_unemitted_changes(_capture);
   if not behind and _capture.lease_owner is not null and _capture.lease_token = v_lease_token then
     return next;
     return;
   end if;
-  _capture := event_store.require_capture_lease(v_capture, v_lease_token);
-  behind := event_store.has_unemitted_changes(_capture);
+  _capture := event_store_private.require_capture_lease(v_capture, v_lease_token);
+  behind := event_store_private.has_unemitted_changes(_capture);
   while behind and _left > 0 loop
     begin
-      select * into _range from event_store.emit_range(_capture, _left, false);
+      select * into _range from event_store_private.emit_range(_capture, _left, false);
     exception when sqlstate 'MR002' or sqlstate 'MR003' or sqlstate 'MR004' then
-      select * into _range from event_store.emit_range(_capture, _left, true);
+      select * into _range from event_store_private.emit_range(_capture, _left, true);
     end;
     if _range.changes > 0 then
       emitted := emitted + _range.changes - _range.quarantined - _range.held;
@@ -56,7 +56,7 @@ begin
       _capture.emitted_lsn := _range.to_lsn;
       _capture.emitted_idx := _range.to_idx;
     else
-      select * into _truncate from event_store.emit_truncate(_capture, _left);
+      select * into _truncate from event_store_private.emit_truncate(_capture, _left);
       emitted := emitted + _truncate.emitted;
       quarantined := quarantined + _truncate.quarantined;
       held := held + _truncate.held;
@@ -67,7 +67,7 @@ begin
         _capture.emitted_idx := _truncate.to_idx;
       end if;
     end if;
-    behind := event_store.has_unemitted_changes(_capture);
+    behind := event_store_private.has_unemitted_changes(_capture);
   end loop;
   update event_store.captures
   set emitted_lsn = _capture.emitted_lsn, emitted_idx = _capture.emitted_idx, truncating_key = _capture.truncating_key
@@ -77,3 +77,5 @@ end
 $$;
 
 comment on function event_store.emit_changes(text, bigint, bigint) is 'Makes the next stored changes events, in order; what cannot become one is quarantined. MR005, MR011 lease lost, MR030.';
+revoke all on function event_store.emit_changes(text, bigint, bigint) from public;
+grant execute on function event_store.emit_changes(text, bigint, bigint) to event_store_owner;

@@ -11,14 +11,16 @@ security definer
 set search_path = event_store, pg_temp
 as $$
 declare
-  _lease constant interval := event_store.capture_lease(v_lease_s);
+  _lease constant interval := event_store_private.capture_lease_duration(v_lease_s);
   _until timestamptz;
 begin
-  perform event_store.require_capture_lease(v_capture, v_lease_token);
-  _until := event_store.clock() + _lease;
+  perform event_store_private.require_capture_lease(v_capture, v_lease_token);
+  _until := event_store_private.clock() + _lease;
   update event_store.captures set leased_until = _until where capture = v_capture;
   return _until;
 end
 $$;
 
 comment on function event_store.extend_capture(text, bigint, bigint) is 'Extends the lease of a capture and returns until when. MR005, MR011 lease lost, MR030.';
+revoke all on function event_store.extend_capture(text, bigint, bigint) from public;
+grant execute on function event_store.extend_capture(text, bigint, bigint) to event_store_owner;

@@ -22,17 +22,17 @@ declare
   _key text;
 begin
   if (v_limit between 1 and 100000) is not true then
-    perform event_store.refuse_request(format('v_limit is %s', coalesce(v_limit::text, 'null')), 'It is 1 to 100000.');
+    perform event_store_private.refuse_request(format('v_limit is %s', coalesce(v_limit::text, 'null')), 'It is 1 to 100000.');
   end if;
-  _capture := event_store.require_capture_lease(v_capture, v_lease_token);
-  _table := event_store.known_captured_table(v_capture, v_schema, v_table);
+  _capture := event_store_private.require_capture_lease(v_capture, v_lease_token);
+  _table := event_store_private.known_captured_table(v_capture, v_schema, v_table);
   if _table.backfill_generation is not null then
     return true;
   end if;
   if not _table.rows_read then
-    perform event_store.refuse_request(
+    perform event_store_private.refuse_request(
       format('the rows of %s.%s of capture %L are not all read', v_schema, v_table, v_capture),
-      'Call emit_rows until it has the last chunk.'
+      'Call emit_backfill until it has the last chunk.'
     );
   end if;
   -- drawn, so no other backfill has it, also after the table was taken out of the capture and put back
@@ -46,15 +46,17 @@ begin
     )
   );
   select d.to_key into _key
-  from event_store.emit_deletions(_capture, _table.decider, _table, coalesce(_table.finishing_key, ''), v_limit, _change) d;
+  from event_store_private.emit_deletions(_capture, _table.decider, _table, coalesce(_table.finishing_key, ''), v_limit, _change) d;
   update event_store.captured_tables
   set
     finishing_key = _key,
     backfill_generation = case when _key is null then _capture.source_generation end,
-    backfilled_at = case when _key is null then event_store.clock() else backfilled_at end
+    backfilled_at = case when _key is null then event_store_private.clock() else backfilled_at end
   where capture = v_capture and schema_name = v_schema and table_name = v_table;
   return _key is null;
 end
 $$;
 
 comment on function event_store.finish_backfill(text, bigint, text, text, bigint) is 'Ends a backfill: streams whose rows are gone get deleted; returns whether it is done. MR005, MR011 lease lost, MR030.';
+revoke all on function event_store.finish_backfill(text, bigint, text, text, bigint) from public;
+grant execute on function event_store.finish_backfill(text, bigint, text, text, bigint) to event_store_owner;

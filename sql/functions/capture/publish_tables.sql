@@ -15,11 +15,11 @@ declare
   _published bigint;
 begin
   if v_published_xid is null then
-    perform event_store.refuse_request(
+    perform event_store_private.refuse_request(
       'v_published_xid is null', 'State pg_current_xact_id() of the source, as it is after the publication was changed.'
     );
   end if;
-  perform event_store.require_capture_lease(v_capture, v_lease_token);
+  perform event_store_private.require_capture_lease(v_capture, v_lease_token);
   update event_store.captured_tables set published_xid = v_published_xid where capture = v_capture and published_xid is null;
   get diagnostics _published = row_count;
   return _published;
@@ -27,3 +27,5 @@ end
 $$;
 
 comment on function event_store.publish_tables(text, bigint, xid8) is 'Says since when the publication has the tables that are registered; returns how many became ready to be backfilled. MR005, MR011, MR030.';
+revoke all on function event_store.publish_tables(text, bigint, xid8) from public;
+grant execute on function event_store.publish_tables(text, bigint, xid8) to event_store_owner;

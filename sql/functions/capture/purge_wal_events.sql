@@ -23,12 +23,12 @@ declare
   _last record;
 begin
   if v_before is null or (v_limit between 1 and 1000000) is not true then
-    perform event_store.refuse_request(
+    perform event_store_private.refuse_request(
       format('v_before %L, v_limit %s', v_before, coalesce(v_limit::text, 'null')), 'Both are stated; the limit is 1 to 1000000.'
     );
   end if;
   -- to lock is to write; the oldest is the first to go
-  _capture := event_store.known_capture(v_capture);
+  _capture := event_store_private.known_capture(v_capture);
   if not exists (
     select from event_store.source_generations g
     cross join lateral (
@@ -47,7 +47,7 @@ begin
   ) then
     return 0;
   end if;
-  _capture := event_store.lock_capture(v_capture);
+  _capture := event_store_private.lock_capture(v_capture);
   for _generation in
     select g.source_generation from event_store.source_generations g where g.capture = v_capture order by g.source_generation
   loop
@@ -85,3 +85,5 @@ end
 $$;
 
 comment on function event_store.purge_wal_events(text, timestamptz, bigint) is 'Removes stored changes that are emitted and older; returns how many. MR005, MR030.';
+revoke all on function event_store.purge_wal_events(text, timestamptz, bigint) from public;
+grant execute on function event_store.purge_wal_events(text, timestamptz, bigint) to event_store_owner;

@@ -17,14 +17,16 @@ declare
   _capture event_store.captures;
 begin
   if coalesce(v_reason, '') = '' then
-    perform event_store.refuse_request('v_reason is empty', 'Say in v_reason what was lost and how.');
+    perform event_store_private.refuse_request('v_reason is empty', 'Say in v_reason what was lost and how.');
   end if;
-  _capture := event_store.lock_capture(v_capture);
+  _capture := event_store_private.lock_capture(v_capture);
   insert into event_store.capture_gaps (capture, source_generation, from_lsn, to_lsn, reason, detected_at)
-  values (v_capture, _capture.source_generation, v_from_lsn, v_to_lsn, v_reason, event_store.clock())
+  values (v_capture, _capture.source_generation, v_from_lsn, v_to_lsn, v_reason, event_store_private.clock())
   on conflict (capture) where resolved_by_generation is null do nothing;
   return (select gap_id from event_store.capture_gaps where capture = v_capture and resolved_by_generation is null);
 end
 $$;
 
 comment on function event_store.record_gap(text, pg_lsn, pg_lsn, text) is 'Records that changes of a source are lost, once; returns the open gap. MR005, MR030.';
+revoke all on function event_store.record_gap(text, pg_lsn, pg_lsn, text) from public;
+grant execute on function event_store.record_gap(text, pg_lsn, pg_lsn, text) to event_store_owner;

@@ -17,7 +17,7 @@ set search_path = event_store, pg_temp
 as $$
 declare
   _capture event_store.captures;
-  _now constant timestamptz := event_store.clock();
+  _now constant timestamptz := event_store_private.clock();
   _fault text;
   _foreign text;
   _changed boolean;
@@ -53,14 +53,14 @@ begin
     ) faults;
   end if;
   if _fault is not null then
-    perform event_store.refuse_request(_fault, 'Nothing was registered. The declaration in Python makes what is needed.');
+    perform event_store_private.refuse_request(_fault, 'Nothing was registered. The declaration in Python makes what is needed.');
   end if;
 
   insert into event_store.captures (capture, slot, publication, created_at, updated_at)
   values (v_capture, v_slot, v_publication, _now, _now)
   on conflict do nothing;
   _changed := found;
-  _capture := event_store.lock_capture(v_capture);
+  _capture := event_store_private.lock_capture(v_capture);
   if (_capture.slot, _capture.publication) <> (v_slot, v_publication) then
     update event_store.captures set slot = v_slot, publication = v_publication where capture = v_capture;
     _changed := true;
@@ -130,3 +130,5 @@ end
 $$;
 
 comment on function event_store.register_capture(text, text, text, jsonb) is 'Registers a capture with its tables, or changes it; returns whether anything changed. MR005 malformed, MR034 a decider belongs to another capture.';
+revoke all on function event_store.register_capture(text, text, text, jsonb) from public;
+grant execute on function event_store.register_capture(text, text, text, jsonb) to event_store_owner;

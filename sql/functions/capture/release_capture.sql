@@ -10,7 +10,7 @@ security definer
 set search_path = event_store, pg_temp
 as $$
 declare
-  _capture constant event_store.captures := event_store.lock_capture(v_capture);
+  _capture constant event_store.captures := event_store_private.lock_capture(v_capture);
 begin
   if _capture.lease_owner is null or _capture.lease_token is distinct from v_lease_token then
     return false;
@@ -21,3 +21,5 @@ end
 $$;
 
 comment on function event_store.release_capture(text, bigint) is 'Gives the lease of a capture back; returns whether it was still held. MR030.';
+revoke all on function event_store.release_capture(text, bigint) from public;
+grant execute on function event_store.release_capture(text, bigint) to event_store_owner;

@@ -14,16 +14,16 @@ security definer
 set search_path = event_store, pg_temp
 as $$
 declare
-  _change constant event_store.quarantined_changes := event_store.lock_quarantined_change(v_quarantine_id);
+  _change constant event_store.quarantined_changes := event_store_private.lock_quarantined_change(v_quarantine_id);
   _newer event_store.events;
 begin
   if coalesce(v_decider_id, '') = '' or jsonb_typeof(v_data) is distinct from 'object' then
-    perform event_store.refuse_request(
+    perform event_store_private.refuse_request(
       format('v_decider_id %L, v_data of type %L', v_decider_id, jsonb_typeof(v_data)), 'The key is a JSON array; the data are an object.'
     );
   end if;
   if _change.decider_id <> v_decider_id then
-    perform event_store.refuse_request(
+    perform event_store_private.refuse_request(
       format('change %s is of stream (%s, %s), not %s', v_quarantine_id, _change.decider, _change.decider_id, v_decider_id),
       'The key of a change does not change.'
     );
@@ -58,3 +58,5 @@ end
 $$;
 
 comment on function event_store.repair_change(bigint, text, jsonb) is 'Gives a quarantined change the key and the data that could not be read. MR005, MR033 its stream has gone on, MR035 not quarantined.';
+revoke all on function event_store.repair_change(bigint, text, jsonb) from public;
+grant execute on function event_store.repair_change(bigint, text, jsonb) to event_store_owner;

@@ -25,16 +25,16 @@ as $$
 declare
   _seen bigint := 0; -- every change up to this one was looked at
   _last bigint;
-  _batch event_store.batch_event[];
+  _batch event_store_private.batch_event[];
 begin
   if v_decider_id is not null and v_decider is null then
-    perform event_store.refuse_request('v_decider_id is stated without v_decider', 'A stream is named by both.');
+    perform event_store_private.refuse_request('v_decider_id is stated without v_decider', 'A stream is named by both.');
   end if;
-  perform event_store.lock_capture(v_capture);
+  perform event_store_private.lock_capture(v_capture);
   requeued := 0;
   loop
     with ahead as materialized (
-      select q.*, event_store.change_bytes(q.data) as bytes
+      select q.*, event_store_private.change_bytes(q.data) as bytes
       from event_store.quarantined_changes q
       where q.capture = v_capture and q.quarantine_id > _seen
         and (v_decider is null or q.decider = v_decider)
@@ -45,10 +45,10 @@ begin
       select
         a.*,
         coalesce(
-          event_store.change_fault(
+          event_store_private.change_fault(
             case when a.data is null then a.fault end, a.action, a.event_id, a.decider, a.decider_id, a.data, a.command_id, a.bytes
           ),
-          event_store.append_fault(a.action, a.event_id, a.decider, a.decider_id, a.data, a.command_id)
+          event_store_private.append_fault(a.action, a.event_id, a.decider, a.decider_id, a.data, a.command_id)
         ) as why
       from (select *, sum(bytes) over (order by quarantine_id rows unbounded preceding) - bytes as bytes_before from ahead) a
       where a.bytes_before < 33554432
@@ -75,14 +75,14 @@ begin
       array_agg(
         row(
           f.number, f.action, f.event_id, 1, f.decider, f.decider_id, f.data, f.command_id, null, false, false
-        )::event_store.batch_event
+        )::event_store_private.batch_event
         order by f.number
       )
     into _last, _batch
     from flowing f;
     exit when _last is null;
     if _batch is not null then
-      perform event_store.append_batch(_batch);
+      perform event_store_private.append_batch(_batch);
       requeued := requeued + cardinality(_batch);
     end if;
     _seen := _last;
@@ -92,7 +92,7 @@ begin
   where q.capture = v_capture
     and (v_decider is null or q.decider = v_decider)
     and (v_decider_id is null or q.decider_id = v_decider_id);
-  perform event_store.audit(
+  perform event_store_private.audit(
     'requeue_changes', null, v_reason,
     jsonb_build_object(
       'capture', v_capture, 'decider', v_decider, 'decider_id', v_decider_id, 'requeued', requeued, 'waiting', waiting
@@ -103,3 +103,5 @@ end
 $$;
 
 comment on function event_store.requeue_changes(text, text, text, text) is 'Lets quarantined changes become events, each stream up to its first fault; audited. MR005, MR030.';
+revoke all on function event_store.requeue_changes(text, text, text, text) from public;
+grant execute on function event_store.requeue_changes(text, text, text, text) to event_store_owner;

@@ -16,11 +16,11 @@ declare
   _gap bigint;
 begin
   if coalesce(v_reason, '') = '' then
-    perform event_store.refuse_request('v_reason is empty', 'Say in v_reason why the tables are to be read anew.');
+    perform event_store_private.refuse_request('v_reason is empty', 'Say in v_reason why the tables are to be read anew.');
   end if;
-  _capture := event_store.lock_capture(v_capture);
+  _capture := event_store_private.lock_capture(v_capture);
   _gap := event_store.record_gap(v_capture, _capture.stored_lsn, null, format('An operator asked for a new start: %s', v_reason));
-  perform event_store.audit(
+  perform event_store_private.audit(
     'restart_capture', null, v_reason,
     jsonb_build_object(
       'capture', v_capture, 'source_generation', _capture.source_generation, 'stored_lsn', _capture.stored_lsn, 'gap_id', _gap
@@ -31,3 +31,5 @@ end
 $$;
 
 comment on function event_store.restart_capture(text, text) is 'Asks for a new slot and a backfill of all tables; returns the gap that this is; audited. MR005, MR030.';
+revoke all on function event_store.restart_capture(text, text) from public;
+grant execute on function event_store.restart_capture(text, text) to event_store_owner;

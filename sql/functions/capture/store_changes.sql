@@ -22,13 +22,13 @@ declare
   _stored bigint;
 begin
   if v_to_lsn is null or v_stored_at is null then
-    perform event_store.refuse_request(
+    perform event_store_private.refuse_request(
       format('v_to_lsn %L, v_stored_at %L', v_to_lsn, v_stored_at), 'Both are stated: up to where, and up to when, everything is stored.'
     );
   end if;
-  _capture := event_store.require_capture_lease(v_capture, v_lease_token);
+  _capture := event_store_private.require_capture_lease(v_capture, v_lease_token);
   if _capture.source_generation is null then
-    perform event_store.refuse_request(format('capture %L has no slot yet', v_capture), 'Make the slot and call begin_generation.');
+    perform event_store_private.refuse_request(format('capture %L has no slot yet', v_capture), 'Make the slot and call begin_generation.');
   end if;
   select w.commit_lsn into _last
   from event_store.wal_events w
@@ -36,7 +36,7 @@ begin
   order by w.commit_lsn desc, w.commit_idx desc
   limit 1;
   if _last >= greatest(v_to_lsn, _capture.stored_lsn) then
-    perform event_store.refuse_request(
+    perform event_store_private.refuse_request(
       format('capture %L: a change of %s is there, which v_to_lsn %s does not cover', v_capture, _last, v_to_lsn),
       'State the end of the last commit that was copied. Nothing was stored.'
     );
@@ -54,3 +54,5 @@ end
 $$;
 
 comment on function event_store.store_changes(text, bigint, pg_lsn, timestamptz) is 'Ends a transaction that copied changes: all below a position is stored; returns how many are new. MR005, MR011 lease lost, MR030.';
+revoke all on function event_store.store_changes(text, bigint, pg_lsn, timestamptz) from public;
+grant execute on function event_store.store_changes(text, bigint, pg_lsn, timestamptz) to event_store_owner;

@@ -13,11 +13,11 @@ security definer
 set search_path = event_store, pg_temp
 as $$
 declare
-  _capture constant event_store.captures := event_store.lock_capture(v_capture);
+  _capture constant event_store.captures := event_store_private.lock_capture(v_capture);
   _stored bigint;
   _quarantined bigint;
 begin
-  if _capture.leased_until > event_store.clock() then
+  if _capture.leased_until > event_store_private.clock() then
     raise exception 'capture is in use'
       using
         errcode = 'MR031',
@@ -30,7 +30,7 @@ begin
   delete from event_store.quarantined_changes where capture = v_capture;
   get diagnostics _quarantined = row_count;
   delete from event_store.captures where capture = v_capture; -- and its tables
-  perform event_store.audit(
+  perform event_store_private.audit(
     'unregister_capture', null, v_reason,
     jsonb_build_object(
       'capture', v_capture, 'source_generation', _capture.source_generation, 'slot', _capture.slot, 'publication',
@@ -41,3 +41,5 @@ end
 $$;
 
 comment on function event_store.unregister_capture(text, text) is 'Removes a capture with all but its events; audited. MR030, MR031 in use.';
+revoke all on function event_store.unregister_capture(text, text) from public;
+grant execute on function event_store.unregister_capture(text, text) to event_store_owner;

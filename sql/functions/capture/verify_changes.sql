@@ -17,12 +17,12 @@ set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 declare
-  _capture constant event_store.captures := event_store.known_capture(v_capture);
+  _capture constant event_store.captures := event_store_private.known_capture(v_capture);
   _compared bigint;
   _differs text;
 begin
   if jsonb_typeof(v_changes) is distinct from 'array' then
-    perform event_store.refuse_request('v_changes must be a JSON array', 'Nothing was compared.');
+    perform event_store_private.refuse_request('v_changes must be a JSON array', 'Nothing was compared.');
   end if;
   begin
     with compared as (
@@ -60,7 +60,7 @@ begin
     into _compared, _differs
     from compared;
   exception when data_exception then
-    perform event_store.refuse_request(sqlerrm, 'Nothing was compared.');
+    perform event_store_private.refuse_request(sqlerrm, 'Nothing was compared.');
   end;
   if _differs is not null then
     raise exception 'the source gives other changes than those that are stored'
@@ -74,3 +74,5 @@ end
 $$;
 
 comment on function event_store.verify_changes(text, jsonb) is 'Compares replayed changes with what is stored; returns how many. MR005, MR030, MR032 they differ.';
+revoke all on function event_store.verify_changes(text, jsonb) from public;
+grant execute on function event_store.verify_changes(text, jsonb) to event_store_owner;

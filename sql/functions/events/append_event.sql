@@ -29,7 +29,7 @@ begin
     e.created_at, e."offset";
   if not found then
     -- the guard skipped a retry, or the event_id belongs to another stream; this tells which
-    perform event_store.is_stored(
+    perform event_store_private.is_stored(
       v_event, v_event_id, v_event_version, v_decider, v_decider_id, v_data, v_command_id, v_previous_id, v_final
     );
     return query select * from event_store.recorded_events r where r.event_id = v_event_id;
@@ -38,6 +38,9 @@ end
 $$;
 
 comment on function event_store.append_event(text, uuid, text, text, jsonb, uuid, uuid, bigint, boolean) is 'Appends one event under optimistic locking and returns it. MR001 conflict, MR002 closed, MR003 event_id reused, MR004 unregistered, MR005 malformed, MR034 the decider is captured.';
+revoke all on function event_store.append_event(text, uuid, text, text, jsonb, uuid, uuid, bigint, boolean) from public;
+grant execute on function event_store.append_event(text, uuid, text, text, jsonb, uuid, uuid, bigint, boolean)
+to event_store_writer, event_store_owner;
 
 -- fstore-sql's signature for UUID identifiers
 create or replace function event_store.append_event(
@@ -61,3 +64,6 @@ as $$
 $$;
 
 comment on function event_store.append_event(text, uuid, text, uuid, jsonb, uuid, uuid, bigint, boolean) is 'append_event for UUID identifiers.';
+revoke all on function event_store.append_event(text, uuid, text, uuid, jsonb, uuid, uuid, bigint, boolean) from public;
+grant execute on function event_store.append_event(text, uuid, text, uuid, jsonb, uuid, uuid, bigint, boolean)
+to event_store_writer, event_store_owner;

@@ -20,8 +20,10 @@ set search_path = event_store, pg_temp
 as $$
 #variable_conflict use_column
 begin
-  return query select a.* from event_store.append_batch(event_store.parse_events(v_events)) a;
+  return query select a.* from event_store_private.append_batch(event_store_private.parse_events(v_events)) a;
 end
 $$;
 
 comment on function event_store.append_events(jsonb) is 'Appends a JSON array of events over any streams, all or nothing; returns one row per event in order. MR001 to MR005, MR034 as append_event.';
+revoke all on function event_store.append_events(jsonb) from public;
+grant execute on function event_store.append_events(jsonb) to event_store_writer, event_store_owner;

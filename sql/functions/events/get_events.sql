@@ -17,6 +17,9 @@ as $$
 $$;
 
 comment on function event_store.get_events(text, text) is 'The events of one stream, in order; none for an unknown stream.';
+revoke all on function event_store.get_events(text, text) from public;
+grant execute on function event_store.get_events(text, text)
+to event_store_writer, event_store_consumer, event_store_reader, event_store_owner;
 
 create or replace function event_store.get_events(
   v_decider_id uuid,
@@ -30,3 +33,6 @@ as $$
 $$;
 
 comment on function event_store.get_events(uuid, text) is 'get_events for UUID identifiers.';
+revoke all on function event_store.get_events(uuid, text) from public;
+grant execute on function event_store.get_events(uuid, text)
+to event_store_writer, event_store_consumer, event_store_reader, event_store_owner;

@@ -17,6 +17,9 @@ as $$
 $$;
 
 comment on function event_store.get_last_event(text, text) is 'The last event of one stream; none for an unknown stream.';
+revoke all on function event_store.get_last_event(text, text) from public;
+grant execute on function event_store.get_last_event(text, text)
+to event_store_writer, event_store_consumer, event_store_reader, event_store_owner;
 
 create or replace function event_store.get_last_event(
   v_decider_id uuid,
@@ -30,3 +33,6 @@ as $$
 $$;
 
 comment on function event_store.get_last_event(uuid, text) is 'get_last_event for UUID identifiers.';
+revoke all on function event_store.get_last_event(uuid, text) from public;
+grant execute on function event_store.get_last_event(uuid, text)
+to event_store_writer, event_store_consumer, event_store_reader, event_store_owner;

@@ -14,7 +14,7 @@ set search_path = event_store, pg_temp
 as $$
 begin
   if coalesce(v_decider, '') = '' or coalesce(v_event, '') = '' or v_description is null or v_event_version is null then
-    perform event_store.refuse_request(
+    perform event_store_private.refuse_request(
       format('decider %L, event %L, description %L, version %L', v_decider, v_event, v_description, v_event_version),
       'Decider and event must be named; description and version must not be null.'
     );
@@ -29,3 +29,6 @@ end
 $$;
 
 comment on function event_store.register_decider_event(text, text, text, bigint) is 'Registers an event that a decider may append; idempotent. MR005 malformed.';
+revoke all on function event_store.register_decider_event(text, text, text, bigint) from public;
+grant execute on function event_store.register_decider_event(text, text, text, bigint)
+to event_store_writer, event_store_owner;

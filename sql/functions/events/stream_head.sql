@@ -23,6 +23,9 @@ as $$
 $$;
 
 comment on function event_store.stream_head(text, text) is 'Where one stream stands, also after its events were deleted; none for a stream without events.';
+revoke all on function event_store.stream_head(text, text) from public;
+grant execute on function event_store.stream_head(text, text)
+to event_store_writer, event_store_consumer, event_store_reader, event_store_owner;
 
 create or replace function event_store.stream_head(
   v_decider_id uuid,
@@ -41,3 +44,6 @@ as $$
 $$;
 
 comment on function event_store.stream_head(uuid, text) is 'stream_head for UUID identifiers.';
+revoke all on function event_store.stream_head(uuid, text) from public;
+grant execute on function event_store.stream_head(uuid, text)
+to event_store_writer, event_store_consumer, event_store_reader, event_store_owner;

@@ -13,3 +13,6 @@ as $$
 $$;
 
 comment on function event_store.stream_partition(text, bigint) is 'The log partition, from 0, of a decider_id in a database with so many log partitions.';
+revoke all on function event_store.stream_partition(text, bigint) from public;
+grant execute on function event_store.stream_partition(text, bigint)
+to event_store_writer, event_store_consumer, event_store_reader, event_store_owner;

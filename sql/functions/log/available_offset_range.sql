@@ -17,7 +17,7 @@ as $$
 #variable_conflict use_column
 begin
   if v_partition is not null then
-    perform event_store.require_partition(v_partition);
+    perform event_store_private.require_partition(v_partition);
   end if;
   return query
   select p.partition, p.earliest_position, p.high_water_mark, p.high_water_mark - p.earliest_position
@@ -28,3 +28,6 @@ end
 $$;
 
 comment on function event_store.available_offset_range(int) is 'The positions that the log holds, from earliest_position up to before high_water_mark. MR013 unknown partition.';
+revoke all on function event_store.available_offset_range(int) from public;
+grant execute on function event_store.available_offset_range(int)
+to event_store_consumer, event_store_reader, event_store_owner;

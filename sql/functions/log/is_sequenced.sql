@@ -23,3 +23,5 @@ as $$
 $$;
 
 comment on function event_store.is_sequenced(pg_snapshot) is 'Whether every event that a snapshot sees has its position.';
+revoke all on function event_store.is_sequenced(pg_snapshot) from public;
+grant execute on function event_store.is_sequenced(pg_snapshot) to event_store_owner;

@@ -13,12 +13,15 @@ security definer
 set search_path = event_store, pg_temp
 as $$
 begin
-  perform event_store.require_partition(v_partition);
+  perform event_store_private.require_partition(v_partition);
   if v_timestamp is null then
-    perform event_store.refuse_request('v_timestamp is null', '-infinity is the earliest position, infinity the high-water mark.');
+    perform event_store_private.refuse_request('v_timestamp is null', '-infinity is the earliest position, infinity the high-water mark.');
   end if;
   return (select found.position from event_store.offsets_for_timestamp(v_timestamp, array[v_partition]) found);
 end
 $$;
 
 comment on function event_store.offset_for_timestamp(int, timestamptz) is 'The first kept position appended at or after a time; the high-water mark if none. MR005 malformed, MR013 unknown partition.';
+revoke all on function event_store.offset_for_timestamp(int, timestamptz) from public;
+grant execute on function event_store.offset_for_timestamp(int, timestamptz)
+to event_store_consumer, event_store_reader, event_store_owner;

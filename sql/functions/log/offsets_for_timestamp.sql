@@ -44,3 +44,6 @@ end
 $$;
 
 comment on function event_store.offsets_for_timestamp(timestamptz, int[]) is 'The first kept position appended at or after a time, for several log partitions at once.';
+revoke all on function event_store.offsets_for_timestamp(timestamptz, int[]) from public;
+grant execute on function event_store.offsets_for_timestamp(timestamptz, int[])
+to event_store_consumer, event_store_reader, event_store_owner;

@@ -35,11 +35,11 @@ as $$
       from event_store.views v
       where exists (
           select from event_store.checkpoints c
-          where c.view = v.view and c.partition = p.partition and c.leased_until > (select event_store.clock())
+          where c.view = v.view and c.partition = p.partition and c.leased_until > (select event_store_private.clock())
         )
         or exists (
           select from event_store.stream_locks k
-          where k.view = v.view and k.partition = p.partition and k.in_flight is not null and k.locked_until > (select event_store.clock())
+          where k.view = v.view and k.partition = p.partition and k.in_flight is not null and k.locked_until > (select event_store_private.clock())
         )
     )
   from event_store.partitions p
@@ -50,3 +50,5 @@ as $$
 $$;
 
 comment on function event_store.partition_info() is 'For every log partition: marks, events, bytes, last activity, active views.';
+revoke all on function event_store.partition_info() from public;
+grant execute on function event_store.partition_info() to event_store_consumer, event_store_reader, event_store_owner;

@@ -34,10 +34,10 @@ declare
   _to_position bigint;
 begin
   if coalesce(v_limit, 0) <= 0 then
-    perform event_store.refuse_request(format('v_limit is %s', coalesce(v_limit::text, 'null')), 'v_limit must be at least 1.');
+    perform event_store_private.refuse_request(format('v_limit is %s', coalesce(v_limit::text, 'null')), 'v_limit must be at least 1.');
   end if;
   perform event_store.validate_offset_range(v_partition, v_from_position, v_from_position);
-  _to_position := v_from_position + least(v_limit, (event_store.require_partition(v_partition)).high_water_mark - v_from_position);
+  _to_position := v_from_position + least(v_limit, (event_store_private.require_partition(v_partition)).high_water_mark - v_from_position);
   return query
   select l.position, r.*
   from event_store.event_log l
@@ -48,3 +48,6 @@ end
 $$;
 
 comment on function event_store.read_log(int, bigint, bigint) is 'Reads a log partition from a position on. MR005 malformed, MR013 unknown partition, MR015 out of range.';
+revoke all on function event_store.read_log(int, bigint, bigint) from public;
+grant execute on function event_store.read_log(int, bigint, bigint)
+to event_store_consumer, event_store_reader, event_store_owner;

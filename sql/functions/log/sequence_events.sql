@@ -19,7 +19,7 @@ set plan_cache_mode = force_generic_plan
 set enable_hashjoin = on
 as $$
 declare
-  _now constant timestamptz := event_store.clock();
+  _now constant timestamptz := event_store_private.clock();
   _last event_store.sequencer;
   _committed pg_snapshot;
   _partitions bigint;
@@ -40,12 +40,12 @@ begin
         and newest.transaction_id is distinct from pg_current_xact_id_if_assigned()
     )
   then
-    perform event_store.rebase_sequencer();
+    perform event_store_private.rebase_sequencer();
     return 0;
   end if;
 
   -- after the lock, so that it is not older than the one our predecessor stored
-  _committed := event_store.committed_snapshot();
+  _committed := event_store_private.committed_snapshot();
   _partitions := (select count(*) from event_store.partitions);
 
   with fresh as materialized (
@@ -85,3 +85,5 @@ end
 $$;
 
 comment on function event_store.sequence_events() is 'Gives every committed event its dense position; returns how many. 0 at once where another session is at it.';
+revoke all on function event_store.sequence_events() from public;
+grant execute on function event_store.sequence_events() to event_store_consumer, event_store_owner;

@@ -12,7 +12,7 @@ security definer
 set search_path = event_store, pg_temp
 as $$
 declare
-  _partition constant event_store.partitions := event_store.require_partition(v_partition);
+  _partition constant event_store.partitions := event_store_private.require_partition(v_partition);
   _fault text := case
     when v_from_position < 0 then format('%s is negative', v_from_position)
     when v_from_position < _partition.earliest_position then format('%s lies below the earliest position', v_from_position)
@@ -21,12 +21,15 @@ declare
   end;
 begin
   if v_from_position is null or v_to_position is null then
-    perform event_store.refuse_request('an end of the range is null', 'A range has two ends.');
+    perform event_store_private.refuse_request('an end of the range is null', 'A range has two ends.');
   end if;
   if _fault is not null then
-    perform event_store.refuse_position(_partition, _fault);
+    perform event_store_private.refuse_position(_partition, _fault);
   end if;
 end
 $$;
 
 comment on function event_store.validate_offset_range(int, bigint, bigint) is 'Refuses a range that the log does not hold. MR005 malformed, MR013 unknown partition, MR015 out of range.';
+revoke all on function event_store.validate_offset_range(int, bigint, bigint) from public;
+grant execute on function event_store.validate_offset_range(int, bigint, bigint)
+to event_store_consumer, event_store_reader, event_store_owner;

@@ -1,5 +1,5 @@
 -- Raises that an argument is null, empty or out of range: which, its value, and what is allowed.
-create or replace function event_store.refuse_request(
+create or replace function event_store_private.refuse_request(
   v_fault text,
   v_hint text
 )
@@ -13,4 +13,4 @@ begin
 end
 $$;
 
-comment on function event_store.refuse_request(text, text) is 'Raises MR005 with what is wrong and what is allowed.';
+comment on function event_store_private.refuse_request(text, text) is 'Raises MR005 with what is wrong and what is allowed.';

@@ -23,10 +23,12 @@ as $$
 #variable_conflict use_column
 begin
   if coalesce(v_reason, '') = '' then
-    perform event_store.refuse_request('v_reason is null or empty', 'Say why the message is given up.');
+    perform event_store_private.refuse_request('v_reason is null or empty', 'Say why the message is given up.');
   end if;
-  return query select s.* from event_store.settle_transaction(v_transaction_id, 'abandoned', null, v_reason) s;
+  return query select s.* from event_store_private.settle_transaction(v_transaction_id, 'abandoned', null, v_reason) s;
 end
 $$;
 
 comment on function event_store.abandon_transaction(uuid, text) is 'Gives a message up for good, with a reason, and lets the next one come. MR005, MR024 fenced, MR026 unknown, MR027 ended.';
+revoke all on function event_store.abandon_transaction(uuid, text) from public;
+grant execute on function event_store.abandon_transaction(uuid, text) to event_store_writer, event_store_owner;

@@ -12,17 +12,19 @@ set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 as $$
 declare
-  _transaction constant event_store.transactions := event_store.lock_transaction(v_transaction_id);
+  _transaction constant event_store.transactions := event_store_private.lock_transaction(v_transaction_id);
 begin
   if _transaction.transaction_id is null then
-    perform event_store.refuse_ended_transaction(v_transaction_id, outcome)
+    perform event_store_private.refuse_ended_transaction(v_transaction_id, outcome)
     from event_store.producer_results
     where transaction_id = v_transaction_id;
   end if;
-  perform event_store.end_transactions(
+  perform event_store_private.end_transactions(
     _transaction.producer_id, _transaction.partition, array[v_transaction_id], 'aborted'
   );
 end
 $$;
 
 comment on function event_store.abort_transaction(uuid) is 'Gives a transaction up; its message may be begun again. MR005, MR026 unknown, MR027 committed or abandoned.';
+revoke all on function event_store.abort_transaction(uuid) from public;
+grant execute on function event_store.abort_transaction(uuid) to event_store_writer, event_store_owner;

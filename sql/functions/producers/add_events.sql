@@ -13,9 +13,11 @@ set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 as $$
 begin
-  perform event_store.parse_events(v_events);
-  perform event_store.stage_change(v_transaction_id, null, null, v_events);
+  perform event_store_private.parse_events(v_events);
+  perform event_store_private.stage_change(v_transaction_id, null, null, v_events);
 end
 $$;
 
 comment on function event_store.add_events(uuid, jsonb) is 'Stages events for the commit. MR005, MR024 fenced, MR026 unknown, MR027 ended, MR034 a decider is captured.';
+revoke all on function event_store.add_events(uuid, jsonb) from public;
+grant execute on function event_store.add_events(uuid, jsonb) to event_store_writer, event_store_owner;

@@ -15,9 +15,11 @@ set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 as $$
 begin
-  perform event_store.require_state_key(v_key);
-  perform event_store.stage_change(v_transaction_id, v_key, v_value, null);
+  perform event_store_private.require_state_key(v_key);
+  perform event_store_private.stage_change(v_transaction_id, v_key, v_value, null);
 end
 $$;
 
 comment on function event_store.add_state_change(uuid, text, jsonb) is 'Stages a change of a producer''s state; null removes the key. MR005, MR024 fenced, MR026 unknown, MR027 ended.';
+revoke all on function event_store.add_state_change(uuid, text, jsonb) from public;
+grant execute on function event_store.add_state_change(uuid, text, jsonb) to event_store_writer, event_store_owner;

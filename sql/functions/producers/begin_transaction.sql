@@ -38,13 +38,13 @@ declare
   _now timestamptz;
 begin
   if (v_timeout_s between 1 and 2147483647) is not true then
-    perform event_store.refuse_request(
+    perform event_store_private.refuse_request(
       format('v_timeout_s is %s', coalesce(v_timeout_s::text, 'null')), 'A transaction may take 1 s to 2147483647 s.'
     );
   end if;
-  _status := event_store.receive_stamp(v_producer_id, v_partition, v_epoch, v_sequence);
+  _status := event_store_private.receive_stamp(v_producer_id, v_partition, v_epoch, v_sequence);
   if _status = 'opened' then
-    _now := event_store.clock();
+    _now := event_store_private.clock();
     insert into event_store.transactions as t (producer_id, partition, epoch, sequence, begun_at, expires_at)
     values (v_producer_id, v_partition, v_epoch, v_sequence, _now, _now + make_interval(secs => v_timeout_s))
     returning t.* into _transaction;
@@ -59,3 +59,6 @@ end
 $$;
 
 comment on function event_store.begin_transaction(text, int, bigint, bigint, bigint) is 'Opens a transaction for a producer''s next message, or returns why not: duplicate (with the original result), gap, fenced, unknown_epoch. MR005, MR023.';
+revoke all on function event_store.begin_transaction(text, int, bigint, bigint, bigint) from public;
+grant execute on function event_store.begin_transaction(text, int, bigint, bigint, bigint)
+to event_store_writer, event_store_owner;

@@ -23,8 +23,10 @@ set enable_seqscan = off
 as $$
 #variable_conflict use_column
 begin
-  return query select s.* from event_store.settle_transaction(v_transaction_id, 'committed', v_result, null) s;
+  return query select s.* from event_store_private.settle_transaction(v_transaction_id, 'committed', v_result, null) s;
 end
 $$;
 
 comment on function event_store.commit_transaction(uuid, jsonb) is 'Does all that a transaction staged, once, and returns its result, or that of another transaction of the same message. MR001 to MR005, MR034 as append_events, MR024 fenced, MR026 unknown, MR027 ended.';
+revoke all on function event_store.commit_transaction(uuid, jsonb) from public;
+grant execute on function event_store.commit_transaction(uuid, jsonb) to event_store_writer, event_store_owner;

@@ -19,11 +19,11 @@ set enable_seqscan = off
 as $$
 #variable_conflict use_column
 declare
-  _now constant timestamptz := event_store.clock();
+  _now constant timestamptz := event_store_private.clock();
   _producer record;
 begin
   if (v_keep_s between 0 and 2147483647 and v_limit > 0) is not true then
-    perform event_store.refuse_request(
+    perform event_store_private.refuse_request(
       format('v_keep_s is %s, v_limit is %s', coalesce(v_keep_s::text, 'null'), coalesce(v_limit::text, 'null')),
       'v_keep_s is 0 to 2147483647, v_limit at least 1.'
     );
@@ -44,7 +44,7 @@ begin
     where producer_id = _producer.producer_id and partition = _producer.partition
     for no key update skip locked;
     continue when not found;
-    expired := expired + event_store.end_transactions(
+    expired := expired + event_store_private.end_transactions(
       _producer.producer_id,
       _producer.partition,
       array(
@@ -70,3 +70,5 @@ end
 $$;
 
 comment on function event_store.expire_transactions(bigint, int) is 'Ends transactions after their deadline and forgets those that ended long ago; returns how many of each. MR005.';
+revoke all on function event_store.expire_transactions(bigint, int) from public;
+grant execute on function event_store.expire_transactions(bigint, int) to event_store_consumer, event_store_owner;

@@ -33,3 +33,6 @@ end
 $$;
 
 comment on function event_store.get_producer_state(text, int, text) is 'The state of a producer: one key, or all in order.';
+revoke all on function event_store.get_producer_state(text, int, text) from public;
+grant execute on function event_store.get_producer_state(text, int, text)
+to event_store_writer, event_store_consumer, event_store_reader, event_store_owner;

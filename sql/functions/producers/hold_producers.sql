@@ -14,3 +14,5 @@ end
 $$;
 
 comment on function event_store.hold_producers() is 'Lets no producer''s message be judged or committed until this transaction ends; returns what is committed.';
+revoke all on function event_store.hold_producers() from public;
+grant execute on function event_store.hold_producers() to event_store_owner;

@@ -35,15 +35,15 @@ declare
   _values jsonb[];
 begin
   if jsonb_typeof(v_state) <> 'object' then
-    perform event_store.refuse_request(
+    perform event_store_private.refuse_request(
       format('v_state is of type %s', jsonb_typeof(v_state)), 'Pass a JSON object of keys and values.'
     );
   end if;
-  _status := event_store.receive_stamp(v_producer_id, v_partition, v_epoch, v_sequence);
+  _status := event_store_private.receive_stamp(v_producer_id, v_partition, v_epoch, v_sequence);
   if _status = 'opened' then
     select array_agg(c.key), array_agg(nullif(c.value, 'null')) into _keys, _values from jsonb_each(v_state) c;
-    perform event_store.require_state_key(k.key) from unnest(_keys) k(key);
-    perform event_store.apply_message(v_producer_id, v_partition, v_sequence, v_events, _keys, _values, v_result, null);
+    perform event_store_private.require_state_key(k.key) from unnest(_keys) k(key);
+    perform event_store_private.apply_message(v_producer_id, v_partition, v_sequence, v_events, _keys, _values, v_result, null);
     _status := 'committed';
   end if;
   return query
@@ -57,3 +57,6 @@ end
 $$;
 
 comment on function event_store.ingest_events(text, int, bigint, bigint, jsonb, jsonb, jsonb) is 'Begins, stages and commits a producer''s message in one call; the row is that of begin_transaction, with status committed. MR001 to MR005, MR034 as append_events, MR023.';
+revoke all on function event_store.ingest_events(text, int, bigint, bigint, jsonb, jsonb, jsonb) from public;
+grant execute on function event_store.ingest_events(text, int, bigint, bigint, jsonb, jsonb, jsonb)
+to event_store_writer, event_store_owner;

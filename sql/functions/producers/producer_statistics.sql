@@ -40,3 +40,6 @@ as $$
 $$;
 
 comment on function event_store.producer_statistics(text) is 'Where producers stand and what became of their messages.';
+revoke all on function event_store.producer_statistics(text) from public;
+grant execute on function event_store.producer_statistics(text)
+to event_store_consumer, event_store_reader, event_store_owner;

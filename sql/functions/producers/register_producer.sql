@@ -21,17 +21,17 @@ set enable_seqscan = off
 as $$
 #variable_conflict use_column
 declare
-  _now constant timestamptz := event_store.clock();
+  _now constant timestamptz := event_store_private.clock();
   _producer event_store.producers;
 begin
-  perform event_store.require_producer_id(v_producer_id, v_partition);
+  perform event_store_private.require_producer_id(v_producer_id, v_partition);
   insert into event_store.producers as p (producer_id, partition, epoch, registered_at, updated_at)
   values (v_producer_id, v_partition, 1, _now, _now)
   on conflict on constraint producers_pkey
   do update set epoch = p.epoch + 1, registered_at = _now, updated_at = _now
   returning p.* into _producer;
   -- who is at a transaction keeps it until its own call is fenced: to wait for them could be a deadlock
-  perform event_store.end_transactions(
+  perform event_store_private.end_transactions(
     v_producer_id,
     v_partition,
     array(
@@ -47,3 +47,5 @@ end
 $$;
 
 comment on function event_store.register_producer(text, int) is 'Registers an instance of a producer, fences those of before, and returns its epoch and next sequence. MR005.';
+revoke all on function event_store.register_producer(text, int) from public;
+grant execute on function event_store.register_producer(text, int) to event_store_writer, event_store_owner;

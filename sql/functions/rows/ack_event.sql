@@ -16,7 +16,7 @@ security definer
 set search_path = event_store, pg_temp
 as $$
 declare
-  _now constant timestamptz := event_store.clock();
+  _now constant timestamptz := event_store_private.clock();
 begin
   return query
   update event_store.stream_locks k
@@ -26,18 +26,20 @@ begin
     caught_up = k.nothing_after
   from event_store.streams s
   where k.view = v_view and k.decider_id = v_decider_id and k.in_flight = v_offset
-    and event_store.holds_lock(k, v_offset, v_lease_token)
+    and event_store_private.holds_lock(k, v_offset, v_lease_token)
     and k.lease_pid is not null -- in bulk mode nobody has a single event
     and s.decider_id = k.decider_id and s.decider = k.decider
   returning k.view, k.decider_id, s.last_offset, k.last_offset, k.locked_until, s.final, k.created_at, k.updated_at;
   if not found then
-    perform event_store.known_view(v_view, 'rows');
-    perform event_store.refuse_not_in_flight(v_view, v_decider_id, v_offset, v_lease_token);
+    perform event_store_private.known_view(v_view, 'rows');
+    perform event_store_private.refuse_not_in_flight(v_view, v_decider_id, v_offset, v_lease_token);
   end if;
 end
 $$;
 
 comment on function event_store.ack_event(text, text, bigint, bigint) is 'Acknowledges the event in flight and frees its stream. MR010, MR012, MR016 not in flight.';
+revoke all on function event_store.ack_event(text, text, bigint, bigint) from public;
+grant execute on function event_store.ack_event(text, text, bigint, bigint) to event_store_consumer, event_store_owner;
 
 create or replace function event_store.ack_event(
   v_view text,
@@ -53,3 +55,5 @@ as $$
 $$;
 
 comment on function event_store.ack_event(text, uuid, bigint, bigint) is 'ack_event for UUID identifiers.';
+revoke all on function event_store.ack_event(text, uuid, bigint, bigint) from public;
+grant execute on function event_store.ack_event(text, uuid, bigint, bigint) to event_store_consumer, event_store_owner;

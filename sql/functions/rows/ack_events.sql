@@ -17,11 +17,11 @@ set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 declare
-  _now constant timestamptz := event_store.clock();
+  _now constant timestamptz := event_store_private.clock();
 begin
-  perform event_store.known_view(v_view, 'rows');
+  perform event_store_private.known_view(v_view, 'rows');
   if v_offsets is null or cardinality(v_offsets) <> coalesce(cardinality(v_lease_tokens), cardinality(v_offsets)) then
-    perform event_store.refuse_request(
+    perform event_store_private.refuse_request(
       format('%s offsets, %s lease tokens', coalesce(cardinality(v_offsets)::text, 'no'), coalesce(cardinality(v_lease_tokens)::text, 'no')),
       'Pass an array of offsets and, where you have them, as many lease tokens.'
     );
@@ -34,7 +34,7 @@ begin
     join event_store.events e using ("offset")
     join event_store.stream_locks k
       on k.view = v_view and k.decider_id = e.decider_id and k.decider = e.decider and k.in_flight = e."offset"
-    where event_store.holds_lock(k, a."offset", a.lease_token)
+    where event_store_private.holds_lock(k, a."offset", a.lease_token)
     order by k.decider_id, k.decider
     for update of k
   )
@@ -51,3 +51,5 @@ end
 $$;
 
 comment on function event_store.ack_events(text, bigint[], bigint[]) is 'Acknowledges many events; returns the offsets that were acknowledged. MR005, MR010, MR012.';
+revoke all on function event_store.ack_events(text, bigint[], bigint[]) from public;
+grant execute on function event_store.ack_events(text, bigint[], bigint[]) to event_store_consumer, event_store_owner;

@@ -22,8 +22,8 @@ set enable_mergejoin = off
 set enable_bitmapscan = off
 as $$
 declare
-  _now constant timestamptz := event_store.clock();
-  _view constant event_store.views := event_store.lock_view(v_view, 'rows');
+  _now constant timestamptz := event_store_private.clock();
+  _view constant event_store.views := event_store_private.lock_view(v_view, 'rows');
   _dispatch event_store.dispatches;
   _sweeps_all boolean; -- once a minute
   _has_room boolean;
@@ -31,7 +31,7 @@ declare
   _passed bigint;
 begin
   if coalesce(v_window, 0) <= 0 or coalesce(v_max_waiting, 0) <= 0 then
-    perform event_store.refuse_request(
+    perform event_store_private.refuse_request(
       format('v_window %s, v_max_waiting %s', coalesce(v_window::text, 'null'), coalesce(v_max_waiting::text, 'null')),
       'v_window and v_max_waiting must be at least 1.'
     );
@@ -63,7 +63,7 @@ begin
 
   with passed as materialized (
     select l.partition, l.position, e."offset", e.decider, e.decider_id,
-      event_store.wants(_view.deciders, _view.events, e.decider, e.event) as wanted
+      event_store_private.wants(_view.deciders, _view.events, e.decider, e.event) as wanted
     from event_store.checkpoints c
     join event_store.event_log l
       on l.partition = c.partition and l.position >= c.position and l.position < c.position + v_window
@@ -98,7 +98,7 @@ begin
   )
   select count(*) into _passed from passed;
 
-  perform event_store.sweep_locks(_view, _claimed, _sweeps_all);
+  perform event_store_private.sweep_locks(_view, _claimed, _sweeps_all);
 
   if _passed > 0 or _sweeps_all or _dispatch.dispatched_at < _now - interval '500 milliseconds' then
     update event_store.dispatches
@@ -110,3 +110,5 @@ end
 $$;
 
 comment on function event_store.dispatch_events(text, int, int) is 'Locks the streams that have new events for a rows view and moves its checkpoints past them; returns how many positions were passed. MR005, MR010, MR012.';
+revoke all on function event_store.dispatch_events(text, int, int) from public;
+grant execute on function event_store.dispatch_events(text, int, int) to event_store_consumer, event_store_owner;

@@ -14,28 +14,31 @@ security definer
 set search_path = event_store, pg_temp
 as $$
 declare
-  _now constant timestamptz := event_store.clock();
-  _view constant event_store.views := event_store.known_view(v_view, 'rows');
+  _now constant timestamptz := event_store_private.clock();
+  _view constant event_store.views := event_store_private.known_view(v_view, 'rows');
   _decider text;
 begin
   if v_seconds <= 0 then
-    perform event_store.refuse_request(
+    perform event_store_private.refuse_request(
       format('v_seconds is %s', v_seconds),
       'v_seconds must be at least 1; null means the view''s lock_timeout_s.'
     );
   end if;
   update event_store.stream_locks k
   set locked_until = _now + make_interval(secs => coalesce(v_seconds, _view.lock_timeout_s)), updated_at = _now
-  where k.view = v_view and k.decider_id = v_decider_id and k.in_flight = v_offset and event_store.holds_lock(k, v_offset, v_lease_token)
+  where k.view = v_view and k.decider_id = v_decider_id and k.in_flight = v_offset and event_store_private.holds_lock(k, v_offset, v_lease_token)
   returning k.decider into _decider;
   if not found then
-    perform event_store.refuse_not_in_flight(v_view, v_decider_id, v_offset, v_lease_token);
+    perform event_store_private.refuse_not_in_flight(v_view, v_decider_id, v_offset, v_lease_token);
   end if;
-  return query select * from event_store.lock_of_stream(v_view, v_decider_id, _decider);
+  return query select * from event_store_private.lock_of_stream(v_view, v_decider_id, _decider);
 end
 $$;
 
 comment on function event_store.extend_lock(text, text, bigint, int, bigint) is 'Lets the lock of the event in flight last longer. MR005, MR010, MR012, MR016 not in flight.';
+revoke all on function event_store.extend_lock(text, text, bigint, int, bigint) from public;
+grant execute on function event_store.extend_lock(text, text, bigint, int, bigint)
+to event_store_consumer, event_store_owner;
 
 create or replace function event_store.extend_lock(
   v_view text,
@@ -52,3 +55,6 @@ as $$
 $$;
 
 comment on function event_store.extend_lock(text, uuid, bigint, int, bigint) is 'extend_lock for UUID identifiers.';
+revoke all on function event_store.extend_lock(text, uuid, bigint, int, bigint) from public;
+grant execute on function event_store.extend_lock(text, uuid, bigint, int, bigint)
+to event_store_consumer, event_store_owner;

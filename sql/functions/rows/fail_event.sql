@@ -16,30 +16,33 @@ security definer
 set search_path = event_store, pg_temp
 as $$
 declare
-  _now constant timestamptz := event_store.clock();
-  _view constant event_store.views := event_store.known_view(v_view, 'rows');
+  _now constant timestamptz := event_store_private.clock();
+  _view constant event_store.views := event_store_private.known_view(v_view, 'rows');
   _decider text;
 begin
   if coalesce(v_error, '') = '' then
-    perform event_store.refuse_request('v_error is empty', 'Say in v_error why the event failed.');
+    perform event_store_private.refuse_request('v_error is empty', 'Say in v_error why the event failed.');
   end if;
   update event_store.stream_locks k
   set
     in_flight = null,
     last_error = v_error,
     parked_at = case when k.attempts >= _view.max_attempts then _now end,
-    locked_until = case when k.attempts >= _view.max_attempts then 'infinity' else _now + event_store.retry_delay(k.attempts) end,
+    locked_until = case when k.attempts >= _view.max_attempts then 'infinity' else _now + event_store_private.retry_delay(k.attempts) end,
     updated_at = _now
-  where k.view = v_view and k.decider_id = v_decider_id and k.in_flight = v_offset and event_store.holds_lock(k, v_offset, v_lease_token)
+  where k.view = v_view and k.decider_id = v_decider_id and k.in_flight = v_offset and event_store_private.holds_lock(k, v_offset, v_lease_token)
   returning k.decider into _decider;
   if not found then
-    perform event_store.refuse_not_in_flight(v_view, v_decider_id, v_offset, v_lease_token);
+    perform event_store_private.refuse_not_in_flight(v_view, v_decider_id, v_offset, v_lease_token);
   end if;
-  return query select * from event_store.lock_of_stream(v_view, v_decider_id, _decider);
+  return query select * from event_store_private.lock_of_stream(v_view, v_decider_id, _decider);
 end
 $$;
 
 comment on function event_store.fail_event(text, text, bigint, text, bigint) is 'Says that the event in flight failed: its stream is retried with backoff, then parked. MR005, MR010, MR012, MR016 not in flight.';
+revoke all on function event_store.fail_event(text, text, bigint, text, bigint) from public;
+grant execute on function event_store.fail_event(text, text, bigint, text, bigint)
+to event_store_consumer, event_store_owner;
 
 create or replace function event_store.fail_event(
   v_view text,
@@ -56,3 +59,6 @@ as $$
 $$;
 
 comment on function event_store.fail_event(text, uuid, bigint, text, bigint) is 'fail_event for UUID identifiers.';
+revoke all on function event_store.fail_event(text, uuid, bigint, text, bigint) from public;
+grant execute on function event_store.fail_event(text, uuid, bigint, text, bigint)
+to event_store_consumer, event_store_owner;

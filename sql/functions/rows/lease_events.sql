@@ -31,7 +31,7 @@ set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
-  _delivered constant bigint[] := event_store.lease_streams(v_view, v_limit, v_seconds);
+  _delivered constant bigint[] := event_store_private.lease_streams(v_view, v_limit, v_seconds);
 begin
   return query
   select r.*, k.lease_token, k.attempts
@@ -43,3 +43,5 @@ end
 $$;
 
 comment on function event_store.lease_events(text, int, int) is 'stream_events with the token of each lease. MR005 malformed, MR010 unknown view, MR012 other mode.';
+revoke all on function event_store.lease_events(text, int, int) from public;
+grant execute on function event_store.lease_events(text, int, int) to event_store_consumer, event_store_owner;

@@ -15,10 +15,13 @@ volatile
 security definer
 set search_path = event_store, pg_temp
 as $$
-  select * from event_store.give_back_event(v_view, v_decider_id, 0, v_offset, v_lease_token, v_error)
+  select * from event_store_private.give_back_event(v_view, v_decider_id, 0, v_offset, v_lease_token, v_error)
 $$;
 
 comment on function event_store.nack_event(text, text, bigint, bigint, text) is 'Gives back the event in flight. MR005, MR010, MR012, MR016 not in flight.';
+revoke all on function event_store.nack_event(text, text, bigint, bigint, text) from public;
+grant execute on function event_store.nack_event(text, text, bigint, bigint, text)
+to event_store_consumer, event_store_owner;
 
 create or replace function event_store.nack_event(
   v_view text,
@@ -35,3 +38,6 @@ as $$
 $$;
 
 comment on function event_store.nack_event(text, uuid, bigint, bigint, text) is 'nack_event for UUID identifiers.';
+revoke all on function event_store.nack_event(text, uuid, bigint, bigint, text) from public;
+grant execute on function event_store.nack_event(text, uuid, bigint, bigint, text)
+to event_store_consumer, event_store_owner;

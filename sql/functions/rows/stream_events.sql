@@ -16,7 +16,7 @@ set search_path = event_store, pg_temp
 set plan_cache_mode = force_generic_plan
 as $$
 declare
-  _delivered constant bigint[] := event_store.lease_streams(v_view_name, v_limit, v_seconds);
+  _delivered constant bigint[] := event_store_private.lease_streams(v_view_name, v_limit, v_seconds);
 begin
   return query
   select r.* from event_store.recorded_events r where r."offset" = any (_delivered) order by r."offset";
@@ -24,3 +24,5 @@ end
 $$;
 
 comment on function event_store.stream_events(text, int, int) is 'Leases free streams of a rows view and returns the next event of each. MR005 malformed, MR010 unknown view, MR012 other mode.';
+revoke all on function event_store.stream_events(text, int, int) from public;
+grant execute on function event_store.stream_events(text, int, int) to event_store_consumer, event_store_owner;

@@ -10,9 +10,11 @@ security definer
 set search_path = event_store, pg_temp
 as $$
 begin
-  perform event_store.known_view(v_view);
-  perform pg_advisory_lock_shared(event_store.consumer_class(), hashtext(v_view));
+  perform event_store_private.known_view(v_view);
+  perform pg_advisory_lock_shared(event_store_private.consumer_lock_class(), hashtext(v_view));
 end
 $$;
 
 comment on function event_store.attach_consumer(text) is 'Marks this session as a live consumer of a view until it ends. MR010 unknown view.';
+revoke all on function event_store.attach_consumer(text) from public;
+grant execute on function event_store.attach_consumer(text) to event_store_consumer, event_store_owner;

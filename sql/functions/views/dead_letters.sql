@@ -26,7 +26,7 @@ as $$
 #variable_conflict use_column
 begin
   if v_view is not null then
-    perform event_store.known_view(v_view);
+    perform event_store_private.known_view(v_view);
   end if;
   return query
   select
@@ -41,7 +41,7 @@ begin
       count(*) as waiting
     from event_store.events e
     where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > k.last_offset
-      and event_store.wants(v.deciders, v.events, e.decider, e.event)
+      and event_store_private.wants(v.deciders, v.events, e.decider, e.event)
   ) failed on true
   left join event_store.event_log l on l."offset" = failed."offset"
   where k.parked_at is not null and (v_view is null or k.view = v_view)
@@ -50,3 +50,5 @@ end
 $$;
 
 comment on function event_store.dead_letters(text) is 'The parked streams of a view with what failed and why. MR010 unknown view.';
+revoke all on function event_store.dead_letters(text) from public;
+grant execute on function event_store.dead_letters(text) to event_store_consumer, event_store_reader, event_store_owner;

@@ -16,13 +16,13 @@ security definer
 set search_path = event_store, pg_temp
 as $$
 declare
-  _now constant timestamptz := event_store.clock();
-  _view constant event_store.views := event_store.known_view(v_view);
+  _now constant timestamptz := event_store_private.clock();
+  _view constant event_store.views := event_store_private.known_view(v_view);
   _lock event_store.stream_locks;
   _event event_store.recorded_events;
 begin
   if coalesce(v_reason, '') = '' then
-    perform event_store.refuse_request('v_reason is empty', 'Say in v_reason why the event is given up.');
+    perform event_store_private.refuse_request('v_reason is empty', 'Say in v_reason why the event is given up.');
   end if;
   select * into _lock from event_store.stream_locks
   where view = v_view and decider_id = v_decider_id and decider = v_decider and parked_at is not null
@@ -36,7 +36,7 @@ begin
   end if;
   select * into _event from event_store.recorded_events e
   where e.decider_id = v_decider_id and e.decider = v_decider and e."offset" > _lock.last_offset
-    and event_store.wants(_view.deciders, _view.events, e.decider, e.event)
+    and event_store_private.wants(_view.deciders, _view.events, e.decider, e.event)
     -- what is not in the log yet cannot have failed
     and exists (select from event_store.event_log l where l."offset" = e."offset")
   order by e."offset"
@@ -56,7 +56,7 @@ begin
     last_offset = coalesce(_event."offset", last_offset), parked_at = null, caught_up = true, taken_over = false, attempts = 0, last_error = null,
     locked_until = _now, updated_at = _now
   where view = v_view and decider_id = v_decider_id and decider = v_decider;
-  perform event_store.audit(
+  perform event_store_private.audit(
     'discard_dead_letter', v_view, v_reason,
     jsonb_build_object(
       'decider', v_decider, 'decider_id', v_decider_id, 'event', _event.event, 'event_id', _event.event_id,
@@ -70,3 +70,5 @@ end
 $$;
 
 comment on function event_store.discard_dead_letter(text, text, text, text, bigint) is 'Gives up the event that a parked stream failed at; audited. MR005, MR010, MR018 not parked.';
+revoke all on function event_store.discard_dead_letter(text, text, text, text, bigint) from public;
+grant execute on function event_store.discard_dead_letter(text, text, text, text, bigint) to event_store_owner;

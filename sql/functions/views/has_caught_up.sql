@@ -12,9 +12,9 @@ security definer
 set search_path = event_store, pg_temp
 as $$
 declare
-  _view constant event_store.views := event_store.known_view(v_view);
+  _view constant event_store.views := event_store_private.known_view(v_view);
 begin
-  perform event_store.known_view(v_other);
+  perform event_store_private.known_view(v_other);
   perform from event_store.checkpoints where view = v_other order by partition for share;
   return not exists (
     select from event_store.checkpoints o
@@ -31,7 +31,7 @@ begin
         join event_store.event_log l using ("offset")
         where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > k.last_offset
           and case when o.view is null then l.position < there.position else e."offset" <= o.last_offset end
-          and event_store.wants(_view.deciders, _view.events, e.decider, e.event)
+          and event_store_private.wants(_view.deciders, _view.events, e.decider, e.event)
         offset 0
       )
   ) and not exists (
@@ -56,3 +56,5 @@ end
 $$;
 
 comment on function event_store.has_caught_up(text, text) is 'Whether a view stands nowhere behind another one; keeps that one where it is until the transaction ends. MR010 unknown view.';
+revoke all on function event_store.has_caught_up(text, text) from public;
+grant execute on function event_store.has_caught_up(text, text) to event_store_owner;

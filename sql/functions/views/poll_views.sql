@@ -26,7 +26,7 @@ as $$
     coalesce(c.ahead, 0)::bigint + (
       select count(*) from (
         select from event_store.stream_locks k
-        where k.view = v.view and k.parked_at is null and not k.caught_up and k.locked_until <= (select event_store.clock())
+        where k.view = v.view and k.parked_at is null and not k.caught_up and k.locked_until <= (select event_store_private.clock())
         limit 1000
       ) free
     ),
@@ -38,8 +38,10 @@ as $$
     join event_store.partitions p using (partition)
     group by c.view
   ) c using (view)
-  left join event_store.attached_consumers() a on a.view_hash = hashtext(v.view)
+  left join event_store_private.attached_consumers() a on a.view_hash = hashtext(v.view)
   order by v.view
 $$;
 
 comment on function event_store.poll_views() is 'For every view: is it enabled, how much is due, how many live consumers it has.';
+revoke all on function event_store.poll_views() from public;
+grant execute on function event_store.poll_views() to event_store_consumer, event_store_reader, event_store_owner;

@@ -24,7 +24,7 @@ security definer
 set search_path = event_store, pg_temp
 as $$
 declare
-  _now constant timestamptz := event_store.clock();
+  _now constant timestamptz := event_store_private.clock();
   _begun constant pg_snapshot := pg_current_snapshot();
   _view event_store.views;
   _fault text := case
@@ -42,7 +42,7 @@ declare
   end;
 begin
   if _fault is not null then
-    perform event_store.refuse_request(format('view %L: %s', v_view, _fault), 'Correct it; nothing was registered or changed.');
+    perform event_store_private.refuse_request(format('view %L: %s', v_view, _fault), 'Correct it; nothing was registered or changed.');
   end if;
 
   insert into event_store.views (
@@ -58,13 +58,13 @@ begin
 
   if found then
     if _view.mode = 'bulk' and v_edge_function_url is not null then
-      perform event_store.refuse_request(
+      perform event_store_private.refuse_request(
         format('view %L: only a rows view is pushed to an edge_function_url', v_view), 'Correct it; nothing was registered or changed.'
       );
     end if;
     insert into event_store.dispatches (view) values (v_view);
     -- the log keeps what we are placed before; shared, so that it waits for nobody but a call that is as short
-    perform pg_advisory_xact_lock_shared(event_store.history_key());
+    perform pg_advisory_xact_lock_shared(event_store_private.history_lock_key());
     -- History is searched before the sequencer's row is ours, which nobody else can have then. What gets its position from now on is
     -- passed only if it is from before the start and was committed when this call began: an append in flight is delivered.
     insert into event_store.checkpoints (view, partition, position)
@@ -94,11 +94,11 @@ begin
   -- not `for update`: that would wait for an open transaction that dispatched, as its new locks refer to the view
   select * into _view from event_store.views where view = v_view for no key update;
   if v_mode <> _view.mode then
-    perform event_store.refuse_read_model(v_view);
-    perform event_store.lock_idle_view(v_view);
+    perform event_store_private.refuse_if_read_model(v_view);
+    perform event_store_private.lock_idle_view(v_view);
   end if;
   if coalesce(v_mode, _view.mode) = 'bulk' and v_edge_function_url is not null then
-    perform event_store.refuse_request(
+    perform event_store_private.refuse_request(
       format('view %L: only a rows view is pushed to an edge_function_url', v_view), 'Correct it; nothing was registered or changed.'
     );
   end if;
@@ -126,3 +126,6 @@ end
 $$;
 
 comment on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[], int) is 'Registers a view or changes its settings, never its progress. MR005 malformed, MR017 another mode while it is in use, MR019 another mode for a read model.';
+revoke all on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[], int) from public;
+grant execute on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[], int)
+to event_store_consumer, event_store_owner;

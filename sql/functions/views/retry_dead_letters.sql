@@ -14,13 +14,13 @@ security definer
 set search_path = event_store, pg_temp
 as $$
 declare
-  _now constant timestamptz := event_store.clock();
+  _now constant timestamptz := event_store_private.clock();
   _retried bigint;
 begin
   if v_decider is null and v_decider_id is not null then
-    perform event_store.refuse_request('v_decider_id without v_decider', 'A stream is a decider and a decider_id.');
+    perform event_store_private.refuse_request('v_decider_id without v_decider', 'A stream is a decider and a decider_id.');
   end if;
-  perform event_store.known_view(v_view);
+  perform event_store_private.known_view(v_view);
   update event_store.stream_locks k
   set parked_at = null, attempts = 0, locked_until = _now, updated_at = _now
   where k.view = v_view
@@ -29,7 +29,7 @@ begin
     and (v_decider_id is null or k.decider_id = v_decider_id);
   get diagnostics _retried = row_count;
   if _retried > 0 then
-    perform event_store.audit(
+    perform event_store_private.audit(
       'retry_dead_letters', v_view, v_reason,
       jsonb_build_object('decider', v_decider, 'decider_id', v_decider_id, 'streams', _retried)
     );
@@ -39,3 +39,5 @@ end
 $$;
 
 comment on function event_store.retry_dead_letters(text, text, text, text) is 'Lets parked streams be tried again; returns how many. MR005, MR010.';
+revoke all on function event_store.retry_dead_letters(text, text, text, text) from public;
+grant execute on function event_store.retry_dead_letters(text, text, text, text) to event_store_owner;

@@ -57,21 +57,21 @@ declare
   _stays boolean;
 begin
   if _fault is not null then
-    perform event_store.refuse_request(
+    perform event_store_private.refuse_request(
       _fault,
       'EXACT_OFFSET and RESET_TO_OFFSET take v_position and v_partition, EXACT_TIMESTAMP takes v_timestamp; RESET_TO_EARLIEST, RESET_TO_LATEST, RESUME_OR_EARLIEST and RESUME_OR_LATEST take neither.'
     );
   end if;
   if v_partition is not null then
-    perform event_store.require_partition(v_partition);
+    perform event_store_private.require_partition(v_partition);
   end if;
   -- What lasts is said first; and again when nobody can change it any more.
-  perform event_store.known_view(v_view);
-  perform event_store.refuse_read_model(v_view);
-  perform event_store.lock_idle_view(v_view, v_dry_run);
-  perform event_store.refuse_read_model(v_view);
+  perform event_store_private.known_view(v_view);
+  perform event_store_private.refuse_if_read_model(v_view);
+  perform event_store_private.lock_idle_view(v_view, v_dry_run);
+  perform event_store_private.refuse_if_read_model(v_view);
   -- the log keeps what we are placed before
-  perform pg_advisory_xact_lock_shared(event_store.history_key());
+  perform pg_advisory_xact_lock_shared(event_store_private.history_lock_key());
   perform event_store.sequence_events();
 
   for _row in
@@ -97,11 +97,11 @@ begin
       else v_position
     end;
     if to_position < 0 then
-      perform event_store.refuse_position(_row.marks, format('%s is negative', to_position));
+      perform event_store_private.refuse_position(_row.marks, format('%s is negative', to_position));
     elsif to_position < earliest_position then
-      perform event_store.refuse_position(_row.marks, format('%s lies below the earliest position', to_position));
+      perform event_store_private.refuse_position(_row.marks, format('%s lies below the earliest position', to_position));
     elsif v_kind = 'EXACT_OFFSET' and to_position >= high_water_mark then
-      perform event_store.refuse_position(_row.marks, format('there is no event at %s yet', to_position));
+      perform event_store_private.refuse_position(_row.marks, format('there is no event at %s yet', to_position));
     end if;
     note := case
       when from_position < earliest_position then format('the position %s lies below the earliest position', from_position)
@@ -116,7 +116,7 @@ begin
       where k.view = v_view and k.partition = _row.partition and not _stays;
       -- also where it stands there already: with the locks removed, who works with an older snapshot must fail (40001)
       update event_store.checkpoints c set position = to_position where c.view = v_view and c.partition = _row.partition;
-      perform event_store.audit(
+      perform event_store_private.audit(
         'seek_view', v_view, v_reason,
         jsonb_build_object(
           'kind', v_kind, 'position', v_position, 'timestamp', v_timestamp, 'partition', _row.partition, 'from_position', from_position,
@@ -130,3 +130,6 @@ end
 $$;
 
 comment on function event_store.seek_view(text, text, bigint, timestamptz, int, boolean, text) is 'Moves a view to another position; audited, with a dry run. MR005 malformed, MR010 unknown view, MR013 unknown partition, MR015 out of range, MR017 in use, MR019 belongs to a read model.';
+revoke all on function event_store.seek_view(text, text, bigint, timestamptz, int, boolean, text) from public;
+grant execute on function event_store.seek_view(text, text, bigint, timestamptz, int, boolean, text)
+to event_store_owner;

@@ -15,11 +15,11 @@ declare
   _view event_store.views;
 begin
   -- What lasts is said first; and again when nobody can change it any more.
-  perform event_store.known_view(v_view);
-  perform event_store.refuse_read_model(v_view);
-  _view := event_store.lock_idle_view(v_view);
-  perform event_store.refuse_read_model(v_view);
-  perform event_store.audit(
+  perform event_store_private.known_view(v_view);
+  perform event_store_private.refuse_if_read_model(v_view);
+  _view := event_store_private.lock_idle_view(v_view);
+  perform event_store_private.refuse_if_read_model(v_view);
+  perform event_store_private.audit(
     'unregister_view',
     v_view,
     v_reason,
@@ -34,3 +34,5 @@ end
 $$;
 
 comment on function event_store.unregister_view(text, text) is 'Removes a view with all its state. MR010 unknown view, MR017 in use, MR019 belongs to a read model.';
+revoke all on function event_store.unregister_view(text, text) from public;
+grant execute on function event_store.unregister_view(text, text) to event_store_owner;

@@ -22,10 +22,10 @@ set search_path = event_store, pg_temp
 as $$
 #variable_conflict use_column
 declare
-  _now constant timestamptz := event_store.clock();
+  _now constant timestamptz := event_store_private.clock();
 begin
   if v_view is not null then
-    perform event_store.known_view(v_view);
+    perform event_store_private.known_view(v_view);
   end if;
   return query
   select
@@ -52,10 +52,12 @@ begin
     where v_view is null or k.view = v_view
     group by k.view
   ) k using (view)
-  left join event_store.attached_consumers() a on a.view_hash = hashtext(v.view)
+  left join event_store_private.attached_consumers() a on a.view_hash = hashtext(v.view)
   where v_view is null or v.view = v_view
   order by v.view;
 end
 $$;
 
 comment on function event_store.view_info(text) is 'For every view, or one: lag, streams in flight, waiting and parked, leases, consumers. MR010 unknown view.';
+revoke all on function event_store.view_info(text) from public;
+grant execute on function event_store.view_info(text) to event_store_consumer, event_store_reader, event_store_owner;

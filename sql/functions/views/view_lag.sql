@@ -19,8 +19,8 @@ set search_path = event_store, pg_temp
 as $$
 #variable_conflict use_column
 declare
-  _now constant timestamptz := event_store.clock();
-  _view constant event_store.views := event_store.known_view(v_view);
+  _now constant timestamptz := event_store_private.clock();
+  _view constant event_store.views := event_store_private.known_view(v_view);
 begin
   return query
   select
@@ -38,7 +38,7 @@ begin
     join event_store.events e using ("offset")
     where l.partition = c.partition
       and l.position >= c.position
-      and event_store.wants(_view.deciders, _view.events, e.decider, e.event)
+      and event_store_private.wants(_view.deciders, _view.events, e.decider, e.event)
       and c.position < p.high_water_mark
   ) ahead on true
   left join lateral (
@@ -50,7 +50,7 @@ begin
       and k.partition = c.partition
       and l.partition = c.partition
       and l.position < c.position
-      and event_store.wants(_view.deciders, _view.events, e.decider, e.event)
+      and event_store_private.wants(_view.deciders, _view.events, e.decider, e.event)
   ) held on true
   where c.view = v_view
   order by c.partition;
@@ -58,3 +58,5 @@ end
 $$;
 
 comment on function event_store.view_lag(text) is 'A view''s distance to the high-water mark per log partition, in events and in seconds. MR010 unknown view.';
+revoke all on function event_store.view_lag(text) from public;
+grant execute on function event_store.view_lag(text) to event_store_consumer, event_store_reader, event_store_owner;

@@ -1,6 +1,6 @@
 -- A trigger at the end of a transaction that called begin_restore: it cannot be committed unless finish_restore was called after it.
 -- So neither what is loaded unchecked, nor the right to load it, outlasts the transaction.
-create or replace function event_store.require_finished_restore()
+create or replace function event_store_private.require_finished_restore()
 returns trigger
 language plpgsql
 volatile
@@ -9,7 +9,7 @@ set search_path = event_store, pg_temp
 as $$
 begin
   if (select sequenced_at from event_store.sequencer) = 'infinity' then
-    perform event_store.refuse_request(
+    perform event_store_private.refuse_request(
       'a restore has begun and is not finished', 'Call finish_restore in the transaction of begin_restore, or roll it back.'
     );
   end if;
@@ -17,7 +17,7 @@ begin
 end
 $$;
 
-comment on function event_store.require_finished_restore() is 'Trigger: refuses to commit a restore that is not finished. MR005.';
+comment on function event_store_private.require_finished_restore() is 'Trigger: refuses to commit a restore that is not finished. MR005.';
 
 do $trigger$
 begin
@@ -30,7 +30,7 @@ begin
     deferrable initially deferred
     for each row
     when (new.sequenced_at = 'infinity')
-    execute function event_store.require_finished_restore();
+    execute function event_store_private.require_finished_restore();
   end if;
 end
 $trigger$;

@@ -1,5 +1,5 @@
 -- The tables that a restore loads, in an order in which their rows refer to what is there.
-create or replace function event_store.restore_tables()
+create or replace function event_store_private.restore_tables()
 returns regclass[]
 language sql
 stable
@@ -13,4 +13,4 @@ as $$
   ]::regclass[]
 $$;
 
-comment on function event_store.restore_tables() is 'The tables that a restore loads.';
+comment on function event_store_private.restore_tables() is 'The tables that a restore loads.';

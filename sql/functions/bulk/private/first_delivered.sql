@@ -1,6 +1,6 @@
 -- The offset of the first event that a lease delivers of a stream, or null: the next one of a stream that it retries, the first
 -- one in its range of a stream without a lock, and in a rebuild of any.
-create or replace function event_store.first_delivered(
+create or replace function event_store_private.first_delivered(
   v_view event_store.views,
   v_lease event_store.checkpoints,
   v_decider text,
@@ -30,11 +30,11 @@ begin
       and l.partition = v_lease.partition
       and (_lock.view is not null or l.position >= v_lease.leased_from)
       and l.position < v_lease.leased_to
-      and event_store.wants(v_view.deciders, v_view.events, e.decider, e.event)
+      and event_store_private.wants(v_view.deciders, v_view.events, e.decider, e.event)
     order by e."offset"
     limit 1
   );
 end
 $$;
 
-comment on function event_store.first_delivered(event_store.views, event_store.checkpoints, text, text) is 'The offset of the first event that a lease delivers of a stream; null for none.';
+comment on function event_store_private.first_delivered(event_store.views, event_store.checkpoints, text, text) is 'The offset of the first event that a lease delivers of a stream; null for none.';

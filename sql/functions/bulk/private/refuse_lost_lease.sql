@@ -1,5 +1,5 @@
 -- Raises which of the stated leases are not in force any more, and what is.
-create or replace function event_store.refuse_lost_lease(
+create or replace function event_store_private.refuse_lost_lease(
   v_view text,
   v_partition int[],
   v_lease_token bigint[]
@@ -29,4 +29,4 @@ begin
 end
 $$;
 
-comment on function event_store.refuse_lost_lease(text, int[], bigint[]) is 'Raises MR011 and says which leases are lost.';
+comment on function event_store_private.refuse_lost_lease(text, int[], bigint[]) is 'Raises MR011 and says which leases are lost.';

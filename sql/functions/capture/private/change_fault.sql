@@ -1,6 +1,6 @@
 -- What keeps a change from becoming an event, as a sentence, or null: its own fault, or what event_fault says. v_bytes is the size of
 -- its data (change_bytes): data that lie compressed in a table look smaller than they are.
-create or replace function event_store.change_fault(
+create or replace function event_store_private.change_fault(
   v_fault text,
   v_action text,
   v_event_id uuid,
@@ -23,8 +23,8 @@ as $$
         v_bytes,
         coalesce(nullif(current_setting('event_store.max_data_bytes', true), ''), '1048576')
       )
-    else event_store.event_fault(v_action, v_event_id, 1, v_decider, v_decider_id, v_data, v_command_id, false)
+    else event_store_private.event_fault(v_action, v_event_id, 1, v_decider, v_decider_id, v_data, v_command_id, false)
   end
 $$;
 
-comment on function event_store.change_fault(text, text, uuid, text, text, jsonb, uuid, int) is 'What keeps a change from becoming an event, as a sentence; null if nothing.';
+comment on function event_store_private.change_fault(text, text, uuid, text, text, jsonb, uuid, int) is 'What keeps a change from becoming an event, as a sentence; null if nothing.';

@@ -4,7 +4,7 @@
 -- v_read: the table as its backfill has read it; then only streams are meant that neither the backfill nor, since it was published, a
 -- change has touched. Null: all of them.
 -- v_change says why: the data of the events, and what they are named after beside their stream, so that the same call again appends nothing.
-create or replace function event_store.emit_deletions(
+create or replace function event_store_private.emit_deletions(
   v_capture event_store.captures,
   v_decider text,
   v_read event_store.captured_tables,
@@ -28,7 +28,7 @@ set enable_mergejoin = off
 as $$
 declare
   _after bigint;
-  _batch event_store.batch_event[];
+  _batch event_store_private.batch_event[];
 begin
   select last_value into _after from event_store.events_offset_seq;
   with keys as materialized (
@@ -88,7 +88,7 @@ begin
     )
     select
       v_capture.capture, v_capture.source_generation, v_change.commit_lsn, v_change.commit_idx, v_change.xid, v_decider, g.decider_id,
-      'deleted', g.event_id, v_change.command_id, v_change.data, _after, event_store.clock()
+      'deleted', g.event_id, v_change.command_id, v_change.data, _after, event_store_private.clock()
     from gone g
     where g.waits
     order by g.decider_id
@@ -102,14 +102,14 @@ begin
     array_agg(
       row(
         g.number, 'deleted', g.event_id, 1, v_decider, g.decider_id, v_change.data, v_change.command_id, null, false, false
-      )::event_store.batch_event
+      )::event_store_private.batch_event
       order by g.number
     )
   into looked_at, to_key, held, deleted, _batch
   from gone g
   where not g.waits;
   if _batch is not null then
-    perform event_store.append_batch(_batch);
+    perform event_store_private.append_batch(_batch);
   end if;
   if looked_at < v_limit then
     to_key := null;
@@ -118,4 +118,4 @@ begin
 end
 $$;
 
-comment on function event_store.emit_deletions(event_store.captures, text, event_store.captured_tables, text, bigint, event_store.wal_events) is 'Appends deleted to streams of a table whose rows are gone, so many at a time; to_key is null when all were looked at.';
+comment on function event_store_private.emit_deletions(event_store.captures, text, event_store.captured_tables, text, bigint, event_store.wal_events) is 'Appends deleted to streams of a table whose rows are gone, so many at a time; to_key is null when all were looked at.';

@@ -2,7 +2,7 @@
 -- 32 MiB of data: as events, or into the quarantine. There go those with a fault, and later ones of their streams, which wait.
 -- v_careful: each is asked whether the store would append it, which is otherwise found out by trying.
 -- Returns how many changes these were, and the position of the last one; the caller moves the capture there.
-create or replace function event_store.emit_range(
+create or replace function event_store_private.emit_range(
   v_capture event_store.captures,
   v_limit bigint,
   v_careful boolean
@@ -27,11 +27,11 @@ as $$
 declare
   _some_wait constant boolean := exists (select from event_store.quarantined_changes q where q.capture = v_capture.capture);
   _after bigint;
-  _batch event_store.batch_event[];
+  _batch event_store_private.batch_event[];
 begin
   select last_value into _after from event_store.events_offset_seq;
   with ahead as materialized (
-    select w.*, event_store.change_bytes(w.data) as bytes
+    select w.*, event_store_private.change_bytes(w.data) as bytes
     from event_store.wal_events w
     where w.source_generation = v_capture.source_generation
       and (w.commit_lsn, w.commit_idx) > (v_capture.emitted_lsn, v_capture.emitted_idx)
@@ -42,9 +42,9 @@ begin
     select
       a.*,
       coalesce(
-        event_store.change_fault(a.fault, a.action, a.event_id, a.decider, a.decider_id, a.data, a.command_id, a.bytes),
+        event_store_private.change_fault(a.fault, a.action, a.event_id, a.decider, a.decider_id, a.data, a.command_id, a.bytes),
         case
-          when v_careful then event_store.append_fault(a.action, a.event_id, a.decider, a.decider_id, a.data, a.command_id)
+          when v_careful then event_store_private.append_fault(a.action, a.event_id, a.decider, a.decider_id, a.data, a.command_id)
         end
       ) as why
     from (
@@ -84,7 +84,7 @@ begin
     )
     select
       v_capture.capture, j.source_generation, j.commit_lsn, j.commit_idx, j.xid, j.committed_at, j.decider, j.decider_id,
-      j.action, j.event_id, j.command_id, j.data, j.why, j.raw, j.relation, _after, event_store.clock()
+      j.action, j.event_id, j.command_id, j.data, j.why, j.raw, j.relation, _after, event_store_private.clock()
     from judged j
     where j.waits
     order by j.commit_lsn, j.commit_idx
@@ -98,16 +98,16 @@ begin
     array_agg(
       row(
         j.number, j.action, j.event_id, 1, j.decider, j.decider_id, j.data, j.command_id, null, false, false
-      )::event_store.batch_event
+      )::event_store_private.batch_event
       order by j.number
     ) filter (where not j.waits)
   into changes, quarantined, held, to_lsn, to_idx, _batch
   from judged j;
   if _batch is not null then
-    perform event_store.append_batch(_batch);
+    perform event_store_private.append_batch(_batch);
   end if;
   return next;
 end
 $$;
 
-comment on function event_store.emit_range(event_store.captures, bigint, boolean) is 'Emits the next stored changes of a locked capture, up to the next TRUNCATE.';
+comment on function event_store_private.emit_range(event_store.captures, bigint, boolean) is 'Emits the next stored changes of a locked capture, up to the next TRUNCATE.';

@@ -1,7 +1,7 @@
 -- Emits the TRUNCATE that is next in a capture, or goes on with it: the event truncated in the stream [] of the table, then deleted in
 -- each live stream of it, of at most v_limit streams a call. The caller has locked the capture's row, and keeps to_key as
 -- truncating_key; when it is null the change is emitted.
-create or replace function event_store.emit_truncate(
+create or replace function event_store_private.emit_truncate(
   v_capture event_store.captures,
   v_limit bigint
 )
@@ -44,7 +44,7 @@ begin
       v_capture.capture, _change.source_generation, _change.commit_lsn, _change.commit_idx, _change.xid, _change.committed_at,
       _change.decider, '[]',
       _change.action, _change.event_id, _change.command_id, _change.data, _change.fault, _change.raw, _change.relation, o.last_value,
-      event_store.clock()
+      event_store_private.clock()
     from event_store.events_offset_seq o
     where _change.fault is not null
       or exists (select from event_store.quarantined_changes q where q.decider_id = '[]' and q.decider = _change.decider);
@@ -52,11 +52,11 @@ begin
       quarantined := (_change.fault is not null)::int;
       held := 1 - quarantined;
     else
-      perform event_store.append_batch(
+      perform event_store_private.append_batch(
         array[
           row(
             1, _change.action, _change.event_id, 1, _change.decider, '[]', _change.data, _change.command_id, null, false, false
-          )::event_store.batch_event
+          )::event_store_private.batch_event
         ]
       );
       emitted := 1;
@@ -64,7 +64,7 @@ begin
   end if;
   _change.data := coalesce(_change.data, '{}') || '{"record": null, "truncated": true}';
   select * into _deletions
-  from event_store.emit_deletions(v_capture, _change.decider, null, coalesce(v_capture.truncating_key, ''), v_limit, _change);
+  from event_store_private.emit_deletions(v_capture, _change.decider, null, coalesce(v_capture.truncating_key, ''), v_limit, _change);
   emitted := emitted + _deletions.deleted;
   held := held + _deletions.held;
   looked_at := _deletions.looked_at;
@@ -75,4 +75,4 @@ begin
 end
 $$;
 
-comment on function event_store.emit_truncate(event_store.captures, bigint) is 'Emits the TRUNCATE that is next in a locked capture, a part of its rows at a time; to_key is null when all are.';
+comment on function event_store_private.emit_truncate(event_store.captures, bigint) is 'Emits the TRUNCATE that is next in a locked capture, a part of its rows at a time; to_key is null when all are.';

@@ -1,5 +1,5 @@
 -- Whether a capture has stored changes that are neither events nor in the quarantine.
-create or replace function event_store.has_unemitted_changes(
+create or replace function event_store_private.has_unemitted_changes(
   v_capture event_store.captures
 )
 returns boolean
@@ -20,4 +20,4 @@ begin
 end
 $$;
 
-comment on function event_store.has_unemitted_changes(event_store.captures) is 'Whether a capture has stored changes that are not emitted.';
+comment on function event_store_private.has_unemitted_changes(event_store.captures) is 'Whether a capture has stored changes that are not emitted.';

@@ -1,5 +1,5 @@
 -- The registration of a capture; raises MR030 where there is none.
-create or replace function event_store.known_capture(
+create or replace function event_store_private.known_capture(
   v_capture text
 )
 returns event_store.captures
@@ -24,4 +24,4 @@ begin
 end
 $$;
 
-comment on function event_store.known_capture(text) is 'A capture''s registration. MR030 unknown.';
+comment on function event_store_private.known_capture(text) is 'A capture''s registration. MR030 unknown.';

@@ -1,5 +1,5 @@
 -- A quarantined change, with its capture locked: nobody emits, requeues or discards meanwhile. Raises MR035 where there is none.
-create or replace function event_store.lock_quarantined_change(
+create or replace function event_store_private.lock_quarantined_change(
   v_quarantine_id bigint
 )
 returns event_store.quarantined_changes
@@ -12,7 +12,7 @@ declare
   _change event_store.quarantined_changes;
 begin
   if _capture is not null then
-    perform event_store.lock_capture(_capture);
+    perform event_store_private.lock_capture(_capture);
   end if;
   select * into _change from event_store.quarantined_changes where quarantine_id = v_quarantine_id;
   if not found then
@@ -26,4 +26,4 @@ begin
 end
 $$;
 
-comment on function event_store.lock_quarantined_change(bigint) is 'A quarantined change with its capture locked. MR030, MR035 not quarantined.';
+comment on function event_store_private.lock_quarantined_change(bigint) is 'A quarantined change with its capture locked. MR030, MR035 not quarantined.';

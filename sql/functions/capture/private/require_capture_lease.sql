@@ -1,6 +1,6 @@
 -- Makes this transaction the capture's only writer, and raises unless the stated token is that of the lease in force.
 -- A lease past its time holds as long as nobody else took it: the token decides, not the clock.
-create or replace function event_store.require_capture_lease(
+create or replace function event_store_private.require_capture_lease(
   v_capture text,
   v_lease_token bigint
 )
@@ -10,7 +10,7 @@ volatile
 set search_path = event_store, pg_temp
 as $$
 declare
-  _capture constant event_store.captures := event_store.lock_capture(v_capture);
+  _capture constant event_store.captures := event_store_private.lock_capture(v_capture);
 begin
   if _capture.lease_owner is null or _capture.lease_token is distinct from v_lease_token then
     raise exception 'lease is lost'
@@ -27,4 +27,4 @@ begin
 end
 $$;
 
-comment on function event_store.require_capture_lease(text, bigint) is 'Makes the transaction the only writer of a capture, if the token is that of its lease. MR011 lease lost, MR030.';
+comment on function event_store_private.require_capture_lease(text, bigint) is 'Makes the transaction the only writer of a capture, if the token is that of its lease. MR011 lease lost, MR030.';

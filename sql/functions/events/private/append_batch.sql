@@ -1,7 +1,7 @@
 -- Appends a batch that is in memory: append_events after reading its JSON, and whoever makes events in the database. The batch has at
--- least one event, and positions from 1 without gaps, in the order of the array.
-create or replace function event_store.append_batch(
-  v_batch event_store.batch_event[]
+-- least one event, and ordinals from 1 without gaps, in the order of the array.
+create or replace function event_store_private.append_batch(
+  v_batch event_store_private.batch_event[]
 )
 returns table (
   event_id uuid,
@@ -20,9 +20,9 @@ set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
-  _fresh event_store.batch_event[]; -- those that are not known to be stored
+  _fresh event_store_private.batch_event[]; -- those that are not known to be stored
   _attempted bigint;
-  _offsets bigint[]; -- by position in the batch
+  _offsets bigint[]; -- by ordinal
   _first_offset bigint;
   _attempt xid; -- of the subtransaction
   _some_exist boolean;
@@ -34,8 +34,8 @@ begin
   from (
     select
       b.decider, b.event, b.event_version,
-      min(b.position) filter (
-        where event_store.event_fault(
+      min(b.ordinal) filter (
+        where event_store_private.event_fault(
           b.event, b.event_id, b.event_version, b.decider, b.decider_id, b.data, b.command_id, b.final
         ) is not null
       ) as malformed
@@ -55,17 +55,17 @@ begin
         detail = (
           select format(
             'event %s of the batch: %s',
-            b.position,
-            event_store.event_fault(
+            b.ordinal,
+            event_store_private.event_fault(
               b.event, b.event_id, b.event_version, b.decider, b.decider_id, b.data, b.command_id, b.final
             )
           )
           from unnest(v_batch) b
-          where b.position = _bad.malformed
+          where b.ordinal = _bad.malformed
         ),
         hint = 'Correct the event; nothing of the batch was stored.';
   elsif found then
-    perform event_store.refuse_unregistered_event(_bad.decider, _bad.event, _bad.event_version);
+    perform event_store_private.refuse_unregistered_event(_bad.decider, _bad.event, _bad.event_version);
   end if;
 
   -- Nearly every batch is new as a whole, so that is tried first. What is stored already is looked up where that fails:
@@ -79,10 +79,10 @@ begin
       -- locked and stays as it is.
       with heads as materialized (
         select distinct on (f.decider_id, f.decider)
-          f.decider, f.decider_id, f.event_id, _offsets[f.position] as "offset", f.final,
+          f.decider, f.decider_id, f.event_id, _offsets[f.ordinal] as "offset", f.final,
           count(*) over (partition by f.decider_id, f.decider) as version
         from unnest(_fresh) f
-        order by f.decider_id, f.decider, f.position desc
+        order by f.decider_id, f.decider, f.ordinal desc
       ), made as (
         insert into event_store.streams as s (decider, decider_id, last_event_id, last_offset, version, final)
         select h.decider, h.decider_id, h.event_id, h."offset", h.version, h.final
@@ -97,7 +97,7 @@ begin
         _offsets := array(select nextval('event_store.events_offset_seq') from generate_series(1, cardinality(v_batch)));
       end if;
 
-      _now := event_store.clock();
+      _now := event_store_private.clock();
 
       perform set_config('event_store.streams_advanced', 'on', true);
       -- in a new statement, which sees the rows as they are locked
@@ -109,7 +109,7 @@ begin
           lead(f.event_id) over stream is null as is_last,
           row_number() over stream as number
         from unnest(_fresh) f
-        window stream as (partition by f.decider_id, f.decider order by f.position)
+        window stream as (partition by f.decider_id, f.decider order by f.ordinal)
       ), chained as materialized (
         -- an event follows the one before it in the batch, the first one of a stream its head
         select
@@ -126,16 +126,16 @@ begin
           where s.xmin is distinct from _attempt or s.last_offset < _first_offset
         ) head on true
       ), refused as materialized (
-        select c.position, c.decider, c.decider_id, c.event_id, c.previous_id, c.final_before
+        select c.ordinal, c.decider, c.decider_id, c.event_id, c.previous_id, c.final_before
         from chained c
         where c.closed or (c.previous_stated and c.previous_id is distinct from c.follows)
-        order by c.position
+        order by c.ordinal
         limit 1
       ), advanced as (
         update event_store.streams s
         set
           last_event_id = c.event_id,
-          last_offset = _offsets[c.position],
+          last_offset = _offsets[c.ordinal],
           version = c.version,
           final = c.final
         from chained c
@@ -148,10 +148,10 @@ begin
         )
         select
           c.event, c.event_id, c.event_version, c.decider, c.decider_id, c.data, c.command_id, c.follows, c.final,
-          _now, _offsets[c.position]
+          _now, _offsets[c.ordinal]
         from chained c
         where not exists (select from refused)
-        order by c.position
+        order by c.ordinal
         returning e.event_id, e.previous_id, e."offset"
       )
       select r.*, a.*
@@ -162,7 +162,7 @@ begin
       ) a
       left join refused r on true;
       perform set_config('event_store.streams_advanced', 'off', true);
-      exit when _done.position is null;
+      exit when _done.ordinal is null;
       raise exception using errcode = 'MR001'; -- undoes the attempt
     exception
       when unique_violation then _done := null;
@@ -183,10 +183,10 @@ begin
     where (e.event, e.event_version, e.decider, e.decider_id, e.data, e.command_id, e.final)
         is distinct from (f.event, f.event_version, f.decider, f.decider_id, f.data, f.command_id, f.final)
       or (f.previous_stated and e.previous_id is distinct from f.previous_id)
-    order by f.position
+    order by f.ordinal
     limit 1;
     if found then
-      perform event_store.refuse_reused_event_id(_bad.event_id);
+      perform event_store_private.refuse_reused_event_id(_bad.event_id);
     end if;
     _attempted := cardinality(_fresh);
     _fresh := array(
@@ -204,10 +204,10 @@ begin
       raise exception 'last event for this decider stream is already final. the stream is closed, you can not append events to it.'
         using
           errcode = 'MR002',
-          detail = format('event %s of the batch follows the final event of stream (%s, %s) in the same batch', _done.position, _done.decider, _done.decider_id),
+          detail = format('event %s of the batch follows the final event of stream (%s, %s) in the same batch', _done.ordinal, _done.decider, _done.decider_id),
           hint = 'Append to another stream; nothing of the batch was stored.';
     end if;
-    perform event_store.refuse_append(_done.decider, _done.decider_id, _done.event_id, _done.previous_id);
+    perform event_store_private.refuse_append(_done.decider, _done.decider_id, _done.event_id, _done.previous_id);
   end loop;
 
   if cardinality(_fresh) = cardinality(v_batch) then
@@ -217,9 +217,9 @@ begin
     select e.event_id, e.previous_id, e."offset", e.event_id in (select f.event_id from unnest(_fresh) f)
     from unnest(v_batch) b
     join event_store.events e using (event_id)
-    order by b.position;
+    order by b.ordinal;
   end if;
 end
 $$;
 
-comment on function event_store.append_batch(event_store.batch_event[]) is 'Appends a batch of events over any streams, all or nothing; returns one row per event in order. MR001 to MR005 as append_event.';
+comment on function event_store_private.append_batch(event_store_private.batch_event[]) is 'Appends a batch of events over any streams, all or nothing; returns one row per event in order. MR001 to MR005 as append_event.';

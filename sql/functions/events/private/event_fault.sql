@@ -1,6 +1,6 @@
 -- What is wrong with an event by itself, or null. One list for single appends, batches and COPY.
 -- `event_store.max_data_bytes` bounds the size of data (default 1 MiB).
-create or replace function event_store.event_fault(
+create or replace function event_store_private.event_fault(
   v_event text,
   v_event_id uuid,
   v_event_version bigint,
@@ -36,4 +36,4 @@ as $$
   end
 $$;
 
-comment on function event_store.event_fault(text, uuid, bigint, text, text, jsonb, uuid, boolean) is 'What makes an event unfit to be stored, as a sentence; null if nothing.';
+comment on function event_store_private.event_fault(text, uuid, bigint, text, text, jsonb, uuid, boolean) is 'What makes an event unfit to be stored, as a sentence; null if nothing.';

@@ -2,7 +2,7 @@
 -- With `set event_store.on_forbidden_change = 'ignore'` UPDATE and DELETE do nothing and warn, as clients of fstore-sql
 -- expect; TRUNCATE cannot be ignored by a trigger and always raises. Two functions pass: rebase_sequencer, for transaction_id, and
 -- purge_events, for events below the low-water mark.
-create or replace function event_store.forbid_change()
+create or replace function event_store_private.forbid_change()
 returns trigger
 language plpgsql
 set search_path = event_store, pg_temp
@@ -34,42 +34,42 @@ begin
 end
 $$;
 
-comment on function event_store.forbid_change() is 'Trigger: raises MR006, or warns and skips where event_store.on_forbidden_change is ignore.';
+comment on function event_store_private.forbid_change() is 'Trigger: raises MR006, or warns and skips where event_store.on_forbidden_change is ignore.';
 
 create or replace trigger forbid_change
 before delete or truncate or update of event, event_id, event_version, decider, decider_id, data, command_id, previous_id, final,
   created_at, "offset"
 on event_store.events
-for each statement execute function event_store.forbid_change();
+for each statement execute function event_store_private.forbid_change();
 comment on trigger forbid_change on event_store.events is 'Raises, or warns where changes are ignored.';
 
 create or replace trigger forbid_restamp
 before update of transaction_id on event_store.events
 for each statement
 when (current_setting('event_store.rebasing', true) is distinct from 'on')
-execute function event_store.forbid_change();
+execute function event_store_private.forbid_change();
 comment on trigger forbid_restamp on event_store.events is 'Lets nobody but rebase_sequencer change transaction_id.';
 
 create or replace trigger forbid_change
 before update or delete or truncate on event_store.deciders
-for each statement execute function event_store.forbid_change();
+for each statement execute function event_store_private.forbid_change();
 comment on trigger forbid_change on event_store.deciders is 'Raises, or warns where changes are ignored.';
 
 create or replace trigger skip_change
 before delete or update of event, event_id, event_version, decider, decider_id, data, command_id, previous_id, final,
   created_at, "offset"
 on event_store.events
-for each row execute function event_store.forbid_change();
+for each row execute function event_store_private.forbid_change();
 comment on trigger skip_change on event_store.events is 'Skips the rows where changes are ignored.';
 
 create or replace trigger skip_restamp
 before update of transaction_id on event_store.events
 for each row
 when (current_setting('event_store.rebasing', true) is distinct from 'on')
-execute function event_store.forbid_change();
+execute function event_store_private.forbid_change();
 comment on trigger skip_restamp on event_store.events is 'Skips the rows where changes are ignored.';
 
 create or replace trigger skip_change
 before update or delete on event_store.deciders
-for each row execute function event_store.forbid_change();
+for each row execute function event_store_private.forbid_change();
 comment on trigger skip_change on event_store.deciders is 'Skips the rows where changes are ignored.';

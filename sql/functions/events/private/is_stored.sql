@@ -1,6 +1,6 @@
 -- Whether this very event is stored: a retry, also one whose first reply was lost.
 -- Raises MR003 where the event_id belongs to an event with other content.
-create or replace function event_store.is_stored(
+create or replace function event_store_private.is_stored(
   v_event text,
   v_event_id uuid,
   v_event_version bigint,
@@ -27,10 +27,10 @@ declare
   );
 begin
   if not _same then
-    perform event_store.refuse_reused_event_id(v_event_id);
+    perform event_store_private.refuse_reused_event_id(v_event_id);
   end if;
   return _same is not null;
 end
 $$;
 
-comment on function event_store.is_stored(text, uuid, bigint, text, text, jsonb, uuid, uuid, boolean) is 'Whether this very event is stored; raises MR003 if its event_id belongs to another one.';
+comment on function event_store_private.is_stored(text, uuid, bigint, text, text, jsonb, uuid, uuid, boolean) is 'Whether this very event is stored; raises MR003 if its event_id belongs to another one.';

@@ -1,6 +1,6 @@
 -- Raises why an event cannot follow in its stream. The caller has found that its stream's row did not match.
 -- fstore-sql's message texts are kept; every conflict has one SQLSTATE.
-create or replace function event_store.refuse_append(
+create or replace function event_store_private.refuse_append(
   v_decider text,
   v_decider_id text,
   v_event_id uuid,
@@ -47,4 +47,4 @@ begin
 end
 $$;
 
-comment on function event_store.refuse_append(text, text, uuid, uuid) is 'Raises MR001 (conflict) or MR002 (closed stream) with the stream''s state in DETAIL.';
+comment on function event_store_private.refuse_append(text, text, uuid, uuid) is 'Raises MR001 (conflict) or MR002 (closed stream) with the stream''s state in DETAIL.';

@@ -1,5 +1,5 @@
 -- Raises that an event_id is taken by an event with other content.
-create or replace function event_store.refuse_reused_event_id(
+create or replace function event_store_private.refuse_reused_event_id(
   v_event_id uuid
 )
 returns void
@@ -20,4 +20,4 @@ begin
 end
 $$;
 
-comment on function event_store.refuse_reused_event_id(uuid) is 'Raises MR003 and names the stored event.';
+comment on function event_store_private.refuse_reused_event_id(uuid) is 'Raises MR003 and names the stored event.';

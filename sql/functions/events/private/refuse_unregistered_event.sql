@@ -1,5 +1,5 @@
 -- Raises that a decider does not know an event.
-create or replace function event_store.refuse_unregistered_event(
+create or replace function event_store_private.refuse_unregistered_event(
   v_decider text,
   v_event text,
   v_event_version bigint
@@ -33,4 +33,4 @@ begin
 end
 $$;
 
-comment on function event_store.refuse_unregistered_event(text, text, bigint) is 'Raises MR004 and lists the events that the decider has (at most 20).';
+comment on function event_store_private.refuse_unregistered_event(text, text, bigint) is 'Raises MR004 and lists the events that the decider has (at most 20).';

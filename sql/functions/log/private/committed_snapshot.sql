@@ -1,6 +1,6 @@
 -- The current snapshot with the caller's own transaction counted as in progress, as it is for everybody else:
 -- otherwise what the caller appends after this call would pass for already seen.
-create or replace function event_store.committed_snapshot()
+create or replace function event_store_private.committed_snapshot()
 returns pg_snapshot
 language sql
 volatile
@@ -18,4 +18,4 @@ as $$
   from (select pg_current_snapshot(), pg_current_xact_id_if_assigned()) current(now_, own)
 $$;
 
-comment on function event_store.committed_snapshot() is 'What is committed now: pg_current_snapshot() with the caller''s own transaction counted as in progress.';
+comment on function event_store_private.committed_snapshot() is 'What is committed now: pg_current_snapshot() with the caller''s own transaction counted as in progress.';

@@ -3,7 +3,7 @@
 -- by this transaction, so the next call sequences them; those that have one as long done (3 is the first id that a cluster
 -- gives out), where their id is not in this cluster's past anyway. Called by sequence_events with the sequencer's row
 -- locked. It reads all events once.
-create or replace function event_store.rebase_sequencer()
+create or replace function event_store_private.rebase_sequencer()
 returns void
 language plpgsql
 volatile
@@ -11,7 +11,7 @@ set search_path = event_store, pg_temp
 as $$
 declare
   -- before the update: what commits while that runs is new to the next call
-  _committed constant pg_snapshot := event_store.committed_snapshot();
+  _committed constant pg_snapshot := event_store_private.committed_snapshot();
 begin
   perform set_config('event_store.rebasing', 'on', true);
   update event_store.events e
@@ -27,4 +27,4 @@ begin
 end
 $$;
 
-comment on function event_store.rebase_sequencer() is 'Re-bases stored transaction ids after a restore into another cluster.';
+comment on function event_store_private.rebase_sequencer() is 'Re-bases stored transaction ids after a restore into another cluster.';

@@ -1,5 +1,5 @@
 -- Raises that a position lies outside what is possible, and what is.
-create or replace function event_store.refuse_position(
+create or replace function event_store_private.refuse_position(
   v_partition event_store.partitions,
   v_fault text
 )
@@ -20,4 +20,4 @@ begin
 end
 $$;
 
-comment on function event_store.refuse_position(event_store.partitions, text) is 'Raises MR015 and says what the log partition holds.';
+comment on function event_store_private.refuse_position(event_store.partitions, text) is 'Raises MR015 and says what the log partition holds.';

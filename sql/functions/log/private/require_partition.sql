@@ -1,5 +1,5 @@
 -- The marks of a log partition, or MR013.
-create or replace function event_store.require_partition(
+create or replace function event_store_private.require_partition(
   v_partition int
 )
 returns event_store.partitions
@@ -22,4 +22,4 @@ begin
 end
 $$;
 
-comment on function event_store.require_partition(int) is 'The marks of a log partition. MR013 unknown partition.';
+comment on function event_store_private.require_partition(int) is 'The marks of a log partition. MR013 unknown partition.';

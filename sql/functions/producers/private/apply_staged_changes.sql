@@ -1,5 +1,5 @@
 -- Does what an open transaction, whose producer's row the caller has locked, has staged: the last change of each key, all events.
-create or replace function event_store.apply_staged_changes(
+create or replace function event_store_private.apply_staged_changes(
   v_transaction event_store.transactions,
   v_result jsonb
 )
@@ -13,7 +13,7 @@ declare
   _keys text[];
   _values jsonb[];
 begin
-  select jsonb_agg(e.element order by c.position, e.number) into _events
+  select jsonb_agg(e.element order by c.ordinal, e.number) into _events
   from event_store.staged_changes c
   cross join jsonb_array_elements(c.events) with ordinality e(element, number)
   where c.transaction_id = v_transaction.transaction_id and c.events is not null;
@@ -22,13 +22,13 @@ begin
     select distinct on (s.key) s.key, s.value
     from event_store.staged_changes s
     where s.transaction_id = v_transaction.transaction_id and s.key is not null
-    order by s.key, s.position desc
+    order by s.key, s.ordinal desc
   ) c;
-  perform event_store.apply_message(
+  perform event_store_private.apply_message(
     v_transaction.producer_id, v_transaction.partition, v_transaction.sequence, _events, _keys, _values, v_result,
     v_transaction.transaction_id
   );
 end
 $$;
 
-comment on function event_store.apply_staged_changes(event_store.transactions, jsonb) is 'Does what a transaction has staged and writes down its result. MR001 to MR005, MR034 as append_events.';
+comment on function event_store_private.apply_staged_changes(event_store.transactions, jsonb) is 'Does what a transaction has staged and writes down its result. MR001 to MR005, MR034 as append_events.';

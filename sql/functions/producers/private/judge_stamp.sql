@@ -1,6 +1,6 @@
 -- The rule of exactly-once producers: what a message of this epoch and sequence is to a producer that stands there.
 -- The epoch is judged first. A high-water mark decides, not a window: a duplicate of any age is one.
-create or replace function event_store.judge_stamp(
+create or replace function event_store_private.judge_stamp(
   v_epoch bigint,
   v_sequence bigint,
   v_current_epoch bigint,
@@ -19,4 +19,4 @@ as $$
   end
 $$;
 
-comment on function event_store.judge_stamp(bigint, bigint, bigint, bigint) is 'What a message is: opened (the next one), duplicate, gap, fenced or unknown_epoch.';
+comment on function event_store_private.judge_stamp(bigint, bigint, bigint, bigint) is 'What a message is: opened (the next one), duplicate, gap, fenced or unknown_epoch.';

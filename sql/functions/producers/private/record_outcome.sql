@@ -1,5 +1,5 @@
 -- Writes down how a message ended, and lets the producer, whose row the caller has locked, go on with the next one.
-create or replace function event_store.record_outcome(
+create or replace function event_store_private.record_outcome(
   v_producer_id text,
   v_partition int,
   v_sequence bigint,
@@ -15,7 +15,7 @@ volatile
 set search_path = event_store, pg_temp
 as $$
 declare
-  _now constant timestamptz := event_store.clock();
+  _now constant timestamptz := event_store_private.clock();
 begin
   insert into event_store.producer_results (
     producer_id, partition, sequence, outcome, result, offsets, reason, transaction_id, ended_at
@@ -32,4 +32,4 @@ begin
 end
 $$;
 
-comment on function event_store.record_outcome(text, int, bigint, text, jsonb, bigint[], text, uuid) is 'Writes down how a message ended and raises the producer''s next sequence.';
+comment on function event_store_private.record_outcome(text, int, bigint, text, jsonb, bigint[], text, uuid) is 'Writes down how a message ended and raises the producer''s next sequence.';

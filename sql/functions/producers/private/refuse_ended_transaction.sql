@@ -1,5 +1,5 @@
 -- Raises that a transaction of a producer has ended, and how.
-create or replace function event_store.refuse_ended_transaction(
+create or replace function event_store_private.refuse_ended_transaction(
   v_transaction_id uuid,
   v_ended text
 )
@@ -17,4 +17,4 @@ begin
 end
 $$;
 
-comment on function event_store.refuse_ended_transaction(uuid, text) is 'Raises MR027 with how the transaction ended.';
+comment on function event_store_private.refuse_ended_transaction(uuid, text) is 'Raises MR027 with how the transaction ended.';

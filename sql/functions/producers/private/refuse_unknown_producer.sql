@@ -1,5 +1,5 @@
 -- Raises that a producer is not registered.
-create or replace function event_store.refuse_unknown_producer(
+create or replace function event_store_private.refuse_unknown_producer(
   v_producer_id text,
   v_partition int
 )
@@ -17,4 +17,4 @@ begin
 end
 $$;
 
-comment on function event_store.refuse_unknown_producer(text, int) is 'Raises MR023 and names the producer.';
+comment on function event_store_private.refuse_unknown_producer(text, int) is 'Raises MR023 and names the producer.';

@@ -1,5 +1,5 @@
 -- Raises that a transaction of a producer is not known.
-create or replace function event_store.refuse_unknown_transaction(
+create or replace function event_store_private.refuse_unknown_transaction(
   v_transaction_id uuid
 )
 returns void
@@ -16,4 +16,4 @@ begin
 end
 $$;
 
-comment on function event_store.refuse_unknown_transaction(uuid) is 'Raises MR026 and names the transaction.';
+comment on function event_store_private.refuse_unknown_transaction(uuid) is 'Raises MR026 and names the transaction.';

@@ -1,6 +1,6 @@
 -- Ends a transaction with an outcome, committed or abandoned, and says what its message became: that, or what another transaction of the
 -- same message did first (duplicate). Again: the same answer.
-create or replace function event_store.settle_transaction(
+create or replace function event_store_private.settle_transaction(
   v_transaction_id uuid,
   v_outcome text,
   v_result jsonb,
@@ -19,27 +19,27 @@ set search_path = event_store, pg_temp
 as $$
 #variable_conflict use_column
 declare
-  _transaction constant event_store.transactions := event_store.lock_transaction(v_transaction_id);
+  _transaction constant event_store.transactions := event_store_private.lock_transaction(v_transaction_id);
   _settled event_store.producer_results;
   _next_sequence bigint;
 begin
   if _transaction.transaction_id is null then
     select * into _settled from event_store.producer_results where transaction_id = v_transaction_id;
     if _settled.outcome <> v_outcome then
-      perform event_store.refuse_ended_transaction(v_transaction_id, _settled.outcome);
+      perform event_store_private.refuse_ended_transaction(v_transaction_id, _settled.outcome);
     end if;
   else
-    _next_sequence := event_store.require_current_epoch(_transaction);
+    _next_sequence := event_store_private.require_current_epoch(_transaction);
     if _transaction.state <> 'superseded' then
-      perform event_store.require_open(_transaction);
+      perform event_store_private.require_open(_transaction);
       if _transaction.sequence < _next_sequence then
-        perform event_store.end_transactions(
+        perform event_store_private.end_transactions(
           _transaction.producer_id, _transaction.partition, array[v_transaction_id], 'superseded'
         );
       elsif v_outcome = 'committed' then
-        perform event_store.apply_staged_changes(_transaction, v_result);
+        perform event_store_private.apply_staged_changes(_transaction, v_result);
       else
-        perform event_store.record_outcome(
+        perform event_store_private.record_outcome(
           _transaction.producer_id, _transaction.partition, _transaction.sequence, v_outcome, null, '{}', v_reason, v_transaction_id
         );
       end if;
@@ -56,4 +56,4 @@ begin
 end
 $$;
 
-comment on function event_store.settle_transaction(uuid, text, jsonb, text) is 'Ends a transaction as committed or abandoned, or says what another one of the same message did. MR024 fenced, MR026 unknown, MR027 ended otherwise.';
+comment on function event_store_private.settle_transaction(uuid, text, jsonb, text) is 'Ends a transaction as committed or abandoned, or says what another one of the same message did. MR024 fenced, MR026 unknown, MR027 ended otherwise.';

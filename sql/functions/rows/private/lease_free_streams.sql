@@ -1,7 +1,7 @@
 -- Leases up to v_limit free streams of a rows view, those that wait longest first, and returns the offsets of their next
 -- events, null for none. Streams that others hold are skipped, never waited for. A stream whose event was delivered max_attempts
 -- times (what was given back not counted), and the last time not answered either, is parked.
-create or replace function event_store.lease_free_streams(
+create or replace function event_store_private.lease_free_streams(
   v_view event_store.views,
   v_limit int,
   v_seconds int
@@ -25,7 +25,7 @@ declare
 begin
   -- again where all that were taken were parked: who is given nothing believes that there is nothing; but not without end
   for _turn in 1..100 loop
-    _now := event_store.clock(); -- what was just dispatched is free from then on
+    _now := event_store_private.clock(); -- what was just dispatched is free from then on
     -- Lock first, then read in another statement: a snapshot older than the lock would lease what is already acknowledged.
     _free := array(
       select k.ctid
@@ -35,7 +35,7 @@ begin
         from event_store.events e
         join event_store.event_log l using ("offset")
         where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > k.last_offset
-          and event_store.wants(v_view.deciders, v_view.events, e.decider, e.event)
+          and event_store_private.wants(v_view.deciders, v_view.events, e.decider, e.event)
         limit 1
       ) pending
       where k.view = v_view.view and k.parked_at is null and k.locked_until <= _now
@@ -44,7 +44,7 @@ begin
       for update of k skip locked
     );
 
-    _now := greatest(_now, event_store.clock());
+    _now := greatest(_now, event_store_private.clock());
     with held as materialized (
       -- by nothing but ctid: any index that another condition allows may be planned to be read from end to end
       select k.ctid as version, k.* from event_store.stream_locks k where k.ctid = any (_free)
@@ -57,7 +57,7 @@ begin
         nothing_after = not exists (
           select from event_store.events e
           where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > next_event."offset"
-            and event_store.wants(v_view.deciders, v_view.events, e.decider, e.event)
+            and event_store_private.wants(v_view.deciders, v_view.events, e.decider, e.event)
         ),
         lease_token = nextval('event_store.lease_token_seq'),
         lease_pid = pg_backend_pid(),
@@ -80,7 +80,7 @@ begin
         from event_store.events e
         join event_store.event_log l using ("offset")
         where e.decider_id = held.decider_id and e.decider = held.decider and e."offset" > held.last_offset
-          and event_store.wants(v_view.deciders, v_view.events, e.decider, e.event)
+          and event_store_private.wants(v_view.deciders, v_view.events, e.decider, e.event)
         order by e."offset"
         limit 1
       ) next_event
@@ -94,4 +94,4 @@ begin
 end
 $$;
 
-comment on function event_store.lease_free_streams(event_store.views, int, int) is 'Leases free streams of a rows view; returns the offsets of their next events, null for none.';
+comment on function event_store_private.lease_free_streams(event_store.views, int, int) is 'Leases free streams of a rows view; returns the offsets of their next events, null for none.';

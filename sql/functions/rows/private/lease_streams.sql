@@ -2,7 +2,7 @@
 -- New events must be sequenced and dispatched first. Inside a longer transaction that would keep them from others until its
 -- end, so this leaves it to others (`millrace sequence` is one) where somebody did it within the last second. Postgres tells
 -- a transaction of one statement only in the simple protocol; there this does it at once, where too few streams wait.
-create or replace function event_store.lease_streams(
+create or replace function event_store_private.lease_streams(
   v_view text,
   v_limit int,
   v_seconds int
@@ -13,7 +13,7 @@ volatile
 set search_path = event_store, pg_temp
 as $$
 declare
-  _recently constant timestamptz := event_store.clock() - interval '1 second';
+  _recently constant timestamptz := event_store_private.clock() - interval '1 second';
   _alone constant boolean := statement_timestamp() = transaction_timestamp();
   _view event_store.views;
   _sequencer_away boolean;
@@ -21,12 +21,12 @@ declare
   _delivered bigint[];
 begin
   if coalesce(v_limit, 0) <= 0 or v_seconds <= 0 then
-    perform event_store.refuse_request(
+    perform event_store_private.refuse_request(
       format('v_limit %s, v_seconds %s', coalesce(v_limit::text, 'null'), coalesce(v_seconds::text, 'null')),
       'v_limit and v_seconds must be at least 1; v_seconds null means the view''s lock_timeout_s.'
     );
   end if;
-  _view := event_store.lock_view(v_view, 'rows');
+  _view := event_store_private.lock_view(v_view, 'rows');
   if _view.enabled is not true then
     return null;
   end if;
@@ -40,16 +40,16 @@ begin
   if _dispatcher_away then
     perform event_store.dispatch_events(v_view);
   end if;
-  _delivered := event_store.lease_free_streams(_view, v_limit, v_seconds);
+  _delivered := event_store_private.lease_free_streams(_view, v_limit, v_seconds);
   if _alone and coalesce(cardinality(_delivered), 0) < v_limit then
     perform event_store.sequence_events();
     if event_store.dispatch_events(v_view) > 0 then
       _delivered := _delivered
-        || event_store.lease_free_streams(_view, v_limit - coalesce(cardinality(_delivered), 0), v_seconds);
+        || event_store_private.lease_free_streams(_view, v_limit - coalesce(cardinality(_delivered), 0), v_seconds);
     end if;
   end if;
   return _delivered;
 end
 $$;
 
-comment on function event_store.lease_streams(text, int, int) is 'Leases free streams of a rows view; returns the offsets of their next events, null for none. MR005, MR010, MR012.';
+comment on function event_store_private.lease_streams(text, int, int) is 'Leases free streams of a rows view; returns the offsets of their next events, null for none. MR005, MR010, MR012.';

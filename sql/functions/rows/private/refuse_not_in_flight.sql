@@ -1,5 +1,5 @@
 -- Raises that a stream has no such event in flight for the caller, and what it has.
-create or replace function event_store.refuse_not_in_flight(
+create or replace function event_store_private.refuse_not_in_flight(
   v_view text,
   v_decider_id text,
   v_offset bigint,
@@ -32,7 +32,7 @@ begin
                   else format(
                     'in flight %s%s',
                     k.in_flight,
-                    case when not event_store.holds_lock(k, v_offset, v_lease_token) then ' for somebody else' else '' end
+                    case when not event_store_private.holds_lock(k, v_offset, v_lease_token) then ' for somebody else' else '' end
                   )
                 end,
                 k.last_offset
@@ -49,4 +49,4 @@ begin
 end
 $$;
 
-comment on function event_store.refuse_not_in_flight(text, text, bigint, bigint) is 'Raises MR016 and says what is in flight.';
+comment on function event_store_private.refuse_not_in_flight(text, text, bigint, bigint) is 'Raises MR016 and says what is in flight.';

@@ -1,5 +1,5 @@
 -- The registration of a view that is consumed in this mode, or the error that says what is wrong.
-create or replace function event_store.known_view(
+create or replace function event_store_private.known_view(
   v_view text,
   v_mode text default null
 )
@@ -30,4 +30,4 @@ begin
 end
 $$;
 
-comment on function event_store.known_view(text, text) is 'A view''s registration. MR010 not registered, MR012 consumed in the other mode.';
+comment on function event_store_private.known_view(text, text) is 'A view''s registration. MR010 not registered, MR012 consumed in the other mode.';

@@ -1,7 +1,7 @@
 -- Takes a view for itself until the transaction ends, to change its mode, its position or its existence: nothing of it is
 -- leased or in flight, and nobody can lease anything. Refused, never waited for, while somebody does (MR017).
 -- What expired is ended: its former owner can neither commit nor acknowledge any more. v_dry_run: that is left as it is.
-create or replace function event_store.lock_idle_view(
+create or replace function event_store_private.lock_idle_view(
   v_view text,
   v_dry_run boolean default false
 )
@@ -15,19 +15,19 @@ declare
   _view event_store.views;
   _used_by text;
 begin
-  if not pg_try_advisory_xact_lock(event_store.view_key(v_view)) then
-    perform event_store.refuse_view_in_use(v_view, 'a transaction that leased something of it is still open');
+  if not pg_try_advisory_xact_lock(event_store_private.view_lock_key(v_view)) then
+    perform event_store_private.refuse_view_in_use(v_view, 'a transaction that leased something of it is still open');
   end if;
-  _view := event_store.known_view(v_view);
+  _view := event_store_private.known_view(v_view);
   begin
     perform from event_store.views where view = v_view for update nowait;
     perform from event_store.checkpoints where view = v_view order by partition for update nowait;
     perform from event_store.stream_locks where view = v_view for update nowait;
   exception when lock_not_available then
-    perform event_store.refuse_view_in_use(v_view, 'a transaction that commits or acknowledges is still open');
+    perform event_store_private.refuse_view_in_use(v_view, 'a transaction that commits or acknowledges is still open');
   end;
 
-  _now := event_store.clock();
+  _now := event_store_private.clock();
   select string_agg(distinct format('log partitions are leased by %s', lease_owner), '; ') into _used_by
   from event_store.checkpoints
   where view = v_view and leased_until > _now;
@@ -38,7 +38,7 @@ begin
     having count(*) > 0;
   end if;
   if _used_by is not null then
-    perform event_store.refuse_view_in_use(v_view, _used_by);
+    perform event_store_private.refuse_view_in_use(v_view, _used_by);
   end if;
 
   if v_dry_run then
@@ -54,4 +54,4 @@ begin
 end
 $$;
 
-comment on function event_store.lock_idle_view(text, boolean) is 'Takes a view for itself until the transaction ends. MR010, MR017 in use.';
+comment on function event_store_private.lock_idle_view(text, boolean) is 'Takes a view for itself until the transaction ends. MR010, MR017 in use.';

@@ -1,5 +1,5 @@
 -- Raises that a view cannot be changed now, and why.
-create or replace function event_store.refuse_view_in_use(
+create or replace function event_store_private.refuse_view_in_use(
   v_view text,
   v_used_by text
 )
@@ -17,4 +17,4 @@ begin
 end
 $$;
 
-comment on function event_store.refuse_view_in_use(text, text) is 'Raises MR017 and says who uses the view.';
+comment on function event_store_private.refuse_view_in_use(text, text) is 'Raises MR017 and says who uses the view.';

@@ -4,7 +4,7 @@
 -- view does not want it any more: then nobody would ever get it. Returns how many. The caller holds the partitions' checkpoints.
 -- It looks at streams that had caught up when they were acknowledged, so it costs no more with many that wait; v_all: at all, for
 -- those that end another way, as by a filter that was narrowed.
-create or replace function event_store.sweep_locks(
+create or replace function event_store_private.sweep_locks(
   v_view event_store.views,
   v_partitions int[],
   v_all boolean
@@ -20,7 +20,7 @@ set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 declare
-  _now constant timestamptz := event_store.clock();
+  _now constant timestamptz := event_store_private.clock();
   _candidates tid[];
   _removed bigint;
 begin
@@ -50,7 +50,7 @@ begin
     and exists (
       select from event_store.events e
       where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > k.last_offset
-        and event_store.wants(v_view.deciders, v_view.events, e.decider, e.event)
+        and event_store_private.wants(v_view.deciders, v_view.events, e.decider, e.event)
     );
   delete from event_store.stream_locks k
   using event_store.checkpoints c
@@ -59,7 +59,7 @@ begin
     and not exists (
       select from event_store.events e
       where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > k.last_offset
-        and event_store.wants(v_view.deciders, v_view.events, e.decider, e.event)
+        and event_store_private.wants(v_view.deciders, v_view.events, e.decider, e.event)
     )
     and coalesce(
       (
@@ -78,4 +78,4 @@ begin
 end
 $$;
 
-comment on function event_store.sweep_locks(event_store.views, int[], boolean) is 'Removes the locks of log partitions that have nothing left; returns how many.';
+comment on function event_store_private.sweep_locks(event_store.views, int[], boolean) is 'Removes the locks of log partitions that have nothing left; returns how many.';

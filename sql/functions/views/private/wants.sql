@@ -1,5 +1,5 @@
 -- Whether a view wants an event. One definition of a view's filter; Postgres inlines it.
-create or replace function event_store.wants(
+create or replace function event_store_private.wants(
   v_deciders text[],
   v_events text[],
   v_decider text,
@@ -13,4 +13,4 @@ as $$
   select (v_deciders is null or v_decider = any (v_deciders)) and (v_events is null or v_event = any (v_events))
 $$;
 
-comment on function event_store.wants(text[], text[], text, text) is 'Whether a view with these filters wants an event; null filters want all.';
+comment on function event_store_private.wants(text[], text[], text, text) is 'Whether a view with these filters wants an event; null filters want all.';

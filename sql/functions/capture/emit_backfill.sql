@@ -8,7 +8,7 @@
 --   behind       nothing: store and emit up to v_high_lsn first, then call again with the same chunk;
 --   unpublished  nothing: the snapshot is older than the publication of the table; read the chunk again.
 -- After the last chunk finish_backfill is due.
-create or replace function event_store.emit_rows(
+create or replace function event_store.emit_backfill(
   v_capture text,
   v_lease_token bigint,
   v_schema text,
@@ -41,22 +41,22 @@ declare
   _truncated boolean;
   _rows bigint;
   _fresh bigint;
-  _batch event_store.batch_event[];
+  _batch event_store_private.batch_event[];
 begin
   if v_snapshot is null or v_high_lsn is null or v_done is null or jsonb_typeof(v_rows) is distinct from 'array' then
-    perform event_store.refuse_request(
+    perform event_store_private.refuse_request(
       format('v_snapshot %L, v_high_lsn %L, v_done %L, v_rows of type %L', v_snapshot, v_high_lsn, v_done, jsonb_typeof(v_rows)),
       'All are stated; v_rows is a JSON array.'
     );
   end if;
-  _capture := event_store.require_capture_lease(v_capture, v_lease_token);
-  _table := event_store.known_captured_table(v_capture, v_schema, v_table);
+  _capture := event_store_private.require_capture_lease(v_capture, v_lease_token);
+  _table := event_store_private.known_captured_table(v_capture, v_schema, v_table);
   appended := 0;
   left_out := 0;
   held := 0;
   status := case
     when (pg_snapshot_xmin(v_snapshot) >= _table.published_xid) is not true then 'unpublished'
-    when (_capture.stored_lsn >= v_high_lsn) is not true or event_store.has_unemitted_changes(_capture) then 'behind'
+    when (_capture.stored_lsn >= v_high_lsn) is not true or event_store_private.has_unemitted_changes(_capture) then 'behind'
     else 'stored'
   end;
   if status <> 'stored' or _table.rows_read then
@@ -129,8 +129,8 @@ begin
       select
         c.*,
         coalesce(
-          event_store.change_fault(
-            c.fault, 'backfilled', c.event_id, _table.decider, c.decider_id, c.data, c.command_id, event_store.change_bytes(c.data)
+          event_store_private.change_fault(
+            c.fault, 'backfilled', c.event_id, _table.decider, c.decider_id, c.data, c.command_id, event_store_private.change_bytes(c.data)
           ),
           case when c.final then 'its stream is closed by a final event' end
         ) as why
@@ -141,7 +141,7 @@ begin
       )
       select
         v_capture, _capture.source_generation, _table.decider, f.decider_id, 'backfilled', f.event_id, f.command_id, f.data, f.why,
-        _after, event_store.clock()
+        _after, event_store_private.clock()
       from fresh f
       where (f.waits or f.why is not null) and not f.newer
       order by f.number
@@ -154,20 +154,20 @@ begin
       (select count(*) from quarantined),
       array_agg(
         row(
-          f.position, 'backfilled', f.event_id, 1, _table.decider, f.decider_id, f.data, f.command_id, null, false, false
-        )::event_store.batch_event
-        order by f.position
+          f.ordinal, 'backfilled', f.event_id, 1, _table.decider, f.decider_id, f.data, f.command_id, null, false, false
+        )::event_store_private.batch_event
+        order by f.ordinal
       ) filter (where f.emits)
     into _rows, _fresh, left_out, held, _batch
     from (
-      select *, row_number() over (partition by emits order by number) as position
+      select *, row_number() over (partition by emits order by number) as ordinal
       from (select *, not waits and why is null and not newer as emits from fresh) judged
     ) f;
   exception when data_exception or not_null_violation or check_violation then
-    perform event_store.refuse_request(sqlerrm, 'Nothing of the chunk was stored.');
+    perform event_store_private.refuse_request(sqlerrm, 'Nothing of the chunk was stored.');
   end;
   if _batch is not null then
-    perform event_store.append_batch(_batch);
+    perform event_store_private.append_batch(_batch);
   end if;
   appended := coalesce(cardinality(_batch), 0);
   left_out := left_out + _rows - _fresh;
@@ -178,4 +178,7 @@ begin
 end
 $$;
 
-comment on function event_store.emit_rows(text, bigint, text, text, pg_snapshot, pg_lsn, jsonb, text, boolean) is 'Stores a chunk of a backfill as events, and how far it is; or says what must come first. MR005, MR011 lease lost, MR030.';
+comment on function event_store.emit_backfill(text, bigint, text, text, pg_snapshot, pg_lsn, jsonb, text, boolean) is 'Stores a chunk of a backfill as events, and how far it is; or says what must come first. MR005, MR011 lease lost, MR030.';
+revoke all on function event_store.emit_backfill(text, bigint, text, text, pg_snapshot, pg_lsn, jsonb, text, boolean) from public;
+grant execute on function event_store.emit_backfill(text, bigint, text, text, pg_snapshot, pg_lsn, jsonb, text, boolean)
+to event_store_owner;

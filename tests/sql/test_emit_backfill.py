@@ -172,7 +172,7 @@ def test_a_kill_in_a_chunk_leaves_neither_events_nor_progress(source: Source, co
 def test_malformed_chunks_and_unknown_tables_are_refused(source: Source) -> None:
     refusal(Malformed, lambda: source.store.finish_backfill("c", source.token, "public", "none"))
     refusal(Malformed, lambda: source.store.finish_backfill("c", source.token, "public", "t", 0))
-    call = "select (event_store.emit_rows('c', %s, 'public', 't', %s, %s, %s::jsonb, null, %s)).appended"
+    call = "select (event_store.emit_backfill('c', %s, 'public', 't', %s, %s, %s::jsonb, null, %s)).appended"
     for arguments in (
         (None, "0/1", "[]", True),
         ("800:800:", None, "[]", True),
@@ -190,7 +190,7 @@ def test_an_event_id_of_somebody_else_is_refused_by_the_append_or_left_out(sourc
     (change,) = source.commit(inserted(1))
     source.emit()
     source.store.connection.execute(
-        "select event_store.emit_rows('c', %s, 'public', 't', '900:900:', '0/1', jsonb_build_array(jsonb_build_object("
+        "select event_store.emit_backfill('c', %s, 'public', 't', '900:900:', '0/1', jsonb_build_array(jsonb_build_object("
         "'decider_id', '[9]', 'event_id', %s::text, 'command_id', %s::text, 'data', '{}'::jsonb)), null, false)",
         (source.token, str(change.event_id), str(change.event_id)),
     )
@@ -284,7 +284,7 @@ class Lives:
         keys, values, snapshot, high_lsn, done, backfill_offset = self.chunk
         read = [self.source._row(key, "t", value, backfill_offset) for key, value in zip(keys, values, strict=True)]
         last = decider_id(keys[-1]) if keys else None
-        stored = self.source.store.emit_rows(
+        stored = self.source.store.emit_backfill(
             "c", self.source.token, "public", "t", snapshot, high_lsn, read, last, done=done
         )
         if stored.status != "behind" or self.random.random() < 0.2:
