@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import psycopg
-from psycopg.errors import UndefinedFunction
 
 from resources.capture_declaration import Capture
 from resources.capture_store import CaptureInfo, CaptureStore, RegisteredTable
@@ -167,10 +166,10 @@ def oldest_change(source: psycopg.Connection, info: CaptureInfo) -> datetime | N
 
 
 def find_capture(store: CaptureStore, capture: str) -> CaptureInfo | None:
-    """What the store knows of a capture; None where it is not registered, or the store is older than captures: a run migrates it."""
+    """What the store knows of a capture; None where it is not registered."""
     try:
         (info,) = store.capture_info(capture)
-    except (UnknownCapture, UndefinedFunction):
+    except UnknownCapture:
         return None
     return info
 

@@ -18,13 +18,12 @@ select set_config('event_store.log_partitions', :'log_partitions', true);
 
 \ir bookkeeping.sql
 
-\ir migrations/0001_event_store.sql
-\ir migrations/0002_read_models.sql
-\ir migrations/0003_failing_streams_and_retention.sql
-\ir migrations/0004_deliveries.sql
-\ir migrations/0005_archive.sql
-\ir migrations/0006_versions.sql
-\ir migrations/0007_producers_and_capture.sql
+\ir migrations/0001_events.sql
+\ir migrations/0002_views.sql
+\ir migrations/0003_read_models.sql
+\ir migrations/0004_archive.sql
+\ir migrations/0005_producers.sql
+\ir migrations/0006_capture.sql
 
 \ir roles.sql
 
@@ -194,12 +193,11 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'd7de67caf4d4ab9b3970532c4b1c1b5f8cac15bc8cff95a931dbad9120a2dafd'),
-  (1, '0001_event_store'),
-  (2, '0002_read_models'),
-  (3, '0003_failing_streams_and_retention'),
-  (4, '0004_deliveries'),
-  (5, '0005_archive'),
-  (6, '0006_versions'),
-  (7, '0007_producers_and_capture');
+  (0, 'f71b0ee415f042c365b6f7514f69bd158104ee0cce633e0aa85f340159a17715'),
+  (1, '0001_events'),
+  (2, '0002_views'),
+  (3, '0003_read_models'),
+  (4, '0004_archive'),
+  (5, '0005_producers'),
+  (6, '0006_capture');
 commit;

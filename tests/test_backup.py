@@ -26,7 +26,6 @@ from resources.migrations import migrate
 from resources.producers import ProducerStore
 from resources.restore import restore
 from resources.settings import PROJECT
-from tests.data.generate import fill
 from tests.factories import (
     Connect,
     append,
@@ -46,6 +45,7 @@ from tests.factories import (
     value,
     wait_until,
 )
+from tests.support.filled_store import fill
 
 
 @pytest.fixture
@@ -593,6 +593,17 @@ def test_what_is_loaded_must_be_whole_and_nothing_stays_of_what_is_not(
     assert restored.partition_info()[0].high_water_mark == 0
     refusal(Malformed, lambda: restored.finish_restore([0], [0], [0], 1, 1, {}))
     restore(target, tmp_path)
+
+
+def test_a_backup_that_has_a_column_which_the_store_has_not_is_refused_as_one_of_another_version(
+    filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
+) -> None:
+    assert filled
+    backup(dsn, tmp_path)
+    restored.connection.execute("alter table event_store.audit_log drop column reason")
+    refused = refusal(SchemaMismatch, lambda: restore(target, tmp_path))
+    assert 'column "reason" of relation "audit_log" does not exist' in str(refused.detail)
+    assert restored.view_info() == []
 
 
 def test_an_owner_backs_up_and_restores_and_has_no_right_to_the_tables_afterwards(

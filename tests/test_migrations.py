@@ -55,7 +55,7 @@ def killed_migrator(dsn: str, obstacle: str) -> None:
 
 
 def test_killed_within_a_migration_nothing_of_it_stays_and_the_next_call_does_it(empty: str) -> None:
-    killed_migrator(empty, "create table event_store.stream_locks ()")
+    killed_migrator(empty, "create table event_store.streams ()")
     with psycopg.connect(empty) as connection:
         assert value(connection, "select count(*) from pg_class where relnamespace = 'event_store'::regnamespace") == 0
     assert len(migrate(empty).applied) == VERSIONS
@@ -149,3 +149,17 @@ def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SchemaMismatch, match=r"Two files are named clock\.sql") as refused:
         function_files(tmp_path)
     assert refused.value.detail == "functions/one/clock.sql, functions/two/clock.sql"
+
+
+def test_a_store_from_before_the_first_release_is_refused_with_the_remedy(dsn: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("update event_store.migrations set name = '0001_event_store' where version = 1")
+        # such a store had more migrations than there are now
+        connection.execute("insert into event_store.migrations (version, name) values (99, '0099_producers')")
+        before = rows(connection, "select * from event_store.migrations order by version")
+        for call in (migrate, validate):
+            with pytest.raises(SchemaMismatch, match="unreleased version") as refused:
+                call(dsn)
+            assert "backup" in str(refused.value.hint)
+            assert "restore" in str(refused.value.hint)
+        assert rows(connection, "select * from event_store.migrations order by version") == before

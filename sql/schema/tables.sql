@@ -51,16 +51,16 @@ CREATE TABLE event_store.stream_locks (
     last_offset bigint NOT NULL,
     locked_until timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     in_flight bigint,
+    lease_token bigint DEFAULT 0 NOT NULL,
+    lease_pid integer,
+    taken_over boolean DEFAULT false NOT NULL,
+    nothing_after boolean DEFAULT false NOT NULL,
+    caught_up boolean DEFAULT false NOT NULL,
     attempts integer DEFAULT 0 NOT NULL,
     last_error text,
     parked_at timestamp with time zone,
     created_at timestamp with time zone NOT NULL,
     updated_at timestamp with time zone NOT NULL,
-    lease_token bigint DEFAULT 0 NOT NULL,
-    lease_pid integer,
-    taken_over boolean DEFAULT false NOT NULL,
-    caught_up boolean DEFAULT false NOT NULL,
-    nothing_after boolean DEFAULT false NOT NULL,
     CONSTRAINT stream_locks_delivery_is_ahead CHECK ((in_flight > last_offset)),
     CONSTRAINT stream_locks_parked_is_not_in_flight CHECK (((parked_at IS NULL) OR (in_flight IS NULL)))
 )
@@ -82,6 +82,16 @@ COMMENT ON COLUMN event_store.stream_locks.locked_until IS 'Until when the strea
 
 COMMENT ON COLUMN event_store.stream_locks.in_flight IS 'The offset of the event that a consumer holds; null for none.';
 
+COMMENT ON COLUMN event_store.stream_locks.lease_token IS 'The token of the last delivery (rows), or of the lease that retries the stream (bulk).';
+
+COMMENT ON COLUMN event_store.stream_locks.lease_pid IS 'The session of the last delivery (rows): it may answer without a token after it took the stream over. Null for a delivery in bulk mode.';
+
+COMMENT ON COLUMN event_store.stream_locks.taken_over IS 'Whether the event in flight was delivered before to somebody who let the lock end: that one may still answer.';
+
+COMMENT ON COLUMN event_store.stream_locks.nothing_after IS 'Whether the view wanted nothing after the event in flight when that was delivered (rows).';
+
+COMMENT ON COLUMN event_store.stream_locks.caught_up IS 'Whether the stream had nothing left when its event was acknowledged: the dispatcher looks at these and removes the lock.';
+
 COMMENT ON COLUMN event_store.stream_locks.attempts IS 'How often the event after last_offset was delivered and not given back (rows), or failed (bulk).';
 
 COMMENT ON COLUMN event_store.stream_locks.last_error IS 'Why the last attempt failed, or why the event was given back; null when it was acknowledged.';
@@ -91,16 +101,6 @@ COMMENT ON COLUMN event_store.stream_locks.parked_at IS 'When the stream was giv
 COMMENT ON COLUMN event_store.stream_locks.created_at IS 'When the lock was made.';
 
 COMMENT ON COLUMN event_store.stream_locks.updated_at IS 'When the lock last changed.';
-
-COMMENT ON COLUMN event_store.stream_locks.lease_token IS 'The token of the last delivery (rows), or of the lease that retries the stream (bulk).';
-
-COMMENT ON COLUMN event_store.stream_locks.lease_pid IS 'The session of the last delivery (rows): it may answer without a token after it took the stream over. Null for a delivery in bulk mode.';
-
-COMMENT ON COLUMN event_store.stream_locks.taken_over IS 'Whether the event in flight was delivered before to somebody who let the lock end: that one may still answer.';
-
-COMMENT ON COLUMN event_store.stream_locks.caught_up IS 'Whether the stream had nothing left when its event was acknowledged: the dispatcher looks at these and removes the lock.';
-
-COMMENT ON COLUMN event_store.stream_locks.nothing_after IS 'Whether the view wanted nothing after the event in flight when that was delivered (rows).';
 
 CREATE TABLE event_store.streams (
     decider text NOT NULL COLLATE pg_catalog."C",
@@ -1009,29 +1009,29 @@ COMMENT ON SEQUENCE read_models.batch_seq IS 'Numbers the batches whose rows are
 
 CREATE TABLE read_models.declarations (
     model text NOT NULL,
+    version integer NOT NULL,
     view text NOT NULL,
     fingerprint text NOT NULL,
-    declared_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    version integer NOT NULL,
     serves boolean NOT NULL,
-    unbuilt integer[] NOT NULL
+    unbuilt integer[] NOT NULL,
+    declared_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 );
 
 COMMENT ON TABLE read_models.declarations IS 'The declarations that each model''s tables were made from: of the version that serves, and of one that is built beside it.';
 
 COMMENT ON COLUMN read_models.declarations.model IS 'The read model.';
 
+COMMENT ON COLUMN read_models.declarations.version IS 'Counts the declarations of a model, from 1; the tables of later ones have it in their names.';
+
 COMMENT ON COLUMN read_models.declarations.view IS 'The event store''s view that this version is consumed as.';
 
 COMMENT ON COLUMN read_models.declarations.fingerprint IS 'The hash of the declaration; another declaration must not write these tables.';
 
-COMMENT ON COLUMN read_models.declarations.declared_at IS 'When the tables were made.';
-
-COMMENT ON COLUMN read_models.declarations.version IS 'Counts the declarations of a model, from 1; the tables of later ones have it in their names.';
-
 COMMENT ON COLUMN read_models.declarations.serves IS 'Whether the model''s SQL view shows this version.';
 
 COMMENT ON COLUMN read_models.declarations.unbuilt IS 'The log partitions whose first events are only in the archive, and that no rebuild has read yet.';
+
+COMMENT ON COLUMN read_models.declarations.declared_at IS 'When the tables were made.';
 
 ALTER TABLE ONLY event_store.archive_files
     ADD CONSTRAINT archive_files_path_key UNIQUE (path);
@@ -1147,6 +1147,8 @@ CREATE INDEX source_generations_capture_idx ON event_store.source_generations US
 
 CREATE INDEX stream_locks_caught_up_idx ON event_store.stream_locks USING btree (view, partition) WHERE caught_up;
 
+COMMENT ON INDEX event_store.stream_locks_caught_up_idx IS 'The locks that a dispatcher looks at to remove them.';
+
 CREATE INDEX stream_locks_due_idx ON event_store.stream_locks USING btree (view, locked_until, last_offset) WHERE (parked_at IS NULL);
 
 COMMENT ON INDEX event_store.stream_locks_due_idx IS 'The whole order of stream_events, so that a fetch reads no more locks than it takes.';
@@ -1156,6 +1158,8 @@ CREATE INDEX stream_locks_in_flight_idx ON event_store.stream_locks USING btree 
 COMMENT ON INDEX event_store.stream_locks_in_flight_idx IS 'What is delivered and not answered: read_batch and commit_batch look here for the retries of a lease.';
 
 CREATE INDEX stream_locks_parked_idx ON event_store.stream_locks USING btree (view, parked_at) WHERE (parked_at IS NOT NULL);
+
+COMMENT ON INDEX event_store.stream_locks_parked_idx IS 'The dead letters.';
 
 CREATE INDEX transactions_ended_at_idx ON event_store.transactions USING btree (ended_at);
 

@@ -65,7 +65,7 @@ PASSING = ("\\restrict", "\\unrestrict", "-- Dumped ", "-- Name: ", "-- Data for
 ENTRY = re.compile(r"^--\n-- Name: (?P<name>.*); Type: (?P<type>.*); Schema: .*\n--\n", re.MULTILINE)
 
 
-def psql_environment() -> dict[str, str]:
+def program_environment() -> dict[str, str]:
     """The environment in which the programs of the wheel find their libraries."""
     return {**os.environ, "LD_LIBRARY_PATH": str(PROGRAMS.parent / "lib")}
 
@@ -73,7 +73,7 @@ def psql_environment() -> dict[str, str]:
 def _dump(dsn: str) -> str:
     done = subprocess.run(
         [str(PROGRAMS / "pg_dump"), "--no-owner", "--schema-only", dsn],
-        env=psql_environment(),
+        env=program_environment(),
         capture_output=True,
         text=True,
         check=True,

@@ -31,10 +31,9 @@ begin
   from unnest(v_partition, v_to_position) b(partition, to_position)
   left join event_store.checkpoints c on c.view = v_view and c.partition = b.partition
   left join event_store.partitions p on p.partition = b.partition
-  -- a lease of the version before this one has no range
-  where (b.to_position between c.position and coalesce(c.leased_to, p.high_water_mark)) is not true
+  where (b.to_position between c.position and c.leased_to) is not true
     or (c.rebuilds and b.to_position <> c.leased_to)
-    -- a stream that failed at an event beyond it: what lies between would be nobody's
+    -- a stream failed at an event beyond it: no later lease would deliver what lies between
     or (
       b.to_position < c.leased_to
       and exists (

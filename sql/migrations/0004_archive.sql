@@ -1,7 +1,4 @@
--- The archive: which Parquet files hold the log outside of this database, and restoring a store from a backup.
-
--- All at once, and in the order in which calls lock them: one by one, later, they would wait for each other.
-lock table event_store.views, event_store.sequencer in access exclusive mode;
+-- The archive: which Parquet files hold the log outside of this database.
 
 create table event_store.archive (
   singleton boolean not null default true,
@@ -38,11 +35,3 @@ comment on column event_store.archive_files.events is 'How many events the file 
 comment on column event_store.archive_files.bytes is 'The size of the file.';
 comment on column event_store.archive_files.checksum is 'The SHA-256 of the file, in hexadecimal digits.';
 comment on column event_store.archive_files.archived_at is 'When the file was listed.';
-
-alter table event_store.audit_log
-  drop constraint audit_log_operation_is_known,
-  add constraint audit_log_operation_is_known check (
-    operation in (
-      'seek_view', 'discard_dead_letter', 'retry_dead_letters', 'enable_view', 'unregister_view', 'raise_low_water_mark', 'restore'
-    )
-  );
