@@ -1,6 +1,6 @@
 """The archive as an asset, one partition per log partition: materializing some extends their Parquet files.
 
-Belongs here: the group `archive`. Not here: writing files (`resources.archive`), giving up what is archived (`resources.retention`).
+Belongs here: the group `archive`. Not here: writing files (`millrace.resources.archive.writer`), giving up what is archived (`millrace.resources.archive.purge`).
 """
 
 from collections.abc import Iterator
@@ -8,12 +8,12 @@ from pathlib import Path
 
 import dagster as dg
 
-from assets.event_store import OWNERS
-from platform_defs.partitions import log_partition_of
-from resources.archive import MAX_EVENTS, MIN_EVENTS, ArchiveReport, archive_partition
-from resources.archive_files import SCHEMA
-from resources.errors import MillraceError
-from resources.postgres import PostgresResource
+from millrace.assets.event_store import OWNERS
+from millrace.assets.partitions import log_partition_of
+from millrace.resources.archive.files import SCHEMA
+from millrace.resources.archive.writer import MAX_EVENTS, MIN_EVENTS, ArchiveReport, archive_partition
+from millrace.resources.errors import MillraceError
+from millrace.resources.postgres.resource import PostgresResource
 
 KEY = dg.AssetKey(["archive", "events"])
 

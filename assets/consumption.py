@@ -1,6 +1,6 @@
 """Drains: the asset `consumption/view_events`, one partition per view.
 
-Belongs here: starting a consumer for a view and showing what it did in Dagster. Not here: the loop (`resources.consumer`).
+Belongs here: starting a consumer for a view and showing what it did in Dagster. Not here: the loop (`millrace.resources.consumption.consumer`).
 """
 
 import time
@@ -10,16 +10,16 @@ from collections.abc import Mapping, Sequence
 import dagster as dg
 import psycopg
 
-from assets.event_store import OWNERS
-from platform_defs.partitions import VIEWS, log_partition_key
-from resources.consumer import Commit, Consumer, DrainReport
-from resources.event_store import EventStore, PartitionLag
-from resources.postgres import PostgresResource
-from resources.read_model import ReadModel
-from resources.read_model_versions import current_version
-from resources.settings import Settings
-from resources.spark import SparkResource
-from resources.webhook import push_events
+from millrace.assets.event_store import OWNERS
+from millrace.assets.partitions import VIEWS, log_partition_key
+from millrace.resources.consumption.consumer import Commit, Consumer, DrainReport
+from millrace.resources.event_store import EventStore, PartitionLag
+from millrace.resources.postgres.resource import PostgresResource
+from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.versions import current_version
+from millrace.resources.settings import Settings
+from millrace.resources.spark.resource import SparkResource
+from millrace.resources.subscriptions.push import push_events
 
 KEY = dg.AssetKey(["consumption", "view_events"])
 # Dagster keeps every event for ever: sixteen partitions a view add up

@@ -1,6 +1,6 @@
 """The event store's tables as assets: materializing them applies `sql/` and reports what they hold.
 
-Belongs here: the group `event_store`. Not here: the schema itself (`sql/`), how it is applied (`resources.migrations`).
+Belongs here: the group `event_store`. Not here: the schema itself (`sql/`), how it is applied (`millrace.resources.event_store.migrations`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 import dagster as dg
 import psycopg
 
-from resources.migrations import migrate
-from resources.postgres import PostgresResource
+from millrace.resources.event_store.migrations import migrate
+from millrace.resources.postgres.resource import PostgresResource
 
 OWNERS = ["team:data-platform"]
 # table -> (what it depends on, what it is)

@@ -18,11 +18,11 @@ from uuid import UUID, uuid4
 
 import psycopg
 
-from resources.deployment import current_dsn
-from resources.errors import MillraceError
-from resources.event_store import EventStore
-from resources.settings import Settings
-from resources.shop import register_shop
+from millrace.examples.shop.events import register_shop
+from millrace.resources.errors import MillraceError
+from millrace.resources.event_store import EventStore
+from millrace.resources.postgres.dsn import current_dsn
+from millrace.resources.settings import Settings
 
 VIEW = "orders"
 WARM_UP = 5

@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 
 import dagster as dg
 
-from assets.change_capture import CHANGE_EVENTS, WAL_EVENTS
-from assets.consumption import LAG_CHECK, lag_metadata
-from resources.capture_declaration import Capture
-from resources.capture_health import capture_health
-from resources.capture_store import CaptureStore
-from resources.errors import MillraceError
-from resources.postgres import PostgresResource
-from resources.read_model import ReadModel
-from resources.read_model_versions import current_version
+from millrace.assets.captures.asset import CHANGE_EVENTS, WAL_EVENTS
+from millrace.assets.consumption import LAG_CHECK, lag_metadata
+from millrace.resources.capture.declaration import Capture
+from millrace.resources.capture.health import capture_health
+from millrace.resources.capture.store import CaptureStore
+from millrace.resources.errors import MillraceError
+from millrace.resources.postgres.resource import PostgresResource
+from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.versions import current_version
 
 RECENT = 10_000
 

@@ -7,25 +7,25 @@ from collections.abc import Mapping
 
 import dagster as dg
 
-from assets import captures as captures_
-from assets.archive import archive_asset
-from assets.change_capture import CHANGE_EVENTS, change_capture_assets, source_table_specs
-from assets.consumption import view_events_asset
-from assets.event_store import event_store_assets
-from assets.read_model_assets import read_model_asset
-from assets.read_models import declared
-from assets.reports import daily_orders
-from platform_defs.checks import all_checks
-from platform_defs.jobs import APPLY_SCHEMA, ARCHIVE, CAPTURE, DRAIN, REPORTS, rebuild_job
-from platform_defs.partitions import log_partitions
-from platform_defs.prune import prune_runs
-from platform_defs.schedules import PRUNE_RUNS, REPORT_DAYS, REPORT_EVENT_STORE, archive_schedule
-from platform_defs.sensors import capture_sensor, poll_sensor, undeclared_sensor
-from resources.capture_declaration import Capture
-from resources.postgres import PostgresResource
-from resources.read_model import ReadModel
-from resources.settings import Settings
-from resources.spark import SparkResource
+from millrace.assets import captures as captures_
+from millrace.assets.archive import archive_asset
+from millrace.assets.captures.asset import CHANGE_EVENTS, change_capture_assets, source_table_specs
+from millrace.assets.consumption import view_events_asset
+from millrace.assets.event_store import event_store_assets
+from millrace.assets.partitions import log_partitions
+from millrace.assets.read_models import declared
+from millrace.assets.read_models.asset import read_model_asset
+from millrace.examples.shop.reports.daily_orders import daily_orders
+from millrace.platform_defs.checks import all_checks
+from millrace.platform_defs.jobs import APPLY_SCHEMA, ARCHIVE, CAPTURE, DRAIN, REPORTS, rebuild_job
+from millrace.platform_defs.prune import prune_runs
+from millrace.platform_defs.schedules import PRUNE_RUNS, REPORT_DAYS, REPORT_EVENT_STORE, archive_schedule
+from millrace.platform_defs.sensors import capture_sensor, poll_sensor, undeclared_sensor
+from millrace.resources.capture.declaration import Capture
+from millrace.resources.postgres.resource import PostgresResource
+from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.settings import Settings
+from millrace.resources.spark.resource import SparkResource
 
 
 def build_defs(

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from assets import archive, change_capture, consumption
+from millrace.assets import archive, consumption
+from millrace.assets.captures import asset as change_capture
 
 if TYPE_CHECKING:
     from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition

@@ -1,12 +1,12 @@
 """When to start a drain: a pure function over what is known of views and their runs.
 
-Belongs here: the decision. Not here: where the facts come from, or what a drain does (`sensors`, `resources.consumer`).
+Belongs here: the decision. Not here: where the facts come from, or what a drain does (`sensors`, `millrace.resources.consumption.consumer`).
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from resources.event_store import ViewPoll
+from millrace.resources.event_store import ViewPoll
 
 BACKOFF_S = 5.0
 LONGEST_BACKOFF_S = 60.0

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 
-from platform_defs.sensors import UNFINISHED
+from millrace.platform_defs.sensors import UNFINISHED
 
 FINISHED = tuple(status for status in dg.DagsterRunStatus if status not in UNFINISHED)
 CHUNK = 100

@@ -5,11 +5,11 @@ Belongs here: times. Not here: jobs.
 
 import dagster as dg
 
-from platform_defs.jobs import APPLY_SCHEMA, ARCHIVE, REPORTS
-from platform_defs.partitions import log_partition_key
-from platform_defs.prune import prune_runs
-from resources.postgres import PostgresResource
-from resources.settings import Settings
+from millrace.assets.partitions import log_partition_key
+from millrace.platform_defs.jobs import APPLY_SCHEMA, ARCHIVE, REPORTS
+from millrace.platform_defs.prune import prune_runs
+from millrace.resources.postgres.resource import PostgresResource
+from millrace.resources.settings import Settings
 
 REPORT_EVENT_STORE = dg.ScheduleDefinition(
     name="report_event_store",
@@ -30,7 +30,7 @@ PRUNE_RUNS = dg.ScheduleDefinition(
 REPORT_DAYS = dg.build_schedule_from_partitioned_job(
     REPORTS,
     name="report_days",
-    # when a transaction that was open over midnight has long ended: assets.reports.LATEST_COMMIT
+    # when a transaction that was open over midnight has long ended: millrace.examples.shop.reports.daily_orders.LATEST_COMMIT
     hour_of_day=2,
     minute_of_hour=15,
     default_status=dg.DefaultScheduleStatus.RUNNING,

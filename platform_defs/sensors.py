@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from platform_defs.partitions import VIEWS
-from platform_defs.polling import ViewRuns, plan_polls
-from resources.capture_declaration import Capture
-from resources.capture_health import find_capture, has_work
-from resources.capture_setup import GapOpen
-from resources.capture_store import CaptureInfo, CaptureStore
-from resources.errors import CaptureInUse, MillraceError
-from resources.event_store import ViewPoll
-from resources.postgres import PostgresResource
-from resources.read_model import ReadModel
-from resources.read_model_versions import current_version, is_ready_to_serve
+from millrace.assets.partitions import VIEWS
+from millrace.platform_defs.polling import ViewRuns, plan_polls
+from millrace.resources.capture.declaration import Capture
+from millrace.resources.capture.health import find_capture, has_work
+from millrace.resources.capture.setup import GapOpen
+from millrace.resources.capture.store import CaptureInfo, CaptureStore
+from millrace.resources.errors import CaptureInUse, MillraceError
+from millrace.resources.event_store import ViewPoll
+from millrace.resources.postgres.resource import PostgresResource
+from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.versions import current_version, is_ready_to_serve
 
 if TYPE_CHECKING:
     from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition

@@ -14,8 +14,8 @@ from contextlib import suppress
 import psycopg
 from tenacity import Retrying, before_sleep_log, retry_if_exception_type, sleep_using_event, wait_exponential
 
-from resources.errors import UnknownView
-from resources.producers import ProducerStore
+from millrace.resources.errors import UnknownView
+from millrace.resources.producers import ProducerStore
 
 PAUSE_S = 0.2
 EXPIRE_EVERY_S = 60

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from platform_defs.local_services import free_port, shared_session, spark_service
-from platform_defs.services import Supervisor
-from resources.embedded_postgres import PROGRAMS, EmbeddedPostgres
-from resources.event_store import EventStore
-from resources.java import find_java
-from resources.migrations import migrate
-from resources.settings import PROJECT, Settings
-from resources.spark import spark_session
+from millrace.platform_defs.local.services import free_port, shared_session, spark_service
+from millrace.platform_defs.local.supervisor import Supervisor
+from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.migrations import migrate
+from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
+from millrace.resources.settings import PROJECT, Settings
+from millrace.resources.spark import spark_session
+from millrace.resources.spark.java import find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

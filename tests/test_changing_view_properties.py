@@ -8,12 +8,12 @@ from collections.abc import Callable
 import pytest
 from hypothesis.stateful import rule
 
-from resources.errors import ViewInUse, WrongMode
-from resources.event_store import Lease, StreamFailure
-from tests.factories import Connect, refusal
+from millrace.resources.errors import ViewInUse, WrongMode
+from millrace.resources.event_store import Lease, StreamFailure
+from tests.support.factories import Connect, refusal
+from tests.support.view_lives import PATIENCE_S, consumers, live, picks, stream_numbers
 from tests.test_bulk_view_properties import BulkLife
 from tests.test_rows_view_properties import RowsLife
-from tests.view_lives import PATIENCE_S, consumers, live, picks, stream_numbers
 
 
 class ChangingLife(RowsLife, BulkLife):

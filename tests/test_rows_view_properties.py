@@ -9,11 +9,11 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from resources.errors import Malformed, NotInFlight
-from resources.event_store import LeasedEvent, Lock, RecordedEvent
-from tests.factories import Connect, rows
-from tests.view_lives import PATIENCE_S, Life, Seek, consumers, durations, live, picks, seeks, stream_numbers
-from tests.view_model import NEVER, Consumer, Delivery, Entry, Name, Stream
+from millrace.resources.errors import Malformed, NotInFlight
+from millrace.resources.event_store import LeasedEvent, Lock, RecordedEvent
+from tests.support.factories import Connect, rows
+from tests.support.view_lives import PATIENCE_S, Life, Seek, consumers, durations, live, picks, seeks, stream_numbers
+from tests.support.view_model import NEVER, Consumer, Delivery, Entry, Name, Stream
 
 tokens = st.sampled_from(["own", "none", "wrong"])
 

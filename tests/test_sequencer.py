@@ -8,10 +8,10 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
-from resources.event_store import EventStore
-from resources.producers import ProducerStore
-from resources.sequencer import run_sequencer
-from tests.factories import (
+from millrace.resources.event_store import EventStore
+from millrace.resources.producers import ProducerStore
+from millrace.resources.sequencer import run_sequencer
+from tests.support.factories import (
     PATIENCE_S,
     Connect,
     append,
@@ -165,7 +165,7 @@ def test_it_ends_transactions_of_producers_after_their_deadline(
         # and again after a while
         assert store.begin_transaction("p", 0, 1, 0).status == "opened"
         assert value(observer, "select count(*) from event_store.transactions where state = 'open'") == 1
-    monkeypatch.setattr("resources.sequencer.EXPIRE_EVERY_S", 0.05)
+    monkeypatch.setattr("millrace.resources.sequencer.EXPIRE_EVERY_S", 0.05)
     with sequencer(dsn):
         wait_until(lambda: store.producer_statistics("p")[0].expired == 2, "the transaction has expired")
         store.begin_transaction("p", 0, 1, 0)

@@ -1,6 +1,6 @@
 """The captures, one small file each: tables of other databases whose changes become events.
 
-Belongs here: declarations. Not here: the pipeline (`resources/capture.py`), what runs it (`assets/change_capture.py`).
+Belongs here: declarations. Not here: the pipeline (`resources/capture/drain.py`), what runs it (`assets/captures/asset.py`).
 
 A file added to this folder is found by itself. `declared()` gives all captures by name.
 """
@@ -9,7 +9,7 @@ import importlib
 import pkgutil
 from collections.abc import Iterable
 
-from resources.capture_declaration import Capture, CapturedTable, InvalidCapture
+from millrace.resources.capture.declaration import Capture, CapturedTable, InvalidCapture
 
 __all__ = ["Capture", "CapturedTable", "declared"]
 
@@ -21,8 +21,9 @@ def declared() -> dict[str, Capture]:
         InvalidCapture: Two captures have one name, or events of one decider.
     """
     captures: dict[str, Capture] = {}
-    for module in pkgutil.iter_modules(__path__):
-        for value in vars(importlib.import_module(f"{__name__}.{module.name}")).values():
+    package = importlib.import_module("millrace.examples.shop.captures")
+    for module in pkgutil.iter_modules(package.__path__):
+        for value in vars(importlib.import_module(f"{package.__name__}.{module.name}")).values():
             if not isinstance(value, Capture) or captures.get(value.name) is value:
                 continue
             if value.name in captures:

@@ -1,6 +1,6 @@
 """The read models, one small file each, and the words to declare them with.
 
-Belongs here: declarations. Not here: how they are built (`resources/read_model*.py`, `resources/consumer.py`).
+Belongs here: declarations. Not here: how they are built (`resources/read_models`, `resources/consumption/consumer.py`).
 
 A file added to this folder is found by itself. `declared()` gives all read models by name.
 """
@@ -8,10 +8,23 @@ A file added to this folder is found by itself. `declared()` gives all read mode
 import importlib
 import pkgutil
 
-from resources.columns import all_, any_, avg, count, field, first, last, max_, min_, set_union, stream_id, sum_
-from resources.fold import Event, State, fold
-from resources.read_model import InvalidReadModel, ReadModel, read_model
-from resources.recompute import recompute
+from millrace.resources.read_models.columns import (
+    all_,
+    any_,
+    avg,
+    count,
+    field,
+    first,
+    last,
+    max_,
+    min_,
+    set_union,
+    stream_id,
+    sum_,
+)
+from millrace.resources.read_models.declaration import InvalidReadModel, ReadModel, read_model
+from millrace.resources.read_models.fold import Event, State, fold
+from millrace.resources.read_models.recompute import recompute
 
 __all__ = [
     "Event",
@@ -43,8 +56,9 @@ def declared() -> dict[str, ReadModel]:
         InvalidReadModel: Two models have one name or one view.
     """
     models: dict[str, ReadModel] = {}
-    for module in pkgutil.iter_modules(__path__):
-        for value in vars(importlib.import_module(f"{__name__}.{module.name}")).values():
+    package = importlib.import_module("millrace.examples.shop.read_models")
+    for module in pkgutil.iter_modules(package.__path__):
+        for value in vars(importlib.import_module(f"{package.__name__}.{module.name}")).values():
             if not isinstance(value, ReadModel) or models.get(value.name) is value:
                 continue
             if value.name in models or value.view in {model.view for model in models.values()}:

@@ -18,8 +18,8 @@ import psycopg
 from rich.console import Console
 from rich.table import Table
 
-from resources.embedded_postgres import PROGRAMS, EmbeddedPostgres
-from resources.migrations import migrate
+from millrace.resources.event_store.migrations import migrate
+from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
 
 # A page of the schema begins with the page's own text and line numbers; the SQL begins here.
 FIRST_LINE = "-- ####"

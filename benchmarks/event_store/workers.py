@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 import psycopg
 
 from benchmarks.event_store.bench import DATA, EVENTS_PER_STREAM, Database
-from resources.sequencer import run_sequencer
+from millrace.resources.sequencer import run_sequencer
 
 if TYPE_CHECKING:
     from multiprocessing.sharedctypes import Synchronized

@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.event_store.bench import Bench
-from resources.embedded_postgres import EmbeddedPostgres
+from millrace.resources.postgres.embedded import EmbeddedPostgres
 
 
 @dataclass(kw_only=True)

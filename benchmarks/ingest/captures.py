@@ -23,7 +23,7 @@ from benchmarks.ingest.sources import (
     slot_copy,
     timed,
 )
-from resources.capture import Capturing
+from millrace.resources.capture.drain import Capturing
 
 TARGET = 20_000
 TRANSACTION = 100

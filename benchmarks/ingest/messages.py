@@ -16,9 +16,9 @@ import psycopg
 
 from benchmarks.event_store.bench import DATA, Bench, Database, Result
 from benchmarks.event_store.workers import Worked, begin, run_together, seconds_of
-from resources.event_store import EventStore, NewEvent
-from resources.exactly_once import ExactlyOnce
-from resources.producers import IdempotentProducer, ProducerStore
+from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.producers import IdempotentProducer, ProducerStore
+from millrace.resources.producers.exactly_once import ExactlyOnce
 
 Send = Callable[[list[NewEvent]], object]
 Sender = Callable[[str], AbstractContextManager[Send]]

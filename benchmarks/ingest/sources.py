@@ -14,13 +14,13 @@ import psycopg
 
 from benchmarks.event_store.bench import Database
 from benchmarks.ingest.bench import IngestBench
-from resources.capture import MOST_CHANGES, CaptureReport, Capturing
-from resources.capture_declaration import Capture, CapturedTable
-from resources.capture_store import CaptureInfo, CaptureStore
-from resources.captured_changes import ChangeDecoder
-from resources.embedded_postgres import PROGRAMS
-from resources.pgoutput import Commit, decode
-from resources.replication import advance, connect_source, drop_slot, next_xid, peek
+from millrace.resources.capture.declaration import Capture, CapturedTable
+from millrace.resources.capture.decoding.changes import ChangeDecoder
+from millrace.resources.capture.decoding.pgoutput import Commit, decode
+from millrace.resources.capture.drain import MOST_CHANGES, CaptureReport, Capturing
+from millrace.resources.capture.source.slot import advance, connect_source, drop_slot, next_xid, peek
+from millrace.resources.capture.store import CaptureInfo, CaptureStore
+from millrace.resources.postgres.embedded import PROGRAMS
 
 PATIENCE_S = 600.0
 TABLE = CapturedTable("items", key=("id",))

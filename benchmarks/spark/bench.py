@@ -21,14 +21,14 @@ import psycopg
 from rich.console import Console
 from rich.table import Table
 
-from assets.read_models import ReadModel, declared
 from benchmarks.event_store.bench import Database, schema_in
-from platform_defs.local_services import free_port
-from resources.embedded_postgres import EmbeddedPostgres
-from resources.event_store import EventStore
-from resources.migrations import migrate
-from resources.shop import register_shop
-from resources.spark import spark_session
+from millrace.assets.read_models import ReadModel, declared
+from millrace.examples.shop.events import register_shop
+from millrace.platform_defs.local.services import free_port
+from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.migrations import migrate
+from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.resources.spark import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

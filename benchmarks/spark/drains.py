@@ -8,13 +8,13 @@ from dataclasses import replace
 from functools import partial
 from itertools import count
 
-from assets.read_models import ReadModel
 from benchmarks.event_store.bench import Database
 from benchmarks.spark.bench import ORDERS, Bench, Measured, Memory, Result, timed
 from benchmarks.spark.reads import growth
-from resources.consumer import Commit, Consumer, DrainReport
-from resources.event_store import EventStore
-from resources.read_model_versions import reset_model
+from millrace.assets.read_models import ReadModel
+from millrace.resources.consumption.consumer import Commit, Consumer, DrainReport
+from millrace.resources.event_store import EventStore
+from millrace.resources.read_models.versions import reset_model
 
 BATCH = 1000
 FEW_ROWS = 1000

@@ -13,9 +13,9 @@ from benchmarks.event_store.consumption import CHUNK, consumed_per_second, strea
 from benchmarks.spark.bench import ORDERS, Bench, Result, timed
 from benchmarks.spark.drains import drained
 from benchmarks.spark.reads import growth, jdbc
-from resources.archive import archive_partition
-from resources.consumer import Consumer
-from resources.log_frame import read_log_frame
+from millrace.resources.archive.history import read_log_frame
+from millrace.resources.archive.writer import archive_partition
+from millrace.resources.consumption.consumer import Consumer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -2,8 +2,8 @@
 
 import pytest
 
-from resources.event_store import EventStore
-from tests.factories import register_orders
+from millrace.resources.event_store import EventStore
+from tests.support.factories import register_orders
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from uuid import UUID
 
 import pytest
 
-from resources.event_store import EventStore, Lease, LogEvent, StreamFailure
-from tests.factories import ids_of_one_partition, rows, set_clock
+from millrace.resources.event_store import EventStore, Lease, LogEvent, StreamFailure
 from tests.sql.test_claim_batch import bulk
+from tests.support.factories import ids_of_one_partition, rows, set_clock
 
 __all__ = ["bulk"]
 

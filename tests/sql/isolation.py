@@ -10,8 +10,8 @@ import pytest
 from psycopg import IsolationLevel
 from psycopg.errors import SerializationFailure
 
-from resources.event_store import EventStore
-from tests.factories import Connect
+from millrace.resources.event_store import EventStore
+from tests.support.factories import Connect
 
 Result = TypeVar("Result")
 

@@ -1,6 +1,6 @@
 """What tests of producers share: a registered producer, its messages, and a look at all that a message may change.
 
-Belongs here: what several of these tests need, their fixture too. Not here: numbering and repeating (tests/test_exactly_once.py).
+Belongs here: what several of these tests need, their fixture too. Not here: numbering and repeating (tests/producers/test_exactly_once.py).
 """
 
 from typing import Any
@@ -8,9 +8,9 @@ from uuid import UUID
 
 import pytest
 
-from resources.event_store import NewEvent
-from resources.producers import ProducerStatistics, ProducerStore, ReceivedMessage
-from tests.factories import Connect, new_event, register_orders, rows
+from millrace.resources.event_store import NewEvent
+from millrace.resources.producers import ProducerStatistics, ProducerStore, ReceivedMessage
+from tests.support.factories import Connect, new_event, register_orders, rows
 
 STAMP = ("p", 0, 1)
 START = "2030-01-01 00:00:00+00"

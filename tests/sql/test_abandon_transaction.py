@@ -2,10 +2,10 @@
 
 import pytest
 
-from resources.errors import Malformed, TransactionEnded
-from resources.producers import ProducerStore, SettledMessage
-from tests.factories import refusal, rows
+from millrace.resources.errors import Malformed, TransactionEnded
+from millrace.resources.producers import ProducerStore, SettledMessage
 from tests.sql.producing import begin, do, effects, opened, producer, staged, state_of, statistics
+from tests.support.factories import refusal, rows
 
 __all__ = ["producer"]
 

@@ -2,9 +2,8 @@
 
 import pytest
 
-from resources.errors import TransactionEnded
-from resources.producers import ProducerStore
-from tests.factories import Connect, refusal, rows, set_clock
+from millrace.resources.errors import TransactionEnded
+from millrace.resources.producers import ProducerStore
 from tests.sql.producing import (
     LATER,
     START,
@@ -19,6 +18,7 @@ from tests.sql.producing import (
     statistics,
     two_events,
 )
+from tests.support.factories import Connect, refusal, rows, set_clock
 
 __all__ = ["producer"]
 

@@ -4,10 +4,10 @@ from uuid import uuid4
 
 import pytest
 
-from resources.errors import NotInFlight, UnknownView, WrongMode
-from resources.event_store import EventStore
-from tests.factories import Connect, append, append_to, pump, rows, set_clock
+from millrace.resources.errors import NotInFlight, UnknownView, WrongMode
+from millrace.resources.event_store import EventStore
 from tests.sql.test_stream_events import view
+from tests.support.factories import Connect, append, append_to, pump, rows, set_clock
 
 __all__ = ["view"]
 

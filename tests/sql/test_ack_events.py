@@ -4,9 +4,11 @@ from functools import partial
 
 import pytest
 
-from resources.errors import Malformed, UnknownView, WrongMode, refusals
-from resources.event_store import EventStore
-from tests.factories import (
+from millrace.resources.errors import Malformed, UnknownView, WrongMode, refusals
+from millrace.resources.event_store import EventStore
+from tests.sql.test_ack_event import locks
+from tests.sql.test_stream_events import view
+from tests.support.factories import (
     Connect,
     append,
     append_to,
@@ -20,8 +22,6 @@ from tests.factories import (
     terminate,
     wait_blocked,
 )
-from tests.sql.test_ack_event import locks
-from tests.sql.test_stream_events import view
 
 __all__ = ["view"]
 

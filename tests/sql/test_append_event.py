@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from resources.errors import (
+from millrace.resources.errors import (
     Conflict,
     EventIdReused,
     EventNotRegistered,
@@ -18,8 +18,8 @@ from resources.errors import (
     StreamClosed,
     refusals,
 )
-from resources.event_store import EventStore
-from tests.factories import (
+from millrace.resources.event_store import EventStore
+from tests.support.factories import (
     Connect,
     append,
     append_to,

@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from resources.errors import (
+from millrace.resources.errors import (
     Conflict,
     EventIdReused,
     EventNotRegistered,
@@ -19,8 +19,8 @@ from resources.errors import (
     StreamClosed,
     refusals,
 )
-from resources.event_store import ChainedEvent, EventStore, Json, NewEvent
-from tests.factories import (
+from millrace.resources.event_store import ChainedEvent, EventStore, Json, NewEvent
+from tests.support.factories import (
     Connect,
     append,
     append_to,

@@ -2,10 +2,10 @@
 
 import pytest
 
-from resources.errors import UnknownPartition
-from resources.event_store import AvailableRange, EventStore
-from tests.factories import append_to, ids_of_one_partition
+from millrace.resources.errors import UnknownPartition
+from millrace.resources.event_store import AvailableRange, EventStore
 from tests.sql.test_read_log import log
+from tests.support.factories import append_to, ids_of_one_partition
 
 __all__ = ["log"]
 

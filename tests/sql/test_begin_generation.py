@@ -4,11 +4,11 @@ from functools import partial
 
 import pytest
 
-from resources.capture_store import CaptureStore, Emitted
-from resources.errors import ChangesWaiting, Malformed
-from resources.pgoutput import Lsn
-from tests.captures import Source, deleted, event_ids, events, inserted, source, table, truncated, updated
-from tests.factories import Connect, at_once, refusal, rows, value
+from millrace.resources.capture.decoding.pgoutput import Lsn
+from millrace.resources.capture.store import CaptureStore, Emitted
+from millrace.resources.errors import ChangesWaiting, Malformed
+from tests.support.captures import Source, deleted, event_ids, events, inserted, source, table, truncated, updated
+from tests.support.factories import Connect, at_once, refusal, rows, value
 
 __all__ = ["source"]
 

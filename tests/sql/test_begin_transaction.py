@@ -4,9 +4,8 @@ from functools import partial
 
 import pytest
 
-from resources.errors import Malformed, UnknownProducer
-from resources.producers import ProducerStore, ReceivedMessage
-from tests.factories import Connect, at_once, refusal, rows, set_clock, start, value, wait_blocked
+from millrace.resources.errors import Malformed, UnknownProducer
+from millrace.resources.producers import ProducerStore, ReceivedMessage
 from tests.sql.producing import (
     START,
     another,
@@ -19,6 +18,7 @@ from tests.sql.producing import (
     state_of,
     statistics,
 )
+from tests.support.factories import Connect, at_once, refusal, rows, set_clock, start, value, wait_blocked
 
 __all__ = ["producer"]
 

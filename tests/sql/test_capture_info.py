@@ -1,9 +1,9 @@
 """What operators see of a capture."""
 
-from resources.capture_store import CaptureStore
-from resources.errors import UnknownCapture
-from tests.captures import BEGAN, Source, faulty, inserted, table, updated
-from tests.factories import Connect, refusal
+from millrace.resources.capture.store import CaptureStore
+from millrace.resources.errors import UnknownCapture
+from tests.support.captures import BEGAN, Source, faulty, inserted, table, updated
+from tests.support.factories import Connect, refusal
 
 
 def test_every_capture_with_how_far_it_is_what_waits_and_who_works_on_it(connect: Connect) -> None:

@@ -3,8 +3,8 @@
 import json
 from typing import LiteralString
 
-from tests.captures import Source, inserted, later, source, table, truncated, updated, with_data
-from tests.factories import rows, value
+from tests.support.captures import Source, inserted, later, source, table, truncated, updated, with_data
+from tests.support.factories import rows, value
 
 __all__ = ["source"]
 

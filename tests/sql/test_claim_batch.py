@@ -5,9 +5,9 @@ from random import Random
 
 import pytest
 
-from resources.errors import Malformed, MillraceError, UnknownView, WrongMode
-from resources.event_store import EventStore, Lease, StreamFailure
-from tests.factories import (
+from millrace.resources.errors import Malformed, MillraceError, UnknownView, WrongMode
+from millrace.resources.event_store import EventStore, Lease, StreamFailure
+from tests.support.factories import (
     Connect,
     append,
     append_to,

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from resources.errors import (
+from millrace.resources.errors import (
     LeaseLost,
     Malformed,
     MillraceError,
@@ -13,9 +13,9 @@ from resources.errors import (
     UnknownView,
     WrongMode,
 )
-from resources.event_store import EventStore, Lease
-from tests.factories import Connect, append_to, at_once, ids_of_one_partition, set_clock
+from millrace.resources.event_store import EventStore, Lease
 from tests.sql.test_claim_batch import bulk
+from tests.support.factories import Connect, append_to, at_once, ids_of_one_partition, set_clock
 
 __all__ = ["bulk"]
 

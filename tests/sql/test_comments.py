@@ -7,9 +7,10 @@ from typing import LiteralString
 import psycopg
 import pytest
 
-from tests.factories import Connect, rows
+from millrace.resources.event_store.migrations import function_files
+from tests.support.factories import Connect, rows
 
-FUNCTIONS = sorted((Path(__file__).parents[2] / "sql" / "functions").rglob("*.sql"))
+FUNCTIONS = function_files()
 
 UNCOMMENTED: dict[str, LiteralString] = {
     "schema": """

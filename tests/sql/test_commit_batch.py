@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from resources.errors import LeaseLost, Malformed, PositionOutOfRange, UnknownView, WrongMode, refusals
-from resources.event_store import EventStore, Lease
-from tests.factories import Connect, append_to, at_once, rows, set_clock, start, terminate, value, wait_blocked
+from millrace.resources.errors import LeaseLost, Malformed, PositionOutOfRange, UnknownView, WrongMode, refusals
+from millrace.resources.event_store import EventStore, Lease
 from tests.sql.test_claim_batch import bulk
+from tests.support.factories import Connect, append_to, at_once, rows, set_clock, start, terminate, value, wait_blocked
 
 __all__ = ["bulk"]
 

@@ -5,7 +5,7 @@ from uuid import uuid4
 
 import pytest
 
-from resources.errors import (
+from millrace.resources.errors import (
     Conflict,
     EventNotRegistered,
     Malformed,
@@ -15,9 +15,8 @@ from resources.errors import (
     TransactionEnded,
     UnknownTransaction,
 )
-from resources.event_store import ChainedEvent, NewEvent
-from resources.producers import ProducerStore
-from tests.factories import Connect, append, new_event, refusal, rows, set_clock, start, terminate, value, wait_blocked
+from millrace.resources.event_store import ChainedEvent, NewEvent
+from millrace.resources.producers import ProducerStore
 from tests.sql.producing import (
     LATER,
     START,
@@ -31,6 +30,18 @@ from tests.sql.producing import (
     state_of,
     statistics,
     two_events,
+)
+from tests.support.factories import (
+    Connect,
+    append,
+    new_event,
+    refusal,
+    rows,
+    set_clock,
+    start,
+    terminate,
+    value,
+    wait_blocked,
 )
 
 __all__ = ["producer"]

@@ -2,10 +2,10 @@
 
 import pytest
 
-from resources.errors import UnknownView
-from resources.event_store import EventStore, StreamFailure
-from tests.factories import append, append_to, pump, refusal, set_clock
+from millrace.resources.errors import UnknownView
+from millrace.resources.event_store import EventStore, StreamFailure
 from tests.sql.test_stream_events import view
+from tests.support.factories import append, append_to, pump, refusal, set_clock
 
 __all__ = ["park", "view"]
 

@@ -4,9 +4,10 @@ from typing import LiteralString
 
 import pytest
 
-from resources.errors import Malformed, UnknownView, WrongMode
-from resources.event_store import EventStore
-from tests.factories import (
+from millrace.resources.errors import Malformed, UnknownView, WrongMode
+from millrace.resources.event_store import EventStore
+from tests.sql.test_stream_events import view
+from tests.support.factories import (
     Connect,
     append,
     append_to,
@@ -20,7 +21,6 @@ from tests.factories import (
     value,
     wait_blocked,
 )
-from tests.sql.test_stream_events import view
 
 __all__ = ["view"]
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from resources.capture_store import CaptureStore, EmittedRows
-from resources.errors import EventIdReused, Malformed
-from resources.pgoutput import Lsn
-from tests.captures import (
+from millrace.resources.capture.decoding.pgoutput import Lsn
+from millrace.resources.capture.store import CaptureStore, EmittedRows
+from millrace.resources.errors import EventIdReused, Malformed
+from tests.support.captures import (
     PUBLISHED,
     STEP,
     Row,
@@ -27,7 +27,15 @@ from tests.captures import (
     updated,
     with_data,
 )
-from tests.factories import Connect, assert_log_holds_every_event_once, refusal, rows, start, terminate, wait_blocked
+from tests.support.factories import (
+    Connect,
+    assert_log_holds_every_event_once,
+    refusal,
+    rows,
+    start,
+    terminate,
+    wait_blocked,
+)
 
 __all__ = ["source"]
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from resources.capture_store import EmittedRows, TableRegistration
-from resources.captured_changes import Change
-from tests.captures import (
+from millrace.resources.capture.decoding.changes import Change
+from millrace.resources.capture.store import EmittedRows, TableRegistration
+from tests.support.captures import (
     Source,
     T,
     decider_id,
@@ -22,7 +22,7 @@ from tests.captures import (
     updated,
     with_data,
 )
-from tests.factories import rows, value
+from tests.support.factories import rows, value
 
 __all__ = ["source"]
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from resources.capture_store import CaptureStore, Emitted, EmittedRows, Requeued
-from resources.errors import LeaseLost, Malformed, UnknownCapture
-from resources.pgoutput import Lsn
-from tests.captures import (
+from millrace.resources.capture.decoding.pgoutput import Lsn
+from millrace.resources.capture.store import CaptureStore, Emitted, EmittedRows, Requeued
+from millrace.resources.errors import LeaseLost, Malformed, UnknownCapture
+from tests.support.captures import (
     BEGAN,
     Source,
     T,
@@ -27,7 +27,7 @@ from tests.captures import (
     truncated,
     updated,
 )
-from tests.factories import (
+from tests.support.factories import (
     Connect,
     assert_log_holds_every_event_once,
     refusal,

@@ -1,9 +1,9 @@
 """A view that is given events, or no more."""
 
-from resources.errors import Malformed, UnknownView, refusals
-from resources.event_store import EventStore
-from tests.factories import append, append_to, pump, refusal, rows, set_clock
+from millrace.resources.errors import Malformed, UnknownView, refusals
+from millrace.resources.event_store import EventStore
 from tests.sql.test_stream_events import view
+from tests.support.factories import append, append_to, pump, refusal, rows, set_clock
 
 __all__ = ["view"]
 

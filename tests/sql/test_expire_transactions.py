@@ -2,9 +2,8 @@
 
 import pytest
 
-from resources.errors import Malformed, TransactionEnded, UnknownTransaction
-from resources.producers import ExpiredTransactions, ProducerStore
-from tests.factories import Connect, refusal, rows, set_clock
+from millrace.resources.errors import Malformed, TransactionEnded, UnknownTransaction
+from millrace.resources.producers import ExpiredTransactions, ProducerStore
 from tests.sql.producing import (
     LATER,
     START,
@@ -17,6 +16,7 @@ from tests.sql.producing import (
     state_of,
     statistics,
 )
+from tests.support.factories import Connect, refusal, rows, set_clock
 
 __all__ = ["producer"]
 

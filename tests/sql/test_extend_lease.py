@@ -4,10 +4,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from resources.errors import LeaseLost, Malformed
-from resources.event_store import EventStore
-from tests.factories import Connect, append_to, set_clock, value
+from millrace.resources.errors import LeaseLost, Malformed
+from millrace.resources.event_store import EventStore
 from tests.sql.test_claim_batch import bulk
+from tests.support.factories import Connect, append_to, set_clock, value
 
 __all__ = ["bulk"]
 

@@ -6,11 +6,11 @@ from uuid import uuid4
 
 import pytest
 
-from resources.errors import Malformed, NotInFlight, UnknownView, WrongMode
-from resources.event_store import EventStore
-from tests.factories import append, append_to, pump, refusal, rows, set_clock
+from millrace.resources.errors import Malformed, NotInFlight, UnknownView, WrongMode
+from millrace.resources.event_store import EventStore
 from tests.sql.test_ack_event import COLUMNS, locks
 from tests.sql.test_stream_events import view
+from tests.support.factories import append, append_to, pump, refusal, rows, set_clock
 
 __all__ = ["view"]
 

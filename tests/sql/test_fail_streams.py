@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from resources.errors import LeaseLost, Malformed, MillraceError, NotInFlight, UnknownView, WrongMode, refusals
-from resources.event_store import EventStore, Lease, StreamFailure
-from tests.factories import Connect, append, append_to, at_once, ids_of_one_partition, value
+from millrace.resources.errors import LeaseLost, Malformed, MillraceError, NotInFlight, UnknownView, WrongMode, refusals
+from millrace.resources.event_store import EventStore, Lease, StreamFailure
 from tests.sql.failing_streams import Delivered, at, failure, finish, locks, read, state, streams
 from tests.sql.test_claim_batch import bulk
+from tests.support.factories import Connect, append, append_to, at_once, ids_of_one_partition, value
 
 __all__ = ["bulk", "streams"]
 

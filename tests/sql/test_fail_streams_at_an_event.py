@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from resources.errors import Malformed, NotInFlight, PositionOutOfRange
-from resources.event_store import EventStore, Lease
-from tests.factories import append_to, rows
+from millrace.resources.errors import Malformed, NotInFlight, PositionOutOfRange
+from millrace.resources.event_store import EventStore, Lease
 from tests.sql.failing_streams import at, failure, locks, streams
 from tests.sql.test_claim_batch import bulk
+from tests.support.factories import append_to, rows
 
 __all__ = ["bulk", "streams"]
 

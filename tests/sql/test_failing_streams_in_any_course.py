@@ -7,10 +7,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from resources.errors import LeaseLost, MillraceError
-from resources.event_store import EventStore, Lease, LogEvent
-from tests.factories import append_to, ids_of_one_partition, rows, set_clock, value
+from millrace.resources.errors import LeaseLost, MillraceError
+from millrace.resources.event_store import EventStore, Lease, LogEvent
 from tests.sql.failing_streams import at, failure
+from tests.support.factories import append_to, ids_of_one_partition, rows, set_clock, value
 
 
 @dataclass

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from resources.errors import PositionOutOfRange
-from resources.event_store import EventStore, StreamFailure
-from tests.factories import append, append_to, ids_of_one_partition
+from millrace.resources.errors import PositionOutOfRange
+from millrace.resources.event_store import EventStore, StreamFailure
 from tests.sql.failing_streams import at, failure, finish, locks, read, state, streams
 from tests.sql.test_claim_batch import bulk
+from tests.support.factories import append, append_to, ids_of_one_partition
 
 __all__ = ["bulk", "streams"]
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from resources.errors import LeaseLost
-from resources.event_store import EventStore
-from tests.factories import Connect, append_to, terminate
+from millrace.resources.errors import LeaseLost
+from millrace.resources.event_store import EventStore
 from tests.sql.failing_streams import at, failure, finish, locks, read, state, streams
 from tests.sql.test_claim_batch import bulk
+from tests.support.factories import Connect, append_to, terminate
 
 __all__ = ["bulk", "streams"]
 

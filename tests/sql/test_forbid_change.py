@@ -5,9 +5,9 @@ from typing import LiteralString
 import psycopg
 import pytest
 
-from resources.errors import ForbiddenChange, refusals
-from resources.event_store import EventStore
-from tests.factories import append, rows
+from millrace.resources.errors import ForbiddenChange, refusals
+from millrace.resources.event_store import EventStore
+from tests.support.factories import append, rows
 
 CHANGES: list[LiteralString] = [
     "update event_store.events set data = '{}'",

@@ -4,9 +4,9 @@ from uuid import uuid4
 
 import pytest
 
-from resources.event_store import EventStore
-from tests.factories import append, append_to, new_event
+from millrace.resources.event_store import EventStore
 from tests.sql.test_append_event import COLUMNS
+from tests.support.factories import append, append_to, new_event
 
 
 def test_events_come_in_the_order_of_their_stream(orders: EventStore) -> None:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from resources.errors import UnknownView
-from resources.event_store import EventStore, StreamFailure
-from tests.factories import append_to, ids_of_one_partition
+from millrace.resources.errors import UnknownView
+from millrace.resources.event_store import EventStore, StreamFailure
+from tests.support.factories import append_to, ids_of_one_partition
 
 
 @pytest.fixture

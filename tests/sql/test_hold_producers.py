@@ -3,10 +3,10 @@
 import pytest
 from psycopg.errors import LockNotAvailable
 
-from resources.event_store import EventStore
-from resources.producers import ProducerStore
-from tests.factories import Connect, append_to, start, wait_blocked
+from millrace.resources.event_store import EventStore
+from millrace.resources.producers import ProducerStore
 from tests.sql.producing import another, begin, do, opened, producer, staged
+from tests.support.factories import Connect, append_to, start, wait_blocked
 
 __all__ = ["producer"]
 

@@ -5,10 +5,9 @@ from uuid import uuid4
 import pytest
 from psycopg.types.json import Jsonb
 
-from resources.errors import Conflict, Malformed, UnknownProducer, refusals
-from resources.event_store import ChainedEvent
-from resources.producers import ProducerStore, ReceivedMessage
-from tests.factories import Connect, at_once, new_event, refusal, rows, start, value, wait_blocked
+from millrace.resources.errors import Conflict, Malformed, UnknownProducer, refusals
+from millrace.resources.event_store import ChainedEvent
+from millrace.resources.producers import ProducerStore, ReceivedMessage
 from tests.sql.producing import (
     another,
     begin,
@@ -21,6 +20,7 @@ from tests.sql.producing import (
     statistics,
     two_events,
 )
+from tests.support.factories import Connect, at_once, new_event, refusal, rows, start, value, wait_blocked
 
 __all__ = ["producer"]
 

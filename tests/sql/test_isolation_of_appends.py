@@ -9,9 +9,10 @@ import pytest
 from psycopg import IsolationLevel
 from psycopg.errors import SerializationFailure
 
-from resources.errors import Conflict, EventIdReused
-from resources.event_store import EventStore, NewEvent
-from tests.factories import (
+from millrace.resources.errors import Conflict, EventIdReused
+from millrace.resources.event_store import EventStore, NewEvent
+from tests.sql.isolation import level, repeat, snapshot
+from tests.support.factories import (
     Connect,
     append,
     append_to,
@@ -23,7 +24,6 @@ from tests.factories import (
     value,
     wait_blocked,
 )
-from tests.sql.isolation import level, repeat, snapshot
 
 __all__ = ["level"]
 

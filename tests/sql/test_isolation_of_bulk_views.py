@@ -10,9 +10,11 @@ import pytest
 from psycopg import IsolationLevel
 from psycopg.errors import SerializationFailure
 
-from resources.errors import LeaseLost, MillraceError
-from resources.event_store import EventStore, StreamFailure
-from tests.factories import (
+from millrace.resources.errors import LeaseLost, MillraceError
+from millrace.resources.event_store import EventStore, StreamFailure
+from tests.sql.isolation import level, repeat, snapshot
+from tests.sql.test_claim_batch import bulk
+from tests.support.factories import (
     Connect,
     append_to,
     assert_log_holds_every_event_once,
@@ -22,8 +24,6 @@ from tests.factories import (
     start,
     value,
 )
-from tests.sql.isolation import level, repeat, snapshot
-from tests.sql.test_claim_batch import bulk
 
 __all__ = ["bulk", "level"]
 

@@ -7,11 +7,11 @@ import pytest
 from psycopg import IsolationLevel
 from psycopg.errors import SerializationFailure
 
-from resources.capture_store import CaptureStore
-from resources.errors import CaptureInUse
-from tests.captures import BEGAN, Source, events, faulty, held, inserted, source, stream, updated
-from tests.factories import Connect
+from millrace.resources.capture.store import CaptureStore
+from millrace.resources.errors import CaptureInUse
 from tests.sql.isolation import level, repeat, snapshot
+from tests.support.captures import BEGAN, Source, events, faulty, held, inserted, source, stream, updated
+from tests.support.factories import Connect
 
 __all__ = ["level", "source"]
 

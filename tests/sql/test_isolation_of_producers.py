@@ -7,11 +7,11 @@ import pytest
 from psycopg import IsolationLevel
 from psycopg.errors import SerializationFailure
 
-from resources.event_store import EventStore
-from resources.producers import ProducerStore
-from tests.factories import Connect, at_once, new_event, value
+from millrace.resources.event_store import EventStore
+from millrace.resources.producers import ProducerStore
 from tests.sql.isolation import level, repeat, snapshot
 from tests.sql.producing import another, begin, do, effects, opened, producer, staged, state_of, statistics
+from tests.support.factories import Connect, at_once, new_event, value
 
 __all__ = ["level", "producer"]
 

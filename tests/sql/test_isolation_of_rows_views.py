@@ -9,9 +9,11 @@ import pytest
 from psycopg import IsolationLevel
 from psycopg.errors import SerializationFailure
 
-from resources.errors import NotInFlight
-from resources.event_store import EventStore
-from tests.factories import (
+from millrace.resources.errors import NotInFlight
+from millrace.resources.event_store import EventStore
+from tests.sql.isolation import level, repeat, snapshot
+from tests.sql.test_stream_events import view
+from tests.support.factories import (
     Connect,
     append_to,
     assert_log_holds_every_event_once,
@@ -24,8 +26,6 @@ from tests.factories import (
     start,
     value,
 )
-from tests.sql.isolation import level, repeat, snapshot
-from tests.sql.test_stream_events import view
 
 __all__ = ["level", "view"]
 

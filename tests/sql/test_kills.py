@@ -11,8 +11,9 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import pytest
 
-from resources.event_store import EventStore
-from tests.factories import (
+from millrace.resources.event_store import EventStore
+from tests.sql.test_stream_events import view
+from tests.support.factories import (
     Connect,
     append_to,
     assert_log_holds_every_event_once,
@@ -24,7 +25,6 @@ from tests.factories import (
     value,
     wait_blocked,
 )
-from tests.sql.test_stream_events import view
 
 __all__ = ["view"]
 

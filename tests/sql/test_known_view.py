@@ -2,9 +2,9 @@
 
 import re
 
-from resources.errors import WrongMode
-from resources.event_store import EventStore
-from tests.factories import refusal, rows
+from millrace.resources.errors import WrongMode
+from millrace.resources.event_store import EventStore
+from tests.support.factories import refusal, rows
 
 
 def calls_of(store: EventStore, mode: str) -> set[str]:

@@ -6,9 +6,12 @@ from uuid import uuid4
 
 import pytest
 
-from resources.errors import Malformed, MillraceError, NotInFlight, UnknownView, WrongMode
-from resources.event_store import EventStore, LeasedEvent
-from tests.factories import (
+from millrace.resources.errors import Malformed, MillraceError, NotInFlight, UnknownView, WrongMode
+from millrace.resources.event_store import EventStore, LeasedEvent
+from tests.sql.test_ack_event import locks
+from tests.sql.test_append_event import COLUMNS
+from tests.sql.test_stream_events import view
+from tests.support.factories import (
     Connect,
     append,
     append_to,
@@ -23,9 +26,6 @@ from tests.factories import (
     value,
     wait_blocked,
 )
-from tests.sql.test_ack_event import locks
-from tests.sql.test_append_event import COLUMNS
-from tests.sql.test_stream_events import view
 
 __all__ = ["view"]
 

@@ -4,9 +4,9 @@ from functools import partial
 
 import pytest
 
-from resources.errors import Malformed, PositionOutOfRange, UnknownPartition
-from resources.event_store import EventStore
-from tests.factories import Connect, append_to, ids_of_one_partition, refusal, rows
+from millrace.resources.errors import Malformed, PositionOutOfRange, UnknownPartition
+from millrace.resources.event_store import EventStore
+from tests.support.factories import Connect, append_to, ids_of_one_partition, refusal, rows
 
 CHECKSUM = "0" * 64
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from resources.errors import Malformed, PositionOutOfRange, UnknownPartition
-from resources.event_store import EventStore
-from tests.factories import append_to, ids_of_one_partition
+from millrace.resources.errors import Malformed, PositionOutOfRange, UnknownPartition
+from millrace.resources.event_store import EventStore
+from tests.support.factories import append_to, ids_of_one_partition
 
 # B8
 

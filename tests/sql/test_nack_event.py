@@ -5,11 +5,11 @@ from uuid import uuid4
 
 import pytest
 
-from resources.errors import Malformed, NotInFlight, UnknownView, WrongMode, refusals
-from resources.event_store import EventStore
-from tests.factories import Connect, append, append_to, pump, refusal, rows, set_clock, take_over
+from millrace.resources.errors import Malformed, NotInFlight, UnknownView, WrongMode, refusals
+from millrace.resources.event_store import EventStore
 from tests.sql.test_ack_event import COLUMNS, locks
 from tests.sql.test_stream_events import view
+from tests.support.factories import Connect, append, append_to, pump, refusal, rows, set_clock, take_over
 
 __all__ = ["view"]
 

@@ -4,9 +4,9 @@ from typing import LiteralString
 
 import pytest
 
-from resources.errors import Malformed, UnknownPartition
-from resources.event_store import EventStore
-from tests.factories import Connect, append, append_to, ids_of_one_partition, rows, set_clock, value
+from millrace.resources.errors import Malformed, UnknownPartition
+from millrace.resources.event_store import EventStore
+from tests.support.factories import Connect, append, append_to, ids_of_one_partition, rows, set_clock, value
 
 
 def append_at(store: EventStore, decider_id: str, minute: int) -> None:

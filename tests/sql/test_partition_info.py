@@ -1,8 +1,8 @@
 """What each log partition is: marks, size, activity, who consumes it."""
 
-from resources.event_store import EventStore
-from tests.factories import append_to, ids_of_one_partition, set_clock, value
+from millrace.resources.event_store import EventStore
 from tests.sql.test_claim_batch import bulk
+from tests.support.factories import append_to, ids_of_one_partition, set_clock, value
 
 __all__ = ["bulk"]
 

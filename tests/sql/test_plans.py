@@ -6,10 +6,10 @@ from typing import LiteralString
 import psycopg
 import pytest
 
-from resources.embedded_postgres import EmbeddedPostgres
-from resources.event_store import EventStore, StreamFailure
-from resources.migrations import migrate
-from tests.factories import append, append_to, new_event, register_orders, rows, set_clock
+from millrace.resources.event_store import EventStore, StreamFailure
+from millrace.resources.event_store.migrations import migrate
+from millrace.resources.postgres.embedded import EmbeddedPostgres
+from tests.support.factories import append, append_to, new_event, register_orders, rows, set_clock
 
 TABLES = ("events", "event_log", "streams", "stream_locks")
 

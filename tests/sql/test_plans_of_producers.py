@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 import psycopg
 import pytest
 
-from resources.producers import ProducerStore
-from tests.factories import Connect, new_event, rows
+from millrace.resources.producers import ProducerStore
 from tests.sql.producing import begin, do, producer, staged, statistics
 from tests.sql.test_plans import scans
+from tests.support.factories import Connect, new_event, rows
 
 __all__ = ["producer"]
 

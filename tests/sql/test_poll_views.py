@@ -2,9 +2,9 @@
 
 import pytest
 
-from resources.errors import UnknownView
-from resources.event_store import EventStore, StreamFailure, ViewPoll
-from tests.factories import Connect, append_to, set_clock, wait_until
+from millrace.resources.errors import UnknownView
+from millrace.resources.event_store import EventStore, StreamFailure, ViewPoll
+from tests.support.factories import Connect, append_to, set_clock, wait_until
 
 
 def test_there_is_one_row_for_each_view(orders: EventStore) -> None:

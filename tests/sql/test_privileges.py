@@ -8,11 +8,11 @@ import psycopg
 import pytest
 from psycopg import errors
 
-from resources.capture_store import CaptureStore
-from resources.event_store import EventStore
-from resources.producers import ProducerStore
-from tests.captures import Source, faulty, inserted
-from tests.factories import append, append_to, new_event, pump, rows, set_clock, value
+from millrace.resources.capture.store import CaptureStore
+from millrace.resources.event_store import EventStore
+from millrace.resources.producers import ProducerStore
+from tests.support.captures import Source, faulty, inserted
+from tests.support.factories import append, append_to, new_event, pump, rows, set_clock, value
 
 WRITING = {
     "register_decider_event",

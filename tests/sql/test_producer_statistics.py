@@ -3,10 +3,10 @@
 from random import Random
 from uuid import UUID
 
-from resources.errors import MillraceError
-from resources.producers import ProducerStore
-from tests.factories import refusal, set_clock, value
+from millrace.resources.errors import MillraceError
+from millrace.resources.producers import ProducerStore
 from tests.sql.producing import begin, do, opened, producer, staged, statistics
+from tests.support.factories import refusal, set_clock, value
 
 __all__ = ["producer"]
 

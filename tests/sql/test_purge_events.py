@@ -5,9 +5,10 @@ from typing import Any, LiteralString
 import psycopg
 import pytest
 
-from resources.errors import ForbiddenChange, Malformed, PositionOutOfRange, UnknownPartition, refusals
-from resources.event_store import ChainedEvent, EventStore, RecordedEvent
-from tests.factories import (
+from millrace.resources.errors import ForbiddenChange, Malformed, PositionOutOfRange, UnknownPartition, refusals
+from millrace.resources.event_store import ChainedEvent, EventStore, RecordedEvent
+from tests.sql.test_claim_batch import bulk
+from tests.support.factories import (
     Connect,
     append,
     append_to,
@@ -20,7 +21,6 @@ from tests.factories import (
     value,
     wait_blocked,
 )
-from tests.sql.test_claim_batch import bulk
 
 __all__ = ["bulk"]
 

@@ -2,10 +2,22 @@
 
 from datetime import datetime
 
-from resources.capture_store import CaptureStore
-from resources.errors import Malformed, UnknownCapture
-from tests.captures import Source, event_ids, events, faulty, held, inserted, later, source, table, truncated, updated
-from tests.factories import Connect, refusal, rows, value
+from millrace.resources.capture.store import CaptureStore
+from millrace.resources.errors import Malformed, UnknownCapture
+from tests.support.captures import (
+    Source,
+    event_ids,
+    events,
+    faulty,
+    held,
+    inserted,
+    later,
+    source,
+    table,
+    truncated,
+    updated,
+)
+from tests.support.factories import Connect, refusal, rows, value
 
 __all__ = ["source"]
 

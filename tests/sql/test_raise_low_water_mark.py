@@ -5,10 +5,20 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from resources.errors import HistoryNeeded, LeaseLost, Malformed, PositionOutOfRange, UnknownPartition
-from resources.event_store import EventStore, StreamFailure
-from tests.factories import Connect, append_to, ids_of_one_partition, pump, rows, set_clock, start, value, wait_blocked
+from millrace.resources.errors import HistoryNeeded, LeaseLost, Malformed, PositionOutOfRange, UnknownPartition
+from millrace.resources.event_store import EventStore, StreamFailure
 from tests.sql.test_claim_batch import bulk
+from tests.support.factories import (
+    Connect,
+    append_to,
+    ids_of_one_partition,
+    pump,
+    rows,
+    set_clock,
+    start,
+    value,
+    wait_blocked,
+)
 
 __all__ = ["bulk"]
 

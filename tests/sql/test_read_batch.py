@@ -2,10 +2,10 @@
 
 import pytest
 
-from resources.errors import LeaseLost, refusals
-from resources.event_store import EventStore, Lease
-from tests.factories import append, append_to, ids_of_one_partition, rows, set_clock
+from millrace.resources.errors import LeaseLost, refusals
+from millrace.resources.event_store import EventStore, Lease
 from tests.sql.test_claim_batch import bulk
+from tests.support.factories import append, append_to, ids_of_one_partition, rows, set_clock
 
 __all__ = ["bulk"]
 

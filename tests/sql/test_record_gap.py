@@ -2,11 +2,11 @@
 
 from functools import partial
 
-from resources.capture_store import CaptureStore
-from resources.errors import Malformed, UnknownCapture
-from resources.pgoutput import Lsn
-from tests.captures import Source, inserted, source
-from tests.factories import Connect, at_once, refusal
+from millrace.resources.capture.decoding.pgoutput import Lsn
+from millrace.resources.capture.store import CaptureStore
+from millrace.resources.errors import Malformed, UnknownCapture
+from tests.support.captures import Source, inserted, source
+from tests.support.factories import Connect, at_once, refusal
 
 __all__ = ["source"]
 

@@ -5,12 +5,12 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from resources.capture_store import CaptureStore
-from resources.errors import DeciderCaptured, refusals
-from resources.event_store import ChainedEvent, EventStore, NewEvent
-from resources.producers import ProducerStore
-from tests.captures import Source, T, append_foreign, events, inserted, source, table
-from tests.factories import new_event, refusal, register_orders, rows
+from millrace.resources.capture.store import CaptureStore
+from millrace.resources.errors import DeciderCaptured, refusals
+from millrace.resources.event_store import ChainedEvent, EventStore, NewEvent
+from millrace.resources.producers import ProducerStore
+from tests.support.captures import Source, T, append_foreign, events, inserted, source, table
+from tests.support.factories import new_event, refusal, register_orders, rows
 
 __all__ = ["source"]
 

@@ -5,10 +5,10 @@ from functools import partial
 import psycopg
 import pytest
 
-from resources.capture_store import CaptureStore, RegisteredTable, TableRegistration
-from resources.errors import DeciderCaptured, Malformed, refusals
-from tests.captures import Source, T, inserted, source, table
-from tests.factories import Connect, at_once, refusal, rows, start, wait_blocked
+from millrace.resources.capture.store import CaptureStore, RegisteredTable, TableRegistration
+from millrace.resources.errors import DeciderCaptured, Malformed, refusals
+from tests.support.captures import Source, T, inserted, source, table
+from tests.support.factories import Connect, at_once, refusal, rows, start, wait_blocked
 
 __all__ = ["source"]
 

@@ -4,9 +4,9 @@ from functools import partial
 
 import pytest
 
-from resources.errors import ForbiddenChange, Malformed, refusals
-from resources.event_store import DeciderEvent, EventStore
-from tests.factories import Connect, append, at_once, rows, start, wait_blocked
+from millrace.resources.errors import ForbiddenChange, Malformed, refusals
+from millrace.resources.event_store import DeciderEvent, EventStore
+from tests.support.factories import Connect, append, at_once, rows, start, wait_blocked
 
 
 def test_a_registered_event_can_be_appended(store: EventStore) -> None:

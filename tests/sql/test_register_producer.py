@@ -2,10 +2,10 @@
 
 import pytest
 
-from resources.errors import Malformed, ProducerFenced
-from resources.producers import ProducerStore, RegisteredProducer
-from tests.factories import Connect, at_once, refusal, rows
+from millrace.resources.errors import Malformed, ProducerFenced
+from millrace.resources.producers import ProducerStore, RegisteredProducer
 from tests.sql.producing import another, begin, do, effects, opened, producer, staged, statistics
+from tests.support.factories import Connect, at_once, refusal, rows
 
 __all__ = ["producer"]
 

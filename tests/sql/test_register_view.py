@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from resources.errors import BelongsToReadModel, Malformed, MillraceError, ViewInUse, WrongMode, refusals
-from resources.event_store import EventStore, Lease, StreamFailure
-from tests.factories import (
+from millrace.resources.errors import BelongsToReadModel, Malformed, MillraceError, ViewInUse, WrongMode, refusals
+from millrace.resources.event_store import EventStore, Lease, StreamFailure
+from tests.support.factories import (
     Connect,
     append,
     append_to,

@@ -10,8 +10,8 @@ from functools import partial
 import psycopg
 import pytest
 
-from resources.event_store import EventStore
-from tests.factories import (
+from millrace.resources.event_store import EventStore
+from tests.support.factories import (
     Connect,
     append,
     append_to,

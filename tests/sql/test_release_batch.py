@@ -4,10 +4,10 @@ from typing import LiteralString
 
 import pytest
 
-from resources.errors import UnknownView, WrongMode
-from resources.event_store import EventStore, StreamFailure
-from tests.factories import Connect, append_to, set_clock, value
+from millrace.resources.errors import UnknownView, WrongMode
+from millrace.resources.event_store import EventStore, StreamFailure
 from tests.sql.test_claim_batch import bulk
+from tests.support.factories import Connect, append_to, set_clock, value
 
 __all__ = ["bulk"]
 

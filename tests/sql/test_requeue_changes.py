@@ -7,9 +7,9 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from resources.capture_store import CaptureStore, Requeued
-from resources.errors import Malformed, NotQuarantined, StreamWentOn, UnknownCapture
-from tests.captures import (
+from millrace.resources.capture.store import CaptureStore, Requeued
+from millrace.resources.errors import Malformed, NotQuarantined, StreamWentOn, UnknownCapture
+from tests.support.captures import (
     Row,
     Source,
     T,
@@ -24,7 +24,7 @@ from tests.captures import (
     truncated,
     updated,
 )
-from tests.factories import Connect, refusal, rows, start, terminate, wait_blocked
+from tests.support.factories import Connect, refusal, rows, start, terminate, wait_blocked
 
 __all__ = ["source"]
 

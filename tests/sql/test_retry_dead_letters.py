@@ -2,11 +2,11 @@
 
 from functools import partial
 
-from resources.errors import Malformed, UnknownView
-from resources.event_store import EventStore
-from tests.factories import Connect, append, append_to, at_once, pump, refusal, rows, set_clock
+from millrace.resources.errors import Malformed, UnknownView
+from millrace.resources.event_store import EventStore
 from tests.sql.test_dead_letters import park
 from tests.sql.test_stream_events import view
+from tests.support.factories import Connect, append, append_to, at_once, pump, refusal, rows, set_clock
 
 __all__ = ["view"]
 

@@ -4,7 +4,7 @@ from difflib import unified_diff
 
 import pytest
 
-from resources.embedded_postgres import PROGRAMS, EmbeddedPostgres
+from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
 from tests.support.schema_snapshot import INSTALL, TABLES, install, tables
 
 

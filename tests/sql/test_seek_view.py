@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from psycopg import sql
 
-from resources.errors import (
+from millrace.resources.errors import (
     BelongsToReadModel,
     LeaseLost,
     Malformed,
@@ -17,8 +17,9 @@ from resources.errors import (
     UnknownView,
     ViewInUse,
 )
-from resources.event_store import AppendedEvent, EventStore, Seek, StreamFailure
-from tests.factories import (
+from millrace.resources.event_store import AppendedEvent, EventStore, Seek, StreamFailure
+from tests.sql.test_claim_batch import bulk
+from tests.support.factories import (
     Connect,
     append_to,
     at_once,
@@ -31,7 +32,6 @@ from tests.factories import (
     value,
     wait_blocked,
 )
-from tests.sql.test_claim_batch import bulk
 
 __all__ = ["bulk"]
 

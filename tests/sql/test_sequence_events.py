@@ -11,10 +11,10 @@ from random import Random
 import psycopg
 import pytest
 
-from resources.embedded_postgres import PROGRAMS, EmbeddedPostgres
-from resources.event_store import EventStore
-from resources.migrations import migrate, validate
-from tests.factories import (
+from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.migrations import migrate, validate
+from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
+from tests.support.factories import (
     Connect,
     LogEntry,
     append,

@@ -7,11 +7,11 @@ import psycopg
 import pytest
 from psycopg import errors
 
-from resources.capture_store import CaptureStore
-from resources.errors import LeaseLost, Malformed
-from resources.pgoutput import Lsn
-from tests.captures import BEGAN, START, Source, T, decider_id, faulty, inserted, later, source, truncated
-from tests.factories import Connect, refusal, rows, start, terminate, value, wait_blocked
+from millrace.resources.capture.decoding.pgoutput import Lsn
+from millrace.resources.capture.store import CaptureStore
+from millrace.resources.errors import LeaseLost, Malformed
+from tests.support.captures import BEGAN, START, Source, T, decider_id, faulty, inserted, later, source, truncated
+from tests.support.factories import Connect, refusal, rows, start, terminate, value, wait_blocked
 
 __all__ = ["source"]
 

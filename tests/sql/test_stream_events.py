@@ -10,9 +10,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from resources.errors import Malformed, MillraceError, NotInFlight, UnknownView, WrongMode
-from resources.event_store import EventStore
-from tests.factories import (
+from millrace.resources.errors import Malformed, MillraceError, NotInFlight, UnknownView, WrongMode
+from millrace.resources.event_store import EventStore
+from tests.sql.test_append_event import COLUMNS
+from tests.support.factories import (
     Connect,
     append,
     append_to,
@@ -25,7 +26,6 @@ from tests.factories import (
     value,
     wait_blocked,
 )
-from tests.sql.test_append_event import COLUMNS
 
 
 @pytest.fixture

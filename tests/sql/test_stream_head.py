@@ -4,9 +4,9 @@ from uuid import uuid4
 
 import pytest
 
-from resources.errors import Conflict
-from resources.event_store import EventStore, StreamHead
-from tests.factories import Connect, append, ids_of_one_partition, new_event, refusal, rows
+from millrace.resources.errors import Conflict
+from millrace.resources.event_store import EventStore, StreamHead
+from tests.support.factories import Connect, append, ids_of_one_partition, new_event, refusal, rows
 
 
 def purge(store: EventStore, decider_id: str) -> None:

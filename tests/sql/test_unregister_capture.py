@@ -1,9 +1,9 @@
 """Removing a capture: all but its events, never under its process."""
 
-from resources.capture_store import CaptureStore
-from resources.errors import CaptureInUse, UnknownCapture
-from tests.captures import Source, events, faulty, inserted, source, table
-from tests.factories import Connect, refusal, rows, value
+from millrace.resources.capture.store import CaptureStore
+from millrace.resources.errors import CaptureInUse, UnknownCapture
+from tests.support.captures import Source, events, faulty, inserted, source, table
+from tests.support.factories import Connect, refusal, rows, value
 
 __all__ = ["source"]
 

@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
-from resources.errors import BelongsToReadModel, LeaseLost, NotInFlight, UnknownView, ViewInUse
-from resources.event_store import EventStore
-from tests.factories import (
+from millrace.resources.errors import BelongsToReadModel, LeaseLost, NotInFlight, UnknownView, ViewInUse
+from millrace.resources.event_store import EventStore
+from tests.sql.test_dead_letters import park
+from tests.sql.test_stream_events import view
+from tests.support.factories import (
     Connect,
     append,
     append_to,
@@ -22,8 +24,6 @@ from tests.factories import (
     value,
     wait_blocked,
 )
-from tests.sql.test_dead_letters import park
-from tests.sql.test_stream_events import view
 
 __all__ = ["view"]
 

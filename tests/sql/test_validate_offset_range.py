@@ -2,8 +2,8 @@
 
 import pytest
 
-from resources.errors import Malformed, PositionOutOfRange, UnknownPartition
-from resources.event_store import EventStore
+from millrace.resources.errors import Malformed, PositionOutOfRange, UnknownPartition
+from millrace.resources.event_store import EventStore
 from tests.sql.test_read_log import log
 
 __all__ = ["log"]

@@ -5,10 +5,10 @@ from uuid import uuid4
 
 import pytest
 
-from resources.captured_changes import Change
-from resources.errors import ChangesDiffer, Malformed, UnknownCapture
-from tests.captures import BEGAN, Source, faulty, inserted, later, source, truncated, updated, with_data
-from tests.factories import refusal, rows
+from millrace.resources.capture.decoding.changes import Change
+from millrace.resources.errors import ChangesDiffer, Malformed, UnknownCapture
+from tests.support.captures import BEGAN, Source, faulty, inserted, later, source, truncated, updated, with_data
+from tests.support.factories import refusal, rows
 
 __all__ = ["source"]
 

@@ -1,10 +1,10 @@
 """What every view is doing, in numbers."""
 
-from resources.errors import UnknownView
-from resources.event_store import EventStore
-from tests.factories import append_to, pump, refusal, rows, set_clock, value
+from millrace.resources.errors import UnknownView
+from millrace.resources.event_store import EventStore
 from tests.sql.test_dead_letters import park
 from tests.sql.test_stream_events import view
+from tests.support.factories import append_to, pump, refusal, rows, set_clock, value
 
 __all__ = ["view"]
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from resources.errors import UnknownView
-from resources.event_store import EventStore, PartitionLag, StreamFailure
-from tests.factories import append, append_to, ids_of_one_partition, set_clock
+from millrace.resources.errors import UnknownView
+from millrace.resources.event_store import EventStore, PartitionLag, StreamFailure
+from tests.support.factories import append, append_to, ids_of_one_partition, set_clock
 
 # B7
 

@@ -5,9 +5,9 @@ Belongs here: what is put in. Not here: what is asserted of it.
 
 import psycopg
 
-from resources.event_store import EventStore
-from resources.producers import ProducerStore
-from tests.factories import append, append_to, register_orders, set_clock
+from millrace.resources.event_store import EventStore
+from millrace.resources.producers import ProducerStore
+from tests.support.factories import append, append_to, register_orders, set_clock
 
 # longer than anybody waits before running the tests
 AN_AGE_S = 50 * 366 * 24 * 3600

@@ -5,7 +5,7 @@
 sql/schema/tables.sql   what a new database has beside functions, to be read and compared
 sql/install.sql         the list of all files that make a store, for `psql`
 
-Belongs here: how they are made. Not here: what is asserted of them (tests/sql/test_schema_snapshot.py, tests/test_install.py).
+Belongs here: how they are made. Not here: what is asserted of them (tests/sql/test_schema_snapshot.py, tests/event_store/test_install.py).
 """
 
 import os
@@ -15,8 +15,8 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from resources.embedded_postgres import PROGRAMS, EmbeddedPostgres
-from resources.migrations import SQL, function_files, known_migrations, known_replaceable, migrate
+from millrace.resources.event_store.migrations import SQL, function_files, known_migrations, known_replaceable, migrate
+from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
 
 TABLES = SQL / "schema" / "tables.sql"
 INSTALL = SQL / "install.sql"

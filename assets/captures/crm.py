@@ -1,6 +1,0 @@
-"""The customer database of the example shop: an ordinary table that a program updates, and knows nothing of events."""
-
-from assets.captures import Capture, CapturedTable
-from resources.crm import crm_dsn
-
-CRM = Capture(name="crm", source=crm_dsn, tables=(CapturedTable("customers"),))

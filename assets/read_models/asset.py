@@ -1,0 +1,103 @@
+"""The read models as assets, one partition per log partition: materializing one rebuilds it from archive and log.
+
+Belongs here: the group `read_models`. Not here: declarations (`assets/read_models/`), the rebuild (`millrace.resources.consumption.consumer`).
+"""
+
+from collections.abc import Iterator, Sequence
+
+import dagster as dg
+
+from millrace.assets import consumption
+from millrace.assets.event_store import OWNERS
+from millrace.assets.partitions import log_partition_key, log_partition_of
+from millrace.resources.consumption.consumer import Commit, Consumer
+from millrace.resources.errors import MillraceError
+from millrace.resources.postgres.resource import PostgresResource
+from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.settings import Settings
+from millrace.resources.spark.resource import SparkResource
+
+
+class RebuildConfig(dg.Config):
+    """How long a rebuild waits for a drain that holds the log partition's lease, in seconds."""
+
+    wait_s: float = 60
+
+
+def read_model_asset(model: ReadModel, partitions: dg.StaticPartitionsDefinition) -> dg.AssetsDefinition:
+    """The asset `read_models/<name>`.
+
+    One run rebuilds as many log partitions as it is asked to, in one job. Each that is done is recorded by itself, so that where one
+    fails Dagster shows which.
+    """
+
+    @dg.asset(
+        key=["read_models", model.name],
+        partitions_def=partitions,
+        # none: what is materialized is logged
+        output_required=False,
+        deps=[
+            dg.AssetDep(consumption.KEY, partition_mapping=dg.SpecificPartitionsPartitionMapping([model.view])),
+            dg.AssetDep(["event_store", "event_log"]),
+        ],
+        group_name="read_models",
+        kinds={"spark", "postgres", "table"},
+        owners=OWNERS,
+        description=f"{model.description} Drains keep it fresh; materializing a partition rebuilds it.",
+        metadata={
+            "dagster/table_name": f"read_models.{model.name}",
+            "dagster/column_schema": dg.TableSchema(
+                [dg.TableColumn(name, type_) for name, type_ in model.public_columns().items()]
+            ),
+            "view": model.view,
+        },
+    )
+    def rebuild(
+        context: dg.AssetExecutionContext, config: RebuildConfig, postgres: PostgresResource, spark: SparkResource
+    ) -> Iterator[dg.MaterializeResult[None]]:
+        with postgres.store() as store:
+            consumption.release_dead_owners(context.instance, store, consumption.view_of(store, model))
+        archive = Settings().archive_folder
+        failed: list[MillraceError] = []
+        with Consumer(
+            postgres.current_dsn(), model, lambda: spark.spark_session, context.run.run_id, archive=archive
+        ) as consumer:
+            for outcome in rebuild_partitions(
+                consumer, [*map(log_partition_of, context.partition_keys)], config.wait_s
+            ):
+                if isinstance(outcome, MillraceError):
+                    failed.append(outcome)
+                    continue
+                for lease in outcome.leases:
+                    metadata = {
+                        "events": lease.to_position,
+                        "rows": outcome.rows_of[lease.partition],
+                        "position": lease.to_position,
+                        "events_per_s": round(outcome.events / outcome.seconds, 1),
+                        "dagster/partition_row_count": outcome.rows_of[lease.partition],
+                    }
+                    key = log_partition_key(lease.partition)
+                    context.log_event(dg.AssetMaterialization(context.asset_key, metadata=metadata, partition=key))
+        if len(failed) == 1:
+            raise failed[0]
+        if failed:
+            raise dg.Failure("\n".join(map(str, failed)))
+        yield from ()
+
+    return rebuild
+
+
+def rebuild_partitions(
+    consumer: Consumer, partitions: Sequence[int], wait_s: float
+) -> Iterator[Commit | MillraceError]:
+    """Rebuild log partitions together, in one job; where that fails, each by itself. Gives what was committed and what failed."""
+    try:
+        yield consumer.rebuild(*partitions, wait_s=wait_s)
+    except MillraceError as error:
+        if len(partitions) == 1:
+            yield error
+            return
+    else:
+        return
+    for partition in partitions:
+        yield from rebuild_partitions(consumer, [partition], wait_s)

@@ -1,0 +1,1 @@
+"""The captures of the example shop, a file each."""

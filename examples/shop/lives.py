@@ -1,0 +1,96 @@
+"""Plans the lives of the shop's orders: from being placed to being delivered or cancelled.
+
+Belongs here: what happens to an order, in which order, how often. Pure: a plan depends on its random generator alone.
+Not here: what the events mean (`millrace.examples.shop.events`), and appending them (`millrace.examples.shop.simulator`).
+"""
+
+import random
+from dataclasses import dataclass
+
+from millrace.examples.shop.events import FINAL
+from millrace.resources.event_store import Json
+
+# few enough that a customer comes back and keys cross streams
+CUSTOMERS = 200
+CHANNELS = ("web", "web", "web", "app", "app", "phone", "store")
+CARRIERS = ("DHL", "PostNL", "UPS", "GLS")
+METHODS = ("card", "card", "ideal", "paypal", "invoice")
+# products and their prices in cents
+PRODUCTS = {
+    "apron": 1895,
+    "bread knife": 3450,
+    "casserole": 8990,
+    "coffee grinder": 5475,
+    "cutting board": 2199,
+    "kettle": 4999,
+    "measuring cup": 725,
+    "oven glove": 1249,
+    "pepper mill": 2760,
+    "whisk": 995,
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One event of a life that is still to come."""
+
+    decider: str
+    decider_id: str
+    event: str
+    data: Json
+
+    @property
+    def final(self) -> bool:
+        """Whether the event closes its stream."""
+        return (self.decider, self.event) in FINAL
+
+
+@dataclass(frozen=True)
+class Life:
+    """An order's life: the events it is placed with, and the rest."""
+
+    start: tuple[Step, ...]
+    rest: tuple[Step, ...]
+
+
+def plan_life(chance: random.Random, number: str, most_lines: int = 5) -> Life:
+    """Plan the life of order `order-<number>`: placed, paid for, confirmed, delivered, or cancelled on the way.
+
+    Args:
+        chance: Decides everything.
+        number: What its ids end with.
+        most_lines: The most lines it is placed with.
+    """
+    order, payment, shipment = f"order-{number}", f"payment-{number}", f"shipment-{number}"
+    customer = f"customer-{chance.randint(1, CUSTOMERS):03}"
+    whose = {"order_id": order, "customer_id": customer}
+    start = [Step("order", order, "order_placed", {"customer_id": customer, "channel": chance.choice(CHANNELS)})]
+    cents = 0
+    for product in chance.sample(sorted(PRODUCTS), min(most_lines, chance.randint(1, 5))):
+        quantity = chance.choice((1, 1, 1, 2, 3))
+        cents += quantity * PRODUCTS[product]
+        line = {"product": product, "quantity": quantity, "amount": quantity * PRODUCTS[product] / 100}
+        start.append(Step("order", order, "order_line_added", line))
+    amount = {"amount": cents / 100}
+
+    def cancelled(reason: str) -> Life:
+        return Life(tuple(start), (*rest, Step("order", order, "order_cancelled", {"reason": reason})))
+
+    rest: list[Step] = []
+    if chance.random() < 0.06:
+        return cancelled("changed mind")
+    while True:
+        asked = {**whose, **amount, "method": chance.choice(METHODS)}
+        rest.append(Step("payment", payment, "payment_requested", asked))
+        if chance.random() >= 0.15:
+            break
+        failed = {**whose, "reason": chance.choice(("declined", "insufficient funds", "expired"))}
+        rest.append(Step("payment", payment, "payment_failed", failed))
+        if chance.random() < 0.4:
+            return cancelled("payment failed")
+    rest.append(Step("payment", payment, "payment_received", {**whose, **amount}))
+    rest.append(Step("order", order, "order_confirmed", {"total": cents / 100}))
+    rest.append(Step("shipment", shipment, "shipment_prepared", {**whose, "carrier": chance.choice(CARRIERS)}))
+    rest.append(Step("shipment", shipment, "shipment_dispatched", dict(whose)))
+    rest.append(Step("shipment", shipment, "shipment_delivered", dict(whose)))
+    return Life(tuple(start), tuple(rest))

@@ -1,0 +1,1 @@
+"""The read models of the example shop, a file each."""

@@ -1,0 +1,168 @@
+"""The commands for operators of captures: `millrace capture status | check | restart | remove | quarantined | requeue | discard`.
+
+Belongs here: their options and how results look. Not here: what they do (`millrace.resources.capture.setup`, `sql/functions`).
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from millrace.assets.captures import declared
+from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store
+from millrace.platform_defs.cli.output import table
+from millrace.resources.capture.declaration import Capture
+from millrace.resources.capture.health import capture_health, find_capture
+from millrace.resources.capture.quarantine import requeue
+from millrace.resources.capture.setup import remove, restart
+from millrace.resources.capture.source.readiness import require_ready
+from millrace.resources.capture.source.slot import connect_source, slot_state
+from millrace.resources.capture.store import CaptureStore, QuarantinedChange
+from millrace.resources.errors import MillraceError
+
+capture_app = typer.Typer(
+    help="Look after captures: tables of other databases whose changes become events.", no_args_is_help=True
+)
+
+MOST_SHOWN = 100
+
+Name = Annotated[str, typer.Argument(help="The capture.", metavar="CAPTURE")]
+Why = Annotated[str, typer.Option("--reason", help="Why, for the audit log.")]
+
+
+@capture_app.command("status")
+def status_command(dsn: DsnOption = None) -> None:
+    """Show each declared capture: how far it is, how its slot is, what waits."""
+    known = declared()
+    with _store(dsn) as store:
+        problems = [
+            f"{info.capture}: it is registered and no longer declared; while slot {info.slot} is there, its source keeps its log."
+            " Declare it again to go on, or to remove it with: millrace capture remove"
+            for info in store.capture_info()
+            if info.capture not in known
+        ]
+    rows = []
+    for capture in known.values():
+        try:
+            health = capture_health(chosen_dsn(dsn), capture)
+        except MillraceError as error:
+            problems.append(f"{capture.name}: {error}")
+            continue
+        info = health.info
+        rows.append(
+            (
+                capture.name,
+                info.stored_lsn if info else "never ran",
+                f"{health.lag_bytes:,}",
+                f"{health.lag_s:.1f}",
+                f"{health.retained_bytes:,}",
+                info and f"{info.unemitted:,}",
+                health.quarantined,
+                info and info.tables_to_backfill,
+            )
+        )
+        problems += [f"{capture.name}: {problem}" for problem in health.problems(capture)]
+    columns = ("capture", "stored", "lag bytes", "lag s", "retained bytes", "not emitted", "quarantined", "to backfill")
+    console = Console()
+    console.print(table("Captures", columns, rows))
+    for problem in problems:
+        console.print(Text(problem, style="red"), soft_wrap=True)
+
+
+@capture_app.command("check")
+def check_command(name: Name, dsn: DsnOption = None) -> None:
+    """Ask a capture's source for all that it lacks; nothing is changed."""
+    capture = _declared(name)
+    with _store(dsn) as store:
+        info = find_capture(store, name)
+    with connect_source(capture.source()) as source:
+        has_slot = info is not None and slot_state(source, info.slot) is not None
+        require_ready(source, capture, has_slot=has_slot)
+    Console().print(f"The source of {name} can be captured.")
+
+
+@capture_app.command("restart")
+def restart_command(name: Name, reason: Why, dsn: DsnOption = None) -> None:
+    """Begin a capture anew after changes were lost: with a new slot, and all rows of its tables read again."""
+    generation = restart(chosen_dsn(dsn), _declared(name), reason)
+    Console().print(f"{name} begins anew with generation {generation}; its next run reads all rows of its tables.")
+
+
+@capture_app.command("remove")
+def remove_command(
+    name: Name,
+    reason: Why,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    dsn: DsnOption = None,
+) -> None:
+    """Remove a capture with its slot and its publication. Its events stay; remove its file, too, or it comes back."""
+    capture = _declared(name)
+    with _store(dsn) as store:
+        store.capture_info(name)  # what is not there is refused before anybody is asked
+    if not yes:
+        _ask(name)
+    remove(chosen_dsn(dsn), capture, reason)
+    Console().print(f"{name} is removed with its slot and its publication.")
+
+
+@capture_app.command("quarantined")
+def quarantined_command(name: Name, dsn: DsnOption = None) -> None:
+    """List the changes that could not become events, and why."""
+    with _store(dsn) as store:
+        (info,) = store.capture_info(name)
+        found = store.quarantined_changes(name, limit=MOST_SHOWN)
+    console, waiting = Console(), info.quarantined + info.held
+    if not waiting:
+        console.print(f"{name} has no quarantined changes.")
+        return
+    title = f"Quarantined changes of {name}: {waiting:,}" + (f", the first {MOST_SHOWN}" * (waiting > MOST_SHOWN))
+    console.print(table(title, ("number", "decider", "row", "action", "why"), map(_cells, found)))
+
+
+@capture_app.command("requeue")
+def requeue_command(name: Name, reason: Why, dsn: DsnOption = None) -> None:
+    """Try quarantined changes again, each row's in order, after the cause is repaired."""
+    with _store(dsn) as store:
+        done = requeue(store, _declared(name), reason)
+    Console().print(f"{done.requeued:,} changes are events now; {done.waiting:,} still wait.")
+
+
+@capture_app.command("discard")
+def discard_command(
+    number: Annotated[int, typer.Argument(help="The change's number, as `quarantined` shows it.", metavar="NUMBER")],
+    reason: Why,
+    dsn: DsnOption = None,
+) -> None:
+    """Give a quarantined change up; what waits behind it flows with the next `requeue`."""
+    with _store(dsn) as store:
+        store.discard_change(number, reason)
+    Console().print(f"Change {number} is given up.")
+
+
+def _ask(name: str) -> None:
+    try:
+        if typer.confirm(f"Remove capture {name}? What changes from now on is in no slot."):
+            return
+    except typer.Abort:  # nobody is there to answer
+        pass
+    raise MillraceError(f"Capture {name} was not removed.", hint="Answer y, or state --yes.")
+
+
+@contextmanager
+def _store(dsn: str | None) -> Iterator[CaptureStore]:
+    with chosen_store(dsn) as store:
+        yield CaptureStore(store.connection)
+
+
+def _declared(name: str) -> Capture:
+    known = declared()
+    if name not in known:
+        raise MillraceError(f"There is no capture {name!r}.", hint=f"Declared are: {', '.join(known) or 'none'}.")
+    return known[name]
+
+
+def _cells(row: QuarantinedChange) -> Sequence[object]:
+    return (row.quarantine_id, row.decider, row.decider_id, row.action, row.fault or "waits for one before it")

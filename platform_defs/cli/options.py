@@ -1,0 +1,31 @@
+"""The option --dsn of every command that works on an event store, and the connection it leads to.
+
+Belongs here: which store a command means. Not here: where a running deployment is; that is `millrace.resources.postgres.dsn`.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import psycopg
+import typer
+
+from millrace.resources.event_store import EventStore
+from millrace.resources.postgres.dsn import current_dsn
+from millrace.resources.settings import Settings
+
+DsnOption = Annotated[
+    str | None, typer.Option(help="The event store; by default MILLRACE_DSN, or the running `millrace up`.")
+]
+
+
+def chosen_dsn(dsn: str | None) -> str:
+    """Return the DSN that was stated, or the one of the deployment at hand."""
+    return dsn or current_dsn(Settings())
+
+
+@contextmanager
+def chosen_store(dsn: str | None) -> Iterator[EventStore]:
+    """Connect to that store for a command; each call is a transaction of its own."""
+    with psycopg.connect(chosen_dsn(dsn), autocommit=True) as connection:
+        yield EventStore(connection)

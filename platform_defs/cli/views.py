@@ -1,0 +1,194 @@
+"""The commands for operators of views: `millrace enable`, `disable`, `unregister`, `seek`, `dead-letters`, `retry`, `discard`, `audit`.
+
+Belongs here: their options and how results look. Not here: what they do; that is in `sql/functions`.
+"""
+
+import json
+import shlex
+from collections.abc import Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from millrace.platform_defs.cli.options import DsnOption, chosen_store
+from millrace.platform_defs.cli.output import table
+from millrace.resources.errors import MillraceError
+from millrace.resources.event_store import AuditEntry, DeadLetter, EventStore, Seek
+
+View = Annotated[str, typer.Argument(help="The view.", metavar="VIEW")]
+Reason = Annotated[str | None, typer.Option(help="Why, for the audit log.")]
+
+
+class SeekKind(StrEnum):
+    """Where a view is moved to."""
+
+    EXACT_OFFSET = "EXACT_OFFSET"
+    RESET_TO_OFFSET = "RESET_TO_OFFSET"
+    RESET_TO_EARLIEST = "RESET_TO_EARLIEST"
+    RESET_TO_LATEST = "RESET_TO_LATEST"
+    RESUME_OR_EARLIEST = "RESUME_OR_EARLIEST"
+    RESUME_OR_LATEST = "RESUME_OR_LATEST"
+    EXACT_TIMESTAMP = "EXACT_TIMESTAMP"
+
+
+def enable_command(view: View, reason: Reason = None, dsn: DsnOption = None) -> None:
+    """Let a view be given events again."""
+    with chosen_store(dsn) as store:
+        changed = _enable(store, view, True, reason)
+    Console().print(Text(f"{view} is given events." if changed else f"{view} was enabled before; nothing was changed."))
+
+
+def disable_command(view: View, reason: Reason = None, dsn: DsnOption = None) -> None:
+    """Let a view be given no more events; what is in flight may still be acknowledged or committed."""
+    with chosen_store(dsn) as store:
+        changed = _enable(store, view, False, reason)
+    said = f"{view} is given no more events, and its lag grows, until: millrace enable {shlex.quote(view)}"
+    Console().print(Text(said if changed else f"{view} was disabled before; nothing was changed."), soft_wrap=True)
+
+
+def unregister_command(
+    view: View,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    reason: Reason = None,
+    dsn: DsnOption = None,
+) -> None:
+    """Remove a view; its progress, its locks and its dead letters are lost. Refused while something of it is leased or in flight."""
+    with chosen_store(dsn) as store:
+        if not yes:
+            # what is refused is refused before anybody is asked
+            with store.connection.transaction(force_rollback=True):
+                store.unregister_view(view)
+            _ask(store, view)
+        store.unregister_view(view, reason)
+    Console().print(Text(f"{view} is removed with its progress."))
+
+
+def seek_command(
+    view: View,
+    kind: Annotated[SeekKind, typer.Argument(case_sensitive=False, help="Where to.")],
+    position: Annotated[
+        int | None, typer.Option(help="For EXACT_OFFSET and RESET_TO_OFFSET; with --partition.")
+    ] = None,
+    timestamp: Annotated[datetime | None, typer.Option(help="For EXACT_TIMESTAMP, in UTC.")] = None,
+    partition: Annotated[int | None, typer.Option(help="One log partition; by default all.")] = None,
+    reason: Reason = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would happen.")] = False,
+    dsn: DsnOption = None,
+) -> None:
+    """Move a view to another position. Refused while something of it is leased or in flight."""
+    with chosen_store(dsn) as store:
+        utc = f"{timestamp.isoformat()}+00" if timestamp and timestamp.tzinfo is None else timestamp
+        seeks = store.seek_view(view, kind.value, position, utc, partition, dry_run=dry_run, reason=reason)
+    title = f"{view}: {kind.value}" + (" (dry run, nothing was changed)" if dry_run else "")
+    Console().print(
+        table(title, ("partition", "from", "to", "locks removed", "of them dead letters", ""), map(_seek, seeks))
+    )
+
+
+def dead_letters_command(
+    view: Annotated[str | None, typer.Argument(help="The view; by default all.", metavar="[VIEW]")] = None,
+    dsn: DsnOption = None,
+) -> None:
+    """List the streams that were given up, and why."""
+    with chosen_store(dsn) as store:
+        letters = store.dead_letters(view)
+    if not letters:
+        Console().print("There are no dead letters.")
+        return
+    columns = ("view", "decider", "decider_id", "event", "offset", "attempts", "waiting", "parked at", "error")
+    Console().print(table("Dead letters", columns, map(_letter, letters)))
+
+
+def retry_command(
+    view: View,
+    decider: Annotated[str | None, typer.Option(help="Only streams of this decider.")] = None,
+    decider_id: Annotated[str | None, typer.Option("--id", help="Only this stream; with --decider.")] = None,
+    reason: Reason = None,
+    dsn: DsnOption = None,
+) -> None:
+    """Let dead letters of a view be tried again: all, those of a decider, or one stream."""
+    with chosen_store(dsn) as store:
+        retried = store.retry_dead_letters(view, decider, decider_id, reason=reason)
+    Console().print(Text(f"{retried} streams of {view} are tried again."))
+
+
+def discard_command(
+    view: View,
+    decider: Annotated[str, typer.Argument(help="The stream's decider.")],
+    decider_id: Annotated[str, typer.Argument(help="The stream.")],
+    reason: Annotated[str, typer.Option(help="Why, for the audit log.")],
+    offset: Annotated[
+        int | None, typer.Option(help="The event that is meant; refused if the stream stands at another one by now.")
+    ] = None,
+    dsn: DsnOption = None,
+) -> None:
+    """Give up the event that a parked stream failed at; the stream goes on with its next event."""
+    with chosen_store(dsn) as store:
+        event = store.discard_dead_letter(view, decider, decider_id, reason, offset)
+    given_up = f"{event.event} at offset {event.offset}" if event else "nothing, the view wants no event of it any more"
+    Console().print(Text(f"Given up: {given_up}. Stream ({decider}, {decider_id}) goes on in {view}."))
+
+
+def audit_command(
+    view: Annotated[str | None, typer.Option(help="Only what was done to this view; by default all.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many entries, the newest first.")] = 20,
+    dsn: DsnOption = None,
+) -> None:
+    """List what operators did to views and to history, who and why."""
+    with chosen_store(dsn) as store:
+        entries = store.audit_log(view, limit)
+        if view is not None and not entries:
+            store.view_info(view)  # refuses an unknown one; one that was removed has entries
+    if not entries:
+        Console().print("Nothing was done that is written down.")
+        return
+    columns = ("done at", "by", "operation", "view", "reason", "detail")
+    Console().print(table("Audit log", columns, map(_entry, entries)))
+
+
+def _enable(store: EventStore, view: str, enabled: bool, reason: str | None) -> bool:
+    """Enable or disable a view; return whether that changed anything."""
+    (before,) = store.view_info(view)
+    store.enable_view(view, enabled, reason=reason)
+    return before.enabled != enabled
+
+
+def _ask(store: EventStore, view: str) -> None:
+    """Say what is lost with a view, and ask."""
+    (info,) = store.view_info(view)
+    Console().print(
+        Text(
+            f"{view} is removed with its progress (lag {info.lag:,}), {info.waiting:,} streams that wait and "
+            f"{info.dead_letters:,} dead letters. Nothing brings them back: registered again it is a new view."
+        )
+    )
+    try:
+        agreed = typer.confirm("Remove it?")
+    except typer.Abort:  # nobody is there to answer
+        agreed = False
+    if not agreed:
+        raise MillraceError(f"{view} was not removed: nobody said yes.", hint="Answer y, or give --yes.")
+
+
+def _seek(seek: Seek) -> Sequence[object]:
+    return (
+        seek.partition, seek.from_position, seek.to_position, seek.locks_removed, seek.dead_letters_removed, seek.note,
+    )  # fmt: skip
+
+
+def _letter(letter: DeadLetter) -> Sequence[object]:
+    return (
+        letter.view, letter.decider, letter.decider_id, letter.event, letter.offset, letter.attempts, letter.waiting,
+        letter.parked_at.isoformat(timespec="seconds"), letter.last_error,
+    )  # fmt: skip
+
+
+def _entry(entry: AuditEntry) -> Sequence[object]:
+    return (
+        entry.done_at.isoformat(timespec="seconds"), entry.done_by, entry.operation, entry.view, entry.reason,
+        json.dumps(entry.detail, ensure_ascii=False),
+    )  # fmt: skip

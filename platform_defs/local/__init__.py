@@ -1,0 +1,1 @@
+"""The local platform: what `millrace up` starts, watches and ends on one machine."""

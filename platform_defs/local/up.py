@@ -1,0 +1,241 @@
+"""`millrace up`: every server on this machine, started in order, watched, and stopped together.
+
+Belongs here: the order of starting, what one sees meanwhile, and stopping. Not here: how a process is kept alive
+(`services.py`), which services there are (`local_services.py`), and the command line (`cli.py`).
+"""
+
+import fcntl
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from types import FrameType
+
+import psycopg
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from millrace.platform_defs.local.services import Endpoints, find_endpoints, prepare_home, services
+from millrace.platform_defs.local.supervisor import Service, ServiceState, Supervisor, end_leftovers
+from millrace.resources.errors import MillraceError, Unreachable
+from millrace.resources.postgres.embedded import EmbeddedPostgres, PostgresFailed
+from millrace.resources.settings import Settings
+
+LOOK_SECONDS = 0.5
+STATUS_SECONDS = 2.0
+PLAIN_SECONDS = 10.0
+REVIVE_SECONDS = 10.0
+
+
+class CannotStart(MillraceError):
+    """Something here is in the way of `millrace up`."""
+
+
+class _Stop(BaseException):
+    """Somebody asked us to stop, by Ctrl-C, SIGTERM or by closing the terminal."""
+
+
+def up(
+    settings: Settings,
+    *,
+    status: Callable[[], list[str]] | None = None,
+    started: Callable[[], None] | None = None,
+    make_services: Callable[[Settings, Endpoints], Sequence[Service]] = services,
+    console: Console | None = None,
+) -> None:
+    """Run Millrace until Ctrl-C or SIGTERM, then stop everything that was started; data stay in `settings.home`.
+
+    Args:
+        settings: Where, on which port, and on which Postgres; none means the embedded one.
+        status: Gives lines to show below the services; it may raise what psycopg raises.
+        started: Called once when everything is ready.
+        make_services: Gives the services in the order of their start.
+        console: Where to write; a terminal gets a live view, anything else a line now and then.
+
+    Raises:
+        MillraceError: It cannot start, and why: it already runs in this home, the port is taken, there is no
+            Java, a service does not come up, the database does not fit. Everything is stopped again.
+    """
+    out = console or Console()
+    # Dagster wants an absolute path, and services have other working directories.
+    settings = settings.model_copy(update={"home": settings.home.expanduser().resolve()})
+    try:
+        with _stop_on_signals(), ExitStack() as stack:
+            stack.enter_context(_only_one(settings))
+            _say(out, f"Millrace starts in {settings.home}; Ctrl-C stops it.")
+            if ended := end_leftovers(settings.home):
+                _say(out, f"Ended what a killed run had left: {', '.join(ended)}.")
+            _require_free_port(settings.port)
+            postgres = None
+            if settings.dsn is None:
+                postgres = EmbeddedPostgres(settings.home / "postgres")
+                stack.callback(partial(_stopping, out, "postgres", postgres.stop))
+                _say(out, "Starting postgres ...")
+                postgres.start()
+            endpoints = find_endpoints(settings, postgres)
+            _migrate(endpoints.dsn, settings.log_partitions)
+            prepare_home(settings, endpoints)
+            supervisor = Supervisor(settings.home, make_services(settings, endpoints))
+            stack.callback(supervisor.stop, partial(_say, out))
+            supervisor.start(partial(_say, out))
+            for line in where_to_look(settings, endpoints):
+                _say(out, line)
+            if started is not None:
+                started()
+            _watch(out, supervisor, postgres, status)
+    except _Stop:
+        _say(out, "Everything is stopped. `make run` goes on where this was.")
+
+
+def where_to_look(settings: Settings, endpoints: Endpoints) -> list[str]:
+    """Tell a newcomer where things are."""
+    return [
+        "",
+        f"  Dagster   {_url(settings)}",
+        f"  Postgres  {endpoints.dsn}",
+        f"  Spark     {endpoints.spark_remote or 'as set by SPARK_MASTER'}",
+        f"  Logs      {settings.home / 'logs'}",
+        "",
+    ]
+
+
+def _url(settings: Settings) -> str:
+    return f"http://127.0.0.1:{settings.port}"
+
+
+def _say(out: Console, line: str) -> None:
+    # A closed terminal or pipe, which rich turns into SystemExit, is no reason to leave servers half stopped.
+    with suppress(OSError, SystemExit):
+        out.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _stopping(out: Console, name: str, stop: Callable[[], None]) -> None:
+    _say(out, f"Stopping {name} ...")
+    stop()
+
+
+@contextmanager
+def _stop_on_signals() -> Iterator[None]:
+    """Turn the first request to stop into `_Stop` and ignore the next ones: stopping must come to its end."""
+    # `nohup` ignores SIGHUP, and means it. A shell's `&` ignores SIGINT, and nobody means that.
+    signals = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signals.append(signal.SIGHUP)
+
+    def stop(_signum: int, _frame: FrameType | None) -> None:
+        for one in signals:
+            signal.signal(one, lambda *_: None)
+        raise _Stop
+
+    before = [signal.signal(one, stop) for one in signals]
+    try:
+        yield
+    finally:
+        for one, handler in zip(signals, before, strict=True):
+            signal.signal(one, handler)
+
+
+@contextmanager
+def _only_one(settings: Settings) -> Iterator[None]:
+    """Hold the home's lock; the kernel frees that of a killed process."""
+    settings.home.mkdir(parents=True, exist_ok=True)
+    with (settings.home / "up.lock").open("a+") as lock:
+        lock.seek(0)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise CannotStart(
+                f"Millrace already runs in {settings.home}: {lock.read().strip() or 'it is just starting'}.",
+                hint="Stop it with Ctrl-C where it runs, or set MILLRACE_HOME and MILLRACE_PORT for a second one.",
+            ) from error
+        lock.truncate(0)
+        lock.write(f"process {os.getpid()}, {_url(settings)}")
+        lock.flush()
+        yield
+
+
+def _require_free_port(port: int) -> None:
+    with socket.socket() as probe:
+        # As servers do, so that connections of the last run that are still closing are not in the way.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise CannotStart(
+                f"Port {port} on 127.0.0.1 cannot be used ({error.strerror}).",
+                hint="Set MILLRACE_PORT to a free port.",
+            ) from error
+
+
+def _migrate(dsn: str, log_partitions: int) -> None:
+    from millrace.resources.event_store.migrations import migrate
+
+    try:
+        migrate(dsn, log_partitions=log_partitions)
+    except psycopg.OperationalError as error:
+        raise Unreachable(
+            f"The Postgres of MILLRACE_DSN does not answer: {str(error).strip()}",
+            hint="Start it or correct MILLRACE_DSN; without MILLRACE_DSN an embedded Postgres is used.",
+        ) from error
+
+
+def _watch(
+    out: Console,
+    supervisor: Supervisor,
+    postgres: EmbeddedPostgres | None,
+    status: Callable[[], list[str]] | None,
+) -> None:
+    """Keep everything running and shown, until `_Stop` comes."""
+    view = Live(console=out, refresh_per_second=2, transient=True) if out.is_terminal else None
+    lines: list[str] = []
+    shown: list[str] = []
+    status_at = plain_at = revive_at = 0.0
+    with view or ExitStack():
+        while True:
+            for sentence in supervisor.poll():
+                _say(out, sentence)
+            if postgres is not None and postgres.pid() is None and time.monotonic() >= revive_at:
+                _say(out, f"postgres is gone; starting it again. Its log: {postgres.log}")
+                # On a full disk it cannot start now, and can once there is room.
+                revive_at = time.monotonic() + REVIVE_SECONDS
+                try:
+                    postgres.start()
+                except PostgresFailed as error:
+                    _say(out, str(error))
+            if status is not None and time.monotonic() - status_at >= STATUS_SECONDS:
+                lines, status_at = _ask(status), time.monotonic()
+            states = supervisor.states()
+            if view:
+                view.update(_table(states, lines))
+            elif time.monotonic() - plain_at >= PLAIN_SECONDS:
+                plain = [", ".join(f"{s.name} {s.state}" for s in states), *lines]
+                # What did not change is not said again: this is somebody's log file.
+                for line in plain if plain != shown else []:
+                    _say(out, line)
+                shown, plain_at = plain, time.monotonic()
+            time.sleep(LOOK_SECONDS)
+
+
+def _ask(status: Callable[[], list[str]]) -> list[str]:
+    try:
+        return status()
+    except (psycopg.Error, MillraceError) as error:
+        return [f"The event store does not answer: {str(error).strip()}"]
+
+
+def _table(states: Sequence[ServiceState], lines: Sequence[str]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    colours = {"ready": "green", "starting": "yellow", "waiting": "red"}
+    for state in states:
+        restarts = f"started again {state.restarts} times" if state.restarts else ""
+        table.add_row(state.name, Text(state.state, style=colours.get(state.state, "")), restarts)
+    whole = Table.grid()
+    whole.add_row(table)
+    for line in lines:
+        whole.add_row(Text(line))
+    return whole

@@ -1,0 +1,220 @@
+"""One file of the archive: a range of one log partition in Parquet. Its name is the range.
+
+Belongs here: names, columns, writing a file so that it is whole or not there, and checking one. Not here: which ranges are
+written and which files are listed (`archive`, `backup`).
+
+A file is written under a temporary name that nobody reads, synced, renamed, and read back. The same range from the same log
+gives the same content.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from millrace.resources.errors import MillraceError
+from millrace.resources.event_log_source import LogRange
+
+# names, order and types of the source event_log
+SCHEMA = pa.schema(
+    [
+        ("partition", pa.int32()),
+        ("position", pa.int64()),
+        ("offset", pa.int64()),
+        ("event", pa.string()),
+        ("event_id", pa.string()),
+        ("event_version", pa.int64()),
+        ("decider", pa.string()),
+        ("decider_id", pa.string()),
+        ("data", pa.string()),
+        ("command_id", pa.string()),
+        ("previous_id", pa.string()),
+        ("final", pa.bool_()),
+        ("created_at", pa.timestamp("us", tz="UTC")),
+    ]
+)
+# what is in memory at once is a few of these, or one event if that is larger
+BATCH_BYTES = 8 * 1024 * 1024
+_NAME = re.compile(r"p(\d{4,})-(\d{15,})-(\d{15,})\.parquet")
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
+
+# By index and in its order, whatever the statistics say: a range is a small part of the log.
+_PLAN = (
+    "select set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),"
+    " set_config('enable_mergejoin', 'off', true)"
+)
+_RANGE = """
+select
+  l.partition, l.position, l."offset", e.event, e.event_id::text as event_id, e.event_version, e.decider, e.decider_id,
+  e.data::text as data, e.command_id::text as command_id, e.previous_id::text as previous_id, e.final, e.created_at
+from event_store.event_log l
+join event_store.events e using ("offset")
+where l.partition = {partition} and l.position >= {from_position} and l.position < {to_position}
+order by l.position
+"""
+
+
+class ArchiveDamaged(MillraceError):
+    """A file of the archive is missing, torn or not what was written; the text names it."""
+
+
+def path_of(wanted: LogRange) -> str:
+    """Return where the file of a range is, below the root: names sort as ranges do."""
+    folder = f"p{wanted.partition:04}"
+    return f"{folder}/{folder}-{wanted.from_position:015}-{wanted.to_position:015}.parquet"
+
+
+@dataclass(frozen=True)
+class LogFile:
+    """A file that was written and read back."""
+
+    range: LogRange
+    bytes: int
+    checksum: str
+
+
+def range_of(name: str) -> LogRange | None:
+    """The range that a file's name says; None for a name that no file of ours has."""
+    found = _NAME.fullmatch(name)
+    return LogRange(*map(int, found.groups())) if found else None
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file was being written: it is nobody's, or its writer will notice."""
+    return _TEMPORARY.fullmatch(name) is not None
+
+
+def read_range(cursor: Any, wanted: LogRange) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - ADBC has no types
+    """Read a range from Postgres in order, through an ADBC cursor within a transaction, a batch at a time."""
+    from adbc_driver_postgresql import StatementOptions
+
+    cursor.execute(_PLAN)
+    cursor.fetchall()
+    cursor.adbc_statement.set_options(**{StatementOptions.BATCH_SIZE_HINT_BYTES.value: str(BATCH_BYTES)})
+    # without bind parameters, because ADBC reads by COPY only then
+    cursor.execute(_RANGE.format(**{name: int(value) for name, value in vars(wanted).items()}))
+    for batch in cursor.fetch_record_batch():
+        yield batch.cast(SCHEMA)
+
+
+def read_file(path: Path, wanted: LogRange) -> Iterator[pa.RecordBatch]:
+    """Read that part of a range that a file holds, in order, a batch at a time.
+
+    Raises:
+        ArchiveDamaged: It cannot be read.
+    """
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            for batch in file.iter_batches():
+                first = batch.column("position")[0].as_py()
+                begin, end = max(wanted.from_position - first, 0), min(wanted.to_position - first, len(batch))
+                if begin < end:
+                    yield batch.slice(begin, end - begin).cast(SCHEMA)
+    except (OSError, pa.ArrowException) as error:
+        raise ArchiveDamaged(f"{path} cannot be read.", detail=str(error)) from error
+
+
+def write_file(
+    root: Path, wanted: LogRange, batches: Iterable[pa.RecordBatch], *, ready: Callable[[], object] = bool
+) -> LogFile:
+    """Write a range as a file below the root, sync it, and read it back.
+
+    Whatever stood there by this name is replaced. Killed anywhere, a file of this name is whole. `ready` is called when only the
+    name is missing; what it raises ends it.
+
+    Raises:
+        ArchiveDamaged: The batches are not exactly the range, or what was read back is not what was written.
+    """
+    path = root / path_of(wanted)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.parent / f".{path.name}.{uuid4().hex}.tmp"
+    try:
+        with temporary.open("xb") as sink:
+            with pq.ParquetWriter(sink, SCHEMA, compression="zstd", write_page_checksum=True) as writer:
+                for batch in _exactly(wanted, batches, str(path)):
+                    writer.write_batch(batch, row_group_size=len(batch))
+            sink.flush()
+            os.fsync(sink.fileno())
+            size = sink.tell()
+        ready()
+        temporary.rename(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_folder(path.parent)
+    if path.stat().st_size != size:
+        raise ArchiveDamaged(f"{path} has another size than was written.", hint="Is somebody else writing there?")
+    require_range(path, wanted)
+    return LogFile(wanted, size, file_checksum(path))
+
+
+def require_range(path: Path, wanted: LogRange) -> None:
+    """Read a file to its end: every page by its checksum, every position of the range once, in order.
+
+    Raises:
+        ArchiveDamaged: It is not whole.
+    """
+    for _ in _exactly(wanted, read_file(path, LogRange(wanted.partition, 0, 2**62)), str(path)):
+        pass
+
+
+def require_checksum(path: Path, size: int, checksum: str) -> None:
+    """Check that a file has the size and the checksum that are recorded.
+
+    Raises:
+        ArchiveDamaged: It is missing or has others.
+    """
+    try:
+        found = path.stat().st_size
+        fault = f"it has {found:,} bytes, not {size:,}" if found != size else None
+        if fault is None and file_checksum(path) != checksum:
+            fault = "its content has another checksum than was recorded"
+    except OSError as error:
+        fault = error.strerror or str(error)
+    if fault is not None:
+        raise ArchiveDamaged(
+            f"{path} is not the file that was written: {fault}.",
+            hint="Put the file back from a copy of this folder.",
+        )
+
+
+def file_checksum(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sync_folder(folder: Path) -> None:
+    """Let the names in a folder outlast a power failure."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _exactly(wanted: LogRange, batches: Iterable[pa.RecordBatch], what: str) -> Iterator[pa.RecordBatch]:
+    """Pass batches on as long as they are the range: its log partition, each position once, in order, to its end."""
+    following = wanted.from_position
+    for batch in batches:
+        expected = pa.array(np.arange(following, following + len(batch), dtype=np.int64))
+        ours = pa.repeat(pa.scalar(wanted.partition, pa.int32()), len(batch))
+        if not (batch.column("position").equals(expected) and batch.column("partition").equals(ours)):
+            break
+        following += len(batch)
+        yield batch
+    else:
+        if following == wanted.to_position:
+            return
+    raise ArchiveDamaged(
+        f"{what} would not hold positions {wanted.from_position} to {wanted.to_position} of log partition {wanted.partition}.",
+        detail=f"Position {following} is missing, or is followed by others than these.",
+        hint="Was the log shortened meanwhile? Run it again.",
+    )

@@ -1,0 +1,242 @@
+"""The whole log as one Spark DataFrame: the files of the archive, and from Postgres what lies above them, each event once.
+
+Belongs here: putting the two together. Not here: writing files (`archive`), reading files (`archive_rows`), reading Postgres
+(`event_log_source`).
+
+Columns, types, filters and `extract` are those of the source `event_log`. Spark's tasks read the files themselves: the folder must
+be there by the same path where they run, and where they are planned.
+"""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from millrace.resources.archive.files import ArchiveDamaged
+from millrace.resources.archive.spark_reader import Wanted, archive_rows, shared
+from millrace.resources.archive.writer import (
+    ArchivedFile,
+    ArchivedPartition,
+    ForeignArchive,
+    archived,
+    grouped,
+    require_folder,
+)
+from millrace.resources.errors import MillraceError
+from millrace.resources.event_log_source import COLUMNS
+from millrace.resources.event_store import EventStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+logger = logging.getLogger(__name__)
+
+
+class LogIncomplete(MillraceError):
+    """Archive and log together do not hold every event; the text says which are missing."""
+
+
+@dataclass(frozen=True)
+class LogHistory:
+    """A part of the log: the files of an archive, and what lies above them in Postgres.
+
+    Attributes:
+        root: The folder of the archive.
+        partitions: What archive and log held in one snapshot.
+        cuts: From and up to where each log partition is read.
+        given_up: Offsets of events that are left out.
+    """
+
+    root: Path
+    partitions: tuple[ArchivedPartition, ...]
+    cuts: Mapping[int, tuple[int, int]]
+    given_up: frozenset[int] = frozenset()
+
+    @property
+    def files(self) -> list[ArchivedFile]:
+        """The files that are read, or a part of each."""
+        return [file for each in self.partitions for file in each.files if self._is_read(file)]
+
+    @property
+    def tails(self) -> dict[int, tuple[int, int]]:
+        """From and up to where each log partition is read from Postgres."""
+        cuts = ((each, *self.cuts[each.partition]) for each in self.partitions)
+        return {each.partition: (min(max(each.end, first), last), last) for each, first, last in cuts}
+
+    def readable(self) -> "LogHistory":
+        """This history, if archive and log hold it; where the archive cannot be read and Postgres has all of it, that of Postgres alone.
+
+        Raises:
+            LogIncomplete: Events are neither in a listed file nor in the log.
+            ForeignArchive: The folder is not this store's archive.
+            ArchiveDamaged: A file is not there.
+        """
+        try:
+            self.require_whole()
+        except (LogIncomplete, ForeignArchive, ArchiveDamaged) as error:
+            if any(self.cuts[each.partition][0] < each.earliest_position for each in self.partitions):
+                raise
+            logger.warning("the archive is passed over, Postgres has everything: %s", error)
+            return replace(self, partitions=tuple(replace(each, files=()) for each in self.partitions))
+        return self
+
+    def require_whole(self) -> None:
+        """Refuse a history that archive and log do not hold.
+
+        Raises what `readable` says.
+        """
+        for each in self.partitions:
+            require_whole(each)
+        files = self.files
+        if files:
+            require_folder(self.root, self.partitions[0].archive_id)
+        for file in files:
+            if not (self.root / file.path).is_file():
+                raise ArchiveDamaged(
+                    f"{self.root / file.path} is not there.", hint="Put the file back from a copy of this folder."
+                )
+
+    def _is_read(self, file: ArchivedFile) -> bool:
+        first, last = self.cuts[file.range.partition]
+        return file.range.from_position < last and file.range.to_position > first
+
+
+def read_log_frame(
+    spark: "SparkSession",
+    dsn: str,
+    root: Path,
+    *,
+    partitions: Sequence[int] | None = None,
+    deciders: Sequence[str] | None = None,
+    events: Sequence[str] | None = None,
+    columns: Sequence[str] = tuple(COLUMNS),
+    extract: Mapping[str, Sequence[str]] | None = None,
+    min_partitions: int = 1,
+) -> "DataFrame":
+    """Read the log from its first event up to its high-water marks of this moment, each event once, in no order.
+
+    Args:
+        spark: The session; it knows the source `event_log`.
+        dsn: The event store; the role must be `event_store_reader`.
+        root: The folder of the archive; where nothing is listed, it need not be there.
+        partitions: The log partitions, None for all.
+        deciders: The deciders, None for all.
+        events: The events, None for all.
+        columns: Some of `COLUMNS`, in this order.
+        extract: New columns: fields of `data` by path, as text.
+        min_partitions: How many tasks read the tail at least.
+
+    Raises:
+        LogIncomplete: Events below the earliest position of the log are in no listed file.
+        ForeignArchive: The folder is not this store's archive.
+        ArchiveDamaged: A file is not there.
+    """
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        history = log_history(EventStore(connection), root, partitions)
+    history.require_whole()
+    return history_frame(
+        spark,
+        dsn,
+        history,
+        deciders=deciders,
+        events=events,
+        columns=columns,
+        extract=extract,
+        min_partitions=min_partitions,
+    )
+
+
+def log_history(store: EventStore, root: Path, partitions: Sequence[int] | None = None) -> LogHistory:
+    """What archive and log hold now of some log partitions, None for all."""
+    held = [archived(store, partitions[0])] if partitions is not None and len(partitions) == 1 else None
+    if held is None:
+        held = [each for each in grouped(store.archive_state()) if partitions is None or each.partition in partitions]
+    return LogHistory(root, tuple(held), {each.partition: (0, each.high_water_mark) for each in held})
+
+
+def day_history(store: EventStore, root: Path, since: datetime, until: datetime) -> LogHistory:
+    """The part of the log that has the events that were appended from one time on and come before the first one of another time.
+
+    Others are in it, too.
+    """
+    history = log_history(store, root)
+    cuts = {
+        each.partition: (
+            # what was removed from Postgres may be of any time
+            0 if each.earliest_position else store.offset_for_timestamp(each.partition, since),
+            min(store.offset_for_timestamp(each.partition, until), each.high_water_mark),
+        )
+        for each in history.partitions
+    }
+    return replace(history, cuts={partition: (min(first, last), last) for partition, (first, last) in cuts.items()})
+
+
+def history_frame(
+    spark: "SparkSession",
+    dsn: str,
+    history: LogHistory,
+    *,
+    deciders: Sequence[str] | None = None,
+    events: Sequence[str] | None = None,
+    columns: Sequence[str] = tuple(COLUMNS),
+    extract: Mapping[str, Sequence[str]] | None = None,
+    min_partitions: int = 1,
+    between: tuple[datetime, datetime] | None = None,
+) -> "DataFrame":
+    """Read a history, as `read_log_frame` says; with `between` a part of what was appended at other times may be left out.
+
+    What it names stays readable: who reads for a lease keeps the log from being purged below the lease's beginning, and a replaced file
+    stays for an hour. What is gone nevertheless fails the query, never with fewer rows.
+    """
+    filters = {"deciders": deciders, "events": events}
+    tails = history.tails
+    tasks = shared(history.root, history.files, history.cuts)
+    frames = []
+    if tasks:
+        wanted = Wanted(
+            **{name: None if chosen is None else tuple(chosen) for name, chosen in filters.items()},
+            columns=tuple(columns),
+            extract=tuple((name, tuple(path)) for name, path in (extract or {}).items()),
+            between=between,
+        )
+        frames.append(archive_rows(spark, tasks, wanted))
+    if not tasks or any(first < last for first, last in tails.values()):
+        options = {
+            "dsn": dsn,
+            "columns": json.dumps(list(columns)),
+            "extract": json.dumps({name: list(path) for name, path in (extract or {}).items()}),
+            "startingOffsets": json.dumps({str(partition): first for partition, (first, _) in tails.items()}),
+            "endingOffsets": json.dumps({str(partition): last for partition, (_, last) in tails.items()}),
+            "minPartitions": str(min_partitions),
+        } | {name: json.dumps(list(chosen)) for name, chosen in filters.items() if chosen is not None}
+        frames.append(spark.read.format("event_log").options(**options).load())
+    return reduce(type(frames[0]).unionByName, frames)
+
+
+def require_whole(held: ArchivedPartition) -> None:
+    """Refuse a log partition of which events are neither in a file nor in the log.
+
+    Raises:
+        LogIncomplete: The text says which.
+    """
+    following = 0
+    for from_position, to_position in (
+        *((file.range.from_position, file.range.to_position) for file in held.files),
+        (max(held.end, held.earliest_position), held.high_water_mark),
+    ):
+        if from_position > following:
+            raise LogIncomplete(
+                "Archive and log together do not hold every event.",
+                detail=f"log partition {held.partition}: positions {following} to {from_position} are in no listed file,"
+                f" and the log begins at {held.earliest_position}",
+                hint="They were purged before there was an archive, or its list was changed: only a backup from before has them, and"
+                " nothing can be built from the first event on without them.",
+            )
+        following = to_position

@@ -1,0 +1,103 @@
+"""Giving up history: what is archived, checked and needed by no view is deleted from Postgres, in pieces.
+
+Belongs here: how far each log partition can be shortened, and doing it. Not here: who still needs what; that is
+`sql/functions/raise_low_water_mark.sql`.
+
+Killed or interrupted anywhere, nothing is half done: below the low-water mark nobody reads, and the next call deletes the rest.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from millrace.resources.archive.writer import archived, require_files
+from millrace.resources.errors import HistoryNeeded
+from millrace.resources.event_store import EventStore
+
+PIECE = 10_000
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class PurgedPartition:
+    """What became of a log partition.
+
+    Attributes:
+        partition: The log partition.
+        from_position: Where it began before.
+        to_position: Where it begins now; in a dry run where it would.
+        events: How many events were deleted; in a dry run how many would be.
+        files: How many files of the archive were checked for them.
+        refused: Why nothing was given up, or None.
+    """
+
+    partition: int
+    from_position: int
+    to_position: int
+    events: int
+    files: int
+    refused: str | None = None
+
+
+def purge_before(
+    store: EventStore,
+    root: Path,
+    before: datetime,
+    *,
+    reason: str | None = None,
+    dry_run: bool = False,
+    progress: Progress = lambda _partition, _events: None,
+) -> list[PurgedPartition]:
+    """Delete events that were appended before a time, as far as they are archived; a refusal stops its own log partition only.
+
+    Args:
+        store: The event store, by an autocommit connection of an `event_store_owner`.
+        root: The folder of the archive.
+        before: The time; in each log partition the first event at or after it stays, and all after that one.
+        reason: For the audit log.
+        dry_run: Check everything, change nothing.
+        progress: Called with the log partition and how many events are deleted of it by now.
+
+    Raises:
+        ArchiveDamaged: A file that holds what is to be deleted is not whole. Log partitions before it are done.
+        ForeignArchive: The folder is not this store's archive.
+    """
+    return [
+        _purge(store, root, info.partition, before, reason=reason, dry_run=dry_run, progress=progress)
+        for info in store.partition_info()
+    ]
+
+
+def _purge(
+    store: EventStore,
+    root: Path,
+    partition: int,
+    before: datetime,
+    *,
+    reason: str | None,
+    dry_run: bool,
+    progress: Progress,
+) -> PurgedPartition:
+    target = store.offset_for_timestamp(partition, before)
+    held = archived(store, partition)
+    # only what the listed files hold: somebody else's word (mark_archived) is nothing that we can check
+    target = max(min(target, held.end), held.earliest_position)
+    files = require_files(root, held, target) if target > held.earliest_position else 0
+    refused = None
+    with store.connection.transaction(force_rollback=dry_run):
+        try:
+            if target > held.earliest_position:
+                with store.connection.transaction():
+                    store.raise_low_water_mark(partition, target, reason)
+        except HistoryNeeded as error:
+            refused, target = f"{error.detail}. {error.hint}", held.earliest_position
+    events = target - held.earliest_position
+    if not dry_run:
+        # also what an interrupted call left below the mark
+        events = 0
+        while purged := store.purge_events(partition, PIECE):
+            events += purged
+            progress(partition, events)
+    return PurgedPartition(partition, held.earliest_position, target, events, files, refused)

@@ -1,0 +1,169 @@
+"""Reads archived files in Spark's tasks: the columns and fields that are asked for, by Arrow and without Spark's Parquet reader.
+
+Belongs here: which task reads what, and what it does with a file. Not here: which files hold the log (`log_frame`), how one is
+written (`archive_files`).
+
+A file that is not there any more, or does not hold what it is listed for, fails its task: never fewer rows.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from millrace.resources.archive.files import SCHEMA
+from millrace.resources.archive.writer import ArchivedFile
+from millrace.resources.event_log_source import COLUMNS
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+    from pyspark.sql import DataFrame, SparkSession
+
+# as many as a task of the source reads
+TASK_EVENTS = 100_000
+_BATCH_EVENTS = 16_384
+
+
+class FileUnreadable(Exception):
+    """A file is not there or not what is listed. The text begins as the source's errors do: it is nothing that an event is the reason of."""
+
+
+@dataclass(frozen=True)
+class FilePart:
+    """What a task reads of a file: of the row groups that begin in [from_row, to_row) the rows that lie in [begin, end).
+
+    `rows` is how many the whole file has.
+    """
+
+    path: str
+    rows: int
+    from_row: int
+    to_row: int
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is wanted of the rows: some deciders and events (None: all), columns, and fields of `data` by path.
+
+    `between` are times: row groups without an event that was appended in [first, second) are left out; other rows may lie outside.
+    """
+
+    deciders: tuple[str, ...] | None
+    events: tuple[str, ...] | None
+    columns: tuple[str, ...]
+    extract: tuple[tuple[str, tuple[str, ...]], ...]
+    between: tuple[datetime, datetime] | None = None
+
+    @property
+    def schema(self) -> Mapping[str, str]:
+        """The rows' columns with their Spark types."""
+        return {name: COLUMNS[name][0] for name in self.columns} | {name: "string" for name, _ in self.extract}
+
+
+def shared(
+    root: Path, files: Iterable[ArchivedFile], cuts: Mapping[int, tuple[int, int]], most: int = TASK_EVENTS
+) -> list[list[FilePart]]:
+    """Share files over tasks of about as many events as allowed, each row once; `cuts` says from and up to where of each log partition."""
+    tasks: list[list[FilePart]] = []
+    room = 0
+    for file in files:
+        rows = file.range.size
+        begin, end = (cut - file.range.from_position for cut in cuts[file.range.partition])
+        begin, end = max(begin, 0), min(rows, end)
+        for first in range(0, end, most):
+            last = min(first + most, end)
+            events = max(last - max(first, begin), 0)
+            if not tasks or events > room:
+                tasks.append([])
+                room = most
+            tasks[-1].append(FilePart(str(root / file.path), rows, first, last, begin, end))
+            room -= events
+    return tasks
+
+
+def archive_rows(spark: "SparkSession", tasks: Sequence[Sequence[FilePart]], wanted: Wanted) -> "DataFrame":
+    """The rows of parts of files, one Spark task for each list of them."""
+    ddl = ", ".join(f"`{name.replace('`', '``')}` {type_}" for name, type_ in wanted.schema.items())
+    return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(reader(tasks, wanted), ddl)
+
+
+def reader(
+    tasks: Sequence[Sequence[FilePart]], wanted: Wanted
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function for `mapInArrow` from numbers of tasks to their rows."""
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                for part in tasks[number]:
+                    yield from rows_of(part, wanted)
+
+    return read
+
+
+def rows_of(part: FilePart, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    """The rows of a part of a file.
+
+    Raises:
+        FileUnreadable: It is not there, or not what was listed.
+    """
+    import pyarrow.parquet as pq
+
+    needed = {*wanted.columns, *(["data"] if wanted.extract else [])}
+    needed |= {name for name, chosen in _filters(wanted).items() if chosen is not None}
+    try:
+        with pq.ParquetFile(part.path, page_checksum_verification=True) as file:
+            if file.metadata.num_rows != part.rows:
+                raise FileUnreadable(
+                    f"event_log: {part.path} has {file.metadata.num_rows} events, and {part.rows} are listed"
+                )
+            first = 0
+            for group in range(file.num_row_groups):
+                size = file.metadata.row_group(group).num_rows
+                if part.from_row <= first < part.to_row and _may_have(file.metadata.row_group(group), wanted):
+                    row = first
+                    for batch in file.iter_batches(_BATCH_EVENTS, row_groups=[group], columns=sorted(needed)):
+                        begin, end = max(part.begin - row, 0), min(part.end - row, len(batch))
+                        if begin < end:
+                            yield _chosen(batch.slice(begin, end - begin), wanted)
+                        row += len(batch)
+                first += size
+    except (OSError, pa.ArrowException) as error:
+        raise FileUnreadable(f"event_log: {part.path} cannot be read: {error}") from error
+
+
+def _may_have(group: "pq.RowGroupMetaData", wanted: Wanted) -> bool:
+    """Whether a row group may have an event of the times that are wanted."""
+    if wanted.between is None:
+        return True
+    times = group.column(SCHEMA.get_field_index("created_at")).statistics
+    if times is None or not times.has_min_max:
+        return True
+    return bool(times.max >= wanted.between[0] and times.min < wanted.between[1])
+
+
+def _chosen(batch: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
+    import pyarrow.compute as pc
+
+    from millrace.resources.archive.json_fields import fields
+
+    for name, chosen in _filters(wanted).items():
+        if chosen is not None:
+            taken = pc.is_in(batch.column(name), pa.array(chosen, pa.string()))
+            # what would only be copied is left alone
+            if taken.false_count:
+                batch = batch.filter(taken)
+    columns = {name: batch.column(name) for name in wanted.columns}
+    if wanted.extract:
+        found = fields(batch.column("data"), [path for _, path in wanted.extract])
+        columns |= {name: values.combine_chunks() for (name, _), values in zip(wanted.extract, found, strict=True)}
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def _filters(wanted: Wanted) -> dict[str, tuple[str, ...] | None]:
+    return {"decider": wanted.deciders, "event": wanted.events}

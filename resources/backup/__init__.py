@@ -1,0 +1,1 @@
+"""Backups of a whole store, and restoring one into an empty database."""

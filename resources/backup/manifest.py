@@ -1,0 +1,252 @@
+"""The manifest of a backup: what the backup holds, with checksums. It is written last, and without it there is no backup.
+
+Belongs here: its shape, reading, writing and checking the files that it names. Not here: taking a backup (`backup`), loading
+one (`restore`).
+
+    manifest.json                          {"checksum": "<SHA-256 of body>", "body": {…}}
+    log/p0003/p0003-…-….parquet            the log, in files as those of the archive; later backups add some
+    .reading                               locked by whoever loads the backup: a later one removes nothing meanwhile
+    state/<id>/streams.parquet             a table as it was at the cut, every column as the text that Postgres writes; one folder per backup
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from millrace.resources.archive.files import ArchiveDamaged, path_of, require_checksum, sync_folder
+from millrace.resources.errors import BackupDamaged, MillraceError
+from millrace.resources.event_log_source import LogRange
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+LOG = "log"
+STATE = "state"
+READING = ".reading"
+
+
+class NoBackup(MillraceError):
+    """The folder holds no finished backup."""
+
+
+@dataclass(frozen=True)
+class BackedUpFile:
+    """A file of the log."""
+
+    partition: int
+    from_position: int
+    to_position: int
+    bytes: int
+    checksum: str
+
+    @property
+    def range(self) -> LogRange:
+        """What it holds."""
+        return LogRange(self.partition, self.from_position, self.to_position)
+
+    @property
+    def path(self) -> str:
+        """Where it is, below the backup's folder."""
+        return f"{LOG}/{path_of(self.range)}"
+
+
+@dataclass(frozen=True)
+class BackedUpTable:
+    """A table as it was at the cut."""
+
+    table: str
+    columns: tuple[str, ...]
+    path: str
+    rows: int
+    bytes: int
+    checksum: str
+
+
+@dataclass(frozen=True)
+class BackedUpPartition:
+    """What a backup holds of a log partition: [earliest_position, high_water_mark)."""
+
+    partition: int
+    earliest_position: int
+    high_water_mark: int
+
+    @property
+    def events(self) -> int:
+        """How many."""
+        return self.high_water_mark - self.earliest_position
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a backup holds.
+
+    Attributes:
+        format: The version of this shape.
+        schema_version: The last migration of the store.
+        archive_id: Whose backup it is.
+        taken_at: When, by Postgres' clock.
+        last_offset: The last offset that the store gave out.
+        lease_token: The last lease token that the store gave out.
+        partitions: Every log partition, in order.
+        files: The files of the log, in order.
+        tables: The tables.
+        left_out: The views of read models, which are built anew.
+    """
+
+    format: int
+    schema_version: int
+    archive_id: str
+    taken_at: str
+    last_offset: int
+    lease_token: int
+    partitions: tuple[BackedUpPartition, ...]
+    files: tuple[BackedUpFile, ...]
+    tables: tuple[BackedUpTable, ...]
+    left_out: tuple[str, ...]
+
+    @property
+    def events(self) -> int:
+        """How many events it has."""
+        return sum(partition.events for partition in self.partitions)
+
+    @property
+    def entries(self) -> tuple[BackedUpFile | BackedUpTable, ...]:
+        """Everything that is a file."""
+        return (*self.files, *self.tables)
+
+    @property
+    def bytes(self) -> int:
+        """The size of its files."""
+        return sum(entry.bytes for entry in self.entries)
+
+    @property
+    def taken(self) -> datetime:
+        """When it was taken."""
+        return datetime.fromisoformat(self.taken_at)
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Put the manifest in place of the one before, whole or not at all."""
+    body = _text(asdict(manifest))
+    temporary = folder / f".{MANIFEST}.{uuid4().hex}.tmp"
+    try:
+        with temporary.open("x") as sink:
+            sink.write(f'{{"checksum": "{_checksum(body)}", "body": {body}}}\n')
+            sink.flush()
+            os.fsync(sink.fileno())
+        temporary.rename(folder / MANIFEST)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_folder(folder)
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read the manifest of a finished backup.
+
+    Raises:
+        NoBackup: There is none.
+        BackupDamaged: It is not as it was written, or of a later version.
+    """
+    path = folder / MANIFEST
+    try:
+        text = path.read_text()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise NoBackup(
+            f"{folder} holds no finished backup.",
+            detail=f"There is no {MANIFEST}: it is written when everything else is there.",
+            hint=f"Take one: millrace backup {folder}",
+        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise BackupDamaged(f"{path} cannot be read.", detail=str(error), hint="Put it back from a copy.") from error
+    try:
+        whole = json.loads(text)
+        body = whole["body"]
+        if whole["checksum"] != _checksum(_text(body)):
+            raise ValueError("it has another checksum than was written")
+        if body["format"] != FORMAT:
+            raise BackupDamaged(
+                f"{path} has format {body['format']}, and this version of Millrace reads {FORMAT}.",
+                hint="Use the version of Millrace that wrote it, or a later one.",
+            )
+        return _manifest(body)
+    except (ValueError, KeyError, TypeError) as error:
+        raise BackupDamaged(f"{path} is damaged.", detail=str(error), hint="Put it back from a copy.") from error
+
+
+@contextmanager
+def reading(folder: Path) -> Iterator[None]:
+    """Let nobody remove what a manifest names that is read in the block, however many backups end meanwhile.
+
+    Where no backup is taken, as in a copy, there is nothing to lock.
+    """
+    try:
+        lock = (folder / READING).open()
+    except OSError:
+        yield
+        return
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        yield
+
+
+@contextmanager
+def nobody_reads(folder: Path) -> Iterator[bool]:
+    """Say whether nobody reads the backup, and until the end of the block let nobody begin to."""
+    with (folder / READING).open("a") as lock:
+        free = False
+        with suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            free = True
+        yield free
+
+
+def require_backup(folder: Path, manifest: Manifest) -> None:
+    """Check every file of a backup by its checksum, and that the log's files are the log.
+
+    Raises:
+        BackupDamaged: One is missing or changed; the text names it.
+    """
+    following = {partition.partition: partition.earliest_position for partition in manifest.partitions}
+    for file in manifest.files:
+        if following.get(file.partition) != file.from_position:
+            raise BackupDamaged(
+                f"{folder / MANIFEST} is damaged.", detail=f"{file.path} does not follow the file before it."
+            )
+        following[file.partition] = file.to_position
+    if following != {partition.partition: partition.high_water_mark for partition in manifest.partitions}:
+        raise BackupDamaged(f"{folder / MANIFEST} is damaged.", detail="Its files do not reach the high-water marks.")
+    try:
+        for entry in manifest.entries:
+            require_checksum(folder / entry.path, entry.bytes, entry.checksum)
+    except ArchiveDamaged as error:
+        raise BackupDamaged(
+            error.message,
+            hint="Nothing was restored. Put the file back from a copy of the backup, or restore another backup.",
+        ) from error
+
+
+def _manifest(body: dict[str, Any]) -> Manifest:
+    return Manifest(
+        **{
+            **body,
+            "partitions": tuple(BackedUpPartition(**each) for each in body["partitions"]),
+            "files": tuple(BackedUpFile(**each) for each in body["files"]),
+            "tables": tuple(BackedUpTable(**{**each, "columns": tuple(each["columns"])}) for each in body["tables"]),
+            "left_out": tuple(body["left_out"]),
+        }
+    )
+
+
+def _text(body: object) -> str:
+    return json.dumps(body, sort_keys=True, ensure_ascii=False)
+
+
+def _checksum(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,145 @@
+"""Restoring a backup into an empty event store: all of it in one transaction, or nothing.
+
+Belongs here: checking a backup and loading it. Not here: what an empty store is and what must hold in the end; that is
+`sql/functions/begin_restore.sql` and `finish_restore.sql`.
+
+Restored are all events with their offsets and times, the order of the log, streams, deciders, views with their checkpoints, locks and dead
+letters, producers with their results and state, and the audit log. Read models are not: they are built anew from the first event.
+Killed anywhere, the store is as empty as before, and the next call begins anew.
+"""
+
+import io
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+from psycopg import sql
+
+from millrace.resources.archive.files import ArchiveDamaged, read_file
+from millrace.resources.backup.manifest import Manifest, read_manifest, reading, require_backup
+from millrace.resources.errors import BackupDamaged, SchemaMismatch
+from millrace.resources.event_log_source import LogRange
+from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.migrations import migrate
+
+_EVENT = (
+    "event", "event_id", "event_version", "decider", "decider_id", "data", "command_id", "previous_id", "final", "created_at", "offset",
+)  # fmt: skip
+_POSITION = ("partition", "position", "offset")
+# The first transaction that a cluster gives out: the event was appended long ago. Ids of another cluster mean nothing here.
+_LONG_AGO = "3"
+# null is nothing, and text is in quotes, also where it is empty: as COPY reads CSV
+_CSV = pa.csv.WriteOptions(include_header=False, quoting_style="all_valid")
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class RestoreReport:
+    """What was restored, in how many seconds; checking the files is `checking_s` of them."""
+
+    manifest: Manifest
+    events: int
+    checking_s: float
+    seconds: float
+
+
+def restore(dsn: str, folder: Path, *, progress: Progress = lambda _done, _total: None) -> RestoreReport:
+    """Restore a backup into a database without a store, or with an empty one.
+
+    Args:
+        dsn: The database; the role must be able to migrate it, or be `event_store_owner` of a migrated one.
+        folder: The backup; later ones may be taken into the folder meanwhile.
+        progress: Called with how many events are loaded, and of how many.
+
+    Raises:
+        NoBackup: The folder holds no finished backup.
+        BackupDamaged: A file is missing or changed, or does not hold what it should; the text names it.
+        NotEmpty: The store holds something.
+        SchemaMismatch: The backup has what this version does not know, or another number of log partitions than the store.
+    """
+    with reading(folder):
+        return _restore(dsn, folder, progress)
+
+
+def _restore(dsn: str, folder: Path, progress: Progress) -> RestoreReport:
+    began = time.monotonic()
+    manifest = read_manifest(folder)
+    require_backup(folder, manifest)
+    checked = time.monotonic()
+    migrate(dsn, log_partitions=len(manifest.partitions))
+    with psycopg.connect(dsn) as connection:
+        store = EventStore(connection)
+        store.begin_restore()
+        for table in manifest.tables:
+            columns = sql.SQL(", ").join(map(sql.Identifier, table.columns))
+            into = sql.SQL("copy {} ({}) from stdin (format csv)").format(
+                sql.Identifier("event_store", table.table), columns
+            )
+            try:
+                for batch in _batches(folder / table.path):
+                    _copy(connection, into, batch)
+            except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn) as error:
+                # not told by its schema_version: before the first release that has no order
+                raise SchemaMismatch(
+                    "The backup is of another version of Millrace.",
+                    detail=f"Postgres says: {error.diag.message_primary}.",
+                    hint="Restore it with the version of Millrace that wrote it, or a later one. Nothing was restored.",
+                ) from error
+        _load_log(connection, folder, manifest, progress)
+        events = store.finish_restore(
+            [each.partition for each in manifest.partitions],
+            [each.earliest_position for each in manifest.partitions],
+            [each.high_water_mark for each in manifest.partitions],
+            manifest.last_offset,
+            manifest.lease_token,
+            {
+                "archive_id": manifest.archive_id,
+                "taken_at": manifest.taken_at,
+                "events": manifest.events,
+                "left_out": list(manifest.left_out),
+            },
+        )
+    return RestoreReport(manifest, events, checked - began, time.monotonic() - began)
+
+
+def _load_log(connection: psycopg.Connection, folder: Path, manifest: Manifest, progress: Progress) -> None:
+    events = sql.SQL("copy event_store.events ({}, transaction_id) from stdin (format csv)").format(
+        sql.SQL(", ").join(map(sql.Identifier, _EVENT))
+    )
+    positions = sql.SQL("copy event_store.event_log ({}) from stdin (format csv)").format(
+        sql.SQL(", ").join(map(sql.Identifier, _POSITION))
+    )
+    done = 0
+    try:
+        for file in manifest.files:
+            for batch in read_file(folder / file.path, LogRange(file.partition, file.from_position, file.to_position)):
+                stamped = _chosen(batch, _EVENT).append_column("transaction_id", pa.array([_LONG_AGO] * len(batch)))
+                _copy(connection, events, stamped)
+                _copy(connection, positions, _chosen(batch, _POSITION))
+                done += len(batch)
+                progress(done, manifest.events)
+    except ArchiveDamaged as error:
+        raise BackupDamaged(error.message, detail=error.detail, hint="Nothing was restored.") from error
+
+
+def _copy(connection: psycopg.Connection, into: sql.Composed, rows: pa.Table) -> None:
+    buffer = io.BytesIO()
+    pa.csv.write_csv(rows, buffer, _CSV)
+    with connection.cursor().copy(into) as copy:
+        copy.write(buffer.getbuffer())
+
+
+def _chosen(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Table:
+    return pa.Table.from_batches([batch]).select(list(columns))
+
+
+def _batches(path: Path) -> Iterator[pa.Table]:
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        for batch in file.iter_batches():
+            yield pa.Table.from_batches([batch])

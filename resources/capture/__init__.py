@@ -1,0 +1,1 @@
+"""Change capture: the changes of other databases' tables become events."""

@@ -1,0 +1,69 @@
+"""From the rows of a chunk to events: what a captured table held already when its capture began.
+
+Belongs here: their JSON, their ids. Not here: reading them (`source_chunks`), changes (`captured_changes`).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from uuid import UUID
+
+from millrace.resources.capture.declaration import CapturedTable
+from millrace.resources.capture.decoding.changes import (
+    MAX_DATA_CHARACTERS,
+    derived_id,
+    source_json,
+    time_json,
+    too_large,
+)
+from millrace.resources.capture.decoding.pgoutput import Insert
+from millrace.resources.capture.decoding.rows import TableRows
+from millrace.resources.capture.source.chunks import Chunk
+
+
+@dataclass(frozen=True, slots=True)
+class BackfilledRow:
+    """A row as the event `backfilled`.
+
+    Attributes:
+        decider_id: Its key as a JSON array, as its changes have it; None if it cannot be decoded.
+        event_id: Derived from its backfill and its key: the same whenever that reads it.
+        command_id: Derived from its backfill: what all its rows share.
+        data: The row, a JSON object; None if it cannot be decoded.
+        fault: Why it cannot, a sentence.
+    """
+
+    decider_id: str | None
+    event_id: UUID
+    command_id: UUID
+    data: str | None
+    fault: str | None = None
+
+
+def backfilled_rows(
+    chunk: Chunk, table: CapturedTable, capture: str, generation: int, backfill_offset: int
+) -> Iterator[BackfilledRow]:
+    """The rows of a chunk, in its order.
+
+    Args:
+        chunk: What was read.
+        table: What is captured, with the columns of its key as `source_tables.with_key` gives them.
+        capture: Its name.
+        generation: The number of the slot's life, as for `ChangeDecoder`.
+        backfill_offset: Which backfill it is, as the store has it: no two have ids in common.
+    """
+    rows = TableRows(table, chunk.relation)
+    read = f"{generation}/{backfill_offset}/{table.stream_decider}"
+    command_id = derived_id(read)
+    tail = (
+        f', "snapshot": "{chunk.snapshot}", "committed_at": "{time_json(chunk.read_at)}",'
+        f' "source": {source_json(capture, generation, chunk.relation)}}}'
+    )
+    for number, values in enumerate(chunk.rows):
+        _, decider_id, body, fault = rows.inserted(Insert(chunk.relation.relation_id, values))
+        data = None if body is None else body + tail
+        if data is not None and len(data) > MAX_DATA_CHARACTERS:
+            fault = too_large(data)
+            data = None
+        # a key that cannot be decoded is that of no other row
+        name = f"{read}/{decider_id}" if decider_id is not None else f"{read}//{chunk.snapshot}/{number}"
+        yield BackfilledRow(decider_id, derived_id(name), command_id, data, fault)

@@ -1,0 +1,1 @@
+"""What the bytes of logical replication mean. Pure: nothing here talks to a database."""

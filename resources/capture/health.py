@@ -1,0 +1,214 @@
+"""How a capture is: its slot on the source, what waits in the store, whether there is something to do.
+
+Belongs here: looking. Not here: repairing (`capture_setup`), how bad what is (`platform_defs.checks`).
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+
+import psycopg
+
+from millrace.resources.capture.declaration import Capture
+from millrace.resources.capture.decoding.pgoutput import Begin, decode
+from millrace.resources.capture.source.slot import (
+    PublicationMissing,
+    SlotBusy,
+    SlotLost,
+    SlotState,
+    connect_source,
+    flush_lsn,
+    oldest_transaction,
+    oldest_xid,
+    peek,
+    slot_state,
+)
+from millrace.resources.capture.store import CaptureInfo, CaptureStore, RegisteredTable
+from millrace.resources.errors import MillraceError, UnknownCapture
+
+# how long ago a live capture has stored everything without anybody looking into the slot, in seconds
+RECENT_S = 10
+# how much of the log of others an idle slot may lag behind until it is worth a run to move it on
+IDLE_LAG_BYTES = 64 * 1024 * 1024
+# how much log the source may have to read again for one look: a transaction that stays open holds it back
+DEAR_BYTES = 1024 * 1024 * 1024
+
+
+class SourceRefuses(MillraceError):
+    """The source answers, and not what it is asked for."""
+
+
+@dataclass(frozen=True)
+class CaptureHealth:
+    """A capture and its slot.
+
+    Attributes:
+        info: What the store knows; None where the capture is not registered yet.
+        slot: What the source knows; None where there is no slot.
+        lag_bytes: How much of the source's log was not looked at yet.
+        lag_s: How old the oldest change is that was not stored yet, in seconds; at most so old where to look would cost too much.
+        retained_bytes: How much of its log the source keeps for the slot.
+        oldest_transaction: The transaction of the source that is open the longest, asked for where it keeps the capture waiting;
+            None where our role sees none.
+        waits_to_backfill: The tables that cannot be read before that one ends.
+    """
+
+    info: CaptureInfo | None
+    slot: SlotState | None
+    lag_bytes: int
+    lag_s: float
+    retained_bytes: int
+    oldest_transaction: str | None = None
+    waits_to_backfill: tuple[str, ...] = ()
+
+    @property
+    def quarantined(self) -> int:
+        """Changes that are no events: for their faults, or because they wait behind such."""
+        return self.info.quarantined + self.info.held if self.info else 0
+
+    def problems(self, capture: Capture) -> list[str]:
+        """What an operator should know, a sentence each; none if all is well."""
+        if self.info is None or self.info.source_generation is None:
+            return []
+        found = []
+        if self.slot is None:
+            found.append(f"there is no slot {self.info.slot} on the source")
+        elif self.slot.lost:
+            found.append(f"slot {self.slot.slot} is lost: {self.slot.lost}")
+        elif self.slot.wal_status == "unreserved":
+            found.append(f"slot {self.slot.slot} is about to be lost: the source's log has reached its limit")
+        if self.info.open_gaps:
+            found.append(
+                f"changes are lost; millrace capture restart {capture.name} --reason WHY reads the tables anew"
+            )
+        if self.retained_bytes > capture.max_retained_bytes:
+            found.append(
+                f"the source keeps {self.retained_bytes:,} bytes of its log for the slot; at most"
+                f" {capture.max_retained_bytes:,} are expected"
+                + (f"; open the longest is {self.oldest_transaction}" if self.oldest_transaction else "")
+            )
+        if self.waits_to_backfill:
+            found.append(
+                f"the backfill of {', '.join(self.waits_to_backfill)} waits for the end of"
+                f" {self.oldest_transaction or 'a transaction that our role may not see'}, which is older than the publication"
+            )
+        if self.lag_s > capture.max_lag_s:
+            found.append(f"changes wait for up to {self.lag_s:.0f} s; at most {capture.max_lag_s} are expected")
+        return found
+
+
+def capture_health(dsn: str, capture: Capture) -> CaptureHealth:
+    """Look at a capture in the store and on its source.
+
+    Raises:
+        Unreachable: The source does not answer, or nobody said where it is.
+        SourceRefuses: It does not let our role look.
+    """
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        store = CaptureStore(connection)
+        info = find_capture(store, capture.name)
+        tables = store.captured_tables(capture.name) if info and info.tables_to_backfill else []
+    if info is None:
+        return CaptureHealth(None, None, 0, 0.0, 0)
+    with _asked(capture) as source:
+        slot = slot_state(source, info.slot)
+        _, now = flush_lsn(source)
+        waiting = _waiting(tables, oldest_xid(source))
+        retains = bool(slot and (slot.retained_bytes or 0) > capture.max_retained_bytes)
+        transaction = oldest_transaction(source) if waiting or retains else None
+        try:
+            if slot is None or slot.lost:
+                oldest = None
+            elif info.lease_owner and info.stored_at and (now - info.stored_at).total_seconds() < RECENT_S:
+                # to look would hold the slot, which somebody is about to read
+                oldest = info.stored_at
+            elif (slot.retained_bytes or 0) > DEAR_BYTES:
+                oldest = info.stored_at if slot.lag_bytes else None
+            else:
+                oldest = oldest_change(source, info)
+        except SlotBusy:
+            # somebody captures at this moment
+            oldest = info.stored_at
+    return CaptureHealth(
+        info,
+        slot,
+        slot.lag_bytes or 0 if slot else 0,
+        # by the source's clock; what is stored is moments from being an event
+        max(0.0, (now - oldest).total_seconds()) if oldest else 0.0,
+        slot.retained_bytes or 0 if slot else 0,
+        transaction,
+        waiting,
+    )
+
+
+def _waiting(tables: Iterable[RegisteredTable], oldest: int) -> tuple[str, ...]:
+    """The tables that may not be read yet: a transaction that is older than their publication is open on the source."""
+    return tuple(
+        f"{table.schema_name}.{table.table_name}"
+        for table in tables
+        if table.backfill_generation is None
+        and not table.rows_read
+        and table.published_xid is not None
+        and oldest < table.published_xid
+    )
+
+
+def oldest_change(source: psycopg.Connection, info: CaptureInfo) -> datetime | None:
+    """When the oldest transaction committed that the slot holds; None if it holds none.
+
+    Raises:
+        SlotBusy: Somebody else reads the slot for longer than a few seconds.
+        SlotLost: The slot is gone, or is no longer good.
+    """
+    with peek(source, info.slot, info.publication, 1) as messages:
+        return next((m.committed_at for m in map(decode, messages) if isinstance(m, Begin)), None)
+
+
+def find_capture(store: CaptureStore, capture: str) -> CaptureInfo | None:
+    """What the store knows of a capture; None where it is not registered."""
+    try:
+        (info,) = store.capture_info(capture)
+    except UnknownCapture:
+        return None
+    return info
+
+
+def has_work(dsn: str, capture: Capture) -> bool:
+    """Whether a run of the capture would find something to do.
+
+    Raises:
+        Unreachable: The source does not answer, or nobody said where it is.
+        SourceRefuses: It does not let our role look.
+        SlotBusy: Somebody else reads the slot for longer than a few seconds.
+    """
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        info = find_capture(CaptureStore(connection), capture.name)
+    with _asked(capture) as source:
+        if info is None or info.source_generation is None or info.unemitted or info.tables_to_backfill:
+            return True
+        slot = slot_state(source, info.slot)
+        # a run says what is wrong with it, and records that changes are lost
+        if slot is None or slot.lost or (slot.lag_bytes or 0) > IDLE_LAG_BYTES:
+            return True
+        if (slot.retained_bytes or 0) > DEAR_BYTES:
+            return bool(slot.lag_bytes)
+        try:
+            return oldest_change(source, info) is not None
+        except (SlotLost, PublicationMissing):
+            # what a run can repair, it repairs
+            return True
+
+
+@contextmanager
+def _asked(capture: Capture) -> Iterator[psycopg.Connection]:
+    """A connection to the source; what goes wrong with it is a sentence."""
+    try:
+        with connect_source(capture.source()) as source:
+            yield source
+    except psycopg.Error as error:
+        raise SourceRefuses(
+            f"The source of capture {capture.name} does not tell how it is.",
+            detail=str(error).strip(),
+            hint=f"Run: millrace capture check {capture.name}",
+        ) from error

@@ -1,0 +1,148 @@
+"""The rows that a captured table holds already, chunk by chunk in the order of its key.
+
+Belongs here: reading them in the stream's text form, and what a chunk's snapshot has seen. Not here: which of them are newer in
+the log (the event store knows), and what they become (`backfilled_rows`).
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import psycopg
+from psycopg import sql
+
+from millrace.resources.capture.declaration import CapturedTable
+from millrace.resources.capture.decoding.pgoutput import Lsn, Relation, Values
+from millrace.resources.capture.source.publication import condition
+from millrace.resources.capture.source.tables import SourceTable, find_table
+from millrace.resources.errors import MillraceError
+
+_ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
+_MEANS = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
+
+
+class TableMissing(MillraceError):
+    """The captured table is not there, or has nothing that names its rows."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Rows of a table as one snapshot saw them.
+
+    Attributes:
+        snapshot: The snapshot, as `pg_snapshot` writes it.
+        high_lsn: A position behind every commit that the snapshot saw, and one that an idle source passes.
+        read_at: When it was read, by the source's clock.
+        relation: The table as it was, as the stream would describe it.
+        rows: The values of each row, in the order of the relation's columns, in the stream's text form.
+        last_key: The key of its last row, to go on behind it; that of the chunk before where there is no row.
+        done: Whether no rows follow.
+    """
+
+    snapshot: str
+    high_lsn: Lsn
+    read_at: datetime
+    relation: Relation
+    rows: list[Values]
+    last_key: tuple[str, ...] | None
+    done: bool
+
+
+def read_chunk(
+    connection: psycopg.Connection, table: CapturedTable, after_key: Sequence[str] | None, limit: int
+) -> Chunk:
+    """Read the next rows behind a key in one snapshot; the filter and the columns are those of the declaration.
+
+    Rows that share a key, where nothing makes it unique, come together: there may be more of them than `limit`.
+
+    Args:
+        connection: An autocommit connection of `connect_source`.
+        table: What is captured.
+        after_key: `last_key` of the chunk before; None for the first one.
+        limit: How many rows, at least 1.
+
+    Raises:
+        TableMissing: The table is not there, or has no key.
+    """
+    with connection.transaction():
+        connection.execute("set transaction isolation level repeatable read, read only")
+        # without an index on its key each chunk sorts the table
+        connection.execute("set local statement_timeout = 0")
+        name = sql.Identifier(table.schema, table.table)
+        try:
+            # before the snapshot: a truncate or a rewrite behind it would show the snapshot an empty table
+            connection.execute(sql.SQL("lock table {} in access share mode").format(name))
+        except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as error:
+            raise _missing(table, "it does not exist") from error
+        seen = connection.execute("select pg_current_snapshot()::text, clock_timestamp()").fetchone()
+        assert seen is not None
+        found = find_table(connection, table.schema, table.table)
+        key = found.key(table) if found else ()
+        if found is None or not key:
+            raise _missing(table, "nothing names its rows")
+        relation = found.relation(table)
+        with connection.cursor() as cursor, cursor.copy(_query(found, table, key, after_key, limit)) as copy:
+            rows = [_values(bytes(line)) for line in copy]
+        at = [next(n for n, column in enumerate(relation.columns) if column.name == part) for part in key]
+        last_key = _text_key(rows[-1], at) if rows else None if after_key is None else tuple(after_key)
+        position = connection.execute("select pg_current_wal_insert_lsn()::text").fetchone()
+        assert position is not None
+    high_lsn = Lsn.parse(position[0])
+    _let_pass(connection, high_lsn)
+    return Chunk(seen[0], high_lsn, seen[1], relation, rows, last_key, len(rows) < limit)
+
+
+def _query(
+    found: SourceTable, table: CapturedTable, key: tuple[str, ...], after_key: Sequence[str] | None, limit: int
+) -> sql.Composed:
+    conditions = []
+    if table.where is not None:
+        conditions.append(sql.SQL("({})").format(condition(table.where)))
+    names = sql.SQL(", ").join(map(sql.Identifier, key))
+    if after_key is not None:
+        types = {column.name: column.type_name for column in found.columns}
+        behind = sql.SQL(", ").join(
+            sql.SQL("{}::{}").format(sql.Literal(value), sql.SQL(types[part]))
+            for part, value in zip(key, after_key, strict=True)
+        )
+        conditions.append(sql.SQL("({}) > ({})").format(names, behind))
+    return sql.SQL(
+        "copy (select {columns} from {table}{where} order by {key} fetch first {limit} rows with ties) to stdout"
+    ).format(
+        columns=sql.SQL(", ").join(sql.Identifier(column.name) for column in found.captured_columns(table)),
+        table=sql.SQL("only {}").format(found.name) if found.kind == "r" else found.name,
+        where=sql.SQL(" where ") + sql.SQL(" and ").join(conditions) if conditions else sql.SQL(""),
+        key=names,
+        limit=sql.Literal(limit),
+    )
+
+
+def _values(line: bytes) -> Values:
+    fields = line.removesuffix(b"\n").split(b"\t")
+    if b"\\" not in line:
+        return tuple(fields)
+    return tuple(None if field == b"\\N" else _ESCAPED.sub(_unescaped, field) for field in fields)
+
+
+def _unescaped(match: re.Match[bytes]) -> bytes:
+    return _MEANS.get(match[1], match[1])
+
+
+def _text_key(row: Values, at: list[int]) -> tuple[str, ...]:
+    return tuple(value.decode() for n in at if isinstance(value := row[n], bytes))
+
+
+def _let_pass(connection: psycopg.Connection, lsn: Lsn) -> None:
+    """Have the source write its log to the disk up to there: without commits it would take its time, or never do it."""
+    row = connection.execute("select pg_current_wal_flush_lsn() >= %s::pg_lsn", (str(lsn),)).fetchone()
+    if row != (True,):
+        connection.execute("select pg_logical_emit_message(true, 'millrace.chunk', '')")
+
+
+def _missing(table: CapturedTable, detail: str) -> TableMissing:
+    return TableMissing(
+        f"Table {table.name} cannot be read.",
+        detail=detail,
+        hint="Create it with a key, or leave it out of the capture.",
+    )

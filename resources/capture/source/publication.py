@@ -1,0 +1,139 @@
+"""The publication of a capture on its source: exactly the tables, columns, rows and actions that are declared.
+
+Belongs here: making it so, and knowing that it is. Not here: whether the source can publish them (`source_problems`).
+"""
+
+from dataclasses import dataclass
+from hashlib import sha256
+
+import psycopg
+from psycopg import sql
+
+from millrace.resources.capture.declaration import Capture, CapturedTable
+from millrace.resources.errors import MillraceError
+
+_MARK = "Millrace keeps this as declared"
+
+# All that a publication is, but for its name and its owner. A table is its name and its id: another one may have taken the name.
+_STATE = """
+select
+  obj_description(p.oid, 'pg_publication'),
+  concat_ws(' ', p.puballtables, p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate, p.pubviaroot),
+  (select string_agg(s.pnnspid::text, ' ' order by s.pnnspid) from pg_publication_namespace s where s.pnpubid = p.oid),
+  (
+    select jsonb_object_agg(
+      format('%%s.%%s', n.nspname, c.relname),
+      -- where in a statement a filter stood is no part of it; to write it as SQL would wait for locks of the table
+      format('%%s %%s %%s', r.prrelid, r.prattrs, regexp_replace(r.prqual::text, ' :location -?\\d+', '', 'g'))
+    )
+    from pg_publication_rel r
+    join pg_class c on c.oid = r.prrelid
+    join pg_namespace n on n.oid = c.relnamespace
+    where r.prpubid = p.oid
+  )
+from pg_publication p
+where p.pubname = %s
+"""
+
+
+@dataclass(frozen=True)
+class _State:
+    """A publication as it is: its comment, its switches, its schemas, and of each of its tables what it publishes."""
+
+    remark: str | None
+    switches: str
+    schemas: str | None
+    tables: dict[str, str] | None
+
+    def __str__(self) -> str:
+        return repr((self.switches, self.schemas, sorted((self.tables or {}).items())))
+
+
+class ForeignPublication(MillraceError):
+    """A publication of the name exists, and Millrace did not make it."""
+
+
+def ensure_publication(connection: psycopg.Connection, name: str, declaration: Capture) -> frozenset[str] | None:
+    """Make the publication be what is declared; return the declared tables that it published otherwise, or not at all.
+
+    None if it was as declared: then nothing is written or locked. Changes that committed before are published as it was then.
+
+    Raises:
+        ForeignPublication: Somebody else made one of this name.
+        psycopg.Error: The source refuses it; `source_problems.find_problems` says why.
+    """
+    found = _state(connection, name)
+    declared = _digest(publication_sql(name, declaration).as_string(connection))
+    if found is not None:
+        if not (found.remark or "").startswith(_MARK):
+            raise ForeignPublication(
+                f"Publication {name} exists, and Millrace did not make it.",
+                detail=f"database: {connection.info.dbname}",
+                hint="Drop it, or give the capture another publication.",
+            )
+        if found.remark == _remark(declared, found):
+            return None
+    with connection.transaction():
+        if found is None:
+            connection.execute(publication_sql(name, declaration))
+        else:
+            tables = sql.SQL(", ").join(map(_published, declaration.tables))
+            connection.execute(sql.SQL("alter publication {} set table {}").format(sql.Identifier(name), tables))
+            connection.execute(
+                sql.SQL("alter publication {} set ({})").format(sql.Identifier(name), _options(declaration))
+            )
+        made = _state(connection, name)
+        assert made is not None
+        # the source keeps a filter in its own form: what it made of it is remembered beside what was declared
+        connection.execute(
+            sql.SQL("comment on publication {} is {}").format(sql.Identifier(name), _remark(declared, made))
+        )
+    before = {} if found is None or found.switches != made.switches else found.tables or {}
+    after = made.tables or {}
+    return frozenset(t.name for t in declaration.tables if before.get(t.name) != after.get(t.name))
+
+
+def drop_publication(connection: psycopg.Connection, name: str) -> bool:
+    """Remove the publication; return False if there is none."""
+    there = _state(connection, name) is not None
+    connection.execute(sql.SQL("drop publication if exists {}").format(sql.Identifier(name)))
+    return there
+
+
+def publication_sql(name: str, declaration: Capture) -> sql.Composed:
+    """The statement that makes the publication."""
+    return sql.SQL("create publication {} for table {} with ({})").format(
+        sql.Identifier(name), sql.SQL(", ").join(map(_published, declaration.tables)), _options(declaration)
+    )
+
+
+def _published(table: CapturedTable) -> sql.Composed:
+    # ONLY: tables that inherit from it are none of its rows; partitions are, with or without
+    published = sql.SQL("only {}").format(sql.Identifier(table.schema, table.table))
+    if table.columns is not None:
+        published += sql.SQL(" ({})").format(sql.SQL(", ").join(map(sql.Identifier, table.columns)))
+    if table.where is not None:
+        published += sql.SQL(" where ({})").format(condition(table.where))
+    return published
+
+
+def condition(where: str) -> sql.SQL:
+    """A declared condition as a part of a statement: it is SQL of whoever declares the capture."""
+    return sql.SQL(where)
+
+
+def _options(declaration: Capture) -> sql.Composed:
+    return sql.SQL("publish = {}, publish_via_partition_root = true").format(", ".join(declaration.actions))
+
+
+def _state(connection: psycopg.Connection, name: str) -> _State | None:
+    row = connection.execute(_STATE, (name,)).fetchone()
+    return None if row is None else _State(*row)
+
+
+def _remark(declared: str, state: _State) -> str:
+    return f"{_MARK}: {declared}, {_digest(str(state))}."
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode()).hexdigest()[:32]

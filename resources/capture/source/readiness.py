@@ -1,0 +1,311 @@
+"""What a source lacks to be captured as declared, all of it at once.
+
+Belongs here: preconditions, as sentences with their remedies. Not here: what is wrong with a declaration by itself
+(`capture_declaration`), and setting anything up (`publication`, `replication`).
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+import psycopg
+from psycopg import sql
+
+from millrace.resources.capture.declaration import Capture, CapturedTable
+from millrace.resources.capture.source.publication import condition
+from millrace.resources.capture.source.tables import SourceTable, find_leaves, find_table
+from millrace.resources.errors import MillraceError
+
+OLDEST_MAJOR = 15
+# what Millrace writes itself is never captured: each captured change would make the next one
+OWN_SCHEMAS = ("event_store", "read_models", "dagster")
+
+_REFUSALS = (psycopg.ProgrammingError, psycopg.NotSupportedError, psycopg.DataError)
+_KINDS = {
+    "v": "a view",
+    "m": "a materialized view",
+    "f": "a foreign table",
+    "S": "a sequence",
+    "i": "an index",
+    "I": "an index",
+    "c": "a type",
+}
+
+_SERVER = """
+select
+  pg_is_in_recovery(),
+  current_setting('wal_level'),
+  current_setting('max_replication_slots')::int,
+  (select count(*) from pg_replication_slots)::int,
+  current_database(),
+  r.rolname,
+  r.rolsuper or r.rolreplication,
+  r.rolsuper or has_database_privilege(current_database(), 'create'),
+  r.rolsuper or r.rolbypassrls
+from pg_roles r
+where r.rolname = current_user
+"""
+
+_RIGHTS = """
+select
+  pg_has_role(%(owner)s, 'usage'),
+  has_schema_privilege(%(schema)s, 'usage') and (
+    has_table_privilege(%(oid)s::oid, 'select')
+    or (select bool_and(has_column_privilege(%(oid)s::oid, name, 'select')) from unnest(%(columns)s::text[]) as names (name))
+  )
+"""
+
+_FILTER_COLUMNS = """
+select distinct a.attname::text
+from pg_publication p
+join pg_publication_rel r on r.prpubid = p.oid
+join pg_depend d on d.classid = 'pg_publication_rel'::regclass and d.objid = r.oid and d.refobjid = r.prrelid
+join pg_attribute a on a.attrelid = d.refobjid and a.attnum = d.refobjsubid
+where p.pubname = %s and d.refclassid = 'pg_class'::regclass and d.refobjsubid > 0
+order by 1
+"""
+
+
+@dataclass(frozen=True)
+class _Server:
+    """What the server and our role on it can do."""
+
+    standby: bool
+    wal_level: str
+    slots: int
+    used_slots: int
+    database: str
+    role: str
+    may_replicate: bool
+    may_create: bool
+    passes_policies: bool
+
+
+class NotReady(MillraceError):
+    """The source cannot be captured as declared.
+
+    Attributes:
+        problems: What it lacks, a sentence each.
+    """
+
+    def __init__(self, capture: str, problems: list[str]) -> None:
+        self.problems = problems
+        super().__init__(
+            f"The source of capture {capture} is not ready.",
+            detail="\n".join(f"- {problem}" for problem in problems),
+            hint="Nothing was changed on it; try again when that is done.",
+        )
+
+
+def require_ready(connection: psycopg.Connection, declaration: Capture, *, has_slot: bool) -> None:
+    """Refuse a source that cannot be captured as declared.
+
+    Raises:
+        NotReady: With all that it lacks.
+    """
+    if problems := find_problems(connection, declaration, has_slot=has_slot):
+        raise NotReady(declaration.name, problems)
+
+
+def find_problems(connection: psycopg.Connection, declaration: Capture, *, has_slot: bool) -> list[str]:
+    """Find all that keeps the source from being captured as declared; nothing on it is changed.
+
+    Args:
+        connection: An autocommit connection to the source.
+        declaration: What is to be captured.
+        has_slot: Whether the capture's slot is there already, so that none has to be free.
+    """
+    major = connection.info.server_version // 10000
+    if major < OLDEST_MAJOR:
+        return [
+            f"the server is PostgreSQL {major}; {OLDEST_MAJOR} or newer is needed, for filters of rows and columns: upgrade it"
+        ]
+    row = connection.execute(_SERVER).fetchone()
+    assert row is not None
+    server = _Server(*row)
+    return [
+        *_server_problems(server, has_slot=has_slot),
+        *[
+            f"table {table.name}: {problem}"
+            for table in declaration.tables
+            for problem in _table_problems(connection, server, declaration, table)
+        ],
+    ]
+
+
+def _server_problems(server: _Server, *, has_slot: bool) -> Iterator[str]:
+    role = server.role
+    if server.standby:
+        yield "the server is a standby, which cannot have publications: capture from its primary"
+    if server.wal_level != "logical":
+        yield (
+            f"wal_level is {server.wal_level}; it has to be logical: alter system set wal_level = 'logical', and restart the"
+            " server"
+        )
+    if not has_slot and server.used_slots >= server.slots:
+        yield (
+            f"all {server.slots} replication slots are in use: drop one that nobody needs, or raise max_replication_slots and"
+            " restart the server"
+        )
+    if not server.may_replicate:
+        yield f"role {role} may not use replication slots: alter role {role} replication"
+    if not server.may_create:
+        yield f"role {role} may not create publications: grant create on database {server.database} to {role}"
+
+
+def _table_problems(
+    connection: psycopg.Connection, server: _Server, declaration: Capture, table: CapturedTable
+) -> Iterator[str]:
+    if table.schema in OWN_SCHEMAS:
+        yield f"schema {table.schema} is Millrace's own, and its tables are never captured: leave it out"
+        return
+    if table.schema.startswith("pg_") or table.schema == "information_schema":
+        yield f"schema {table.schema} is the server's own, and its tables cannot be published: leave it out"
+        return
+    found = find_table(connection, table.schema, table.table)
+    if found is None:
+        yield f"it does not exist in database {server.database}: create it, or leave it out"
+        return
+    problems = [*_kind_problems(connection, declaration, found), *_column_problems(declaration, table, found)]
+    rights = [*_right_problems(connection, server, table, found)]
+    yield from problems
+    yield from rights
+    if not problems and not rights:
+        # a vacuum may hold the table for hours: it keeps nobody from capturing what is published already
+        with suppress(psycopg.errors.LockNotAvailable):
+            yield from _publishing_problems(connection, declaration, table, found)
+
+
+def _kind_problems(connection: psycopg.Connection, declaration: Capture, found: SourceTable) -> Iterator[str]:
+    if found.kind not in "rp":
+        yield f"it is {_KINDS.get(found.kind, 'no table')}; only ordinary and partitioned tables can be captured: leave it out"
+        return
+    if found.persistence != "p":
+        kind = "unlogged" if found.persistence == "u" else "temporary"
+        yield f"it is {kind}, so the log does not hold its changes: alter table … set logged, or leave it out"
+    roots = connection.execute(
+        "select n.nspname || '.' || c.relname from pg_partition_ancestors(%s::oid) a join pg_class c on c.oid = a.relid"
+        " join pg_namespace n on n.oid = c.relnamespace where c.oid <> %s::oid",
+        (found.oid, found.oid),
+    ).fetchall()
+    captured = {table.name for table in declaration.tables}
+    if above := [name for (name,) in roots if name in captured]:
+        yield f"it is a partition of {above[0]}, which is captured as a whole: leave it out"
+    for leaf in find_leaves(connection, found):
+        if leaf.kind != "r" or leaf.persistence != "p":
+            yield f"its partition {leaf.schema}.{leaf.table} is no permanent ordinary table: detach it, or leave the table out"
+        # the server sends a partition's old rows as its root's identity has them, whatever they hold
+        elif (leaf.identity, leaf.identity_columns) != (found.identity, found.identity_columns):
+            yield (
+                f"its partition {leaf.schema}.{leaf.table} has another replica identity than the table:"
+                " give both the same with alter table … replica identity"
+            )
+
+
+def _column_problems(declaration: Capture, table: CapturedTable, found: SourceTable) -> Iterator[str]:
+    known = {column.name: column for column in found.columns}
+    if missing := [name for name in table.columns or () if name not in known]:
+        yield f"it has no column {', '.join(missing)}; there are {', '.join(known)}: correct columns"
+        return
+    if missing := [name for name in table.key or () if name not in known]:
+        yield f"it has no column {', '.join(missing)}; there are {', '.join(known)}: correct key"
+        return
+    key = found.key(table)
+    captured = {column.name for column in found.captured_columns(table)}
+    sees_rows = {"update", "delete"} & set(declaration.actions)
+    if sees_rows and not found.identity_columns:
+        identity = "nothing" if found.identity == "n" else "default, and it has no primary key"
+        yield (
+            f"its replica identity is {identity}, so the log does not say which row was updated or deleted: give it a primary"
+            " key, alter table … replica identity using index … or full, or capture inserts and truncates only"
+        )
+    if not key:
+        yield "nothing names its rows: give it a primary key, or declare key"
+    if table.key and found.identity in "di" and set(key) != set(table.key):
+        yield (
+            f"its key is declared as {', '.join(table.key)}, and its replica identity says {', '.join(key)}: leave key out,"
+            " or alter table … replica identity full"
+        )
+    elif table.key and key and not any(set(unique) <= set(key) for unique in found.unique_keys):
+        yield (
+            f"no unique index covers its declared key {', '.join(table.key)}, so rows could share a stream: create a unique index"
+            " on it, neither partial nor deferrable, or declare another key"
+        )
+    if loose := [name for name in key if not known[name].not_null]:
+        yield f"column {', '.join(loose)} of its key may be null: alter table … alter {loose[0]} set not null"
+    if left_out := [name for name in key if name not in captured]:
+        yield f"columns leave out {', '.join(left_out)} of its key: add them"
+    # an update of the application would fail
+    elif (
+        sees_rows and table.columns and (left_out := [name for name in found.identity_columns if name not in captured])
+    ):
+        yield (
+            f"columns leave out {', '.join(left_out)}, which its replica identity has: add them, or choose another replica"
+            " identity than full"
+        )
+
+
+def _right_problems(
+    connection: psycopg.Connection, server: _Server, table: CapturedTable, found: SourceTable
+) -> Iterator[str]:
+    columns = [column.name for column in found.captured_columns(table)]
+    row = connection.execute(
+        _RIGHTS, {"owner": found.owner, "schema": found.schema, "oid": found.oid, "columns": columns}
+    ).fetchone()
+    assert row is not None
+    owns, reads = row
+    role = server.role
+    if not owns:
+        yield f"role {role} does not own it, so it may not publish it: grant {found.owner} to {role}"
+    if not reads:
+        yield f"role {role} may not read it: grant select on {table.name} to {role}, and usage on its schema"
+    if found.policies_forced and not server.passes_policies:
+        yield f"row level security hides rows from role {role}: alter role {role} bypassrls"
+
+
+def _publishing_problems(
+    connection: psycopg.Connection, declaration: Capture, table: CapturedTable, found: SourceTable
+) -> Iterator[str]:
+    """Publish it in a transaction that is rolled back, and ask the server what an application's changes would meet."""
+    name = f"millrace_check_{connection.info.backend_pid}"
+    creation = sql.SQL("create publication {} for table only {}").format(sql.Identifier(name), found.name)
+    if table.where is not None:
+        try:
+            with connection.transaction(force_rollback=True):
+                connection.execute("set local lock_timeout = '2s'")
+                connection.execute(creation + sql.SQL(" where ({})").format(condition(table.where)))
+                used = connection.execute(_FILTER_COLUMNS, (name,)).fetchall()
+        except _REFUSALS as error:
+            yield f"where cannot be used: {_said(error)}: correct {table.where!r}"
+            return
+        outside = [column for (column,) in used if column not in found.identity_columns]
+        if outside and {"update", "delete"} & set(declaration.actions):
+            yield (
+                f"where uses {', '.join(outside)}, which the log does not hold of rows before their change:"
+                " alter table … replica identity full, or use columns of the replica identity only"
+            )
+            return
+    if table.columns is not None:
+        creation += sql.SQL(" ({})").format(sql.SQL(", ").join(map(sql.Identifier, table.columns)))
+    options = sql.SQL(" with (publish = {})").format(", ".join(declaration.actions))
+    try:
+        with connection.transaction(force_rollback=True):
+            connection.execute("set local lock_timeout = '2s'")
+            connection.execute(creation + options)
+            # the server judges a statement when it plans it: no row is touched, no trigger fires
+            for part in (found, *find_leaves(connection, found)):
+                first = sql.Identifier(part.columns[0].name)
+                if "update" in declaration.actions:
+                    connection.execute(sql.SQL("explain update only {} set {} = default").format(part.name, first))
+                if "delete" in declaration.actions:
+                    connection.execute(sql.SQL("explain delete from only {}").format(part.name))
+    except _REFUSALS as error:
+        yield (
+            f"the server would refuse changes of it once it is published: {_said(error)}: change its columns or its replica"
+            " identity"
+        )
+
+
+def _said(error: psycopg.Error) -> str:
+    detail = error.diag.message_detail
+    return f"{error.diag.message_primary or error}{f' ({detail})' if detail else ''}"

@@ -1,0 +1,198 @@
+"""A table of the source database as its catalog describes it now.
+
+Belongs here: columns, keys and the replica identity. Not here: what they were when something changed; the messages say that
+(`pgoutput`).
+"""
+
+from dataclasses import dataclass, replace
+
+import psycopg
+from psycopg import sql
+
+from millrace.resources.capture.declaration import CapturedTable
+from millrace.resources.capture.decoding.pgoutput import Relation, RelationColumn
+
+
+@dataclass(frozen=True)
+class SourceColumn:
+    """A column.
+
+    Attributes:
+        name: Its name.
+        type_oid: The id of its type.
+        type_modifier: What its type is restricted to, -1 for nothing.
+        type_name: Its type as SQL has it.
+        not_null: Whether it always has a value.
+        generated: s(tored) or v(irtual); empty if it is written.
+    """
+
+    name: str
+    type_oid: int
+    type_modifier: int
+    type_name: str
+    not_null: bool
+    generated: str
+
+
+@dataclass(frozen=True)
+class SourceTable:
+    """A table.
+
+    Attributes:
+        oid: Its id.
+        schema: Its schema.
+        table: Its name.
+        kind: r for an ordinary table, p for a partitioned one, others for what is none.
+        persistence: p(ermanent), u(nlogged) or t(emporary).
+        identity: Its replica identity: d(efault), n(othing), f(ull) or i(ndex).
+        owner: The role that owns it.
+        policies_forced: Whether row level security also holds for its owner.
+        columns: Its columns.
+        primary_key: The columns of its primary key, in the index' order; empty if there is none that names rows in the log.
+        identity_index: The columns of the index that is its replica identity, in that index' order.
+        unique_keys: The columns of each index that makes all rows unique at every time.
+    """
+
+    oid: int
+    schema: str
+    table: str
+    kind: str
+    persistence: str
+    identity: str
+    owner: str
+    policies_forced: bool
+    columns: tuple[SourceColumn, ...]
+    primary_key: tuple[str, ...]
+    identity_index: tuple[str, ...]
+    unique_keys: tuple[tuple[str, ...], ...]
+
+    @property
+    def identity_columns(self) -> tuple[str, ...]:
+        """The columns that the log holds of a row before its change; all with FULL, none with NOTHING."""
+        if self.identity == "f":
+            return tuple(column.name for column in self.columns)
+        return {"d": self.primary_key, "i": self.identity_index}.get(self.identity, ())
+
+    @property
+    def name(self) -> sql.Identifier:
+        """Its name in a statement."""
+        return sql.Identifier(self.schema, self.table)
+
+    def key(self, table: CapturedTable) -> tuple[str, ...]:
+        """The columns that name a row's stream; empty if there are none."""
+        named = self.identity_columns if self.identity in "di" else ()
+        return named or table.key or self.primary_key
+
+    def captured_columns(self, table: CapturedTable) -> tuple[SourceColumn, ...]:
+        """The columns that are captured, in the table's order."""
+        if table.columns is None:
+            return tuple(column for column in self.columns if not column.generated)
+        return tuple(column for column in self.columns if column.name in table.columns)
+
+    def relation(self, table: CapturedTable) -> Relation:
+        """The table as the stream describes it now."""
+        return Relation(
+            self.oid,
+            self.schema,
+            self.table,
+            self.identity,
+            tuple(
+                RelationColumn(column.name, column.type_oid, column.type_modifier, column.name in self.identity_columns)
+                for column in self.captured_columns(table)
+            ),
+        )
+
+
+_TABLE = """
+select
+  c.oid::bigint,
+  n.nspname,
+  c.relname,
+  c.relkind::text,
+  c.relpersistence::text,
+  c.relreplident::text,
+  pg_get_userbyid(c.relowner),
+  c.relforcerowsecurity
+from pg_class c
+join pg_namespace n on n.oid = c.relnamespace
+where c.oid = %s::oid
+"""
+
+_COLUMNS = """
+select attname, atttypid::bigint, atttypmod, format_type(atttypid, atttypmod), attnotnull, attgenerated::text
+from pg_attribute
+where attrelid = %s::oid and attnum > 0 and not attisdropped
+order by attnum
+"""
+
+_INDEXES = """
+select
+  i.indisprimary,
+  i.indisreplident,
+  array(
+    select a.attname::text
+    from unnest(i.indkey::int2[]) with ordinality as k (attnum, at)
+    join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
+    where k.at <= i.indnkeyatts
+    order by k.at
+  )
+from pg_index i
+where i.indrelid = %s::oid and i.indisvalid and i.indimmediate and i.indisunique and i.indpred is null and i.indexprs is null
+"""
+
+_LEAVES = "select relid::oid::bigint from pg_partition_tree(%s::oid) where isleaf and level > 0 order by relid"
+
+
+def find_table(connection: psycopg.Connection, schema: str, table: str) -> SourceTable | None:
+    """Look at a table, or whatever bears its name; None if nothing does."""
+    row = connection.execute(
+        """
+        select c.oid::bigint from pg_class c join pg_namespace n on n.oid = c.relnamespace
+        where n.nspname = %s and c.relname = %s
+        """,
+        (schema, table),
+    ).fetchone()
+    return None if row is None else _described(connection, row[0])
+
+
+def find_leaves(connection: psycopg.Connection, table: SourceTable) -> list[SourceTable]:
+    """Look at the partitions of a table that hold rows; none if it is not partitioned."""
+    if table.kind != "p":
+        return []
+    found = connection.execute(_LEAVES, (table.oid,)).fetchall()
+    return [leaf for (oid,) in found if (leaf := _described(connection, oid))]
+
+
+def table_oids(connection: psycopg.Connection, schema: str, table: str) -> tuple[int, ...]:
+    """Tell the ids of a table and of its partitions that hold rows, the table's first; none if there is no such table."""
+    row = connection.execute(
+        """
+        select c.oid::bigint, array(select relid::oid::bigint from pg_partition_tree(c.oid) where isleaf and level > 0 order by 1)
+        from pg_class c join pg_namespace n on n.oid = c.relnamespace
+        where n.nspname = %s and c.relname = %s
+        """,
+        (schema, table),
+    ).fetchone()
+    return () if row is None else (row[0], *row[1])
+
+
+def with_key(connection: psycopg.Connection, table: CapturedTable) -> CapturedTable:
+    """The declared table with the columns that name its rows now as its key, as `ChangeDecoder` needs it."""
+    found = find_table(connection, table.schema, table.table)
+    return table if found is None else replace(table, key=found.key(table) or None)
+
+
+def _described(connection: psycopg.Connection, oid: int) -> SourceTable | None:
+    row = connection.execute(_TABLE, (oid,)).fetchone()
+    if row is None:
+        return None
+    columns = connection.execute(_COLUMNS, (oid,)).fetchall()
+    indexes = connection.execute(_INDEXES, (oid,)).fetchall()
+    described = (
+        *row,
+        tuple(SourceColumn(*column) for column in columns),
+        next((tuple(names) for primary, _, names in indexes if primary), ()),
+        next((tuple(names) for _, identity, names in indexes if identity), ()),
+        tuple(tuple(names) for _, _, names in indexes),
+    )
+    return SourceTable(*described)

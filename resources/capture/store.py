@@ -1,0 +1,450 @@
+"""The store's functions for change capture: one method per SQL function, same name, same argument order.
+
+Belongs here: calls and the shapes they return. Not here: behaviour, that is in `sql/functions`; the source (`replication`); the order of
+the steps (`capture`).
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import Any
+from uuid import UUID
+
+import psycopg
+from psycopg.abc import Buffer
+from psycopg.adapt import Loader
+from psycopg.types.json import Jsonb
+
+from millrace.resources.capture.backfilled_rows import BackfilledRow
+from millrace.resources.capture.decoding.changes import Change
+from millrace.resources.capture.decoding.pgoutput import Lsn
+from millrace.resources.errors import refusals
+from millrace.resources.event_store import EventStore
+
+_WAL_EVENT = (
+    "source_generation, commit_lsn, commit_idx, xid, committed_at, decider, decider_id, action, event_id, command_id, data, fault, raw,"
+    " relation"
+)
+_LINES = 500  # of one write
+
+
+@dataclass(frozen=True)
+class TableRegistration:
+    """A table of a capture as it is registered; another fingerprint is another declaration."""
+
+    schema: str
+    table: str
+    decider: str
+    key_columns: Sequence[str] | None
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class CaptureLease:
+    """A leased capture and where it stands; the generation and the positions are None while it has no slot.
+
+    `gap` is whether a gap is open: a new slot and `begin_generation` are due.
+    """
+
+    capture: str
+    lease_token: int
+    leased_until: datetime
+    source_generation: int | None
+    system_identifier: str | None
+    database: str | None
+    slot: str
+    publication: str
+    stored_lsn: Lsn | None
+    stored_at: datetime | None
+    emitted_lsn: Lsn | None
+    emitted_idx: int | None
+    gap: bool
+
+
+@dataclass(frozen=True)
+class RegisteredTable:
+    """A table of a capture, and how far its backfill is: done when `backfill_generation` is not None.
+
+    `backfill_offset` is of this backfill only: event ids of its rows are made with it. While `published_xid` is None nothing may be
+    read; when `rows_read`, only `finish_backfill` is left.
+    """
+
+    schema_name: str
+    table_name: str
+    decider: str
+    key_columns: list[str] | None
+    fingerprint: str
+    published_xid: int | None
+    backfill_offset: int
+    backfill_key: str | None
+    backfilled_rows: int
+    rows_read: bool
+    backfill_generation: int | None
+    backfilled_at: datetime | None
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """What became of stored changes: events, failures, what waits behind such; `behind` if more is stored."""
+
+    emitted: int
+    quarantined: int
+    held: int
+    behind: bool
+
+
+@dataclass(frozen=True)
+class EmittedRows:
+    """What became of a chunk: `status` is 'stored', 'behind' (emit first, then again) or 'unpublished' (read it again)."""
+
+    status: str
+    appended: int
+    left_out: int
+    held: int
+
+
+@dataclass(frozen=True)
+class Requeued:
+    """How many quarantined changes became events, and how many still wait."""
+
+    requeued: int
+    waiting: int
+
+
+@dataclass(frozen=True)
+class QuarantinedChange:
+    """A change that is no event: for its `fault`, or, if that is None, because it waits behind such a one of its stream."""
+
+    quarantine_id: int
+    capture: str
+    source_generation: int
+    commit_lsn: Lsn | None
+    commit_idx: int | None
+    xid: int | None
+    committed_at: datetime | None
+    decider: str
+    decider_id: str | None
+    action: str
+    event_id: UUID
+    command_id: UUID
+    data: Any
+    fault: str | None
+    raw: bytes | None
+    relation: bytes | None
+    quarantined_at: datetime
+
+
+@dataclass(frozen=True)
+class CaptureGap:
+    """Where changes are lost; `resolved_by_generation` is None while nothing was read anew after it."""
+
+    gap_id: int
+    capture: str
+    source_generation: int | None
+    from_lsn: Lsn | None
+    to_lsn: Lsn | None
+    reason: str
+    detected_at: datetime
+    resolved_by_generation: int | None
+
+
+@dataclass(frozen=True)
+class CaptureInfo:
+    """A capture as operators see it; `unemitted` is counted to ten thousand."""
+
+    capture: str
+    source_generation: int | None
+    slot: str
+    publication: str
+    stored_lsn: Lsn | None
+    stored_at: datetime | None
+    emitted_lsn: Lsn | None
+    unemitted: int
+    quarantined: int
+    held: int
+    open_gaps: int
+    gaps: int
+    tables: int
+    tables_to_backfill: int
+    backfilled_rows: int
+    lease_owner: str | None
+    leased_until: datetime | None
+    leased: bool
+
+
+class CaptureStore(EventStore):
+    """The event store with its functions for change capture. Every method raises the `MillraceError` of its SQL function."""
+
+    def __init__(self, connection: psycopg.Connection) -> None:
+        super().__init__(connection)
+        connection.adapters.register_loader("pg_lsn", _LsnLoader)
+
+    def register_capture(self, capture: str, slot: str, publication: str, tables: Iterable[TableRegistration]) -> bool:
+        """Register a capture with its tables, or change it; return whether anything changed."""
+        return self._value(
+            bool,
+            "select event_store.register_capture(%s, %s, %s, %s)",
+            (capture, slot, publication, Jsonb([vars(table) for table in tables])),
+        )
+
+    def claim_capture(self, capture: str, owner: str, lease_s: int = 30) -> CaptureLease:
+        """Lease a capture and return where it stands; the same owner gets a new token."""
+        return self._one(CaptureLease, "select * from event_store.claim_capture(%s, %s, %s)", (capture, owner, lease_s))
+
+    def extend_capture(self, capture: str, lease_token: int, lease_s: int = 30) -> datetime:
+        """Let the lease last longer; return until when."""
+        return self._value(datetime, "select event_store.extend_capture(%s, %s, %s)", (capture, lease_token, lease_s))
+
+    def release_capture(self, capture: str, lease_token: int) -> bool:
+        """Give the lease back; return whether it was still held."""
+        return self._value(bool, "select event_store.release_capture(%s, %s)", (capture, lease_token))
+
+    def begin_generation(
+        self,
+        capture: str,
+        lease_token: int,
+        system_identifier: str,
+        database: str,
+        start_lsn: Lsn,
+        published_xid: int,
+    ) -> int:
+        """Begin to read a fresh slot, with a backfill of every table; return the generation."""
+        return self._value(
+            int,
+            "select event_store.begin_generation(%s, %s, %s, %s, %s::pg_lsn, %s::xid8)",
+            (capture, lease_token, system_identifier, database, str(start_lsn), str(published_xid)),
+        )
+
+    def publish_tables(self, capture: str, lease_token: int, published_xid: int) -> int:
+        """Say since when the publication has the registered tables; return how many may now be backfilled."""
+        return self._value(
+            int,
+            "select event_store.publish_tables(%s, %s, %s::xid8)",
+            (capture, lease_token, str(published_xid)),
+        )
+
+    def copy_changes(self, source_generation: int, changes: Iterable[Change]) -> int:
+        """Copy changes into `wal_events`, in a transaction that `store_changes` ends; return how many."""
+        number = 0
+        lines = _copied(source_generation, changes)
+        with (
+            refusals(),
+            self.connection.cursor() as cursor,
+            cursor.copy(f"copy event_store.wal_events ({_WAL_EVENT}) from stdin".encode()) as copy,
+        ):
+            while batch := list(islice(lines, _LINES)):
+                copy.write("".join(batch))
+                number += len(batch)
+        return number
+
+    def store_changes(self, capture: str, lease_token: int, to_lsn: Lsn, stored_at: datetime) -> int:
+        """Say that everything below a position is stored, last in the transaction that copied it; return how many are new."""
+        return self._value(
+            int,
+            "select event_store.store_changes(%s, %s, %s::pg_lsn, %s)",
+            (capture, lease_token, str(to_lsn), stored_at),
+        )
+
+    def verify_changes(self, capture: str, changes: Iterable[Change]) -> int:
+        """Compare replayed changes with what is stored; return how many were compared."""
+        return self._value(
+            int,
+            "select event_store.verify_changes(%s, %s::jsonb)",
+            (capture, f"[{', '.join(_replayed(change) for change in changes)}]"),
+        )
+
+    def emit_changes(self, capture: str, lease_token: int, limit: int = 10_000) -> Emitted:
+        """Make about so many of the next stored changes events, in order."""
+        return self._one(Emitted, "select * from event_store.emit_changes(%s, %s, %s)", (capture, lease_token, limit))
+
+    def emit_backfill(
+        self,
+        capture: str,
+        lease_token: int,
+        schema: str,
+        table: str,
+        snapshot: str,
+        high_lsn: Lsn,
+        rows: Iterable[BackfilledRow],
+        last_key: str | None,
+        *,
+        done: bool,
+    ) -> EmittedRows:
+        """Store a chunk of a backfill as events, and how far it is."""
+        return self._one(
+            EmittedRows,
+            "select * from event_store.emit_backfill(%s, %s, %s, %s, %s::pg_snapshot, %s::pg_lsn, %s::jsonb, %s, %s)",
+            (
+                capture,
+                lease_token,
+                schema,
+                table,
+                snapshot,
+                str(high_lsn),
+                f"[{', '.join(_read(row) for row in rows)}]",
+                last_key,
+                done,
+            ),
+        )
+
+    def finish_backfill(self, capture: str, lease_token: int, schema: str, table: str, limit: int = 10_000) -> bool:
+        """End a backfill that has read every row, so many streams at a time; return whether it is done."""
+        return self._value(
+            bool,
+            "select event_store.finish_backfill(%s, %s, %s, %s, %s)",
+            (capture, lease_token, schema, table, limit),
+        )
+
+    def requeue_changes(
+        self, capture: str, decider: str | None = None, decider_id: str | None = None, reason: str | None = None
+    ) -> Requeued:
+        """Let quarantined changes become events, each stream up to its first fault."""
+        return self._one(
+            Requeued,
+            "select * from event_store.requeue_changes(%s, %s, %s, %s)",
+            (capture, decider, decider_id, reason),
+        )
+
+    def repair_change(self, quarantine_id: int, decider_id: str, data: str) -> None:
+        """Give a quarantined change its key and its data, JSON text; it becomes an event when it is requeued."""
+        self._value(str, "select event_store.repair_change(%s, %s, %s::jsonb)", (quarantine_id, decider_id, data))
+
+    def discard_change(self, quarantine_id: int, reason: str) -> None:
+        """Give a quarantined change up."""
+        self._value(str, "select event_store.discard_change(%s, %s)", (quarantine_id, reason))
+
+    def record_gap(self, capture: str, from_lsn: Lsn | None, to_lsn: Lsn | None, reason: str) -> int:
+        """Record that changes are lost, once; return the open gap."""
+        return self._value(
+            int,
+            "select event_store.record_gap(%s, %s::pg_lsn, %s::pg_lsn, %s)",
+            (capture, from_lsn and str(from_lsn), to_lsn and str(to_lsn), reason),
+        )
+
+    def restart_capture(self, capture: str, reason: str) -> int:
+        """Ask for a new slot and a backfill of all tables; return the gap that this is."""
+        return self._value(int, "select event_store.restart_capture(%s, %s)", (capture, reason))
+
+    def capture_info(self, capture: str | None = None) -> list[CaptureInfo]:
+        """Return one row per capture: how far it is, what waits, who works on it."""
+        return self._all(CaptureInfo, "select * from event_store.capture_info(%s)", (capture,))
+
+    def purge_wal_events(self, capture: str, before: datetime, limit: int = 10_000) -> int:
+        """Remove stored changes that are emitted and older; return how many."""
+        return self._value(int, "select event_store.purge_wal_events(%s, %s, %s)", (capture, before, limit))
+
+    def unregister_capture(self, capture: str, reason: str | None = None) -> None:
+        """Remove a capture with all but its events."""
+        self._value(str, "select event_store.unregister_capture(%s, %s)", (capture, reason))
+
+    def captured_tables(self, capture: str) -> list[RegisteredTable]:
+        """Return the tables of a capture as the table captured_tables has them."""
+        return self._all(
+            RegisteredTable,
+            """
+            select
+              schema_name, table_name, decider, key_columns, fingerprint, published_xid::text::bigint as published_xid,
+              backfill_offset, backfill_key, backfilled_rows, rows_read, backfill_generation, backfilled_at
+            from event_store.captured_tables
+            where capture = %s
+            order by schema_name, table_name
+            """,
+            (capture,),
+        )
+
+    def quarantined_changes(self, capture: str, after: int = 0, limit: int = 100) -> list[QuarantinedChange]:
+        """Return quarantined changes after a `quarantine_id`, in order, as the table quarantined_changes has them."""
+        return self._all(
+            QuarantinedChange,
+            """
+            select
+              quarantine_id, capture, source_generation, commit_lsn, commit_idx, xid::text::bigint as xid, committed_at, decider,
+              decider_id, action, event_id, command_id, data, fault, raw, relation, quarantined_at
+            from event_store.quarantined_changes
+            where capture = %s and quarantine_id > %s
+            order by quarantine_id
+            limit %s
+            """,
+            (capture, after, limit),
+        )
+
+    def capture_gaps(self, capture: str) -> list[CaptureGap]:
+        """Return the gaps of a capture, the newest first, as the table capture_gaps has them."""
+        return self._all(
+            CaptureGap,
+            """
+            select gap_id, capture, source_generation, from_lsn, to_lsn, reason, detected_at, resolved_by_generation
+            from event_store.capture_gaps
+            where capture = %s
+            order by gap_id desc
+            """,
+            (capture,),
+        )
+
+
+class _LsnLoader(Loader):
+    """Reads positions of a log as numbers that print as Postgres does."""
+
+    def load(self, data: Buffer) -> Lsn:
+        return Lsn.parse(bytes(data).decode())
+
+
+def _copied(source_generation: int, changes: Iterable[Change]) -> Iterator[str]:
+    """Write rows as COPY reads them: twice as fast as psycopg, which looks at the type of every value."""
+    commit_lsn: Lsn | None = None
+    position = transaction = command = ""
+    for change in changes:
+        # what a transaction's changes share is written once
+        if change.commit_lsn != commit_lsn:
+            commit_lsn = change.commit_lsn
+            position = f"{source_generation}\t{commit_lsn}\t"
+            transaction = f"\t{change.xid}\t{change.committed_at.isoformat()}\t"
+            command = f"\t{change.command_id}\t"
+        yield (
+            f"{position}{change.commit_idx}{transaction}{_escaped(change.decider)}\t{_escaped(change.decider_id)}\t{change.action}\t"
+            f"{change.event_id}{command}{_escaped(change.data)}\t{_escaped(change.fault)}\t{_hex(change.raw)}\t{_hex(change.relation)}\n"
+        )
+
+
+def _escaped(text: str | None) -> str:
+    if text is None:
+        return "\\N"
+    # looking for each is faster than replacing, and mostly there is none
+    if "\\" in text or "\n" in text or "\r" in text or "\t" in text:
+        return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+    return text
+
+
+def _hex(data: bytes | None) -> str:
+    return "\\N" if data is None else f"\\\\x{data.hex()}"
+
+
+def _replayed(change: Change) -> str:
+    known = {
+        "commit_lsn": str(change.commit_lsn),
+        "commit_idx": change.commit_idx,
+        "xid": change.xid,
+        "decider": change.decider,
+        "decider_id": change.decider_id,
+        "action": change.action,
+        "event_id": str(change.event_id),
+        "fault": change.fault,
+    }
+    return _with_data(known, change.data)
+
+
+def _read(row: BackfilledRow) -> str:
+    known = {
+        "decider_id": row.decider_id,
+        "event_id": str(row.event_id),
+        "command_id": str(row.command_id),
+        "fault": row.fault,
+    }
+    return _with_data(known, row.data)
+
+
+def _with_data(known: Mapping[str, object], data: str | None) -> str:
+    """Write an object with a member that is JSON text already."""
+    return f'{json.dumps(known, ensure_ascii=False)[:-1]}, "data": {data or "null"}}}'

@@ -1,0 +1,1 @@
+"""Consuming the log into read models: claim, build in Spark, commit effect and position together."""

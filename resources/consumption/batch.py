@@ -1,0 +1,144 @@
+"""What leases deliver, as Spark builds it: all at once, or the parts by which the streams that fail are found.
+
+Belongs here: staging and looking at parts of one batch. Not here: which parts (`failing_streams`), plans (`read_model_build`),
+the commit (`consumer`).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from millrace.resources.archive.history import LogHistory
+from millrace.resources.consumption.build_errors import build_errors, cause, is_of_events
+from millrace.resources.consumption.failing_streams import Part, PartFails, Source, Stream
+from millrace.resources.consumption.staging import (
+    count_streams,
+    events_of,
+    list_offsets,
+    list_streams,
+    read_events,
+    stage_batch,
+    stage_events,
+)
+from millrace.resources.event_store import Lease, LockedPartition
+from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.tables import StagedRows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# merges staged rows and undoes it, or raises PartFails
+Attempt = Callable[[Sequence[StagedRows]], None]
+
+
+class LeasedBatch:
+    """The events that some leases deliver to a read model.
+
+    Args:
+        spark: Gives the session.
+        dsn: The event store.
+        model: The read model.
+        leases: The leases.
+        locked: Where streams have locks; empty for a rebuild, which reads all streams.
+        history: From where a rebuild reads; None: from Postgres alone.
+    """
+
+    def __init__(
+        self,
+        spark: "Callable[[], SparkSession]",
+        dsn: str,
+        model: ReadModel,
+        leases: Sequence[Lease],
+        locked: Sequence[LockedPartition],
+        history: LogHistory | None = None,
+    ) -> None:
+        self.spark = spark
+        self.dsn = dsn
+        self.model = model
+        self.leases = leases
+        self.locked = locked
+        self.history = history
+
+    def stage(self, batch: int) -> list[StagedRows]:
+        """Build all of it and stage the rows under the number of a batch."""
+        return stage_batch(self.spark(), self.dsn, self.model, self.leases, batch, self.locked, self.history)
+
+    @contextmanager
+    def parts(self, batch: int, attempt: Attempt | None) -> "Iterator[LeasedParts]":
+        """Its parts, staged under the number of a batch; `attempt` tries whether they can be merged, too.
+
+        Spark keeps the events until the end of the block: they are read once, however many parts are built.
+        """
+        parts = LeasedParts(self, batch, attempt)
+        try:
+            yield parts
+        finally:
+            parts.forget()
+
+
+class LeasedParts:
+    """What a search for failing streams asks of a leased batch."""
+
+    def __init__(self, leased: LeasedBatch, batch: int, attempt: Attempt | None) -> None:
+        self._leased = leased
+        self._batch = batch
+        self._attempt = attempt
+        self._kept: dict[Source, str] = {}
+
+    def build(self, part: Part) -> list[StagedRows]:
+        """Stage a part.
+
+        Raises:
+            PartFails: Its events do not let it be built, or merged.
+        """
+        leased = self._leased
+        try:
+            staged = stage_events(self._events(part), leased.dsn, leased.model, leased.leases, self._batch)
+        except build_errors() as error:
+            if not is_of_events(error):
+                raise
+            raise PartFails(cause(error)) from error
+        if self._attempt is not None:
+            self._attempt(staged)
+        return staged
+
+    def count(self, part: Part) -> int:
+        """About how many streams a part has."""
+        return count_streams(self._events(part))
+
+    def streams(self, part: Part, limit: int) -> list[Stream]:
+        """The streams of a part, `limit` at most."""
+        return list_streams(self._events(part), limit)
+
+    def offsets(self, part: Part) -> Sequence[int]:
+        """All offsets of a part's events, and maybe numbers between them."""
+        return list_offsets(self._events(part))
+
+    def forget(self) -> None:
+        """Let Spark drop the events."""
+        for name in self._kept.values():
+            # of a session that is gone nothing is left
+            with suppress(*build_errors()):
+                self._leased.spark().catalog.uncacheTable(name)
+                self._leased.spark().catalog.dropTempView(name)
+
+    def _events(self, part: Part) -> "DataFrame":
+        leased, spark = self._leased, self._leased.spark()
+        if part.of not in self._kept:
+            # a view: its plan, which asks Python and Postgres, is made once; sessions are shared, names are not
+            name = f"millrace_{uuid4().hex}"
+            events = read_events(
+                spark,
+                leased.dsn,
+                leased.model,
+                leased.leases,
+                leased.locked,
+                part.of,
+                streams=True,
+                history=leased.history,
+            )
+            events.createTempView(name)
+            self._kept[part.of] = name
+            spark.catalog.cacheTable(name)
+        return events_of(part, spark.table(self._kept[part.of]))

@@ -1,0 +1,341 @@
+"""Brings a database to the schema of this code: numbered migrations once each, then roles, functions and privileges.
+
+Belongs here: running `sql/`. Not here: any SQL of the schema itself.
+
+A migration and its row in `event_store.migrations` commit together; the last one commits with the functions and the privileges,
+so nobody meets its tables with the functions of before. One migrator works at a time, the others wait for it and find it done.
+Killed anywhere, the next call goes on after the last committed migration. With nothing to do a call only reads.
+
+The functions are replaced as a whole when a file of them, `sql/roles.sql` or `sql/privileges.sql` has changed. Sessions go on
+meanwhile, with the old function or the new one. The schemas `event_store` and `event_store_private` belong to Millrace: a function
+in them that no file makes is dropped. A trigger that is to go with its function is dropped by a migration.
+
+Where somebody's open transaction is in the way, the migrator leaves its place in the queue before those behind it notice, and tries
+again for a minute. On a busy store a migration finds a gap if it first locks the tables that every consumer's call takes first:
+`lock table event_store.views, event_store.sequencer in access exclusive mode`. A call that began before it goes on in the old
+function: a column that functions of the version before use is dropped one version later.
+
+An older version of the code must not put its functions over newer ones. It is refused by the number of its last migration, so a
+release that changes functions only has a migration too, of one comment. Until the first release a table is changed in its subject's
+migration; a store that was made before is refused by the names of its migrations.
+
+`sql/install.sql` does the same with `psql` alone.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import psycopg
+
+from millrace.resources.errors import MillraceError, SchemaMismatch
+from millrace.resources.settings import PROJECT
+
+SQL = PROJECT / "sql"
+Result = TypeVar("Result")
+
+# Below Postgres' deadlock_timeout (1 s): of a migrator and a session that wait for each other, the migrator gives way.
+LOCK_TIMEOUT_MS = 500
+PATIENCE_S = 60
+
+
+@dataclass(frozen=True)
+class Migration:
+    """One numbered file of `sql/migrations`."""
+
+    version: int
+    name: str
+    sql: str
+
+
+@dataclass(frozen=True)
+class MigrationReport:
+    """What one call of `migrate` did."""
+
+    applied: tuple[str, ...]
+    functions_replaced: bool
+    version: int
+
+
+def known_migrations(directory: Path = SQL / "migrations") -> list[Migration]:
+    """List the migrations of this code in order.
+
+    Raises:
+        SchemaMismatch: The numbers are not 1, 2, 3, …
+    """
+    migrations = [
+        Migration(int(path.stem.split("_", 1)[0]), path.stem, path.read_text())
+        for path in sorted(directory.glob("[0-9][0-9][0-9][0-9]_*.sql"))
+    ]
+    if [m.version for m in migrations] != list(range(1, len(migrations) + 1)):
+        raise SchemaMismatch(
+            f"The migrations in {directory} are not numbered 0001, 0002, … without gaps.",
+            detail=", ".join(m.name for m in migrations),
+        )
+    return migrations
+
+
+@dataclass(frozen=True)
+class Replaceable:
+    """What is applied anew whenever a part of it has changed: the roles, each function's file by its name, the privileges."""
+
+    roles: str
+    functions: dict[str, str]
+    privileges: str
+
+    @property
+    def hash(self) -> str:
+        """Tell two versions apart."""
+        return hashlib.sha256("\n".join([self.roles, *self.functions.values(), self.privileges]).encode()).hexdigest()
+
+
+def function_files(directory: Path = SQL) -> list[Path]:
+    """List the files of the functions in the order in which they are applied.
+
+    Raises:
+        SchemaMismatch: Two of them have one name.
+    """
+    found: dict[str, Path] = {}
+    for path in sorted((directory / "functions").rglob("*.sql")):
+        if found.setdefault(path.stem, path) != path:
+            raise SchemaMismatch(
+                f"Two files are named {path.name}.",
+                detail=", ".join(str(each.relative_to(directory)) for each in (found[path.stem], path)),
+                hint="A function has one file; give one of the two another name.",
+            )
+    return list(found.values())
+
+
+def known_replaceable(directory: Path = SQL) -> Replaceable:
+    """Read the roles, functions and privileges of this code."""
+    return Replaceable(
+        (directory / "roles.sql").read_text(),
+        {path.stem: path.read_text() for path in function_files(directory)},
+        (directory / "privileges.sql").read_text(),
+    )
+
+
+def migrate(dsn: str, *, log_partitions: int = 16) -> MigrationReport:
+    """Bring the database to the schema of this code; a database that is up to date is only read.
+
+    Args:
+        dsn: The database.
+        log_partitions: The number of log partitions of a new database. An existing one keeps its number.
+
+    Raises:
+        SchemaMismatch: The database is newer than the code, or older than its first release, has another number of log
+            partitions, or an object of somebody else needs a function that is to be dropped.
+        MillraceError: The role may not do it, or somebody's open transaction was in the way for a minute.
+    """
+    migrations = known_migrations()
+    replaceable = known_replaceable()
+    applied: list[str] = []
+    replaced = False
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        found = _found(connection)
+        _refuse_unreleased(found, migrations)
+        if not _is_current(found, migrations, replaceable):
+            todo = [m for m in migrations if m.version not in found or m is migrations[-1]]
+            with _explained(connection):
+                for migration in todo:
+                    final = replaceable if migration is migrations[-1] else None
+                    work = partial(_step, connection, migration, final, log_partitions)
+                    names, replaced = _patiently(connection, migrations, work)
+                    applied += names
+        _require_log_partitions(connection, log_partitions)
+    return MigrationReport(tuple(applied), replaced, len(migrations))
+
+
+def validate(dsn: str) -> None:
+    """Check that the database has exactly the schema of this code, changing nothing.
+
+    Raises:
+        SchemaMismatch: It is behind, ahead, or has other functions; the hint names the remedy.
+    """
+    migrations = known_migrations()
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        found = _found(connection)
+    _refuse_unreleased(found, migrations)
+    _refuse_newer(found, migrations)
+    missing = [m.name for m in migrations if m.version not in found]
+    if missing:
+        raise SchemaMismatch(
+            "The database is behind the code.", detail=f"missing: {', '.join(missing)}", hint="Run: millrace migrate"
+        )
+    if not _is_current(found, migrations, known_replaceable()):
+        raise SchemaMismatch("The database has functions of another version of the code.", hint="Run: millrace migrate")
+
+
+def _found(connection: psycopg.Connection) -> dict[int, str]:
+    """Read which migrations the database has, and under 0 the hash of its functions."""
+    # to_regclass would do, but after the wait for a lock it may still answer from the session's cache
+    book = connection.execute("select from pg_tables where schemaname = 'event_store' and tablename = 'migrations'")
+    if book.fetchone() is None:
+        return {}
+    return dict(connection.execute("select version, name from event_store.migrations").fetchall())
+
+
+def _is_current(found: dict[int, str], migrations: list[Migration], replaceable: Replaceable) -> bool:
+    return found.keys() == {0, *(m.version for m in migrations)} and found[0] == replaceable.hash
+
+
+def _patiently(connection: psycopg.Connection, known: list[Migration], work: Callable[[], Result]) -> Result:
+    """Do the work in a transaction, after other migrators and between other sessions' transactions."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            with connection.transaction():
+                connection.execute("select pg_advisory_xact_lock(hashtextextended('event_store.migrations', 0))")
+                found = _found(connection)
+                _refuse_unreleased(found, known)
+                _refuse_newer(found, known)
+                if not found:
+                    connection.execute((SQL / "bookkeeping.sql").read_bytes())
+                connection.execute("select set_config('lock_timeout', %s, true)", (f"{LOCK_TIMEOUT_MS}ms",))
+                return work()
+        except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
+            if time.monotonic() > deadline:
+                raise MillraceError(
+                    "The schema was not changed: somebody's open transaction is in the way.",
+                    detail=f"Postgres says: {error.diag.message_primary}; {error.diag.context}",
+                    hint="End it, or stop the services that use the store, then run `millrace migrate` again. To find it: "
+                    "select pid, xact_start, state, query from pg_stat_activity where datname = current_database() "
+                    "order by xact_start",
+                ) from error
+            # those who queued behind us go first
+            time.sleep(LOCK_TIMEOUT_MS / 1000)
+
+
+def _step(
+    connection: psycopg.Connection, migration: Migration, final: Replaceable | None, log_partitions: int
+) -> tuple[list[str], bool]:
+    """Apply a migration and, with the last one, what is replaced; return what was applied and whether that was."""
+    return _apply(connection, migration, log_partitions), final is not None and _replace(connection, final)
+
+
+def _apply(connection: psycopg.Connection, migration: Migration, log_partitions: int) -> list[str]:
+    """Apply a migration unless it is applied; return the names of what was."""
+    cursor = connection.execute(
+        "insert into event_store.migrations (version, name) values (%s, %s) on conflict do nothing",
+        (migration.version, migration.name),
+    )
+    if not cursor.rowcount:
+        return []
+    connection.execute("select set_config('event_store.log_partitions', %s, true)", (str(log_partitions),))
+    connection.execute(migration.sql.encode())
+    return [migration.name]
+
+
+def _replace(connection: psycopg.Connection, replaceable: Replaceable) -> bool:
+    """Make the functions and privileges those of this code; return whether they were others."""
+    stale = connection.execute(
+        """
+        insert into event_store.migrations as m (version, name) values (0, %s)
+        on conflict (version) do update set name = excluded.name, applied_at = excluded.applied_at
+        where m.name <> excluded.name
+        """,
+        (replaceable.hash,),
+    ).rowcount
+    if not stale:
+        return False
+    connection.execute(replaceable.roles.encode())
+    # functions call each other, in files of any order
+    connection.execute("set local check_function_bodies = off")
+    before = _routines(connection)
+    for name, sql in replaceable.functions.items():
+        try:
+            with connection.transaction():
+                connection.execute(sql.encode())
+        except psycopg.errors.InvalidFunctionDefinition:
+            # Another result or other names of arguments cannot be replaced. Everything else is, and not dropped: a session
+            # that has looked a function up and is about to call it would miss it.
+            _drop(connection, [routine for routine in before if routine.name == name])
+            connection.execute(sql.encode())
+    after = _routines(connection)
+    _drop(connection, before & after)
+    connection.execute(replaceable.privileges.encode())
+    return True
+
+
+@dataclass(frozen=True)
+class _Routine:
+    """A function as it is stored; replacing it changes `row`, also within one transaction."""
+
+    name: str
+    signature: str
+    row: str
+
+
+def _routines(connection: psycopg.Connection) -> set[_Routine]:
+    found = connection.execute(
+        """
+        select proname, oid::regprocedure::text, ctid::text
+        from pg_proc
+        where pronamespace in ('event_store'::regnamespace, 'event_store_private'::regnamespace)
+        """
+    )
+    return {_Routine(*row) for row in found}
+
+
+def _drop(connection: psycopg.Connection, routines: Iterable[_Routine]) -> None:
+    for routine in sorted(routines, key=lambda routine: routine.signature):
+        try:
+            with connection.transaction():
+                connection.execute(f"drop routine {routine.signature}".encode())
+        except psycopg.errors.DependentObjectsStillExist as error:
+            raise SchemaMismatch(
+                f"The function {routine.signature} of an older version must go, but something needs it.",
+                detail=error.diag.message_detail,
+                hint="Drop what needs it, run `millrace migrate` again, and make it anew.",
+            ) from error
+
+
+@contextmanager
+def _explained(connection: psycopg.Connection) -> Iterator[None]:
+    """Turn Postgres' refusal of a role without the rights into a sentence that says what helps."""
+    try:
+        yield
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise MillraceError(
+            f"The role {connection.info.user} may not bring the database to the schema of this code.",
+            detail=f"Postgres says: {error.diag.message_primary}.",
+            hint="Run `millrace migrate` as the owner of the schema event_store; it also needs CREATEROLE while the roles of "
+            "sql/roles.sql are missing, or an administrator makes those roles first.",
+        ) from error
+
+
+def _refuse_unreleased(found: dict[int, str], migrations: list[Migration]) -> None:
+    for migration in migrations:
+        name = found.get(migration.version, migration.name)
+        if name != migration.name:
+            raise SchemaMismatch(
+                "The database was made by an unreleased version of Millrace.",
+                detail=f"its migration {migration.version} is {name}, and not {migration.name}",
+                hint="Take a backup with the code that made it (millrace backup), and restore it with this code into a new "
+                "database (millrace restore).",
+            )
+
+
+def _refuse_newer(found: dict[int, str], migrations: list[Migration]) -> None:
+    version = max(found, default=0)
+    if version > len(migrations):
+        raise SchemaMismatch(
+            "The database is newer than this code.",
+            detail=f"database: version {version}; code: version {len(migrations)}",
+            hint="Update Millrace on this machine.",
+        )
+
+
+def _require_log_partitions(connection: psycopg.Connection, expected: int) -> None:
+    row = connection.execute("select count(*) from event_store.partitions").fetchone()
+    if row is None or row[0] != expected:
+        raise SchemaMismatch(
+            f"The database has {row and row[0]} log partitions, not {expected}.",
+            detail="Their number is fixed when a database is made.",
+            hint=f"Set MILLRACE_LOG_PARTITIONS={row and row[0]}.",
+        )

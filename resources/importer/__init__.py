@@ -1,0 +1,1 @@
+"""Importing files of events from elsewhere."""

@@ -1,0 +1,133 @@
+"""Opens event files: CSV, JSON Lines and Parquet, told apart by their names, and reads the rows of Parquet.
+
+Belongs here: which format a file has, and Parquet. Not here: text formats (`millrace.resources.importer.text`), and what a row means
+(`millrace.resources.importer.importer`).
+
+Rows come one after the other in constant memory, numbered from 1 in the order of the file, so a row keeps its number when
+the file is read again. Values are what JSON can say: CSV has text, an empty cell is null. JSON Lines and Parquet keep their
+types; a number that a float would round, a decimal and a time are exact text; not-a-number is null; bytes are base64.
+"""
+
+import base64
+import math
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from datetime import date, datetime, time
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from millrace.resources.errors import ImportRefused
+from millrace.resources.importer.rows import ROW_LIMIT, EventFile, Row, refuse_twins
+from millrace.resources.importer.text import open_csv, open_jsonl
+
+Format = Literal["csv", "jsonl", "parquet"]
+
+SUFFIXES: dict[str, Format] = {
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+}
+PARQUET_ROWS = 1000
+
+
+def file_format(path: Path) -> Format:
+    """Tell a file's format by its name; `.gz` after the suffix of a text format is fine.
+
+    Raises:
+        ImportRefused: The suffix says nothing.
+    """
+    suffix = Path(path.stem).suffix if path.suffix.lower() == ".gz" else path.suffix
+    found = SUFFIXES.get(suffix.lower())
+    if found is None:
+        raise ImportRefused(
+            f"The name {path.name} does not tell the file's format.",
+            detail=f"Known suffixes: {', '.join(SUFFIXES)}; all but Parquet also with .gz.",
+            hint="Say it with --format csv, jsonl or parquet.",
+        )
+    return found
+
+
+@contextmanager
+def open_event_file(path: Path, file_format: Format) -> Iterator[EventFile]:
+    """Open a file for one pass over its rows.
+
+    Raises:
+        ImportRefused: It is missing, empty, damaged, or not of this format. Also raised while the rows are read.
+    """
+    if not path.is_file():
+        raise ImportRefused(f"{path} is not a file." if path.exists() else f"There is no file {path}.")
+    with ExitStack() as stack:
+        with _damage(path):
+            if path.stat().st_size == 0:
+                raise ImportRefused(f"{path} is empty.")
+            file = {"csv": open_csv, "jsonl": open_jsonl, "parquet": _open_parquet}[file_format](path, stack)
+        yield replace(file, rows=_until_damage(path, file.rows))
+
+
+@contextmanager
+def _damage(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
+        raise ImportRefused(f"{path} cannot be read.", detail=str(error)) from error
+
+
+def _until_damage(path: Path, rows: Iterator[Row]) -> Iterator[Row]:
+    with _damage(path):
+        yield from rows
+
+
+def _open_parquet(path: Path, stack: ExitStack) -> EventFile:
+    file = stack.enter_context(pq.ParquetFile(path, pre_buffer=False))
+    columns: list[str] = file.schema_arrow.names
+    refuse_twins(path, columns)
+    metadata = file.metadata
+    stored = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
+    batch = max(1, min(PARQUET_ROWS, ROW_LIMIT * metadata.num_rows // max(1, stored)))
+    done = 0
+
+    def rows() -> Iterator[Row]:
+        nonlocal done
+        for records in file.iter_batches(batch_size=batch):
+            size = records.nbytes // max(1, records.num_rows)
+            for values in zip(*map(_values, records.columns), strict=True):
+                done += 1
+                yield Row(done, done, "", size, dict(zip(columns, values, strict=True)))
+
+    return EventFile(tuple(columns), rows(), lambda: done, metadata.num_rows)
+
+
+def _values(column: pa.Array) -> list[Any]:
+    kind = column.type
+    try:
+        values = column.to_pylist()
+    except (ValueError, OverflowError):  # not UTF-8, or a time beyond Python's
+        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+            return cast(list[Any], column.cast(pa.string()).to_pylist())
+        texts = column.cast(pa.large_binary()).to_pylist()
+        return [text and text.decode("utf-8", "surrogateescape") for text in texts]
+    if pa.types.is_string(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        return cast(list[Any], values)
+    return [_plain(value) for value in values]
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - Parquet has any type, JSON too
+    """Return a value that JSON can say."""
+    if isinstance(value, float):
+        return None if math.isnan(value) else value if math.isfinite(value) else str(value)
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if value is None or isinstance(value, str | int) else str(value)

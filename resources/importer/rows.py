@@ -1,0 +1,54 @@
+"""What the readers of event files have in common: a row, an open file, a row's greatest size.
+
+Belongs here: those shapes. Not here: how a format is read.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from millrace.resources.errors import ImportRefused
+
+# No row may need more memory than this, in characters; the store's own limit for data is 1 MiB by default.
+ROW_LIMIT = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row: its values by column, or the reason why it has none.
+
+    Attributes:
+        number: From 1, unreadable rows included, blank lines left out.
+        line: The line of the file that it begins in; for Parquet its number.
+        raw: Its text in the file; empty for Parquet.
+        size: About how many bytes it has.
+        values: By column.
+        fault: Why it cannot be read, as a clause about "it".
+    """
+
+    number: int
+    line: int
+    raw: str
+    size: int
+    values: dict[str, Any]
+    fault: str | None = None
+
+
+@dataclass(frozen=True)
+class EventFile:
+    """An open file: its columns, its rows (once), and how far reading them is, in bytes or, for Parquet, in rows."""
+
+    columns: tuple[str, ...]
+    rows: Iterator[Row]
+    done: Callable[[], int]
+    total: int
+
+
+def refuse_twins(path: Path, columns: list[str]) -> None:
+    """Raise `ImportRefused` if two columns have the same name."""
+    twins = sorted({column for column in columns if columns.count(column) > 1})
+    if twins:
+        raise ImportRefused(
+            f"{path} has columns of the same name.", detail=f"More than once: {', '.join(map(repr, twins))}."
+        )

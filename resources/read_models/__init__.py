@@ -1,0 +1,1 @@
+"""Read models: their declarations, mergeable columns, functions, tables and versions."""

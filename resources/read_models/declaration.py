@@ -1,0 +1,257 @@
+"""What a read model is: a name, the view it is consumed as, a key and columns.
+
+Belongs here: the declaration. Not here: column kinds (`columns`), tables (`read_model_tables`), Spark's plan
+(`read_model_build`), when it runs (`consumer`).
+
+    @read_model(view="orders", deciders=["order"], key=["order_id"])
+    class Orders:
+        \"\"\"One row per order: where it stands and what it is worth.\"\"\"
+        order_id = stream_id()
+        status = last("event")
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+from millrace.resources.read_models.column_types import postgres_type
+from millrace.resources.read_models.columns import Column, KeyColumn, StateColumn, data_path, last_position
+
+# Postgres cuts identifiers at 63 bytes, and the longest suffix of ours is `_state_v999_p1023_new`
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
+# what a staged row has besides the model's columns
+_TAKEN = {"partition", "batch", "attempt", "staged_at"}
+# what the schema read_models has besides the models' views
+_TABLE = re.compile(r"declarations|batch_seq|.*_(state|staging)(_.*)?")
+
+
+# the offsets of a key's last event and of its last removal: a row is there unless they are the same
+_LAST, _LAST_DELETE = "_last_offset", "_last_delete_offset"
+
+Problem = tuple[Sequence[str], str]
+
+
+class InvalidReadModel(ValueError):
+    """A read model is declared in a way that cannot work; the text says what is allowed."""
+
+
+@dataclass(frozen=True)
+class ReadModel:
+    """A declared read model.
+
+    Attributes:
+        name: Its name: the table `read_models.<name>`, the asset, the Python class in snake_case.
+        view: The event store's view that it is consumed as.
+        description: What one row says.
+        keys: The columns of its key, in order.
+        columns: Its other columns, in order.
+        deciders: The deciders it takes events of; None for all.
+        events: The events it takes; None for all.
+        deletes: The events that remove a row; none for rows that stay.
+        version: Which of the model's declarations this is, counted where it was built first; it says where the rows are.
+        pooling_delay_s: How long a drain waits after a poll that found nothing, in seconds.
+        max_lag_s: How old a pending event may become before the model counts as late, in seconds.
+    """
+
+    name: str
+    view: str
+    description: str
+    keys: dict[str, KeyColumn]
+    columns: dict[str, Column]
+    deciders: tuple[str, ...] | None = None
+    events: tuple[str, ...] | None = None
+    pooling_delay_s: int = 1
+    max_lag_s: int = 60
+    deletes: tuple[str, ...] = ()
+    version: int = 1
+
+    def at_version(self, version: int, view: str) -> Self:
+        """The model as one of its versions: with that one's tables, consumed as that one's view."""
+        return replace(self, version=version, view=view)
+
+    @property
+    def state_table(self) -> str:
+        """The table of partial values, in the schema `read_models`."""
+        return f"{self.name}_state{self._suffix}"
+
+    @property
+    def staging_table(self) -> str:
+        """The table of staged rows, in the schema `read_models`."""
+        return f"{self.name}_staging{self._suffix}"
+
+    @property
+    def _suffix(self) -> str:
+        return "" if self.version == 1 else f"_v{self.version}"
+
+    @property
+    def crosses_streams(self) -> bool:
+        """Whether one key may get events of several streams, and so of several log partitions."""
+        return all(key.source != "decider_id" for key in self.keys.values())
+
+    @property
+    def stored(self) -> dict[str, Column]:
+        """The declared columns, and those that decide whether a row is there."""
+        if not self.deletes:
+            return self.columns
+        return self.columns | {_LAST: last_position(), _LAST_DELETE: last_position(self.deletes)}
+
+    @property
+    def state_columns(self) -> tuple[StateColumn, ...]:
+        """The stored columns besides the log partition and the key."""
+        return tuple(state for name, column in self.stored.items() for state in column.state(name))
+
+    @property
+    def public_values(self) -> dict[str, str]:
+        """The SQL expression of each column besides the key; `{<stored column>}` stands for the stored columns."""
+        return {name: column.value(name) for name, column in self.columns.items()}
+
+    @property
+    def visible(self) -> str:
+        """The SQL condition of a row that people see, over stored columns as in `public_values`."""
+        return f"{{{_LAST_DELETE}}} is distinct from {{{_LAST}}}" if self.deletes else "true"
+
+    @property
+    def expanded(self) -> str:
+        """What stands after the state in the public view's FROM; nothing where a stored row is a public row."""
+        return ""
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when the declaration changes in what its rows hold; its docstring and delays do not count.
+
+        It is of the model as it is declared, not as one of its versions.
+        """
+        rows: tuple[object, ...] = (self.view, self.keys, self.columns, self.deciders, self.events)
+        # an attribute that is not used leaves the fingerprints of older versions as they are
+        rows += (self.deletes,) if self.deletes else ()
+        return hashlib.sha256(repr(rows).encode()).hexdigest()
+
+    @property
+    def sources(self) -> set[str]:
+        """The columns of the event and the fields of its data that the model looks at."""
+        sources = {key.source for key in self.keys.values()}
+        return sources | {column.source for column in self.stored.values() if column.source is not None}
+
+    @property
+    def extracted(self) -> dict[str, tuple[str, ...]]:
+        """The fields of `data` that the model needs: the source's name to its path."""
+        return {source: path for source in sorted(self.sources) if (path := data_path(source))}
+
+    def public_columns(self) -> dict[str, str]:
+        """The columns of `read_models.<name>` with their Postgres types, key first."""
+        types = {name: postgres_type(key.type) for name, key in self.keys.items()}
+        for name, column in self.columns.items():
+            types[name] = "numeric" if column.kind == "avg" else column.state(name)[0].postgres_type
+        return {name: type_.removesuffix(' collate "C"') for name, type_ in types.items()}
+
+
+def read_model(
+    *,
+    view: str,
+    key: Sequence[str],
+    deciders: Sequence[str] | None = None,
+    events: Sequence[str] | None = None,
+    deletes: Sequence[str] | None = None,
+    pooling_delay_s: int = 1,
+    max_lag_s: int = 60,
+) -> Callable[[type], ReadModel]:
+    """Declare a read model: the class's docstring is its description, its attributes are its columns.
+
+    Args:
+        view: The name under which it consumes the event store.
+        key: The names of the attributes that make up its key, each a `stream_id()` or a `field(…)`.
+        deciders: The deciders whose events it takes; None for all.
+        events: The events it takes; None for all.
+        deletes: The events that remove a row: it is gone while the last event of its key, by offset, is one of these, and
+            comes back, with all that it was, by a later event. Its key is looked up in these events as in all others.
+        pooling_delay_s: How long to wait after a poll that found nothing, in seconds.
+        max_lag_s: How old a pending event may become before the model counts as late, in seconds.
+
+    Raises:
+        InvalidReadModel: Names, key or columns do not fit together.
+    """
+
+    def declare(declaration: type) -> ReadModel:
+        name = snake_case(declaration.__name__)
+        members = {n: c for n, c in vars(declaration).items() if isinstance(c, KeyColumn | Column)}
+        stray = [n for n, c in vars(declaration).items() if not n.startswith("__") and n not in members]
+        keys = {n: c for n, c in members.items() if isinstance(c, KeyColumn)}
+        columns = {n: c for n, c in members.items() if isinstance(c, Column)}
+        refuse(
+            name,
+            (
+                (stray, "is neither a key nor a column: use the functions of assets.read_models"),
+                # a text would be taken for a list of its letters
+                ([n for n in (key, deletes) if isinstance(n, str)], "is a text: write a list"),
+                *naming_problems(name, members, deciders, events, declaration.__doc__),
+                (
+                    ["deletes"] if deletes is not None and not deletes else [],
+                    "is an empty list: leave it out for rows that stay",
+                ),
+                (
+                    [n for n in deletes or () if events is not None and n not in events],
+                    "is named in deletes= but not in events=: name it in both",
+                ),
+                ([n for n in key if n not in keys], "is named in key= but is no stream_id() or field(…)"),
+                ([n for n in keys if n not in key], "is a key column that key= does not name"),
+                ([] if key else [name], "has no key"),
+                ([] if columns else [name], "has no columns besides its key"),
+            ),
+        )
+        model = ReadModel(
+            name=name,
+            view=view,
+            description=" ".join((declaration.__doc__ or "").split()),
+            keys={n: keys[n] for n in key},
+            columns=columns,
+            deciders=tuple(sorted(set(deciders))) if deciders is not None else None,
+            events=tuple(sorted(set(events))) if events is not None else None,
+            pooling_delay_s=pooling_delay_s,
+            max_lag_s=max_lag_s,
+            deletes=tuple(sorted(set(deletes or ()))),
+        )
+        stored = [state.name for state in model.state_columns]
+        twice = {n for n in stored if stored.count(n) > 1 or n in keys}
+        if twice:
+            raise InvalidReadModel(f"read model {name}: {min(twice)!r} is stored twice; rename one of the columns")
+        return model
+
+    return declare
+
+
+def snake_case(name: str) -> str:
+    """The name of the read model that a class or a function declares."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+def naming_problems(
+    name: str,
+    members: Iterable[str],
+    deciders: Sequence[str] | None,
+    events: Sequence[str] | None,
+    docstring: str | None,
+) -> Iterator[Problem]:
+    """What may be wrong with every kind of declaration: what is bad, and in which way."""
+    yield (
+        [n for n in (name, *members) if not _NAME.fullmatch(n)],
+        "is no name: use a-z, 0-9, _, at most 40 characters",
+    )
+    yield [name] if _TABLE.fullmatch(name) else [], "is the name of a table of ours: use another"
+    yield [n for n in members if n in _TAKEN], f"is taken: use none of {', '.join(sorted(_TAKEN))}"
+    yield [n for n in (deciders, events) if isinstance(n, str)], "is a text: write a list"
+    yield ["deciders"] if deciders is not None and not deciders else [], "is an empty list: leave it out for all"
+    yield ["events"] if events is not None and not events else [], "is an empty list: leave it out for all"
+    yield [] if (docstring or "").strip() else [name], "has no docstring: say what one row is"
+
+
+def refuse(name: str, problems: Iterable[Problem]) -> None:
+    """Refuse a declaration for the first of its problems that is one.
+
+    Raises:
+        InvalidReadModel: The text names the read model and what is bad.
+    """
+    for bad, problem in problems:
+        if bad:
+            raise InvalidReadModel(f"read model {name}: {bad[0]!r} {problem}")

@@ -1,0 +1,125 @@
+"""Spark's plans of read models that are Python functions: folds, and functions of whole streams.
+
+Belongs here: from events to rows of the state. Not here: columns (`read_model_build`), what a fold's task does with a stream
+(`fold`), staging and commits.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from millrace.resources.errors import MillraceError
+from millrace.resources.event_log_source import COLUMNS
+from millrace.resources.event_store import Lease
+from millrace.resources.read_models.column_types import arrow_type
+from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.fold import POSITION, READ, STREAM, Fold, folder
+from millrace.resources.read_models.recompute import Recompute
+from millrace.resources.read_models.stream_histories import history_reader
+from millrace.resources.read_models.tables import stored_states
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as SparkColumn
+    from pyspark.sql import DataFrame
+
+
+class FunctionFailed(MillraceError):
+    """A read model's function of DataFrames fails, whatever the events are, or returns other columns than declared."""
+
+
+def folded_rows(events: "DataFrame", model: Fold, dsn: str, ranges: Sequence[Lease]) -> "DataFrame":
+    """One row per stream: its state after the events of some ranges, from the stored one on.
+
+    Raises, when it runs, Spark's error for an event at which the function fails.
+    """
+    columns = _state_schema(model)
+    schema = pa.schema([(name, arrow_type(type_)) for name, type_ in columns.items()])
+    ordered = (
+        events.select(*READ).repartition(*STREAM).sortWithinPartitions("partition", "decider_id", "decider", READ[3])
+    )
+    # from the first event on there is no state before, and a rebuild must not look at what it replaces
+    fresh = frozenset(lease.partition for lease in ranges if lease.from_position == 0)
+    run = folder(model, dsn, fresh, stored_states(model), schema)
+    return ordered.mapInArrow(run, ", ".join(f"`{name}` {type_}" for name, type_ in columns.items()))
+
+
+def recomputed_rows(events: "DataFrame", model: Recompute, dsn: str, ranges: Sequence[Lease]) -> "DataFrame":
+    """One row per stream of some ranges: arrays of what the function makes of the stream from its first event on.
+
+    Raises:
+        FunctionFailed: The function failed before it saw an event, or returned other columns than are declared.
+
+    Raises, when it runs, Spark's error for a stream that has two rows of one key, or that the function made up.
+    """
+    from pyspark.sql import functions as f
+
+    touched = events.groupBy(*STREAM).agg(f.max("position").alias(POSITION))
+    history = events
+    if any(lease.from_position > 0 for lease in ranges):
+        schema = pa.schema([(name, arrow_type(COLUMNS[name][0])) for name in COLUMNS])
+        read = history_reader(dsn, model.events, schema)
+        history = touched.select(*STREAM, POSITION).mapInArrow(
+            read, ", ".join(f"`{name}` {COLUMNS[name][0]}" for name in COLUMNS)
+        )
+    identity = [key.source for key in model.keys.values()]
+    rows = _computed(model, history.select(*COLUMNS), identity)
+    listed = f.sort_array(f.collect_list(f.struct(*(f.col(name) for name in (*model.row_key, *_others(model))))))
+    row_keys = f.struct(*(f.col(name) for name in model.row_key)) if model.row_key else f.lit(1)
+    per_stream = rows.groupBy(*(f.col(name).alias(f"_{name}") for name in identity)).agg(
+        listed.alias("_rows"), (f.count(f.lit(1)) > f.count_distinct(row_keys)).alias("_twice")
+    )
+    joined = touched.join(per_stream, [f.col(name).eqNullSafe(f.col(f"_{name}")) for name in identity], "full_outer")
+    return joined.select(
+        f.col("partition"),
+        *(f.col(key.source).alias(name) for name, key in model.keys.items()),
+        f.when(f.col(POSITION).isNull(), _error(model, "_decider_id", "which it was given no event of"))
+        .when(f.col("_twice"), _error(model, "decider_id", f"which has two rows of one key {list(model.row_key)}"))
+        .otherwise(f.col(POSITION))
+        .alias(POSITION),
+        *(
+            f.coalesce(f.col("_rows").getField(name), f.array().cast(f"array<{type_}>")).alias(name)
+            for name, type_ in model.types.items()
+        ),
+    )
+
+
+def _computed(model: Recompute, history: "DataFrame", identity: Sequence[str]) -> "DataFrame":
+    """What the function makes of events, if it is what is declared."""
+    try:
+        rows = model.function(history)
+        found = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
+    except Exception as error:
+        raise FunctionFailed(
+            f"Read model {model.name}: its function failed before it saw an event.",
+            detail=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
+            hint="It gets the events of many streams as a DataFrame and returns a DataFrame.",
+        ) from error
+    wanted = dict.fromkeys(identity, "string") | model.types
+    wrong = [f"{name} is {found.get(name, 'missing')}" for name, type_ in wanted.items() if found.get(name) != type_]
+    if wrong:
+        raise FunctionFailed(
+            f"Read model {model.name}: its function returned other columns than declared.",
+            detail=", ".join(wrong),
+            hint=f"Return {', '.join(f'{name} {type_}' for name, type_ in wanted.items())}: nothing is cast for you.",
+        )
+    return rows.select(*wanted)
+
+
+def _error(model: Recompute, stream: str, why: str) -> "SparkColumn":
+    from pyspark.sql import functions as f
+
+    said = f.concat(
+        f.lit(f"read model {model.name}: its function returned stream '"), f.col(stream), f.lit(f"', {why}")
+    )
+    return f.raise_error(said).cast("bigint")
+
+
+def _others(model: Recompute) -> list[str]:
+    return [name for name in model.types if name not in model.row_key]
+
+
+def _state_schema(model: ReadModel) -> dict[str, str]:
+    """The columns of the state with their Spark types, in order."""
+    keys = {"partition": "int"} | {name: key.type for name, key in model.keys.items()}
+    return keys | {column.name: column.spark_type for column in model.state_columns}

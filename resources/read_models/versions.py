@@ -1,0 +1,343 @@
+"""The versions of a read model: one that people read, and another one that is built beside it from a changed declaration.
+
+Belongs here: which versions there are, which one a declaration is, when the model's SQL view shows the next one. Not here: their
+tables (`read_model_tables`), building them (`consumer`).
+
+A version is told by the fingerprint of its declaration. It has tables and a view of the event store of its own, and so its own
+checkpoints and locks: building it leaves alone what serves. It serves when it stands nowhere behind the version before it, so
+no reader ever sees less than before; then that one goes. One that another declaration overtook before it served goes, too.
+"""
+
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+from psycopg.rows import class_row
+
+from millrace.resources.archive.history import log_history
+from millrace.resources.errors import MillraceError, UnknownView, ViewInUse
+from millrace.resources.event_store import EventStore
+from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.tables import (
+    create_tables,
+    create_view,
+    drop_tables,
+    drop_view,
+    require_ownership,
+    require_whole_log,
+)
+
+# readers of the view wait behind who wants to replace it, and that one for those who read it now
+LOCK_TIMEOUT = "1s"
+# an unfinished version may be the work of newer code than this: so long after its declaration it is nobody's
+ABANDONED_S = 86_400
+
+
+class WrongView(MillraceError):
+    """The event store's view of a read model is not there any more, or is not the model's."""
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version of a read model, as the database knows it.
+
+    Attributes:
+        version: Counts the model's declarations.
+        view: The event store's view that it is consumed as.
+        fingerprint: The hash of its declaration.
+        serves: Whether the model's SQL view shows it.
+        unbuilt: The log partitions whose first events are only in the archive, and that no rebuild has read yet.
+    """
+
+    version: int
+    view: str
+    fingerprint: str
+    serves: bool
+    unbuilt: list[int]
+
+
+def versions(connection: psycopg.Connection, name: str) -> list[Version]:
+    """The versions of a model that there are, the oldest first."""
+    with connection.cursor(row_factory=class_row(Version)) as cursor:
+        return cursor.execute(
+            "select version, view, fingerprint, serves, unbuilt from read_models.declarations where model = %s order by version",
+            (name,),
+        ).fetchall()
+
+
+def current_version(connection: psycopg.Connection, model: ReadModel) -> ReadModel | None:
+    """The model as the version that its declaration is; None where no drain has made that yet."""
+    found = _declared_as(versions(connection, model.name), model)
+    return model.at_version(found.version, found.view) if found else None
+
+
+def unbuilt_partitions(connection: psycopg.Connection, model: ReadModel) -> list[int]:
+    """The log partitions that are to be rebuilt before the model's view can be consumed: Postgres has not all their events."""
+    return next((v.unbuilt for v in versions(connection, model.name) if v.version == model.version), [])
+
+
+def mark_built(connection: psycopg.Connection, model: ReadModel, partitions: list[int]) -> None:
+    """Take note, in the transaction of their rebuild, that log partitions are built from their first events on."""
+    connection.execute(
+        "update read_models.declarations"
+        " set unbuilt = array(select u from unnest(unbuilt) u where u <> all (%(built)s::int[]) order by u)"
+        " where model = %(model)s and version = %(version)s and unbuilt && %(built)s::int[]",
+        {"built": partitions, "model": model.name, "version": model.version},
+    )
+
+
+def purged_discards(connection: psycopg.Connection, view: str) -> frozenset[int]:
+    """The offsets of the events that an operator discarded for any version of a model, and that only the archive has.
+
+    `view` is what the model declares. Where such an event fails again, nobody could try it later: it stays given up.
+    """
+    found = connection.execute(
+        """
+        select (a.detail ->> 'offset')::bigint
+        from event_store.audit_log a
+        where a.operation = 'discard_dead_letter'
+          and %(view)s in (a.view, regexp_replace(a.view, '_v[0-9]+$', ''))
+          and a.detail ->> 'offset' is not null
+          and not exists (select from event_store.event_log l where l."offset" = (a.detail ->> 'offset')::bigint)
+        """,
+        {"view": view},
+    )
+    return frozenset(offset for (offset,) in found)
+
+
+def attach_version(connection: psycopg.Connection, model: ReadModel, archive: Path | None = None) -> ReadModel:
+    """Become a consumer of the version that `ensure_version` gives, and remove versions that nobody needs.
+
+    Raises what `ensure_version` does.
+    """
+    # one transaction: nobody may drop it in between as one that another declaration overtook
+    with connection.transaction():
+        built = ensure_version(connection, model, archive)
+        EventStore(connection).attach_consumer(built.view)
+    drop_unused_versions(connection, built)
+    return built
+
+
+def ensure_version(connection: psycopg.Connection, model: ReadModel, archive: Path | None = None) -> ReadModel:
+    """Make the model's tables and register its view, once; of several callers one does it.
+
+    Returns the model as the version that its declaration is. Where another version serves, this one is built beside it. Where
+    the log was shortened, `archive` is the folder that has what the log has not.
+
+    Raises:
+        WrongView: The view was removed, or is somebody else's.
+        HistoryMissing: The tables are not there, the log does not hold all events, and none of the others is archived.
+        LogIncomplete: Some of them are.
+        ForeignArchive: They are in a folder that is not this store's archive.
+        ArchiveDamaged: They are in a file that is not there.
+        NotOwned: What would be replaced belongs to somebody else.
+    """
+    with connection.transaction():
+        _lock(connection, model)
+        known = versions(connection, model.name)
+        found = _declared_as(known, model)
+        if found is None:
+            return _make_version(connection, model, known, archive)
+        # rows without their checkpoint would count every event again; a checkpoint without its rows would miss history
+        if not _is_registered(connection, found.view):
+            raise WrongView(
+                f"The view {found.view} of read model {model.name} was removed, and its progress with it.",
+                hint=f"Build it anew: millrace reset {model.name}",
+            )
+        built = model.at_version(found.version, found.view)
+        _register(connection, built)
+        return built
+
+
+def serve_if_caught_up(connection: psycopg.Connection, model: ReadModel) -> bool:
+    """Let the model's SQL view show this version if it stands nowhere behind the one that serves; whether it serves now.
+
+    Raises:
+        DependentObjects: The view has other columns, and something in the database depends on it.
+        psycopg.errors.LockNotAvailable: Somebody reads the view, for longer than others should wait behind this.
+    """
+    if not is_ready_to_serve(connection, model):
+        return _serves(connection, model)
+    try:
+        with connection.transaction() as switch:
+            _lock(connection, model)
+            _wait_for_locks_at_most(connection, LOCK_TIMEOUT)
+            # first what readers may keep it from: while it waits, the one that serves is free to go on
+            create_view(connection, model)
+            if not is_ready_to_serve(connection, model):
+                raise psycopg.Rollback(switch)
+            connection.execute(
+                "update read_models.declarations set serves = false where model = %s and serves", (model.name,)
+            )
+            connection.execute(
+                "update read_models.declarations set serves = true where model = %s and version = %s",
+                (model.name, model.version),
+            )
+    except (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure):
+        return False  # not now
+    drop_unused_versions(connection, model)
+    return _serves(connection, model)
+
+
+def is_ready_to_serve(connection: psycopg.Connection, model: ReadModel) -> bool:
+    """Whether this version of the model could serve, and does not yet."""
+    known = {version.version: version for version in versions(connection, model.name)}
+    serving = next((version for version in known.values() if version.serves), None)
+    # one that was overtaken, or is gone, does not come back
+    if model.version not in known or serving is None or serving.version >= model.version:
+        return False
+    return not known[model.version].unbuilt and EventStore(connection).has_caught_up(model.view, serving.view)
+
+
+def drop_unused_versions(connection: psycopg.Connection, model: ReadModel) -> None:
+    """Remove every version that neither serves nor is the given one; what is in use stays until another time.
+
+    So does a newer one than the given one, for a day: code that is newer than this builds it.
+    """
+    for version in versions(connection, model.name):
+        if version.serves or version.version == model.version:
+            continue
+        with suppress(MillraceError, psycopg.errors.LockNotAvailable), connection.transaction():
+            _lock(connection, model)
+            _wait_for_locks_at_most(connection, LOCK_TIMEOUT)
+            abandoned = connection.execute(
+                "select from read_models.declarations where model = %s and version = %s and not serves"
+                " and (version < %s or declared_at < clock_timestamp() - make_interval(secs => %s))",
+                (model.name, version.version, model.version, ABANDONED_S),
+            ).fetchone()
+            if abandoned is not None:
+                _drop(connection, model.at_version(version.version, version.view), "replaced")
+
+
+def reset_model(connection: psycopg.Connection, model: ReadModel) -> None:
+    """Remove the model, all its versions and all progress; the next drain builds it from the first event.
+
+    Raises:
+        MillraceError: A drain or a rebuild holds a lease.
+        NotOwned: They belong to somebody else.
+    """
+    with connection.transaction():
+        _lock(connection, model)
+        built = [model.at_version(known.version, known.view) for known in versions(connection, model.name)]
+        for version in built:
+            require_ownership(connection, version)
+        drop_view(connection, model)
+        for version in built:
+            _drop(connection, version, "reset")
+
+
+def _make_version(
+    connection: psycopg.Connection, model: ReadModel, known: list[Version], archive: Path | None
+) -> ReadModel:
+    """Make the tables of another version of the model, the first or one beside those that are known, and register its view."""
+    store = EventStore(connection)
+    if not known:
+        if _is_registered(connection, model.view):
+            owner = connection.execute(
+                "select 'It is that of version ' || version || ' of read model ' || model || '.'"
+                " from read_models.declarations where view = %s",
+                (model.view,),
+            ).fetchone()
+            raise WrongView(
+                f"The view {model.view} is registered already, and not for read model {model.name}.",
+                detail=owner[0] if owner else None,
+                hint="Declare the read model with another view=.",
+            )
+        built = model
+    else:
+        serving = next(version for version in known if version.serves)
+        # what it will replace
+        require_ownership(connection, model.at_version(serving.version, serving.view))
+        number = known[-1].version + 1
+        while _is_registered(connection, f"{model.view}_v{number}"):
+            number += 1
+        built = model.at_version(number, f"{model.view}_v{number}")
+    create_tables(connection, built)
+    if not known:
+        create_view(connection, built)
+    _register(connection, built)
+    if known and not any(poll.view == serving.view and poll.enabled for poll in store.poll_views()):
+        store.enable_view(built.view, False, reason=f"{serving.view} was disabled")
+    # now that the registration keeps what there is
+    unbuilt = _only_archived(connection, archive)
+    connection.execute(
+        "insert into read_models.declarations (model, version, view, fingerprint, serves, unbuilt)"
+        " values (%s, %s, %s, %s, %s, %s)",
+        (model.name, built.version, built.view, model.fingerprint, not known, unbuilt),
+    )
+    return built
+
+
+def _only_archived(connection: psycopg.Connection, archive: Path | None) -> list[int]:
+    """The log partitions whose first events Postgres has not; refused where the archive has them not either."""
+    store = EventStore(connection)
+    shortened = [held.partition for held in store.available_offset_range() if held.earliest_position]
+    history = log_history(store, archive, shortened) if archive is not None and shortened else None
+    if history is None or not history.files:
+        require_whole_log(connection)
+    else:
+        history.require_whole()
+    return shortened
+
+
+def _drop(connection: psycopg.Connection, model: ReadModel, why: str) -> None:
+    require_ownership(connection, model)
+    # waits for events, and would find no view; a lease refuses below
+    consumers = sum(poll.consumers for poll in EventStore(connection).poll_views() if poll.view == model.view)
+    if consumers:
+        raise _being_built(model, f"{consumers} consumers of its view are at work or wait for events")
+    drop_tables(connection, model)
+    connection.execute(
+        "delete from read_models.declarations where model = %s and version = %s", (model.name, model.version)
+    )
+    try:
+        # a transaction within: a view that was removed before is no reason to stop
+        with suppress(UnknownView), connection.transaction():
+            EventStore(connection).unregister_view(
+                model.view, f"version {model.version} of read model {model.name}: {why}"
+            )
+    except ViewInUse as error:
+        raise _being_built(model, error.detail) from error
+
+
+def _serves(connection: psycopg.Connection, model: ReadModel) -> bool:
+    return any(v.serves for v in versions(connection, model.name) if v.version == model.version)
+
+
+def _declared_as(known: list[Version], model: ReadModel) -> Version | None:
+    """The version that a declaration is: one that serves, or one that is built after it."""
+    serving = next((version.version for version in known if version.serves), 0)
+    return next((v for v in known if v.fingerprint == model.fingerprint and v.version >= serving), None)
+
+
+def _register(connection: psycopg.Connection, model: ReadModel) -> None:
+    EventStore(connection).register_view(
+        model.view,
+        "-infinity",
+        pooling_delay_s=model.pooling_delay_s,
+        mode="bulk",
+        deciders=model.deciders,
+        events=model.events,
+    )
+
+
+def _is_registered(connection: psycopg.Connection, view: str) -> bool:
+    return connection.execute("select from event_store.views where view = %s", (view,)).fetchone() is not None
+
+
+def _wait_for_locks_at_most(connection: psycopg.Connection, timeout: str) -> None:
+    connection.execute("select set_config('lock_timeout', %s, true)", (timeout,))
+
+
+def _lock(connection: psycopg.Connection, model: ReadModel) -> None:
+    """Keep everybody else from the model's versions until the transaction ends."""
+    connection.execute("select pg_advisory_xact_lock(hashtextextended('read_models.' || %s, 0))", (model.name,))
+
+
+def _being_built(model: ReadModel, why: str | None) -> MillraceError:
+    return MillraceError(
+        f"Read model {model.name} is being built.",
+        detail=why,
+        hint="Terminate its drain in Dagster, or wait until it is idle and ends, and try again.",
+    )

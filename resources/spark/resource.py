@@ -1,0 +1,32 @@
+"""Spark as a Dagster resource.
+
+Belongs here: when a run opens and closes its session. Not here: how (`session`).
+"""
+
+from typing import TYPE_CHECKING
+
+from dagster import InitResourceContext
+from dagster_pyspark import LazyPySparkResource
+from pydantic import Field, PrivateAttr
+
+from millrace.resources.spark.session import open_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class SparkResource(LazyPySparkResource):
+    """A session that is opened when a run first needs it and closed when the run ends."""
+
+    spark_config: dict[str, str] = Field(default_factory=dict, description="Spark settings for this session.")
+    _spark_session: "SparkSession | None" = PrivateAttr(default=None)
+
+    def _init_session(self) -> None:
+        if self._spark_session is None:
+            self._spark_session = open_session(self.spark_config)
+
+    def teardown_after_execution(self, context: InitResourceContext) -> None:  # noqa: ARG002 - Dagster's signature
+        """Close the session if the run opened it."""
+        if self._spark_session is not None:
+            self._spark_session.stop()
+            self._spark_session = None

@@ -1,0 +1,1 @@
+"""Delivering events to services."""

@@ -1,0 +1,116 @@
+"""Pushes the events of a rows view to its URL by HTTP POST.
+
+Belongs here: one delivery and what its answer means. Not here: order, leases and redelivery; those are the store's.
+
+Any answer 2xx acknowledges the event. An answer 4xx, except 408, 425 and 429, says that the receiver refuses this event: it
+failed, is sent again later each time, and ends as a dead letter with the answer as its error; its stream waits, others go
+on. Anything else (also a redirect, which would lose the body), or no answer, says that the receiver is not there: the event
+is given back for a later try, however often, with the answer as its lock's error. The receiver may see an event again (a lost answer), never out of its stream's
+order; `event_id` tells.
+"""
+
+import json
+import time
+from contextlib import suppress
+from dataclasses import fields
+
+import psycopg
+import requests
+
+from millrace.resources.consumption.consumer import DrainReport
+from millrace.resources.errors import MillraceError, NotInFlight
+from millrace.resources.event_store import EventStore, LeasedEvent, RecordedEvent
+
+TIMEOUT_S = 10.0
+RETRY_MS = 5_000
+LIMIT = 100
+# Past the end of a lock another pusher sends the same event, and then its followers: nothing is sent so late. This and
+# not the view's lock_timeout_s, which may be shorter than one delivery.
+LOCK_S = 300
+# Try later, not: never send me that.
+NOT_NOW = {408, 425, 429}
+ERROR_CHARACTERS = 500
+# An event that is no JSON for the rest of the world fails as if its receiver refused it.
+UNSENDABLE = 400
+JSON = {"Content-Type": "application/json"}
+
+
+def push_events(dsn: str, view: str, *, budget_s: float, idle_s: float) -> DrainReport:
+    """Deliver events until nothing came for `idle_s` or the budget of seconds is used up.
+
+    Raises:
+        MillraceError: The view has no URL.
+        UnknownView: The view is not registered.
+    """
+    report = DrainReport()
+    started = busy_at = time.monotonic()
+    with psycopg.connect(dsn, autocommit=True) as connection, requests.Session() as session:
+        store = EventStore(connection)
+        row = next((row for row in store.poll_views() if row.view == view), None)
+        if row is None or not row.edge_function_url:
+            raise MillraceError(
+                f"View {view} has nothing to drain it into.",
+                detail="It is neither declared in assets/read_models nor registered with an edge_function_url.",
+                hint="Declare a read model for it, or register it with a URL.",
+            )
+        store.attach_consumer(view)
+        while time.monotonic() - started < budget_s:
+            began = time.monotonic()
+            events = store.lease_events(view, LIMIT, LOCK_S)
+            if not events:
+                if time.monotonic() - busy_at >= idle_s:
+                    break
+                time.sleep(row.pooling_delay_s or 1)
+                continue
+            for event in events:
+                now = time.monotonic()
+                stream, offset, token = event.decider_id, event.offset, event.lease_token
+                with suppress(NotInFlight):  # its lock ended: it is another pusher's now
+                    # a delivery may take the timeout thrice: to connect, to be answered, and for the answer's text
+                    if now - started >= budget_s or now - began + 3 * TIMEOUT_S > LOCK_S:
+                        store.nack_event(view, stream, offset, token)
+                        continue
+                    status, answer = _post(session, row.edge_function_url, event)
+                    if status // 100 == 2:
+                        store.ack_event(view, stream, offset, token)
+                        report.events += 1
+                    elif status // 100 == 4 and status not in NOT_NOW:
+                        store.fail_event(view, stream, offset, answer, token)
+                    else:
+                        store.schedule_nack_event(view, stream, RETRY_MS, offset, token, answer)
+            report.batches += 1
+            busy_at = time.monotonic()
+            report.busy_s += busy_at - began
+    return report
+
+
+def _post(session: requests.Session, url: str, event: LeasedEvent) -> tuple[int, str]:
+    """Send one event; return the status of the answer and its text for people, 0 for no answer."""
+    body = {field.name: _json(getattr(event, field.name), field.name) for field in fields(RecordedEvent)}
+    try:
+        text = json.dumps(body, allow_nan=False)
+    except ValueError as error:  # a number that only Postgres holds
+        return UNSENDABLE, f"The event cannot be sent as JSON: {error}"
+    try:
+        # streamed: the status counts, however long the body is or whatever becomes of it
+        with session.post(
+            url, data=text.encode(), headers=JSON, timeout=TIMEOUT_S, allow_redirects=False, stream=True
+        ) as response:
+            return response.status_code, _text(response)
+    except requests.RequestException as error:
+        return 0, f"No answer: {error}"[:ERROR_CHARACTERS].replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
+def _text(response: requests.Response) -> str:
+    said = b""
+    with suppress(requests.RequestException):
+        for piece in response.iter_content(4 * ERROR_CHARACTERS):
+            said += piece
+            if len(said) >= 4 * ERROR_CHARACTERS:  # a character is at most four bytes
+                break
+    text = f"HTTP {response.status_code} {response.reason}: {said.decode(errors='replace')[:ERROR_CHARACTERS]}"
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}")  # Postgres keeps no NUL
+
+
+def _json(value: object, field: str) -> object:
+    return value if field == "data" or value is None or isinstance(value, bool | int) else str(value)

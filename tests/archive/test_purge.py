@@ -1,0 +1,124 @@
+"""Giving up history: only what is archived, checked and needed by nobody, and interrupted anywhere it goes on."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from millrace.platform_defs.cli import app
+from millrace.resources.archive import purge as retention
+from millrace.resources.archive.files import ArchiveDamaged
+from millrace.resources.archive.purge import purge_before
+from millrace.resources.archive.writer import archive_partition, archived
+from millrace.resources.errors import HistoryNeeded
+from millrace.resources.event_store import EventStore
+from tests.support.factories import append_to, ids_of_one_partition, register_orders, rows, set_clock, value
+
+NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def old(store: EventStore, dsn: str, tmp_path: Path) -> EventStore:
+    """Log partition 0 holds six events of before noon and four of after, log partition 1 two of before; nine and two are archived."""
+    register_orders(store)
+    (one,), (two,) = (ids_of_one_partition(store.connection, 1, partition) for partition in (0, 1))
+    set_clock(store.connection, "2026-01-05 11:00:00+00")
+    append_to(store, *[one] * 6, two, two)
+    set_clock(store.connection, "2026-01-05 13:00:00+00")
+    append_to(store, *[one] * 3)
+    store.sequence_events()
+    for partition in (0, 1):
+        archive_partition(dsn, tmp_path, partition, max_events=4, min_events=4, tail=True)
+    append_to(store, one)
+    store.sequence_events()
+    return store
+
+
+def kept(store: EventStore) -> list[tuple[int, int]]:
+    return rows(store.connection, "select partition, position from event_store.event_log order by 1, 2")
+
+
+def test_what_is_old_and_archived_goes_and_the_rest_stays(old: EventStore, tmp_path: Path) -> None:
+    before = kept(old)
+    dry = purge_before(old, tmp_path, NOON, dry_run=True)
+    assert [(r.from_position, r.to_position, r.events, r.files) for r in dry[:3]] == [
+        (0, 6, 6, 2),
+        (0, 2, 2, 1),
+        (0, 0, 0, 0),
+    ]
+    assert kept(old) == before
+    assert value(old.connection, "select count(*) from event_store.audit_log") == 0
+    done = purge_before(old, tmp_path, NOON, reason="a year is enough")
+    assert done == dry
+    assert kept(old) == [(0, offset) for offset in range(6, 10)]
+    assert value(old.connection, "select count(*) from event_store.events") == 4
+    assert rows(old.connection, "select distinct reason from event_store.audit_log") == [("a year is enough",)]
+    assert [result.events for result in purge_before(old, tmp_path, NOON)] == [0] * 16
+
+
+def test_what_is_not_archived_stays_whatever_its_age(old: EventStore, tmp_path: Path) -> None:
+    old.mark_archived(0, 10)  # somebody says so, and there is no file
+    purge_before(old, tmp_path, datetime(2100, 1, 1, tzinfo=UTC))
+    assert kept(old) == [(0, 9)]
+
+
+def test_a_damaged_file_stops_it_before_anything_is_deleted(old: EventStore, tmp_path: Path) -> None:
+    before = kept(old)
+    path = tmp_path / archived(old, 0).files[1].path
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    with pytest.raises(ArchiveDamaged, match=str(path)):
+        purge_before(old, tmp_path, NOON)
+    assert kept(old) == before
+
+
+def test_what_a_view_needs_stays_and_other_log_partitions_are_done(old: EventStore, dsn: str, tmp_path: Path) -> None:
+    old.register_view("late", "-infinity", mode="bulk")
+    old.connection.execute("update event_store.checkpoints set position = 2 where partition = 1")
+    refused, done, *_ = purge_before(old, tmp_path, NOON)
+    assert "view 'late' stands at 0" in str(refused.refused)
+    assert "unregister_view" in str(refused.refused)
+    assert (refused.events, done.events, done.refused) == (0, 2, None)
+    assert len(kept(old)) == 10
+    said = CliRunner().invoke(
+        app,
+        ["purge", "--before", "2026-01-05T12:00:00", "--archive", str(tmp_path), "--dsn", dsn],
+        env={"COLUMNS": "400"},
+    )
+    assert isinstance(said.exception, HistoryNeeded)
+    assert "1 of 16 log partitions keep their events" in str(said.exception)
+    assert "view 'late' stands at 0" in said.output
+
+
+def test_interrupted_it_goes_on_where_it_was(old: EventStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "PIECE", 2)
+
+    def interrupt(_partition: int, events: int) -> None:
+        if events == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        purge_before(old, tmp_path, NOON, progress=interrupt)
+    assert kept(old)[0] == (0, 4)
+    assert old.available_offset_range(0)[0].earliest_position == 6
+    assert [result.events for result in purge_before(old, tmp_path, NOON)[:2]] == [2, 2]
+    assert kept(old) == [(0, offset) for offset in range(6, 10)]
+
+
+def test_the_commands_archive_nothing_by_themselves_and_say_what_they_did(
+    old: EventStore, dsn: str, tmp_path: Path
+) -> None:
+    assert old
+
+    def millrace(*arguments: str) -> str:
+        result = CliRunner().invoke(
+            app, [*arguments, "--dsn", dsn], env={"COLUMNS": "200", "MILLRACE_ARCHIVE_DIR": str(tmp_path)}
+        )
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    assert "dry run" in millrace("purge", "--before", "2026-01-05T12:00:00", "--dry-run")
+    assert len(kept(old)) == 12
+    assert "Purged" in millrace("purge", "--before", "2026-01-05T12:00:00")
+    assert len(kept(old)) == 4
+    assert "Backed up 12 events of 2 streams and 0 views" in millrace("backup", str(tmp_path / "saved"))

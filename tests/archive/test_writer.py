@@ -1,0 +1,383 @@
+"""The archive in Parquet: exactly the log, whatever is killed, torn, foreign or at it twice."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from uuid import uuid4
+
+import psycopg
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from millrace.resources.archive import writer as archive
+from millrace.resources.archive.files import (
+    SCHEMA,
+    ArchiveDamaged,
+    path_of,
+    range_of,
+    read_range,
+    require_range,
+    write_file,
+)
+from millrace.resources.archive.writer import (
+    ArchiveReport,
+    ForeignArchive,
+    archive_partition,
+    archived,
+    claim_folder,
+    plan,
+    require_files,
+)
+from millrace.resources.event_log_source import COLUMNS, LogRange
+from millrace.resources.event_store import EventStore, Json
+from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.resources.settings import PROJECT
+from tests.support.factories import (
+    Connect,
+    append_to,
+    at_once,
+    ids_of_one_partition,
+    register_orders,
+    wait_until,
+)
+
+CHECKSUM = "0" * 64
+
+
+@pytest.fixture
+def log(store: EventStore) -> EventStore:
+    """Two streams of five events each in log partition 0."""
+    register_orders(store)
+    grow(store)
+    return store
+
+
+def grow(store: EventStore, number: int = 10) -> None:
+    one, two = ids_of_one_partition(store.connection, 2)
+    append_to(store, *[one if n % 2 else two for n in range(number)])
+    store.sequence_events()
+
+
+def extend(dsn: str, root: Path, *, max_events: int = 4, tail: bool = True) -> ArchiveReport:
+    return archive_partition(dsn, root, 0, max_events=max_events, min_events=max_events, tail=tail, keep_replaced_s=0)
+
+
+def listed(store: EventStore) -> list[tuple[int, int]]:
+    return [(f.range.from_position, f.range.to_position) for f in archived(store, 0).files]
+
+
+def files(root: Path) -> list[tuple[int, int]]:
+    """The files that are there, which must have no others beside them."""
+    names = sorted(path.name for path in (root / "p0000").iterdir()) if (root / "p0000").exists() else []
+    ranges = [found for name in names if (found := range_of(name)) is not None]
+    assert len(ranges) == len(names), names
+    return [(found.from_position, found.to_position) for found in ranges]
+
+
+def assert_archive_is_the_log(store: EventStore, root: Path) -> None:
+    """What is listed is there, checked, and holds each archived event once with every value that it has in Postgres."""
+    held = archived(store, 0)
+    assert require_files(root, held, held.archived_position) == len(held.files)
+    found = [row for file in held.files for row in pq.read_table(root / file.path).to_pylist()]
+    expressions = ", ".join(expression for _, expression in COLUMNS.values())
+    expected = store.connection.execute(
+        f'select {expressions} from event_store.event_log l join event_store.events e using ("offset")'
+        " where l.partition = 0 and l.position < %s order by l.position",
+        (held.archived_position,),
+    ).fetchall()
+    assert [tuple(row[name] for name in COLUMNS) for row in found] == expected
+
+
+def test_a_file_has_the_columns_of_the_source_event_log() -> None:
+    assert SCHEMA.names == list(COLUMNS)
+
+
+# Writing
+
+
+def test_the_archive_is_the_log_in_files_of_bounded_size_whose_names_are_their_ranges(
+    log: EventStore, dsn: str, tmp_path: Path
+) -> None:
+    report = extend(dsn, tmp_path)
+    assert (report.written, report.files, report.events, report.archived_position, report.busy) == (
+        10,
+        3,
+        10,
+        10,
+        False,
+    )
+    assert listed(log) == files(tmp_path) == [(0, 4), (4, 8), (8, 10)]
+    assert_archive_is_the_log(log, tmp_path)
+    assert (tmp_path / path_of(LogRange(0, 4, 8))).name == "p0000-000000000000004-000000000000008.parquet"
+
+
+def test_a_small_tail_is_written_only_when_asked_for_and_replaced_when_more_events_come(
+    log: EventStore, dsn: str, tmp_path: Path
+) -> None:
+    assert extend(dsn, tmp_path, tail=False).archived_position == 8
+    assert extend(dsn, tmp_path, tail=False).written == 0
+    assert extend(dsn, tmp_path, tail=True).archived_position == 10
+    grow(log, 4)
+    assert extend(dsn, tmp_path, tail=True).archived_position == 14
+    assert listed(log) == [(0, 4), (4, 8), (8, 12), (12, 14)]
+    # a replaced file is there for its readers until a later run
+    assert (8, 10) in files(tmp_path)
+    extend(dsn, tmp_path)
+    assert files(tmp_path) == listed(log)
+    assert_archive_is_the_log(log, tmp_path)
+
+
+def test_with_nothing_new_nothing_is_written_and_rewriting_a_range_gives_the_same_file(
+    log: EventStore, dsn: str, tmp_path: Path
+) -> None:
+    from adbc_driver_postgresql import dbapi
+
+    extend(dsn, tmp_path)
+    before = archived(log, 0)
+    assert extend(dsn, tmp_path).written == 0
+    for file in before.files:
+        with dbapi.connect(dsn) as reader, reader.cursor() as cursor:
+            again = write_file(tmp_path, file.range, read_range(cursor, file.range))
+        assert (again.bytes, again.checksum) == (file.bytes, file.checksum)
+        log.list_archive_file(
+            0, file.range.from_position, file.range.to_position, file.path, again.bytes, again.checksum
+        )
+    assert archived(log, 0) == before
+
+
+def test_values_of_every_kind_come_back(log: EventStore, dsn: str, tmp_path: Path) -> None:
+    odd = 'it\'s \\ "ü"\n\U0001f600'
+    log.register_decider_event(odd, odd, "odd")
+    (stream,) = ids_of_one_partition(log.connection, 1)
+    kinds: list[Json] = [{odd: [None, 1.50, 10**30, True, {}]}, None, "text", [], odd, 0]
+    for data in kinds:
+        log.connection.execute(
+            "select event_store.append_events(jsonb_build_array(jsonb_build_object('decider', %s::text, 'decider_id', %s::text,"
+            " 'event', %s::text, 'event_id', gen_random_uuid(), 'command_id', gen_random_uuid(), 'data', %s::jsonb)))",
+            (odd, stream, odd, json.dumps(data)),
+        )
+    extend(dsn, tmp_path, max_events=1000)
+    assert archived(log, 0).archived_position == 16
+    assert_archive_is_the_log(log, tmp_path)
+
+
+def test_what_was_purged_stays_in_the_archive_and_the_rest_goes_on(log: EventStore, dsn: str, tmp_path: Path) -> None:
+    extend(dsn, tmp_path)
+    log.raise_low_water_mark(0, 9)
+    log.purge_events(0)
+    grow(log, 3)
+    # the last small file holds an event that is purged: it cannot be written again, so it stays
+    assert extend(dsn, tmp_path).archived_position == 13
+    assert listed(log) == [(0, 4), (4, 8), (8, 10), (10, 13)]
+    assert require_files(tmp_path, archived(log, 0), 13) == 2  # of what the log still holds
+
+
+@pytest.mark.parametrize(
+    ("mark", "tail", "expected"),
+    [
+        (0, True, []),
+        (9, False, []),
+        (9, True, [(0, 9)]),
+        (10, False, [(0, 10)]),
+        (205, False, [(0, 100), (100, 200)]),
+        (205, True, [(0, 100), (100, 200), (200, 205)]),
+    ],
+)
+def test_a_plan_fills_files_and_leaves_a_small_rest(mark: int, tail: bool, expected: list[tuple[int, int]]) -> None:
+    held = archive.ArchivedPartition(uuid4(), 3, 0, 0, mark, ())
+    ranges = plan(held, max_events=100, min_events=10, tail=tail)
+    assert [(r.partition, r.from_position, r.to_position) for r in ranges] == [(3, *pair) for pair in expected]
+
+
+# Killed, at once, torn, foreign
+
+
+KILLED_AT = {
+    "while a file is written": "archive_files.os.fsync = die",
+    "when a file has its name": "archive_files.require_range = die",
+    "before a file is listed": "EventStore.list_archive_file = die",
+    "after files are listed": "EventStore.list_archive_file = after(EventStore.list_archive_file)",
+}
+
+
+@pytest.mark.parametrize("point", KILLED_AT)
+def test_killed_anywhere_the_next_run_goes_on_and_sweeps_what_was_left(
+    log: EventStore, dsn: str, tmp_path: Path, point: str
+) -> None:
+    extend(dsn, tmp_path, max_events=4)
+    grow(log, 7)
+    killed = f"""
+import os, signal
+from pathlib import Path
+from millrace.resources.archive import writer as archive
+from millrace.resources.archive import files as archive_files
+from millrace.resources.event_store import EventStore, Json
+def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
+def after(work):
+    def wrapped(*a, **k):
+        work(*a, **k)
+        die()
+    return wrapped
+{KILLED_AT[point]}
+archive.archive_partition({dsn!r}, Path({str(tmp_path)!r}), 0, max_events=4, min_events=4, tail=True)
+"""
+    replaced = tmp_path / path_of(LogRange(0, 8, 10))
+    os.utime(replaced, (0, 0))  # it was written long ago
+    done = subprocess.run([sys.executable, "-c", killed], cwd=PROJECT, timeout=60, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert_archive_is_the_log(log, tmp_path)
+    # who planned to read what was replaced still finds it
+    wait_until(lambda: not archive_partition(dsn, tmp_path, 0, max_events=4, min_events=4).busy, "the lock is free")
+    assert replaced.exists()
+    extend(dsn, tmp_path)
+    extend(dsn, tmp_path)
+    assert listed(log) == files(tmp_path) == [(0, 4), (4, 8), (8, 12), (12, 16), (16, 17)]
+    assert_archive_is_the_log(log, tmp_path)
+
+
+def test_of_several_archivers_at_once_one_works_and_the_others_do_nothing(
+    log: EventStore, dsn: str, tmp_path: Path
+) -> None:
+    reports = [r.result() for r in at_once([lambda: extend(dsn, tmp_path, max_events=2) for _ in range(4)])]
+    assert sum(report.written for report in reports) == 10
+    assert [report.written for report in reports if report.busy] == [0] * sum(report.busy for report in reports)
+    assert listed(log) == files(tmp_path)
+    assert_archive_is_the_log(log, tmp_path)
+
+
+def test_while_somebody_holds_the_lock_nothing_is_done(
+    log: EventStore, dsn: str, tmp_path: Path, connect: Connect
+) -> None:
+    other = EventStore(connect())
+    assert other.lock_archive(0)
+    assert extend(dsn, tmp_path).busy
+    assert files(tmp_path) == listed(log) == []
+    other.connection.close()
+    wait_until(lambda: not extend(dsn, tmp_path).busy, "the lock is free")
+
+
+def test_archiving_while_events_are_appended_and_sequenced_misses_none(
+    log: EventStore, dsn: str, tmp_path: Path, connect: Connect
+) -> None:
+    def produce() -> None:
+        store = EventStore(connect())
+        for _ in range(20):
+            grow(store, 3)
+
+    def follow() -> None:
+        for _ in range(10):
+            extend(dsn, tmp_path, max_events=5)
+
+    for result in at_once([produce, follow]):
+        result.result()
+    assert extend(dsn, tmp_path, max_events=5).archived_position == 70
+    assert_archive_is_the_log(log, tmp_path)
+
+
+def rows_of(log: EventStore, dsn: str, wanted: LogRange) -> list[pa.RecordBatch]:
+    from adbc_driver_postgresql import dbapi
+
+    assert log
+    with dbapi.connect(dsn) as reader, reader.cursor() as cursor:
+        return list(read_range(cursor, wanted))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda _: [],
+        lambda batches: [batch.slice(1) for batch in batches],
+        lambda batches: [batch.slice(0, len(batch) - 1) for batch in batches],
+        lambda batches: [*batches, *batches],
+        lambda batches: [batch.take(pa.array([0, 1, 3])) for batch in batches],
+        lambda batches: [batch.take(pa.array([1, 0, 2, 3])) for batch in batches],
+    ],
+    ids=["nothing", "late", "short", "twice", "a hole", "in disorder"],
+)
+def test_what_is_not_exactly_the_range_gets_no_name(
+    log: EventStore, dsn: str, tmp_path: Path, wrong: "Iterable[pa.RecordBatch]"
+) -> None:
+    wanted = LogRange(0, 2, 6)
+    with pytest.raises(ArchiveDamaged, match="would not hold positions 2 to 6"):
+        write_file(tmp_path, wanted, wrong(rows_of(log, dsn, wanted)))  # type: ignore[operator]
+    assert files(tmp_path) == []
+
+
+def test_a_torn_a_foreign_and_an_unlisted_file_are_never_listed_and_a_torn_one_is_named(
+    log: EventStore, dsn: str, tmp_path: Path
+) -> None:
+    claim_folder(tmp_path, archived(log, 0).archive_id, archive._database(log.connection))
+    folder = tmp_path / "p0000"
+    folder.mkdir()
+    torn = tmp_path / path_of(LogRange(0, 0, 4))
+    torn.write_bytes(b"PAR1 torn")
+    with pytest.raises(ArchiveDamaged, match=str(torn)):
+        require_range(torn, LogRange(0, 0, 4))
+    (folder / "notes.txt").write_text("mine")
+    (folder / f".x.parquet.{'a' * 32}.tmp").write_bytes(b"half")
+    extend(dsn, tmp_path)
+    assert listed(log) == [(0, 4), (4, 8), (8, 10)]
+    assert_archive_is_the_log(log, tmp_path)
+    assert sorted(path.name for path in folder.iterdir() if range_of(path.name) is None) == ["notes.txt"]
+
+
+def test_a_flipped_byte_and_a_missing_file_are_found_and_named(log: EventStore, dsn: str, tmp_path: Path) -> None:
+    extend(dsn, tmp_path)
+    path = tmp_path / path_of(LogRange(0, 4, 8))
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    held = archived(log, 0)
+    assert require_files(tmp_path, held, 4) == 1
+    with pytest.raises(ArchiveDamaged, match=f"{path}.*another checksum"):
+        require_files(tmp_path, held, 10)
+    path.unlink()
+    with pytest.raises(ArchiveDamaged, match=f"{path}.*No such file"):
+        require_files(tmp_path, held, 10)
+
+
+def test_a_folder_of_another_store_or_of_something_else_is_refused(log: EventStore, dsn: str, tmp_path: Path) -> None:
+    extend(dsn, tmp_path / "a")
+    log.connection.execute("update event_store.archive set archive_id = gen_random_uuid()")
+    with pytest.raises(ForeignArchive, match="another event store"):
+        extend(dsn, tmp_path / "a")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "photo.jpg").touch()
+    with pytest.raises(ForeignArchive, match=r"photo\.jpg"):
+        extend(dsn, tmp_path / "b")
+    assert listed(log) == [(0, 4), (4, 8), (8, 10)]
+
+
+def test_a_copy_of_the_database_does_not_extend_the_same_folder_until_it_takes_it_over(
+    log: EventStore, dsn: str, tmp_path: Path, spares: Callable[[], str], postgres: EmbeddedPostgres
+) -> None:
+    extend(dsn, tmp_path)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "p0000").iterdir()}
+    copy = postgres.dsn(spares())  # databases of tests have the identity of one template, as a dump that is loaded has
+    with psycopg.connect(copy, autocommit=True) as connection:
+        register_orders(EventStore(connection))
+        grow(EventStore(connection), 4)
+    with pytest.raises(ForeignArchive, match="another database than this copy") as refused:
+        extend(copy, tmp_path)
+    marker = tmp_path / "archive.json"
+    assert 'remove "database" from archive.json' in str(refused.value.hint)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "p0000").iterdir()} == before
+    assert_archive_is_the_log(log, tmp_path)
+
+    # as a folder that an earlier version made, or whose database is gone
+    marker.write_text(json.dumps({"archive": json.loads(marker.read_text())["archive"]}))
+    assert extend(copy, tmp_path).written == 4
+    with pytest.raises(ForeignArchive, match="another database"):
+        extend(dsn, tmp_path)
+
+
+def test_many_claim_an_empty_folder_at_once(log: EventStore, tmp_path: Path) -> None:
+    mine = archived(log, 0).archive_id
+    for result in at_once([lambda: claim_folder(tmp_path, mine, "1/2") for _ in range(8)]):
+        result.result()
+    assert os.listdir(tmp_path) == ["archive.json"]  # noqa: PTH208 - hidden ones, too

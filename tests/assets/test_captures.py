@@ -1,0 +1,353 @@
+"""Captures as Dagster runs them: real runs and ticks on an instance, a real source, a real store."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from dagster._core.test_utils import instance_for_test
+
+from millrace.assets.captures.asset import CHANGE_EVENTS, WAL_EVENTS
+from millrace.platform_defs.definitions import build_defs
+from millrace.platform_defs.sensors import PARTITION_TAG
+from millrace.resources.capture import drain as pipeline
+from millrace.resources.capture.declaration import Capture
+from millrace.resources.capture.store import CaptureStore
+from millrace.resources.postgres.resource import PostgresResource
+from millrace.resources.settings import PROJECT
+from tests.support.capturing import Captured, captured, new_source
+from tests.support.drains import eventually
+from tests.support.factories import rows, value
+from tests.support.migrators import empty
+
+__all__ = ["captured", "empty", "new_source"]
+
+NOWHERE = "postgresql://nobody@127.0.0.1:1/nothing"
+QUICKLY = {"ops": {"change_capture": {"config": {"idle_s": 0}}}}
+# a run that would go on for an hour
+RUN = """
+import sys
+import dagster as dg
+from millrace.platform_defs.definitions import build_defs
+from millrace.resources.capture.declaration import Capture, CapturedTable
+from millrace.resources.postgres.resource import PostgresResource
+source, store = sys.argv[1:]
+capture = Capture("shop", lambda: source, (CapturedTable("items"),))
+defs = build_defs(models={}, captures={"shop": capture}, resources={"postgres": PostgresResource(dsn=store)})
+config = {"ops": {"change_capture": {"config": {"idle_s": 3600, "budget_s": 3600}}}}
+with dg.DagsterInstance.get() as instance:
+    defs.resolve_job_def("capture").execute_in_process(instance=instance, partition_key="shop", run_config=config)
+"""
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    with instance_for_test(temp_dir=str(tmp_path)) as instance:
+        yield instance
+
+
+def definitions(captured: Captured, capture: Capture | None = None) -> dg.Definitions:
+    capture = capture or captured.capture
+    return build_defs(
+        models={}, captures={capture.name: capture}, resources={"postgres": PostgresResource(dsn=captured.dsn)}
+    )
+
+
+def run(instance: dg.DagsterInstance, captured: Captured, capture: Capture | None = None) -> dg.ExecuteInProcessResult:
+    job = definitions(captured, capture).resolve_job_def("capture")
+    return job.execute_in_process(instance=instance, partition_key="shop", run_config=QUICKLY, raise_on_error=False)
+
+
+def shown(result: dg.ExecuteInProcessResult, asset: dg.AssetKey) -> dict[str, Any]:
+    """The metadata of the run's last materialization of an asset."""
+    found = [m for m in result.asset_materializations_for_node("change_capture") if m.asset_key == asset]
+    return {name: metadata.value for name, metadata in found[-1].metadata.items()}
+
+
+def failed_with(result: dg.ExecuteInProcessResult) -> str:
+    (failure,) = [event for event in result.all_events if event.is_step_failure]
+    error = failure.step_failure_data.error
+    assert error is not None
+    return error.to_string()
+
+
+def tick(instance: dg.DagsterInstance, captured: Captured, capture: Capture | None = None) -> dg.SensorResult:
+    defs = definitions(captured, capture)
+    context = dg.build_sensor_context(
+        instance, definitions=defs, resources={"postgres": PostgresResource(dsn=captured.dsn)}
+    )
+    result = defs.resolve_sensor_def("poll_shop")(context)
+    assert isinstance(result, dg.SensorResult)
+    return result
+
+
+def reason(result: dg.SensorResult) -> str:
+    assert isinstance(result.skip_reason, dg.SkipReason)
+    return result.skip_reason.skip_message or ""
+
+
+def requested(result: dg.SensorResult) -> list[str | None]:
+    assert result.skip_reason is None
+    return [request.partition_key for request in result.run_requests or []]
+
+
+def test_a_store_that_an_older_version_made_is_migrated_by_the_first_run(
+    instance: dg.DagsterInstance, captured: Captured
+) -> None:
+    captured.store.execute("update event_store.migrations set name = 'older' where version = 0")
+    captured.store.execute("drop function event_store.store_changes, event_store.emit_changes")
+    captured.source.run("insert into items values (1)")
+    assert requested(tick(instance, captured)) == ["shop"]
+    assert run(instance, captured).success
+    assert captured.replayed() == captured.table()
+
+
+def some_run(instance: dg.DagsterInstance, captured: Captured, status: dg.DagsterRunStatus) -> dg.DagsterRun:
+    job = definitions(captured).resolve_job_def("capture")
+    return instance.create_run_for_job(job_def=job, tags={PARTITION_TAG: "shop"}, status=status)
+
+
+def lease_owner(captured: Captured) -> str | None:
+    (owner,) = rows(captured.store, "select lease_owner from event_store.captures")[0]
+    return None if owner is None else str(owner)
+
+
+def drop_slot(captured: Captured) -> None:
+    captured.source.run(
+        "select pg_drop_replication_slot(slot_name) from pg_replication_slots where database = current_database()"
+    )
+
+
+# Runs ------------------------------------------------------------------------------------------------------
+
+
+def test_a_materialization_captures_and_shows_numbers_that_plot(
+    instance: dg.DagsterInstance, captured: Captured
+) -> None:
+    captured.source.run("insert into items values (1, 'there before')")
+    first = run(instance, captured)
+    assert first.success
+    assert (shown(first, WAL_EVENTS)["changes"], shown(first, CHANGE_EVENTS)["backfilled"]) == (0, 1)
+    captured.source.run("insert into items values (2), (3)", "delete from items where id = 1")
+    second = run(instance, captured)
+    log, events = shown(second, WAL_EVENTS), shown(second, CHANGE_EVENTS)
+    assert set(log) == {"changes", "changes_per_s", "slot_lag_bytes", "slot_lag_seconds", "retained_wal_bytes"}
+    assert (log["changes"], log["changes_per_s"] > 0, log["slot_lag_seconds"]) == (3, True, 0)
+    assert (log["slot_lag_bytes"] >= 0, log["retained_wal_bytes"] >= 0) == (True, True)
+    assert events == {"events": 3, "backfilled": 0, "quarantined": 0, "lag_seconds": 0}
+    assert captured.replayed() == captured.table()
+    for asset in (WAL_EVENTS, CHANGE_EVENTS):
+        assert instance.get_materialized_partitions(asset) == {"shop"}
+    assert lease_owner(captured) is None
+
+
+def test_a_source_that_does_not_answer_shows_red_and_the_next_run_goes_on(
+    instance: dg.DagsterInstance, captured: Captured
+) -> None:
+    red = run(instance, captured, replace(captured.capture, source=lambda: NOWHERE))
+    assert not red.success
+    assert "The source database does not answer." in failed_with(red)
+    assert run(instance, captured).success
+    assert lease_owner(captured) is None
+
+
+def test_the_lease_of_a_run_that_is_over_is_given_back_at_once_by_the_next_one(
+    instance: dg.DagsterInstance, captured: Captured
+) -> None:
+    captured.drain()
+    dead = some_run(instance, captured, dg.DagsterRunStatus.FAILURE)
+    alive = some_run(instance, captured, dg.DagsterRunStatus.STARTED)
+    for owner, goes_on in ((dead.run_id, True), (alive.run_id, False), ("restart by process 1", False)):
+        CaptureStore(captured.store).claim_capture("shop", owner, 3600)
+        result = run(instance, captured)
+        assert result.success == goes_on
+        if not goes_on:
+            assert owner in failed_with(result)
+            captured.store.execute("update event_store.captures set leased_until = event_store_private.clock()")
+
+
+def test_terminating_a_run_in_its_work_releases_its_lease_at_once(captured: Captured, tmp_path: Path) -> None:
+    (tmp_path / "dagster.yaml").write_text("telemetry: {enabled: false}")
+    environment = {**os.environ, "DAGSTER_HOME": str(tmp_path), "PYTHONPATH": str(PROJECT)}
+    captured.source.run("insert into items select n, repeat('x', 100) from generate_series(1, 200000) n")
+    process = subprocess.Popen(
+        [sys.executable, "-c", RUN, captured.source.dsn, captured.dsn],
+        env=environment, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    try:
+        eventually(
+            lambda: value(captured.store, "select sum(backfilled_rows) from event_store.captured_tables"), "it works"
+        )
+        owner = lease_owner(captured)
+        # what Dagster does
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode != 0
+    assert "Interrupted" in output
+    assert (owner is not None, lease_owner(captured)) == (True, None)
+
+
+# The sensor ------------------------------------------------------------------------------------------------
+
+
+def test_a_capture_that_never_ran_is_started(instance: dg.DagsterInstance, captured: Captured) -> None:
+    assert requested(tick(instance, captured)) == ["shop"]
+
+
+def test_a_change_starts_one_run_and_an_idle_source_none(instance: dg.DagsterInstance, captured: Captured) -> None:
+    captured.drain()
+    assert reason(tick(instance, captured)) == "shop: nothing is due"
+    captured.source.run("create table other ()", "insert into items values (1)")
+    (request,) = tick(instance, captured).run_requests or []
+    assert (request.partition_key, request.run_key, request.tags["millrace/capture"]) == ("shop", None, "shop")
+    captured.drain()
+    assert reason(tick(instance, captured)) == "shop: nothing is due"
+
+
+def test_a_run_in_flight_is_enough_and_the_source_is_not_asked_while_it_captures(
+    instance: dg.DagsterInstance, captured: Captured
+) -> None:
+    captured.drain()
+    captured.source.run("insert into items values (1)")
+    running = some_run(instance, captured, dg.DagsterRunStatus.STARTED)
+    assert "a drain is in flight" in reason(tick(instance, captured))
+    with captured.process(running.run_id):
+        away = replace(captured.capture, source=lambda: NOWHERE)
+        assert "a drain is in flight" in reason(tick(instance, captured, away))
+
+
+def test_a_lease_of_somebody_else_is_named_and_one_of_a_dead_run_is_not_waited_for(
+    instance: dg.DagsterInstance, captured: Captured
+) -> None:
+    captured.drain()
+    with captured.process("a script"):
+        assert "captured by a script, which is no run here, until" in reason(tick(instance, captured))
+    dead = some_run(instance, captured, dg.DagsterRunStatus.SUCCESS)
+    CaptureStore(captured.store).claim_capture("shop", dead.run_id, 3600)
+    assert requested(tick(instance, captured)) == ["shop"]
+
+
+def test_a_failed_run_is_tried_again_after_a_backoff(instance: dg.DagsterInstance, captured: Captured) -> None:
+    instance.report_run_failed(some_run(instance, captured, dg.DagsterRunStatus.STARTED))
+    assert "1 drains failed in a row; the next one starts in" in reason(tick(instance, captured))
+
+
+def test_a_source_that_cannot_be_asked_is_a_reason_and_no_failure(
+    instance: dg.DagsterInstance, captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from millrace.examples.shop.captures.crm import CRM
+
+    away = replace(captured.capture, source=lambda: NOWHERE)
+    monkeypatch.setenv("MILLRACE_DSN", captured.dsn)
+    monkeypatch.delenv("MILLRACE_CRM_DSN", raising=False)
+    unconfigured = replace(captured.capture, source=CRM.source)
+    for _ in range(2):
+        assert "The source database does not answer." in reason(tick(instance, captured, away))
+        assert "Set MILLRACE_CRM_DSN" in reason(tick(instance, captured, unconfigured))
+        captured.drain()
+
+
+def test_a_source_that_refuses_to_tell_is_a_reason_and_no_failure(
+    instance: dg.DagsterInstance, captured: Captured
+) -> None:
+    captured.drain()
+    captured.source.run("create role somebody_small login", "insert into items values (1)")
+    small = captured.source.dsn.replace("postgres@", "somebody_small@")
+    try:
+        said = reason(tick(instance, captured, replace(captured.capture, source=lambda: small)))
+    finally:
+        captured.source.run("drop role somebody_small")
+    assert "does not tell how it is" in said
+    assert "millrace capture check shop" in said
+
+
+def test_a_lost_slot_starts_the_run_that_says_so_and_then_waits_for_an_operator(
+    instance: dg.DagsterInstance, captured: Captured
+) -> None:
+    captured.drain()
+    drop_slot(captured)
+    assert requested(tick(instance, captured)) == ["shop"]
+    assert "There is no slot" in failed_with(run(instance, captured))
+    assert "millrace capture restart shop --reason WHY" in reason(tick(instance, captured))
+
+
+def test_a_slot_that_lags_behind_the_log_of_others_is_moved_on(
+    instance: dg.DagsterInstance, captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captured.drain()
+    captured.source.run(
+        "create table other (t text)", "insert into other select repeat('x', 900) from generate_series(1, 2000)"
+    )
+    assert reason(tick(instance, captured)) == "shop: nothing is due"
+    monkeypatch.setattr("millrace.resources.capture.health.IDLE_LAG_BYTES", 1_000_000)
+    assert requested(tick(instance, captured)) == ["shop"]
+    monkeypatch.undo()
+    # where it would have to read much for a look, that the log has grown is enough
+    monkeypatch.setattr("millrace.resources.capture.health.DEAR_BYTES", 0)
+    assert requested(tick(instance, captured)) == ["shop"]
+    monkeypatch.undo()
+    monkeypatch.setattr(pipeline, "IDLE_ADVANCE_S", 0.0)
+    assert run(instance, captured).success
+    assert reason(tick(instance, captured)) == "shop: nothing is due"
+
+
+# Checks ----------------------------------------------------------------------------------------------------
+
+
+def checks(
+    instance: dg.DagsterInstance, captured: Captured, capture: Capture | None = None
+) -> dict[str, dg.AssetCheckEvaluation]:
+    """What the hourly job finds: the checks that failed, all of which it has run."""
+    job = definitions(captured, capture).resolve_job_def("apply_schema")
+    result = job.execute_in_process(instance=instance)
+    evaluations = {check.check_name: check for check in result.get_asset_check_evaluations()}
+    assert {"slots_are_healthy", "no_quarantined_changes"} <= set(evaluations)
+    return {name: check for name, check in evaluations.items() if not check.passed}
+
+
+def test_checks_pass_on_a_sound_capture_and_before_its_first_run(
+    instance: dg.DagsterInstance, captured: Captured
+) -> None:
+    assert checks(instance, captured) == {}
+    captured.drain()
+    assert checks(instance, captured) == {}
+
+
+def test_a_check_says_of_each_slot_what_is_wrong(instance: dg.DagsterInstance, captured: Captured) -> None:
+    captured.drain()
+    captured.source.run("insert into items select n, repeat('x', 900) from generate_series(1, 2000) n")
+
+    def problems(capture: Capture | None = None) -> str:
+        failed = checks(instance, captured, capture)
+        assert set(failed) == {"slots_are_healthy"}
+        return str(failed["slots_are_healthy"].metadata["problems"].value)
+
+    strict = replace(captured.capture, max_retained_bytes=1_000_000, max_lag_s=-1)
+    assert "bytes of its log for the slot; at most 1,000,000 are expected" in problems(strict)
+    assert "changes wait for up to" in problems(strict)
+    assert "does not answer" in problems(replace(captured.capture, source=lambda: NOWHERE))
+    drop_slot(captured)
+    assert "there is no slot" in problems()
+    run(instance, captured)
+    assert "millrace capture restart shop" in problems()
+
+
+def test_a_check_counts_the_changes_that_are_no_events(instance: dg.DagsterInstance, captured: Captured) -> None:
+    captured.drain()
+    captured.source.run(
+        "insert into items values (1, repeat('x', 2000000))", "update items set name = 'b' where id = 1"
+    )
+    result = run(instance, captured)
+    assert shown(result, CHANGE_EVENTS)["quarantined"] == 2
+    failed = checks(instance, captured)
+    assert set(failed) == {"no_quarantined_changes"}
+    assert failed["no_quarantined_changes"].severity == dg.AssetCheckSeverity.WARN
+    assert failed["no_quarantined_changes"].metadata["quarantined"].value == 2

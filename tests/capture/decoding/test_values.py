@@ -1,0 +1,152 @@
+"""Values to JSON: every text that comes out is one that jsonb takes, as Postgres itself says.
+
+Belongs here: `millrace.resources.capture.decoding.values`. Not here: rows and messages (test_captured_changes).
+"""
+
+import json
+from typing import LiteralString
+
+import psycopg
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.resources.capture.decoding.values import Undecodable, embedded, encoder_of, quoted
+from tests.support.pgoutput_bytes import BOOL, FLOAT8, INT4, JSON, JSONB, NUMERIC, TEXT
+from tests.support.sources import Source, new_source, source
+
+__all__ = ["new_source", "source"]
+
+
+@pytest.mark.parametrize(
+    ("type_oid", "value", "text"),
+    [
+        (BOOL, b"t", "true"),
+        (BOOL, b"f", "false"),
+        (21, b"-32768", "-32768"),
+        (INT4, b"0", "0"),
+        (20, b"9223372036854775807", "9223372036854775807"),
+        (26, b"4294967295", "4294967295"),
+        (NUMERIC, b"1.10", "1.10"),
+        (NUMERIC, b"-0.000", "-0.000"),
+        (NUMERIC, b"NaN", '"NaN"'),
+        (700, b"1e+20", "1e+20"),
+        (FLOAT8, b"-Infinity", '"-Infinity"'),
+        (FLOAT8, b"-0", "-0"),
+        (TEXT, b'a"\\\n\x01', '"a\\"\\\\\\n\\u0001"'),
+        (TEXT, "ü€🙂".encode(), '"ü€🙂"'),
+        (TEXT, rb"\u0000", r'"\\u0000"'),
+        (1114, b"infinity", '"infinity"'),
+        (17, b"\\xff", '"\\\\xff"'),
+        (1007, b"{1,2}", '"{1,2}"'),
+        (JSON, b' {"a" : 1.50} ', ' {"a" : 1.50} '),
+        (JSONB, rb'"\\u0000"', r'"\\u0000"'),
+        (JSON, rb'"\ud83d\ude42"', r'"\ud83d\ude42"'),
+    ],
+)
+def test_each_type_has_its_form(type_oid: int, value: bytes, text: str) -> None:
+    assert encoder_of(type_oid)(value) == text
+
+
+@pytest.mark.parametrize(
+    ("type_oid", "value", "fault"),
+    [
+        (BOOL, b"true", "neither true nor false"),
+        *[
+            (INT4, value, "not a number")
+            for value in (b"", b"01", b"+1", b"1.", b".5", b"1 ", b"0x1", b"1\n", b"\xd9\xa1")
+        ],
+        (FLOAT8, b"nan", "not a number"),
+        (TEXT, b"\xff", "not UTF-8"),
+        (TEXT, b"\xed\xa0\x80", "not UTF-8"),
+        (TEXT, b"a\0", "NUL"),
+        (JSON, b"", "not JSON"),
+        (JSON, b"\xff", "not UTF-8"),
+        (JSON, b"{", "not JSON"),
+        (JSON, b"NaN", "NaN is no number"),
+        (JSON, b'"\n"', "not JSON"),
+        (JSON, rb'{"a": "\u0000"}', "NUL"),
+        (JSON, rb'{"\u0000": 1}', "NUL"),
+        (JSON, rb'"\ud800"', "surrogate"),
+        (JSON, rb'{"\udc00": 1}', "surrogate"),
+        (JSON, b"1e131072", "numeric does not hold"),
+        (JSON, b"1e-16384", "numeric does not hold"),
+        (JSON, b"1e99999999999999999999", "numeric does not hold|not JSON"),
+        (JSON, b"9" * 131073, "numeric does not hold"),
+        (JSON, b"[" * 100000 + b"]" * 100000, "nested too deeply"),
+    ],
+)
+def test_what_has_no_form_is_refused(type_oid: int, value: bytes, fault: str) -> None:
+    with pytest.raises(Undecodable, match=fault):
+        encoder_of(type_oid)(value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r'"\u0000"', r'"\\u0000"', r'"\\\u0000"', r'"\ud800"', r'"\udc00\ud800"', r'"\ud83d\ude42"', r'"\u00e4"', "1e131071",
+        "1e131072", "-1e131071", "1e-16383", "1e-16384", "9" * 131072, "9" * 131073, "1." + "1" * 16383, "1." + "1" * 16384,
+        "1e400", "-0", "NaN", "01", "[1,]", "", " 1 ", '"\t"', '{"a":1,"a":2}', "'a'", "\ufeff1", "\u00a01", "nul", "1e5000000000",
+    ],
+)  # fmt: skip
+def test_jsonb_takes_what_is_embedded_and_no_more(source: Source, text: str) -> None:
+    try:
+        source.connection.execute("select %s::text::jsonb", (text,))
+        taken = True
+    except psycopg.DataError:
+        taken = False
+    try:
+        embedded(text)
+        passed = True
+    except Undecodable:
+        passed = False
+    assert passed == taken
+
+
+documents = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(codec=None)),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(st.characters(codec=None)), inner, max_size=4),
+    max_leaves=10,
+)
+
+
+@given(documents, st.booleans())
+def test_what_is_embedded_or_quoted_is_read_again_as_it_was(document: object, ascii_only: bool) -> None:
+    text = json.dumps(document, ensure_ascii=ascii_only)
+    try:
+        assert embedded(text) == text
+    except Undecodable:
+        # floats without a number, NUL, halves of surrogate pairs
+        assert any(mark in text for mark in ("NaN", "Infinity", "\\u0000", "\\ud", "\\uD")) or not text.isascii()
+    if "\0" not in text:
+        assert json.loads(quoted(text)) == text
+
+
+@given(st.binary(max_size=50), st.sampled_from([BOOL, INT4, NUMERIC, TEXT, JSON, JSONB, 1114]))
+def test_any_bytes_become_json_or_are_refused(value: bytes, type_oid: int) -> None:
+    try:
+        text = encoder_of(type_oid)(value)
+    except Undecodable:
+        return
+    json.loads(text)
+    assert "\0" not in text
+
+
+TYPES: list[LiteralString] = [
+    "true", "null::bool", "(-7)::int2", "7", "7::int8", "7::oid", "1.50", "'NaN'::numeric", "'Infinity'::numeric", "1e300::numeric",
+    "0.1::float4", "1e-300::float8", "'-Infinity'::float8", "'a\"\\'::text", "' x '::char(5)", "'x'::varchar", "'\\x00ff'::bytea",
+    "'{\"a\": 1.50}'::json", "'{\"a\": [1, null]}'::jsonb", "'2024-02-29'::date", "'infinity'::timestamptz", "'4713-01-01 BC'::date",
+    "'2024-01-01 00:00:00.123456+05'::timestamptz", "'1 day 02:03:04.5'::interval", "'{1,NULL,3}'::int[]", "'(1,2)'::point",
+    "gen_random_uuid()", "'[1,2)'::int4range", "'1.2.3.4/8'::inet", "'B101'::bit(3)", "'a b'::tsvector", "'1.50'::money",
+]  # fmt: skip
+
+
+def test_jsonb_takes_the_form_of_every_usual_type(source: Source) -> None:
+    for expression in TYPES:
+        row = source.connection.execute(
+            f"select x::text, pg_typeof(x)::oid from (select {expression} as x) one"
+        ).fetchone()
+        assert row is not None
+        text, type_oid = row
+        value = {"true": "t", None: "f"}.get(text, text) if type_oid == BOOL else text
+        source.connection.execute("select %s::text::jsonb", (encoder_of(type_oid)(str(value).encode()),))

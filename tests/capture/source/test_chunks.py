@@ -1,0 +1,315 @@
+"""Rows that are there already: read chunk by chunk, in the stream's text form, with what the snapshot saw.
+
+Belongs here: `millrace.resources.capture.source.chunks` and `millrace.resources.capture.backfilled_rows`. Not here: which rows the log has newer.
+"""
+
+import json
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from millrace.resources.capture.backfilled_rows import BackfilledRow, backfilled_rows
+from millrace.resources.capture.declaration import CapturedTable
+from millrace.resources.capture.decoding.changes import ChangeDecoder
+from millrace.resources.capture.decoding.pgoutput import Lsn, Relation, Values
+from millrace.resources.capture.source.chunks import Chunk, TableMissing, read_chunk
+from millrace.resources.capture.source.slot import connect_source, create_slot, flush_lsn, next_xid, peek
+from millrace.resources.capture.source.tables import with_key
+from tests.capture.decoding.test_values import TYPES
+from tests.support.factories import rows as query
+from tests.support.factories import value
+from tests.support.sources import Source, new_source, source
+
+__all__ = ["new_source", "source"]
+
+T = CapturedTable("t")
+
+
+@pytest.fixture
+def reading(source: Source) -> Iterator[psycopg.Connection]:
+    """A session of `connect_source`."""
+    with connect_source(source.dsn) as connection:
+        yield connection
+
+
+def read_all(connection: psycopg.Connection, table: CapturedTable = T, limit: int = 3) -> list[Values]:
+    """Read a table to its end, and look that the chunks are no larger than they have to be."""
+    found: list[Values] = []
+    chunk = None
+    while chunk is None or not chunk.done:
+        chunk = read_chunk(connection, table, None if chunk is None else chunk.last_key, limit)
+        assert len(chunk.rows) <= limit
+        found.extend(chunk.rows)
+    return found
+
+
+def backfilled(chunk: Chunk, table: CapturedTable = T, generation: int = 1, offset: int = 1) -> list[BackfilledRow]:
+    return list(backfilled_rows(chunk, table, "shop", generation, offset))
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 3, 6, 7])
+def test_every_row_is_read_once_in_the_key_s_order(reading: psycopg.Connection, source: Source, number: int) -> None:
+    source.run("create table t (id int primary key, note text)")
+    source.connection.execute("insert into t select n * 10, n from generate_series(%s, 1, -1) n", (number,))
+    assert read_all(reading) == [(f"{n * 10}".encode(), f"{n}".encode()) for n in range(1, number + 1)]
+
+
+def test_the_end_is_told_with_the_last_rows_or_after_them(reading: psycopg.Connection, source: Source) -> None:
+    source.run("create table t (id int primary key)", "insert into t values (1), (2), (3)")
+    first = read_chunk(reading, T, None, 3)
+    assert (len(first.rows), first.last_key, first.done) == (3, ("3",), False)
+    last = read_chunk(reading, T, first.last_key, 3)
+    assert (last.rows, last.last_key, last.done) == ([], ("3",), True)
+    assert read_chunk(reading, T, None, 4).done
+    source.run("truncate t")
+    assert read_chunk(reading, T, None, 4).last_key is None
+
+
+def test_a_key_of_several_columns_is_read_in_its_index_order(reading: psycopg.Connection, source: Source) -> None:
+    source.run(
+        "create table t (n int, note text, at date, primary key (at, note))",
+        "insert into t values (1, 'b', '2024-01-01'), (2, E'a\\t\\\\\\n''\"', '2024-01-01'), (3, '', '2024-01-02'), (4, 'a', '2023-01-01')",
+    )
+    assert [values[0] for values in read_all(reading, limit=1)] == [b"4", b"2", b"1", b"3"]
+    assert read_chunk(reading, T, None, 2).last_key == ("2024-01-01", "a\t\\\n'\"")
+
+
+def test_the_next_chunk_is_found_by_the_index(reading: psycopg.Connection, source: Source) -> None:
+    source.run(
+        "create table t (a int, b text, primary key (a, b))",
+        "insert into t select n, n from generate_series(1, 10000) n",
+        "analyze t",
+    )
+    # what read_chunk asks
+    plan = query(
+        reading,
+        "explain select * from only t where (a, b) > ('5000'::integer, '5000'::text) order by a, b fetch first 10 rows with ties",
+    )
+    assert "Index Scan using t_pkey" in str(plan) or "Index Only Scan using t_pkey" in str(plan)
+    assert "Sort" not in str(plan)
+
+
+def test_rows_that_share_a_declared_key_come_together(reading: psycopg.Connection, source: Source) -> None:
+    source.run(
+        "create table t (k int not null, n int)",
+        "alter table t replica identity full",
+        "insert into t select n / 4, n from generate_series(0, 9) n",
+    )
+    table = CapturedTable("t", key=("k",))
+    first = read_chunk(reading, table, None, 1)
+    assert ([values[0] for values in first.rows], first.last_key, first.done) == ([b"0"] * 4, ("0",), False)
+    second = read_chunk(reading, table, first.last_key, 5)
+    assert [values[0] for values in second.rows] == [b"1"] * 4 + [b"2"] * 2
+
+
+def test_the_filter_and_the_columns_are_the_declared_ones(reading: psycopg.Connection, source: Source) -> None:
+    source.run(
+        "create table t (id int primary key, n int, secret text, twice int generated always as (n * 2) stored, gone int)",
+        "alter table t drop gone",
+        "insert into t values (1, 1, 'a'), (2, 2, 'b'), (3, null, 'c')",
+    )
+    chunk = read_chunk(reading, CapturedTable("t", columns=("n", "id"), where="n > 1 or n is null"), None, 10)
+    assert chunk.rows == [(b"2", b"2"), (b"3", None)]
+    assert [column.name for column in chunk.relation.columns] == ["id", "n"]
+    assert [column.name for column in read_chunk(reading, T, None, 10).relation.columns] == ["id", "n", "secret"]
+
+
+def test_tables_are_named_oddly(reading: psycopg.Connection, source: Source) -> None:
+    source.run(
+        'create schema "a ""b"',
+        'create table "a ""b"."T.t{}" ("I d%s" int primary key)',
+        'insert into "a ""b"."T.t{}" values (1)',
+    )
+    table = CapturedTable("T.t{}", 'a "b', where='"I d%s" % 2 = 1')
+    assert read_all(reading, table) == [(b"1",)]
+
+
+def test_a_partitioned_table_is_read_as_one_and_an_inherited_one_is_not(
+    reading: psycopg.Connection, source: Source
+) -> None:
+    source.run(
+        "create table t (id int primary key) partition by range (id)",
+        "create table t1 partition of t for values from (0) to (10)",
+        "create table t2 partition of t for values from (10) to (20)",
+        "insert into t values (15), (5)",
+        "create table parent (id int primary key)",
+        "create table child () inherits (parent)",
+        "insert into parent values (1)",
+        "insert into child values (2)",
+    )
+    assert read_all(reading) == [(b"5",), (b"15",)]
+    assert read_all(reading, CapturedTable("parent")) == [(b"1",)]
+
+
+def test_a_chunk_says_what_its_snapshot_saw(reading: psycopg.Connection, source: Source) -> None:
+    source.run("create table t (id int primary key)", "insert into t values (1)")
+    with psycopg.connect(source.dsn) as other:
+        other.execute("insert into t values (2)")
+        xid = value(other, "select pg_current_xact_id()::text")
+        chunk = read_chunk(reading, T, None, 10)
+        other.commit()
+    assert chunk.rows == [(b"1",)]
+    assert (
+        value(reading, "select pg_visible_in_snapshot(%s::text::xid8, %s::text::pg_snapshot)", xid, chunk.snapshot)
+        is False
+    )
+    later = read_chunk(reading, T, None, 10)
+    assert later.rows == [(b"1",), (b"2",)]
+    assert (
+        value(reading, "select pg_visible_in_snapshot(%s::text::xid8, %s::text::pg_snapshot)", xid, later.snapshot)
+        is True
+    )
+    assert chunk.high_lsn < later.high_lsn
+    assert (later.read_at - chunk.read_at).total_seconds() > 0
+
+
+def test_the_position_is_behind_every_commit_that_was_seen_and_an_idle_source_passes_it(source: Source) -> None:
+    source.run("create table t (id int primary key)")
+    source.listen()
+    with connect_source(source.dsn) as reading:
+        for n in range(20):
+            # visible before it is on the disk, and then a transaction that nobody waits for
+            source.connection.execute("set synchronous_commit = off")
+            source.connection.execute("insert into t values (%s)", (n,))
+            source.run("begin; insert into t values (100); rollback")
+            chunk = read_chunk(reading, T, None, 100)
+            assert len(chunk.rows) == n + 1
+            assert flush_lsn(reading)[0] >= chunk.high_lsn
+    ends = [change for change in source.messages() if hasattr(change, "end_lsn")]
+    assert max(getattr(change, "end_lsn", Lsn(0)) for change in ends) <= flush_lsn(source.connection)[0]
+
+
+def test_a_chunk_waits_for_a_truncate_and_does_not_see_the_table_empty_before_it(source: Source) -> None:
+    source.run("create table t (id int primary key)", "insert into t values (1)")
+    with psycopg.connect(source.dsn) as other, connect_source(source.dsn) as reading:
+        other.execute("truncate t")
+        xid = value(other, "select pg_current_xact_id()::text")
+        reading.execute("set lock_timeout = '50ms'")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            read_chunk(reading, T, None, 10)
+        other.commit()
+        chunk = read_chunk(reading, T, None, 10)
+        assert chunk.rows == []
+        assert (
+            value(reading, "select pg_visible_in_snapshot(%s::text::xid8, %s::text::pg_snapshot)", xid, chunk.snapshot)
+            is True
+        )
+
+
+@pytest.mark.parametrize(
+    ("table", "detail"),
+    [(CapturedTable("nothing"), "does not exist"), (CapturedTable("t", "nowhere"), "does not exist"), (CapturedTable("t"), "names its rows")],
+)  # fmt: skip
+def test_a_table_that_is_not_there_or_has_no_key_is_refused(
+    reading: psycopg.Connection, source: Source, table: CapturedTable, detail: str
+) -> None:
+    source.run("create table t (id int)")
+    with pytest.raises(TableMissing, match=detail):
+        read_chunk(reading, table, None, 10)
+
+
+def test_rows_that_a_policy_hides_are_an_error(source: Source) -> None:
+    source.run(
+        "create table t (id int primary key)", "insert into t values (1)", "alter table t enable row level security",
+        "create role reader login", "grant select on t to reader",
+    )  # fmt: skip
+    try:
+        with connect_source(source.dsn) as reading:
+            reading.execute("set role reader")
+            with pytest.raises(psycopg.errors.InsufficientPrivilege, match="row-level security"):
+                read_chunk(reading, T, None, 10)
+    finally:
+        source.run("drop owned by reader", "drop role reader")
+
+
+def test_every_usual_type_has_the_same_text_in_a_chunk_and_in_the_stream(
+    reading: psycopg.Connection, source: Source
+) -> None:
+    source.run(
+        "create type mood as enum ('sad', 'ha\"p\\py')",
+        "create domain amount as numeric(10,2)",
+        "create type pair as (a int, b text)",
+    )
+    expressions = [*TYPES, "'ha\"p\\py'::mood", "2.5::amount", "row(1, E'a\\tb')::pair", "array['a', E'b\\n\"c\\\\', null]", "E'a\\tb\\nc\\\\d\\re\\bf\\fg\\vh'", "''", "'\\.'", "'\\N'", "repeat('x', 5000)"]  # fmt: skip
+    columns = ", ".join(f"{expression} as c{at}" for at, expression in enumerate(expressions))
+    source.connection.execute(f"create table t as select 1 as id, {columns}".encode())
+    source.run("alter table t add primary key (id)")
+    source.run("create table copy (like t including all)")
+    source.listen()
+    source.run("insert into copy select * from t")
+    chunk = read_chunk(reading, T, None, 10)
+    changes = [change for change in source.messages() if hasattr(change, "new")]
+    assert [getattr(change, "new", None) for change in changes] == chunk.rows
+
+
+def test_a_backfilled_row_is_as_its_insert_would_be(source: Source) -> None:
+    source.run("create table t (a text, b int, n numeric, primary key (b, a))")
+    with connect_source(source.dsn) as reading:
+        reading.execute(f"create publication {source.slot} for table t".encode())
+        create_slot(reading, source.slot)
+        source.run("insert into t values ('x,\"y', 7, 1.50)")
+        to_changes = ChangeDecoder([T], "shop", 1, next_xid(reading))
+        with peek(reading, source.slot, source.slot) as messages:
+            (change,) = [change for raw in messages for change in to_changes.feed(raw)]
+        chunk = read_chunk(reading, T, None, 10)
+    (row,) = backfilled(chunk)
+    assert row.decider_id == change.decider_id == '["x,\\"y",7]'
+    inserted, read = json.loads(change.data or ""), json.loads(row.data or "")
+    assert read["record"] == inserted["record"]
+    assert read["source"] == inserted["source"]
+    assert (read["snapshot"], read["committed_at"][-1], read.keys() - inserted.keys()) == (
+        chunk.snapshot,
+        "Z",
+        {"snapshot"},
+    )
+
+
+def test_a_row_s_ids_are_those_of_its_backfill(reading: psycopg.Connection, source: Source) -> None:
+    source.run("create table t (id int primary key)", "insert into t values (1), (2)")
+    chunk = read_chunk(reading, T, None, 10)
+    first, second = backfilled(chunk)
+    assert first.command_id == second.command_id
+    assert first.event_id != second.event_id
+    source.run("insert into t values (3)")
+    # read again by the same one, as after a kill
+    assert [row.event_id for row in backfilled(read_chunk(reading, T, None, 2))] == [first.event_id, second.event_id]
+    others = [
+        *backfilled(chunk, generation=2),
+        *backfilled(chunk, offset=2),
+        *backfilled(chunk, CapturedTable("t", decider="x")),
+    ]
+    assert not {row.event_id for row in others} & {first.event_id, second.event_id}
+
+
+def test_a_row_that_cannot_be_decoded_says_why(reading: psycopg.Connection, source: Source) -> None:
+    source.run("create table t (id int primary key, doc json)", """insert into t values (1, '"\\u0000"'), (2, '1')""")
+    bad, good = backfilled(read_chunk(reading, T, None, 10))
+    assert (bad.decider_id, bad.data, good.fault) == ("[1]", None, None)
+    assert bad.fault == "column doc is JSON with a NUL character, which jsonb does not hold"
+
+
+def test_the_key_is_the_replica_identity_s_or_the_declared_one_or_the_primary_key(source: Source) -> None:
+    source.run(
+        "create table d (id int primary key, code text not null unique)",
+        "create table i (like d including all)",
+        "create table f (like d including all)",
+        "create table n (id int, code text)",
+        "alter table i replica identity using index i_code_key",
+        "alter table f replica identity full",
+    )
+    found = {name: with_key(source.connection, CapturedTable(name)).key for name in ("d", "i", "f", "n", "none")}
+    assert found == {"d": ("id",), "i": ("code",), "f": ("id",), "n": None, "none": None}
+    assert with_key(source.connection, CapturedTable("f", key=("code",))).key == ("code",)
+
+
+def test_the_described_table_is_as_the_stream_describes_it(reading: psycopg.Connection, source: Source) -> None:
+    source.run(
+        "create table d (b varchar(10), a numeric(10,2), primary key (b))",
+        "create table f (like d including all)",
+        "alter table f replica identity full",
+    )
+    source.listen()
+    source.run("insert into d values ('b', 1)", "insert into f values ('b', 1)")
+    described = [message for message in source.messages() if isinstance(message, Relation)]
+    assert [read_chunk(reading, CapturedTable(name), None, 1).relation for name in ("d", "f")] == described

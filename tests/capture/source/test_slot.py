@@ -1,0 +1,428 @@
+"""Slots of a real source: made, read, advanced, dropped, held by others, lost.
+
+Belongs here: `millrace.resources.capture.source.slot`. Not here: publications, preconditions and rows that are there already (their own tests).
+"""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+import psycopg
+import pytest
+
+from millrace.resources.capture.declaration import CapturedTable
+from millrace.resources.capture.decoding.changes import ChangeDecoder
+from millrace.resources.capture.decoding.pgoutput import Begin, Commit, Insert, LogicalMessage, Lsn, Message, decode
+from millrace.resources.capture.source import slot as replication
+from millrace.resources.capture.source.slot import (
+    PublicationMissing,
+    SlotBusy,
+    SlotLost,
+    advance,
+    connect_source,
+    create_slot,
+    drop_slot,
+    flush_lsn,
+    next_xid,
+    peek,
+    slot_state,
+    source_identity,
+)
+from millrace.resources.errors import Unreachable
+from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
+from tests.support.factories import start, value, wait_until
+from tests.support.sources import Source, new_source, source
+
+__all__ = ["new_source", "source"]
+
+
+@pytest.fixture
+def capturing(source: Source) -> Iterator[psycopg.Connection]:
+    """A session of `connect_source`; the source has a table `t`, a publication and a slot."""
+    source.run("create table t (id int primary key, note text)")
+    with connect_source(source.dsn) as connection:
+        connection.execute(f"create publication {source.slot} for table t".encode())
+        create_slot(connection, source.slot)
+        yield connection
+
+
+def peeked(connection: psycopg.Connection, slot: str, limit: int | None = None) -> list[Message]:
+    with peek(connection, slot, slot, limit) as messages:
+        return [decode(raw) for raw in messages]
+
+
+def keys(messages: list[Message]) -> list[bytes]:
+    return [message.new[0] for message in messages if isinstance(message, Insert) and isinstance(message.new[0], bytes)]
+
+
+def consumed(connection: psycopg.Connection, slot: str) -> Lsn:
+    state = slot_state(connection, slot)
+    assert state is not None
+    assert state.confirmed_flush_lsn is not None
+    return state.confirmed_flush_lsn
+
+
+@contextmanager
+def reader(source: Source, postgres: EmbeddedPostgres) -> Iterator[int]:
+    """Another program that holds the slot; gives the pid of its session."""
+    held = subprocess.Popen(
+        [PROGRAMS / "pg_recvlogical", "--start", "-S", source.slot, "-d", source.dsn, "-f", "-", "-o", "proto_version=1",
+         "-o", f"publication_names={source.slot}"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as observer:
+            query = "select active_pid from pg_replication_slots where slot_name = %s"
+            wait_until(lambda: value(observer, query, source.slot) is not None, "the slot is held")
+            yield value(observer, query, source.slot)
+    finally:
+        held.kill()
+        held.wait()
+
+
+def test_a_source_that_does_not_answer_is_unreachable() -> None:
+    with pytest.raises(Unreachable, match="does not answer") as refused:
+        connect_source("postgresql://nobody@/nothing?host=/nowhere")
+    assert refused.value.detail
+    assert refused.value.hint
+
+
+def test_the_session_s_text_form_is_fixed_whatever_the_database_says(source: Source) -> None:
+    source.connection.execute(
+        f"""
+        alter database {source.slot} set datestyle = 'German';
+        alter database {source.slot} set intervalstyle = 'iso_8601';
+        alter database {source.slot} set timezone = 'Asia/Tokyo';
+        alter database {source.slot} set extra_float_digits = -10;
+        alter database {source.slot} set bytea_output = 'escape'
+        """.encode()
+    )
+    with connect_source(source.dsn) as connection:
+        assert connection.autocommit
+        found = connection.execute(
+            "select '2024-02-29 12:00+00'::timestamptz::text, '1 day'::interval::text, (0.1::float8 + 0.2)::text, '\\xff'::bytea::text"
+        ).fetchone()
+    assert found == ("2024-02-29 12:00:00+00", "1 day", "0.30000000000000004", "\\xff")
+
+
+def test_a_database_is_told_from_others(source: Source) -> None:
+    identity = source_identity(source.connection)
+    assert (identity.database, identity.timeline) == (source.slot, 1)
+    assert int(identity.system_identifier) > 0
+
+
+def test_a_role_without_rights_can_ask_which_source_it_is(source: Source) -> None:
+    source.run("create role plain")
+    try:
+        source.run("set role plain")
+        assert source_identity(source.connection).database == source.slot
+        flush_lsn(source.connection)
+    finally:
+        source.run("reset role", "drop role plain")
+
+
+def test_the_log_s_position_and_time_and_the_next_id_rise(source: Source) -> None:
+    before, xid = flush_lsn(source.connection), next_xid(source.connection)
+    source.run("create table t (id int)")
+    after = flush_lsn(source.connection)
+    assert (before[0] < after[0], before[1] < after[1], after[1].tzinfo is not None) == (True, True, True)
+    assert next_xid(source.connection) > xid
+    assert xid == value(source.connection, "select xmin::text::int from pg_class where relname = 't'")
+
+
+def test_a_new_slot_holds_what_commits_from_then_on(capturing: psycopg.Connection, source: Source) -> None:
+    state = slot_state(capturing, source.slot)
+    assert state is not None
+    assert (state.plugin, state.database, state.active_pid, state.wal_status, state.lost) == (
+        "pgoutput", source.slot, None, "reserved", None,
+    )  # fmt: skip
+    source.run("insert into t values (1)", "insert into t values (2)")
+    assert keys(peeked(capturing, source.slot)) == [b"1", b"2"]
+    assert keys(peeked(capturing, source.slot)) == [b"1", b"2"]  # nothing was consumed
+
+
+def test_the_consistent_point_is_where_the_slot_stands(source: Source) -> None:
+    source.listen()
+    drop_slot(source.connection, source.slot)
+    assert create_slot(source.connection, source.slot) == consumed(source.connection, source.slot)
+    with pytest.raises(psycopg.errors.DuplicateObject):
+        create_slot(source.connection, source.slot)
+
+
+def test_a_slot_waits_for_open_transactions_but_not_for_ever(source: Source) -> None:
+    source.run("create table t (id int)", "begin", "insert into t values (1)")
+    with connect_source(source.dsn) as connection:
+        connection.execute("set statement_timeout = '100ms'")
+        with pytest.raises(SlotBusy, match="other transactions are open"):
+            create_slot(connection, source.slot)
+        assert slot_state(connection, source.slot) is None
+    source.run("rollback")
+
+
+def test_a_slot_is_dropped_once_and_again(capturing: psycopg.Connection, source: Source) -> None:
+    drop_slot(capturing, source.slot)
+    assert slot_state(capturing, source.slot) is None
+    drop_slot(capturing, source.slot)
+
+
+def test_a_slot_says_how_much_it_holds_back(capturing: psycopg.Connection, source: Source) -> None:
+    advance(capturing, source.slot, flush_lsn(capturing)[0])
+    before = slot_state(capturing, source.slot)
+    source.run("insert into t select n, repeat('x', 1000) from generate_series(1, 1000) n")
+    after = slot_state(capturing, source.slot)
+    assert before is not None
+    assert after is not None
+    assert before.lag_bytes == 0
+    assert after.lag_bytes is not None
+    assert after.retained_bytes is not None
+    assert after.lag_bytes > 1_000_000
+    assert after.retained_bytes >= after.lag_bytes
+    if capturing.info.server_version >= 170000:
+        assert after.inactive_since is not None
+        assert abs((datetime.now(UTC) - after.inactive_since).total_seconds()) < 60
+
+
+def test_peek_never_splits_a_transaction(capturing: psycopg.Connection, source: Source) -> None:
+    source.run(
+        "insert into t select generate_series(1, 1000)", "insert into t values (2001)", "insert into t values (2002)"
+    )
+    first = peeked(capturing, source.slot, 10)
+    assert len(keys(first)) == 1000
+    assert isinstance(first[-1], Commit)
+    assert len(keys(peeked(capturing, source.slot, 1003))) == 1000  # begin, table, rows, commit
+    assert len(keys(peeked(capturing, source.slot, 1004))) == 1001
+    assert len(keys(peeked(capturing, source.slot, None))) == 1002
+
+
+def test_what_is_consumed_is_not_read_again(capturing: psycopg.Connection, source: Source) -> None:
+    source.run("insert into t select generate_series(1, 1000)", "insert into t values (2001)")
+    begun, *_, committed = peeked(capturing, source.slot, 1)
+    assert isinstance(begun, Begin)
+    assert isinstance(committed, Commit)
+    advance(capturing, source.slot, committed.commit_lsn)
+    assert len(keys(peeked(capturing, source.slot))) == 1001  # its commit starts there: it is not consumed
+    advance(capturing, source.slot, committed.end_lsn)
+    assert keys(peeked(capturing, source.slot)) == [b"2001"]
+    assert consumed(capturing, source.slot) == committed.end_lsn
+    advance(capturing, source.slot, begun.final_lsn)
+    advance(capturing, source.slot, committed.end_lsn)
+    assert consumed(capturing, source.slot) == committed.end_lsn
+
+
+def test_an_idle_source_is_consumed_up_to_its_end(capturing: psycopg.Connection, source: Source) -> None:
+    source.run("create table other (id int)", "insert into other select generate_series(1, 1000)")
+    end, _ = flush_lsn(capturing)
+    assert not keys(peeked(capturing, source.slot))
+    advance(capturing, source.slot, end)
+    assert consumed(capturing, source.slot) >= end
+    source.run("insert into t values (1)")
+    assert keys(peeked(capturing, source.slot)) == [b"1"]
+
+
+def test_reading_can_end_early(capturing: psycopg.Connection, source: Source) -> None:
+    source.run("insert into t select generate_series(1, 10000)")
+    with peek(capturing, source.slot, source.slot) as messages:
+        assert isinstance(decode(next(messages)), Begin)
+
+    def fail() -> None:
+        with peek(capturing, source.slot, source.slot) as messages:
+            next(messages)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert len(keys(peeked(capturing, source.slot))) == 10000
+    assert value(capturing, "show statement_timeout") == "1min"
+
+
+def test_emitted_messages_are_passed_on(capturing: psycopg.Connection, source: Source) -> None:
+    source.run("select pg_logical_emit_message(true, 'millrace.annotations', '{}')")
+    assert [message.prefix for message in peeked(capturing, source.slot) if isinstance(message, LogicalMessage)] == [
+        "millrace.annotations"
+    ]
+
+
+@pytest.mark.parametrize("name", ["a b", 'a"b', "a,b", "A", "ä'"])
+def test_a_publication_may_be_named_oddly(capturing: psycopg.Connection, source: Source, name: str) -> None:
+    capturing.execute(
+        psycopg.sql.SQL("alter publication {} rename to {}").format(*map(psycopg.sql.Identifier, (source.slot, name)))
+    )
+    drop_slot(capturing, source.slot)
+    create_slot(capturing, source.slot)
+    source.run("insert into t values (1)")
+    with peek(capturing, source.slot, name) as messages:
+        assert keys([decode(raw) for raw in messages]) == [b"1"]
+
+
+@pytest.mark.usefixtures("capturing")
+def test_a_large_transaction_is_read_in_bounded_memory(source: Source) -> None:
+    source.run("insert into t select n, repeat('x', 500) from generate_series(1, 100000) n")
+    # in a process of its own: this one has been larger before
+    program = f"""
+import resource
+from millrace.resources.capture.decoding.pgoutput import decode
+from millrace.resources.capture.source.slot import connect_source, peek
+with connect_source({source.dsn!r}) as connection:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with peek(connection, {source.slot!r}, {source.slot!r}) as messages:
+        size = sum(len(raw) for raw in messages)
+print(size // 1_000_000, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1000)
+"""
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    megabytes, grown = map(int, said.split())
+    assert megabytes >= 50
+    assert grown < 10
+
+
+def test_a_slot_that_somebody_holds_is_waited_for(
+    capturing: psycopg.Connection, source: Source, postgres: EmbeddedPostgres
+) -> None:
+    source.run("insert into t values (1)")
+    with reader(source, postgres) as pid:
+        reading = start(lambda: keys(peeked(capturing, source.slot)))
+        # it was refused at least once, and tries again
+        wait_until(
+            lambda: (
+                value(
+                    source.connection,
+                    "select count(*) from pg_stat_database where datname = current_database() and xact_rollback > 0",
+                )
+                == 1
+            ),
+            "a first refusal",
+        )
+        source.connection.execute("select pg_terminate_backend(%s)", (pid,))
+    assert reading.result(20) == [b"1"]
+
+
+def test_a_slot_that_somebody_keeps_is_busy(
+    capturing: psycopg.Connection, source: Source, postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replication, "BUSY_S", 0.2)
+    source.run("insert into t values (1)")
+    with reader(source, postgres) as pid:
+        state = slot_state(capturing, source.slot)
+        assert state is not None
+        assert state.active_pid == pid
+        for refused in (
+            lambda: peeked(capturing, source.slot),
+            lambda: advance(capturing, source.slot, flush_lsn(capturing)[0]),
+            lambda: drop_slot(capturing, source.slot),
+        ):
+            with pytest.raises(SlotBusy) as busy:
+                refused()
+            assert str(pid) in (busy.value.detail or "")
+            assert busy.value.hint
+
+
+def test_a_slot_that_is_gone_is_lost(capturing: psycopg.Connection, source: Source) -> None:
+    drop_slot(capturing, source.slot)
+    with pytest.raises(SlotLost, match="no such slot"):
+        peeked(capturing, source.slot)
+    with pytest.raises(SlotLost, match="no such slot"):
+        advance(capturing, source.slot, flush_lsn(capturing)[0])
+
+
+def test_a_slot_whose_log_the_source_removed_is_lost(
+    capturing: psycopg.Connection, source: Source, postgres: EmbeddedPostgres
+) -> None:
+    with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
+        try:
+            admin.execute("alter system set max_slot_wal_keep_size = '1MB'")
+            admin.execute("select pg_reload_conf()")
+            for _ in range(3):
+                source.run("insert into t select n, repeat('x', 1000) from generate_series(1, 1000) n; truncate t")
+                admin.execute("select pg_switch_wal()")
+            admin.execute("checkpoint")
+            state = slot_state(capturing, source.slot)
+            assert state is not None
+            assert state.lost
+            for refused in (
+                lambda: peeked(capturing, source.slot),
+                lambda: advance(capturing, source.slot, flush_lsn(capturing)[0]),
+            ):
+                with pytest.raises(SlotLost) as lost:
+                    refused()
+                assert lost.value.detail == state.lost
+        finally:
+            admin.execute("alter system reset max_slot_wal_keep_size")
+            admin.execute("select pg_reload_conf()")
+
+
+def test_a_publication_that_is_gone_is_missing(capturing: psycopg.Connection, source: Source) -> None:
+    source.run("insert into t values (1)")
+    capturing.execute(f"drop publication {source.slot}".encode())
+    with pytest.raises(PublicationMissing, match="has none of this name"):
+        peeked(capturing, source.slot)
+
+
+def test_changes_without_the_publication_are_noticed_when_it_is_back(
+    capturing: psycopg.Connection, source: Source
+) -> None:
+    capturing.execute(f"drop publication {source.slot}".encode())
+    source.run("insert into t values (1)")
+    capturing.execute(f"create publication {source.slot} for table t".encode())
+    source.run("insert into t values (2)")
+    with pytest.raises(PublicationMissing) as missing:
+        peeked(capturing, source.slot)
+    assert source.slot in (missing.value.detail or "")
+
+
+def test_a_slot_of_another_database_is_postgres_own_error(
+    capturing: psycopg.Connection, source: Source, new_source: Callable[[], Source]
+) -> None:
+    other = new_source()
+    other.listen()
+    capturing.execute(f"create publication {other.slot}".encode())
+    with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="not created in this database"):
+        peeked(capturing, other.slot)
+    assert slot_state(capturing, source.slot) is not None
+
+
+def test_a_killed_session_raises_psycopg_s_error(capturing: psycopg.Connection, source: Source) -> None:
+    source.run("insert into t select generate_series(1, 100000)")
+
+    def read() -> None:
+        with peek(capturing, source.slot, source.slot) as messages:
+            next(messages)
+            source.connection.execute("select pg_terminate_backend(%s, 20000)", (capturing.info.backend_pid,))
+            list(messages)
+
+    with pytest.raises(psycopg.OperationalError):
+        read()
+    assert len(keys(peeked(source.connection, source.slot))) == 100000
+
+
+def test_filters_and_columns_and_actions_are_the_source_s(source: Source) -> None:
+    source.run(
+        "create table t (id int primary key, n int, secret text)",
+        "alter table t replica identity full",
+        "create table k (id int primary key, n int, secret text)",
+    )
+    with connect_source(source.dsn) as connection:
+        connection.execute(
+            f"create publication {source.slot} for table t where (n > 10), k (id, n) with (publish = 'insert, update, delete')".encode()
+        )
+        create_slot(connection, source.slot)
+        source.run(
+            "insert into t values (1, 1), (2, 20)",
+            "update t set n = n + 10 where id = 1",
+            "update t set n = 5 where id = 2",
+            "delete from t",
+            "truncate t",
+            "insert into k values (1, 2, 'secret')",
+        )
+        to_changes = ChangeDecoder([CapturedTable("t", key=("id",)), CapturedTable("k")], "c", 1, next_xid(connection))
+        with peek(connection, source.slot, source.slot) as messages:
+            changes = [change for raw in messages for change in to_changes.feed(raw)]
+    assert [(change.decider, change.decider_id, change.action) for change in changes] == [
+        ("table:public.t", "[2]", "inserted"),
+        ("table:public.t", "[1]", "inserted"),
+        ("table:public.t", "[2]", "deleted"),
+        ("table:public.t", "[1]", "deleted"),
+        ("table:public.k", "[1]", "inserted"),
+    ]
+    assert (changes[-1].data or "").startswith('{"record": {"id": 1, "n": 2}, "commit_lsn"')

@@ -1,0 +1,370 @@
+"""What is found out before a capture goes on: other tables under the same names, publications and sources that somebody changed.
+
+Belongs here: `millrace.resources.capture.setup` and what an operator is told. Not here: capturing (test_capture), the publication alone
+(test_publication).
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import LiteralString
+
+import psycopg
+import pytest
+
+from millrace.resources.capture import drain as pipeline
+from millrace.resources.capture import health as looking
+from millrace.resources.capture import setup as capture_setup
+from millrace.resources.capture.declaration import Capture, CapturedTable
+from millrace.resources.capture.decoding.changes import TableRenamed
+from millrace.resources.capture.health import capture_health
+from millrace.resources.capture.setup import GapOpen, remove, restart
+from millrace.resources.capture.store import CaptureStore, Emitted
+from millrace.resources.errors import UnknownCapture
+from tests.support.capturing import ITEMS, Captured, captured, new_source
+from tests.support.factories import rows, value
+
+__all__ = ["captured", "new_source"]
+
+
+class Killed(BaseException):
+    """Stands for the end of the process at this point."""
+
+
+def killed(*_: object) -> None:
+    raise Killed
+
+
+def declared(captured: Captured, *tables: CapturedTable) -> Captured:
+    """The same source with another declaration."""
+    return replace(captured, capture=Capture("shop", lambda: captured.source.dsn, tables))
+
+
+def gaps(captured: Captured) -> list[str]:
+    return [gap.reason for gap in CaptureStore(captured.store).capture_gaps("shop")]
+
+
+def leftovers(captured: Captured) -> list[str]:
+    """The slots and publications of the source."""
+    found = rows(
+        captured.source.connection,
+        "select slot_name::text from pg_replication_slots where database = current_database()"
+        " union all select pubname from pg_publication",
+    )
+    return [name for (name,) in found]
+
+
+def publication(captured: Captured) -> str:
+    return str(value(captured.source.connection, "select pubname from pg_publication"))
+
+
+# Another table under the same name --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "exchange",
+    [
+        "drop table items",
+        "alter table items rename to items_old",
+        "create schema old; alter table items set schema old",
+    ],
+)
+def test_another_table_that_takes_the_name_of_a_captured_one_is_read_anew(
+    captured: Captured, exchange: LiteralString
+) -> None:
+    captured.source.run("insert into items values (1, 'goes'), (2, 'changes')")
+    captured.drain()
+    captured.source.run("insert into items values (5, 'not stored yet')")
+    captured.source.run(exchange, ITEMS, "insert into items values (2, 'changed'), (3, 'comes')")
+    captured.drain()
+    captured.source.run("insert into items values (4, 'later')", "update items set name = 'again' where id = 2")
+    captured.drain()
+    assert captured.replayed() == captured.table()
+    assert gaps(captured) == []
+
+
+def test_a_table_that_is_exchanged_while_its_capture_runs_is_read_anew_by_the_next_one(captured: Captured) -> None:
+    captured.source.run("insert into items values (1, 'goes'), (2, 'changes')")
+    with captured.process() as process:
+        process.drain(budget_s=60, idle_s=0)
+        captured.source.run(
+            """
+            create table items_new (like items including all);
+            insert into items_new select * from items;
+            alter table items rename to items_old;
+            alter table items_new rename to items
+            """,
+            "update items set name = 'changed' where id = 2",
+            "delete from items where id = 1",
+        )
+        process.drain(budget_s=60, idle_s=0)
+    captured.drain()
+    assert captured.replayed() == captured.table()
+    assert gaps(captured) == []
+
+
+def test_a_table_that_is_as_before_is_not_read_again(captured: Captured) -> None:
+    captured.source.run("insert into items values (1, 'a')")
+    captured.drain()
+    read_at = value(captured.store, "select backfilled_at from event_store.captured_tables")
+    captured.source.run("alter table items add column more text", "vacuum full items", "truncate items")
+    captured.drain()
+    assert value(captured.store, "select backfilled_at from event_store.captured_tables") == read_at
+
+
+def test_a_table_that_changed_under_another_name_is_no_longer_passed_over(captured: Captured) -> None:
+    captured.source.run("insert into items values (1, 'a')")
+    captured.drain()
+    captured.source.run(
+        "alter table items rename to things",
+        "update things set name = 'under another name'",
+        "alter table things rename to items",
+    )
+    for _ in range(2):
+        with pytest.raises(TableRenamed, match=r"(?s)public\.items .*public\.things"):
+            captured.drain()
+    restart(captured.dsn, captured.capture, "items had another name for a while")
+    captured.drain()
+    assert captured.replayed() == captured.table()
+
+
+def test_a_renamed_table_goes_on_when_it_is_declared_by_its_new_name(captured: Captured) -> None:
+    captured.source.run("insert into items values (1, 'a')")
+    with captured.process() as process:
+        process.drain(budget_s=60, idle_s=0)
+        captured.source.run(
+            "insert into items values (2, 'b')",
+            "alter table items rename to things",
+            "update things set name = 'c' where id = 1",
+        )
+        with pytest.raises(TableRenamed):
+            process.drain(budget_s=60, idle_s=0)
+    renamed = declared(captured, CapturedTable("things"))
+    renamed.drain()
+    captured.source.run("delete from things where id = 2")
+    renamed.drain()
+    found = [row for row in renamed.changes() if row["source_table_name"] == "things"]
+    assert [(c["action"], c["record_pk"], c["record"].get("name")) for c in found] == [
+        ("updated", "[1]", "c"),
+        ("backfilled", "[1]", "c"),
+        ("backfilled", "[2]", "b"),
+        ("deleted", "[2]", None),
+    ]
+
+
+def test_a_table_that_was_taken_out_of_the_declaration_is_passed_over_under_any_name(captured: Captured) -> None:
+    captured.source.run("create table notes (id int primary key)")
+    declared(captured, CapturedTable("items"), CapturedTable("notes")).drain()
+    captured.source.run("insert into notes values (1)", "alter table notes rename to n", "insert into n values (2)")
+    captured.source.run("insert into items values (1)")
+    captured.drain()
+    assert captured.replayed() == captured.table()
+
+
+def test_partitions_that_were_attached_or_dropped_are_found_by_reading_the_table_anew(captured: Captured) -> None:
+    captured.source.run(
+        "create table parts (id int primary key, name text) partition by range (id)",
+        "create table p1 partition of parts for values from (0) to (10)",
+        "create table p2 partition of parts for values from (10) to (20)",
+        "insert into parts values (1, 'a'), (11, 'b')",
+    )
+    parts = declared(captured, CapturedTable("parts"))
+    parts.drain()
+    captured.source.run(
+        "create table p3 (id int primary key, name text)",
+        "insert into p3 values (21, 'attached')",
+        "alter table parts attach partition p3 for values from (20) to (30)",
+    )
+    parts.drain()
+    assert parts.replayed() == parts.table("parts")
+    captured.source.run("drop table p1", "insert into parts values (22, 'later')")
+    parts.drain()
+    assert parts.replayed() == parts.table("parts")
+    assert gaps(captured) == []
+
+
+# The publication --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "damage",
+    ["alter publication {} drop table items", "drop publication {}", "alter publication {} set (publish = 'truncate')"],
+)
+def test_a_publication_that_somebody_else_changed_is_a_gap(captured: Captured, damage: str) -> None:
+    captured.source.run("create table notes (id int primary key)", "insert into items values (1)")
+    both = declared(captured, CapturedTable("items"), CapturedTable("notes"))
+    both.drain()
+    name = publication(captured)
+    captured.source.connection.execute(damage.format(name).encode())
+    captured.source.run("insert into items values (2)", "delete from items where id = 1")
+    for _ in range(2):
+        with pytest.raises(GapOpen, match=rf"(?s){name}.*public\.items"):
+            both.drain()
+    restart(both.dsn, both.capture, "publication repaired")
+    both.drain()
+    captured.source.run("insert into items values (3)")
+    both.drain()
+    assert both.replayed() == both.table()
+
+
+def test_a_changed_publication_is_a_gap_even_when_another_table_was_declared_meanwhile(captured: Captured) -> None:
+    captured.drain()
+    captured.source.connection.execute(f"alter publication {publication(captured)} set (publish = 'insert')".encode())
+    captured.source.run("create table notes (id int primary key)")
+    with pytest.raises(GapOpen, match=r"somebody else: public\.items\."):
+        declared(captured, CapturedTable("items"), CapturedTable("notes")).drain()
+
+
+def test_killed_before_its_gap_was_recorded_a_changed_publication_is_still_one(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captured.drain()
+    captured.source.connection.execute(f"drop publication {publication(captured)}".encode())
+    with monkeypatch.context() as patch:
+        patch.setattr(CaptureStore, "record_gap", killed)
+        with pytest.raises(Killed):
+            captured.drain()
+    with pytest.raises(GapOpen, match="somebody else"):
+        captured.drain()
+
+
+def test_more_tables_in_the_publication_than_declared_are_taken_out_and_nothing_is_lost(captured: Captured) -> None:
+    captured.drain()
+    captured.source.run("create table notes (id int primary key)")
+    captured.source.connection.execute(f"alter publication {publication(captured)} add table notes".encode())
+    captured.source.run("insert into notes values (1)", "insert into items values (1)")
+    captured.drain()
+    assert captured.replayed() == captured.table()
+    assert gaps(captured) == []
+    assert rows(captured.source.connection, "select tablename::text from pg_publication_tables") == [("items",)]
+
+
+@pytest.mark.parametrize("step", ["ensure_publication", "advance", "next_xid"])
+def test_a_changed_declaration_that_was_killed_on_its_way_to_the_source_is_no_gap(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    captured.source.run("insert into items values (1, 'a', 5), (2, 'b', 50)")
+    captured.drain()
+    narrow = declared(captured, CapturedTable("items", columns=("id", "amount")))
+    with monkeypatch.context() as patch:
+        patch.setattr(capture_setup, step, killed)
+        with pytest.raises(Killed):
+            narrow.drain()
+    captured.source.run("update items set amount = 6 where id = 1")
+    narrow.drain()
+    assert gaps(captured) == []
+    assert [sorted(c["record"]) for c in narrow.changes()[-2:]] == [["amount", "id"]] * 2
+
+
+def test_what_is_stored_is_not_compared_with_what_another_declaration_makes_of_it(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captured.source.run("create table notes (id int primary key)")
+    both = declared(captured, CapturedTable("items"), CapturedTable("notes"))
+    both.drain()
+    captured.source.run("begin; insert into notes values (1); insert into items values (1); commit")
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline, "advance", killed)
+        with pytest.raises(Killed):
+            both.drain()
+    report = captured.drain()
+    assert (report.replayed, report.emitted) == (0, 2)
+    captured.source.run("insert into items values (2)")
+    captured.drain()
+    assert [row for row in captured.replayed() if "name" in row] == captured.table()
+
+
+# The source -------------------------------------------------------------------------------------------------
+
+
+def test_a_source_that_was_set_back_is_a_gap(captured: Captured) -> None:
+    captured.drain()
+    # the other way round: the store has more than the source's log
+    captured.store.execute("update event_store.captures set stored_lsn = stored_lsn + 1000000000")
+    with pytest.raises(GapOpen, match="set back to an earlier time: its log ends at"):
+        captured.drain()
+
+
+# Removing and restarting ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", ["drop_slot", "drop_publication"])
+def test_a_removal_that_was_killed_is_finished_by_the_next_one(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    captured.drain()
+    with monkeypatch.context() as patch:
+        patch.setattr(capture_setup, step, killed)
+        with pytest.raises(Killed):
+            remove(captured.dsn, captured.capture, "not needed")
+    assert leftovers(captured)
+    remove(captured.dsn, captured.capture, "not needed")
+    assert leftovers(captured) == []
+    with pytest.raises(UnknownCapture):
+        remove(captured.dsn, captured.capture, "not needed")
+
+
+def test_a_restart_holds_its_lease_for_a_short_time_and_keeps_it(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captured.drain()
+    left: list[float] = []
+    emit: Callable[[CaptureStore, str, int], Emitted] = CaptureStore.emit_changes
+
+    def slow(store: CaptureStore, capture: str, token: int) -> Emitted:
+        left.append(
+            value(
+                captured.store,
+                "select extract(epoch from leased_until - event_store_private.clock())::float from event_store.captures",
+            )
+        )
+        captured.store.execute(
+            "update event_store.captures set leased_until = event_store_private.clock() + interval '1 s'"
+        )
+        return replace(emit(store, capture, token), behind=len(left) < 3)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CaptureStore, "emit_changes", slow)
+        assert restart(captured.dsn, captured.capture, "to try it") == 2
+    assert [20 < seconds <= 30 for seconds in left] == [True] * 3
+    captured.drain()
+
+
+# What an operator is told -----------------------------------------------------------------------------------
+
+
+def test_a_backfill_that_waits_for_an_older_transaction_names_it(captured: Captured) -> None:
+    captured.drain()
+    captured.source.run("create table notes (id int primary key)", "insert into notes values (1)")
+    both = declared(captured, CapturedTable("items"), CapturedTable("notes"))
+    with psycopg.connect(captured.source.dsn) as older:
+        older.execute("select pg_current_xact_id()")
+        both.drain()
+        (said,) = capture_health(both.dsn, both.capture).problems(both.capture)
+        assert said.startswith("the backfill of public.notes waits for the end of the transaction of session ")
+        assert f"session {older.info.backend_pid} (" in said
+        # more log than expected is kept: the same one is named
+        small = replace(both.capture, max_retained_bytes=-1)
+        kept, _ = capture_health(both.dsn, small).problems(small)
+        assert f"open the longest is the transaction of session {older.info.backend_pid} (" in kept
+    both.drain()
+    assert capture_health(both.dsn, both.capture).problems(both.capture) == []
+
+
+def test_the_slot_of_a_live_capture_is_not_held_up_by_looking(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captured.drain()
+    captured.source.run("insert into items values (1)")
+    looks: list[object] = []
+    monkeypatch.setattr(looking, "oldest_change", lambda *asked: looks.append(asked))
+    with captured.process() as process:
+        process.drain(budget_s=60, idle_s=0)
+        assert capture_health(captured.dsn, captured.capture).lag_s < looking.RECENT_S
+        assert looks == []
+        # it has said nothing for longer
+        captured.store.execute("update event_store.captures set stored_at = stored_at - interval '1 hour'")
+        capture_health(captured.dsn, captured.capture)
+        assert len(looks) == 1
+    captured.store.execute("update event_store.captures set stored_at = stored_at + interval '1 hour'")
+    capture_health(captured.dsn, captured.capture)
+    assert len(looks) == 2

@@ -1,0 +1,199 @@
+"""Drains that fail, in Spark, in the merge or for want of a server: what failed is named, the rest goes on."""
+
+import os
+import random
+import socket
+import socketserver
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+
+from millrace.platform_defs.local.services import free_port
+from millrace.resources.consumption.consumer import Commit, Consumer, PartitionsFailed
+from millrace.resources.errors import Unreachable
+from millrace.resources.event_store import EventStore
+from millrace.resources.read_models.columns import field, sum_
+from millrace.resources.read_models.declaration import ReadModel, read_model
+from millrace.resources.read_models.versions import ensure_version
+from millrace.resources.spark import spark_session
+from tests.support.factories import ids_of_one_partition, rows
+from tests.support.read_models import DECIDER
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+from tests.support.drains import PATIENCE_S, Everything, assert_equals_a_clean_run, drain, fill, thing, things
+
+__all__ = ["things"]
+
+
+@read_model(view="amounts", deciders=[DECIDER], key=["owner"])
+class Amounts:
+    """One row per owner: what can overflow."""
+
+    owner = field("data.owner")
+    units = sum_("data.units")
+
+
+TOTALS = cast("ReadModel", Amounts)
+
+
+def correct(connection: psycopg.Connection, decider_id: str, data: str) -> None:
+    """Change an event behind the store's back: stands for whatever makes the reason of a failure go away."""
+    connection.execute("alter table event_store.events disable trigger user")
+    connection.execute("update event_store.events set data = %s where decider_id = %s", (data, decider_id))
+    connection.execute("alter table event_store.events enable trigger user")
+
+
+def test_a_failing_partition_is_named_with_its_reason_does_not_hold_up_others_and_is_consumed_once_corrected(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    # no stream fails by itself: only their sum is too large
+    two = ids_of_one_partition(things.connection, 2, partition=3)
+    (good,) = ids_of_one_partition(things.connection, 1, partition=5)
+    things.append_events([thing(bad, owner="o", units=2**62) for bad in two] + [thing(good, owner="p", units=7)])
+    with pytest.raises(PartitionsFailed) as failed:
+        drain(dsn, spark, TOTALS)
+    (line,) = (failed.value.detail or "").splitlines()
+    assert line.startswith("p03: ")
+    assert "bigint" in line or "OVERFLOW" in line
+    assert not [word for word in ("\tat ", "java.lang", "Traceback") if word in line]
+    assert {lag.partition: lag.lag for lag in things.view_lag(TOTALS.view) if lag.lag} == {3: 2}
+    assert rows(things.connection, "select * from read_models.amounts") == [("p", 7)]
+    assert rows(things.connection, "select from event_store.stream_locks") == []
+    assert things.lease_owners(TOTALS.view) == []
+
+    correct(things.connection, two[0], '{"owner": "o", "units": 5}')
+    drain(dsn, spark, TOTALS)
+    assert rows(things.connection, "select * from read_models.amounts order by owner") == [("o", 2**62 + 5), ("p", 7)]
+
+
+@pytest.mark.parametrize(
+    ("model", "first", "second", "reason"),
+    [
+        (Amounts, {"owner": "o", "units": 2**62}, {"owner": "o", "units": 2**62}, "bigint"),
+        (Amounts, {"owner": "o"}, {"owner": "%s", "units": 1}, "index row"),
+    ],
+    ids=["a sum that only the merge overflows", "a key that no index holds"],
+)
+def test_what_only_the_merge_refuses_makes_its_stream_wait_alone(
+    things: EventStore,
+    dsn: str,
+    spark: "SparkSession",
+    model: ReadModel,
+    first: dict[str, Any],
+    second: dict[str, Any],
+    reason: str,
+) -> None:
+    bad, _ = ids_of_one_partition(things.connection, 2, partition=3)
+    good, _ = ids_of_one_partition(things.connection, 2, partition=5)
+    if second["owner"] == "%s":
+        second = second | {"owner": random.Random(1).randbytes(6000).hex()}
+    things.append_events([thing(bad, **first)])
+    drain(dsn, spark, model)
+    things.append_events([thing(bad, **second), thing(good, owner="other", units=7)])
+    assert drain(dsn, spark, model).failed_streams == 1
+    assert ("other", 7) in rows(things.connection, "select owner, units from read_models.amounts_state")
+    assert {lag.partition: lag.pending for lag in things.view_lag(model.view) if lag.pending} == {3: 1}
+    ((stuck, error),) = rows(things.connection, "select decider_id, last_error from event_store.stream_locks")
+    assert stuck == bad
+    assert reason in error
+
+
+def test_a_postgres_that_refuses_every_write_ends_the_drain_with_its_reason(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    fill(things, 20)
+    ensure_version(things.connection, Everything)
+    # stands for a full disk: an OperationalError of a connection that is well
+    things.connection.execute(
+        "create function refuse() returns trigger language plpgsql as"
+        " $$ begin raise exception 'could not extend file: No space left on device' using errcode = '53100'; end $$"
+    )
+    things.connection.execute(
+        "create trigger refuse before insert on read_models.everything_state for each row execute function refuse()"
+    )
+    with pytest.raises(PartitionsFailed, match="No space left on device"):
+        drain(dsn, spark)
+    things.connection.execute("drop trigger refuse on read_models.everything_state")
+    drain(dsn, spark)
+    assert_equals_a_clean_run(things)
+
+
+def test_without_a_spark_server_a_drain_fails_in_one_sentence_and_gives_its_leases_back(
+    things: EventStore, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(things, 20)
+    monkeypatch.setenv("SPARK_REMOTE", f"sc://127.0.0.1:{free_port()}")
+
+    def nowhere() -> "SparkSession":
+        with spark_session() as session:
+            return session
+
+    with pytest.raises(Unreachable) as gone, Consumer(dsn, Everything, nowhere, "next") as consumer:
+        consumer.drain(budget_s=PATIENCE_S, idle_s=0)
+    assert gone.value.message == f"No Spark Connect server answers at {os.environ['SPARK_REMOTE']}."
+    assert things.lease_owners("everything") == []
+
+
+class Relay(socketserver.ThreadingTCPServer):
+    """A way to the Spark Connect server that can be cut."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, port: int) -> None:
+        self.target = ("127.0.0.1", port)
+        self.open: list[socket.socket] = []
+        super().__init__(("127.0.0.1", 0), _Relayed)
+        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
+
+    def cut(self) -> None:
+        self.shutdown()
+        self.server_close()
+        for one in self.open:
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+
+class _Relayed(socketserver.BaseRequestHandler):
+    server: Relay
+
+    def handle(self) -> None:
+        with socket.create_connection(self.server.target) as there:
+            self.server.open += [self.request, there]
+            threading.Thread(target=_pump, args=(there, self.request), daemon=True).start()
+            _pump(self.request, there)
+
+
+def _pump(source: socket.socket, sink: socket.socket) -> None:
+    with suppress(OSError):
+        while block := source.recv(65536):
+            sink.sendall(block)
+        sink.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.filterwarnings("ignore:.*RETRIES_EXCEEDED")
+def test_a_spark_server_that_dies_in_mid_drain_fails_it_within_seconds_and_the_next_drain_goes_on(
+    things: EventStore, dsn: str, spark_remote: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(things, 100)
+    relay = Relay(urlsplit(spark_remote).port or 0)
+    monkeypatch.setenv("SPARK_REMOTE", f"sc://127.0.0.1:{relay.server_address[1]}")
+    with spark_session() as session, Consumer(dsn, Everything, lambda: session, "next") as consumer:
+        cut_at: list[float] = []
+
+        def cut(_: Commit) -> None:
+            relay.cut()
+            cut_at.append(time.monotonic())
+
+        with pytest.raises(Unreachable, match="Spark"):
+            consumer.drain(budget_s=300, idle_s=0, batch_events=50, on_commit=cut)
+        assert time.monotonic() - cut_at[0] < 30
+    assert things.lease_owners("everything") == []
+    drain(dsn, spark)
+    assert_equals_a_clean_run(things)

@@ -1,0 +1,202 @@
+"""Drains that are killed, or robbed of their connection or their staged rows, at any step: the model equals a clean run."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, cast
+
+import psycopg
+import pytest
+
+from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.event_store import EventStore, RecordedEvent
+from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.versions import ensure_version
+from millrace.resources.settings import PROJECT
+from tests.read_models.test_given_when_then import all_events, close, rows_of
+from tests.support import read_models as models
+from tests.support.factories import Connect, start, terminate, value
+from tests.support.read_models import expected_everything, expected_machines, expected_uses
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+from tests.support.drains import (
+    PATIENCE_S,
+    Everything,
+    all_blocked,
+    assert_equals_a_clean_run,
+    drain,
+    eventually,
+    eventually_blocked,
+    fill,
+    held,
+    later,
+    observer,
+    things,
+)
+
+__all__ = ["observer", "things"]
+
+
+# folds read stored states and functions whole streams: a kill must leave both as they were
+MODELS: dict[str, tuple[ReadModel, Callable[[list[RecordedEvent]], list[tuple[Any, ...]]]]] = {
+    "Everything": (Everything, expected_everything),
+    "machines": (cast("ReadModel", models.machines), expected_machines),
+    "uses": (cast("ReadModel", models.uses), expected_uses),
+}
+
+
+# a drain in a process of its own, as a Dagster run is one
+VICTIM = """
+import sys
+from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.spark import spark_session
+from tests.support import read_models as read_models_for_tests
+model = getattr(read_models_for_tests, sys.argv[3])
+with spark_session() as spark, Consumer(sys.argv[1], model, lambda: spark, "victim", lease_s=600) as consumer:
+    consumer.drain(budget_s=60, idle_s=60, batch_events=int(sys.argv[2]))
+"""
+
+
+@contextmanager
+def victim(dsn: str, batch_events: int, model: str = "Everything") -> "Iterator[subprocess.Popen[bytes]]":
+    process = subprocess.Popen(
+        [sys.executable, "-c", VICTIM, dsn, str(batch_events), model], cwd=PROJECT, start_new_session=True
+    )
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+        process.wait(PATIENCE_S)
+
+
+def lease_taken(observer: psycopg.Connection) -> bool:
+    return bool(value(observer, "select count(*) from event_store.checkpoints where lease_owner = 'victim'"))
+
+
+def rows_staged(observer: psycopg.Connection) -> bool:
+    """Of whatever model, committed or on their way."""
+    sizes = "select sum(pg_relation_size(oid)) from pg_class where relname like '%%_staging' and relkind = 'r'"
+    return bool(value(observer, sizes))
+
+
+def consumed(observer: psycopg.Connection) -> int:
+    return int(value(observer, "select coalesce(sum(position), 0)::int from event_store.checkpoints"))
+
+
+def some_commits(observer: psycopg.Connection) -> bool:
+    return consumed(observer) >= 60
+
+
+def merged_but_not_committed(observer: psycopg.Connection) -> bool:
+    # the checkpoint is moved and the merge waits for the table's lock, which the test holds
+    return bool(all_blocked(observer, 'insert into "read_models"'))
+
+
+@pytest.mark.usefixtures("spark_remote")
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("Everything", lease_taken),
+        ("Everything", rows_staged),
+        ("Everything", merged_but_not_committed),
+        ("Everything", some_commits),
+        ("machines", some_commits),
+        ("machines", merged_but_not_committed),
+        ("uses", some_commits),
+    ],
+)
+def test_after_a_kill_at_any_step_the_next_consumer_makes_the_model_equal_a_clean_run(
+    things: EventStore,
+    dsn: str,
+    spark: "SparkSession",
+    connect: Connect,
+    name: str,
+    step: Callable[[psycopg.Connection], bool],
+) -> None:
+    model, expected = MODELS[name]
+    fill(things, 200)
+    ensure_version(things.connection, model)
+    observer, holder = connect(), connect()
+    blocks = step is merged_but_not_committed
+    with (
+        held(holder, f"lock table read_models.{model.state_table} in {'share' if blocks else 'access share'} mode"),
+        victim(dsn, batch_events=40, model=name) as process,
+    ):
+        eventually(lambda: step(observer) or process.poll() is not None, step.__name__)
+        assert process.poll() is None
+        process.kill()
+        process.wait(PATIENCE_S)
+    assert consumed(observer) < 200
+    drain(later(dsn), spark, model)
+    assert close(rows_of(things.connection, model)) == close(expected(all_events(things)))
+    assert sum(lag.lag for lag in things.view_lag(model.view)) == 0
+
+
+@pytest.mark.usefixtures("spark_remote")
+def test_kills_at_random_points_while_events_are_appended_leave_no_trace(
+    things: EventStore, dsn: str, spark: "SparkSession", observer: psycopg.Connection
+) -> None:
+    dice = random.Random(20260)
+    fill(things, 100, seed=0)
+    ensure_version(things.connection, Everything)
+    for seed in (1, 2):
+        goal, stage = consumed(observer) + dice.randrange(1, 80), dice.choice([lease_taken, rows_staged])
+        with victim(dsn, batch_events=dice.randrange(20, 50)) as process:
+            fill(things, 60, seed)
+            eventually(
+                lambda goal=goal, stage=stage: consumed(observer) >= goal and stage(observer),  # type: ignore[misc]
+                f"{goal} events and {stage.__name__}",
+            )
+            process.kill()
+            process.wait(PATIENCE_S)
+        things.release_owner("victim")  # as the next run does with a run that Dagster knows to be over
+    drain(dsn, spark)
+    assert_equals_a_clean_run(things)
+
+
+def test_a_terminated_connection_during_the_merge_is_replaced_and_the_drain_goes_on_by_itself(
+    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect
+) -> None:
+    fill(things, 100)
+    ensure_version(things.connection, Everything)
+    observer, holder = connect(), connect()
+    with held(holder, "lock table read_models.everything_state in share mode"):
+        running = start(lambda: drain(dsn, spark))
+        terminate(observer, eventually_blocked(observer, 'insert into "read_models"'))
+    assert running.result(PATIENCE_S).events == 100
+    assert_equals_a_clean_run(things)
+
+
+def test_staged_rows_that_vanish_are_noticed_and_the_batch_is_built_again(
+    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect
+) -> None:
+    fill(things, 60)
+    ensure_version(things.connection, Everything)
+    observer, holder = connect(), connect()
+    claimed = threading.Event()
+    interfered = threading.Event()
+    builds: list[int] = []
+
+    def building() -> "SparkSession":
+        builds.append(1)
+        claimed.set()
+        assert interfered.wait(PATIENCE_S)
+        return spark
+
+    with Consumer(dsn, Everything, building, "next") as consumer:
+        running = start(lambda: consumer.drain(budget_s=PATIENCE_S, idle_s=0))
+        assert claimed.wait(PATIENCE_S)
+        with held(holder, "select from event_store.checkpoints for update"):
+            interfered.set()
+            eventually_blocked(observer, "commit_batch")
+            observer.execute("truncate read_models.everything_staging")
+        report = running.result(PATIENCE_S)
+    assert (report.batches, report.events, len(builds)) == (1, 60, 2)
+    assert_equals_a_clean_run(things)

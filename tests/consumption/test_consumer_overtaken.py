@@ -1,0 +1,133 @@
+"""Drains and rebuilds whose leases others take, or share the work with: nothing is consumed twice."""
+
+import threading
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from millrace.resources.consumption.consumer import Consumer, DrainReport
+from millrace.resources.errors import LeaseLost
+from millrace.resources.event_store import EventStore
+from millrace.resources.read_models.versions import ensure_version, reset_model
+from tests.support.factories import start, value
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+from tests.support.drains import (
+    PATIENCE_S,
+    Everything,
+    assert_equals_a_clean_run,
+    busiest,
+    drain,
+    eventually,
+    fill,
+    later,
+    observer,
+    things,
+)
+
+__all__ = ["observer", "things"]
+
+
+def test_a_zombies_commit_is_refused_and_changes_nothing(things: EventStore, dsn: str, spark: "SparkSession") -> None:
+    fill(things, 80)
+    taken_over: list[int] = []
+
+    def overtaken() -> "SparkSession":
+        if not taken_over:
+            taken_over.append(drain(later(dsn), spark, owner="B").events)
+        return spark
+
+    with Consumer(dsn, Everything, overtaken, "A") as zombie:
+        report = zombie.drain(budget_s=PATIENCE_S, idle_s=0)
+    assert taken_over == [80]
+    assert (report.batches, report.events) == (0, 0)
+    assert_equals_a_clean_run(things)
+
+
+def test_a_rebuild_whose_lease_was_taken_over_raises_and_changes_nothing(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    fill(things, 80)
+    drain(dsn, spark)
+
+    def overtaken() -> "SparkSession":
+        fill(things, 40, seed=2)
+        drain(later(dsn), spark, owner="B")
+        return spark
+
+    with Consumer(dsn, Everything, overtaken, "A") as zombie, pytest.raises(LeaseLost) as lost:
+        zombie.rebuild(busiest(things))
+    assert "token" in str(lost.value)
+    assert_equals_a_clean_run(things)
+
+
+def test_a_zombie_from_before_a_reset_is_refused_although_its_token_was_drawn_again(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    fill(things, 80)
+    others: list[Consumer] = []
+
+    def reset() -> "SparkSession":
+        if not others:
+            # stands for a pooler or a failover that lost the session's mark of a consumer at work
+            zombie._connection.execute("select pg_advisory_unlock_all()")
+            with psycopg.connect(later(dsn), autocommit=True) as connection:
+                reset_model(connection, Everything)
+            others.append(Consumer(dsn, Everything, lambda: spark, "B").__enter__())
+            # B holds the new leases while A comes to commit what it leased before the reset
+            things.claim_batch(Everything.view, "B", 1_000, 600)
+        return spark
+
+    with Consumer(dsn, Everything, reset, "A") as zombie:
+        report = zombie.drain(budget_s=2, idle_s=0)
+    assert report.batches == 0
+    for other in others:
+        other.close()
+    drain(dsn, spark)
+    assert_equals_a_clean_run(things)
+
+
+def test_leases_are_kept_while_spark_builds_longer_than_they_last(
+    things: EventStore, dsn: str, spark: "SparkSession", observer: psycopg.Connection
+) -> None:
+    fill(things, 60)
+    until = "select min(leased_until) from event_store.checkpoints"
+
+    def slow() -> "SparkSession":
+        first = value(observer, until)
+        eventually(lambda: value(observer, "select clock_timestamp() > %s", first), "the first lease's time is over")
+        assert things.claim_batch(Everything.view, "B", 1_000, 600) == []
+        return spark
+
+    with Consumer(dsn, Everything, slow, "A", lease_s=1) as consumer:
+        report = consumer.drain(budget_s=PATIENCE_S, idle_s=0)
+    assert (report.batches, report.events) == (1, 60)
+    assert_equals_a_clean_run(things)
+
+
+def test_two_drains_of_one_view_share_the_work_and_nothing_is_consumed_twice(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    fill(things, 150)
+    ensure_version(things.connection, Everything)
+    together = threading.Barrier(2)
+
+    def work(owner: str) -> DrainReport:
+        met: list[int] = []
+
+        def both_have_claimed() -> "SparkSession":
+            if not met:
+                met.append(together.wait(PATIENCE_S))
+            return spark
+
+        with Consumer(dsn, Everything, both_have_claimed, owner) as consumer:
+            # a poll during the other's claim finds nothing: it has to ask once more
+            return consumer.drain(budget_s=PATIENCE_S, idle_s=2, batch_events=30)
+
+    reports = [start(lambda owner=owner: work(owner)) for owner in ("A", "B")]  # type: ignore[misc]
+    events = [report.result(PATIENCE_S).events for report in reports]
+    assert min(events) > 0
+    assert sum(events) == 150
+    assert_equals_a_clean_run(things)

@@ -1,0 +1,197 @@
+"""The search for failing streams: it names what fails, builds all else once, and ends soon, whatever fails."""
+
+from collections.abc import Sequence
+from zlib import crc32
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millrace.resources.consumption.failing_streams import (
+    ALL_FAIL,
+    MOST_BUILDS,
+    MOST_FAILURES,
+    End,
+    Findings,
+    Part,
+    PartFails,
+    Stream,
+    find_failing_streams,
+)
+
+# stream -> its offsets, and those of the events that cannot be built
+Events = dict[Stream, list[int]]
+Poison = dict[Stream, set[int]]
+
+
+class Simulated:
+    """A batch of events in memory; what it builds is the set of events."""
+
+    def __init__(self, events: Events, poison: Poison, retried: frozenset[Stream] = frozenset()) -> None:
+        self.events = events
+        self.poison = poison
+        self.retried = retried
+        self.looks = 0
+
+    def of(self, part: Part) -> Events:
+        found = {}
+        for stream, offsets in self.events.items():
+            first, end = part.hashes or (-(2**63), 2**63)
+            if part.of != "all" and (part.of == "retries") != (stream in self.retried):
+                continue
+            if first <= hashed(stream) < end and (part.streams is None or stream in part.streams):
+                found[stream] = [o for o in offsets if part.up_to is None or o <= part.up_to]
+        return found
+
+    def build(self, part: Part) -> set[tuple[Stream, int]]:
+        events = self.of(part)
+        for stream, offsets in events.items():
+            for offset in sorted(self.poison.get(stream, set()) & set(offsets)):
+                raise PartFails(f"offset {offset}")
+        return {(stream, offset) for stream, offsets in events.items() for offset in offsets}
+
+    def count(self, part: Part) -> int:
+        self.looks += 1
+        return len(self.of(part))
+
+    def streams(self, part: Part, limit: int) -> list[Stream]:
+        self.looks += 1
+        return list(self.of(part))[:limit]
+
+    def offsets(self, part: Part) -> Sequence[int]:
+        (offsets,) = self.of(part).values()
+        # as where there are too many to be listed
+        return range(offsets[0], offsets[-1] + 1) if len(offsets) > 5 else offsets
+
+
+def hashed(stream: Stream) -> int:
+    return (crc32(stream.decider_id.encode()) << 32) - 2**63
+
+
+def stream(number: int) -> Stream:
+    return Stream(number % 16, "thing", f"thing-{number}")
+
+
+def flat(found: Findings[set[tuple[Stream, int]]]) -> list[tuple[Stream, int]]:
+    return sorted(event for part in found.built for event in part)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 8), min_size=1, max_size=150),
+    failing=st.lists(st.tuples(st.integers(0, 149), st.integers(0, 7)), max_size=7),
+    retried=st.integers(0, 20),
+)
+def test_it_names_each_stream_with_its_first_failing_event_and_builds_every_other_event_once(
+    sizes: list[int], failing: list[tuple[int, int]], retried: int
+) -> None:
+    events = {stream(n): [1000 * k + n for k in range(size)] for n, size in enumerate(sizes)}
+    poison: Poison = {}
+    for n, k in failing:
+        if n < len(sizes) and k < sizes[n]:
+            poison.setdefault(stream(n), set()).add(events[stream(n)][k])
+    batch = Simulated(events, poison, frozenset(map(stream, range(retried))))
+    found = find_failing_streams(batch, retries=retried > 0)
+    assert found.end is End.FOUND
+    assert {failure.stream: failure.offset for failure in found.failures} == {s: min(bad) for s, bad in poison.items()}
+    assert all(failure.error == f"offset {failure.offset}" for failure in found.failures)
+    assert flat(found) == sorted(
+        (s, offset) for s, offsets in events.items() for offset in offsets if offset < min(poison.get(s, {2**40}))
+    )
+
+
+@pytest.mark.parametrize(("number", "most"), [(1, 2), (100, 14), (10_000, 28), (300_000, 36)])
+def test_one_of_many_streams_is_found_in_few_builds(number: int, most: int) -> None:
+    events = {stream(n): [n] for n in range(number)}
+    bad = stream(number // 3)
+    batch = Simulated(events, {bad: {number // 3}})
+    found = find_failing_streams(batch, retries=False)
+    assert [failure.stream for failure in found.failures] == [bad]
+    assert len(flat(found)) == number - 1
+    assert found.builds <= most
+    assert batch.looks <= 4
+
+
+def test_where_many_fail_it_ends_with_those_that_it_found_and_what_comes_before_their_failing_events() -> None:
+    events = {stream(n): [n, 10_000 + n, 20_000 + n] for n in range(2000)}
+    poison: Poison = {stream(n): {10_000 * (n % 3) + n} for n in range(0, 2000, 4)}
+    found = find_failing_streams(Simulated(events, poison), retries=False)
+    assert found.end is End.MANY
+    assert 50 <= len(found.failures) <= MOST_FAILURES
+    assert found.builds <= MOST_BUILDS
+    assert all({failure.offset} == poison[failure.stream] for failure in found.failures)
+    assert sorted(event for part in found.before for event in part) == sorted(
+        (f.stream, offset) for f in found.failures for offset in events[f.stream] if offset < f.offset
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(builds=st.lists(st.booleans(), min_size=1, max_size=12), others=st.integers(0, 5))
+def test_the_event_that_is_named_is_one_with_which_the_stream_fails_and_without_which_it_does_not(
+    builds: list[bool], others: int
+) -> None:
+    """Whatever makes a stream fail: also its full length alone, or a sum that leaves its bounds and comes back."""
+    events = {stream(n): [1000 * k + n for k in range(len(builds))] for n in range(others + 1)}
+
+    class OfWhatever(Simulated):
+        def build(self, part: Part) -> set[tuple[Stream, int]]:
+            of_it = self.of(part).get(stream(0), [])
+            if of_it and not builds[len(of_it) - 1]:
+                raise PartFails(f"{len(of_it)} events")
+            return super().build(part)
+
+    found = find_failing_streams(OfWhatever(events, {}), retries=False)
+    offsets = events[stream(0)]
+    if builds[-1]:
+        assert found.failures == []
+    else:
+        (failure,) = found.failures
+        failing = offsets.index(failure.offset)
+        assert not builds[failing]
+        assert failing == 0 or builds[failing - 1]
+        assert failure.error == f"{failing + 1} events"
+        assert sorted(event for part in found.before for event in part) == [(stream(0), o) for o in offsets[:failing]]
+
+
+def test_with_many_retried_streams_that_all_fail_again_those_that_are_named_are_named_exactly() -> None:
+    events = {stream(n): [n, 10_000 + n] for n in range(1000)}
+    poison: Poison = {stream(n): {10_000 + n} for n in range(1000)}
+    found = find_failing_streams(Simulated(events, poison, frozenset(events)), ranges=False, retries=True)
+    assert found.end is End.MANY
+    assert len(found.failures) >= 50
+    assert all({failure.offset} == poison[failure.stream] for failure in found.failures)
+
+
+def test_where_everything_fails_it_ends_soon_and_says_so() -> None:
+    events = {stream(n): [n, 100_000 + n] for n in range(10_000)}
+    found = find_failing_streams(Simulated(events, {stream(n): {n} for n in range(10_000)}), retries=False)
+    assert found.end is End.ALL
+    assert len(found.failures) == ALL_FAIL
+    assert found.builds < 60
+
+
+def test_a_few_that_fail_and_come_first_by_name_do_not_hold_up_all_others() -> None:
+    events = {stream(n): [n] for n in range(32)}
+    found = find_failing_streams(Simulated(events, {stream(n): {n} for n in range(ALL_FAIL)}), retries=False)
+    assert found.end is End.FOUND
+    assert sorted(f.stream for f in found.failures) == [stream(n) for n in range(ALL_FAIL)]
+
+
+def test_retried_streams_that_all_fail_again_are_all_named() -> None:
+    events = {stream(n): [n] for n in range(40)}
+    retried = frozenset(events)
+    found = find_failing_streams(Simulated(events, {s: set(o) for s, o in events.items()}, retried), retries=True)
+    assert found.end is End.FOUND
+    assert {failure.stream for failure in found.failures} == retried
+
+
+def test_where_only_all_together_fail_nobody_is_named() -> None:
+    class Together(Simulated):
+        def build(self, part: Part) -> set[tuple[Stream, int]]:
+            if len(self.of(part)) == len(self.events):
+                raise PartFails("the sum is too large")
+            return super().build(part)
+
+    events = {stream(n): [n] for n in range(300)}
+    found = find_failing_streams(Together(events, {}), retries=False)
+    assert (found.end, found.failures) == (End.FOUND, [])

@@ -1,0 +1,226 @@
+"""Rebuilds of log partitions beside drains, readers and each other: no reader sees a half, nothing deadlocks."""
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from millrace.resources.consumption.consumer import Commit, Consumer, DrainReport
+from millrace.resources.errors import PartitionLeased
+from millrace.resources.event_store import EventStore
+from millrace.resources.read_models.versions import ensure_version
+from tests.support.factories import Connect, at_once, rows, start, value
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+from tests.read_models.test_given_when_then import rows_of
+from tests.support.drains import (
+    PATIENCE_S,
+    Everything,
+    all_blocked,
+    assert_equals_a_clean_run,
+    busiest,
+    drain,
+    eventually,
+    fill,
+    held,
+    thing,
+    things,
+)
+
+__all__ = ["things"]
+
+
+def test_a_rebuild_while_others_drain_and_events_are_appended_equals_a_clean_run_and_no_reader_sees_a_half(
+    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect
+) -> None:
+    fill(things, 120)
+    drain(dsn, spark)
+    partition, done, stop = busiest(things), threading.Event(), threading.Event()
+    reader = connect()
+
+    def read() -> int:
+        """Every statement sees a whole model: it counts exactly the events below the checkpoint, never fewer than before."""
+        looks, before = 0, (0, 0)
+        while not done.is_set():
+            ((position, events, number),) = rows(
+                reader,
+                "select (select position from event_store.checkpoints where view = 'everything' and partition = %(p)s),"
+                " sum(events)::bigint, count(*) from read_models.everything"
+                " where event_store.stream_partition(thing_id, 16) = %(p)s".replace("%(p)s", "%s"),
+                partition,
+                partition,
+            )
+            assert events == position
+            assert (events, number) >= before
+            before, looks = (events, number), looks + 1
+        return looks
+
+    def consume() -> DrainReport:
+        with Consumer(dsn, Everything, lambda: spark, "drainer") as consumer:
+            return consumer.drain(budget_s=PATIENCE_S, idle_s=PATIENCE_S, stop=stop, batch_events=40)
+
+    looking, draining = start(read), start(consume)
+    try:
+        with Consumer(dsn, Everything, lambda: spark, "rebuilder") as consumer:
+            for seed, partitions in ((2, [partition]), (3, range(16)), (4, [partition])):
+                fill(things, 40, seed)
+                consumer.rebuild(*partitions, wait_s=30)
+    finally:
+        stop.set()
+        draining.result(PATIENCE_S)
+        done.set()
+    assert looking.result(PATIENCE_S) > 3
+    drain(dsn, spark)
+    assert_equals_a_clean_run(things)
+
+
+def test_a_rebuild_waits_for_a_leased_partition_and_says_who_has_it(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    fill(things, 60)
+    ensure_version(things.connection, Everything)
+    partition = busiest(things)
+    lease = things.claim_partition("everything", partition, "somebody else", 600)
+    with Consumer(dsn, Everything, lambda: spark, "rebuilder") as consumer:
+        began = time.monotonic()
+        with pytest.raises(PartitionLeased, match="somebody else"):
+            consumer.rebuild(partition, wait_s=0.3)
+        assert 0.2 < time.monotonic() - began < 10
+        running = start(lambda: consumer.rebuild(partition, wait_s=30))
+        things.release_batch("everything", [lease])
+        assert running.result(PATIENCE_S).leases[0].partition == partition
+    drain(dsn, spark)
+    assert_equals_a_clean_run(things)
+
+
+def test_several_log_partitions_are_rebuilt_together_or_none_is(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    fill(things, 80)
+    drain(dsn, spark)
+    before = rows_of(things.connection, Everything)
+    things.connection.execute("update read_models.everything_state set events = 0")
+    damaged = rows_of(things.connection, Everything)
+    lease = things.claim_partition("everything", 15, "somebody else", 600)
+    with Consumer(dsn, Everything, lambda: spark, "rebuilder") as consumer:
+        with pytest.raises(PartitionLeased, match="somebody else"):
+            consumer.rebuild(*range(16), wait_s=0)
+        assert things.lease_owners("everything") == ["somebody else"]
+        assert rows_of(things.connection, Everything) == damaged
+        things.release_batch("everything", [lease])
+        commit = consumer.rebuild(*range(16), wait_s=0)
+    assert (commit.events, len(commit.leases), sum(commit.rows_of.values())) == (80, 16, commit.rows)
+    assert rows_of(things.connection, Everything) == before
+
+
+def test_two_rebuilds_of_the_same_partitions_in_any_order_take_turns(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    fill(things, 80)
+    drain(dsn, spark)
+
+    def rebuild(owner: str, *partitions: int) -> Commit:
+        with Consumer(dsn, Everything, lambda: spark, owner) as consumer:
+            return consumer.rebuild(*partitions, wait_s=30)
+
+    one, two = at_once([lambda: rebuild("A", *range(16)), lambda: rebuild("B", *reversed(range(16)))])
+    assert one.result().rows == two.result().rows > 0
+    assert_equals_a_clean_run(things)
+
+
+def test_two_rebuilds_of_one_partition_at_once_take_turns(things: EventStore, dsn: str, spark: "SparkSession") -> None:
+    fill(things, 80)
+    drain(dsn, spark)
+    partition = busiest(things)
+
+    def rebuild(owner: str) -> Commit:
+        with Consumer(dsn, Everything, lambda: spark, owner) as consumer:
+            return consumer.rebuild(partition, wait_s=30)
+
+    one, two = at_once([lambda: rebuild("A"), lambda: rebuild("B")])
+    assert {one.result().leases[0].lease_token, two.result().leases[0].lease_token}
+    assert one.result().rows == two.result().rows > 0
+    assert_equals_a_clean_run(things)
+
+
+def test_rebuilds_of_two_partitions_at_once_wait_for_a_reader_and_not_for_each_other(
+    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect
+) -> None:
+    fill(things, 120)
+    drain(dsn, spark)
+    first, second = [lag.partition for lag in things.view_lag("everything") if lag.position][:2]
+    reader, observer = connect(), connect()
+
+    def rebuild(partition: int) -> Commit:
+        with Consumer(dsn, Everything, lambda: spark, f"rebuilder of {partition}") as consumer:
+            return consumer.rebuild(partition)
+
+    with held(reader, "select from read_models.everything"):
+        both = [start(lambda p=p: rebuild(p)) for p in (first, second)]  # type: ignore[misc]
+        eventually(
+            lambda: value(observer, "select count(*) = 2 from pg_locks where not granted and locktype = 'relation'"),
+            "both swaps wait for the reader",
+        )
+    assert [one.result(PATIENCE_S).leases[0].partition for one in both] == [first, second]
+    assert_equals_a_clean_run(things)
+
+
+def test_swaps_of_two_partitions_that_come_at_the_same_moment_do_not_deadlock(
+    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect
+) -> None:
+    fill(things, 120)
+    drain(dsn, spark)
+    partitions = [lag.partition for lag in things.view_lag("everything") if lag.position][:2]
+    observer, rows_holder, staging_holder = connect(), connect(), connect()
+    claimed, go = threading.Barrier(3), threading.Event()
+
+    def building() -> "SparkSession":
+        claimed.wait(PATIENCE_S)
+        assert go.wait(PATIENCE_S)
+        return spark
+
+    def rebuild(partition: int) -> Commit:
+        with Consumer(dsn, Everything, building, f"rebuilder of {partition}") as consumer:
+            return consumer.rebuild(partition)
+
+    both = [start(lambda p=p: rebuild(p)) for p in partitions]  # type: ignore[misc]
+    claimed.wait(PATIENCE_S)
+    # both are held after their new tables were made and before they are swapped in
+    with staging_holder.transaction():
+        with held(rows_holder, "select from event_store.checkpoints for update"):
+            go.set()
+            eventually(lambda: len(all_blocked(observer, "commit_batch")) == 2, "both have staged")
+            staging_holder.execute("lock table read_models.everything_staging in share mode")
+        eventually(lambda: len(all_blocked(observer, 'delete from "read_models"')) == 2, "both have their new tables")
+    assert [one.result(PATIENCE_S).leases[0].partition for one in both] == partitions
+    assert_equals_a_clean_run(things)
+
+
+def test_a_reader_in_repeatable_read_from_before_a_swap_misses_the_partition_as_after_a_truncate(
+    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect
+) -> None:
+    """A limit of swapping tables, written down where it would be noticed if Postgres lifted it."""
+    things.append_events([thing("only", text="a", units=1)])
+    drain(dsn, spark)
+    reader = connect()
+    with reader.transaction():
+        reader.execute("set transaction isolation level repeatable read")
+        assert value(reader, "select count(*) from event_store.events") == 1
+        with Consumer(dsn, Everything, lambda: spark, "rebuilder") as consumer:
+            consumer.rebuild(busiest(things))
+        assert value(reader, "select count(*) from read_models.everything") == 0
+    assert value(reader, "select count(*) from read_models.everything") == 1
+
+
+def test_a_partition_can_be_rebuilt_again_and_again_and_also_where_it_is_empty(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    things.append_events([thing("only", text="a", units=1)])
+    drain(dsn, spark)
+    full = busiest(things)
+    with Consumer(dsn, Everything, lambda: spark, "rebuilder") as consumer:
+        assert [consumer.rebuild(full).rows for _ in range(3)] == [1, 1, 1]
+        assert consumer.rebuild((full + 1) % 16).rows == 0
+    assert_equals_a_clean_run(things)

@@ -1,0 +1,146 @@
+"""The options of the source: every wrong one is refused by its name; the tables of options are true."""
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from millrace.resources import event_log_source
+from millrace.resources.event_log_source import (
+    COLUMNS,
+    OPTIONS,
+    EventLogOptions,
+    InvalidOption,
+)
+from millrace.resources.event_log_source.options import BOTH, Mode
+from millrace.resources.settings import PROJECT
+
+if TYPE_CHECKING:
+    pass
+
+
+from tests.support.event_log_reads import options_of
+
+TIME = "milliseconds since 1970, or a time with its zone such as 2030-01-31T12:00:00Z"
+NO_TIMES = ("", "yesterday", "2030-01-31", "2030-01-31T12:00:00", "-1", "1.5", "true", "9" * 30, "2030-02-30T00:00:00Z")
+COUNTS = ("maxRecordsPerPartition", "minPartitions", "maxOffsetsPerTrigger")
+WHOLE = "a whole number from 1 to 9223372036854775807"
+NO_COUNTS = ("0", "-1", "1.5", "many", "true", "", "²", "9223372036854775808", "1" * 5000)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "allowed"),
+    [
+        ("dsn", "", "a Postgres connection string"),
+        ("startingOffsets", "first", 'earliest, latest, or JSON {"<log partition>": <position>, …}'),
+        ("startingOffsets", "[1]", "earliest, latest, or JSON"),
+        ("startingOffsets", '{"0": -1}', "earliest, latest, or JSON"),
+        ("startingOffsets", '{"0": 1.5}', "earliest, latest, or JSON"),
+        ("startingOffsets", '{"0": true}', "earliest, latest, or JSON"),
+        ("startingOffsets", '{"p0": 1}', "earliest, latest, or JSON"),
+        ("startingOffsets", '{"²": 1}', "earliest, latest, or JSON"),
+        ("startingOffsets", "null", "earliest, latest, or JSON"),
+        ("endingOffsets", "earliest", "latest, or JSON"),
+        ("startingOffsets", '{"0": 1e3}', "earliest, latest, or JSON"),
+        ("startingOffsets", '{"0": 1, "0": 2}', "earliest, latest, or JSON"),
+        ("startingOffsets", '{"0": 1, "00": 2}', "earliest, latest, or JSON"),
+        ("startingOffsets", '{"0": 9223372036854775808}', "earliest, latest, or JSON"),
+        ("startingOffsets", "[" * 100_000, "earliest, latest, or JSON"),
+        ("endingOffsets", '{"0": ', "latest, or JSON"),
+        ("endingOffsets", '{"0": false}', "latest, or JSON"),
+        *((name, wrong, TIME) for name in ("startingTimestamp", "endingTimestamp") for wrong in NO_TIMES),
+        ("failOnDataLoss", "no", "true, false"),
+        ("failOnDataLoss", "1", "true, false"),
+        ("partitions", "0", "JSON list of log partitions, from 0"),
+        ("partitions", "[-1]", "JSON list of log partitions, from 0"),
+        ("partitions", '["0"]', "JSON list of log partitions, from 0"),
+        ("partitions", "[0, 0]", "JSON list of log partitions, from 0"),
+        ("deciders", "order", "JSON list of deciders"),
+        ("partitions", "[true]", "JSON list of log partitions, from 0"),
+        ("partitions", "[1.0]", "JSON list of log partitions, from 0"),
+        ("deciders", "[1]", "JSON list of deciders"),
+        ("deciders", r'["a\u0000b"]', "JSON list of deciders"),
+        ("events", '{"placed": 1}', "JSON list of events"),
+        ("columns", "[]", "JSON list of partition, position, offset, event,"),
+        ("columns", '["amount"]', "JSON list of partition,"),
+        ("columns", '["event", "event"]', "JSON list of partition,"),
+        ("columns", "[[1]]", "JSON list of partition,"),
+        ("extract", "[]", "JSON {column: [key, …]}"),
+        ("extract", '{"a": []}', "JSON {column: [key, …]}"),
+        ("extract", '{"a": "b"}', "JSON {column: [key, …]}"),
+        ("extract", '{"a": [1]}', "JSON {column: [key, …]}"),
+        *((name, wrong, WHOLE) for name in COUNTS for wrong in NO_COUNTS),
+    ],
+)
+def test_a_wrong_option_is_refused_by_its_name_with_what_is_allowed(name: str, wrong: str, allowed: str) -> None:
+    with pytest.raises(InvalidOption) as refused:
+        EventLogOptions.read({"dsn": "postgresql://", name: wrong})
+    assert f"option {name!r} is {wrong!r}; allowed: {allowed}" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("mode", "name", "given", "allowed"),
+    [
+        ("stream", "endingOffsets", "latest", "only with spark.read, not with spark.readStream"),
+        ("stream", "endingTimestamp", "0", "only with spark.read, not with spark.readStream"),
+        ("batch", "maxOffsetsPerTrigger", "1", "only with spark.readStream, not with spark.read"),
+        ("batch", "startingOffsets", "latest", 'earliest, or JSON {"<log partition>": <position>, …}'),
+        (
+            "batch",
+            "endingOffset",
+            "{}",
+            "dsn, startingOffsets, startingTimestamp, endingOffsets, endingTimestamp, failOn",
+        ),
+        ("stream", "path", "x", "dsn, startingOffsets, startingTimestamp, maxOffsetsPerTrigger, failOnDataLoss, minPa"),
+    ],
+)
+def test_an_option_is_refused_where_it_does_not_apply(mode: Mode, name: str, given: str, allowed: str) -> None:
+    with pytest.raises(InvalidOption) as refused:
+        EventLogOptions.read({"dsn": "postgresql://", name: given}, mode)
+    shown = name if name in OPTIONS else name.lower()
+    assert f"option {shown!r} is {given!r}; allowed: {allowed}" in str(refused.value)
+
+
+def test_a_beginning_or_an_end_is_named_once_and_in_order() -> None:
+    for which in ("starting", "ending"):
+        both = {f"{which}Offsets": {}, f"{which}Timestamp": "0"}
+        with pytest.raises(
+            InvalidOption,
+            match=f"'{which}Timestamp' is '0'; allowed: one of {which}Timestamp and {which}Offsets, not both",
+        ):
+            options_of(dsn="postgresql://", **both)
+    with pytest.raises(InvalidOption, match="'startingTimestamp' is '2'; allowed: times up to endingTimestamp"):
+        options_of(dsn="postgresql://", startingTimestamp="2", endingTimestamp="1")
+
+
+def test_an_unknown_option_a_missing_dsn_and_a_taken_name_are_refused() -> None:
+    with pytest.raises(InvalidOption, match=r"option 'startingoffset' is '\{\}'; allowed: dsn, startingOffsets, "):
+        EventLogOptions.read({"dsn": "postgresql://", "startingOffset": "{}"})
+    with pytest.raises(InvalidOption, match="option 'dsn' is None; allowed: a Postgres connection string"):
+        EventLogOptions.read({})
+    with pytest.raises(InvalidOption, match="option 'extract' is 'event'; allowed: names that are not columns already"):
+        options_of(dsn="postgresql://", extract={"event": ["a"]})
+
+
+def test_the_table_in_the_documentation_says_the_same() -> None:
+    text = (PROJECT / "docs" / "event_log_source.md").read_text()
+    told = re.findall(r"^\| `(\w+)` \| (both|batch|stream) \| (.*?) \|", text, re.MULTILINE)
+    modes = {name: sorted(BOTH) if where == "both" else [where] for name, where, _ in told}
+    assert modes == {name: sorted(modes) for name, modes in OPTIONS.items()}
+    assert [name for name, _, _ in told] == list(OPTIONS)
+    own = re.findall(r"^\| `(\w+)` +\| (.*?) +\|", event_log_source.__doc__ or "", re.MULTILINE)
+    assert [(name, default) for name, _, default in told] == own
+    (columns,) = re.findall(r"## Columns\n\n(.*?)\n\n", text, re.DOTALL)
+    assert re.findall(r"`(\w+)`", columns) == list(COLUMNS)
+
+
+def test_the_table_in_the_text_has_every_option_with_its_default_and_where_it_applies() -> None:
+    told = re.findall(r"^\| `(\w+)` +\| (.*?) +\| (.*?) +\|$", event_log_source.__doc__ or "", re.MULTILINE)
+    assert [name for name, _, _ in told] == list(OPTIONS)
+    for name, _, meaning in told:
+        modes = {mode for mode in ("batch", "stream") if meaning.startswith(mode)} or {"batch", "stream"}
+        assert modes == OPTIONS[name], name
+    defaults = {name: default.strip("`") for name, default, _ in told}
+    assert defaults.pop("dsn") == "required"
+    spelled = {name: default for name, default in defaults.items() if default not in {"none", "all", "no limit"}}
+    assert EventLogOptions.read({"dsn": "x"} | spelled) == EventLogOptions.read({"dsn": "x"})

@@ -1,0 +1,396 @@
+"""The source as a stream: where it begins, goes on and ends, each event once whatever dies, and history that is gone."""
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from millrace.resources.event_log_source import (
+    DataLoss,
+    EventLogOptions,
+    EventLogStreamReader,
+    InvalidOption,
+    Unreadable,
+)
+from millrace.resources.event_log_source.reading import EventLogInput
+from millrace.resources.event_store import EventStore
+from tests.support.event_log_reads import SPARK_TYPES, filed, purge
+from tests.support.factories import (
+    append_to,
+    ids_of_one_partition,
+    register_orders,
+    rows,
+    set_clock,
+    terminate,
+    value,
+    wait_until,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+Positions = list[tuple[int, int]]
+COLUMNS = ("partition", "position")
+
+
+@pytest.fixture
+def log(store: EventStore) -> EventStore:
+    """A log where `grow` has one stream for each log partition."""
+    return register_orders(store)
+
+
+def grow(log: EventStore, sizes: dict[int, int]) -> None:
+    """Append and sequence so many events in each log partition."""
+    streams = {partition: ids_of_one_partition(log.connection, 1, partition)[0] for partition in sizes}
+    append_to(log, *(streams[partition] for partition, size in sizes.items() for _ in range(size)))
+    log.sequence_events()
+
+
+def all_of(log: EventStore) -> Positions:
+    return rows(log.connection, "select partition, position from event_store.event_log order by 1, 2")
+
+
+# What Spark's driver asks the reader ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def reader_of(dsn: str, request: pytest.FixtureRequest) -> Callable[..., EventLogStreamReader]:
+    """Makes readers as Spark does, which are stopped when the test ends."""
+    from pyspark.sql.types import StructField, StructType
+
+    schema = StructType(
+        [StructField(name, SPARK_TYPES[type_]) for name, type_ in zip(COLUMNS, ("int", "bigint"), strict=True)]
+    )
+
+    def make(**options: object) -> EventLogStreamReader:
+        given = {name: o if isinstance(o, str) else json.dumps(o) for name, o in options.items()}
+        given |= {"columns": json.dumps(COLUMNS)} | ({} if "dsn" in given else {"dsn": dsn})
+        reader = EventLogStreamReader(EventLogOptions.read(given, "stream"), schema)
+        request.addfinalizer(reader.stop)
+        return reader
+
+    return make
+
+
+def read(reader: EventLogStreamReader, start: dict[str, int], end: dict[str, int]) -> Positions:
+    """Read a batch as Spark's tasks do."""
+    tasks = reader.partitions(start, end)
+    assert all(isinstance(task, EventLogInput) for task in tasks)
+    found = [row for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
+    return sorted((row["partition"], row["position"]) for row in found)
+
+
+def offset(**stated: int) -> dict[str, int]:
+    """Spark's offset: 0 in each of 16 log partitions but `p3=7`."""
+    return {str(p): stated.get(f"p{p}", 0) for p in range(16)}
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, offset(p2=2)),
+        ({"startingOffsets": "earliest"}, offset(p2=2)),
+        ({"startingOffsets": "latest"}, offset(p0=5, p2=4, p10=1)),
+        ({"startingOffsets": {"0": 3, "2": 4}}, offset(p0=3, p2=4)),
+        ({"startingTimestamp": "2030-01-31T01:00:00Z"}, offset(p0=3, p2=4, p10=1)),
+        ({"startingTimestamp": "2031-01-31T01:00:00Z", "partitions": [10, 0]}, {"0": 5, "10": 1}),
+        ({"partitions": []}, {}),
+    ],
+)
+def test_a_new_query_begins_where_the_options_say_and_names_log_partitions_in_order(
+    log: EventStore,
+    reader_of: Callable[..., EventLogStreamReader],
+    options: dict[str, object],
+    expected: dict[str, int],
+) -> None:
+    set_clock(log.connection, "2030-01-31 00:00:00+00")
+    grow(log, {0: 3, 2: 4, 10: 1})
+    set_clock(log.connection, "2030-01-31 01:00:00+00")
+    grow(log, {0: 2})
+    purge(log, 2, 2)
+    begin = reader_of(**options).initialOffset()
+    assert json.dumps(begin) == json.dumps(expected)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"partitions": [3, 99]}, "option 'partitions' is 99; allowed: log partitions 0, 1, 2"),
+        ({"startingOffsets": {"99": 0}}, "option 'startingOffsets' is 99; allowed: log partitions 0, 1, 2"),
+        ({"startingOffsets": {"1": 0}, "partitions": [0]}, "option 'startingOffsets' is 1; allowed: log partitions 0"),
+        ({"startingOffsets": {"0": 6}}, "option 'startingOffsets' is 6; allowed: positions 0 to 5 of log partition 0"),
+    ],
+)
+def test_a_beginning_that_the_log_does_not_have_is_refused(
+    log: EventStore, reader_of: Callable[..., EventLogStreamReader], options: dict[str, object], sentence: str
+) -> None:
+    grow(log, {0: 5})
+    with pytest.raises(InvalidOption) as refused:
+        reader_of(**options).initialOffset()
+    assert sentence in str(refused.value)
+
+
+def test_a_batch_takes_what_the_limit_allows_and_spark_may_ask_for_everything(
+    log: EventStore, reader_of: Callable[..., EventLogStreamReader]
+) -> None:
+    grow(log, {0: 20, 1: 10})
+    limited = reader_of(maxOffsetsPerTrigger="6")
+    assert limited.getDefaultReadLimit() == ReadMaxRows(6)
+    assert reader_of().getDefaultReadLimit() == ReadAllAvailable()
+    assert limited.reportLatestOffset() is None
+    end = limited.latestOffset(offset(), ReadMaxRows(6))
+    assert end == offset(p0=4, p1=2)
+    assert limited.reportLatestOffset() == offset(p0=20, p1=10)
+    assert read(limited, offset(), end) == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1)]
+    assert read(limited, end, end) == []
+    last = limited.latestOffset(end, ReadAllAvailable())
+    assert last == offset(p0=20, p1=10)
+    assert json.dumps(limited.latestOffset(last, ReadMaxRows(6))) == json.dumps(last)
+
+
+def test_available_now_ends_where_the_log_ended_though_it_grows(
+    log: EventStore, reader_of: Callable[..., EventLogStreamReader]
+) -> None:
+    grow(log, {0: 3})
+    reader = reader_of()
+    reader.prepareForTriggerAvailableNow()
+    grow(log, {0: 2, 1: 1})
+    end = reader.latestOffset(offset(), ReadAllAvailable())
+    assert end == offset(p0=3)
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+
+
+def test_a_batch_is_read_again_with_the_same_rows_though_the_log_grew(
+    log: EventStore, reader_of: Callable[..., EventLogStreamReader]
+) -> None:
+    grow(log, {0: 3, 1: 2})
+    first = read(reader_of(), offset(p0=1), offset(p0=3, p1=2))
+    grow(log, {0: 3, 1: 2, 2: 1})
+    assert read(reader_of(minPartitions="3"), offset(p0=1), offset(p0=3, p1=2)) == first
+
+
+def test_log_partitions_other_than_those_of_the_checkpoint_are_refused(
+    log: EventStore, reader_of: Callable[..., EventLogStreamReader]
+) -> None:
+    grow(log, {0: 3})
+    for reader in (reader_of(), reader_of(partitions=[0, 1])):
+        with pytest.raises(
+            InvalidOption, match=r"option 'partitions' is \[0, 1.*allowed: those of the query's checkpoint, \[0\]"
+        ):
+            reader.latestOffset({"0": 0}, ReadAllAvailable())
+
+
+def test_history_that_was_removed_while_the_query_was_down_fails_it_or_is_passed_over_with_a_warning(
+    log: EventStore, reader_of: Callable[..., EventLogStreamReader], caplog: pytest.LogCaptureFixture
+) -> None:
+    grow(log, {0: 5, 1: 2})
+    purge(log, 0, 3)
+    strict = reader_of(maxOffsetsPerTrigger="1")
+    lost = "Option 'failOnDataLoss' is 'true'; allowed: true, or false to go on"
+    with pytest.raises(
+        DataLoss, match=f"stands at position 1 of log partition 0, and it holds positions 3 to 5.*{lost}"
+    ):
+        strict.latestOffset(offset(p0=1), ReadAllAvailable())
+    with pytest.raises(DataLoss, match=f"positions 1 to 4 of log partition 0 are to be read, and it holds.*{lost}"):
+        strict.partitions(offset(p0=1), offset(p0=4))
+
+    lenient = reader_of(failOnDataLoss="false")
+    end = lenient.latestOffset(offset(p0=1), ReadMaxRows(2))
+    assert end == offset(p0=4, p1=1)
+    assert not caplog.records
+    assert read(lenient, offset(p0=1), end) == [(0, 3), (1, 0)]
+    assert "positions 1 to 4 of log partition 0 are to be read, and it holds positions 3 to 5" in caplog.text
+
+
+def test_a_log_that_ends_before_the_checkpoint_fails_the_query_or_is_waited_for_with_one_warning(
+    log: EventStore, reader_of: Callable[..., EventLogStreamReader], caplog: pytest.LogCaptureFixture
+) -> None:
+    grow(log, {0: 5})
+    with pytest.raises(DataLoss, match="stands at position 6 of log partition 0, and it holds positions 0 to 5"):
+        reader_of().latestOffset(offset(p0=6), ReadAllAvailable())
+    lenient = reader_of(failOnDataLoss="false")
+    for _ in range(3):
+        assert lenient.latestOffset(offset(p0=6), ReadAllAvailable()) == offset(p0=6)
+    assert len(caplog.records) == 1
+    grow(log, {0: 2})
+    assert lenient.latestOffset(offset(p0=6), ReadAllAvailable()) == offset(p0=7)
+
+
+def test_a_first_batch_whose_beginning_is_looked_up_again_is_no_silent_loss(
+    log: EventStore, reader_of: Callable[..., EventLogStreamReader]
+) -> None:
+    grow(log, {0: 5})
+    reader = reader_of(startingOffsets="latest")
+    # the batch was planned up to 3, the query died, the log grew to 5
+    with pytest.raises(DataLoss, match="positions 5 to 3 of log partition 0 are to be read"):
+        reader.partitions(reader.initialOffset(), offset(p0=3))
+
+
+def test_one_connection_looks_at_the_log_and_a_new_one_where_postgres_ended_it(
+    log: EventStore, reader_of: Callable[..., EventLogStreamReader]
+) -> None:
+    reader = reader_of()
+    begin = reader.initialOffset()
+    others = (
+        "select array_agg(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+    )
+    (pid,) = value(log.connection, others)
+    reader.latestOffset(begin, ReadAllAvailable())
+    assert value(log.connection, others) == [pid]
+    terminate(log.connection, pid)
+    grow(log, {0: 1})
+    assert reader.latestOffset(begin, ReadAllAvailable()) == offset(p0=1)
+    reader.stop()
+    wait_until(lambda: value(log.connection, others) is None, "the reader's connection ended")
+    with pytest.raises(Unreadable, match="option 'dsn' is 'host=/nowhere'"):
+        reader_of(dsn="host=/nowhere").initialOffset()
+
+
+# Through Spark ---------------------------------------------------------------------------------------------
+
+
+class Query:
+    """One streaming query with its checkpoint and what it wrote, which can be started again."""
+
+    def __init__(self, spark: "SparkSession", dsn: str, folder: Path) -> None:
+        self.spark = spark
+        self.dsn = dsn
+        self.checkpoint = folder / "checkpoint"
+        self.batches = folder / "batches"
+        self.batches.mkdir()
+        self.files = folder / "files"
+
+    def rows(self, **options: object) -> "DataFrame":
+        reader = (
+            self.spark.readStream.format("event_log").option("dsn", self.dsn).option("columns", json.dumps(COLUMNS))
+        )
+        for name, option in options.items():
+            reader = reader.option(name, option if isinstance(option, str) else json.dumps(option))
+        return reader.load()
+
+    def writer(self, effect: "Callable[[DataFrame, int], None] | None" = None, **options: object) -> "DataStreamWriter":
+        writer = self.rows(**options).writeStream.option("checkpointLocation", str(self.checkpoint))
+        return writer.foreachBatch(effect or once_per_batch(self.batches))
+
+    def available_now(
+        self, effect: "Callable[[DataFrame, int], None] | None" = None, **options: object
+    ) -> "StreamingQuery":
+        query = self.writer(effect, **options).trigger(availableNow=True).start()
+        assert query.awaitTermination(100)
+        return query
+
+    def to_files(self, **options: object) -> None:
+        writer = self.rows(**options).writeStream.option("checkpointLocation", str(self.checkpoint))
+        query = writer.format("parquet").trigger(availableNow=True).start(str(self.files))
+        assert query.awaitTermination(100)
+
+    def filed(self) -> Positions:
+        return filed(self.files)
+
+    def written(self) -> list[Positions]:
+        files = sorted(self.batches.glob("*.json"), key=lambda file: int(file.stem))
+        return [[(p, o) for p, o in json.loads(file.read_text())] for file in files]
+
+
+def once_per_batch(batches: Path, *, die_after: int | None = None) -> "Callable[[DataFrame, int], None]":
+    """An effect that is there once for each batch id; its process is killed right after that of one batch."""
+
+    def effect(rows_: "DataFrame", batch: int) -> None:
+        found = json.dumps(sorted((row["partition"], row["position"]) for row in rows_.collect()))
+        file = batches / f"{batch}.json"
+        if file.exists():
+            if file.read_text() != found:
+                raise ValueError(f"batch {batch} came again with {found}")
+        else:
+            file.with_suffix(".new").write_text(found)
+            file.with_suffix(".new").rename(file)
+            if batch == die_after:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    return effect
+
+
+def once_per_batch_while_the_log_grows(batches: Path, dsn: str) -> "Callable[[DataFrame, int], None]":
+    """An effect as `once_per_batch`; each batch appends one more event."""
+    write = once_per_batch(batches)
+
+    def effect(rows_: "DataFrame", batch: int) -> None:
+        write(rows_, batch)
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute(
+                "select event_store.append_events(jsonb_build_array(jsonb_build_object('decider', 'order',"
+                " 'decider_id', 'o-1', 'event', 'placed', 'event_id', gen_random_uuid(),"
+                " 'command_id', gen_random_uuid(), 'data', '{}'::jsonb)))"
+            )
+            connection.execute("select event_store.sequence_events()")
+
+    return effect
+
+
+@pytest.fixture
+def query(spark: "SparkSession", dsn: str, tmp_path: Path) -> Iterator[Query]:
+    yield Query(spark, dsn, tmp_path)
+    for left in spark.streams.active:
+        left.stop()
+
+
+def test_each_event_comes_once_though_the_query_is_stopped_and_killed_and_the_log_grows(
+    log: EventStore, query: Query
+) -> None:
+    grow(log, {0: 9, 3: 5, 7: 1})
+    running = query.writer(maxOffsetsPerTrigger="6").trigger(processingTime="0 seconds").start()
+    running.processAllAvailable()
+    running.stop()
+    assert [len(batch) for batch in query.written() if batch] == [6, 6, 3]
+
+    grow(log, {3: 8, 4: 4})
+    killed = len(query.written())
+    with pytest.raises(StreamingQueryException):
+        query.available_now(once_per_batch(query.batches, die_after=killed), maxOffsetsPerTrigger="6")
+    assert len(query.written()) == killed + 1
+
+    grow(log, {0: 3})
+    there = all_of(log)
+    effect = once_per_batch_while_the_log_grows(query.batches, query.dsn)
+    query.available_now(effect, maxOffsetsPerTrigger="6", minPartitions="3")
+    assert sorted(position for batch in query.written() for position in batch) == there
+    assert len(all_of(log)) > len(there)
+
+
+def test_a_restarted_query_goes_on_where_it_was_and_says_what_was_removed_before(log: EventStore, query: Query) -> None:
+    grow(log, {0: 4, 1: 2})
+    query.to_files(startingOffsets={"0": 2, "1": 0})
+    begun = [(0, 2), (0, 3), (1, 0), (1, 1)]
+    assert query.filed() == begun
+    grow(log, {0: 3, 2: 1})
+    purge(log, 0, 6)
+    with pytest.raises(
+        StreamingQueryException, match=r"stands at position 4 of log partition 0.*'failOnDataLoss' is 'true'"
+    ):
+        query.to_files(startingOffsets="latest")
+    # what it had not read in the other log partitions comes, too: the checkpoint decides, and not startingOffsets
+    query.to_files(startingOffsets="latest", failOnDataLoss="false", deciders=["order"])
+    assert query.filed() == sorted([*begun, (0, 6), (2, 0)])
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"endingOffsets": "latest"}, "option 'endingOffsets' is 'latest'; allowed: only with spark.read, not"),
+        ({"partitions": "[99]"}, "option 'partitions' is 99; allowed: log partitions 0, 1"),
+        ({"maxOffsetPerTrigger": "5"}, "option 'maxoffsetpertrigger' is '5'; allowed: dsn, startingOffsets"),
+    ],
+)
+def test_the_user_of_a_stream_sees_which_option_is_wrong(query: Query, options: dict[str, str], sentence: str) -> None:
+    with pytest.raises(PySparkException) as failed:
+        query.rows(**options).writeStream.format("noop").trigger(availableNow=True).start().awaitTermination(100)
+    assert sentence in str(failed.value)

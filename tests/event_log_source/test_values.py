@@ -1,0 +1,123 @@
+"""The rows of the source: values, names and types as Postgres has them."""
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from millrace.resources.event_log_source import (
+    COLUMNS,
+)
+from millrace.resources.event_store import EventStore, NewEvent
+from tests.support.factories import Connect, register_orders, rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+from tests.support.event_log_reads import fill, load, read
+
+# Values ----------------------------------------------------------------------------------------------------
+
+KEYS = ["plain", "with space", "quote'", 'double"', "back\\slash", "{brace,}", "ключ", "tick`", "100%", "%s", "A", "a"]
+
+
+@pytest.fixture
+def odd(store: EventStore) -> EventStore:
+    register_orders(store)
+    data = {key: f"value of {key}" for key in KEYS} | {
+        "null": None,
+        "number": 12.50,
+        "big": 10**30,
+        "truth": True,
+        "object": {"inner": {"deep": "found", "list": [10, {"x": "y"}]}},
+        "empty": "",
+        "text": "a'b\"c\\d\ne\U0001f600",
+    }
+    store.append_events([NewEvent("order", 'it\'s \\ "ü"', "placed", uuid4(), data, uuid4())])
+    store.sequence_events()
+    return store
+
+
+def extracted(dsn: str, *path: str) -> object:
+    (row,) = read(dsn, columns=["offset"], extract={"found": list(path)})
+    return row["found"]
+
+
+@pytest.mark.usefixtures("odd")
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        (["missing"], None),
+        (["null"], None),
+        (["plain", "deeper"], None),
+        (["empty"], ""),
+        (["number"], "12.5"),
+        (["big"], str(10**30)),
+        (["truth"], "true"),
+        (["text"], "a'b\"c\\d\ne\U0001f600"),
+        (["object", "inner", "deep"], "found"),
+        (["object", "inner", "list", "1", "x"], "y"),
+        (["object", "inner", "list", "0"], "10"),
+        (["object", "inner", "list"], '[10, {"x": "y"}]'),
+        (["object", "missing", "deep"], None),
+        *(([key], f"value of {key}") for key in KEYS),
+    ],
+)
+def test_extract_takes_a_field_by_its_path_as_text_and_null_where_it_is_not(
+    dsn: str, path: list[str], expected: str | None
+) -> None:
+    assert extracted(dsn, *path) == expected
+
+
+@pytest.mark.usefixtures("odd")
+def test_new_columns_may_have_any_name_also_through_spark(dsn: str, spark: "SparkSession") -> None:
+    found = load(spark, dsn, columns=["decider_id"], extract={f"{key} of it": [key] for key in KEYS})
+    assert found.columns == ["decider_id", *(f"{key} of it" for key in KEYS)]
+    assert [tuple(row) for row in found.collect()] == [('it\'s \\ "ü"', *(f"value of {key}" for key in KEYS))]
+
+
+def test_filters_may_hold_quotes_and_backslashes(store: EventStore, dsn: str) -> None:
+    odd = "o'r\\d\"e,r{}"
+    store.register_decider_event(odd, odd, "odd")
+    store.append_events([NewEvent(odd, "a", odd, uuid4(), {}, uuid4())])
+    store.sequence_events()
+    assert [row["event"] for row in read(dsn, deciders=[odd], events=[odd])] == [odd]
+    assert read(dsn, deciders=[odd + "'"]) == []
+
+
+def test_columns_come_as_asked_and_in_that_order(store: EventStore, dsn: str) -> None:
+    fill(store)
+    (row,) = read(dsn, columns=["event", "offset", "final"], extract={"n": ["n"]}, partitions=[2])
+    assert list(row) == ["event", "offset", "final", "n"]
+    assert (row["event"], row["final"], row["n"]) == ("placed", False, "0")
+
+
+def test_every_value_and_type_is_that_of_postgres_also_in_other_time_zones(
+    odd: EventStore, dsn: str, connect: Connect, spark: "SparkSession"
+) -> None:
+    at = datetime(1999, 12, 31, 23, 59, 59, 123456, tzinfo=UTC)
+    elsewhere: psycopg.Connection = connect()
+    elsewhere.execute("set timezone = 'Asia/Kathmandu'")
+    elsewhere.execute("select set_config('event_store.clock', %s, false)", (at.isoformat(),))
+    second = NewEvent("order", 'it\'s \\ "ü"', "paid", uuid4(), {}, uuid4(), final=True)
+    EventStore(elsewhere).append_events([second])
+    odd.sequence_events()
+    odd.connection.execute(
+        sql.SQL("alter database {} set timezone = 'America/Caracas'").format(sql.Identifier(odd.connection.info.dbname))
+    )
+    expressions = ", ".join(f"{expression} as {name}" for name, (_, expression) in COLUMNS.items() if name != "offset")
+    expected = rows(
+        odd.connection,
+        f'select {expressions}, l."offset" from event_store.event_log l join event_store.events e using ("offset")'
+        " order by l.position",
+    )
+    order = [*(name for name in COLUMNS if name != "offset"), "offset"]
+    found = load(spark, dsn, columns=order).orderBy("position")
+    assert dict(found.dtypes) == {name: type_ for name, (type_, _) in COLUMNS.items()}
+    arrow = found.toArrow().to_pylist()
+    assert [tuple(row[name] for name in order) for row in arrow] == expected
+    assert arrow[1]["created_at"] == at

@@ -1,0 +1,65 @@
+"""Every SQLSTATE of ours has its exception, with the database's own words."""
+
+import re
+
+import psycopg
+import pytest
+
+from millrace.resources import errors
+from millrace.resources.errors import BY_SQLSTATE, Conflict, Malformed, MillraceError, refusals
+from millrace.resources.event_store.migrations import function_files
+from tests.support.factories import Connect
+
+
+def raised(connection: psycopg.Connection, sqlstate: str) -> None:
+    connection.execute(
+        f"do $$ begin raise exception 'the message' using errcode = '{sqlstate}', detail = 'the detail', "
+        "hint = 'the hint'; end $$".encode()
+    )
+
+
+@pytest.mark.parametrize(("sqlstate", "error"), BY_SQLSTATE.items())
+def test_a_refusal_becomes_its_exception(connect: Connect, sqlstate: str, error: type[MillraceError]) -> None:
+    with pytest.raises(error) as refused, refusals():
+        raised(connect(), sqlstate)
+    assert type(refused.value) is error
+    assert (refused.value.message, refused.value.detail, refused.value.hint) == (
+        "the message",
+        "the detail",
+        "the hint",
+    )
+    assert str(refused.value) == "the message\nthe detail\nthe hint"
+    assert isinstance(refused.value.__cause__, psycopg.Error)
+
+
+def test_every_sqlstate_of_the_functions_is_known_and_none_else() -> None:
+    used = {code for path in function_files() for code in re.findall(r"errcode = '(\w+)'", path.read_text())}
+    # Postgres' own, which its clients repeat the transaction for
+    assert used - {"serialization_failure"} == set(BY_SQLSTATE)
+
+
+def test_the_tree_in_the_module_docstring_is_complete() -> None:
+    drawn = dict(re.findall(r"[├└]── (\w+) +(MR\d+)?", errors.__doc__ or ""))
+    assert {name: code for name, code in drawn.items() if code} == {e.__name__: c for c, e in BY_SQLSTATE.items()}
+    assert {e.__name__ for e in MillraceError.__subclasses__() if e.__module__ == errors.__name__} == set(drawn)
+
+
+def test_unreadable_values_are_malformed(connect: Connect) -> None:
+    connection = connect()
+    for query, argument in (("select %s::uuid", "no uuid"), ("select %s::text", "a\0b"), ("select %s::jsonb", "{")):
+        with pytest.raises(Malformed), refusals():
+            connection.execute(query.encode(), (argument,))
+
+
+def test_other_errors_pass_unchanged(connect: Connect) -> None:
+    with pytest.raises(psycopg.errors.SyntaxError), refusals():
+        connect().execute("selct")
+    with pytest.raises(psycopg.errors.UniqueViolation), refusals():
+        raised(connect(), "23505")
+    with pytest.raises(ZeroDivisionError), refusals():
+        raise ZeroDivisionError
+
+
+def test_a_text_leaves_out_what_is_not_there() -> None:
+    assert str(Conflict("only this")) == "only this"
+    assert str(Conflict("this", hint="and that")) == "this\nand that"

@@ -1,0 +1,164 @@
+"""Migrators: at once, killed, behind, ahead."""
+
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from millrace.resources.errors import SchemaMismatch
+from millrace.resources.event_store import EventStore, migrations
+from millrace.resources.event_store.migrations import Migration, function_files, known_migrations, migrate, validate
+from tests.support.factories import Connect, append_to, at_once, register_orders, rows, start, value, wait_until
+from tests.support.migrators import VERSIONS, WAITING, applied, empty
+
+__all__ = ["empty"]
+
+
+def test_an_empty_database_is_brought_to_the_schema_of_the_code(empty: str) -> None:
+    with pytest.raises(SchemaMismatch, match="millrace migrate"):
+        validate(empty)
+    report = migrate(empty, log_partitions=4)
+    assert (report.version, len(report.applied), report.functions_replaced) == (VERSIONS, VERSIONS, True)
+    validate(empty)
+    with psycopg.connect(empty) as connection:
+        assert value(connection, "select count(*) from event_store.partitions") == 4
+
+
+def test_migrating_again_only_reads_and_waits_for_nobody(dsn: str, connect: Connect) -> None:
+    somebody = connect(autocommit=False)
+    somebody.execute("select pg_advisory_xact_lock(hashtextextended('event_store.migrations', 0))")
+    somebody.execute("lock table event_store.events, event_store.views, event_store.stream_locks")
+    somebody.execute("lock table event_store.migrations, event_store.partitions in exclusive mode")
+    report = migrate(f"{dsn}&options=-cdefault_transaction_read_only%3Don%20-clock_timeout%3D1")
+    assert (report.applied, report.functions_replaced, report.version) == ((), False, VERSIONS)
+
+
+def test_ten_migrators_at_once_apply_each_version_once(empty: str) -> None:
+    reports = [result.result() for result in at_once([lambda: migrate(empty) for _ in range(10)])]
+    assert sorted(name for report in reports for name in report.applied) == [m.name for m in known_migrations()]
+    assert sum(report.functions_replaced for report in reports) == 1
+    assert applied(empty) == list(range(VERSIONS + 1))
+    validate(empty)
+
+
+def killed_migrator(dsn: str, obstacle: str) -> None:
+    """Run a migrator into an obstacle and kill its session there."""
+    with psycopg.connect(dsn, autocommit=True) as observer, psycopg.connect(dsn) as blocker:
+        observer.execute("create schema if not exists event_store")
+        blocker.execute(obstacle.encode())
+        killed = start(lambda: migrate(dsn))
+        kill = f"select pg_terminate_backend(pid) {WAITING}"
+        wait_until(lambda: observer.execute(kill.encode()).fetchall() == [(True,)], "the migrator waits, and is killed")
+        assert isinstance(killed.exception(20), psycopg.OperationalError)
+        blocker.rollback()
+
+
+def test_killed_within_a_migration_nothing_of_it_stays_and_the_next_call_does_it(empty: str) -> None:
+    killed_migrator(empty, "create table event_store.streams ()")
+    with psycopg.connect(empty) as connection:
+        assert value(connection, "select count(*) from pg_class where relnamespace = 'event_store'::regnamespace") == 0
+    assert len(migrate(empty).applied) == VERSIONS
+    validate(empty)
+
+
+def test_killed_within_the_functions_the_last_migration_is_not_done_either(empty: str) -> None:
+    killed_migrator(
+        empty,
+        "create function event_store.view_lag(text) returns int language sql as 'select 1'",
+    )
+    assert applied(empty) == list(range(1, VERSIONS))
+    with pytest.raises(SchemaMismatch, match="behind the code"):
+        validate(empty)
+    report = migrate(empty)
+    assert (report.applied, report.functions_replaced) == ((known_migrations()[-1].name,), True)
+    validate(empty)
+
+
+def test_a_failing_migration_leaves_those_before_it_and_is_resumed(empty: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = known_migrations()
+    broken = Migration(VERSIONS + 1, "0099_broken", "create table event_store.half (); select 1/0")
+    monkeypatch.setattr(migrations, "known_migrations", lambda: [*known, broken])
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        migrate(empty)
+    assert applied(empty) == list(range(1, VERSIONS + 1))
+    with psycopg.connect(empty) as connection:
+        assert value(connection, "select to_regclass('event_store.half')") is None
+    with pytest.raises(SchemaMismatch, match="missing: 0099_broken"):
+        validate(empty)
+    mended = Migration(VERSIONS + 1, "0099_mended", "create table event_store.half ()")
+    monkeypatch.setattr(migrations, "known_migrations", lambda: [*known, mended])
+    assert migrate(empty).applied == ("0099_mended",)
+    validate(empty)
+
+
+def test_a_newer_schema_than_the_code_is_refused_and_left_alone(dsn: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("insert into event_store.migrations (version, name) values (99, '0099_future')")
+        connection.execute("update event_store.migrations set name = 'future functions' where version = 0")
+        before = rows(connection, "select * from event_store.migrations order by version")
+        for call in (migrate, validate):
+            with pytest.raises(SchemaMismatch, match=f"database: version 99; code: version {VERSIONS}"):
+                call(dsn)
+        assert rows(connection, "select * from event_store.migrations order by version") == before
+
+
+def test_functions_of_another_version_are_found_and_replaced(dsn: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("update event_store.migrations set name = 'other' where version = 0")
+        connection.execute(
+            "create or replace function event_store.sequence_events() returns bigint language sql as 'select 7::bigint'"
+        )
+        with pytest.raises(SchemaMismatch, match="functions of another version"):
+            validate(dsn)
+        assert migrate(dsn).functions_replaced
+        assert value(connection, "select event_store.sequence_events()") == 0
+
+
+def test_the_number_of_log_partitions_is_fixed(dsn: str) -> None:
+    with pytest.raises(SchemaMismatch, match="has 16 log partitions, not 8") as refused:
+        migrate(dsn, log_partitions=8)
+    assert refused.value.hint == "Set MILLRACE_LOG_PARTITIONS=16."
+    with psycopg.connect(dsn) as connection:
+        assert value(connection, "select count(*) from event_store.partitions") == 16
+
+
+def test_migrating_keeps_what_is_stored(dsn: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        store = register_orders(EventStore(connection))
+        store.register_view("v", "-infinity")
+        append_to(store, "o-1", "o-2", "o-1")
+        store.sequence_events()
+        connection.execute("update event_store.migrations set name = 'other' where version = 0")
+        migrate(dsn)
+        assert store.sequence_events() == 0
+        assert len(store.get_events("o-1", "order")) == 2
+
+
+def test_migrations_are_numbered_without_gaps(tmp_path: Path) -> None:
+    for name in ("0001_one.sql", "0003_three.sql"):
+        (tmp_path / name).write_text("select 1")
+    with pytest.raises(SchemaMismatch, match="without gaps"):
+        known_migrations(tmp_path)
+
+
+def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        (tmp_path / "functions" / folder).mkdir(parents=True)
+        (tmp_path / "functions" / folder / "clock.sql").write_text("select 1")
+    with pytest.raises(SchemaMismatch, match=r"Two files are named clock\.sql") as refused:
+        function_files(tmp_path)
+    assert refused.value.detail == "functions/one/clock.sql, functions/two/clock.sql"
+
+
+def test_a_store_from_before_the_first_release_is_refused_with_the_remedy(dsn: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("update event_store.migrations set name = '0001_event_store' where version = 1")
+        # such a store had more migrations than there are now
+        connection.execute("insert into event_store.migrations (version, name) values (99, '0099_producers')")
+        before = rows(connection, "select * from event_store.migrations order by version")
+        for call in (migrate, validate):
+            with pytest.raises(SchemaMismatch, match="unreleased version") as refused:
+                call(dsn)
+            assert "backup" in str(refused.value.hint)
+            assert "restore" in str(refused.value.hint)
+        assert rows(connection, "select * from event_store.migrations order by version") == before

@@ -1,0 +1,227 @@
+"""Functions and privileges that a migrator replaces: nothing is left behind, and running sessions notice nothing."""
+
+from dataclasses import replace
+from itertools import count
+
+import psycopg
+import pytest
+
+from millrace.resources.errors import MillraceError, SchemaMismatch
+from millrace.resources.event_store import EventStore, migrations
+from millrace.resources.event_store.migrations import (
+    Migration,
+    known_migrations,
+    known_replaceable,
+    migrate,
+    validate,
+)
+from millrace.resources.postgres.embedded import EmbeddedPostgres
+from tests.support.factories import Connect, append_to, pump, register_orders, rows, start, value, wait_until
+from tests.support.migrators import VERSIONS, WAITING, consume_rows, empty
+from tests.support.schema_snapshot import snapshot
+
+__all__ = ["empty"]
+
+
+def make_stale(connection: psycopg.Connection) -> None:
+    connection.execute("update event_store.migrations set name = 'other' where version = 0")
+
+
+def test_removed_and_changed_functions_leave_nothing_behind(dsn: str, connect: Connect) -> None:
+    connection = connect()
+    fresh = snapshot(dsn)
+    for statement in (
+        "create function event_store.gone() returns int language sql as 'select 1'",
+        "create procedure event_store.gone(int) language sql as 'select 1'",
+        "create function event_store.sequence_events(boolean default true) returns int language sql as 'select 1'",
+        "drop function event_store.offset_for_timestamp, event_store.poll_views, event_store.stream_partition",
+        "create function event_store.stream_partition(other text, names bigint) returns int language sql as 'select 1'",
+        "create function event_store.poll_views() returns text language sql as $$ select 'another result' $$",
+        "drop trigger guard_append on event_store.events",
+    ):
+        connection.execute(statement.encode())
+    make_stale(connection)
+    assert migrate(dsn).functions_replaced
+    assert snapshot(dsn) == fresh
+
+
+def test_a_function_that_somebody_needs_is_not_dropped(dsn: str, connect: Connect) -> None:
+    connection = connect()
+    connection.execute("create function event_store.gone() returns int language sql as 'select 1'")
+    connection.execute("create function event_store.view_lag() returns int language sql as 'select 1'")
+    connection.execute("create view public.theirs as select event_store.gone()")
+    make_stale(connection)
+    before = snapshot(dsn)
+    with pytest.raises(SchemaMismatch, match=r"event_store\.gone\(\) of an older version must go") as refused:
+        migrate(dsn)
+    assert refused.value.detail == "view theirs depends on function event_store.gone()"
+    assert snapshot(dsn) == before
+    connection.execute("drop view public.theirs")
+    assert migrate(dsn).functions_replaced
+
+
+def test_a_migration_drops_a_trigger_and_its_function(
+    dsn: str, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = connect()
+    fresh = snapshot(dsn)
+    connection.execute("create function event_store.gone() returns trigger language plpgsql as 'begin end'")
+    connection.execute(
+        "create trigger gone before insert on event_store.views for each row execute function event_store.gone()"
+    )
+    known = known_migrations()
+    dropping = "drop trigger gone on event_store.views; drop function event_store.gone()"
+    monkeypatch.setattr(
+        migrations, "known_migrations", lambda: [*known, Migration(VERSIONS + 1, "0099_dropping", dropping)]
+    )
+    assert migrate(dsn).applied == ("0099_dropping",)
+    assert snapshot(dsn) == fresh
+
+
+def test_a_consumer_notices_nothing_while_functions_are_replaced(dsn: str, connect: Connect) -> None:
+    admin, appender = connect(), EventStore(connect())
+    register_orders(appender).register_view("invoices", "-infinity")
+    rounds, consumer, stopped = count(), connect(), False
+    delivered: list[int] = []
+    progress = 0
+
+    def consume() -> None:
+        nonlocal progress
+        while not stopped:
+            append_to(appender, f"o-{next(rounds)}")
+            delivered.extend(consume_rows(consumer))
+            progress += 1
+
+    consuming = start(consume)
+    for number in range(8):
+        seen = progress
+        wait_until(lambda seen=seen: consuming.done() or progress > seen + 5, "the consumer goes on")  # type: ignore[misc]
+        with admin.transaction():
+            make_stale(admin)
+            # other signatures, which cannot be replaced but must be dropped and made anew
+            admin.execute("create function event_store.ack_event(int) returns int language sql as 'select 1'")
+            admin.execute("drop function event_store.poll_views()")
+            admin.execute("create function event_store.poll_views() returns int language sql as 'select 1'")
+        assert migrate(dsn).functions_replaced, number
+    stopped = True
+    consuming.result(20)
+    pump(appender, "invoices")
+    delivered += consume_rows(consumer)
+    assert len(delivered) == len(set(delivered)) == next(rounds)
+
+
+def test_an_open_transaction_delays_the_migrator_and_nobody_else(dsn: str, connect: Connect) -> None:
+    long, other, observer = connect(autocommit=False), EventStore(connect()), connect()
+    register_orders(other)
+    append_to(EventStore(long), "o-1")
+    make_stale(observer)
+    migrating = start(lambda: migrate(dsn))
+    wait_until(lambda: rows(observer, f"select {WAITING}") == [()], "the migrator waits for the open transaction")
+    append_to(other, "o-2")
+    # each waits for the other here, and the migrator gives way
+    EventStore(long).register_decider_event("order", "returned", "order was returned")
+    append_to(EventStore(long), "o-3")
+    assert not migrating.done()
+    long.commit()
+    assert migrating.result(20).functions_replaced
+
+
+def test_the_migrator_gives_up_and_says_who_is_in_the_way(
+    dsn: str, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(migrations, "PATIENCE_S", 0)
+    long, admin = connect(autocommit=False), connect()
+    register_orders(EventStore(admin))
+    append_to(EventStore(long), "o-1")
+    make_stale(admin)
+    with pytest.raises(MillraceError, match="open transaction is in the way") as refused:
+        migrate(dsn)
+    assert "canceling statement due to lock timeout" in str(refused.value)
+    assert value(admin, "select name from event_store.migrations where version = 0") == "other"
+
+
+def granted(dsn: str, role: str, function: str) -> bool:
+    """Whether a role may call a function."""
+    name = function if "." in function else f"event_store.{function}"
+    with psycopg.connect(dsn) as connection:
+        query = "select has_function_privilege(%s, %s::regproc, 'execute')"
+        return bool(value(connection, query, role, name))
+
+
+def with_privileges(monkeypatch: pytest.MonkeyPatch, privileges: str) -> None:
+    """Let the code have these privileges."""
+    replaceable = replace(known_replaceable(), privileges=privileges)
+    monkeypatch.setattr(migrations, "known_replaceable", lambda: replaceable)
+
+
+def test_changed_privileges_are_applied_after_the_functions(
+    dsn: str, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    revoked = "revoke execute on function event_store.poll_views() from event_store_consumer"
+    assert granted(dsn, "event_store_consumer", "poll_views")
+    with_privileges(monkeypatch, revoked)
+    with pytest.raises(SchemaMismatch, match="another version"):
+        validate(dsn)
+    connection = connect()
+    connection.execute("drop function event_store.poll_views()")
+    assert migrate(dsn).functions_replaced
+    validate(dsn)
+    assert not migrate(dsn).functions_replaced
+    assert not granted(dsn, "event_store_consumer", "poll_views")
+
+    with_privileges(monkeypatch, "grant execute on function event_store.poll_views() to public; select 1/0")
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        migrate(dsn)
+    assert not granted(dsn, "public", "poll_views")
+
+
+def test_a_right_that_a_functions_file_no_longer_gives_is_gone(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = known_replaceable()
+    given = "to event_store_consumer, event_store_reader, event_store_owner"
+    assert given in known.functions["poll_views"]
+    fewer = known.functions["poll_views"].replace(given, "to event_store_consumer, event_store_owner")
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        # what somebody gave by hand to a role of Millrace goes; a role of their own keeps it
+        connection.execute("grant execute on function event_store.commit_batch to public, event_store_reader")
+        connection.execute("grant execute on function event_store_private.clock to public, event_store_reader")
+        connection.execute("grant execute on function event_store.poll_views to pg_monitor")
+    replaceable = replace(known, functions=known.functions | {"poll_views": fewer})
+    monkeypatch.setattr(migrations, "known_replaceable", lambda: replaceable)
+    assert migrate(dsn).functions_replaced
+    for role, function in (
+        ("event_store_reader", "poll_views"),
+        ("event_store_reader", "commit_batch"),
+        ("public", "commit_batch"),
+        ("event_store_reader", "event_store_private.clock"),
+    ):
+        assert not granted(dsn, role, function), (role, function)
+    for role, function in (
+        ("event_store_consumer", "poll_views"),
+        ("event_store_consumer", "commit_batch"),
+        ("pg_monitor", "poll_views"),
+    ):
+        assert granted(dsn, role, function), (role, function)
+
+
+def test_a_role_without_the_rights_is_told_what_it_needs(
+    empty: str, postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
+        admin.execute("create role plain login")
+        admin.execute("alter database empty owner to plain")
+        plain = empty.replace("postgres@", "plain@")
+        changed = known_replaceable()
+        monkeypatch.setattr(
+            migrations, "known_replaceable", lambda: replace(changed, roles="create role millrace_test")
+        )
+        with pytest.raises(MillraceError, match="The role plain may not") as refused:
+            migrate(plain)
+        assert "permission denied to create role" in str(refused.value)
+        assert "CREATEROLE" in str(refused.value.hint)
+        assert value(admin, "select count(*) from pg_roles where rolname = 'millrace_test'") == 0
+
+        monkeypatch.setattr(migrations, "known_replaceable", lambda: changed)
+        assert migrate(plain).functions_replaced
+        admin.execute("drop database empty with (force)")
+        admin.execute("drop role plain")
+        admin.execute("create database empty")

@@ -1,0 +1,142 @@
+"""The read models of a captured table: given changes, when built, then the rows of the source; and the whole way from there."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from millrace.assets.read_models import declared
+from millrace.examples.shop.captures.crm import CRM
+from millrace.examples.shop.customers import SCHEMA
+from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.event_store import EventStore, NewEvent
+from tests.read_models.test_given_when_then import rows_of
+from tests.support.capturing import Captured, new_source
+from tests.support.factories import Connect, rows
+from tests.support.sources import Source
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["new_source"]
+
+CUSTOMERS, HISTORY = declared()["crm_customers"], declared()["crm_customer_history"]
+DECIDER = "table:public.customers"
+MOMENT = "2026-01-05 12:00:00.123+00"
+
+
+@pytest.fixture
+def crm(new_source: Callable[[], Source], dsn: str, connect: Connect) -> Captured:
+    """The example's customer database, captured as it is declared."""
+    source = new_source()
+    source.connection.execute(SCHEMA)
+    return Captured(source, replace(CRM, source=lambda: source.dsn), dsn, connect())
+
+
+def build(dsn: str, spark: "SparkSession") -> None:
+    for model in (CUSTOMERS, HISTORY):
+        with Consumer(dsn, model, lambda: spark, "test") as consumer:
+            report = consumer.drain(budget_s=60, idle_s=0)
+        assert report.failed_streams == 0
+
+
+def in_source(crm: Captured) -> list[tuple[Any, ...]]:
+    return crm.source.connection.execute(
+        "select '[' || customer_id || ']', customer_id, name, email, city, newsletter, updated_at"
+        """ from customers order by '[' || customer_id || ']' collate "C" """
+    ).fetchall()
+
+
+def history(connection: psycopg.Connection) -> list[tuple[Any, ...]]:
+    return rows(connection, """select * from read_models.crm_customer_history order by record_key collate "C", seq""")
+
+
+def changes(connection: psycopg.Connection) -> list[tuple[Any, ...]]:
+    """What the store says of each captured change, as the history should have it."""
+    return rows(
+        connection,
+        """
+        select
+          record_pk, seq, action, committed_at, (record ->> 'customer_id')::bigint, record ->> 'name', record ->> 'email',
+          record ->> 'city', (record ->> 'newsletter')::boolean
+        from event_store.change_events
+        order by record_pk collate "C", seq
+        """,
+    )
+
+
+def change(key: int, action: str, record: dict[str, object] | None, **data: object) -> NewEvent:
+    return NewEvent(DECIDER, f"[{key}]", action, uuid4(), {"record": record, **data}, uuid4())
+
+
+def customer(key: int, **columns: object) -> dict[str, object]:
+    known = {"customer_id": key, "name": "Ada", "email": None, "city": "Graz", "newsletter": False}
+    return {**known, "updated_at": MOMENT, **columns}
+
+
+def test_the_last_change_of_a_customer_decides(store: EventStore, dsn: str, spark: "SparkSession") -> None:
+    for event in ("inserted", "updated", "deleted", "truncated", "backfilled"):
+        store.register_decider_event(DECIDER, event, "a captured change")
+    store.append_events(
+        [
+            change(1, "inserted", customer(1)),
+            change(1, "updated", customer(1, city="Porto")),
+            change(2, "backfilled", customer(2)),
+            change(2, "deleted", customer(2)),
+            # inserted again after an older delete
+            change(3, "inserted", customer(3, email="old")),
+            change(3, "deleted", {"customer_id": 3}, unavailable=["name", "email"]),
+            change(3, "inserted", customer(3)),
+            # what an update does not say stays, and a column that was dropped goes
+            change(4, "inserted", customer(4, email="long", shoe_size=38)),
+            change(4, "updated", {"customer_id": 4, "name": "Bram", "newsletter": True}, unavailable=["email", "updated_at"]),
+            # under another key
+            change(5, "inserted", customer(5)),
+            change(5, "deleted", customer(5), new_key=[6]),
+            change(6, "updated", customer(6), old_key=[5]),
+            change(7, "inserted", customer(7)),
+            NewEvent(DECIDER, "[]", "truncated", uuid4(), {"record": None}, uuid4()),
+            change(7, "deleted", None, truncated=True),
+        ]
+    )  # fmt: skip
+    build(dsn, spark)
+    assert [row[:-1] for row in rows_of(store.connection, CUSTOMERS)] == [
+        ("[1]", 1, "Ada", None, "Porto", False),
+        ("[3]", 3, "Ada", None, "Graz", False),
+        ("[4]", 4, "Bram", "long", None, True),
+        ("[6]", 6, "Ada", None, "Graz", False),
+    ]
+    assert len({row[-1] for row in rows_of(store.connection, CUSTOMERS)}) == 1
+    every = history(store.connection)
+    assert [row[2] for row in every if row[0] == "[3]"] == ["inserted", "deleted", "inserted"]
+    assert len(every) == 15
+
+
+@pytest.mark.parametrize("identity", ["full", "default"])
+def test_the_whole_way_leads_to_the_rows_of_the_source(identity: str, crm: Captured, spark: "SparkSession") -> None:
+    crm.source.connection.execute(
+        f"alter table customers replica identity {identity}; alter table customers alter email set storage external".encode()
+    )
+    crm.source.run("insert into customers (name, email) select 'Ada', repeat('e', 5000) from generate_series(1, 20)")
+    crm.drain()
+    crm.source.run(
+        # its mail is too long to be in the log again
+        "update customers set city = 'Turku' where customer_id <= 10",
+        "update customers set email = null where customer_id = 2; update customers set name = 'Elif' where customer_id = 2",
+        "delete from customers where customer_id in (3, 4, 5)",
+        "insert into customers (customer_id, name) values (3, 'again')",
+        "update customers set customer_id = 103, email = 'short' where customer_id = 6",
+        "insert into customers (name, city) values (E'a \"quote\", a \\\\ and ü', 'Lyon')",
+    )
+    crm.drain()
+    build(crm.dsn, spark)
+    assert rows_of(crm.store, CUSTOMERS) == in_source(crm)
+    crm.source.run("truncate customers", "insert into customers (customer_id, name) values (1, 'after'), (900, 'new')")
+    crm.drain()
+    build(crm.dsn, spark)
+    assert rows_of(crm.store, CUSTOMERS) == in_source(crm)
+    assert len(in_source(crm)) == 2
+    assert history(crm.store) == changes(crm.store)

@@ -1,0 +1,182 @@
+"""Reports as Dagster runs them: a day is a function of its events, however often and in whatever order it is built."""
+
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import dagster as dg
+import psycopg
+import pytest
+
+from millrace.examples.shop.events import register_shop
+from millrace.examples.shop.reports.daily_orders import DAYS, LATEST_COMMIT, read_day
+from millrace.platform_defs.definitions import build_defs
+from millrace.resources.archive.history import day_history, log_history
+from millrace.resources.archive.purge import purge_before
+from millrace.resources.archive.spark_reader import Wanted, rows_of, shared
+from millrace.resources.archive.writer import archive_partition
+from millrace.resources.event_store import EventStore, Json, NewEvent
+from millrace.resources.postgres.resource import PostgresResource
+from tests.support.factories import Connect, rows, set_clock
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MONDAY, TUESDAY, WEDNESDAY = (datetime(2026, 11, day, tzinfo=UTC) for day in (2, 3, 4))
+MIDNIGHT = timedelta(days=1)
+TABLE = "select day::text, channel, orders, lines, worth, cancelled from reports.daily_orders order by day, channel"
+
+
+@pytest.fixture
+def shop(store: EventStore) -> EventStore:
+    register_shop(store)
+    return store
+
+
+def append(store: EventStore, at: datetime, order: str, event: str, **data: Json) -> None:
+    set_clock(store.connection, at.isoformat())
+    store.append_events([NewEvent("order", order, event, uuid4(), data, uuid4())])
+
+
+def two_days(store: EventStore) -> None:
+    """Orders of Monday and of Tuesday, up to the last and from the first microsecond."""
+    last = MIDNIGHT - timedelta(microseconds=1)
+    for day, name, channel in ((MONDAY, "a", "web"), (MONDAY + last, "b", "web"), (TUESDAY, "c", "app")):
+        append(store, day, name, "order_placed", customer_id="x", channel=channel)
+        append(store, day, name, "order_line_added", product="p", quantity=1, amount=19.9)
+    append(store, TUESDAY, "a", "order_cancelled", reason="too late")  # placed on Monday
+    append(store, TUESDAY + last, "d", "order_placed", customer_id="x")  # from an old version of the shop
+    append(store, TUESDAY + last, "d", "order_cancelled", reason="mind")
+    append(store, WEDNESDAY, "e", "order_placed", customer_id="x", channel="web")
+
+
+ON_MONDAY = [("2026-11-02", "web", 2, 2, Decimal("39.80"), 0)]
+ON_TUESDAY = [("2026-11-03", "app", 1, 1, Decimal("19.90"), 0), ("2026-11-03", "unknown", 1, 0, Decimal(0), 1)]
+
+
+def materialize(dsn: str, day: datetime) -> dict[str, object]:
+    defs = build_defs(models={}, resources={"postgres": PostgresResource(dsn=dsn)})
+    result = defs.resolve_job_def("reports").execute_in_process(partition_key=day.date().isoformat())
+    assert result.success
+    (materialization,) = result.asset_materializations_for_node("reports__daily_orders")
+    return {name: entry.value for name, entry in materialization.metadata.items()}
+
+
+def test_days_are_built_each_by_itself_and_again_with_the_same_rows(
+    shop: EventStore, dsn: str, spark: "SparkSession", connect: Connect
+) -> None:
+    assert spark
+    two_days(shop)
+    assert materialize(dsn, TUESDAY) == {"dagster/row_count": 2, "dagster/partition_row_count": 2}
+    assert rows(connect(), TABLE) == ON_TUESDAY
+    assert materialize(dsn, MONDAY) == {"dagster/row_count": 3, "dagster/partition_row_count": 1}
+    assert rows(connect(), TABLE) == ON_MONDAY + ON_TUESDAY
+    for day in (MONDAY, TUESDAY):
+        materialize(dsn, day)
+    assert rows(connect(), TABLE) == ON_MONDAY + ON_TUESDAY
+
+
+def test_a_day_built_again_replaces_what_was_written_and_leaves_other_days_alone(
+    shop: EventStore, dsn: str, spark: "SparkSession", connect: Connect
+) -> None:
+    assert spark
+    two_days(shop)
+    materialize(dsn, MONDAY)
+    connection = connect()
+    connection.execute("update reports.daily_orders set orders = 77")
+    connection.execute("insert into reports.daily_orders select day, 'gone', 1, 1, 1, 1 from reports.daily_orders")
+    connection.execute("insert into reports.daily_orders values ('2026-11-09', 'web', 1, 1, 1, 1)")
+    materialize(dsn, MONDAY)
+    assert rows(connection, TABLE) == [*ON_MONDAY, ("2026-11-09", "web", 1, 1, Decimal(1), 1)]
+
+
+def test_a_transaction_that_was_open_over_midnight_counts_for_the_day_of_its_events(
+    shop: EventStore, dsn: str, spark: "SparkSession", connect: Connect, tmp_path: Path
+) -> None:
+    late = EventStore(connect(autocommit=False))
+    append(late, TUESDAY - timedelta(seconds=1), "late", "order_placed", customer_id="x", channel="phone")
+    for n in range(50):  # in every log partition
+        append(shop, TUESDAY, f"early-{n}", "order_placed", customer_id="x", channel="web")
+    shop.sequence_events()
+    late.connection.commit()
+    shop.sequence_events()
+    found = read_day(spark, dsn, tmp_path, date(2026, 11, 2)).collect()
+    assert [row["decider_id"] for row in found] == ["late"]
+
+
+@pytest.mark.parametrize("tail", [True, False])
+def test_days_that_were_archived_and_purged_have_the_same_rows(
+    shop: EventStore,
+    dsn: str,
+    spark: "SparkSession",
+    connect: Connect,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tail: bool,
+) -> None:
+    assert spark
+    monkeypatch.setenv("MILLRACE_ARCHIVE_DIR", str(tmp_path))
+    two_days(shop)
+    for partition in range(16):
+        archive_partition(dsn, tmp_path, partition, max_events=2, min_events=2, tail=tail)
+    purged = sum(found.events for found in purge_before(shop, tmp_path, TUESDAY + timedelta(hours=1)))
+    assert purged > 3
+    for day in (TUESDAY, MONDAY):
+        materialize(dsn, day)
+    assert rows(connect(), TABLE) == ON_MONDAY + ON_TUESDAY
+
+
+def test_of_the_archive_a_day_reads_what_may_be_of_it(shop: EventStore, dsn: str, tmp_path: Path) -> None:
+    two_days(shop)
+    shop.sequence_events()
+    for partition in range(16):
+        archive_partition(dsn, tmp_path, partition, max_events=1, min_events=1, tail=True)
+    files = [file for held in log_history(shop, tmp_path).partitions for file in held.files]
+    history = day_history(shop, tmp_path, TUESDAY, TUESDAY + MIDNIGHT + LATEST_COMMIT)
+    assert len(history.files) < len(files)
+    assert all(first == last for first, last in history.tails.values())
+    # what row groups say of their times leaves out the rest
+    wanted = Wanted(None, None, ("created_at",), (), (TUESDAY, TUESDAY + MIDNIGHT))
+    cuts = {info.partition: (0, info.high_water_mark) for info in shop.partition_info()}
+    parts = [part for task in shared(tmp_path, files, cuts) for part in task]
+    times = [time for part in parts for batch in rows_of(part, wanted) for time in batch.column(0).to_pylist()]
+    assert sorted(time.date() for time in times) == [TUESDAY.date()] * 5
+
+
+def test_a_day_without_events_has_no_rows(shop: EventStore, dsn: str, spark: "SparkSession", connect: Connect) -> None:
+    assert spark
+    assert shop
+    assert materialize(dsn, MONDAY) == {"dagster/row_count": 0, "dagster/partition_row_count": 0}
+    assert rows(connect(), TABLE) == []
+
+
+def test_whoever_reads_the_store_may_read_reports_and_every_column_is_explained(
+    shop: EventStore, dsn: str, spark: "SparkSession", connect: Connect
+) -> None:
+    assert spark
+    two_days(shop)
+    materialize(dsn, MONDAY)
+    connection = connect()
+    connection.execute("set role event_store_reader")
+    assert rows(connection, TABLE) == ON_MONDAY
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        connection.execute("delete from reports.daily_orders")
+    unexplained = rows(
+        connection,
+        "select attname from pg_attribute where attrelid = 'reports.daily_orders'::regclass and attnum > 0"
+        " and col_description(attrelid, attnum) is null",
+    )
+    assert unexplained == []
+
+
+# Dagster's own schedule of a partitioned job calls it
+@pytest.mark.filterwarnings("ignore:Function `JobDefinition.run_request_for_partition`:DeprecationWarning")
+def test_the_schedule_asks_for_yesterday_when_late_events_are_in() -> None:
+    schedule = build_defs().resolve_schedule_def("report_days")
+    context = dg.build_schedule_context(scheduled_execution_time=datetime(2026, 11, 4, 2, 15, tzinfo=UTC))
+    (request,) = schedule.evaluate_tick(context).run_requests or []
+    assert request.partition_key == "2026-11-03"
+    assert schedule.cron_schedule == "15 2 * * *"
+    assert DAYS.timezone == "UTC"

@@ -1,0 +1,235 @@
+"""What cannot be imported: rows, which are set aside with their reason, and files, which are refused as a whole."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from millrace.resources.errors import ImportRefused, SchemaMismatch, Unreachable
+from millrace.resources.event_store import EventStore
+from millrace.resources.importer.importer import Columns, ImportProgress
+from tests.support.import_logs import (
+    TIME,
+    assert_each_row_once_in_order,
+    many_rows,
+    rejected,
+    run,
+    stored,
+    write_csv,
+    write_text,
+)
+
+# Bad rows --------------------------------------------------------------------------------------------------
+
+
+def test_bad_csv_rows_are_rejected_with_their_lines_and_all_others_go_in(
+    dsn: str, store: EventStore, tmp_path: Path
+) -> None:
+    file = write_text(
+        tmp_path / "log.csv",
+        "case,activity,at,n",
+        f"c-1,begun,{TIME},1",
+        f",begun,{TIME},2",
+        f"c-1, ,{TIME},3",
+        "c-1,begun,yesterday,4",
+        "c-1,begun,,5",
+        f"c-1,begun,{TIME}",
+        f"c-1,begun,{TIME},7,8",
+        f"c-1,be\0gun,{TIME},9",
+        b"c-1,begun," + TIME.encode() + b",\xff",
+        f'c-1,"begun,{TIME},11',
+        f'c-2,"two\nlines",{TIME},12',
+        "",
+        f"{'x' * 1025},begun,{TIME},13",
+        f"c-2,begun,{TIME},{'x' * 1_100_000}",
+        f"c-2,ended,{TIME},15",
+        f'c-2,"never closed,{TIME},16',
+        f"c-2,ended,{TIME},17",
+    )
+    report = run(dsn, file)
+    assert [data["n"] for _, _, data in stored(store)] == ["1", "12", "15", "17"]
+    assert (report.rows, report.appended, report.rejected) == (16, 4, 12)
+    assert report.rejects == tmp_path / "log.csv.rejects.jsonl"
+    reasons = rejected(report)
+    assert [(line, reason.split(":")[0]) for line, reason in reasons] == [
+        (3, "the stream (case) is missing or neither text nor a whole number"),
+        (4, "the event (activity) is missing or neither text nor a whole number"),
+        (5, "its time (at) cannot be read"),
+        (6, "its time (at) cannot be read"),
+        (7, "it has 3 cells, the header 4"),
+        (8, "it has 5 cells, the header 4"),
+        (9, "it contains a NUL byte"),
+        (10, "it is not UTF-8"),
+        (11, "it is not CSV"),
+        (15, "the stream (case) has 1025 bytes; at most 1024 are allowed"),
+        (16, "the store refuses it"),
+        (18, "it is not CSV"),
+    ]
+
+
+def test_bad_json_lines_are_rejected_with_their_lines_and_all_others_go_in(
+    dsn: str, store: EventStore, tmp_path: Path
+) -> None:
+    good = f'"case": "c-1", "activity": "begun", "at": "{TIME}"'
+    file = write_text(
+        tmp_path / "log.jsonl",
+        f'{{{good}, "n": 1}}',
+        "not json",
+        "[1, 2]",
+        f'{{"case": null, "activity": "begun", "at": "{TIME}"}}',
+        f'{{"case": "c-1", "activity": ["begun"], "at": "{TIME}"}}',
+        '{"case": "c-1", "activity": "begun", "at": 1714550400}',
+        f'{{{good}, "n": NaN}}',
+        f'{{{good}, "n": "\\u0000"}}',
+        f'{{{good}, "n": "\\ud800"}}',
+        f'{{"case": "c-1", "activity": "be\\u0000gun", "at": "{TIME}"}}',
+        f'{{{good}, "n": {"[" * 5000}{"]" * 5000}}}',
+        f'{{{good}, "n": {"9" * 5000}}}',
+        b'{"case": "\xff"}',
+        "x" * (8 * 1024 * 1024 + 5),
+        f'{{{good}, "n": 15}}',
+    )
+    report = run(dsn, file)
+    assert [data["n"] for _, _, data in stored(store)] == [1, 15]
+    assert report.rejected == 13
+    reasons = rejected(report)
+    assert [line for line, _ in reasons] == list(range(2, 15))
+    assert [reason.split(":")[0] for _, reason in reasons] == [
+        "it is not JSON",
+        "it is not a JSON object but list",
+        "the stream (case) is missing or neither text nor a whole number",
+        "the event (activity) is missing or neither text nor a whole number",
+        "its time (at) cannot be read",
+        "it is not JSON",
+        "the store refuses it",
+        "the store refuses it",
+        "the event (activity) contains a NUL character",
+        "its JSON is nested too deeply",
+        "it is not JSON",
+        "it is not UTF-8",
+        "it is longer than 8388608 characters (raw holds its beginning)",
+    ]
+
+
+def test_a_parquet_row_without_a_stream_is_rejected_as_json(dsn: str, tmp_path: Path) -> None:
+    file = tmp_path / "log.parquet"
+    pq.write_table(pa.table({"case": [None, "c"], "activity": ["a", "b"], "at": [TIME, TIME]}), file)
+    report = run(dsn, file)
+    assert (report.appended, report.rejected) == (1, 1)
+    assert report.rejects is not None
+    reject = json.loads(report.rejects.read_text())
+    assert (reject["line"], json.loads(reject["raw"])) == (1, {"case": None, "activity": "a", "at": TIME})
+
+
+def test_the_rejects_file_is_the_same_after_a_rerun_and_gone_when_nothing_is_rejected(dsn: str, tmp_path: Path) -> None:
+    rows: list[tuple[str, str, str, object]] = [("c-1", "begun", TIME, n) for n in range(20)]
+    for bad in (3, 11):
+        rows[bad] = ("", "begun", TIME, bad)
+    rows[7] = ("c-1", "begun", TIME, "x" * 1_100_000)
+    file = write_csv(tmp_path / "log.csv", rows)
+    rejects = tmp_path / "elsewhere.jsonl"
+    first = run(dsn, file, rejects=rejects, batch_size=8)
+    content = rejects.read_text()
+    assert [line for line, _ in rejected(first)] == [5, 9, 13]
+    assert run(dsn, file, rejects=rejects).rejected == 3
+    assert rejects.read_text() == content
+    mended = write_csv(tmp_path / "mended.csv", [row for row in rows if row[0] and len(str(row[3])) < 9])
+    assert run(dsn, mended, rejects=rejects).rejects is None
+    assert not rejects.exists()
+
+
+def test_a_row_for_a_closed_stream_is_rejected(dsn: str, store: EventStore, tmp_path: Path) -> None:
+    file = write_csv(tmp_path / "log.csv", many_rows(4, 2))
+    store.register_decider_event("permit", "closed", "")
+    store.connection.execute(
+        "select event_store.append_event('closed', gen_random_uuid(), 'permit', 'c-1', '{}', gen_random_uuid(), null, 1, true)"
+    )
+    report = run(dsn, file)
+    assert (report.appended, report.rejected) == (2, 2)
+    assert [line for line, _ in rejected(report)] == [3, 5]
+
+
+# Refusals --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("log.csv", None, "There is no file"),
+        ("log.csv", b"", "is empty"),
+        ("log.jsonl", b"\n\n", "is empty"),
+        ("log.xlsx", b"x", "does not tell the file's format"),
+        ("log.parquet", b"case,activity,at\n", "cannot be read"),
+        ("log.csv.gz", b"case,activity,at\n", "cannot be read"),
+        ("log.csv.gz", gzip.compress(b"case,activity,at\n" + b"c,a,2024-05-01\n" * 999)[:-9], "cannot be read"),
+        ("log.csv", b"case,activity,when\n", "has no column 'at'"),
+        ("log.jsonl", b'{"case": 1, "activity": "a", "when": 1}\n', "has no column 'at'"),
+        ("log.csv", b"case,activity,at,at\n", "columns of the same name"),
+        ("log.csv", b"\xff\xfec\0a\0s\0e\0\n\0", "cannot be used"),
+    ],
+)
+def test_a_file_that_cannot_be_imported_is_refused_in_one_sentence(
+    dsn: str, tmp_path: Path, name: str, content: bytes | None, message: str
+) -> None:
+    file = tmp_path / name
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(ImportRefused) as refused:
+        run(dsn, file)
+    assert message in refused.value.message
+
+
+def test_an_unknown_column_is_refused_with_the_columns_there_are(dsn: str, tmp_path: Path) -> None:
+    file = write_csv(tmp_path / "log.csv", many_rows(1, 1))
+    with pytest.raises(ImportRefused) as refused:
+        run(dsn, file, columns=Columns("case", "concept:name", "time"))
+    assert refused.value.message == f"{file} has no column 'concept:name', 'time'."
+    assert refused.value.detail == "Its columns: 'case', 'activity', 'at', 'n'."
+
+
+def test_an_event_column_with_too_many_values_is_refused(
+    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millrace.resources.importer.importer.MOST_EVENT_TYPES", 5)
+    file = write_csv(tmp_path / "log.csv", many_rows(10, 2))
+    with pytest.raises(ImportRefused, match="does not name kinds of events"):
+        run(dsn, file, columns=Columns("case", "n", "at"))
+
+
+def test_the_file_itself_is_no_place_for_its_rejects(dsn: str, tmp_path: Path) -> None:
+    file = write_csv(tmp_path / "log.csv", many_rows(1, 1))
+    with pytest.raises(ImportRefused, match="is the file to import"):
+        run(dsn, file, rejects=file)
+    with pytest.raises(ImportRefused, match="cannot be written"):
+        run(dsn, file, rejects=tmp_path)
+
+
+def test_a_database_that_does_not_answer_or_has_no_event_store_is_named(
+    postgres: Any,  # noqa: ANN401 - only its DSNs
+    tmp_path: Path,
+) -> None:
+    file = write_csv(tmp_path / "log.csv", many_rows(1, 1))
+    with pytest.raises(Unreachable, match="nothing is stored twice"):
+        run(f"postgresql://postgres@/none?host={tmp_path}", file)
+    with pytest.raises(SchemaMismatch, match="millrace migrate"):
+        run(postgres.dsn("postgres"), file)
+
+
+def test_the_server_going_away_in_the_middle_says_how_to_go_on(dsn: str, store: EventStore, tmp_path: Path) -> None:
+    file = write_csv(tmp_path / "log.csv", many_rows(500, 5))
+
+    def cut(_progress: ImportProgress) -> None:
+        store.connection.execute(
+            "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
+            " where datname = current_database() and pid <> pg_backend_pid()"
+        )
+
+    with pytest.raises(Unreachable, match="Run the same import again"):
+        run(dsn, file, batch_size=100, progress=cut)
+    assert len(stored(store)) == 100
+    assert run(dsn, file).already_there == 100
+    assert_each_row_once_in_order(store, 500, 5)

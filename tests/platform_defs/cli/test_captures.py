@@ -1,0 +1,208 @@
+"""The commands for operators of captures: what they print, that they do it, and what they refuse, on a real source."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+import psycopg
+import pytest
+from typer.testing import CliRunner
+
+from millrace.platform_defs.cli import app
+from millrace.platform_defs.cli import captures as capture_commands
+from millrace.resources.capture.declaration import Capture, CapturedTable
+from millrace.resources.capture.source.readiness import NotReady
+from millrace.resources.capture.store import CaptureStore, TableRegistration
+from millrace.resources.errors import CaptureInUse, MillraceError, NotQuarantined, UnknownCapture, Unreachable
+from tests.platform_defs.cli.test_views import cells
+from tests.support.capturing import Captured, captured, new_source
+from tests.support.factories import rows, value
+
+__all__ = ["captured", "new_source"]
+
+RUNNER = CliRunner()
+NOWHERE = "postgresql://nobody@127.0.0.1:1/nothing"
+
+
+@pytest.fixture(autouse=True)
+def _declared(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    declare(monkeypatch, captured.capture)
+
+
+def declare(monkeypatch: pytest.MonkeyPatch, *captures: Capture) -> None:
+    monkeypatch.setattr(capture_commands, "declared", lambda: {capture.name: capture for capture in captures})
+
+
+def run(dsn: str, arguments: Sequence[str], answer: str | None = None) -> str:
+    result = RUNNER.invoke(app, ["capture", *arguments, "--dsn", dsn], env={"COLUMNS": "250"}, input=answer)
+    if isinstance(result.exception, MillraceError | psycopg.Error):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def audited(captured: Captured) -> list[tuple[str, str]]:
+    return rows(captured.store, "select operation, reason from event_store.audit_log order by audit_id")
+
+
+def slots(captured: Captured) -> list[str]:
+    found = captured.source.connection.execute(
+        "select slot_name from pg_replication_slots where database = current_database()"
+    )
+    return [slot for (slot,) in found]
+
+
+def quarantine(captured: Captured) -> None:
+    """A change that is too large for an event, one behind it, and one of another row."""
+    captured.drain()
+    captured.source.run(
+        "insert into items values (1, repeat('x', 2000000))", "update items set name = 'b' where id = 1",
+        "insert into items values (2, 'c')",
+    )  # fmt: skip
+    captured.drain()
+
+
+def test_status_shows_how_far_a_capture_is(captured: Captured, dsn: str) -> None:
+    ((name, stored, *_),) = cells(run(dsn, ["status"]))
+    assert (name, stored) == ("shop", "never ran")
+    captured.drain()
+    captured.source.run("insert into items values (1)")
+    output = run(dsn, ["status"])
+    ((_, stored, lag_bytes, lag_s, retained, waiting, quarantined, backfill),) = cells(output)
+    assert re.fullmatch(r"[0-9A-F]+/[0-9A-F]+", stored)
+    assert int(lag_bytes.replace(",", "")) > 0
+    assert float(lag_s) >= 0
+    assert int(retained.replace(",", "")) > 0
+    assert (waiting, quarantined, backfill) == ("0", "0", "0")
+
+
+def test_status_says_what_is_wrong_and_what_helps(
+    captured: Captured, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captured.drain()
+    away = Capture("away", lambda: NOWHERE, (CapturedTable("items", decider="away"),))
+    known = TableRegistration("public", "items", "away", ["id"], "1")
+    CaptureStore(captured.store).register_capture("away", "slot_away", "publication_away", [known])
+    captured.source.connection.execute("select pg_drop_replication_slot(%s)", (slots(captured)[0],))
+    with pytest.raises(MillraceError):
+        captured.drain()
+    declare(monkeypatch, captured.capture, away)
+    output = run(dsn, ["status"])
+    assert "shop: there is no slot millrace_shop_" in output
+    assert "millrace capture restart shop --reason WHY" in output
+    assert "away: The source database does not answer." in output
+    declare(monkeypatch)
+    assert "shop: it is registered and no longer declared" in run(dsn, ["status"])
+
+
+def test_a_check_says_whether_the_source_can_be_captured_and_changes_nothing(
+    captured: Captured, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "can be captured" in run(dsn, ["check", "shop"])
+    assert slots(captured) == []
+    missing = replace(captured.capture, tables=(CapturedTable("items"), CapturedTable("orders")))
+    declare(monkeypatch, missing)
+    with pytest.raises(NotReady, match=r"(?s)not ready.*table public\.orders: it does not exist"):
+        run(dsn, ["check", "shop"])
+    declare(monkeypatch, captured.capture)
+    captured.drain()
+    assert "can be captured" in run(dsn, ["check", "shop"])
+
+
+def test_a_restart_reads_all_rows_again_and_has_its_reason(captured: Captured, dsn: str) -> None:
+    captured.source.run("insert into items values (1, 'a')")
+    captured.drain()
+    for generation in (2, 3):
+        assert f"generation {generation}" in run(dsn, ["restart", "shop", "--reason", "the source was restored"])
+    captured.drain()
+    assert captured.replayed() == captured.table()
+    assert audited(captured) == [("restart_capture", "the source was restored")] * 2
+    assert len(slots(captured)) == 1
+
+
+def test_a_capture_that_runs_is_neither_restarted_nor_removed(captured: Captured, dsn: str) -> None:
+    with captured.process("a run"):
+        for command in (["restart", "shop"], ["remove", "shop", "--yes"]):
+            with pytest.raises(CaptureInUse, match="a run"):
+                run(dsn, [*command, "--reason", "a test"])
+    assert len(slots(captured)) == 1
+
+
+def test_a_capture_is_removed_when_somebody_says_yes(captured: Captured, dsn: str) -> None:
+    captured.source.run("insert into items values (1)")
+    captured.drain()
+    for answer in ("n\n", ""):
+        with pytest.raises(MillraceError, match=r"(?s)was not removed.*--yes"):
+            run(dsn, ["remove", "shop", "--reason", "replaced"], answer)
+    assert len(slots(captured)) == 1
+    assert "is removed" in run(dsn, ["remove", "shop", "--reason", "replaced"], "y\n")
+    assert slots(captured) == []
+    assert value(captured.store, "select count(*) from event_store.events") == 1
+    assert audited(captured) == [("unregister_capture", "replaced")]
+    with pytest.raises(UnknownCapture, match="shop"):
+        run(dsn, ["remove", "shop", "--reason", "again", "--yes"])
+
+
+def test_quarantined_changes_are_listed_requeued_and_discarded(captured: Captured, dsn: str) -> None:
+    captured.drain()
+    assert "no quarantined changes" in run(dsn, ["quarantined", "shop"])
+    quarantine(captured)
+    large, behind = cells(run(dsn, ["quarantined", "shop"]))
+    assert large[1:4] == ["table:public.items", "[1]", "inserted"]
+    assert "1048576" in large[4]
+    assert behind[2:] == ["[1]", "updated", "waits for one before it"]
+    for _ in range(2):
+        assert "0 changes are events now; 2 still wait" in run(dsn, ["requeue", "shop", "--reason", "a try"])
+    assert "is given up" in run(dsn, ["discard", large[0], "--reason", "a test row"])
+    with pytest.raises(NotQuarantined):
+        run(dsn, ["discard", large[0], "--reason", "again"])
+    assert "1 changes are events now; 0 still wait" in run(dsn, ["requeue", "shop", "--reason", "go on"])
+    assert captured.replayed() == captured.table()
+    assert [operation for operation, _ in audited(captured)].count("discard_change") == 1
+
+
+@pytest.mark.parametrize(
+    "command", [["quarantined"], ["requeue", "--reason", "w"], ["remove", "--reason", "w", "--yes"]]
+)
+def test_a_capture_that_never_ran_is_named(dsn: str, command: list[str]) -> None:
+    with pytest.raises(UnknownCapture, match="shop"):
+        run(dsn, [*command, "shop"])
+
+
+@pytest.mark.parametrize("command", [["check"], ["restart", "--reason", "w"], ["remove", "--reason", "w", "--yes"]])
+def test_a_capture_that_nobody_declared_is_refused_with_those_that_are(dsn: str, command: list[str]) -> None:
+    with pytest.raises(MillraceError, match=r"(?s)no capture 'shopp'.*Declared are: shop"):
+        run(dsn, [*command, "shopp"])
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["restart", "shop"], "--reason"),
+        (["remove", "shop"], "--reason"),
+        (["requeue", "shop"], "--reason"),
+        (["discard", "1"], "--reason"),
+        (["discard", "first", "--reason", "w"], "NUMBER"),
+        (["check"], "CAPTURE"),
+    ],
+)
+def test_what_is_left_out_or_unreadable_is_named(command: list[str], said: str) -> None:
+    result = RUNNER.invoke(app, ["capture", *command], env={"COLUMNS": "250"})
+    assert result.exit_code == 2
+    assert said in result.output
+
+
+def test_a_source_that_nobody_configured_is_refused_with_the_setting(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setenv("MILLRACE_DSN", dsn)
+    monkeypatch.delenv("MILLRACE_CRM_DSN", raising=False)
+    for command in (["check", "crm"], ["restart", "crm", "--reason", "w"]):
+        with pytest.raises(Unreachable, match=r"(?s)no customer database.*Set MILLRACE_CRM_DSN"):
+            run(dsn, command)
+
+
+def test_a_source_that_does_not_answer_is_named(dsn: str, captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    declare(monkeypatch, replace(captured.capture, source=lambda: NOWHERE))
+    for command in (["check", "shop"], ["restart", "shop", "--reason", "w"]):
+        with pytest.raises(Unreachable, match="source database does not answer"):
+            run(dsn, command)

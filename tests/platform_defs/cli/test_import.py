@@ -1,0 +1,62 @@
+"""`millrace import` as it is typed: what it prints, and its exit code."""
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from millrace.platform_defs.cli.log import import_command
+
+LOG = "case,activity,at\nc-1,begun,2024-05-01\nc-1,ended,2024-05-02\n"
+
+
+def invoke(*arguments: object) -> Result:
+    app = typer.Typer()
+    app.command()(import_command)
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def columns(dsn: str) -> list[str]:
+    return ["--stream", "case", "--event", "activity", "--time", "at", "--decider", "permit", "--dsn", dsn]
+
+
+def test_it_reports_what_was_imported(dsn: str, tmp_path: Path) -> None:
+    file = tmp_path / "log.csv"
+    file.write_text(LOG)
+    first = invoke(file, *columns(dsn))
+    assert first.exit_code == 0, first.output
+    lines = [line.strip("│ ").split("│") for line in first.output.splitlines() if "│" in line]
+    counts = {name.strip(): value.strip() for name, value in lines}
+    assert {name: counts[name] for name in ("rows", "appended", "there before", "rejected")} == {
+        "rows": "2",
+        "appended": "2",
+        "there before": "0",
+        "rejected": "0",
+    }
+
+
+def test_rejected_rows_are_reported_and_no_failure(dsn: str, tmp_path: Path) -> None:
+    file = tmp_path / "log.data"
+    file.write_text(LOG + "c-2,begun\n")
+    result = invoke(file, *columns(dsn), "--format", "csv", "--rejects", tmp_path / "bad.jsonl")
+    assert result.exit_code == 0, result.output
+    assert "1 rows were rejected; see" in result.output
+    assert json.loads((tmp_path / "bad.jsonl").read_text())["line"] == 4
+
+
+def test_a_refusal_is_one_message_and_exit_code_1(dsn: str, tmp_path: Path) -> None:
+    result = invoke(tmp_path / "none.csv", *columns(dsn))
+    assert result.exit_code == 1
+    assert result.stderr.startswith("There is no file")
+    assert "Traceback" not in result.output
+
+
+def test_the_environment_names_the_database(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLRACE_DSN", dsn)
+    file = tmp_path / "log.csv"
+    file.write_text(LOG)
+    result = invoke(file, *columns(dsn)[:-2], "--source", "my log")
+    assert result.exit_code == 0, result.output
+    assert "Imported my log" in result.output

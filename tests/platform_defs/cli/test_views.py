@@ -1,0 +1,256 @@
+"""The commands for operators of views: what they print, and that they do it."""
+
+import re
+import sys
+from collections.abc import Callable
+
+import psycopg
+import pytest
+from typer.testing import CliRunner
+
+from millrace.platform_defs.cli import app, main
+from millrace.resources.errors import BelongsToReadModel, MillraceError, PositionOutOfRange, UnknownView, ViewInUse
+from millrace.resources.event_store import EventStore
+from tests.support.factories import append_to, give_to_read_model, pump, register_orders, rows
+
+RUNNER = CliRunner()
+
+
+@pytest.fixture
+def view(store: EventStore) -> EventStore:
+    """A store with events of two streams and a rows view v that parks at the first failure."""
+    register_orders(store)
+    store.register_view("v", "-infinity", max_attempts=1)
+    append_to(store, "a", "a", "b")
+    pump(store, "v")
+    return store
+
+
+def millrace(dsn: str, *arguments: str, answer: str | None = None) -> str:
+    result = RUNNER.invoke(app, [*arguments, "--dsn", dsn], env={"COLUMNS": "250"}, input=answer)
+    if isinstance(result.exception, MillraceError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def cells(output: str) -> list[list[str]]:
+    """The rows of a table that was printed."""
+    return [[cell.strip() for cell in line.split("│")[1:-1]] for line in output.splitlines() if line.startswith("│")]
+
+
+def audited(view: EventStore) -> list[tuple[object, ...]]:
+    return rows(view.connection, "select operation, view, reason from event_store.audit_log order by audit_id")
+
+
+def park(view: EventStore, decider_id: str) -> None:
+    (event,) = (event for event in view.stream_events("v", 10) if event.decider_id == decider_id)
+    view.fail_event("v", decider_id, event.offset, "no such customer")
+
+
+def test_a_dead_letter_is_listed_retried_and_discarded(view: EventStore, dsn: str) -> None:
+    assert "no dead letters" in millrace(dsn, "dead-letters")
+    park(view, "a")
+    listed = millrace(dsn, "dead-letters", "v")
+    assert all(word in listed for word in ("order", "a", "placed", "no such customer"))
+    assert "1 streams of v" in millrace(dsn, "retry", "v", "--decider", "order", "--id", "a")
+    assert "no dead letters" in millrace(dsn, "dead-letters", "v")
+
+    park(view, "a")
+    assert "offset 1" in millrace(dsn, "discard", "v", "order", "a", "--reason", "a test")
+    assert [event.offset for event in view.stream_events("v", 10)] == [2]
+    assert rows(
+        view.connection, "select reason from event_store.audit_log where operation = 'discard_dead_letter'"
+    ) == [("a test",)]
+
+
+def test_a_dry_run_shows_a_seek_and_does_not_move(view: EventStore, dsn: str) -> None:
+    before = rows(view.connection, "select partition, position from event_store.checkpoints order by 1")
+    assert "dry run" in millrace(dsn, "seek", "v", "reset_to_earliest", "--dry-run")
+    assert rows(view.connection, "select partition, position from event_store.checkpoints order by 1") == before
+    assert "dry run" not in millrace(dsn, "seek", "v", "RESET_TO_EARLIEST", "--reason", "again")
+    assert {row[1] for row in rows(view.connection, "select partition, position from event_store.checkpoints")} == {0}
+
+
+def test_a_seek_by_time_is_in_utc(view: EventStore, dsn: str) -> None:
+    millrace(dsn, "seek", "v", "EXACT_TIMESTAMP", "--timestamp", "2000-01-01T00:00:00")
+    assert {row[0] for row in rows(view.connection, "select position from event_store.checkpoints")} == {0}
+
+
+@pytest.mark.usefixtures("view")
+def test_a_refused_seek_says_what_is_possible(dsn: str) -> None:
+    with pytest.raises(PositionOutOfRange, match="high-water mark"):
+        millrace(dsn, "seek", "v", "EXACT_OFFSET", "--partition", "0", "--position", "99")
+    wrong = RUNNER.invoke(app, ["seek", "v", "SOMEWHERE", "--dsn", dsn])
+    assert wrong.exit_code == 2
+    assert "RESET_TO_EARLIEST" in wrong.output.upper()
+
+
+def test_status_shows_every_view(view: EventStore, dsn: str) -> None:
+    park(view, "a")
+    view.register_view("off", "-infinity", mode="bulk")
+    view.enable_view("off", enabled=False)
+    output = millrace(dsn, "status")
+    assert "lag" in output
+    assert cells(output) == [["off", "disabled", "3", "0", "0", "0"], ["v", "rows", "0", "1", "0", "1"]]
+
+
+def test_a_view_is_disabled_and_enabled_with_a_reason(view: EventStore, dsn: str) -> None:
+    assert "millrace enable v" in millrace(dsn, "disable", "v", "--reason", "its receiver moves")
+    assert view.stream_events("v") == []
+    assert "nothing was changed" in millrace(dsn, "disable", "v", "--reason", "again")
+    assert "is given events" in millrace(dsn, "enable", "v", "--reason", "it moved")
+    assert len(view.stream_events("v")) == 1
+    assert "nothing was changed" in millrace(dsn, "enable", "v")
+    assert audited(view) == [("enable_view", "v", "its receiver moves"), ("enable_view", "v", "it moved")]
+
+
+def test_a_retry_has_its_reason(view: EventStore, dsn: str) -> None:
+    park(view, "a")
+    millrace(dsn, "retry", "v", "--reason", "the customer exists now")
+    assert audited(view) == [("retry_dead_letters", "v", "the customer exists now")]
+
+
+def test_a_view_is_removed_when_somebody_says_yes(view: EventStore, dsn: str) -> None:
+    park(view, "a")
+    view.nack_event("v", "b")
+    for answer in ("n\n", ""):
+        with pytest.raises(MillraceError, match=r"(?s)was not removed.*--yes"):
+            millrace(dsn, "unregister", "v", answer=answer)
+    assert [info.view for info in view.view_info()] == ["v"]
+    assert audited(view) == []
+
+    asked = millrace(dsn, "unregister", "v", "--reason", "replaced", answer="y\n")
+    assert all(words in asked for words in ("progress (lag 0)", "1 streams that wait", "1 dead letters", "is removed"))
+    assert view.view_info() == []
+    assert audited(view) == [("unregister_view", "v", "replaced")]
+
+
+def test_a_view_is_removed_without_a_question(view: EventStore, dsn: str) -> None:
+    asked = millrace(dsn, "unregister", "v", "--yes")
+    assert "?" not in asked
+    assert view.view_info() == []
+
+
+@pytest.mark.parametrize("yes", [(), ("--yes",)], ids=["asked", "not asked"])
+def test_what_cannot_be_removed_is_refused_before_anybody_is_asked(
+    yes: tuple[str, ...], view: EventStore, dsn: str
+) -> None:
+    with pytest.raises(UnknownView, match=r"(?s)view is not registered.*nobody"):
+        millrace(dsn, "unregister", "nobody", *yes)
+    view.stream_events("v")
+    with pytest.raises(ViewInUse, match="in flight"):
+        millrace(dsn, "unregister", "v", *yes)
+    give_to_read_model(view.connection, "v")
+    with pytest.raises(BelongsToReadModel, match=r"(?s)read model m\b.*millrace reset m"):
+        millrace(dsn, "unregister", "v", *yes)
+
+
+def test_the_audit_log_is_listed_newest_first(view: EventStore, dsn: str) -> None:
+    view.register_view("w")
+    assert "Nothing was done" in millrace(dsn, "audit")
+    view.enable_view("v", enabled=False, reason="a [bold] reason")
+    view.enable_view("w", enabled=False)
+    view.unregister_view("w", "replaced")
+    user = view.connection.info.user
+
+    assert [row[1:5] for row in cells(millrace(dsn, "audit", "--view", "v"))] == [
+        [user, "enable_view", "v", "a [bold] reason"]
+    ]
+    newest = millrace(dsn, "audit", "--limit", "2")
+    operations = [row[2:5] for row in cells(newest) if row[2]]  # a long detail goes on below
+    assert operations == [["unregister_view", "w", "replaced"], ["enable_view", "w", ""]]
+    assert '{"enabled": false}' in newest
+    assert "unregister_view" in millrace(dsn, "audit", "--view", "w")
+
+
+@pytest.mark.usefixtures("view")
+def test_an_audit_of_no_entries_is_refused() -> None:
+    wrong = RUNNER.invoke(app, ["audit", "--limit", "0"])
+    assert wrong.exit_code == 2
+    assert "greater than or equal to 1" in " ".join(wrong.output.split())
+
+
+def test_partitions_are_listed_with_their_marks(view: EventStore, dsn: str) -> None:
+    for info in view.partition_info():
+        view.mark_archived(info.partition, info.high_water_mark)
+    listed = cells(millrace(dsn, "partitions"))
+    expected = view.partition_info()
+    assert [row[:5] for row in listed] == [
+        [str(n) for n in (i.partition, i.earliest_position, i.archived_position, i.high_water_mark, i.events)]
+        for i in expected
+    ]
+    assert sum(int(row[4]) for row in listed) == 3
+    for row, info in zip(listed, expected, strict=True):
+        assert int(row[5].replace(",", "")) == info.bytes
+        assert row[6] == (info.last_activity.isoformat(timespec="seconds") if info.last_activity else "")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["enable", "no"],
+        ["disable", "no"],
+        ["unregister", "no", "--yes"],
+        ["audit", "--view", "no"],
+        ["retry", "no"],
+        ["dead-letters", "no"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_an_unknown_view_is_one_text_and_exit_code_1(
+    command: list[str], view: EventStore, dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["millrace", *command, "--dsn", dsn])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    with pytest.raises(UnknownView) as unknown:
+        view.view_info("no")
+    assert " ".join(capsys.readouterr().err.split()) == " ".join(str(unknown.value).split())
+
+
+@pytest.mark.usefixtures("view")
+def test_who_may_not_read_the_audit_log_is_told_of_the_roles(
+    dsn: str, store: EventStore, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    user = "user_without_audit"
+    store.connection.execute(f"create role {user} login in role event_store_consumer".encode())
+    try:
+        monkeypatch.setattr(sys, "argv", ["millrace", "audit", "--dsn", psycopg.conninfo.make_conninfo(dsn, user=user)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    finally:
+        store.connection.execute(f"drop role {user}".encode())
+    assert ended.value.code == 1
+    assert "Who may do what" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("dsn_of", "said"),
+    [
+        (lambda _: "postgresql://127.0.0.1:1/nothing", "Postgres does not answer: connection failed"),
+        (lambda dsn: dsn.replace("/test_", "/no_such_"), 'database "no_such_'),
+        (lambda dsn: re.sub("/test_[0-9]+", "/postgres", dsn), "Is this an event store? Run: millrace migrate"),
+    ],
+    ids=["no server", "no database", "no event store"],
+)
+def test_what_postgres_refuses_is_a_sentence(
+    dsn: str,
+    dsn_of: Callable[[str], str],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["millrace", "status", "--dsn", dsn_of(dsn)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_view_whose_name_looks_like_markup_is_shown(view: EventStore, dsn: str) -> None:
+    view.register_view("a[/b]")
+    assert "a[/b]" in millrace(dsn, "status")
+    assert "a[/b]" in millrace(dsn, "seek", "a[/b]", "RESET_TO_LATEST")
+    assert "a[/b]" in millrace(dsn, "retry", "a[/b]")

@@ -1,0 +1,240 @@
+"""`millrace up` as a newcomer sees it: the real servers, the real UI, one run of everything from start to Ctrl-C."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import psutil
+import psycopg
+import pytest
+import requests
+from tenacity import Retrying, retry_if_exception_type, retry_if_result, stop_after_delay, wait_fixed
+
+from millrace.platform_defs.local.services import free_port
+from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.resources.processes import alive, wait_ended
+
+MILLRACE = Path(sys.executable).parent / "millrace"
+T = TypeVar("T")
+
+READY_S = 120
+RUN_S = 90
+
+LAUNCH = """
+mutation($params: ExecutionParams!) { launchRun(executionParams: $params) {
+  __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message } } }
+"""
+RERUN = """
+mutation($run: String!) { launchRunReexecution(
+  reexecutionParams: {parentRunId: $run, strategy: ALL_STEPS}) {
+  __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message } } }
+"""
+TERMINATE = "mutation($run: String!) { terminateRun(runId: $run) { __typename } }"
+RUN_STATUS = "query($run: ID!) { runOrError(runId: $run) { ... on Run { status } } }"
+RUNNING = """
+query($tag: String!, $value: String!) { runsOrError(filter: {statuses: [STARTED], tags: [{key: $tag, value: $value}]}) {
+  ... on Runs { results { runId } } } }
+"""
+TICKS = """
+query($sensor: SensorSelector!) { sensorOrError(sensorSelector: $sensor) {
+  ... on Sensor { sensorState { status ticks(limit: 5) { status } } } } }
+"""
+PARTITIONS = """
+query { assetNodeOrError(assetKey: {path: ["read_models", "orders"]}) {
+  ... on AssetNode { assetPartitionStatuses { ... on DefaultPartitionStatuses { materializedPartitions failedPartitions } } } } }
+"""
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A running `millrace up`."""
+
+    process: subprocess.Popen[str]
+    home: Path
+    url: str
+    env: dict[str, str]
+
+    @property
+    def dsn(self) -> str:
+        return EmbeddedPostgres(self.home / "postgres").dsn("millrace")
+
+    def ask(self, query: str, **variables: object) -> Any:  # noqa: ANN401 - JSON
+        answer = requests.post(f"{self.url}/graphql", json={"query": query, "variables": variables}, timeout=30).json()
+        assert "errors" not in answer, answer
+        return next(iter(answer["data"].values()))
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            return connection.execute(query.encode()).fetchall()
+
+    def finished(self, run: str) -> str:
+        return until(
+            lambda: str(self.ask(RUN_STATUS, run=run)["status"]),
+            lambda status: status in {"SUCCESS", "FAILURE", "CANCELED"},
+            RUN_S,
+        )
+
+
+def until(look: Callable[[], T], fits: Callable[[T], object], seconds: float) -> T:
+    """Look until it fits."""
+    patiently = Retrying(
+        retry=retry_if_result(lambda seen: not fits(seen))
+        | retry_if_exception_type((requests.RequestException, psycopg.Error)),
+        wait=wait_fixed(0.3),
+        stop=stop_after_delay(seconds),
+    )
+    return patiently(look)
+
+
+def start(home: Path) -> Deployment:
+    port = free_port()
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("MILLRACE_", "SPARK_", "DAGSTER_"))}
+    env |= {"MILLRACE_HOME": str(home), "MILLRACE_PORT": str(port)}
+    process = subprocess.Popen([MILLRACE, "up"], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    deployment = Deployment(process, home, f"http://127.0.0.1:{port}", env)
+    until(
+        lambda: process.poll() is not None or requests.get(f"{deployment.url}/server_info", timeout=5).ok,
+        bool,
+        READY_S,
+    )
+    assert process.poll() is None, process.communicate()[0]
+    return deployment
+
+
+def stop(deployment: Deployment) -> str:
+    children = psutil.Process(deployment.process.pid).children(recursive=True)
+    deployment.process.send_signal(signal.SIGINT)
+    output, _ = deployment.process.communicate(timeout=90)
+    assert deployment.process.returncode == 0
+    assert [child for child in wait_ended(children, 5) if alive(child)] == []
+    assert EmbeddedPostgres(deployment.home / "postgres").pid() is None
+    return output
+
+
+def end(deployment: Deployment) -> None:
+    """End what a failed test left, services too."""
+    if deployment.process.poll() is None:
+        deployment.process.send_signal(signal.SIGINT)
+        deployment.process.communicate(timeout=90)
+
+
+@pytest.fixture(scope="module")
+def home() -> Iterator[Path]:
+    with TemporaryDirectory(prefix="millrace-up-") as directory:
+        yield Path(directory)
+
+
+@pytest.mark.timeout(600)
+def test_from_an_empty_folder_to_a_stop_and_on_again(home: Path) -> None:
+    deployment = start(home)
+    try:
+        read_models_fill(deployment)
+        sensors_tick(deployment)
+        captured_customers_follow_their_database(deployment)
+        second_one_in_the_same_folder_is_refused(deployment)
+        terminating_a_run_releases_its_leases(deployment)
+        a_failing_log_partition_shows_red_and_its_rerun_green(deployment)
+        events = deployment.rows("select count(*) from event_store.events")[0][0]
+        output = stop(deployment)
+    finally:
+        end(deployment)
+    assert f"Dagster   {deployment.url}" in output
+
+    again = start(home)
+    try:
+        # it goes on where it was: the simulator appends to the same log, drains move on in the same read models
+        until(lambda: again.rows("select count(*) from event_store.events")[0][0], lambda n: n > events, RUN_S)
+        read_models_fill(again)
+        stop(again)
+    finally:
+        end(again)
+
+
+def read_models_fill(deployment: Deployment) -> None:
+    for model in ("orders", "shipments", "customers", "crm_customers", "crm_customer_history"):
+        until(lambda: deployment.rows(f"select count(*) from read_models.{model}")[0][0], bool, READY_S)  # noqa: B023
+
+
+def sensors_tick(deployment: Deployment) -> None:
+    for name in ("poll_orders", "poll_crm"):
+        sensor = {"repositoryName": "__repository__", "repositoryLocationName": "millrace", "sensorName": name}
+        state = until(
+            lambda: deployment.ask(TICKS, sensor=sensor)["sensorState"],  # noqa: B023
+            lambda state: len(state["ticks"]) > 1,
+            RUN_S,
+        )
+        assert state["status"] == "RUNNING"
+        assert {tick["status"] for tick in state["ticks"]} <= {"SUCCESS", "SKIPPED", "STARTED"}
+
+
+def captured_customers_follow_their_database(deployment: Deployment) -> None:
+    named = f"somebody {uuid4()}"
+    with psycopg.connect(EmbeddedPostgres(deployment.home / "postgres").dsn("crm"), autocommit=True) as crm:
+        crm.execute("insert into customers (name) values (%s)", (named,))
+    # not in crm_customers: the simulated clerks may have deleted it by then
+    row = f"select count(*) from read_models.crm_customer_history where name = '{named}'"
+    until(lambda: deployment.rows(row)[0][0], bool, RUN_S)
+
+
+def second_one_in_the_same_folder_is_refused(deployment: Deployment) -> None:
+    second = subprocess.run(
+        [MILLRACE, "up"], env=deployment.env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert second.returncode == 1
+    assert "Millrace already runs in" in second.stderr + second.stdout
+
+
+def terminating_a_run_releases_its_leases(deployment: Deployment) -> None:
+    for kind, name, leased in (("view", "orders", "checkpoints"), ("capture", "crm", "captures")):
+        (run,) = until(
+            lambda: deployment.ask(RUNNING, tag=f"millrace/{kind}", value=name)["results"],  # noqa: B023
+            lambda runs: len(runs) == 1,
+            RUN_S,
+        )
+        # whatever it holds at this moment, leases or none
+        deployment.ask(TERMINATE, run=run["runId"])
+        assert deployment.finished(run["runId"]) == "CANCELED"
+        held = deployment.rows(f"select count(*) from event_store.{leased} where lease_owner = '{run['runId']}'")
+        assert held == [(0,)]
+
+
+def a_failing_log_partition_shows_red_and_its_rerun_green(deployment: Deployment) -> None:
+    # somebody else takes the log partition and keeps it
+    until(
+        lambda: deployment.rows("select * from event_store.claim_partition('orders', 3, 'somebody', 3600)"), bool, RUN_S
+    )
+    params = {
+        "selector": {
+            "repositoryName": "__repository__",
+            "repositoryLocationName": "millrace",
+            "pipelineName": "rebuild",
+            "assetSelection": [{"path": ["read_models", "orders"]}],
+        },
+        "runConfigData": {"ops": {"read_models__orders": {"config": {"wait_s": 0}}}},
+        "executionMetadata": {"tags": [{"key": "dagster/partition", "value": "p03"}]},
+    }
+    red = deployment.ask(LAUNCH, params=params)
+    assert red["__typename"] == "LaunchRunSuccess", red
+    assert deployment.finished(red["run"]["runId"]) == "FAILURE"
+    assert deployment.ask(PARTITIONS)["assetPartitionStatuses"]["failedPartitions"] == ["p03"]
+
+    deployment.rows("select event_store.release_owner('somebody')")
+
+    # the rerun of the UI; with wait_s 0 it may meet the drain's own lease
+    def rerun() -> str:
+        green = deployment.ask(RERUN, run=red["run"]["runId"])
+        assert green["__typename"] == "LaunchRunSuccess", green
+        return deployment.finished(green["run"]["runId"])
+
+    until(rerun, lambda status: status == "SUCCESS", 2 * RUN_S)
+    statuses = deployment.ask(PARTITIONS)["assetPartitionStatuses"]
+    assert statuses["failedPartitions"] == []
+    # others turn green as soon as a drain has events for them
+    assert "p03" in statuses["materializedPartitions"]

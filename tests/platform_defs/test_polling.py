@@ -1,0 +1,87 @@
+import pytest
+
+from millrace.platform_defs.polling import BACKOFF_S, LONGEST_BACKOFF_S, STARTUP_S, ViewRuns, backoff_s, plan_polls
+from millrace.resources.event_store import ViewPoll
+
+NOW = 1_000_000.0
+
+
+def row(
+    *,
+    view: str = "orders",
+    due: int = 5,
+    enabled: bool = True,
+    pooling_delay_s: int | None = 1,
+    consumers: int = 0,
+) -> ViewPoll:
+    return ViewPoll(view, "bulk", enabled, pooling_delay_s, None, due, consumers)
+
+
+def reason(poll_row: ViewPoll, runs: ViewRuns | None = None) -> str:
+    (poll,) = plan_polls([poll_row], {poll_row.view: runs} if runs else {}, NOW)
+    assert not poll.start
+    return poll.reason
+
+
+def starts(poll_row: ViewPoll, runs: ViewRuns | None = None) -> bool:
+    (poll,) = plan_polls([poll_row], {poll_row.view: runs} if runs else {}, NOW)
+    return poll.start
+
+
+def test_a_view_that_is_behind_and_was_never_drained_is_drained_now() -> None:
+    assert starts(row())
+
+
+def test_a_view_without_new_events_is_left_alone() -> None:
+    assert reason(row(due=0)) == "orders: nothing is due"
+
+
+def test_a_disabled_view_is_left_alone() -> None:
+    assert reason(row(enabled=False)) == "orders: the view is disabled"
+
+
+def test_a_view_without_pooling_delay_is_left_to_its_client() -> None:
+    assert reason(row(pooling_delay_s=None)).endswith("its client polls by itself")
+
+
+def test_a_view_with_a_url_is_pushed_to_also_without_pooling_delay() -> None:
+    pushed = ViewPoll(
+        "mails", "rows", enabled=True, pooling_delay_s=None, edge_function_url="http://x/", due=1, consumers=0
+    )
+    assert starts(pushed)
+
+
+def test_a_drain_in_flight_is_enough() -> None:
+    assert reason(row(), ViewRuns(in_flight=True, started=NOW - 3)) == "orders: a drain is in flight, 5 due"
+
+
+def test_a_queued_drain_is_enough_however_long_it_waits() -> None:
+    assert not starts(row(), ViewRuns(in_flight=True))
+
+
+def test_a_drain_in_flight_for_long_whose_consumer_lives_is_enough() -> None:
+    assert not starts(row(consumers=1), ViewRuns(in_flight=True, started=NOW - STARTUP_S - 1))
+
+
+def test_a_drain_in_flight_for_long_without_a_live_consumer_is_taken_for_dead() -> None:
+    assert starts(row(), ViewRuns(in_flight=True, started=NOW - STARTUP_S - 1))
+
+
+def test_the_pooling_delay_is_kept_between_drains() -> None:
+    assert "pooling_delay_s of 60" in reason(row(pooling_delay_s=60), ViewRuns(last_ended=NOW - 59))
+    assert starts(row(pooling_delay_s=60), ViewRuns(last_ended=NOW - 60))
+
+
+@pytest.mark.parametrize(("failures", "wait"), [(1, BACKOFF_S), (2, 2 * BACKOFF_S), (3, 4 * BACKOFF_S)])
+def test_failures_in_a_row_back_off_twice_as_long_each_time(failures: int, wait: float) -> None:
+    assert "failed in a row" in reason(row(), ViewRuns(last_ended=NOW - wait + 1, failures=failures))
+    assert starts(row(), ViewRuns(last_ended=NOW - wait, failures=failures))
+
+
+def test_the_backoff_is_bounded() -> None:
+    assert backoff_s(10_000) == LONGEST_BACKOFF_S
+
+
+def test_each_view_is_decided_by_itself() -> None:
+    polls = plan_polls([row(view="a"), row(view="b", due=0)], {"a": ViewRuns()}, NOW)
+    assert [(poll.view, poll.start) for poll in polls] == [("a", True), ("b", False)]

@@ -1,0 +1,147 @@
+"""Sensors on an instance with real run records and a real database."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import dagster as dg
+import pytest
+from dagster._core.test_utils import instance_for_test
+
+from millrace.assets.read_models import declared
+from millrace.examples.shop.events import register_shop
+from millrace.platform_defs.definitions import build_defs
+from millrace.platform_defs.sensors import PARTITION_TAG
+from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.postgres.resource import PostgresResource
+from millrace.resources.read_models.columns import last
+from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.versions import ensure_version, serve_if_caught_up
+
+ORDERS = declared()["orders"]
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    with instance_for_test(temp_dir=str(tmp_path)) as instance:
+        yield instance
+
+
+@pytest.fixture
+def shop(store: EventStore) -> EventStore:
+    register_shop(store)
+    ensure_version(store.connection, ORDERS)
+    return store
+
+
+def place(store: EventStore) -> None:
+    store.append_events([NewEvent("order", "o-1", "order_placed", uuid4(), {}, uuid4())])
+
+
+def tick(instance: dg.DagsterInstance, dsn: str, sensor: str, model: ReadModel = ORDERS) -> dg.SensorResult:
+    defs = build_defs(models={"orders": model}, resources={"postgres": PostgresResource(dsn=dsn)})
+    context = dg.build_sensor_context(instance, definitions=defs, resources={"postgres": PostgresResource(dsn=dsn)})
+    result = defs.resolve_sensor_def(sensor)(context)
+    assert isinstance(result, dg.SensorResult)
+    return result
+
+
+def reason(result: dg.SensorResult) -> str:
+    assert isinstance(result.skip_reason, dg.SkipReason)
+    return result.skip_reason.skip_message or ""
+
+
+def test_new_events_start_one_drain_of_their_view(instance: dg.DagsterInstance, dsn: str, shop: EventStore) -> None:
+    place(shop)
+    (request,) = tick(instance, dsn, "poll_orders").run_requests or []
+    assert request.partition_key == "orders"
+    assert request.run_key is None
+    assert request.tags["millrace/view"] == "orders"
+
+
+def test_the_views_partition_is_made_by_the_first_request_only(
+    instance: dg.DagsterInstance, dsn: str, shop: EventStore
+) -> None:
+    place(shop)
+    assert tick(instance, dsn, "poll_orders").dynamic_partitions_requests
+    instance.add_dynamic_partitions("views", ["orders"])
+    assert not tick(instance, dsn, "poll_orders").dynamic_partitions_requests
+
+
+def test_a_view_without_new_events_is_skipped_and_says_so(
+    instance: dg.DagsterInstance, dsn: str, shop: EventStore
+) -> None:
+    assert reason(tick(instance, dsn, "poll_orders")) == "orders: nothing is due"
+    assert shop.poll_views()
+
+
+def test_a_drain_in_flight_is_enough_also_one_started_from_the_ui(
+    instance: dg.DagsterInstance, dsn: str, shop: EventStore
+) -> None:
+    place(shop)
+    instance.create_run_for_job(
+        job_def=build_defs().resolve_job_def("apply_schema"),
+        tags={PARTITION_TAG: "orders"},
+        status=dg.DagsterRunStatus.STARTED,
+    )
+    assert "a drain is in flight" in reason(tick(instance, dsn, "poll_orders"))
+
+
+def test_a_failed_drain_is_tried_again_after_a_backoff_not_at_once(
+    instance: dg.DagsterInstance, dsn: str, shop: EventStore
+) -> None:
+    place(shop)
+    run = instance.create_run_for_job(
+        job_def=build_defs().resolve_job_def("apply_schema"),
+        tags={PARTITION_TAG: "orders"},
+        status=dg.DagsterRunStatus.STARTED,
+    )
+    instance.report_run_failed(run)
+    assert "1 drains failed in a row" in reason(tick(instance, dsn, "poll_orders"))
+
+
+def test_the_first_drain_of_a_model_whose_view_is_not_registered_yet_is_started(
+    instance: dg.DagsterInstance, dsn: str
+) -> None:
+    (request,) = tick(instance, dsn, "poll_orders").run_requests or []
+    assert request.partition_key == "orders"
+
+
+def test_a_changed_declaration_is_drained_under_the_declared_name_until_it_serves(
+    instance: dg.DagsterInstance, dsn: str, shop: EventStore
+) -> None:
+    changed = replace(ORDERS, columns={"status": last("event")})
+
+    def poll() -> dg.SensorResult:
+        return tick(instance, dsn, "poll_orders", changed)
+
+    (request,) = poll().run_requests or []
+    assert request.partition_key == "orders"  # its first drain makes its tables
+    place(shop)
+    shop.commit_batch("orders", shop.claim_batch("orders", "the code before"))
+    new = ensure_version(shop.connection, changed)
+    (request,) = poll().run_requests or []
+    assert request.partition_key == "orders"  # it is behind
+    shop.commit_batch(new.view, shop.claim_batch(new.view, "a drain that was killed before the switch"))
+    (request,) = poll().run_requests or []
+    assert request.partition_key == "orders"  # it could serve
+    assert serve_if_caught_up(shop.connection, new)
+    assert reason(poll()) == "orders: nothing is due"
+
+
+def test_a_view_registered_by_sql_with_a_url_is_drained_without_a_reload(
+    instance: dg.DagsterInstance, dsn: str, shop: EventStore
+) -> None:
+    place(shop)
+    assert "no view is registered" in reason(tick(instance, dsn, "poll_views"))
+    shop.register_view("pushed", "-infinity", pooling_delay_s=1, edge_function_url="http://127.0.0.1:9/")
+    (request,) = tick(instance, dsn, "poll_views").run_requests or []
+    assert request.partition_key == "pushed"
+
+
+def test_a_sensor_says_what_to_do_when_the_store_does_not_answer(instance: dg.DagsterInstance) -> None:
+    from millrace.resources.errors import Unreachable
+
+    with pytest.raises(Unreachable, match="Check MILLRACE_DSN"):
+        tick(instance, "postgresql://nobody@127.0.0.1:1/nothing", "poll_orders")

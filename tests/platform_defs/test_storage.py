@@ -1,0 +1,103 @@
+"""Dagster's instance as dagster.yaml declares it, on a real Postgres. Not here: our definitions."""
+
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import dagster as dg
+import psycopg
+import pytest
+from dagster._core.run_coordinator import QueuedRunCoordinator
+
+from millrace.platform_defs.storage import MOST_CONNECTIONS, PooledPostgresStorage
+from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.resources.settings import PROJECT
+
+
+@pytest.fixture(scope="module")
+def dsn(postgres: EmbeddedPostgres) -> str:
+    """An empty database for Dagster alone."""
+    postgres.create_database("dagster")
+    return postgres.dsn("dagster")
+
+
+@pytest.fixture
+def instance(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.DagsterInstance]:
+    monkeypatch.setenv("MILLRACE_DAGSTER_DSN", dsn)
+    shutil.copy(PROJECT / "platform_defs" / "dagster.yaml", tmp_path)
+    with dg.DagsterInstance.from_config(str(tmp_path)) as opened:
+        yield opened
+
+
+@dg.asset
+def greeting() -> dg.MaterializeResult[None]:
+    return dg.MaterializeResult(metadata={"events": 3})
+
+
+def sessions(dsn: str) -> int:
+    """Count the server processes that were started for clients since the server started."""
+    with psycopg.connect(dsn) as connection:
+        row = connection.execute("select sessions from pg_stat_database where datname = current_database()").fetchone()
+        assert row is not None
+        return int(row[0])
+
+
+def test_dagster_yaml_gives_our_storage_and_a_quick_queue(instance: dg.DagsterInstance) -> None:
+    storage = instance.get_ref().storage_data
+    assert storage is not None
+    assert isinstance(storage.rehydrate(PooledPostgresStorage), PooledPostgresStorage)
+    coordinator = instance.run_coordinator
+    assert isinstance(coordinator, QueuedRunCoordinator)
+    assert coordinator.dequeue_interval_seconds == 1
+    assert instance.run_monitoring_enabled
+    assert instance.run_monitoring_max_resume_run_attempts == 0
+    assert not instance.telemetry_enabled
+    assert not instance.nux_enabled
+
+
+def test_a_run_and_its_events_can_be_read_back(instance: dg.DagsterInstance) -> None:
+    result = dg.materialize([greeting], instance=instance)
+    assert result.success
+    run = instance.get_run_by_id(result.run_id)
+    assert run is not None
+    assert run.status is dg.DagsterRunStatus.SUCCESS
+    assert [r.run_id for r in instance.get_runs(dg.RunsFilter(run_ids=[run.run_id]))] == [run.run_id]
+    [record] = instance.fetch_materializations(greeting.key, limit=1).records
+    assert record.asset_materialization is not None
+    assert record.asset_materialization.metadata["events"].value == 3
+
+
+def test_many_calls_from_many_threads_share_few_connections(instance: dg.DagsterInstance, dsn: str) -> None:
+    before = sessions(dsn)
+
+    def call(_: int) -> int:
+        instance.get_runs(limit=1)
+        instance.all_instigator_state()
+        return len(instance.get_asset_keys())
+
+    with ThreadPoolExecutor(8) as threads:
+        assert len(list(threads.map(call, range(100)))) == 100
+    # 300 calls; the pool may open overflow connections more than once, a connection for each call it may not.
+    assert sessions(dsn) - before <= MOST_CONNECTIONS * 2
+
+
+def test_calls_from_one_thread_use_one_connection(instance: dg.DagsterInstance, dsn: str) -> None:
+    instance.get_runs(limit=1)
+    before = sessions(dsn)
+    for _ in range(50):
+        instance.get_runs(limit=1)
+        instance.all_instigator_state()
+        instance.get_asset_keys()
+    # The one is the session that counts.
+    assert sessions(dsn) - before <= 1
+
+
+def test_it_goes_on_after_every_connection_was_cut(instance: dg.DagsterInstance, dsn: str) -> None:
+    instance.get_runs(limit=1)
+    with psycopg.connect(dsn) as connection:
+        connection.execute(
+            "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
+            " where datname = current_database() and pid <> pg_backend_pid()"
+        )
+    assert dg.materialize([greeting], instance=instance).success

@@ -1,0 +1,346 @@
+"""The work of a message is done once: duplicates, failures, repetitions, another instance."""
+
+import threading
+from collections.abc import Iterator
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+from psycopg.errors import DeadlockDetected, SerializationFailure
+
+from millrace.resources.errors import (
+    Conflict,
+    Malformed,
+    ProducerFenced,
+    SequenceGap,
+    TransactionEnded,
+    UnknownProducer,
+)
+from millrace.resources.event_store import ChainedEvent, EventStore, Json
+from millrace.resources.producers import IdempotentProducer, ProducerStamp, ProducerStore, SettledMessage
+from millrace.resources.producers.exactly_once import ATTEMPTS, Answer, ExactlyOnce, Transaction
+from tests.support.drains import eventually
+from tests.support.factories import (
+    Connect,
+    append,
+    at_once,
+    new_event,
+    refusal,
+    register_orders,
+    rows,
+    start,
+    terminate,
+    value,
+    wait_blocked,
+)
+
+
+@pytest.fixture
+def once(dsn: str, store: EventStore) -> Iterator[ExactlyOnce]:
+    register_orders(store)
+    with ExactlyOnce(dsn) as exactly_once:
+        yield exactly_once
+
+
+@pytest.fixture
+def other(dsn: str) -> Iterator[ExactlyOnce]:
+    with ExactlyOnce(dsn) as exactly_once:
+        yield exactly_once
+
+
+class Counting:
+    """Work that adds 1 to a total, appends an event, and knows how often it ran."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.fails: list[Exception] = []
+
+    def __call__(self, transaction: Transaction) -> Json:
+        self.runs += 1
+        total = (transaction.state("total") or 0) + 1
+        transaction.append_events([new_event("a")])
+        transaction.set_state("total", total)
+        if self.fails:
+            raise self.fails.pop(0)
+        return {"total": total}
+
+
+@pytest.fixture
+def work() -> Counting:
+    return Counting()
+
+
+def total(once: ExactlyOnce, partition: int = 0) -> Json:
+    """The total of the producer p, beside which there are as many events."""
+    entries = {entry.key: entry.value for entry in once.store.get_producer_state("p", partition)}
+    assert value(once.store.connection, "select count(*) from event_store.events") == entries.get("total", 0)
+    found: Json = entries.get("total")
+    return found
+
+
+# One message -----------------------------------------------------------------------------------------------------
+
+
+def test_the_work_is_done_and_what_it_returns_is_the_result(once: ExactlyOnce, work: Counting) -> None:
+    answer = once.process(once.register("p").issue(), work)
+    offsets = [row[0] for row in rows(once.store.connection, 'select "offset" from event_store.events')]
+    assert answer == Answer({"total": 1}, False, "committed", offsets)
+    assert total(once) == 1
+
+
+def test_for_a_duplicate_stamp_the_work_is_not_run_the_original_result_comes_back_and_counters_add_up(
+    once: ExactlyOnce, other: ExactlyOnce, work: Counting
+) -> None:
+    stamp = once.register("p").issue()
+    first = once.process(stamp, work)
+    for each in (once, other, once):
+        assert each.process(stamp, work) == Answer(first.result, True, "committed", first.offsets)
+    assert (work.runs, total(once)) == (1, 1)
+    (found,) = once.store.producer_statistics()
+    assert (found.received, found.duplicates, found.refused, found.opened, found.committed) == (4, 3, 0, 1, 1)
+
+
+def test_what_the_work_raises_is_raised_nothing_of_it_is_seen_and_the_same_stamp_is_retryable(
+    once: ExactlyOnce, work: Counting
+) -> None:
+    stamp = once.register("p").issue()
+    work.fails = [ValueError("no")]
+    with pytest.raises(ValueError, match="no"):
+        once.process(stamp, work)
+    assert total(once) is None
+    (found,) = once.store.producer_statistics()
+    assert (found.aborted, found.open) == (1, 0)
+    assert once.process(stamp, work).result == {"total": 1}
+
+
+def test_a_refused_event_is_raised_and_the_message_is_not_done(once: ExactlyOnce) -> None:
+    append(once.store, "a")
+    stamp = once.register("p").issue()
+    wrong = ChainedEvent(**vars(new_event("a")), previous_id=uuid4())
+    refusal(Conflict, lambda: once.process(stamp, lambda t: t.append_events([wrong])))
+    (found,) = once.store.producer_statistics()
+    assert (found.aborted, found.open, found.next_sequence) == (1, 0, 0)
+
+
+def test_an_abandoned_message_is_answered_as_such_and_its_work_is_not_run(once: ExactlyOnce, work: Counting) -> None:
+    producer = once.register("p")
+    stamp = producer.issue()
+    assert once.abandon(stamp, "no order") == Answer(None, False, "abandoned", [])
+    assert once.process(stamp, work) == Answer(None, True, "abandoned", [])
+    assert work.runs == 0
+    assert not once.process(producer.issue(), work).duplicate
+
+
+def test_a_registered_producer_goes_on_at_the_source_position(once: ExactlyOnce, work: Counting) -> None:
+    producer = once.register("p")
+    for _ in range(3):
+        once.process(producer.issue(), work)
+    again = IdempotentProducer.register(once.store, "p")
+    assert (again.epoch, again.current_sequence) == (2, 3)
+    assert once.register("p", 1).current_sequence == 0
+
+
+def test_a_gap_is_refused_with_the_expected_value(once: ExactlyOnce, work: Counting) -> None:
+    producer = once.register("p")
+    once.process(producer.issue(), work)
+    gap = refusal(SequenceGap, lambda: once.process(producer.reissue(2), work))
+    assert isinstance(gap, SequenceGap)
+    assert gap.expected == 1
+    assert work.runs == 1
+
+
+def test_an_instance_is_fenced_by_the_next_one_before_and_during_its_work(
+    once: ExactlyOnce, other: ExactlyOnce, work: Counting
+) -> None:
+    old = once.register("p")
+
+    def overtaken(transaction: Transaction) -> Json:
+        other.register("p")
+        return work(transaction)
+
+    refusal(ProducerFenced, lambda: once.process(old.issue(), overtaken))
+    refusal(ProducerFenced, lambda: once.process(old.reissue(0), work))
+    assert (work.runs, total(once)) == (1, None)
+    assert other.process(ProducerStamp("p", 0, 2, 0), work).result == {"total": 1}
+
+
+def test_an_epoch_that_nobody_registered_and_an_unknown_producer_are_refused(once: ExactlyOnce, work: Counting) -> None:
+    once.register("p")
+    refusal(UnknownProducer, lambda: once.process(ProducerStamp("p", 0, 2, 0), work))
+    refusal(UnknownProducer, lambda: once.process(ProducerStamp("q", 0, 1, 0), work))
+    refusal(Malformed, lambda: once.process(ProducerStamp("p", 0, 1, -1), work))
+    assert work.runs == 0
+
+
+def test_work_that_took_too_long_is_refused_and_may_be_done_again(once: ExactlyOnce, work: Counting) -> None:
+    stamp = once.register("p").issue()
+
+    def long(transaction: Transaction) -> Json:
+        once.store.connection.execute(
+            "select set_config('event_store.clock', (clock_timestamp() + interval '60 s')::text, false)"
+        )
+        return {"late": transaction.state("total")}
+
+    refusal(TransactionEnded, lambda: once.process(stamp, long, timeout_s=60))
+    assert once.process(stamp, work).result == {"total": 1}
+
+
+def test_partitions_of_a_source_go_their_own_ways_at_once(once: ExactlyOnce, dsn: str) -> None:
+    def run(partition: int) -> list[Json]:
+        work = Counting()
+        with ExactlyOnce(dsn) as mine:
+            producer = mine.register("p", partition)
+            return [mine.process(producer.issue(), work).result for _ in range(10)]
+
+    results = at_once([lambda n=n: run(n) for n in range(3)])  # type: ignore[misc]
+    assert [result.result() for result in results] == [[{"total": n} for n in range(1, 11)]] * 3
+    assert value(once.store.connection, "select count(*) from event_store.events") == 30
+
+
+def test_two_processes_race_one_stamp_one_wins_and_the_other_gets_its_answer(
+    once: ExactlyOnce, other: ExactlyOnce
+) -> None:
+    stamp = once.register("p").issue()
+    both_begun = threading.Barrier(2)
+
+    def raced(name: str, transaction: Transaction) -> Json:
+        transaction.set_state("total", 1)
+        transaction.append_events([new_event("a")])
+        both_begun.wait(20)
+        return name
+
+    results = [
+        result.result()
+        for result in at_once([lambda: once.process(stamp, lambda t: raced("one", t)),
+                               lambda: other.process(stamp, lambda t: raced("other", t))])
+    ]  # fmt: skip
+    assert sorted(result.duplicate for result in results) == [False, True]
+    assert results[0].result == results[1].result
+    assert total(once) == 1
+
+
+# What passes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [SerializationFailure, DeadlockDetected])
+def test_a_serialization_failure_is_retried_without_a_double_effect(
+    once: ExactlyOnce, work: Counting, error: type[psycopg.Error]
+) -> None:
+    work.fails = [error("again"), error("again")]
+    assert once.process(once.register("p").issue(), work).result == {"total": 1}
+    assert (work.runs, total(once)) == (3, 1)
+
+
+def test_a_real_deadlock_is_retried_without_a_double_effect(once: ExactlyOnce, connect: Connect) -> None:
+    append(once.store, "a")
+    stamp = once.register("p").issue()
+    holder = connect(autocommit=False)
+    holder.execute("set deadlock_timeout = '1h'")  # the other one finds it
+    holder.execute("select from event_store.streams where decider_id = 'a' for update")
+    runs = []
+
+    def work(transaction: Transaction) -> Json:
+        runs.append(1)
+        transaction.append_events([new_event("a")])
+        return len(runs)
+
+    pid = once.store.connection.info.backend_pid
+    result = start(lambda: once.process(stamp, work))
+    with psycopg.connect(holder.info.dsn, autocommit=True) as observer:
+        wait_blocked(observer, pid)
+    second = start(lambda: holder.execute("select from event_store.producers for update"))
+    second.result(20)
+    holder.rollback()
+    assert result.result(20).result == len(runs) == 2
+    assert value(connect(), "select count(*) from event_store.events") == 2
+
+
+def test_it_gives_up_after_some_attempts_and_raises_what_it_met(once: ExactlyOnce, work: Counting) -> None:
+    work.fails = [SerializationFailure("again") for _ in range(ATTEMPTS)]
+    stamp = once.register("p").issue()
+    with pytest.raises(SerializationFailure):
+        once.process(stamp, work)
+    assert work.runs == ATTEMPTS
+    assert once.process(stamp, work).result == {"total": 1}
+
+
+def test_an_operational_error_that_repeating_does_not_cure_is_raised_at_once(once: ExactlyOnce, work: Counting) -> None:
+    work.fails = [psycopg.errors.QueryCanceled("too slow")]
+    with pytest.raises(psycopg.errors.QueryCanceled):
+        once.process(once.register("p").issue(), work)
+    assert work.runs == 1
+
+
+def test_a_session_that_is_killed_between_begin_and_commit_is_replaced_and_the_work_counts_once(
+    once: ExactlyOnce, connect: Connect
+) -> None:
+    stamp = once.register("p").issue()
+    observer = connect()
+    counting = Counting()
+
+    def killed(transaction: Transaction) -> Json:
+        result = counting(transaction)
+        if counting.runs == 1:
+            terminate(observer, once.store.connection.info.backend_pid)
+        return result
+
+    assert once.process(stamp, killed).result == {"total": 1}
+    assert (counting.runs, total(once)) == (2, 1)
+
+
+def test_a_session_that_is_killed_in_its_commit_is_replaced_and_the_work_counts_once(
+    once: ExactlyOnce, connect: Connect, work: Counting
+) -> None:
+    producer = once.register("p")
+    once.process(producer.issue(), work)
+    holder, observer = connect(autocommit=False), connect()
+    holder.execute("select from event_store.producer_state for update")
+    pid = once.store.connection.info.backend_pid
+    result = start(lambda: once.process(producer.issue(), work))
+    wait_blocked(observer, pid)
+    terminate(observer, pid)
+    holder.rollback()
+    assert result.result(20).result == {"total": 2}
+    assert (work.runs, total(once)) == (3, 2)
+
+
+def test_a_commit_whose_reply_is_lost_counts_and_its_repetition_gets_its_answer(
+    once: ExactlyOnce, work: Counting, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection is really lost; that it happens right after the commit is arranged."""
+    observer = connect()
+    commit = ProducerStore.commit_transaction
+
+    def lost(store: ProducerStore, transaction_id: UUID, result: Json = None) -> SettledMessage:
+        commit(store, transaction_id, result)
+        monkeypatch.undo()
+        terminate(observer, store.connection.info.backend_pid)
+        return commit(store, transaction_id, result)
+
+    monkeypatch.setattr(ProducerStore, "commit_transaction", lost)
+    answer = once.process(once.register("p").issue(), work)
+    assert (answer.result, answer.duplicate) == ({"total": 1}, True)
+    assert (work.runs, total(once)) == (1, 1)
+
+
+@pytest.mark.parametrize("setting", ["idle_session_timeout", "idle_in_transaction_session_timeout"])
+def test_a_session_that_the_server_ended_because_it_was_idle_is_replaced(
+    once: ExactlyOnce, work: Counting, connect: Connect, setting: str
+) -> None:
+    stamp = once.register("p").issue()
+    session, observer = once.store.connection, connect()
+    session.execute(f"set {setting} = '1ms'".encode())
+    if "transaction" in setting:
+        session.execute("begin")
+    pid = session.info.backend_pid
+    eventually(lambda: not rows(observer, "select from pg_stat_activity where pid = %s", pid), "the session ended")
+    assert once.process(stamp, work).result == {"total": 1}
+    assert (work.runs, total(once)) == (1, 1)
+
+
+def test_a_session_that_was_lost_before_a_message_is_replaced(
+    once: ExactlyOnce, work: Counting, connect: Connect
+) -> None:
+    stamp = once.register("p").issue()
+    terminate(connect(), once.store.connection.info.backend_pid)
+    assert once.process(stamp, work).result == {"total": 1}

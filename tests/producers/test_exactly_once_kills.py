@@ -1,0 +1,169 @@
+"""Producers that are killed at random moments: in the end everything is as after a run without a kill."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from millrace.resources.errors import UnknownTransaction
+from millrace.resources.event_store.migrations import migrate
+from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.resources.producers import ProducerStore
+from millrace.resources.producers.exactly_once import ExactlyOnce, Transaction
+from millrace.resources.settings import PROJECT
+from tests.support.factories import (
+    Connect,
+    assert_log_holds_every_event_once,
+    new_event,
+    register_orders,
+    rows,
+    value,
+    wait_until,
+)
+from tests.support.killed_producers import SOURCE, payments, work
+
+
+def events_of(store: ProducerStore, prefix: str) -> dict[str, list[Any]]:
+    """What is in each stream, in order."""
+    found: dict[str, list[Any]] = {}
+    for decider_id, data in rows(
+        store.connection,
+        'select decider_id, data from event_store.events where starts_with(decider_id, %s) order by "offset"',
+        prefix,
+    ):
+        found.setdefault(decider_id.removeprefix(prefix), []).append(data)
+    return found
+
+
+def results_of(store: ProducerStore, producer_id: str) -> list[tuple[Any, ...]]:
+    """How each message ended, and what the events at its offsets are."""
+    return rows(
+        store.connection,
+        """
+        select sequence, outcome, result, array(
+          select e.data from unnest(r.offsets) with ordinality o("offset", number)
+          join event_store.events e using ("offset") order by o.number
+        )
+        from event_store.producer_results r where producer_id = %s order by sequence
+        """,
+        producer_id,
+    )
+
+
+def state_of(store: ProducerStore, producer_id: str) -> dict[str, Any]:
+    return {entry.key: entry.value for entry in store.get_producer_state(producer_id, 0)}
+
+
+@pytest.mark.timeout(3600)
+def test_after_random_kills_aggregate_dedup_state_and_source_position_equal_a_clean_run(
+    dsn: str, connect: Connect, pytestconfig: pytest.Config
+) -> None:
+    kills = pytestconfig.getoption("kills")
+    store = ProducerStore(connect())
+    register_orders(store)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.killed_producers", dsn, str(kills), "4711"],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["kills"] >= kills
+    messages = told["messages"]
+
+    # the clean run, of the same source
+    with ExactlyOnce(dsn) as exactly_once:
+        producer = exactly_once.register("clean")
+        while producer.current_sequence < messages:
+            stamp = producer.issue()
+            exactly_once.process(stamp, work(stamp.sequence, prefix="clean:"))
+
+    paid = [payment for number in range(messages) for payment in payments(number)]
+    assert state_of(store, SOURCE) == state_of(store, "clean")
+    assert state_of(store, SOURCE)["total"] == sum(amount for _, amount in paid)
+    assert state_of(store, SOURCE)["position"] == messages - 1
+    assert results_of(store, SOURCE) == results_of(store, "clean")
+    assert [row[0] for row in results_of(store, SOURCE)] == list(range(messages))
+    assert events_of(store, "s-") == {key.removeprefix("s-"): data for key, data in events_of(store, "clean:").items()}
+    assert value(store.connection, "select count(*) from event_store.events") == 2 * len(paid)
+
+    (found,) = store.producer_statistics(SOURCE)
+    assert (found.next_sequence, found.committed) == (messages, messages)
+    assert found.received == found.duplicates + found.refused + found.opened
+    assert found.opened == found.committed + found.aborted + found.expired + found.superseded + found.open
+    if kills >= 100:  # each of these comes sooner or later
+        assert min(found.duplicates, found.aborted, told["raced"]) > 0
+        assert found.epoch > kills / 10
+    assert (
+        rows(
+            store.connection,
+            "select from event_store.staged_changes c where not exists (select from event_store.transactions t"
+            " where t.transaction_id = c.transaction_id and t.state = 'open')",
+        )
+        == []
+    )
+    while store.sequence_events():
+        pass
+    assert_log_holds_every_event_once(store.connection)
+
+
+def test_a_server_that_crashes_forgets_open_transactions_and_nothing_else_and_their_messages_are_done_once() -> None:
+    with tempfile.TemporaryDirectory(prefix="millrace-") as directory, EmbeddedPostgres(Path(directory)) as server:
+        server.create_database("crashes")
+        dsn = server.dsn("crashes")
+        migrate(dsn)
+        with ExactlyOnce(dsn) as exactly_once, ExactlyOnce(dsn) as other:
+            register_orders(exactly_once.store)
+            producer = exactly_once.register("p")
+            ran = []
+
+            def count(transaction: Transaction) -> int:
+                total = (transaction.state("total") or 0) + 1
+                transaction.set_state("total", total)
+                transaction.append_events([new_event("a")])
+                ran.append(total)
+                if len(ran) == 2:
+                    crash(other)
+                return total
+
+            assert exactly_once.process(producer.issue(), count).result == 1
+            left = other.store.begin_transaction("p", 0, 1, 1).transaction_id
+            assert left is not None
+            # killed in the work of the second message: it is begun again, in a new session
+            assert exactly_once.process(producer.issue(), count).result == 2
+            assert ran == [1, 2, 2]
+            with pytest.raises(UnknownTransaction):
+                other.store.commit_transaction(left)
+            assert other.process(producer.reissue(0), count).duplicate
+            store = other.store
+            assert value(store.connection, "select count(*) from event_store.events") == 2
+            assert [entry.value for entry in store.get_producer_state("p", 0)] == [2]
+            assert rows(store.connection, "select from event_store.transactions") == []
+
+
+def crash(session: ExactlyOnce) -> None:
+    """Kill a backend as the kernel would: the server ends all others and recovers from its log."""
+    pid = value(session.store.connection, "select pg_backend_pid()")
+    dsn = session.store.connection.info.dsn
+    os.kill(pid, signal.SIGKILL)
+
+    def is_back() -> bool:
+        try:
+            with psycopg.connect(dsn) as connection:
+                connection.execute("select")
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the backend is gone")
+    wait_until(is_back, "the server has recovered")
+    session.store.connection.close()

@@ -1,0 +1,195 @@
+"""What a declaration of a read model refuses, and when its fingerprint changes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from millrace.assets.read_models import declared
+from millrace.resources.read_models.columns import (
+    Column,
+    KeyColumn,
+    all_,
+    any_,
+    avg,
+    count,
+    field,
+    first,
+    last,
+    max_,
+    min_,
+    set_union,
+    stream_id,
+    sum_,
+)
+from millrace.resources.read_models.declaration import InvalidReadModel, ReadModel, read_model
+
+LONG: dict[str, Any] = {"order_id": stream_id(), "a" * 41: count()}
+
+
+def declare(name: str = "Orders", docstring: str | None = "One row per order.", **members: object) -> type:
+    """A class as a declaration has it."""
+    return type(name, (), {"__doc__": docstring, **members})
+
+
+def model(*, key: Any = ("order_id",), **options: Any) -> ReadModel:  # noqa: ANN401 - also what a declaration must refuse
+    members: dict[str, Any] = options.pop("members", {"order_id": stream_id(), "lines": count()})
+    options.setdefault("view", "orders")
+    return read_model(key=key, **options)(declare(**members))
+
+
+@pytest.mark.parametrize(
+    ("declaration", "options", "sentence"),
+    [
+        (declare(order_id=stream_id(), lines=5), {}, "'lines' is neither a key nor a column: use the functions"),
+        (declare(order_id=stream_id(), lines=count(), helper=len), {}, "'helper' is neither a key nor a column"),
+        (declare(order_id=stream_id(), Lines=count()), {}, "'Lines' is no name: use a-z, 0-9, _, at most 40"),
+        (declare(order_id=stream_id(), _lines=count()), {}, "'_lines' is no name"),
+        (declare(**LONG), {}, f"'{'a' * 41}' is no name"),
+        (declare("O" * 30, order_id=stream_id(), lines=count()), {}, "is no name"),
+        (declare("Declarations", order_id=stream_id(), lines=count()), {}, "'declarations' is the name of a table"),
+        (declare("OrdersState", order_id=stream_id(), lines=count()), {}, "'orders_state' is the name of a table"),
+        (declare("Orders_staging_x", order_id=stream_id(), lines=count()), {}, "is the name of a table"),
+        (declare(order_id=stream_id(), partition=count()), {}, "'partition' is taken: use none of attempt, batch"),
+        (declare(order_id=stream_id(), batch=count()), {}, "'batch' is taken"),
+        (declare(order_id=stream_id(), attempt=field("data.a"), n=count()), {}, "'attempt' is taken"),
+        (declare(order_id=stream_id(), staged_at=count()), {}, "'staged_at' is taken"),
+        (declare(order_id=stream_id(), lines=count()), {"key": ["orderid"]}, "'orderid' is named in key= but is no"),
+        (declare(order_id=stream_id(), lines=count()), {"key": ["lines"]}, "'lines' is named in key= but is no"),
+        (declare(order_id=stream_id(), lines=count()), {"key": "order_id"}, "'order_id' is a text: write a list"),
+        (declare(order_id=stream_id(), lines=count()), {"deciders": "order"}, "'order' is a text: write a list"),
+        (declare(order_id=stream_id(), lines=count()), {"events": "placed"}, "'placed' is a text: write a list"),
+        (declare(order_id=stream_id(), lines=count()), {"deciders": []}, "'deciders' is an empty list"),
+        (declare(order_id=stream_id(), lines=count()), {"events": []}, "'events' is an empty list"),
+        (declare(order_id=stream_id(), lines=count()), {"deletes": "gone"}, "'gone' is a text: write a list"),
+        (
+            declare(order_id=stream_id(), lines=count()),
+            {"deletes": []},
+            "'deletes' is an empty list: leave it out for rows",
+        ),
+        (
+            declare(order_id=stream_id(), lines=count()),
+            {"deletes": ["gone"], "events": ["placed"]},
+            "'gone' is named in deletes= but not in events=: name it in both",
+        ),
+        (
+            declare(order_id=stream_id(), city=field("data.city"), n=count()),
+            {},
+            "'city' is a key column that key= does",
+        ),
+        (declare(lines=count()), {"key": []}, "'orders' has no key"),
+        (declare(order_id=stream_id()), {}, "'orders' has no columns besides its key"),
+        (declare(docstring=None, order_id=stream_id(), lines=count()), {}, "'orders' has no docstring"),
+        (declare(docstring="  ", order_id=stream_id(), lines=count()), {}, "'orders' has no docstring"),
+        (declare(order_id=stream_id(), a=last("event"), a_offset=count()), {}, "'a_offset' is stored twice; rename"),
+        (declare(order_id=stream_id(), a=avg("data.a"), a_sum=count()), {}, "'a_sum' is stored twice"),
+        (declare(a_count=stream_id(), a=avg("data.a")), {"key": ["a_count"]}, "'a_count' is stored twice"),
+    ],
+)
+def test_a_declaration_that_cannot_work_is_refused_in_a_sentence_that_names_the_member(
+    declaration: type, options: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(InvalidReadModel) as refused:
+        read_model(**{"view": "orders", "key": ["order_id"]} | options)(declaration)
+    assert sentence in str(refused.value)
+    assert str(refused.value).startswith("read model ")
+
+
+def test_a_model_is_named_after_its_class_and_described_by_its_docstring() -> None:
+    late = read_model(view="v", key=["id"])(
+        declare("LateOrders", " One row\n    per late order. ", id=stream_id(), n=count())
+    )
+    assert (late.name, late.description, late.view) == ("late_orders", "One row per late order.", "v")
+
+
+SAME: dict[str, Callable[[], ReadModel]] = {
+    "the same again": model,
+    "another description": lambda: model(members={"docstring": "Orders.", "order_id": stream_id(), "lines": count()}),
+    "another pooling delay": lambda: model(pooling_delay_s=9),
+    "another objective": lambda: model(max_lag_s=9),
+    "a tuple as key": lambda: model(key=("order_id",)),
+}
+FILTERED: dict[str, Callable[[], ReadModel]] = {
+    "in another order": lambda: model(deciders=["b", "a"], events=["y", "x"]),
+    "named twice": lambda: model(deciders=["a", "b", "a"], events=["x", "y", "x"]),
+}
+OTHER: dict[str, Callable[[], ReadModel]] = {
+    "another view": lambda: model(view="elsewhere"),
+    "a decider": lambda: model(deciders=["order"]),
+    "an event": lambda: model(events=["placed"]),
+    "an event that deletes": lambda: model(deletes=["gone"]),
+    "another key": lambda: model(members={"order_id": field("data.id"), "lines": count()}),
+    "a key of another type": lambda: model(members={"order_id": field("data.id", type="int"), "lines": count()}),
+    "another column": lambda: model(members={"order_id": stream_id(), "rows": count()}),
+    "one more column": lambda: model(members={"order_id": stream_id(), "lines": count(), "last": last("event")}),
+    "another kind": lambda: model(members={"order_id": stream_id(), "lines": count("data.line")}),
+    "a restricted column": lambda: model(members={"order_id": stream_id(), "lines": count(events=["placed"])}),
+    "another type": lambda: model(members={"order_id": stream_id(), "lines": sum_("data.n")}),
+    "a wider type": lambda: model(members={"order_id": stream_id(), "lines": sum_("data.n", type="decimal(9,2)")}),
+    "a still wider type": lambda: model(
+        members={"order_id": stream_id(), "lines": sum_("data.n", type="decimal(9,3)")}
+    ),
+}
+
+
+@pytest.mark.parametrize("same", SAME.values(), ids=SAME)
+def test_the_fingerprint_stays_when_the_rows_would_be_the_same(same: Callable[[], ReadModel]) -> None:
+    assert same().fingerprint == model().fingerprint
+
+
+@pytest.mark.parametrize("same", FILTERED.values(), ids=FILTERED)
+def test_filters_are_sets(same: Callable[[], ReadModel]) -> None:
+    assert same().fingerprint == model(deciders=["a", "b"], events=["x", "y"]).fingerprint
+
+
+def test_the_events_of_a_column_are_a_set() -> None:
+    one, other = (
+        model(members={"order_id": stream_id(), "lines": count(events=events)})
+        for events in (["a", "b"], ["b", "a", "b"])
+    )
+    assert one.fingerprint == other.fingerprint
+
+
+def test_the_fingerprint_changes_with_whatever_changes_the_rows() -> None:
+    prints = [model().fingerprint, *(other().fingerprint for other in OTHER.values())]
+    assert len(set(prints)) == len(prints)
+
+
+def test_what_is_not_used_leaves_the_fingerprint_as_earlier_versions_had_it() -> None:
+    assert model().fingerprint == "1119b1d06dbbbc3965c3e48aa6c4350c8134f8744cb209b815e57bc4b0e3e24e"
+
+
+def test_the_fingerprints_of_the_declared_models_are_all_different() -> None:
+    prints = [one.fingerprint for one in declared().values()]
+    assert len(set(prints)) == len(prints) > 0
+
+
+def test_public_columns_are_the_key_and_the_declared_columns_with_the_types_of_their_values() -> None:
+    columns: dict[str, KeyColumn | Column] = {
+        "order_id": stream_id(),
+        "lines": count(),
+        "total": sum_("data.a", type="decimal(18,2)"),
+        "mean": avg("data.a"),
+        "least": min_("data.a", type="date"),
+        "most": max_("offset"),
+        "start": first("data.s"),
+        "status": last("event"),
+        "some": any_("data.b"),
+        "every": all_("final"),
+        "kinds": set_union("event"),
+        "amounts": set_union("data.a", type="decimal(18,2)"),
+    }
+    assert model(members=columns).public_columns() == {
+        "order_id": "text",
+        "lines": "bigint",
+        "total": "numeric(38,2)",
+        "mean": "numeric",
+        "least": "date",
+        "most": "bigint",
+        "start": "text",
+        "status": "text",
+        "some": "boolean",
+        "every": "boolean",
+        "kinds": "text[]",
+        "amounts": "numeric(18,2)[]",
+    }

@@ -1,0 +1,192 @@
+"""Folds in Python: what a declaration refuses, what a failure says, what a state must be, what is read again."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+from millrace.assets.read_models import Event, State, fold
+from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.consumption.staging import stage_batch
+from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.read_models.column_types import exact
+from millrace.resources.read_models.declaration import InvalidReadModel, ReadModel
+from millrace.resources.read_models.fold import Fold, stored_row
+from millrace.resources.read_models.tables import merge_batch, next_batch
+from tests.support.drains import things
+from tests.support.factories import rows
+from tests.support.read_models import DECIDER
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["things"]
+
+
+def build(dsn: str, spark: "SparkSession", model: ReadModel) -> None:
+    with Consumer(dsn, model, lambda: spark, "test") as consumer:
+        consumer.drain(budget_s=60, idle_s=0)
+
+
+def event(decider_id: str, name: str = "made", **data: object) -> NewEvent:
+    return NewEvent(DECIDER, decider_id, name, uuid4(), data, uuid4())
+
+
+def counted(state: State | None, event: Event) -> State | None:
+    """One row per thing."""
+    return {"n": (state or {"n": 0})["n"] + event.data["n"]}
+
+
+def undocumented(state: State | None, event: Event) -> State | None:
+    return {event.event: state}
+
+
+def declare(function: Callable[..., State | None] = counted, **options: Any) -> Fold:  # noqa: ANN401 - also what is refused
+    return fold(**{"view": "counted", "deciders": [DECIDER], "key": "thing_id", "columns": {"n": "int"}} | options)(
+        function
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"key": "Thing"}, "read model counted: 'Thing' is no name: use a-z, 0-9, _, at most 40 characters"),
+        ({"key": "partition"}, "'partition' is taken: use none of"),
+        ({"key": "n"}, "'n' is a column and in the key: rename one"),
+        ({"deciders": None, "columns": {"decider": "string"}}, "'decider' is a column and in the key"),
+        ({"columns": {}}, "'columns' is empty: name at least one public column and its type"),
+        ({"columns": {"n": "number"}}, "'n' has type 'number'; allowed: bigint, boolean, date"),
+        ({"columns": {"_state": "int"}}, "'_state' is no name"),
+        ({"deciders": "thing"}, "'thing' is a text: write a list"),
+        ({"events": []}, "'events' is an empty list: leave it out for all"),
+        ({"function": undocumented}, "read model undocumented: 'undocumented' has no docstring"),
+    ],
+)
+def test_a_fold_that_cannot_work_is_refused_in_a_sentence(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InvalidReadModel) as refused:
+        declare(**options)
+    assert sentence in str(refused.value)
+
+
+def test_a_fold_is_keyed_by_the_stream_with_its_decider_unless_that_is_always_the_same() -> None:
+    assert declare().public_columns() == {"thing_id": "text", "n": "int"}
+    assert list(declare(deciders=["a", "b"]).keys) == list(declare(deciders=None).keys) == ["decider", "thing_id"]
+
+
+def test_the_fingerprint_changes_with_the_code_and_with_nothing_around_it() -> None:
+    def one() -> Fold:
+        def counted(state: State | None, event: Event) -> State | None:
+            """Another text."""
+            # another comment
+            return {"n": (state or {"n": 0})["n"]
+                    + event.data["n"]}  # fmt: skip
+
+        return declare(counted)
+
+    def other() -> Fold:
+        def counted(state: State | None, event: Event) -> State | None:
+            """One row per thing."""
+            return {"n": (state or {"n": 0})["n"] - event.data["n"]}
+
+        return declare(counted)
+
+    assert one().fingerprint == declare().fingerprint
+    changed = [other(), declare(version=2), declare(columns={"n": "bigint"}), declare(events=["made"])]
+    assert len({model.fingerprint for model in [declare(), *changed]}) == 5
+
+
+@pytest.mark.parametrize(
+    ("value", "type_", "expected"),
+    [
+        (5, "int", 5),
+        (2**63 - 1, "bigint", 2**63 - 1),
+        (1, "double", 1.0),
+        (0.5, "double", 0.5),
+        (True, "boolean", True),
+        ("12.5", "decimal(18,2)", Decimal("12.50")),
+        (0.1, "decimal(18,2)", Decimal("0.10")),
+        (12, "decimal(3,1)", Decimal("12.0")),
+        ("2024-02-29", "date", date(2024, 2, 29)),
+        ("2024-02-29T12:00:00+02:00", "timestamp", datetime(2024, 2, 29, 10, tzinfo=UTC)),
+        ("ä", "string", "ä"),
+    ],
+)
+def test_a_value_of_a_state_is_taken_as_it_is(value: object, type_: str, expected: object) -> None:
+    assert exact(value, type_) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "type_"),
+    [
+        (2**31, "int"),
+        (5.0, "int"),
+        (True, "int"),
+        ("5", "int"),
+        (float("nan"), "double"),
+        (1, "boolean"),
+        ("12.345", "decimal(18,2)"),
+        (100, "decimal(3,1)"),
+        ("NaN", "decimal(18,2)"),
+        ("Infinity", "decimal(18,2)"),
+        ("1e400", "decimal(18,2)"),
+        (True, "decimal(18,2)"),
+        ("2024-02-30", "date"),
+        ("yesterday", "timestamp"),
+        (5, "string"),
+        ("a\0b", "string"),
+        ("\ud800", "string"),
+        ([], "string"),
+    ],
+)
+def test_a_value_that_its_type_does_not_hold_is_never_changed(value: object, type_: str) -> None:
+    with pytest.raises(ValueError, match="is not exactly a"):
+        exact(value, type_)
+
+
+@pytest.mark.parametrize(
+    ("state", "sentence"),
+    [
+        ([1], "the state is a list; return a dict or None"),
+        ({"a": (1, 2)}, "JSON would change the state: use texts as keys, and lists, not tuples"),
+        ({1: 2}, "JSON would change the state"),
+        ({"a": {1, 2}}, "set is not JSON serializable"),
+        ({"a": float("nan")}, "not JSON compliant"),
+        ({"n": "five"}, "column n: 'five' is not exactly a int"),
+    ],
+)
+def test_a_state_that_json_does_not_hold_as_it_is_is_refused(state: Any, sentence: str) -> None:  # noqa: ANN401 - what is refused
+    with pytest.raises((TypeError, ValueError), match=sentence):
+        stored_row(state, {"n": "int"})
+
+
+def test_a_failure_names_the_event_and_why_in_one_line(things: EventStore, dsn: str, spark: "SparkSession") -> None:
+    things.append_events([event("a", n=1), event("a", n=2), event("a", "used"), event("b", n=1)])
+    (used,) = rows(things.connection, "select \"offset\" from event_store.events where event = 'used'")
+    model = declare()
+    build(dsn, spark, model)
+    ((said,),) = rows(things.connection, "select last_error from event_store.stream_locks where view = 'counted'")
+    assert f"read model counted failed at thing 'a', offset {used[0]}, event 'used': KeyError: 'n'" in said
+    # what came before it is there, and so is everybody else
+    assert rows(things.connection, "select * from read_models.counted order by 1") == [("a", 3), ("b", 1)]
+
+
+def test_reading_events_again_that_are_folded_already_changes_nothing(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    things.append_events([event("a", n=1), event("a", n=2)])
+    model = declare()
+    build(dsn, spark, model)
+    before = rows(things.connection, "select * from read_models.counted_state")
+    partition, position = before[0][0], before[0][2]
+    lease = things.claim_partition("counted", partition, "test", 600)
+    # as a drain that begins in the middle would
+    again = replace(lease, from_position=position)
+    batch = next_batch(things.connection)
+    staged = stage_batch(spark, dsn, model, [again], batch)
+    assert staged == []
+    assert merge_batch(things.connection, model, batch, staged) == 0
+    assert rows(things.connection, "select * from read_models.counted_state") == before

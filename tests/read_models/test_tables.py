@@ -1,0 +1,143 @@
+"""Whose the tables of a read model are: made by one login, rebuilt and reset by another."""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, cast
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.migrations import migrate
+from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.resources.read_models.tables import NotOwned, merge_batch, next_batch, replace_partitions
+from millrace.resources.read_models.versions import ensure_version, reset_model
+from tests.support import read_models as models
+from tests.support.factories import Connect, refusal, rows
+
+if TYPE_CHECKING:
+    from millrace.resources.read_models.declaration import ReadModel
+
+# mypy takes a decorated class for the class
+Everything = cast("ReadModel", models.Everything)
+
+Login = Callable[[str], psycopg.Connection]
+
+
+@pytest.fixture
+def login(dsn: str, store: EventStore) -> Iterator[Login]:
+    """Connects as a new user with one of the roles, and nothing else."""
+    users: list[tuple[str, psycopg.Connection]] = []
+
+    def connect(role: str) -> psycopg.Connection:
+        user = f"user_{uuid4().hex}"
+        store.connection.execute(f"create role {user} login in role {role}".encode())
+        users.append((user, psycopg.connect(dsn, user=user, autocommit=True)))
+        return users[-1][1]
+
+    yield connect
+    for user, connection in users:
+        connection.close()
+        store.connection.execute(f"drop owned by {user} cascade".encode())
+        store.connection.execute(f"drop role {user}".encode())
+
+
+def rebuild(connection: psycopg.Connection, partition: int) -> int:
+    """Swap a log partition as a rebuild does that found no event."""
+    with connection.transaction():
+        return replace_partitions(connection, Everything, [partition], next_batch(connection), [])[partition]
+
+
+def owners(connection: psycopg.Connection) -> set[str]:
+    query = """
+        select distinct pg_get_userbyid(relowner) from pg_class
+        where relnamespace = 'read_models'::regnamespace and relname like 'everything%%'
+    """
+    return {owner for (owner,) in rows(connection, query)}
+
+
+def test_what_one_owner_made_another_one_merges_into_rebuilds_and_resets(login: Login) -> None:
+    one, other = login("event_store_owner"), login("event_store_owner")
+    ensure_version(one, Everything)
+    ensure_version(other, Everything)
+    assert rebuild(other, 3) == rebuild(one, 3) == rebuild(other, 3) == 0
+    for connection in (one, other):
+        with connection.transaction():
+            assert merge_batch(connection, Everything, next_batch(connection), []) == 0
+    assert owners(one) == {"event_store_owner"}
+    reset_model(other, Everything)
+    ensure_version(one, Everything)
+
+
+def test_who_rebuilds_leaves_the_tables_to_whom_they_belong(login: Login, store: EventStore) -> None:
+    """A superuser is everybody."""
+    ensure_version(login("event_store_owner"), Everything)
+    rebuild(store.connection, 3)
+    assert owners(store.connection) == {"event_store_owner"}
+
+
+def test_a_login_that_made_tables_is_itself_again(login: Login) -> None:
+    connection = login("event_store_owner")
+    ensure_version(connection, Everything)
+    assert rows(connection, "select current_user = session_user, current_setting('role')") == [(True, "none")]
+    with connection.transaction():
+        reset_model(connection, Everything)
+        ensure_version(connection, Everything)
+        assert rows(connection, "select current_user = session_user") == [(True,)]
+
+
+def test_readers_read_what_an_owner_made(login: Login) -> None:
+    ensure_version(login("event_store_owner"), Everything)
+    assert rows(login("event_store_reader"), "select * from read_models.everything") == []
+
+
+@pytest.mark.parametrize("relation", ["everything", "everything_state", "everything_staging", "everything_state_p0007"])
+def test_tables_of_somebody_else_are_refused_before_anything_is_built_and_the_remedy_is_said(
+    dsn: str, connect: Connect, login: Login, relation: str
+) -> None:
+    admin, other, owner = connect(), login("event_store_reader"), login("event_store_owner")
+    ensure_version(admin, Everything)
+    admin.execute(f"alter table read_models.{relation} owner to {other.info.user}".encode())
+    admin.execute(f"grant all on read_models.{relation} to event_store_owner".encode())
+    before = rows(admin, "select model from read_models.declarations")
+
+    def not_asked() -> Any:  # noqa: ANN401 - it returns never
+        pytest.fail("Spark was asked")
+
+    with Consumer(make_conninfo(dsn, user=owner.info.user), Everything, not_asked, "test") as consumer:
+        refused = refusal(NotOwned, lambda: consumer.rebuild(7))
+    assert other.info.user in refused.message
+    assert owner.info.user in str(refused.detail)
+    assert "millrace reset everything" in str(refused.hint)
+    refusal(NotOwned, lambda: reset_model(owner, Everything))
+    assert rows(admin, "select model from read_models.declarations") == before
+    reset_model(admin, Everything)
+
+
+def test_who_migrates_and_is_no_member_migrates_again_over_what_a_member_made(
+    postgres: EmbeddedPostgres, template: str
+) -> None:
+    assert template  # it made the roles
+    with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
+        admin.execute("create database migrated")
+        admin.execute("create role migrator login createrole")
+        admin.execute("alter database migrated owner to migrator")
+        admin.execute("create role member login in role event_store_owner")
+    dsn = postgres.dsn("migrated")
+    try:
+        migrate(make_conninfo(dsn, user="migrator"))
+        with psycopg.connect(dsn, user="member", autocommit=True) as member:
+            ensure_version(member, Everything)
+        with psycopg.connect(dsn, autocommit=True) as admin:
+            admin.execute("update event_store.migrations set name = 'other' where version = 0")
+        assert migrate(make_conninfo(dsn, user="migrator")).functions_replaced
+        with psycopg.connect(dsn, user="member", autocommit=True) as member:
+            assert owners(member) == {"event_store_owner"}
+            rebuild(member, 3)
+    finally:
+        with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
+            admin.execute("drop database migrated with (force)")
+            admin.execute("drop role member")
+            admin.execute("drop role migrator")

@@ -1,0 +1,189 @@
+"""The same rows wherever Spark runs: in this process, behind Spark Connect, on a standalone cluster.
+
+The cluster is a real one, a master and two workers on loopback. Its Python has every package but ours, and its processes work
+in folders of their own, so what tasks import of ours is what the session brought along.
+"""
+
+import io
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from millrace.platform_defs.local.services import free_port
+from millrace.platform_defs.local.supervisor import Service, Supervisor
+from millrace.resources.errors import Unreachable
+from millrace.resources.event_store import EventStore
+from millrace.resources.settings import PROJECT, Settings
+from millrace.resources.spark.java import find_java
+from millrace.resources.spark.session import require_master, spark_session
+from millrace.resources.spark.shipped_code import zip_of
+from tests.support.drains import assert_equals_a_clean_run, busiest, fill, things
+from tests.support.factories import rows
+from tests.support.spark_places import build_at
+
+__all__ = ["things"]
+
+EVENTS = 400
+# six Javas that live for a minute: what makes them fast later is not worth its time
+JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+# what workers of 512 MB and a driver on loopback need to be told
+CLUSTER = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.executor.memory": "512m",
+    "spark.cores.max": "2",
+    "spark.executor.cores": "1",
+    "spark.executor.extraJavaOptions": JAVA_OPTIONS,
+    "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """The environment that leads to a Spark, what a session there is told, and the Python that runs its tasks."""
+
+    env: dict[str, str]
+    configuration: dict[str, str]
+    python: str
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python with the packages that we need, which knows nothing of this project."""
+    home = tmp_path_factory.mktemp("python")
+    venv.create(home, symlinks=True)
+    packages = Path(sysconfig.get_path("purelib", vars={"base": str(home), "platbase": str(home)}))
+    # a path that a .pth names is searched, but its own .pth files, an editable installation among them, are not followed
+    (packages / "packages.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    python = home / "bin" / "python"
+
+    def run(imports: str) -> subprocess.CompletedProcess[str]:
+        command = [str(python), "-c", f"import {imports}"]
+        env = {"PATH": os.defpath}
+        return subprocess.run(command, cwd=home, env=env, capture_output=True, text=True, check=False)
+
+    assert run("pyspark, pyarrow, psycopg, adbc_driver_postgresql").returncode == 0
+    for module in ("resources", "assets", "tests"):
+        assert "ModuleNotFoundError" in run(module).stderr
+    return python
+
+
+@pytest.fixture(scope="module")
+def master(stranger: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A standalone master and two workers on loopback, in a folder of their own."""
+    home = tmp_path_factory.mktemp("cluster")
+    import pyspark
+
+    spark_home = Path(pyspark.__file__).parent
+    port = free_port()
+    env = {
+        "PATH": os.environ["PATH"],
+        "JAVA_HOME": str(find_java(Settings(home=home).home / "java").home),
+        "SPARK_HOME": str(spark_home),
+        "SPARK_LOCAL_DIRS": str(home / "local"),
+        "SPARK_NO_DAEMONIZE": "1",
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": JAVA_OPTIONS,
+        "PYSPARK_PYTHON": str(stranger),
+    }
+
+    def service(name: str, *arguments: str) -> Service:
+        folder = home / name
+        folder.mkdir()
+        program = (str(spark_home / "bin" / "spark-class"), f"org.apache.spark.deploy.{arguments[0]}")
+        address = ("--host", "127.0.0.1", "--webui-port", "0")
+        ready = partial(_said, home / "logs" / f"{name}.log", "I have been elected leader", "Successfully registered")
+        return Service(name, (*program, *address, *arguments[1:]), env, ready, cwd=folder)
+
+    url = f"spark://127.0.0.1:{port}"
+    worker = ("worker.Worker", "--cores", "1", "--memory", "512m", "--port", "0", "--work-dir")
+    services = [
+        service("master", "master.Master", "--port", str(port)),
+        *(service(name, *worker, str(home / name / "work"), url) for name in ("worker-1", "worker-2")),
+    ]
+    with Supervisor(home, services):
+        yield url
+
+
+def _said(log: Path, *words: str) -> bool:
+    return log.exists() and any(word in log.read_text(errors="replace") for word in words)
+
+
+@pytest.fixture(params=["local", "connect", "cluster"])
+def place(request: pytest.FixtureRequest) -> Place:
+    """Each place where Spark may run, as the environment says it."""
+    clean = {name: word for name, word in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_", "PYTHON"))}
+    if request.param == "connect":
+        # a session of its own, not the shared one
+        remote = str(request.getfixturevalue("spark_remote")).partition("/;")[0]
+        return Place({**clean, "SPARK_REMOTE": remote}, {}, sys.executable)
+    if request.param == "cluster":
+        stranger = str(request.getfixturevalue("stranger"))
+        env = {**clean, "SPARK_MASTER": request.getfixturevalue("master"), "PYSPARK_PYTHON": stranger}
+        return Place(env, CLUSTER, stranger)
+    return Place(clean, {}, sys.executable)
+
+
+@pytest.mark.timeout(600)  # a cluster and its application on a machine that does other things, too
+def test_a_read_model_a_batch_and_a_stream_give_the_same_rows_wherever_spark_runs(
+    things: EventStore, dsn: str, place: Place, tmp_path: Path
+) -> None:
+    fill(things, EVENTS)
+    things.sequence_events()
+    log = rows(
+        things.connection,
+        "select l.partition, l.position, e.decider_id, e.event, e.data->>'text'"
+        ' from event_store.event_log l join event_store.events e using ("offset") order by 1, 2',
+    )
+    built = build_at(place.env, dsn, tmp_path, place.configuration, busiest(things))
+    assert list(map(tuple, built.batch)) == log
+    assert list(map(tuple, built.stream)) == log
+    assert_equals_a_clean_run(things)
+    assert {python for _, _, python in built.origins} == {place.python}
+    if "SPARK_MASTER" in place.env:
+        # both workers took part, with what the session brought along
+        assert len({folder for _, folder, _ in built.origins}) == 2
+        assert all(file.startswith("./millrace-") for file, _, _ in built.origins)
+
+
+@pytest.mark.parametrize(
+    "master", ["spark://127.0.0.1:1", "spark://127.0.0.1:1,127.0.0.1:2", "k8s://https://127.0.0.1:1"]
+)
+def test_a_master_that_is_not_there_is_said_at_once(master: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARK_REMOTE", raising=False)
+    monkeypatch.setenv("SPARK_MASTER", master)
+    with pytest.raises(Unreachable, match=f"No Spark master answers at {master}") as refusal, spark_session():
+        pass
+    assert "127.0.0.1:1" in (refusal.value.detail or "")
+    assert "SPARK_MASTER" in (refusal.value.hint or "")
+
+
+def test_an_address_is_enough_of_several_masters(master: str) -> None:
+    require_master(master.replace("spark://", "spark://127.0.0.1:1,"))
+    require_master("yarn")
+
+
+def test_the_same_code_makes_the_same_file_with_every_module_that_tasks_import(tmp_path: Path) -> None:
+    shutil.copytree(PROJECT / "millrace", tmp_path / "millrace")
+    code = zip_of(tmp_path)
+    for path in tmp_path.rglob("*.py"):
+        os.utime(path, (0, 0))
+    assert zip_of(tmp_path) == code
+    with zipfile.ZipFile(io.BytesIO(code)) as archive:
+        names = set(archive.namelist())
+    assert {
+        "millrace/resources/event_log_source/__init__.py",
+        "millrace/resources/read_models/columns.py",
+        "millrace/examples/shop/read_models/orders.py",
+    } <= names

@@ -1,0 +1,65 @@
+"""Sessions: which one is opened, who closes it, what stays on the server."""
+
+from typing import TYPE_CHECKING, cast
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+
+from millrace.resources.errors import Unreachable
+from millrace.resources.processes import alive
+from millrace.resources.spark.session import LOCAL_CONFIGURATION, SESSION_CONFIGURATION, spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+
+def python_daemons(port: int) -> int:
+    """The Python processes that the Spark of a port keeps to fork workers from."""
+    (server,) = [
+        connection.pid
+        for connection in psutil.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN and tuple(connection.laddr)[1:] == (port,) and connection.pid
+    ]
+    children = [child for child in psutil.Process(server).children(recursive=False) if alive(child)]
+    return sum("pyspark.daemon" in " ".join(child.cmdline()) for child in children)
+
+
+def count_in_python(spark: "SparkSession") -> int:
+    return spark.range(10).mapInArrow(lambda batches: batches, "id bigint").count()
+
+
+def test_sessions_that_share_their_name_leave_no_processes_behind(spark_remote: str) -> None:
+    port = urlsplit(spark_remote).port or 0
+    with spark_session() as spark:
+        assert count_in_python(spark) == 10
+    before = python_daemons(port)
+    assert before > 0
+    for _ in range(3):
+        with spark_session() as spark:
+            assert count_in_python(spark) == 10
+    assert python_daemons(port) == before
+
+
+def test_only_a_session_of_ones_own_is_released_on_the_server(
+    spark_remote: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with spark_session() as shared:
+        assert not cast("ConnectSession", shared).release_session_on_close
+    monkeypatch.setenv("SPARK_REMOTE", spark_remote.partition("/;")[0])
+    with spark_session() as own:
+        assert cast("ConnectSession", own).release_session_on_close
+        assert own.client._session_id not in spark_remote
+
+
+def test_every_session_has_the_settings_that_make_rows_equal_everywhere(spark: "SparkSession") -> None:
+    for name, value in SESSION_CONFIGURATION.items():
+        assert spark.conf.get(name) == value
+    assert "spark.driver.host" in LOCAL_CONFIGURATION
+
+
+def test_a_server_that_is_not_there_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_REMOTE", "sc://127.0.0.1:1")
+    with pytest.raises(Unreachable, match="No Spark Connect server answers"), spark_session():
+        pass

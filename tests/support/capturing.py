@@ -1,0 +1,81 @@
+"""What a test of the whole capture needs: a source with a table, its capture, and the captured history as rows.
+
+Belongs here: makers and looks that several such tests share. Not here: the source alone (`sources`), the store alone (`captures`).
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, LiteralString
+
+import psycopg
+import pytest
+
+from millrace.resources.capture.declaration import Capture, CapturedTable
+from millrace.resources.capture.drain import CaptureReport, Capturing
+from tests.support.factories import rows
+from tests.support.sources import Source, new_source
+
+__all__ = ["new_source"]
+
+ITEMS = "create table items (id int primary key, name text, amount numeric, ok boolean)"
+T = "table:public.items"
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A source, its capture, and the event store that it goes to."""
+
+    source: Source
+    capture: Capture
+    dsn: str
+    store: psycopg.Connection
+
+    def drain(self, owner: str = "test") -> CaptureReport:
+        """Capture until nothing is left."""
+        with self.process(owner) as process:
+            return process.drain(budget_s=60, idle_s=0)
+
+    @contextmanager
+    def process(self, owner: str = "test") -> Iterator[Capturing]:
+        """A process of the capture that holds its lease."""
+        with Capturing(self.dsn, self.capture, owner) as process:
+            yield process
+
+    def changes(self) -> list[dict[str, Any]]:
+        """The captured changes in order: action, record_pk, record and so on."""
+        return [row for (row,) in rows(self.store, "select to_jsonb(c) from event_store.change_events c order by seq")]
+
+    def replayed(self) -> list[dict[str, Any]]:
+        """The rows that the captured history leaves, in the order of their keys."""
+        return sorted(replay(self.changes()).values(), key=str)
+
+    def table(self, name: LiteralString = "items") -> list[dict[str, Any]]:
+        """The rows that the source has, the same way."""
+        found = self.source.connection.execute(b"select to_jsonb(t) from " + name.encode() + b" t")
+        return sorted((row for (row,) in found), key=str)
+
+
+def replay(changes: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
+    """What is left of each row of each table after all these changes."""
+    left: dict[tuple[str, str], dict[str, Any]] = {}
+    for change in changes:
+        key = (change["source_table_name"], change["record_pk"])
+        match change["action"]:
+            case "inserted" | "backfilled":
+                left[key] = change["record"]
+            case "updated":
+                left[key] = {**left.get(key, {}), **change["record"]}
+            case "deleted":
+                left.pop(key, None)
+    return left
+
+
+@pytest.fixture
+def captured(new_source: Callable[[], Source], dsn: str) -> Iterator[Captured]:
+    """A source with the table items, captured into an event store of the test's own."""
+    source = new_source()
+    source.run(ITEMS)
+    capture = Capture("shop", lambda: source.dsn, (CapturedTable("items"),))
+    with psycopg.connect(dsn, autocommit=True) as store:
+        yield Captured(source, capture, dsn, store)

@@ -1,0 +1,109 @@
+"""What a test of drains and rebuilds needs: events, a drain, a clean run to compare with, sessions that are held up.
+
+Belongs here: what several tests of the consumer share, its fixtures too. Not here: what a test asserts by itself.
+"""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, cast
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from millrace.resources.consumption.consumer import Consumer, DrainReport
+from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.read_models.declaration import ReadModel
+from tests.read_models.test_given_when_then import all_events, close, rows_of
+from tests.support import read_models as models
+from tests.support.factories import Connect, rows, value
+from tests.support.read_models import DECIDER, EVENTS, expected_everything, random_events
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# mypy takes a decorated class for a class
+Everything = cast("ReadModel", models.Everything)
+Crossing = cast("ReadModel", models.Crossing)
+
+PATIENCE_S = 60
+
+
+@pytest.fixture
+def things(store: EventStore) -> EventStore:
+    for event in EVENTS:
+        store.register_decider_event(DECIDER, event, f"a thing was {event}")
+    return store
+
+
+@pytest.fixture
+def observer(connect: Connect) -> psycopg.Connection:
+    """A second session, to look and to interfere."""
+    return connect()
+
+
+def fill(store: EventStore, number: int, seed: int = 1) -> None:
+    store.append_events(random_events(random.Random(seed), number))
+
+
+def thing(decider_id: str, **data: object) -> NewEvent:
+    return NewEvent(DECIDER, decider_id, "made", uuid4(), data, uuid4())
+
+
+def drain(dsn: str, spark: "SparkSession", model: ReadModel = Everything, owner: str = "next") -> DrainReport:
+    with Consumer(dsn, model, lambda: spark, owner) as consumer:
+        return consumer.drain(budget_s=PATIENCE_S, idle_s=0)
+
+
+def assert_equals_a_clean_run(store: EventStore) -> None:
+    found = rows_of(store.connection, Everything)
+    assert close(found) == close(expected_everything(all_events(store)))
+    assert sum(lag.lag for lag in store.view_lag(Everything.view)) == 0
+
+
+def later(dsn: str) -> str:
+    """The same database some days on: every lease of today has expired."""
+    return f"{dsn}&options=-c%20event_store.clock%3D2099-01-01"
+
+
+def eventually(state: Callable[[], object], what: str) -> None:
+    """Ask until the state is there, without taking the core from those who have to bring it about."""
+    deadline = time.monotonic() + PATIENCE_S
+    turn = threading.Event()
+    while not state():
+        assert time.monotonic() < deadline, f"never happened: {what}"
+        turn.wait(0.01)
+
+
+def all_blocked(observer: psycopg.Connection, statement: str) -> list[int]:
+    """The sessions of this database that wait for a lock in such a statement."""
+    found = rows(
+        observer,
+        "select pid from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+        " and query ilike %s",
+        f"%{statement}%",
+    )
+    return [pid for (pid,) in found]
+
+
+def eventually_blocked(observer: psycopg.Connection, statement: str) -> int:
+    eventually(lambda: all_blocked(observer, statement), f"a session waits for a lock: {statement}")
+    return all_blocked(observer, statement)[0]
+
+
+@contextmanager
+def held(connection: psycopg.Connection, statement: str) -> Iterator[None]:
+    """Keep what a statement locks, until the end of the block."""
+    with connection.transaction():
+        connection.execute(statement.encode())
+        yield
+
+
+def busiest(store: EventStore) -> int:
+    """The log partition with most events."""
+    return int(
+        value(store.connection, "select partition from event_store.event_log group by 1 order by count(*) desc limit 1")
+    )

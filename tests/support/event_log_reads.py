@@ -1,0 +1,95 @@
+"""What tests of the source `event_log` share: a small log, and reads of it as Spark's tasks do, without Spark."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pyarrow.parquet as pq
+from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
+
+from millrace.resources.event_log_source import (
+    COLUMNS,
+    EventLogOptions,
+    EventLogReader,
+)
+from millrace.resources.event_store import EventStore, NewEvent
+from tests.support.factories import ids_of_one_partition, register_orders
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def fill(store: EventStore) -> EventStore:
+    """Let log partition 0 hold five events, partition 1 three, partition 2 one, all others none."""
+    register_orders(store)
+    for partition, number in ((0, 5), (1, 3), (2, 1)):
+        (decider_id,) = ids_of_one_partition(store.connection, 1, partition)
+        store.append_events(
+            NewEvent(
+                "order" if n % 2 == 0 else "invoice",
+                decider_id,
+                "placed" if n < 2 else "paid",
+                uuid4(),
+                {"n": n},
+                uuid4(),
+            )
+            for n in range(number)
+        )
+    store.sequence_events()
+    return store
+
+
+SPARK_TYPES = {
+    "int": IntegerType(),
+    "bigint": LongType(),
+    "string": StringType(),
+    "boolean": BooleanType(),
+    "timestamp": TimestampType(),
+}
+
+
+def read(dsn: str, **options: object) -> list[dict[str, Any]]:
+    """Read as Spark's tasks do, without Spark."""
+    reader = reader_of(dsn, **options)
+    return [row for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()]
+
+
+def reader_of(dsn: str, **options: object) -> EventLogReader:
+    parsed = options_of(dsn=dsn, **options)
+    types = {name: SPARK_TYPES[COLUMNS[name][0]] for name in parsed.columns} | dict.fromkeys(
+        parsed.extract, StringType()
+    )
+    return EventLogReader(parsed, StructType([StructField(name, type_) for name, type_ in types.items()]))
+
+
+def options_of(**options: object) -> EventLogOptions:
+    return EventLogOptions.read({k: v if isinstance(v, str) else json.dumps(v) for k, v in options.items()})
+
+
+def load(spark: "SparkSession", dsn: str, **options: object) -> "DataFrame":
+    reader = spark.read.format("event_log").option("dsn", dsn)
+    for name, option in options.items():
+        reader = reader.option(name, option if isinstance(option, str) else json.dumps(option))
+    return reader.load()
+
+
+def purge(log: EventStore, partition: int, below: int) -> None:
+    """Remove what a log partition holds below an offset."""
+    log.mark_archived(partition, below)
+    log.raise_low_water_mark(partition, below)
+    log.purge_events(partition)
+
+
+def positions(found: list[dict[str, Any]]) -> list[tuple[int, int]]:
+    return sorted((row["partition"], row["position"]) for row in found)
+
+
+def filed(folder: Path) -> list[tuple[int, int]]:
+    """The positions in the Parquet files that a query wrote."""
+    columns = ["partition", "position"]
+    files = folder.glob("*.parquet")
+    return positions([row for file in files for row in pq.read_table(file, columns=columns).to_pylist()])
+
+
+ALL = [(0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (1, 0), (1, 1), (1, 2), (2, 0)]

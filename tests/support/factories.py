@@ -1,0 +1,241 @@
+"""What a test of the store needs, in one line each: events, a look at the log, a second session that waits.
+
+Belongs here: makers and looks that several tests share. Not here: fixtures (conftest.py) and what a test asserts by itself.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, LiteralString, TypeVar
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+
+from millrace.resources.errors import MillraceError
+from millrace.resources.event_store import AppendedEvent, EventStore, Json, LeasedEvent, NewEvent, RecordedEvent
+
+Connect = Callable[..., psycopg.Connection]
+Result = TypeVar("Result")
+
+PATIENCE_S = 20
+
+
+def register_orders(store: EventStore) -> EventStore:
+    """Let the deciders order and invoice append placed, paid and shipped."""
+    for decider in ("order", "invoice"):
+        for event in ("placed", "paid", "shipped"):
+            store.register_decider_event(decider, event, f"{decider} was {event}")
+    return store
+
+
+def append(
+    store: EventStore,
+    decider_id: str = "o-1",
+    previous: UUID | None = None,
+    *,
+    event: str = "placed",
+    decider: str = "order",
+    event_id: UUID | None = None,
+    data: Json = None,
+    command_id: UUID | None = None,
+    final: bool = False,
+) -> RecordedEvent:
+    """Append one event after `previous`."""
+    return store.append_event(
+        event,
+        event_id or uuid4(),
+        decider,
+        decider_id,
+        {"n": 1} if data is None else data,
+        command_id or uuid4(),
+        previous,
+        final=final,
+    )
+
+
+def new_event(decider_id: str = "o-1", *, event: str = "placed", decider: str = "order") -> NewEvent:
+    """Make an event for a batch."""
+    return NewEvent(decider, decider_id, event, uuid4(), {"n": 1}, uuid4())
+
+
+def append_to(store: EventStore, *decider_ids: str) -> list[AppendedEvent]:
+    """Append one event to each stream, several where it is named several times."""
+    return store.append_events([new_event(decider_id) for decider_id in decider_ids])
+
+
+def pump(store: EventStore, view: str) -> None:
+    """Sequence and dispatch what is committed, as the loop of a service does."""
+    store.sequence_events()
+    store.dispatch_events(view)
+
+
+def ids_of_one_partition(connection: psycopg.Connection, number: int, partition: int = 0) -> list[str]:
+    """Make so many decider_ids that share a log partition."""
+    found = connection.execute(
+        """
+        select id from (select 'p-' || n as id from generate_series(1, 5000) n) candidates
+        where event_store.stream_partition(id, (select count(*) from event_store.partitions)) = %s
+        limit %s
+        """,
+        (partition, number),
+    ).fetchall()
+    assert len(found) == number
+    return [row[0] for row in found]
+
+
+def rows(connection: psycopg.Connection, query: LiteralString, *arguments: object) -> list[tuple[Any, ...]]:
+    """Ask for rows."""
+    return connection.execute(query, arguments).fetchall()
+
+
+def value(connection: psycopg.Connection, query: LiteralString, *arguments: object) -> Any:  # noqa: ANN401 - the query decides
+    """Ask for one value."""
+    ((only,),) = rows(connection, query, *arguments)
+    return only
+
+
+def give_to_read_model(connection: psycopg.Connection, view: str) -> None:
+    """Let a view be that of a read model `m`, whose tables nobody needs."""
+    connection.execute(
+        "insert into read_models.declarations (model, version, view, fingerprint, serves, unbuilt)"
+        " values ('m', 1, %s, '', true, '{}')",
+        (view,),
+    )
+
+
+def set_clock(connection: psycopg.Connection, time_: str) -> None:
+    """Move the store's clock for this session; '' gives it back to the wall."""
+    connection.execute("select set_config('event_store.clock', %s, false)", (time_,))
+
+
+def take_over(former: EventStore, holder: EventStore, view: str = "v") -> tuple[LeasedEvent, LeasedEvent]:
+    """Let one session's lock end and another session get its event; return what each was given."""
+    set_clock(former.connection, "2030-01-01 00:00:00+00")
+    (late,) = former.lease_events(view, 1, 60)
+    for store in (former, holder):
+        set_clock(store.connection, "2030-01-01 00:01:00+00")
+    (held,) = holder.lease_events(view, 1, 600)
+    assert (held.offset, held.attempt) == (late.offset, late.attempt + 1)
+    return late, held
+
+
+def refusal(error: type[MillraceError], work: Callable[[], object]) -> MillraceError:
+    """Do what is refused; return the refusal, which says its values and its remedy."""
+    with pytest.raises(error) as refused:
+        work()
+    assert refused.value.detail
+    assert refused.value.hint
+    return refused.value
+
+
+@dataclass(frozen=True)
+class LogEntry:
+    """One position of the log and the event that is there."""
+
+    partition: int
+    position: int
+    offset: int
+    decider: str
+    decider_id: str
+    event_id: UUID
+    previous_id: UUID | None
+
+
+def read_log(connection: psycopg.Connection) -> list[LogEntry]:
+    """Read the whole log, partition by partition."""
+    return [
+        LogEntry(*row)
+        for row in rows(
+            connection,
+            """
+            select l.partition, l.position, l."offset", e.decider, e.decider_id, e.event_id, e.previous_id
+            from event_store.event_log l left join event_store.events e using ("offset")
+            order by l.partition, l.position
+            """,
+        )
+    ]
+
+
+def assert_log_holds_every_event_once(connection: psycopg.Connection) -> None:
+    """Every committed event is in the log once, each partition is dense up to its mark, no stream is inverted."""
+    log = read_log(connection)
+    stored = [row[0] for row in rows(connection, "select event_id from event_store.events")]
+    assert sorted(entry.event_id for entry in log) == sorted(stored)
+    assert_dense_and_ordered(log)
+    marks = dict(rows(connection, "select partition, high_water_mark from event_store.partitions"))
+    assert {p: sum(entry.partition == p for entry in log) for p in marks} == marks
+
+
+def assert_dense_and_ordered(log: Iterable[LogEntry]) -> None:
+    """Each partition counts 0, 1, 2, …; each event follows its predecessor; a stream stays in one partition."""
+    seen: dict[int, int] = {}
+    heads: dict[tuple[str, str], tuple[UUID, int]] = {}
+    for entry in log:
+        assert entry.position == seen.get(entry.partition, 0)
+        seen[entry.partition] = entry.position + 1
+        head = heads.get((entry.decider, entry.decider_id))
+        assert entry.previous_id == (head and head[0])
+        assert head is None or head[1] == entry.partition
+        heads[entry.decider, entry.decider_id] = entry.event_id, entry.partition
+
+
+def assert_rising(offsets: Iterable[int]) -> None:
+    """Each number is above the one before."""
+    assert all(a < b for a, b in pairwise(offsets))
+
+
+def start(work: Callable[[], Result]) -> Future[Result]:
+    """Do the work in a thread of its own, which never keeps pytest from ending."""
+    future: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - it is raised where the result is asked for
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
+def at_once(works: Iterable[Callable[[], Result]]) -> list[Future[Result]]:
+    """Do all works in threads that begin together; return them when all have ended."""
+    todo = list(works)
+    barrier = threading.Barrier(len(todo))
+
+    def together(work: Callable[[], Result]) -> Callable[[], Result]:
+        def run() -> Result:
+            barrier.wait(PATIENCE_S)
+            return work()
+
+        return run
+
+    futures = [start(together(work)) for work in todo]
+    for future in futures:
+        future.exception(PATIENCE_S * 2)
+    return futures
+
+
+def wait_until(state: Callable[[], bool], what: str) -> None:
+    """Ask until the state is there."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not state():
+        assert time.monotonic() < deadline, f"never happened: {what}"
+
+
+def wait_blocked(observer: psycopg.Connection, pid: int) -> None:
+    """Wait until a session waits for another one's lock."""
+    wait_until(
+        lambda: rows(observer, "select wait_event_type from pg_stat_activity where pid = %s", pid) == [("Lock",)],
+        f"session {pid} waits for a lock",
+    )
+
+
+def terminate(observer: psycopg.Connection, pid: int) -> None:
+    """End a session as `kill` would, and wait until it is gone."""
+    observer.execute("select pg_terminate_backend(%s)", (pid,))
+    wait_until(lambda: not rows(observer, "select from pg_stat_activity where pid = %s", pid), f"session {pid} ended")

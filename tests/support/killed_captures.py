@@ -1,0 +1,130 @@
+"""A program that kills a capture at every step, again and again: `python -m tests.support.killed_captures DSN SOURCE KILLS SEED`.
+
+The capture runs in forks of this program, which kill themselves at a step, or are killed by it at any moment. When so many are
+killed, a last one captures until nothing is left. The source changes meanwhile; what is there in the end is asserted by
+tests/capture/test_kills.py. It is a program of its own because pytest has threads, which a fork does not survive.
+
+Belongs here: the steps, killing. Not here: pytest, what the source does.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from random import Random
+from typing import Any
+
+from millrace.resources.capture import drain as capture
+from millrace.resources.capture.declaration import Capture, CapturedTable
+from millrace.resources.capture.decoding.changes import Change
+from millrace.resources.capture.drain import Capturing
+from millrace.resources.capture.store import CaptureStore
+from tests.support.forks import fork
+
+# every row meets it: with and without it the same is captured, but each time the table is published and read anew
+SAME = "id > 0"
+# before or after which call of which function a fork kills itself
+STEPS: tuple[tuple[object, str, bool], ...] = (
+    (CaptureStore, "copy_changes", False),
+    (CaptureStore, "copy_changes", True),
+    (CaptureStore, "store_changes", True),  # all is done but the commit
+    (capture, "advance", False),
+    (capture, "advance", True),
+    (CaptureStore, "emit_changes", False),
+    (CaptureStore, "emit_changes", True),
+    (CaptureStore, "verify_changes", True),
+    (capture, "read_chunk", True),
+    (CaptureStore, "emit_backfill", False),
+    (CaptureStore, "emit_backfill", True),
+    (CaptureStore, "finish_backfill", True),
+)
+
+
+def declared(source: str, where: str | None = None) -> Capture:
+    """The capture of the source's tables."""
+    tables = (CapturedTable("items", where=where), CapturedTable("notes"), CapturedTable("journal"))
+    return Capture("shop", lambda: source, tables)
+
+
+def kill_at(place: object, name: str, after: bool, number: int) -> None:
+    """Let this process kill itself at a call."""
+    original: Callable[..., Any] = getattr(place, name)
+    left = number
+
+    def killing(*args: object, **named: object) -> object:
+        nonlocal left
+        left -= 1
+        if left == 0 and not after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = original(*args, **named)
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    setattr(place, name, killing)
+
+
+def kill_in_copy(number: int) -> None:
+    """Let this process kill itself while it copies rows."""
+    original = CaptureStore.copy_changes
+
+    def watched(changes: Iterable[Change]) -> Iterator[Change]:
+        for at, change in enumerate(changes, 1):
+            if at == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield change
+
+    def copying(self: CaptureStore, source_generation: int, changes: Iterable[Change]) -> int:
+        return original(self, source_generation, watched(changes))
+
+    CaptureStore.copy_changes = copying  # type: ignore[method-assign]
+
+
+def fork_capture(dsn: str, captured: Capture, prepare: Callable[[], None]) -> int:
+    """Start a capture."""
+
+    def work() -> int:
+        # small, so that one run takes each step several times
+        capture.MOST_CHANGES, capture.EMIT, capture.CHUNK = 60, 40, 25
+        prepare()
+        # the same owner: its dead self's lease does not have to end
+        with Capturing(dsn, captured, "test") as capturing:
+            capturing.drain(budget_s=1, idle_s=0.2)
+        return 0
+
+    return fork(work)
+
+
+def main(dsn: str, source: str, kills: int, seed: int) -> dict[str, int]:
+    """Kill so many captures; return how many were killed at which step."""
+    random = Random(seed)
+    killed: Counter[str] = Counter()
+    while killed.total() < kills:
+        kind = random.random()
+        number = random.randint(1, 3)
+        captured = declared(source, random.choice([None, None, SAME]))
+        if kind < 0.7:
+            place, name, after = random.choice(STEPS)
+            step = f"{'after' if after else 'before'} {name}"
+            child = fork_capture(dsn, captured, partial(kill_at, place, name, after, number))
+        elif kind < 0.8:
+            step = "in copy_changes"
+            child = fork_capture(dsn, captured, partial(kill_in_copy, number * 10))
+        else:
+            step = "anywhere"
+            child = fork_capture(dsn, captured, lambda: None)
+            # where the kill falls, which is all that depends on it
+            time.sleep(random.uniform(0.0, 0.3))
+            os.kill(child, signal.SIGKILL)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert code in {0, -signal.SIGKILL}, (step, code)
+        killed[step] += code != 0
+    return dict(killed)
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))))  # noqa: T201 - its result

@@ -1,0 +1,40 @@
+"""What a test of the migrator needs: a database without a store, what was applied to it, who waits.
+
+Belongs here: what several tests of the migrator share, its fixture too. Not here: what a test asserts by itself.
+"""
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from millrace.resources.event_store.migrations import known_migrations
+from millrace.resources.postgres.embedded import EmbeddedPostgres
+from tests.support.factories import rows
+
+VERSIONS = len(known_migrations())
+WAITING = "from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+
+
+@pytest.fixture
+def empty(postgres: EmbeddedPostgres) -> Iterator[str]:
+    """A database without a store."""
+    with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
+        admin.execute("create database empty")
+        yield postgres.dsn("empty")
+        admin.execute("drop database empty with (force)")
+
+
+def applied(dsn: str) -> list[int]:
+    with psycopg.connect(dsn) as connection:
+        return [row[0] for row in rows(connection, "select version from event_store.migrations order by version")]
+
+
+def consume_rows(connection: psycopg.Connection) -> list[int]:
+    """Take all that the view invoices is given, event by event."""
+    delivered = []
+    while batch := rows(connection, """select decider_id, "offset" from event_store.stream_events('invoices', 5)"""):
+        for decider_id, offset in batch:
+            delivered.append(offset)
+            connection.execute("select from event_store.ack_event('invoices', %s::text, %s)", (decider_id, offset))
+    return delivered

@@ -1,0 +1,321 @@
+"""Read models with every kind of column, key and function, and what they must hold, computed in Python.
+
+Belongs here: the second, independent way to the numbers. Not here: assertions.
+"""
+
+import random
+from collections.abc import Iterable
+from datetime import datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from millrace.assets.read_models import (
+    Event,
+    State,
+    all_,
+    any_,
+    avg,
+    count,
+    field,
+    first,
+    fold,
+    last,
+    max_,
+    min_,
+    read_model,
+    recompute,
+    set_union,
+    stream_id,
+    sum_,
+)
+from millrace.resources.event_store import NewEvent, RecordedEvent
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+DECIDER = "thing"
+EVENTS = ("made", "used", "broken")
+
+
+@read_model(view="everything", deciders=[DECIDER], key=["thing_id"])
+class Everything:
+    """One row per thing: every kind of column."""
+
+    thing_id = stream_id()
+    events = count()
+    with_text = count("data.text")
+    used = count(events=["used"])
+    units = sum_("data.units")
+    worth = sum_("data.worth", type="decimal(18,2)", events=["made", "used"])
+    mean = avg("data.worth", type="decimal(18,2)")
+    least_text = min_("data.text")
+    most_text = max_("data.text")
+    least_units = min_("data.units", type="bigint")
+    first_text = first("data.text")
+    last_text = last("data.text")
+    last_event = last("event")
+    last_broken = last("data.nested.cause", events=["broken"])
+    ever_good = any_("data.good")
+    always_good = all_("data.good")
+    seen_first = min_("created_at")
+    last_offset_seen = max_("offset")
+    texts = set_union("data.text")
+    worths = set_union("data.worth", type="decimal(18,2)", events=["used"])
+    goods = set_union("data.good", type="boolean")
+    moments = set_union("created_at", events=["broken"])
+
+
+@read_model(view="crossing", deciders=[DECIDER], key=["owner", "event"])
+class Crossing:
+    """One row per owner and event, over all things."""
+
+    owner = field("data.owner")
+    event = field("event")
+    events = count()
+    units = sum_("data.units")
+    mean = avg("data.worth", type="decimal(18,2)")
+    first_text = first("data.text")
+    last_text = last("data.text")
+    most_text = max_("data.text")
+    texts = set_union("data.text")
+
+
+@read_model(view="going", deciders=[DECIDER], key=["thing_id"], deletes=["broken"])
+class Going:
+    """One row per thing that is not broken."""
+
+    thing_id = stream_id()
+    events = count()
+    last_text = last("data.text")
+
+
+@read_model(view="going_across", deciders=[DECIDER], key=["owner"], deletes=["broken", "used"])
+class GoingAcross:
+    """One row per owner whose last event made something, over all things."""
+
+    owner = field("data.owner")
+    events = count()
+    units = sum_("data.units")
+    texts = set_union("data.text")
+
+
+@fold(
+    view="machines",
+    deciders=[DECIDER],
+    key="thing_id",
+    columns={"seen": "bigint", "trail": "string", "worth": "decimal(18,2)", "at": "timestamp", "good": "boolean"},
+)
+def machines(state: State | None, event: Event) -> State | None:
+    """One row per thing that did not rust: what happened to it, in order."""
+    if event.event == "broken" and (event.data.get("nested") or {}).get("cause") == "rust":
+        return None
+    before = state or {"trail": "", "seen": 0, "texts": []}
+    return before | {
+        "seen": before["seen"] + 1,
+        # each event changes what all before left
+        "trail": (before["trail"][::-1] + event.event[0])[-20:],
+        "texts": [*before["texts"], event.data.get("text")][-3:],
+        "worth": event.data.get("worth"),
+        "good": event.data.get("good"),
+        "at": event.created_at.isoformat(),
+    }
+
+
+@recompute(
+    view="uses",
+    deciders=[DECIDER],
+    key=["thing_id", "text"],
+    columns={"text": "string", "units": "decimal(38,0)", "events": "bigint", "last_at": "timestamp"},
+)
+def uses(events: "DataFrame") -> "DataFrame":
+    """One row per thing and text since the thing was last broken."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    text, units = (f.get_json_object("data", f"$.{name}") for name in ("text", "units"))
+    broken = f.max(f.when(f.col("event") == "broken", f.col("offset"))).over(Window.partitionBy("decider_id"))
+    lives = events.withColumn("broken", broken).where("broken is null or offset > broken")
+    rows = lives.select("decider_id", text.alias("text"), units.cast("decimal(20,0)").alias("units"), "created_at")
+    return rows.groupBy("decider_id", "text").agg(
+        f.sum("units").cast("decimal(38,0)").alias("units"),
+        f.count("*").alias("events"),
+        f.max("created_at").alias("last_at"),
+    )
+
+
+def random_events(dice: random.Random, number: int) -> list[NewEvent]:
+    """Events with fields that are there, missing, null, unicode, large and small."""
+    return [
+        NewEvent(
+            DECIDER,
+            f"thing-{dice.randrange(12)}",
+            dice.choice(EVENTS),
+            UUID(int=dice.getrandbits(128)),
+            _some(
+                dice,
+                {
+                    "text": dice.choice(["a", "B", "ä", "é", "z", "", "\U0001f600", "a'b\"c\\", "10", "9"]),
+                    "units": dice.randrange(-5, 2**40),
+                    "worth": dice.randrange(-10_000, 10_000) / 100,
+                    "good": dice.choice([True, False]),
+                    "owner": dice.choice(["ann", "bob", "çelik"]),
+                    "nested": {"cause": dice.choice(["rust", "wear"])},
+                },
+            ),
+            UUID(int=dice.getrandbits(128)),
+        )
+        for _ in range(number)
+    ]
+
+
+def _some(dice: random.Random, fields: dict[str, object]) -> dict[str, object]:
+    return {k: None if dice.random() < 0.1 else v for k, v in fields.items() if dice.random() < 0.8}
+
+
+def expected_everything(events: Iterable[RecordedEvent]) -> list[tuple[Any, ...]]:
+    """The rows of `Everything`, by thing."""
+    things: dict[str, list[RecordedEvent]] = {}
+    for event in events:
+        things.setdefault(event.decider_id, []).append(event)
+    return sorted((thing, *_everything(own)) for thing, own in things.items())
+
+
+def expected_crossing(events: Iterable[RecordedEvent]) -> list[tuple[Any, ...]]:
+    """The rows of `Crossing`, by owner and event."""
+    groups: dict[tuple[str, str], list[RecordedEvent]] = {}
+    for event in events:
+        if event.data.get("owner") is not None:
+            groups.setdefault((event.data["owner"], event.event), []).append(event)
+    return sorted((*key, *_crossing(own)) for key, own in groups.items())
+
+
+def expected_going(events: Iterable[RecordedEvent]) -> list[tuple[Any, ...]]:
+    """The rows of `Going`, by thing."""
+    things: dict[str, list[RecordedEvent]] = {}
+    for event in events:
+        things.setdefault(event.decider_id, []).append(event)
+    return sorted(
+        (thing, len(own), _last(_values(own, "text"))) for thing, own in things.items() if own[-1].event != "broken"
+    )
+
+
+def expected_going_across(events: Iterable[RecordedEvent]) -> list[tuple[Any, ...]]:
+    """The rows of `GoingAcross`, by owner."""
+    owners: dict[str, list[RecordedEvent]] = {}
+    for event in events:
+        if event.data.get("owner") is not None:
+            owners.setdefault(event.data["owner"], []).append(event)
+    return sorted(
+        (owner, len(own), sum(_values(own, "units")), _set(_values(own, "text")))
+        for owner, own in owners.items()
+        if own[-1].event == "made"
+    )
+
+
+def expected_machines(events: Iterable[RecordedEvent]) -> list[tuple[Any, ...]]:
+    """The rows of `machines`, by thing: the same function, in a loop."""
+    states: dict[str, State | None] = {}
+    for e in events:
+        seen = Event(e.decider, e.decider_id, e.event, e.event_version, e.data, e.created_at, e.offset)
+        states[e.decider_id] = machines.function(states.get(e.decider_id), seen)
+    return sorted(
+        (
+            thing,
+            state["seen"],
+            state["trail"],
+            None if state["worth"] is None else Decimal(str(state["worth"])),
+            datetime.fromisoformat(state["at"]),
+            state["good"],
+        )
+        for thing, state in states.items()
+        if state is not None
+    )
+
+
+def expected_uses(events: Iterable[RecordedEvent]) -> list[tuple[Any, ...]]:
+    """The rows of `uses`, by thing."""
+    lives: dict[str, dict[str | None, list[RecordedEvent]]] = {}
+    for event in events:
+        life = lives.setdefault(event.decider_id, {})
+        if event.event == "broken":
+            life.clear()
+        else:
+            life.setdefault(event.data.get("text"), []).append(event)
+    return [
+        (
+            thing,
+            text,
+            sum(_values(own, "units"), Decimal(0)) if _values(own, "units") else None,
+            len(own),
+            max(e.created_at for e in own),
+        )
+        for thing, life in lives.items()
+        for text, own in life.items()
+    ]
+
+
+def _everything(events: list[RecordedEvent]) -> tuple[Any, ...]:
+    texts, units, worths = _values(events, "text"), _values(events, "units"), _worths(events)
+    goods = _values(events, "good")
+    causes = [e.data["nested"]["cause"] for e in events if e.event == "broken" and e.data.get("nested")]
+    return (
+        len(events),
+        len(texts),
+        sum(e.event == "used" for e in events),
+        sum(units),
+        sum(_worths([e for e in events if e.event in {"made", "used"}]), Decimal(0)),
+        _mean(worths),
+        min(texts, key=str.encode, default=None),
+        max(texts, key=str.encode, default=None),
+        min(units, default=None),
+        _first(texts),
+        _last(texts),
+        events[-1].event,
+        _last(causes),
+        any(goods),
+        all(goods),
+        min(e.created_at for e in events),
+        max(e.offset for e in events),
+        _set(texts),
+        sorted(set(_worths([e for e in events if e.event == "used"]))),
+        sorted(set(goods)),
+        sorted({e.created_at for e in events if e.event == "broken"}),
+    )
+
+
+def _crossing(events: list[RecordedEvent]) -> tuple[Any, ...]:
+    texts = _values(events, "text")
+    return (
+        len(events),
+        sum(_values(events, "units")),
+        _mean(_worths(events)),
+        _first(texts),
+        _last(texts),
+        max(texts, key=str.encode, default=None),
+        _set(texts),
+    )
+
+
+def _set(texts: list[str]) -> list[str]:
+    return sorted(set(texts), key=str.encode)
+
+
+def _values(events: list[RecordedEvent], name: str) -> list[Any]:
+    return [e.data[name] for e in events if e.data.get(name) is not None]
+
+
+def _worths(events: list[RecordedEvent]) -> list[Decimal]:
+    return [Decimal(str(value)) for value in _values(events, "worth")]
+
+
+def _mean(worths: list[Decimal]) -> Decimal | None:
+    return sum(worths, Decimal(0)) / len(worths) if worths else None
+
+
+def _first(values: list[Any]) -> Any:  # noqa: ANN401 - whatever the column holds
+    return values[0] if values else None
+
+
+def _last(values: list[Any]) -> Any:  # noqa: ANN401 - whatever the column holds
+    return values[-1] if values else None

@@ -1,0 +1,99 @@
+"""A batch, a stream and a read model in a Spark session of a process of its own, wherever its environment says.
+
+A program, because a process that once spoke to Spark Connect speaks to nothing else; `build_at` runs it.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.settings import PROJECT
+from millrace.resources.spark import spark_session
+from tests.support.drains import PATIENCE_S, Everything
+from tests.support.event_log_reads import load
+
+COLUMNS = ["partition", "position", "decider_id", "event"]
+READER = {"columns": COLUMNS, "extract": {"text": ["text"]}, "minPartitions": 2}
+# the project is on the path of this program alone, and on that of no Spark
+PROGRAM = (
+    "import runpy, sys; sys.path.append({!r}); runpy.run_module('tests.support.spark_places', run_name='__main__')"
+)
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a session read, and from which file, in which folder and by which Python its tasks imported our code."""
+
+    batch: list[list[object]]
+    stream: list[list[object]]
+    origins: list[list[str]]
+
+
+def build_at(env: Mapping[str, str], dsn: str, folder: Path, configuration: Mapping[str, str], partition: int) -> Built:
+    """Run this program in an environment and a folder, which then hold what it wrote; say what it read."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(str(PROJECT)), dsn, json.dumps(dict(configuration)), str(partition)],
+        cwd=folder,
+        env=dict(env),
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-6000:]
+    return Built(**json.loads((folder / "built.json").read_text()))
+
+
+def main(dsn: str, configuration: str, partition: str) -> None:
+    folder = Path.cwd()
+    with spark_session(json.loads(configuration)) as spark:
+        stream = spark.readStream.format("event_log").option("dsn", dsn).option("maxOffsetsPerTrigger", 250)
+        for name, option in READER.items():
+            stream = stream.option(name, json.dumps(option))
+        query = (
+            stream.load()
+            .writeStream.format("parquet")
+            .option("checkpointLocation", str(folder / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(str(folder / "events"))
+        )
+        assert query.awaitTermination(PATIENCE_S)
+        with Consumer(dsn, Everything, lambda: spark, "test") as consumer:
+            consumer.drain(budget_s=PATIENCE_S, idle_s=0, batch_events=200)
+            consumer.rebuild(int(partition))
+        built = Built(
+            batch=sorted(list(row) for row in load(spark, dsn, **READER).collect()),
+            stream=sorted(list(row) for row in spark.read.parquet(str(folder / "events")).collect()),
+            origins=sorted(
+                list(row)
+                for row in spark.range(0, 100, 1, 8)
+                .mapInArrow(origin, "file string, folder string, python string")
+                .distinct()
+                .collect()
+            ),
+        )
+    (folder / "built.json").write_text(json.dumps(asdict(built)))
+
+
+def origin(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """For mapInArrow: what a task is and where it has our code from."""
+    import sys
+    from pathlib import Path
+
+    import millrace.resources.event_log_source as imported
+
+    for _ in batches:
+        pass
+    yield pa.RecordBatch.from_pydict(
+        {"file": [imported.__file__], "folder": [str(Path.cwd())], "python": [sys.executable]}
+    )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
