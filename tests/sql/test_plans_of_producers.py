@@ -6,9 +6,9 @@ import psycopg
 import pytest
 
 from millrace.resources.producers import ProducerStore
-from tests.sql.producing import begin, do, producer, staged, statistics
 from tests.sql.test_plans import scans
 from tests.support.factories import Connect, new_event, rows
+from tests.support.producing import begin, do, producer, staged, statistics
 
 __all__ = ["producer"]
 

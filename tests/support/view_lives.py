@@ -5,7 +5,7 @@ view. After every step the store's own account of what is pending must be the mo
 the view and nothing may be left.
 
 Belongs here: what can happen to a view of any mode, and what must hold. Not here: the model (view_model), the sessions
-(view_sessions), what consumers of one mode do (test_rows_view_properties, test_bulk_view_properties), what one function
+(view_sessions), what consumers of one mode do (tests/sql/properties), what one function
 promises by itself (tests/sql), and races within one call.
 HYPOTHESIS_PROFILE=long looks for longer, with other seeds each time.
 """
