@@ -4,8 +4,9 @@
 --     psql -d mydatabase -f sql/install.sql
 --     psql -d mydatabase -v log_partitions=32 -f sql/install.sql
 --
--- The number of log partitions (16) is fixed from then on. Whoever installs owns the store, and needs CREATEROLE while the
--- roles of roles.sql are missing. `millrace migrate` takes such a store for one that it made: its books are written at the end.
+-- The number of log partitions (16) is fixed from then on. Whoever installs owns the store, and needs CREATEROLE while
+-- the roles of roles.sql are missing. `millrace migrate` takes such a store for one that it made: its books are written
+-- at the end.
 
 \set ON_ERROR_STOP on
 \if :{?log_partitions}
@@ -193,7 +194,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'f71b0ee415f042c365b6f7514f69bd158104ee0cce633e0aa85f340159a17715'),
+  (0, '076d95950f6a8bdf7c71ef06182967e2dbeab15384c90b61de6f120e6a50bdd6'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -1,8 +1,8 @@
--- Who may use which schema and table. Who may call a function, the function's own file says. Applied after the functions, again
--- whenever they, this file or roles.sql change.
+-- Who may use which schema and table. Who may call a function, the function's own file says. Applied after the
+-- functions, again whenever they, this file or roles.sql change.
 --
--- Nobody but who migrated changes a table of the store; writers and consumers have no right to any. The functions run with the
--- rights of the role that migrated (security definer) and with a search_path of their own.
+-- Nobody but who migrated changes a table of the store; writers and consumers have no right to any. The functions run
+-- with the rights of the role that migrated (security definer) and with a search_path of their own.
 
 do $privileges$
 declare
@@ -19,7 +19,8 @@ begin
     if _role in ('event_store_reader', 'event_store_owner') then
       execute format('grant usage on schema read_models to %I', _role);
       execute format('grant select on all tables in schema event_store to %I', _role);
-      -- A read model that another login made belongs to event_store_owner or to that login, who granted what is to be granted.
+      -- A read model that another login made belongs to event_store_owner or to that login, who granted what is to be
+      -- granted.
       for _table in
         select oid from pg_class
         where relnamespace = 'read_models'::regnamespace and relkind in ('r', 'p', 'v') and pg_has_role(relowner, 'USAGE')

@@ -3,11 +3,11 @@
 -- event_store_writer    appends events and reads streams
 -- event_store_consumer  registers views and consumes them
 -- event_store_reader    reads everything, tables too, as Spark and reports do; changes nothing
--- event_store_owner     all of it, builds read models, and what operators do: moves and removes views, settles dead letters,
---                       shortens the log, captures changes
+-- event_store_owner     all of it, builds read models, and does what operators do: moves and removes views, settles
+--                       dead letters, shortens the log, captures changes
 --
--- The roles cannot log in: grant them to those that can. They belong to the cluster: a dump of the database names them and does
--- not contain them. Who migrates needs CREATEROLE, unless they exist.
+-- The roles cannot log in: grant them to those that can. They belong to the cluster: a dump of the database names them
+-- and does not contain them. Who migrates needs CREATEROLE, unless they exist.
 
 do $roles$
 declare

@@ -1,5 +1,5 @@
--- Events, their streams and their order. Behaviour lives in sql/functions. From the first release on a table changes only by a later
--- migration; until then it is changed here.
+-- Events, their streams and their order. Behaviour lives in sql/functions. From the first release on a table changes
+-- only by a later migration; until then it is changed here.
 
 -- Appending -------------------------------------------------------------------------------------------------
 
@@ -10,7 +10,8 @@ create table event_store.deciders (
   description text not null,
   constraint deciders_pkey primary key (decider, event, event_version)
 );
-comment on table event_store.deciders is 'The kinds of event that each kind of entity (decider) may append. Rows are never changed or removed.';
+comment on table event_store.deciders is
+'The kinds of event that each kind of entity (decider) may append. Rows are never changed or removed.';
 comment on column event_store.deciders.decider is 'A kind of entity that emits events, such as order.';
 comment on column event_store.deciders.event is 'The name of an event that this decider may append.';
 comment on column event_store.deciders.event_version is 'The version of the event''s schema.';
@@ -25,16 +26,20 @@ create table event_store.streams (
   final boolean not null default false,
   constraint streams_pkey primary key (decider_id, decider)
 ) with (fillfactor = 80);
-comment on table event_store.streams is 'The head of each stream. Its row is the optimistic lock of an append: the first writer moves it, the second one conflicts.';
+comment on table event_store.streams is
+'The head of each stream. Its row is the optimistic lock of an append: the first writer moves it, the second one '
+'conflicts.';
 comment on column event_store.streams.decider is 'The kind of entity.';
 comment on column event_store.streams.decider_id is 'The entity.';
-comment on column event_store.streams.last_event_id is 'The event_id of the stream''s last event: what the next append states as previous_id.';
+comment on column event_store.streams.last_event_id is
+'The event_id of the stream''s last event: what the next append states as previous_id.';
 comment on column event_store.streams.last_offset is 'The offset of the stream''s last event.';
 comment on column event_store.streams.version is 'How many events the stream has.';
 comment on column event_store.streams.final is 'Whether the last event closed the stream.';
 
 create sequence event_store.events_offset_seq;
-comment on sequence event_store.events_offset_seq is 'Gives events."offset". It leaves gaps on rollback, so it never is a cursor.';
+comment on sequence event_store.events_offset_seq is
+'Gives events."offset". It leaves gaps on rollback, so it never is a cursor.';
 
 create table event_store.events (
   event text not null,
@@ -67,13 +72,16 @@ comment on column event_store.events.command_id is 'The command that caused the 
 comment on column event_store.events.previous_id is 'The event before this one in its stream; null for the first.';
 comment on column event_store.events.final is 'Whether the event closes its stream.';
 comment on column event_store.events.created_at is 'When the event was appended, by the store''s clock.';
-comment on column event_store.events."offset" is 'Unique and increasing along each stream, with gaps. Drawn after the stream''s row is locked.';
-comment on column event_store.events.transaction_id is 'The appending transaction: how the sequencer knows that the event is committed.';
+comment on column event_store.events."offset" is
+'Unique and increasing along each stream, with gaps. Drawn after the stream''s row is locked.';
+comment on column event_store.events.transaction_id is
+'The appending transaction: how the sequencer knows that the event is committed.';
 
 create view event_store.recorded_events as
 select event, event_id, event_version, decider, decider_id, data, command_id, previous_id, final, created_at, "offset"
 from event_store.events;
-comment on view event_store.recorded_events is 'An event in the shape that every function returns it: fstore-sql''s columns.';
+comment on view event_store.recorded_events is
+'An event in the shape that every function returns it: fstore-sql''s columns.';
 
 create type event_store_private.batch_event as (
   ordinal bigint,
@@ -88,7 +96,8 @@ create type event_store_private.batch_event as (
   previous_stated boolean,
   final boolean
 );
-comment on type event_store_private.batch_event is 'One event of a batch as append_events holds it in memory; ordinal is its index in the batch, from 1.';
+comment on type event_store_private.batch_event is
+'One event of a batch as append_events holds it in memory; ordinal is its index in the batch, from 1.';
 
 -- Sequencing ------------------------------------------------------------------------------------------------
 
@@ -103,11 +112,13 @@ create table event_store.partitions (
     earliest_position <= archived_position and archived_position <= high_water_mark
   )
 ) with (fillfactor = 50);
-comment on table event_store.partitions is 'The log partitions: hash buckets of decider_id. Their number is fixed when the database is made.';
+comment on table event_store.partitions is
+'The log partitions: hash buckets of decider_id. Their number is fixed when the database is made.';
 comment on column event_store.partitions.partition is 'The log partition, from 0.';
 comment on column event_store.partitions.high_water_mark is 'The position that the next event will get.';
 comment on column event_store.partitions.earliest_position is 'The first position that is still kept.';
-comment on column event_store.partitions.archived_position is 'Every event below this position is kept outside, too: only these may be deleted.';
+comment on column event_store.partitions.archived_position is
+'Every event below this position is kept outside, too: only these may be deleted.';
 
 -- whoever migrates or installs states the number
 insert into event_store.partitions (partition)
@@ -120,7 +131,8 @@ create table event_store.event_log (
   constraint event_log_pkey primary key (partition, position),
   constraint event_log_offset_key unique ("offset")
 );
-comment on table event_store.event_log is 'The order of events within each log partition: dense, from 0, in the order of commits.';
+comment on table event_store.event_log is
+'The order of events within each log partition: dense, from 0, in the order of commits.';
 comment on column event_store.event_log.partition is 'The log partition.';
 comment on column event_store.event_log.position is 'The position within the log partition, without gaps.';
 comment on column event_store.event_log."offset" is 'The event at this position.';
@@ -133,10 +145,13 @@ create table event_store.sequencer (
   constraint sequencer_pkey primary key (singleton),
   constraint sequencer_has_one_row check (singleton)
 ) with (fillfactor = 50);
-comment on table event_store.sequencer is 'Up to where events are sequenced. The lock of its one row makes the sequencer the only writer of the log''s order.';
+comment on table event_store.sequencer is
+'Up to where events are sequenced. The lock of its one row makes the sequencer the only writer of the log''s order.';
 comment on column event_store.sequencer.singleton is 'Always true: there is one row.';
-comment on column event_store.sequencer.snapshot is 'Every event of a transaction visible in this snapshot has its position.';
-comment on column event_store.sequencer.cluster is 'The system identifier of the cluster whose transaction ids these are: a restore into another one shows by it.';
+comment on column event_store.sequencer.snapshot is
+'Every event of a transaction visible in this snapshot has its position.';
+comment on column event_store.sequencer.cluster is
+'The system identifier of the cluster whose transaction ids these are: a restore into another one shows by it.';
 comment on column event_store.sequencer.sequenced_at is 'When somebody last looked for new events, to half a second.';
 insert into event_store.sequencer (snapshot, cluster)
 select pg_current_snapshot(), system_identifier from pg_control_system();

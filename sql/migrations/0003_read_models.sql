@@ -15,13 +15,18 @@ create table read_models.declarations (
   constraint declarations_view_key unique (view)
 );
 create unique index declarations_serving_key on read_models.declarations (model) where serves;
-comment on table read_models.declarations is 'The declarations that each model''s tables were made from: of the version that serves, and of one that is built beside it.';
+comment on table read_models.declarations is
+'The declarations that each model''s tables were made from: of the version that serves, and of one that is built '
+'beside it.';
 comment on column read_models.declarations.model is 'The read model.';
-comment on column read_models.declarations.version is 'Counts the declarations of a model, from 1; the tables of later ones have it in their names.';
+comment on column read_models.declarations.version is
+'Counts the declarations of a model, from 1; the tables of later ones have it in their names.';
 comment on column read_models.declarations.view is 'The event store''s view that this version is consumed as.';
-comment on column read_models.declarations.fingerprint is 'The hash of the declaration; another declaration must not write these tables.';
+comment on column read_models.declarations.fingerprint is
+'The hash of the declaration; another declaration must not write these tables.';
 comment on column read_models.declarations.serves is 'Whether the model''s SQL view shows this version.';
-comment on column read_models.declarations.unbuilt is 'The log partitions whose first events are only in the archive, and that no rebuild has read yet.';
+comment on column read_models.declarations.unbuilt is
+'The log partitions whose first events are only in the archive, and that no rebuild has read yet.';
 comment on column read_models.declarations.declared_at is 'When the tables were made.';
 
 create sequence read_models.batch_seq;

@@ -6,9 +6,11 @@ create table event_store.archive (
   constraint archive_pkey primary key (singleton),
   constraint archive_has_one_row check (singleton)
 );
-comment on table event_store.archive is 'Which archive is this store''s: another store''s files are neither read nor removed.';
+comment on table event_store.archive is
+'Which archive is this store''s: another store''s files are neither read nor removed.';
 comment on column event_store.archive.singleton is 'Always true: there is one row.';
-comment on column event_store.archive.archive_id is 'What the root of the archive, and a backup, must bear to be taken for this store''s.';
+comment on column event_store.archive.archive_id is
+'What the root of the archive, and a backup, must bear to be taken for this store''s.';
 insert into event_store.archive default values;
 
 create table event_store.archive_files (
@@ -26,7 +28,8 @@ create table event_store.archive_files (
   constraint archive_files_hold_something check (0 <= from_position and from_position < to_position and bytes > 0),
   constraint archive_files_hold_every_event check (events = to_position - from_position)
 );
-comment on table event_store.archive_files is 'The files of the archive: written, read back and checked. A file that is not listed is never read.';
+comment on table event_store.archive_files is
+'The files of the archive: written, read back and checked. A file that is not listed is never read.';
 comment on column event_store.archive_files.partition is 'The log partition.';
 comment on column event_store.archive_files.from_position is 'The first position in the file.';
 comment on column event_store.archive_files.to_position is 'The position after the last one in the file.';

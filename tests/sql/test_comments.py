@@ -7,6 +7,7 @@ from typing import LiteralString
 import psycopg
 import pytest
 
+from millrace.resources.errors import BY_SQLSTATE
 from millrace.resources.event_store.migrations import function_files
 from tests.support.factories import Connect, rows
 
@@ -81,6 +82,23 @@ def test_the_file_of_a_function_of_the_interface_says_who_may_call_it(path: Path
     assert len(made) == sql.count("create or replace function")
     assert re.findall(r"revoke all on function (event_store\.\w+\([^)]*\)) from public;", sql) == made
     assert re.findall(r"grant execute on function (event_store\.\w+\([^)]*\))\sto event_store_", sql) == made
+
+
+def test_the_comment_of_a_function_of_the_interface_names_each_refusal_once(connect: Connect) -> None:
+    described = rows(
+        connect(),
+        """
+        select oid::regprocedure::text, obj_description(oid, 'pg_proc') from pg_proc
+        where pronamespace = 'event_store'::regnamespace
+        """,
+    )
+    for signature, comment in described:
+        codes = re.findall(r"MR\d{3}", comment)
+        assert len(codes) == len(set(codes)), signature
+        assert set(codes) <= set(BY_SQLSTATE), signature
+        assert comment.endswith("."), signature
+        # a page is made of these
+        assert len(comment) > 60 or "Does the same for a UUID" in comment, signature
 
 
 def test_every_function_has_its_file(connect: Connect) -> None:

@@ -34,8 +34,9 @@ INSTALL_TEMPLATE = f"""\
 --     psql -d mydatabase -f sql/install.sql
 --     psql -d mydatabase -v log_partitions=32 -f sql/install.sql
 --
--- The number of log partitions (16) is fixed from then on. Whoever installs owns the store, and needs CREATEROLE while the
--- roles of roles.sql are missing. `millrace migrate` takes such a store for one that it made: its books are written at the end.
+-- The number of log partitions (16) is fixed from then on. Whoever installs owns the store, and needs CREATEROLE while
+-- the roles of roles.sql are missing. `millrace migrate` takes such a store for one that it made: its books are written
+-- at the end.
 
 \\set ON_ERROR_STOP on
 \\if :{{{{?log_partitions}}}}

@@ -1,6 +1,6 @@
--- What the archive holds and what the log holds, in one statement: one row per listed file, and one with a null range for a log
--- partition without files. Files in order, with the marks below which the log ends and begins. So whoever reads the files, and the log
--- from the end of the last one on, reads each event once.
+-- What the archive holds and what the log holds, in one statement: one row per listed file, and one with a null range
+-- for a log partition without files. Files in order, with the marks below which the log ends and begins. So whoever
+-- reads the files, and the log from the end of the last one on, reads each event once.
 -- Example: select partition, from_position, to_position, path, high_water_mark from archive_state(3)
 create or replace function event_store.archive_state(
   v_partition int default null
@@ -38,6 +38,9 @@ begin
 end
 $$;
 
-comment on function event_store.archive_state(int) is 'The files of the archive beside the marks of the log, in one snapshot; null for all log partitions. MR013 unknown partition.';
+comment on function event_store.archive_state(int) is
+'Returns the listed files of the archive beside the marks of the log, in one snapshot and in order, for all log '
+'partitions (null) or v_partition. A log partition without files has one row without a range. MR013 unknown log '
+'partition.';
 revoke all on function event_store.archive_state(int) from public;
 grant execute on function event_store.archive_state(int) to event_store_consumer, event_store_reader, event_store_owner;

@@ -1,6 +1,7 @@
--- Lists a file of the archive that is written, read back and checked, and marks its events as archived (mark_archived), together.
--- Files that lie within its range are replaced: they are no longer listed. It leaves no gap to the file before it, unless the log
--- has none of what lies between. Call it in a short transaction: until that ends, no event is sequenced.
+-- Lists a file of the archive that is written, read back and checked, and marks its events as archived (mark_archived),
+-- together. Files that lie within its range are replaced: they are no longer listed. It leaves no gap to the file
+-- before it, unless the log has none of what lies between. Call it in a short transaction: until that ends, no event is
+-- sequenced.
 -- Example: select list_archive_file(3, 0, 1000, 'p0003/p0003-000000000000000-000000000001000.parquet', 34567, '9f86…')
 create or replace function event_store.list_archive_file(
   v_partition int,
@@ -58,6 +59,10 @@ begin
 end
 $$;
 
-comment on function event_store.list_archive_file(int, bigint, bigint, text, bigint, text) is 'Lists a checked file of the archive; returns up to where the log partition is archived. MR005 malformed, MR013 unknown partition, MR015 out of range.';
+comment on function event_store.list_archive_file(int, bigint, bigint, text, bigint, text) is
+'Lists a file of the archive that is written, read back and checked: v_path below the archive''s root, v_bytes long, '
+'with the SHA-256 v_checksum, holding v_from_position up to before v_to_position of log partition v_partition. Files '
+'within its range are listed no more. Returns up to where the log partition is archived. MR005 path, size or checksum'
+' is malformed; MR013 unknown log partition; MR015 the log does not hold the range, or a gap would be left.';
 revoke all on function event_store.list_archive_file(int, bigint, bigint, text, bigint, text) from public;
 grant execute on function event_store.list_archive_file(int, bigint, bigint, text, bigint, text) to event_store_owner;

@@ -1,5 +1,5 @@
--- Makes the session the only one that writes the archive of a log partition, until the session ends. False, at once, where another
--- one is at it.
+-- Makes the session the only one that writes the archive of a log partition, until the session ends. False, at once,
+-- where another one is at it.
 -- Example: select lock_archive(3)
 create or replace function event_store.lock_archive(
   v_partition int
@@ -16,6 +16,8 @@ begin
 end
 $$;
 
-comment on function event_store.lock_archive(int) is 'Makes the session the writer of a log partition''s archive; false where another one is. MR013 unknown partition.';
+comment on function event_store.lock_archive(int) is
+'Makes this session the only one that writes the archive of log partition v_partition until the session ends; false, '
+'at once, where another one does. MR013 unknown log partition.';
 revoke all on function event_store.lock_archive(int) from public;
 grant execute on function event_store.lock_archive(int) to event_store_owner;

@@ -1,5 +1,6 @@
--- Deletes events below the low-water mark of a log partition (raise_low_water_mark), at most v_limit of them, the oldest first,
--- and returns how many: call it again until it returns 0. Killed anywhere, nothing is half done: nobody reads below the mark.
+-- Deletes events below the low-water mark of a log partition (raise_low_water_mark), at most v_limit of them, the
+-- oldest first, and returns how many: call it again until it returns 0. Killed anywhere, nothing is half done: nobody
+-- reads below the mark.
 -- Example: select purge_events(3)
 create or replace function event_store.purge_events(
   v_partition int,
@@ -40,6 +41,8 @@ begin
 end
 $$;
 
-comment on function event_store.purge_events(int, bigint) is 'Deletes events below the low-water mark of a log partition; returns how many. MR005, MR013.';
+comment on function event_store.purge_events(int, bigint) is
+'Deletes events of log partition v_partition below its low-water mark, the oldest first, at most v_limit, and returns'
+' how many; call it again until it returns 0. MR005 v_limit is not positive; MR013 unknown log partition.';
 revoke all on function event_store.purge_events(int, bigint) from public;
 grant execute on function event_store.purge_events(int, bigint) to event_store_owner;

@@ -1,9 +1,9 @@
--- Lets the log of one partition begin at a later position, and returns where it begins now: what lies below can be deleted by
--- purge_events. Only what is archived (mark_archived) and what no view needs any more is given up (MR020). Positions, the
--- high-water mark and the heads of streams stay, so everything goes on as before.
+-- Lets the log of one partition begin at a later position, and returns where it begins now: what lies below can be
+-- deleted by purge_events. Only what is archived (mark_archived) and what no view needs any more is given up (MR020).
+-- Positions, the high-water mark and the heads of streams stay, so everything goes on as before.
 -- Call it in a short transaction: until that ends, no event is sequenced.
--- Three things go with the events: get_events returns what is kept; get_last_event returns nothing where the last event of a
--- stream is gone (stream_head has its head); and a retry of a deleted event_id is not recognized any more.
+-- Three things go with the events: get_events returns what is kept; get_last_event returns nothing where the last event
+-- of a stream is gone (stream_head has its head); and a retry of a deleted event_id is not recognized any more.
 -- Example: select raise_low_water_mark(3, 100000)
 create or replace function event_store.raise_low_water_mark(
   v_partition int,
@@ -82,6 +82,9 @@ begin
 end
 $$;
 
-comment on function event_store.raise_low_water_mark(int, bigint, text) is 'Gives up the archived history of a log partition below a position; audited. MR005 malformed, MR013 unknown partition, MR015 out of range, MR020 still needed.';
+comment on function event_store.raise_low_water_mark(int, bigint, text) is
+'Lets the log of v_partition begin at v_position, and returns where it begins: purge_events may delete what lies '
+'below. Only what is archived, and what no view needs, is given up; audited with v_reason. MR005 v_position is null; '
+'MR013 unknown log partition; MR015 v_position lies outside of the log; MR020 it is not archived, or a view needs it.';
 revoke all on function event_store.raise_low_water_mark(int, bigint, text) from public;
 grant execute on function event_store.raise_low_water_mark(int, bigint, text) to event_store_owner;

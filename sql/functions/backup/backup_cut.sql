@@ -16,6 +16,8 @@ as $$
   cross join event_store.lease_token_seq t
 $$;
 
-comment on function event_store.backup_cut() is 'Whose backup it is, and the last offset and token that were given out.';
+comment on function event_store.backup_cut() is
+'Returns whose backup it is (archive_id), and the last offset and lease token that were given out: a restored store '
+'goes on above these.';
 revoke all on function event_store.backup_cut() from public;
 grant execute on function event_store.backup_cut() to event_store_owner;

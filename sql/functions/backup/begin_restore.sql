@@ -1,7 +1,7 @@
--- Begins to load a backup into this store, which must be empty. Until finish_restore, in this transaction only: the caller may insert
--- into the tables of restore_tables, and events are stored as they come, by COPY too, without the checks of an append. Nobody else
--- appends or consumes meanwhile. The transaction cannot be committed without finish_restore (require_finished_restore): where it ends
--- otherwise, nothing has happened.
+-- Begins to load a backup into this store, which must be empty. Until finish_restore, in this transaction only: the
+-- caller may insert into the tables of restore_tables, and events are stored as they come, by COPY too, without the
+-- checks of an append. Nobody else appends or consumes meanwhile. The transaction cannot be committed without
+-- finish_restore (require_finished_restore): where it ends otherwise, nothing has happened.
 -- Example: begin; select begin_restore(); copy event_store.deciders from stdin; …; select finish_restore(…); commit;
 create or replace function event_store.begin_restore()
 returns void
@@ -50,6 +50,9 @@ begin
 end
 $$;
 
-comment on function event_store.begin_restore() is 'Lets this transaction load a backup into an empty store, if finish_restore ends it. MR021 not empty.';
+comment on function event_store.begin_restore() is
+'Lets this transaction load a backup into an empty store: the caller may insert into its tables, and events are not '
+'checked. Nobody else appends or consumes meanwhile, and without finish_restore the transaction cannot be committed. '
+'MR021 the store is not empty.';
 revoke all on function event_store.begin_restore() from public;
 grant execute on function event_store.begin_restore() to event_store_owner;

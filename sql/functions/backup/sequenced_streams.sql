@@ -1,5 +1,5 @@
--- The heads of all streams as the log has them: without events that are committed and have no position yet. For a backup,
--- which ends at the high-water marks: call it in the snapshot that reads those.
+-- The heads of all streams as the log has them: without events that are committed and have no position yet. For a
+-- backup, which ends at the high-water marks: call it in the snapshot that reads those.
 create or replace function event_store.sequenced_streams()
 returns table (
   decider text,
@@ -49,6 +49,8 @@ as $$
   where l."offset" is null or l.previous_id is not null
 $$;
 
-comment on function event_store.sequenced_streams() is 'The heads of all streams at the high-water marks of the log.';
+comment on function event_store.sequenced_streams() is
+'Returns the heads of all streams at the high-water marks of the log, without events that have no position yet. For a'
+' backup: call it in the snapshot that reads the marks.';
 revoke all on function event_store.sequenced_streams() from public;
 grant execute on function event_store.sequenced_streams() to event_store_owner;

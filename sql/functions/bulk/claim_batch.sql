@@ -1,10 +1,10 @@
--- Leases log partitions that hold events for a bulk view, or a stream whose retry is due, those with the oldest pending event
--- first, and returns the ranges [from_position, to_position) to read, v_limit positions in all. Never waits: what others hold is
--- left out. Sequences new events first. read_batch reads what is claimed: the range without the streams that have a lock, and
--- the pending events of those whose retry is due.
+-- Leases log partitions that hold events for a bulk view, or a stream whose retry is due, those with the oldest pending
+-- event first, and returns the ranges [from_position, to_position) to read, v_limit positions in all. Never waits: what
+-- others hold is left out. Sequences new events first. read_batch reads what is claimed: the range without the streams
+-- that have a lock, and the pending events of those whose retry is due.
 -- Call it in a short transaction: until it ends, others are given nothing of the log partitions that this looks at.
--- A lease ends by commit_batch, by release_batch, or v_lease_s seconds (default: the view's lock_timeout_s) after the claim or
--- its last extension.
+-- A lease ends by commit_batch, by release_batch, or v_lease_s seconds (default: the view's lock_timeout_s) after the
+-- claim or its last extension.
 create or replace function event_store.claim_batch(
   v_view text,
   v_owner text,
@@ -123,7 +123,11 @@ begin
 end
 $$;
 
-comment on function event_store.claim_batch(text, text, bigint, bigint) is 'Leases log partitions with pending events or due retries and returns the ranges to read; none when there is nothing to do. MR005 malformed, MR010 unknown view, MR012 other mode.';
+comment on function event_store.claim_batch(text, text, bigint, bigint) is
+'Leases log partitions of a bulk view that have pending events, or a stream to try again, to v_owner and returns the '
+'ranges to read, v_limit positions in all, the oldest first. It never waits: what others hold is left out. A lease '
+'lasts v_lease_s (null: the view''s lock_timeout_s) and ends by commit_batch or release_batch. MR005 v_owner is '
+'empty, or a number is out of range; MR010 unknown view; MR012 a rows view.';
 revoke all on function event_store.claim_batch(text, text, bigint, bigint) from public;
 grant execute on function event_store.claim_batch(text, text, bigint, bigint)
 to event_store_consumer, event_store_owner;

@@ -1,5 +1,5 @@
--- Leases one log partition of a bulk view for a rebuild, whether or not it has pending events. A rebuild reads every stream,
--- locked or not, and its commit_batch frees all that fail_streams does not name again.
+-- Leases one log partition of a bulk view for a rebuild, whether or not it has pending events. A rebuild reads every
+-- stream, locked or not, and its commit_batch frees all that fail_streams does not name again.
 -- The range is everything that is kept: [earliest_position, high_water_mark). Sequences new events first.
 create or replace function event_store.claim_partition(
   v_view text,
@@ -68,7 +68,11 @@ begin
 end
 $$;
 
-comment on function event_store.claim_partition(text, int, text, bigint) is 'Leases one log partition for a rebuild and returns all that it holds as a range. MR005, MR010, MR012, MR013 unknown partition, MR014 leased, MR017 being changed.';
+comment on function event_store.claim_partition(text, int, text, bigint) is
+'Leases log partition v_partition of a bulk view to v_owner for a rebuild and returns all that it holds as a range, '
+'pending or not. A rebuild reads every stream, and its commit frees those that are locked. v_lease_s as for '
+'claim_batch. MR005 v_owner is empty, or v_lease_s is out of range; MR010 unknown view; MR012 a rows view; MR013 '
+'unknown log partition; MR014 somebody holds its lease; MR017 somebody changes the view.';
 revoke all on function event_store.claim_partition(text, int, text, bigint) from public;
 grant execute on function event_store.claim_partition(text, int, text, bigint)
 to event_store_consumer, event_store_owner;

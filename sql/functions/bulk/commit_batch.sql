@@ -1,7 +1,7 @@
--- Moves the checkpoints of claimed log partitions to v_to_position and ends their leases: all of them or, if one token was
--- taken over, none (MR011). Called in the transaction that writes the effect, so effect and position commit together.
--- What the lease delivered below v_to_position of streams with a lock is acknowledged, too, except of streams that fail_streams
--- named before, in this transaction.
+-- Moves the checkpoints of claimed log partitions to v_to_position and ends their leases: all of them or, if one token
+-- was taken over, none (MR011). Called in the transaction that writes the effect, so effect and position commit
+-- together. What the lease delivered below v_to_position of streams with a lock is acknowledged, too, except of streams
+-- that fail_streams named before, in this transaction.
 create or replace function event_store.commit_batch(
   v_view text,
   v_partition int[],
@@ -96,7 +96,11 @@ begin
 end
 $$;
 
-comment on function event_store.commit_batch(text, int[], bigint[], bigint[]) is 'Moves the checkpoints of a claimed batch and ends its leases, fenced by token. MR005, MR010, MR011 lease lost, MR012, MR015 offset out of range.';
+comment on function event_store.commit_batch(text, int[], bigint[], bigint[]) is
+'Moves the checkpoints of the leased log partitions v_partition to v_to_position and ends their leases '
+'(v_lease_token): all of them or none. Called in the transaction that writes the effect, so that effect and position '
+'commit together. What the lease delivered is acknowledged, but for streams that fail_streams named. MR005 the arrays'
+' do not fit; MR010 unknown view; MR011 a lease is lost; MR012 a rows view; MR015 a checkpoint cannot move there.';
 revoke all on function event_store.commit_batch(text, int[], bigint[], bigint[]) from public;
 grant execute on function event_store.commit_batch(text, int[], bigint[], bigint[])
 to event_store_consumer, event_store_owner;

@@ -21,7 +21,10 @@ begin
 end
 $$;
 
-comment on function event_store.extend_lease(text, int[], bigint[], bigint) is 'Extends leases in force and returns until when. MR005, MR010, MR011 lease lost, MR012.';
+comment on function event_store.extend_lease(text, int[], bigint[], bigint) is
+'Lets the leases v_lease_token of the log partitions v_partition last v_lease_s from now (null: the view''s '
+'lock_timeout_s), all of them or none, and returns until when. MR005 the arrays do not fit, or v_lease_s is out of '
+'range; MR010 unknown view; MR011 a lease is lost; MR012 a rows view.';
 revoke all on function event_store.extend_lease(text, int[], bigint[], bigint) from public;
 grant execute on function event_store.extend_lease(text, int[], bigint[], bigint)
 to event_store_consumer, event_store_owner;

@@ -1,11 +1,11 @@
--- Says that streams of a leased log partition failed, and why. Called in the transaction of commit_batch, before it: what the
--- batch delivered of these streams is then not acknowledged but handed over to their locks, and is tried again, from the first
--- event that the batch had of the stream, after a time that grows (retry_delay); after the view's max_attempts the stream is
--- parked (see dead_letters). All other streams go on. v_failures: a JSON array of {decider, decider_id, error, offset}.
--- "offset", if it is given, is that of the event that failed: what the batch delivered of the stream before it is acknowledged by
--- the commit, and attempts count for this event.
+-- Says that streams of a leased log partition failed, and why. Called in the transaction of commit_batch, before it:
+-- what the batch delivered of these streams is then not acknowledged but handed over to their locks, and is tried
+-- again, from the first event that the batch had of the stream, after a time that grows (retry_delay); after the view's
+-- max_attempts the stream is parked (see dead_letters). All other streams go on. v_failures: a JSON array of {decider,
+-- decider_id, error, offset}. "offset", if it is given, is that of the event that failed: what the batch delivered of
+-- the stream before it is acknowledged by the commit, and attempts count for this event.
 -- Returns how many streams are parked now.
--- Example: select fail_streams('invoices', 3, 17, '[{"decider": "order", "decider_id": "o-1", "error": "no such customer"}]')
+-- Example: select fail_streams('invoices', 3, 17, '[{"decider": "order", "decider_id": "o-1", "error": "no customer"}]')
 create or replace function event_store.fail_streams(
   v_view text,
   v_partition int,
@@ -73,7 +73,8 @@ begin
         hint = 'Name streams that read_batch returned for this lease, before commit_batch.';
   end if;
 
-  -- A claim with an older snapshot, which does not see these locks, must fail (40001) and not deliver their events once more.
+  -- A claim with an older snapshot, which does not see these locks, must fail (40001) and not deliver their events once
+  -- more.
   update event_store.checkpoints set position = position where view = v_view and partition = v_partition;
   with failed as (
     insert into event_store.stream_locks as k (
@@ -112,6 +113,11 @@ begin
 end
 $$;
 
-comment on function event_store.fail_streams(text, int, bigint, jsonb) is 'Hands failed streams of a batch over to their locks, to be retried or parked; returns how many are parked. MR005, MR010, MR011 lease lost, MR012, MR016 not delivered.';
+comment on function event_store.fail_streams(text, int, bigint, jsonb) is
+'Says in the transaction of commit_batch, before it, which streams of leased log partition v_partition failed. '
+'v_failures is a JSON array of {decider, decider_id, error, offset}; offset, of the event that failed, may be left '
+'out. The commit does not acknowledge them: they are tried again later, then parked. Returns how many are parked. '
+'MR005 v_failures is malformed; MR010 unknown view; MR011 the lease v_lease_token is lost; MR012 a rows view; MR016 '
+'the lease delivers nothing of such a stream.';
 revoke all on function event_store.fail_streams(text, int, bigint, jsonb) from public;
 grant execute on function event_store.fail_streams(text, int, bigint, jsonb) to event_store_consumer, event_store_owner;

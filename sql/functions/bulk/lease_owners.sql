@@ -14,6 +14,6 @@ as $$
   order by 1
 $$;
 
-comment on function event_store.lease_owners(text) is 'The owners of the live leases of a view.';
+comment on function event_store.lease_owners(text) is 'Returns the owners of the leases of a view that are in force.';
 revoke all on function event_store.lease_owners(text) from public;
 grant execute on function event_store.lease_owners(text) to event_store_consumer, event_store_reader, event_store_owner;

@@ -1,5 +1,5 @@
--- Of leased log partitions those where some stream has a lock, and how many streams their lease tries again. In all others a range
--- of the log is just what read_batch would return, and nobody needs to look at locks for each event.
+-- Of leased log partitions those where some stream has a lock, and how many streams their lease tries again. In all
+-- others a range of the log is just what read_batch would return, and nobody needs to look at locks for each event.
 -- Example: select * from locked_partitions('invoices', '{3,4}', '{17,18}')
 create or replace function event_store.locked_partitions(
   v_view text,
@@ -28,7 +28,10 @@ begin
 end
 $$;
 
-comment on function event_store.locked_partitions(text, int[], bigint[]) is 'The leased log partitions where streams have locks, and how many of them the lease tries again. MR010, MR012.';
+comment on function event_store.locked_partitions(text, int[], bigint[]) is
+'Returns which of the leased log partitions v_partition have streams with a lock, and how many streams their lease '
+'(v_lease_token) tries again. In all others the plain range of the log is what read_batch would return. MR010 unknown'
+' view; MR012 a rows view.';
 revoke all on function event_store.locked_partitions(text, int[], bigint[]) from public;
 grant execute on function event_store.locked_partitions(text, int[], bigint[])
 to event_store_consumer, event_store_owner;

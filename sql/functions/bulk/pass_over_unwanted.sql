@@ -1,7 +1,7 @@
--- Locks, until the transaction ends, the checkpoints of a bulk view that have events ahead or a stream to try again, and no
--- live lease; moves them past events that the view does not want, as far as nothing wanted lies before; and returns the log
--- partitions that it locked. Never waits: what others hold is left out. Each event is looked at once per view, here, and never
--- reaches a consumer; a call looks at 100,000 in each log partition, so that none takes long.
+-- Locks, until the transaction ends, the checkpoints of a bulk view that have events ahead or a stream to try again,
+-- and no live lease; moves them past events that the view does not want, as far as nothing wanted lies before; and
+-- returns the log partitions that it locked. Never waits: what others hold is left out. Each event is looked at once
+-- per view, here, and never reaches a consumer; a call looks at 100,000 in each log partition, so that none takes long.
 create or replace function event_store.pass_over_unwanted(
   v_view text
 )
@@ -23,8 +23,8 @@ begin
   if _view.view is null then
     return '{}';
   end if;
-  -- Lock first. The clock is read after the lock is ours, the marks in the statements after that: an older look could take
-  -- a partition for which nothing is left.
+  -- Lock first. The clock is read after the lock is ours, the marks in the statements after that: an older look could
+  -- take a partition for which nothing is left.
   _locked := array(
     select c.partition
     from event_store.checkpoints c
@@ -68,6 +68,9 @@ begin
 end
 $$;
 
-comment on function event_store.pass_over_unwanted(text) is 'Moves the checkpoints of a bulk view past events that it does not want; returns the log partitions that it locked. MR010, MR012.';
+comment on function event_store.pass_over_unwanted(text) is
+'Moves the checkpoints of a bulk view past events that it does not want, up to the first wanted one, and returns the '
+'log partitions that it locked until the transaction ends. It never waits; claim_batch calls it. MR010 unknown view; '
+'MR012 a rows view.';
 revoke all on function event_store.pass_over_unwanted(text) from public;
 grant execute on function event_store.pass_over_unwanted(text) to event_store_consumer, event_store_owner;

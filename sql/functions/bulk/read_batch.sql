@@ -1,6 +1,6 @@
--- The events of one log partition that a lease delivers, streams in order: first the pending events of streams whose retry is
--- due, then the leased range without the streams that have a lock (they wait, and the commit hands these events over to their
--- locks). A rebuild reads all of the range. Only events that the view wants.
+-- The events of one log partition that a lease delivers, streams in order: first the pending events of streams whose
+-- retry is due, then the leased range without the streams that have a lock (they wait, and the commit hands these
+-- events over to their locks). A rebuild reads all of the range. Only events that the view wants.
 -- Example: select * from read_batch('invoices', 3, 17)
 create or replace function event_store.read_batch(
   v_view text,
@@ -74,6 +74,9 @@ begin
 end
 $$;
 
-comment on function event_store.read_batch(text, int, bigint) is 'The events that a lease of one log partition delivers. MR010, MR011 lease lost, MR012.';
+comment on function event_store.read_batch(text, int, bigint) is
+'Returns the events that the lease v_lease_token of log partition v_partition delivers, streams in order: those of '
+'streams that it tries again, then the leased range without streams that have a lock. Only events that the view '
+'wants. MR010 unknown view; MR011 the lease is lost; MR012 a rows view.';
 revoke all on function event_store.read_batch(text, int, bigint) from public;
 grant execute on function event_store.read_batch(text, int, bigint) to event_store_consumer, event_store_owner;

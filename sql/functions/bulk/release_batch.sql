@@ -1,4 +1,5 @@
--- Gives leases back without moving anything, and returns how many were ours to give: a lost lease is nobody's error here.
+-- Gives leases back without moving anything, and returns how many were ours to give: a lost lease is nobody's error
+-- here.
 create or replace function event_store.release_batch(
   v_view text,
   v_partition int[],
@@ -26,6 +27,8 @@ begin
 end
 $$;
 
-comment on function event_store.release_batch(text, int[], bigint[]) is 'Gives leases back; returns how many were still held. MR010, MR012.';
+comment on function event_store.release_batch(text, int[], bigint[]) is
+'Gives the leases v_lease_token of the log partitions v_partition back without moving anything and returns how many '
+'were still held. MR010 unknown view; MR012 a rows view.';
 revoke all on function event_store.release_batch(text, int[], bigint[]) from public;
 grant execute on function event_store.release_batch(text, int[], bigint[]) to event_store_consumer, event_store_owner;

@@ -17,6 +17,7 @@ as $$
   select count(*) from released
 $$;
 
-comment on function event_store.release_owner(text) is 'Gives back every lease of one owner; returns how many.';
+comment on function event_store.release_owner(text) is
+'Gives back every lease of v_owner in all views and returns how many: for a run that is known to be dead.';
 revoke all on function event_store.release_owner(text) from public;
 grant execute on function event_store.release_owner(text) to event_store_consumer, event_store_owner;

@@ -1,6 +1,6 @@
--- Says that a fresh slot is there: from v_start_lsn on it gives every change. All is as stored and emitted up to there, every table is
--- to be backfilled (anew) in snapshots that see all older transactions than v_published_xid, and an open gap ends here. Where the
--- capture had another slot before and nobody recorded a gap, this does.
+-- Says that a fresh slot is there: from v_start_lsn on it gives every change. All is as stored and emitted up to there,
+-- every table is to be backfilled (anew) in snapshots that see all older transactions than v_published_xid, and an open
+-- gap ends here. Where the capture had another slot before and nobody recorded a gap, this does.
 -- Returns the new generation's number. Refused while changes of the old slot are stored that are no events yet (MR036).
 -- Example: select begin_generation('crm', 7, '7212345678901234567', 'crm', '0/16B3748', '742')
 create or replace function event_store.begin_generation(
@@ -72,6 +72,10 @@ begin
 end
 $$;
 
-comment on function event_store.begin_generation(text, bigint, text, text, pg_lsn, xid8) is 'Begins to read a fresh slot, with a backfill of every table; returns the generation''s number. MR005, MR011, MR030, MR036 stored changes are not emitted.';
+comment on function event_store.begin_generation(text, bigint, text, text, pg_lsn, xid8) is
+'Begins to read a fresh slot, which gives every change from v_start_lsn on, and returns the generation''s number: '
+'every table is backfilled anew, in snapshots that see all older transactions than v_published_xid, and an open gap '
+'ends. v_system_identifier and v_database say which source it is. MR005 an argument is null or empty; MR011 the lease'
+' v_lease_token is lost; MR030 unknown capture; MR036 stored changes are not emitted.';
 revoke all on function event_store.begin_generation(text, bigint, text, text, pg_lsn, xid8) from public;
 grant execute on function event_store.begin_generation(text, bigint, text, text, pg_lsn, xid8) to event_store_owner;

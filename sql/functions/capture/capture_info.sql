@@ -1,5 +1,5 @@
--- One row per capture with what operators ask: how far it is, what waits and why, who works on it; leased while that lease is in
--- force. Changes that are not emitted are counted to ten thousand.
+-- One row per capture with what operators ask: how far it is, what waits and why, who works on it; leased while that
+-- lease is in force. Changes that are not emitted are counted to ten thousand.
 -- Example: select capture, stored_at, unemitted, quarantined from capture_info()
 create or replace function event_store.capture_info(
   v_capture text default null
@@ -74,6 +74,8 @@ begin
 end
 $$;
 
-comment on function event_store.capture_info(text) is 'For every capture: how far it is, what waits, who works on it. MR030 unknown capture.';
+comment on function event_store.capture_info(text) is
+'Returns one row per capture, or only v_capture: how far it is, what waits and why, its gaps and backfills, who works'
+' on it, and whether that lease is in force (leased). unemitted is counted to ten thousand. MR030 unknown capture.';
 revoke all on function event_store.capture_info(text) from public;
 grant execute on function event_store.capture_info(text) to event_store_consumer, event_store_reader, event_store_owner;

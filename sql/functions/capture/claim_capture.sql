@@ -1,5 +1,5 @@
--- Leases a capture to one process, and returns all that it needs to go on. While the lease of somebody else is in force: MR031.
--- The same owner claims again what it has, with a new token: its former self is fenced, too.
+-- Leases a capture to one process, and returns all that it needs to go on. While the lease of somebody else is in
+-- force: MR031. The same owner claims again what it has, with a new token: its former self is fenced, too.
 -- gap: something of the source is lost, or somebody asked for a new start: a new slot and begin_generation are due.
 -- Example: select lease_token, slot, stored_lsn from claim_capture('crm', 'run-1')
 create or replace function event_store.claim_capture(
@@ -69,6 +69,9 @@ begin
 end
 $$;
 
-comment on function event_store.claim_capture(text, text, bigint) is 'Leases a capture to one process and returns where it stands. MR005, MR030 unknown, MR031 in use.';
+comment on function event_store.claim_capture(text, text, bigint) is
+'Leases a capture to v_owner for v_lease_s and returns all that it needs to go on. The same owner may claim again and'
+' gets a new token. gap says that a new slot and begin_generation are due. MR005 v_owner is empty, or v_lease_s is '
+'out of range; MR030 unknown capture; MR031 somebody else holds its lease.';
 revoke all on function event_store.claim_capture(text, text, bigint) from public;
 grant execute on function event_store.claim_capture(text, text, bigint) to event_store_owner;

@@ -1,10 +1,11 @@
--- Stores a chunk of a table's rows, as a backfill read them in one snapshot of the source, as events backfilled, and where the backfill
--- stands, in one transaction. v_rows is a JSON array of {decider_id, event_id, command_id, data}, and fault for a row that cannot be
--- read. v_high_lsn is a position of the source's log behind all that the snapshot sees. v_done: there are no more rows.
--- status says what happened:
---   stored       the rows are events but those that are stored already, those that the log has newer changes of (left_out), and those
---                that wait in the quarantine (held). Where the newest change lacks values that the log does not hold (unavailable),
---                the row becomes an event behind it nevertheless: as it was read, with what changed since;
+-- Stores a chunk of a table's rows, as a backfill read them in one snapshot of the source, as events backfilled, and
+-- where the backfill stands, in one transaction. v_rows is a JSON array of {decider_id, event_id, command_id, data},
+-- and fault for a row that cannot be read. v_high_lsn is a position of the source's log behind all that the snapshot
+-- sees. v_done: there are no more rows. status says what happened:
+--   stored       the rows are events but those that are stored already, those that the log has newer changes of
+--                (left_out), and those that wait in the quarantine (held). Where the newest change lacks values that
+--                the log does not hold (unavailable), the row becomes an event behind it nevertheless: as it was
+--                read, with what changed since;
 --   behind       nothing: store and emit up to v_high_lsn first, then call again with the same chunk;
 --   unpublished  nothing: the snapshot is older than the publication of the table; read the chunk again.
 -- After the last chunk finish_backfill is due.
@@ -178,7 +179,12 @@ begin
 end
 $$;
 
-comment on function event_store.emit_backfill(text, bigint, text, text, pg_snapshot, pg_lsn, jsonb, text, boolean) is 'Stores a chunk of a backfill as events, and how far it is; or says what must come first. MR005, MR011 lease lost, MR030.';
+comment on function event_store.emit_backfill(text, bigint, text, text, pg_snapshot, pg_lsn, jsonb, text, boolean) is
+'Makes a chunk of the rows of v_schema.v_table events, as a backfill read them in v_snapshot of the source, and keeps'
+' where it stands (v_last_key, v_done). v_rows is a JSON array of {decider_id, event_id, command_id, data, fault}; '
+'v_high_lsn is a position of the source''s log behind all that the snapshot sees. status is stored, behind (emit up '
+'to v_high_lsn first, then again) or unpublished (read the chunk again). MR005 an argument is malformed; MR011 the '
+'lease v_lease_token is lost; MR030 unknown capture.';
 revoke all on function event_store.emit_backfill(text, bigint, text, text, pg_snapshot, pg_lsn, jsonb, text, boolean) from public;
 grant execute on function event_store.emit_backfill(text, bigint, text, text, pg_snapshot, pg_lsn, jsonb, text, boolean)
 to event_store_owner;

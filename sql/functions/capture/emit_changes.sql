@@ -1,9 +1,10 @@
--- Makes the next stored changes events, in the order of the source's commits, about v_limit at most, and moves the capture behind them,
--- in one transaction. A change that cannot become an event (its fault, a size over event_store.max_data_bytes, a stream that somebody closed) goes to
--- quarantined_changes, and so does every later change of its stream, until requeue_changes or discard_change; all others flow.
--- A TRUNCATE is truncated in the stream [] of the table, then deleted in each stream that is live; that may take several calls.
--- Where nothing is stored that is no event yet, it writes nothing.
--- Returns how many events were appended, how many changes failed, how many wait behind such, and whether more is stored.
+-- Makes the next stored changes events, in the order of the source's commits, about v_limit at most, and moves the
+-- capture behind them, in one transaction. A change that cannot become an event (its fault, a size over
+-- event_store.max_data_bytes, a stream that somebody closed) goes to quarantined_changes, and so does every later
+-- change of its stream, until requeue_changes or discard_change; all others flow. A TRUNCATE is truncated in the stream
+-- [] of the table, then deleted in each stream that is live; that may take several calls. Where nothing is stored that
+-- is no event yet, it writes nothing. Returns how many events were appended, how many changes failed, how many wait
+-- behind such, and whether more is stored.
 -- Example: select * from emit_changes('crm', 7)
 create or replace function event_store.emit_changes(
   v_capture text,
@@ -76,6 +77,10 @@ begin
 end
 $$;
 
-comment on function event_store.emit_changes(text, bigint, bigint) is 'Makes the next stored changes events, in order; what cannot become one is quarantined. MR005, MR011 lease lost, MR030.';
+comment on function event_store.emit_changes(text, bigint, bigint) is
+'Makes about v_limit stored changes events, in the order of the source''s commits. A change that cannot become an '
+'event is quarantined, with every later one of its stream; all others flow. Returns how many became events, failed, '
+'or wait behind such, and whether more is stored. MR005 v_limit is out of range; MR011 the lease v_lease_token is '
+'lost; MR030 unknown capture.';
 revoke all on function event_store.emit_changes(text, bigint, bigint) from public;
 grant execute on function event_store.emit_changes(text, bigint, bigint) to event_store_owner;

@@ -21,6 +21,8 @@ begin
 end
 $$;
 
-comment on function event_store.extend_capture(text, bigint, bigint) is 'Extends the lease of a capture and returns until when. MR005, MR011 lease lost, MR030.';
+comment on function event_store.extend_capture(text, bigint, bigint) is
+'Lets the lease of a capture last v_lease_s from now and returns until when. MR005 v_lease_s is out of range; MR011 '
+'the lease v_lease_token is lost; MR030 unknown capture.';
 revoke all on function event_store.extend_capture(text, bigint, bigint) from public;
 grant execute on function event_store.extend_capture(text, bigint, bigint) to event_store_owner;

@@ -1,5 +1,6 @@
--- Says that the publication has the capture's tables as they are registered: those that are to be backfilled and were not published yet
--- may be read, in snapshots that see all older transactions of the source than v_published_xid. Returns how many these are.
+-- Says that the publication has the capture's tables as they are registered: those that are to be backfilled and were
+-- not published yet may be read, in snapshots that see all older transactions of the source than v_published_xid.
+-- Returns how many these are.
 create or replace function event_store.publish_tables(
   v_capture text,
   v_lease_token bigint,
@@ -26,6 +27,9 @@ begin
 end
 $$;
 
-comment on function event_store.publish_tables(text, bigint, xid8) is 'Says since when the publication has the tables that are registered; returns how many became ready to be backfilled. MR005, MR011, MR030.';
+comment on function event_store.publish_tables(text, bigint, xid8) is
+'Says that the publication has the tables as they are registered, and returns how many may now be backfilled, in '
+'snapshots that see all older transactions of the source than v_published_xid. MR005 v_published_xid is null; MR011 '
+'the lease v_lease_token is lost; MR030 unknown capture.';
 revoke all on function event_store.publish_tables(text, bigint, xid8) from public;
 grant execute on function event_store.publish_tables(text, bigint, xid8) to event_store_owner;

@@ -1,5 +1,6 @@
--- Removes stored changes that are events (or quarantined, where a copy is) and were stored before v_before, the oldest first, at most
--- v_limit; returns how many. Where there are none, it writes nothing. The events stay. verify_changes passes over what was removed.
+-- Removes stored changes that are events (or quarantined, where a copy is) and were stored before v_before, the oldest
+-- first, at most v_limit; returns how many. Where there are none, it writes nothing. The events stay. verify_changes
+-- passes over what was removed.
 -- Example: select purge_wal_events('crm', now() - interval '7 days')
 create or replace function event_store.purge_wal_events(
   v_capture text,
@@ -84,6 +85,8 @@ begin
 end
 $$;
 
-comment on function event_store.purge_wal_events(text, timestamptz, bigint) is 'Removes stored changes that are emitted and older; returns how many. MR005, MR030.';
+comment on function event_store.purge_wal_events(text, timestamptz, bigint) is
+'Removes stored changes that are events or quarantined and were stored before v_before, the oldest first, at most '
+'v_limit, and returns how many. The events stay. MR005 an argument is null or out of range; MR030 unknown capture.';
 revoke all on function event_store.purge_wal_events(text, timestamptz, bigint) from public;
 grant execute on function event_store.purge_wal_events(text, timestamptz, bigint) to event_store_owner;

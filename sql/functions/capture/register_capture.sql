@@ -1,8 +1,9 @@
 -- Registers a capture with its tables, or changes it to what is stated; returns whether anything changed. Again: no-op.
--- v_tables is a JSON array of {schema, table, decider, key_columns, fingerprint}. The decider of each may append inserted, updated,
--- deleted, truncated and backfilled. A table that is new or has another fingerprint is backfilled (anew), after publish_tables. A
--- table that is stated no more is captured no more: its events stay.
--- Example: select register_capture('crm', 'crm_slot', 'crm_pub', '[{"schema":"public","table":"customers","decider":"table:public.customers","fingerprint":"1"}]')
+-- v_tables is a JSON array of {schema, table, decider, key_columns, fingerprint}. The decider of each may append
+-- inserted, updated, deleted, truncated and backfilled. A table that is new or has another fingerprint is backfilled
+-- (anew), after publish_tables. A table that is stated no more is captured no more: its events stay.
+-- Example: select register_capture('crm', 'crm_slot', 'crm_pub',
+--   '[{"schema":"public","table":"customers","decider":"table:public.customers","fingerprint":"1"}]')
 create or replace function event_store.register_capture(
   v_capture text,
   v_slot text,
@@ -129,6 +130,10 @@ begin
 end
 $$;
 
-comment on function event_store.register_capture(text, text, text, jsonb) is 'Registers a capture with its tables, or changes it; returns whether anything changed. MR005 malformed, MR034 a decider belongs to another capture.';
+comment on function event_store.register_capture(text, text, text, jsonb) is
+'Registers a capture of v_slot and v_publication with its tables, or changes it to what is stated, and returns '
+'whether anything changed. v_tables is a JSON array of {schema, table, decider, key_columns, fingerprint}. A table '
+'that is new or has another fingerprint is backfilled; one that is stated no more is captured no more. MR005 a name '
+'or v_tables is malformed; MR034 a decider belongs to another capture.';
 revoke all on function event_store.register_capture(text, text, text, jsonb) from public;
 grant execute on function event_store.register_capture(text, text, text, jsonb) to event_store_owner;

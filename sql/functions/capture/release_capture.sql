@@ -20,6 +20,7 @@ begin
 end
 $$;
 
-comment on function event_store.release_capture(text, bigint) is 'Gives the lease of a capture back; returns whether it was still held. MR030.';
+comment on function event_store.release_capture(text, bigint) is
+'Gives the lease v_lease_token of a capture back and returns whether it was still held. MR030 unknown capture.';
 revoke all on function event_store.release_capture(text, bigint) from public;
 grant execute on function event_store.release_capture(text, bigint) to event_store_owner;

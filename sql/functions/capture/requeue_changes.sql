@@ -1,6 +1,7 @@
--- Lets quarantined changes become events: of the whole capture, of a decider, or of one stream. Each stream goes on in order up to the
--- first change that still has a fault: one that repair_change has not given data, or that is larger than event_store.max_data_bytes of
--- this session. Who did it and why is written down in audit_log. Returns how many became events, and how many still wait.
+-- Lets quarantined changes become events: of the whole capture, of a decider, or of one stream. Each stream goes on in
+-- order up to the first change that still has a fault: one that repair_change has not given data, or that is larger
+-- than event_store.max_data_bytes of this session. Who did it and why is written down in audit_log. Returns how many
+-- became events, and how many still wait.
 -- Example: select * from requeue_changes('crm', v_reason => 'the decoder knows the type now')
 create or replace function event_store.requeue_changes(
   v_capture text,
@@ -102,6 +103,9 @@ begin
 end
 $$;
 
-comment on function event_store.requeue_changes(text, text, text, text) is 'Lets quarantined changes become events, each stream up to its first fault; audited. MR005, MR030.';
+comment on function event_store.requeue_changes(text, text, text, text) is
+'Lets quarantined changes become events: of a capture, of v_decider, or of the stream (v_decider, v_decider_id). Each'
+' stream goes on up to its first change that still has a fault. Returns how many became events and how many wait; '
+'audited with v_reason. MR005 v_decider_id without v_decider; MR030 unknown capture.';
 revoke all on function event_store.requeue_changes(text, text, text, text) from public;
 grant execute on function event_store.requeue_changes(text, text, text, text) to event_store_owner;

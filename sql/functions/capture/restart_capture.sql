@@ -1,5 +1,6 @@
--- Asks for a new start of a capture: a gap is open from what is stored, so its process makes a new slot and reads all tables anew. What
--- happened in between is unknown, as the gap says. Who did it and why is written down in audit_log. Returns the gap.
+-- Asks for a new start of a capture: a gap is open from what is stored, so its process makes a new slot and reads all
+-- tables anew. What happened in between is unknown, as the gap says. Who did it and why is written down in audit_log.
+-- Returns the gap.
 -- Example: select restart_capture('crm', 'the source was set back to yesterday')
 create or replace function event_store.restart_capture(
   v_capture text,
@@ -30,6 +31,8 @@ begin
 end
 $$;
 
-comment on function event_store.restart_capture(text, text) is 'Asks for a new slot and a backfill of all tables; returns the gap that this is; audited. MR005, MR030.';
+comment on function event_store.restart_capture(text, text) is
+'Asks for a new slot and a backfill of all tables: opens a gap from what is stored on, and returns its number. '
+'Audited with v_reason. MR005 v_reason is empty; MR030 unknown capture.';
 revoke all on function event_store.restart_capture(text, text) from public;
 grant execute on function event_store.restart_capture(text, text) to event_store_owner;

@@ -1,7 +1,8 @@
--- Says that all changes which the source committed below v_to_lsn are stored, as of the source's time v_stored_at; returns how many
--- are new. Called last in the transaction that copied them into wal_events: whoever lost the lease stores nothing. Without new rows it
--- is the advance of an idle source. Never moves back.
--- Example: begin; copy event_store.wal_events (…) from stdin; select store_changes('crm', 7, '0/16B4000', '2030-01-01 00:00:00+00'); commit;
+-- Says that all changes which the source committed below v_to_lsn are stored, as of the source's time v_stored_at;
+-- returns how many are new. Called last in the transaction that copied them into wal_events: whoever lost the lease
+-- stores nothing. Without new rows it is the advance of an idle source. Never moves back.
+-- Example: begin; copy event_store.wal_events (…) from stdin; select
+--   store_changes('crm', 7, '0/16B4000', '2030-01-01 00:00:00+00'); commit;
 create or replace function event_store.store_changes(
   v_capture text,
   v_lease_token bigint,
@@ -53,6 +54,9 @@ begin
 end
 $$;
 
-comment on function event_store.store_changes(text, bigint, pg_lsn, timestamptz) is 'Ends a transaction that copied changes: all below a position is stored; returns how many are new. MR005, MR011 lease lost, MR030.';
+comment on function event_store.store_changes(text, bigint, pg_lsn, timestamptz) is
+'Ends a transaction that copied changes into wal_events: all that the source committed below v_to_lsn, up to its time'
+' v_stored_at, is stored. Returns how many are new. It never moves back. MR005 an argument is null, or does not cover'
+' what was copied; MR011 the lease v_lease_token is lost; MR030 unknown capture.';
 revoke all on function event_store.store_changes(text, bigint, pg_lsn, timestamptz) from public;
 grant execute on function event_store.store_changes(text, bigint, pg_lsn, timestamptz) to event_store_owner;

@@ -1,7 +1,8 @@
--- Compares changes that the source gave once more, because the slot stood further back, with what is stored; returns how many were
--- compared. Stores nothing. One that is missing or another one raises MR032: the log of the source is not the one that was read.
--- What purge_wal_events removed is passed over. A change that could not be read then and can be read now is the same.
--- v_changes is a JSON array of {commit_lsn, commit_idx, xid, decider, decider_id, action, event_id, data, fault}.
+-- Compares changes that the source gave once more, because the slot stood further back, with what is stored; returns
+-- how many were compared. Stores nothing. One that is missing or another one raises MR032: the log of the source is not
+-- the one that was read. What purge_wal_events removed is passed over. A change that could not be read then and can be
+-- read now is the same. v_changes is a JSON array of {commit_lsn, commit_idx, xid, decider, decider_id, action,
+-- event_id, data, fault}.
 create or replace function event_store.verify_changes(
   v_capture text,
   v_changes jsonb
@@ -73,6 +74,10 @@ begin
 end
 $$;
 
-comment on function event_store.verify_changes(text, jsonb) is 'Compares replayed changes with what is stored; returns how many. MR005, MR030, MR032 they differ.';
+comment on function event_store.verify_changes(text, jsonb) is
+'Compares changes that the source gave once more with what is stored, stores nothing, and returns how many were '
+'compared. v_changes is a JSON array of {commit_lsn, commit_idx, xid, decider, decider_id, action, event_id, data, '
+'fault}. What was purged is passed over. MR005 v_changes is malformed; MR030 unknown capture; MR032 one is missing or'
+' another one.';
 revoke all on function event_store.verify_changes(text, jsonb) from public;
 grant execute on function event_store.verify_changes(text, jsonb) to event_store_owner;

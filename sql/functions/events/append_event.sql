@@ -37,7 +37,13 @@ begin
 end
 $$;
 
-comment on function event_store.append_event(text, uuid, text, text, jsonb, uuid, uuid, bigint, boolean) is 'Appends one event under optimistic locking and returns it. MR001 conflict, MR002 closed, MR003 event_id reused, MR004 unregistered, MR005 malformed, MR034 the decider is captured.';
+comment on function event_store.append_event(text, uuid, text, text, jsonb, uuid, uuid, bigint, boolean) is
+'Appends one event to the stream (v_decider, v_decider_id) and returns it as stored. v_previous_id is the event_id of'
+' the stream''s last event, null for the first: of two writers that state the same one, exactly one succeeds. A retry'
+' with the same v_event_id and content returns the stored event. v_command_id is what caused it, v_final closes the '
+'stream. MR001 another writer was first, or v_previous_id is not the stream''s last event; MR002 the stream is '
+'closed; MR003 v_event_id is stored with other content; MR004 the event is not registered for its decider; MR005 an '
+'argument is null, empty or too large; MR034 the decider belongs to a capture.';
 revoke all on function event_store.append_event(text, uuid, text, text, jsonb, uuid, uuid, bigint, boolean) from public;
 grant execute on function event_store.append_event(text, uuid, text, text, jsonb, uuid, uuid, bigint, boolean)
 to event_store_writer, event_store_owner;
@@ -63,7 +69,8 @@ as $$
   )
 $$;
 
-comment on function event_store.append_event(text, uuid, text, uuid, jsonb, uuid, uuid, bigint, boolean) is 'append_event for UUID identifiers.';
+comment on function event_store.append_event(text, uuid, text, uuid, jsonb, uuid, uuid, bigint, boolean) is
+'Does the same for a UUID as v_decider_id.';
 revoke all on function event_store.append_event(text, uuid, text, uuid, jsonb, uuid, uuid, bigint, boolean) from public;
 grant execute on function event_store.append_event(text, uuid, text, uuid, jsonb, uuid, uuid, bigint, boolean)
 to event_store_writer, event_store_owner;

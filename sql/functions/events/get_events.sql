@@ -16,7 +16,8 @@ as $$
   order by r."offset"
 $$;
 
-comment on function event_store.get_events(text, text) is 'The events of one stream, in order; none for an unknown stream.';
+comment on function event_store.get_events(text, text) is
+'Returns the kept events of the stream (v_decider, v_decider_id) in order; none for an unknown stream.';
 revoke all on function event_store.get_events(text, text) from public;
 grant execute on function event_store.get_events(text, text)
 to event_store_writer, event_store_consumer, event_store_reader, event_store_owner;
@@ -32,7 +33,7 @@ as $$
   select * from event_store.get_events(v_decider_id::text, v_decider)
 $$;
 
-comment on function event_store.get_events(uuid, text) is 'get_events for UUID identifiers.';
+comment on function event_store.get_events(uuid, text) is 'Does the same for a UUID as v_decider_id.';
 revoke all on function event_store.get_events(uuid, text) from public;
 grant execute on function event_store.get_events(uuid, text)
 to event_store_writer, event_store_consumer, event_store_reader, event_store_owner;

@@ -16,7 +16,9 @@ as $$
   where s.decider_id = v_decider_id and s.decider = v_decider
 $$;
 
-comment on function event_store.get_last_event(text, text) is 'The last event of one stream; none for an unknown stream.';
+comment on function event_store.get_last_event(text, text) is
+'Returns the last event of the stream (v_decider, v_decider_id); none for an unknown stream, and where that event was'
+' purged.';
 revoke all on function event_store.get_last_event(text, text) from public;
 grant execute on function event_store.get_last_event(text, text)
 to event_store_writer, event_store_consumer, event_store_reader, event_store_owner;
@@ -32,7 +34,7 @@ as $$
   select * from event_store.get_last_event(v_decider_id::text, v_decider)
 $$;
 
-comment on function event_store.get_last_event(uuid, text) is 'get_last_event for UUID identifiers.';
+comment on function event_store.get_last_event(uuid, text) is 'Does the same for a UUID as v_decider_id.';
 revoke all on function event_store.get_last_event(uuid, text) from public;
 grant execute on function event_store.get_last_event(uuid, text)
 to event_store_writer, event_store_consumer, event_store_reader, event_store_owner;

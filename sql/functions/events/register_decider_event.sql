@@ -1,4 +1,5 @@
--- Registers an event that a decider may append, and returns it as registered. Again, also with another description: no-op.
+-- Registers an event that a decider may append, and returns it as registered. Again, also with another description:
+-- no-op.
 -- Example: select * from register_decider_event('order', 'order_placed', 'A customer placed an order')
 create or replace function event_store.register_decider_event(
   v_decider text,
@@ -28,7 +29,10 @@ begin
 end
 $$;
 
-comment on function event_store.register_decider_event(text, text, text, bigint) is 'Registers an event that a decider may append; idempotent. MR005 malformed.';
+comment on function event_store.register_decider_event(text, text, text, bigint) is
+'Lets v_decider append v_event and returns the registration. Registered again, also with another v_description, it '
+'stays as it is. v_event_version counts the versions of the event''s schema. MR005 a name is empty, or an argument is'
+' null.';
 revoke all on function event_store.register_decider_event(text, text, text, bigint) from public;
 grant execute on function event_store.register_decider_event(text, text, text, bigint)
 to event_store_writer, event_store_owner;

@@ -12,7 +12,9 @@ as $$
   select (((hashtextextended(v_decider_id collate "C", 0) % v_partitions) + v_partitions) % v_partitions)::int
 $$;
 
-comment on function event_store.stream_partition(text, bigint) is 'The log partition, from 0, of a decider_id in a database with so many log partitions.';
+comment on function event_store.stream_partition(text, bigint) is
+'Returns the log partition, from 0, of v_decider_id in a database with v_partitions of them: the same for all '
+'deciders, and for good.';
 revoke all on function event_store.stream_partition(text, bigint) from public;
 grant execute on function event_store.stream_partition(text, bigint)
 to event_store_writer, event_store_consumer, event_store_reader, event_store_owner;

@@ -27,7 +27,9 @@ begin
 end
 $$;
 
-comment on function event_store.available_offset_range(int) is 'The positions that the log holds, from earliest_position up to before high_water_mark. MR013 unknown partition.';
+comment on function event_store.available_offset_range(int) is
+'Returns what each log partition holds, or only v_partition: the positions from earliest_position up to before '
+'high_water_mark. MR013 unknown log partition.';
 revoke all on function event_store.available_offset_range(int) from public;
 grant execute on function event_store.available_offset_range(int)
 to event_store_consumer, event_store_reader, event_store_owner;

@@ -1,5 +1,5 @@
--- Whether every event that a snapshot sees has its position: sequence_events may have returned 0 because another session was
--- at it.
+-- Whether every event that a snapshot sees has its position: sequence_events may have returned 0 because another
+-- session was at it.
 create or replace function event_store.is_sequenced(
   v_committed pg_snapshot
 )
@@ -22,6 +22,8 @@ as $$
   from event_store.sequencer s
 $$;
 
-comment on function event_store.is_sequenced(pg_snapshot) is 'Whether every event that a snapshot sees has its position.';
+comment on function event_store.is_sequenced(pg_snapshot) is
+'Says whether every event that the snapshot v_committed sees has its position. sequence_events may have returned 0 '
+'because another session was at it.';
 revoke all on function event_store.is_sequenced(pg_snapshot) from public;
 grant execute on function event_store.is_sequenced(pg_snapshot) to event_store_owner;

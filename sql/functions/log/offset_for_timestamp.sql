@@ -1,6 +1,7 @@
 -- The first kept position whose event was appended at or after a time; the high-water mark if there is none.
--- Exact, though created_at does not rise strictly along the log: an event has the time of its append, its position that of its
--- commit. -infinity is the earliest position, infinity the mark, at no cost; else the events are read from v_timestamp on.
+-- Exact, though created_at does not rise strictly along the log: an event has the time of its append, its position that
+-- of its commit. -infinity is the earliest position, infinity the mark, at no cost; else the events are read from
+-- v_timestamp on.
 -- Example: select offset_for_timestamp(3, '2030-01-01 00:00:00+00')
 create or replace function event_store.offset_for_timestamp(
   v_partition int,
@@ -21,7 +22,10 @@ begin
 end
 $$;
 
-comment on function event_store.offset_for_timestamp(int, timestamptz) is 'The first kept position appended at or after a time; the high-water mark if none. MR005 malformed, MR013 unknown partition.';
+comment on function event_store.offset_for_timestamp(int, timestamptz) is
+'Returns the first kept position of log partition v_partition whose event was appended at or after v_timestamp; the '
+'high-water mark if there is none. -infinity gives the earliest position, infinity the mark. MR005 v_timestamp is '
+'null; MR013 unknown log partition.';
 revoke all on function event_store.offset_for_timestamp(int, timestamptz) from public;
 grant execute on function event_store.offset_for_timestamp(int, timestamptz)
 to event_store_consumer, event_store_reader, event_store_owner;

@@ -1,5 +1,5 @@
--- offset_for_timestamp for several log partitions (null: for all) in one pass over the events: one pass for each log partition
--- would read all events after the time as often as there are log partitions. A null time has no rows.
+-- offset_for_timestamp for several log partitions (null: for all) in one pass over the events: one pass for each log
+-- partition would read all events after the time as often as there are log partitions. A null time has no rows.
 -- Example: select partition, position from offsets_for_timestamp('2030-01-01 00:00:00+00')
 create or replace function event_store.offsets_for_timestamp(
   v_timestamp timestamptz,
@@ -43,7 +43,9 @@ begin
 end
 $$;
 
-comment on function event_store.offsets_for_timestamp(timestamptz, int[]) is 'The first kept position appended at or after a time, for several log partitions at once.';
+comment on function event_store.offsets_for_timestamp(timestamptz, int[]) is
+'Does as offset_for_timestamp for the log partitions v_partitions (null: all) in one pass over the events. A '
+'v_timestamp that is null has no rows.';
 revoke all on function event_store.offsets_for_timestamp(timestamptz, int[]) from public;
 grant execute on function event_store.offsets_for_timestamp(timestamptz, int[])
 to event_store_consumer, event_store_reader, event_store_owner;

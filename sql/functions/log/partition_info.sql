@@ -1,5 +1,5 @@
--- One row per log partition: its marks, how many events it holds and about how many bytes (its share of the tables; no event is
--- read), when the last one was appended, and how many views have something of it leased or in flight.
+-- One row per log partition: its marks, how many events it holds and about how many bytes (its share of the tables; no
+-- event is read), when the last one was appended, and how many views have something of it leased or in flight.
 create or replace function event_store.partition_info()
 returns table (
   partition int,
@@ -49,6 +49,8 @@ as $$
   order by p.partition
 $$;
 
-comment on function event_store.partition_info() is 'For every log partition: marks, events, bytes, last activity, active views.';
+comment on function event_store.partition_info() is
+'Returns one row per log partition: its marks, how many events it holds and about how many bytes, when the last one '
+'was appended, and how many views have something of it leased or in flight.';
 revoke all on function event_store.partition_info() from public;
 grant execute on function event_store.partition_info() to event_store_consumer, event_store_reader, event_store_owner;

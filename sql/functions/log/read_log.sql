@@ -1,5 +1,5 @@
--- Reads up to v_limit events of a log partition from a position on, in order. At the high-water mark there is nothing; what lies
--- below the first kept event or beyond the mark is refused, not passed over.
+-- Reads up to v_limit events of a log partition from a position on, in order. At the high-water mark there is nothing;
+-- what lies below the first kept event or beyond the mark is refused, not passed over.
 -- Example: select position, event, decider_id from read_log(3, 0, 100)
 create or replace function event_store.read_log(
   v_partition int,
@@ -47,7 +47,10 @@ begin
 end
 $$;
 
-comment on function event_store.read_log(int, bigint, bigint) is 'Reads a log partition from a position on. MR005 malformed, MR013 unknown partition, MR015 out of range.';
+comment on function event_store.read_log(int, bigint, bigint) is
+'Returns up to v_limit events of log partition v_partition from v_from_position on, in order; none at the high-water '
+'mark. MR005 v_limit is not positive, or v_from_position is null; MR013 unknown log partition; MR015 v_from_position '
+'lies below the earliest position or beyond the mark.';
 revoke all on function event_store.read_log(int, bigint, bigint) from public;
 grant execute on function event_store.read_log(int, bigint, bigint)
 to event_store_consumer, event_store_reader, event_store_owner;

@@ -2,8 +2,8 @@
 -- The row of sequencer is the single writer's lock: where somebody else holds it, this returns 0 at once.
 --
 -- What is new since the stored snapshot is what became visible since: transactions that began after it (at or above its
--- xmax), and those that were in progress in it. So an open transaction, here or in another database, delays only its own
--- events, and nothing is read twice. Within one call events are ordered by "offset", which follows each stream.
+-- xmax), and those that were in progress in it. So an open transaction, here or in another database, delays only its
+-- own events, and nothing is read twice. Within one call events are ordered by "offset", which follows each stream.
 -- A call with nothing new changes no row, except, twice a second at most, when it looked.
 create or replace function event_store.sequence_events()
 returns bigint
@@ -84,6 +84,9 @@ begin
 end
 $$;
 
-comment on function event_store.sequence_events() is 'Gives every committed event its dense position; returns how many. 0 at once where another session is at it.';
+comment on function event_store.sequence_events() is
+'Gives every committed event its position, dense in its log partition and rising along each stream, and returns how '
+'many got one. One session at a time does it: where another one is at it, 0 at once. An open transaction delays its '
+'own events only.';
 revoke all on function event_store.sequence_events() from public;
 grant execute on function event_store.sequence_events() to event_store_consumer, event_store_owner;

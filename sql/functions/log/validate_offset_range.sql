@@ -29,7 +29,10 @@ begin
 end
 $$;
 
-comment on function event_store.validate_offset_range(int, bigint, bigint) is 'Refuses a range that the log does not hold. MR005 malformed, MR013 unknown partition, MR015 out of range.';
+comment on function event_store.validate_offset_range(int, bigint, bigint) is
+'Refuses a range of positions, from v_from_position up to before v_to_position, that log partition v_partition does '
+'not hold whole. An empty range within it is fine. MR005 an end is null; MR013 unknown log partition; MR015 the log '
+'does not hold the range.';
 revoke all on function event_store.validate_offset_range(int, bigint, bigint) from public;
 grant execute on function event_store.validate_offset_range(int, bigint, bigint)
 to event_store_consumer, event_store_reader, event_store_owner;

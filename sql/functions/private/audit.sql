@@ -14,4 +14,5 @@ as $$
   values (event_store_private.clock(), session_user, v_operation, v_view, v_reason, v_detail)
 $$;
 
-comment on function event_store_private.audit(text, text, text, jsonb) is 'Writes down what an operator did, who and why.';
+comment on function event_store_private.audit(text, text, text, jsonb) is
+'Writes down what an operator did, who and why.';

@@ -13,4 +13,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.refuse_request(text, text) is 'Raises MR005 with what is wrong and what is allowed.';
+comment on function event_store_private.refuse_request(text, text) is
+'Raises MR005 with what is wrong and what is allowed.';

@@ -1,5 +1,6 @@
--- Gives a message up for good: nothing of it is ever seen, and the next one is accepted. Whoever sends it again is told that it was
--- abandoned. If another transaction of the same message was first, the answer is that one's (duplicate). Again: the same answer.
+-- Gives a message up for good: nothing of it is ever seen, and the next one is accepted. Whoever sends it again is told
+-- that it was abandoned. If another transaction of the same message was first, the answer is that one's (duplicate).
+-- Again: the same answer.
 -- Example: select outcome, next_sequence from abandon_transaction(transaction_id, 'line 41 is no order')
 create or replace function event_store.abandon_transaction(
   v_transaction_id uuid,
@@ -29,6 +30,10 @@ begin
 end
 $$;
 
-comment on function event_store.abandon_transaction(uuid, text) is 'Gives a message up for good, with a reason, and lets the next one come. MR005, MR024 fenced, MR026 unknown, MR027 ended.';
+comment on function event_store.abandon_transaction(uuid, text) is
+'Gives a message up for good with v_reason: nothing of it is ever seen, and the next one is accepted. If another '
+'transaction of the same message was first, the answer is that one''s (duplicate). MR005 v_reason is empty, or '
+'v_transaction_id is null; MR024 another instance of the producer registered; MR026 unknown transaction; MR027 the '
+'transaction has ended.';
 revoke all on function event_store.abandon_transaction(uuid, text) from public;
 grant execute on function event_store.abandon_transaction(uuid, text) to event_store_writer, event_store_owner;

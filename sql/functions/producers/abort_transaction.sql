@@ -1,4 +1,5 @@
--- Gives a transaction up: nothing of it is ever seen, and its message may be begun again. One that has ended without an effect: no-op.
+-- Gives a transaction up: nothing of it is ever seen, and its message may be begun again. One that has ended without an
+-- effect: no-op.
 create or replace function event_store.abort_transaction(
   v_transaction_id uuid
 )
@@ -25,6 +26,8 @@ begin
 end
 $$;
 
-comment on function event_store.abort_transaction(uuid) is 'Gives a transaction up; its message may be begun again. MR005, MR026 unknown, MR027 committed or abandoned.';
+comment on function event_store.abort_transaction(uuid) is
+'Gives a transaction up: nothing of it is ever seen, and its message may be begun again. MR005 v_transaction_id is '
+'null; MR026 unknown transaction; MR027 it was committed or abandoned.';
 revoke all on function event_store.abort_transaction(uuid) from public;
 grant execute on function event_store.abort_transaction(uuid) to event_store_writer, event_store_owner;

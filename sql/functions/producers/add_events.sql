@@ -1,4 +1,5 @@
--- Stages events, a JSON array as append_events takes it. Whether they fit is known at the commit, where they are appended.
+-- Stages events, a JSON array as append_events takes it. Whether they fit is known at the commit, where they are
+-- appended.
 create or replace function event_store.add_events(
   v_transaction_id uuid,
   v_events jsonb
@@ -18,6 +19,9 @@ begin
 end
 $$;
 
-comment on function event_store.add_events(uuid, jsonb) is 'Stages events for the commit. MR005, MR024 fenced, MR026 unknown, MR027 ended, MR034 a decider is captured.';
+comment on function event_store.add_events(uuid, jsonb) is
+'Stages events for the commit of a transaction; v_events is as for append_events, and whether they fit is known at '
+'the commit. MR005 v_events is malformed, or an argument is null; MR024 another instance of the producer registered; '
+'MR026 unknown transaction; MR027 the transaction has ended; MR034 a decider belongs to a capture.';
 revoke all on function event_store.add_events(uuid, jsonb) from public;
 grant execute on function event_store.add_events(uuid, jsonb) to event_store_writer, event_store_owner;

@@ -1,10 +1,12 @@
--- Opens a transaction for a producer's next message, or says why not. A refusal is an answer and no error, which would undo its count:
+-- Opens a transaction for a producer's next message, or says why not. A refusal is an answer and no error, which would
+-- undo its count:
 --   opened         transaction_id and its deadline; stage changes and commit
 --   duplicate      it was committed or abandoned before: outcome, result and offsets are those of then
 --   gap            next_sequence must come first
 --   fenced         another instance has registered since: epoch is its
 --   unknown_epoch  nobody registered with that epoch: register again
--- Several transactions of one message may be open, as when it is sent again after its sender was killed: the first commit decides.
+-- Several transactions of one message may be open, as when it is sent again after its sender was killed: the first
+-- commit decides.
 -- Example: select status, transaction_id, result from begin_transaction('orders.csv', 0, 1, 41)
 create or replace function event_store.begin_transaction(
   v_producer_id text,
@@ -58,7 +60,12 @@ begin
 end
 $$;
 
-comment on function event_store.begin_transaction(text, int, bigint, bigint, bigint) is 'Opens a transaction for a producer''s next message, or returns why not: duplicate (with the original result), gap, fenced, unknown_epoch. MR005, MR023.';
+comment on function event_store.begin_transaction(text, int, bigint, bigint, bigint) is
+'Opens a transaction for message v_sequence of a producer, to be committed within v_timeout_s, or says in status why '
+'not: duplicate (with the original outcome, result and offsets), gap (next_sequence must come first), fenced (another'
+' instance registered since v_epoch), unknown_epoch (nobody registered it). Such an answer is no error. Several '
+'transactions of one message may be open: the first commit decides. MR005 an argument is null or out of range; MR023 '
+'unknown producer.';
 revoke all on function event_store.begin_transaction(text, int, bigint, bigint, bigint) from public;
 grant execute on function event_store.begin_transaction(text, int, bigint, bigint, bigint)
 to event_store_writer, event_store_owner;

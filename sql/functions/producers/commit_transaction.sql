@@ -1,6 +1,6 @@
--- Does all that a transaction staged, and writes down its result, in one go: everybody sees all of it or nothing. If another transaction
--- of the same message was first, nothing of this one is done and the answer is that one's (duplicate). Again: the same answer.
--- A refused event (MR001 to MR005) refuses the commit; the transaction stays open.
+-- Does all that a transaction staged, and writes down its result, in one go: everybody sees all of it or nothing. If
+-- another transaction of the same message was first, nothing of this one is done and the answer is that one's
+-- (duplicate). Again: the same answer. A refused event (MR001 to MR005) refuses the commit; the transaction stays open.
 -- Example: select duplicate, result, next_sequence from commit_transaction(transaction_id, '{"total": 17}')
 create or replace function event_store.commit_transaction(
   v_transaction_id uuid,
@@ -27,6 +27,10 @@ begin
 end
 $$;
 
-comment on function event_store.commit_transaction(uuid, jsonb) is 'Does all that a transaction staged, once, and returns its result, or that of another transaction of the same message. MR001 to MR005, MR034 as append_events, MR024 fenced, MR026 unknown, MR027 ended.';
+comment on function event_store.commit_transaction(uuid, jsonb) is
+'Does all that a transaction staged at once, keeps v_result as its answer, and returns it. If another transaction of '
+'the same message was first, nothing is done and the answer is that one''s (duplicate); called again, the answer is '
+'the same. A refused event leaves the transaction open. MR001 to MR005 and MR034 as append_events; MR024 another '
+'instance of the producer registered; MR026 unknown transaction; MR027 the transaction has ended.';
 revoke all on function event_store.commit_transaction(uuid, jsonb) from public;
 grant execute on function event_store.commit_transaction(uuid, jsonb) to event_store_writer, event_store_owner;

@@ -1,5 +1,5 @@
--- What a producer keeps beside its events: one key, or all in order. Read after begin_transaction it stays as it is until that
--- transaction is committed, or another one of the same message, and then this one does nothing.
+-- What a producer keeps beside its events: one key, or all in order. Read after begin_transaction it stays as it is
+-- until that transaction is committed, or another one of the same message, and then this one does nothing.
 create or replace function event_store.get_producer_state(
   v_producer_id text,
   v_partition int,
@@ -32,7 +32,9 @@ begin
 end
 $$;
 
-comment on function event_store.get_producer_state(text, int, text) is 'The state of a producer: one key, or all in order.';
+comment on function event_store.get_producer_state(text, int, text) is
+'Returns the state that producer v_producer_id keeps for v_partition of its source: v_key, or all keys in order '
+'(null).';
 revoke all on function event_store.get_producer_state(text, int, text) from public;
 grant execute on function event_store.get_producer_state(text, int, text)
 to event_store_writer, event_store_consumer, event_store_reader, event_store_owner;

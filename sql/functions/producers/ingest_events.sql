@@ -1,5 +1,6 @@
--- A producer's message in one call, without staging: its events as append_events takes them, changes of state as a JSON object (a JSON
--- null removes the key), its result. The row is that of begin_transaction; its status is committed where that would be opened.
+-- A producer's message in one call, without staging: its events as append_events takes them, changes of state as a JSON
+-- object (a JSON null removes the key), its result. The row is that of begin_transaction; its status is committed where
+-- that would be opened.
 -- Example: select status, offsets from ingest_events('orders.csv', 0, 1, 41, '[…]', '{"total": 17}')
 create or replace function event_store.ingest_events(
   v_producer_id text,
@@ -56,7 +57,11 @@ begin
 end
 $$;
 
-comment on function event_store.ingest_events(text, int, bigint, bigint, jsonb, jsonb, jsonb) is 'Begins, stages and commits a producer''s message in one call; the row is that of begin_transaction, with status committed. MR001 to MR005, MR034 as append_events, MR023.';
+comment on function event_store.ingest_events(text, int, bigint, bigint, jsonb, jsonb, jsonb) is
+'Does a producer''s whole message in one call: appends v_events as append_events does, changes its state by the JSON '
+'object v_state (a JSON null removes the key), and keeps v_result as the answer. The row is that of '
+'begin_transaction, with status committed in place of opened. MR001 to MR005 and MR034 as append_events; MR023 '
+'unknown producer.';
 revoke all on function event_store.ingest_events(text, int, bigint, bigint, jsonb, jsonb, jsonb) from public;
 grant execute on function event_store.ingest_events(text, int, bigint, bigint, jsonb, jsonb, jsonb)
 to event_store_writer, event_store_owner;

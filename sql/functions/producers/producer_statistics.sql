@@ -1,5 +1,6 @@
--- One row per partition of each producer, or of one: where it stands and what its messages became. received is duplicates, refused
--- and opened; opened is how its transactions ended, and those that are open (a crash of the server loses these).
+-- One row per partition of each producer, or of one: where it stands and what its messages became. received is
+-- duplicates, refused and opened; opened is how its transactions ended, and those that are open (a crash of the server
+-- loses these).
 create or replace function event_store.producer_statistics(
   v_producer_id text default null
 )
@@ -39,7 +40,9 @@ as $$
   order by p.producer_id, p.partition
 $$;
 
-comment on function event_store.producer_statistics(text) is 'Where producers stand and what became of their messages.';
+comment on function event_store.producer_statistics(text) is
+'Returns one row per partition of each producer, or of v_producer_id: where it stands and what its messages became. '
+'received is duplicates, refused and opened together.';
 revoke all on function event_store.producer_statistics(text) from public;
 grant execute on function event_store.producer_statistics(text)
 to event_store_consumer, event_store_reader, event_store_owner;

@@ -1,5 +1,5 @@
--- Registers an instance of a producer and returns where it goes on. Each call raises the epoch: what an instance of before still has
--- open is aborted, and what it sends is refused from now on.
+-- Registers an instance of a producer and returns where it goes on. Each call raises the epoch: what an instance of
+-- before still has open is aborted, and what it sends is refused from now on.
 -- Example: select epoch, next_sequence from register_producer('orders.csv')
 create or replace function event_store.register_producer(
   v_producer_id text,
@@ -46,6 +46,9 @@ begin
 end
 $$;
 
-comment on function event_store.register_producer(text, int) is 'Registers an instance of a producer, fences those of before, and returns its epoch and next sequence. MR005.';
+comment on function event_store.register_producer(text, int) is
+'Registers an instance of producer v_producer_id for v_partition of its source and returns its epoch and the sequence'
+' that it goes on with. Each call raises the epoch, aborts what earlier instances have open and refuses what they '
+'send. MR005 an argument is null, empty or out of range.';
 revoke all on function event_store.register_producer(text, int) from public;
 grant execute on function event_store.register_producer(text, int) to event_store_writer, event_store_owner;

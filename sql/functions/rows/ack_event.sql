@@ -1,7 +1,7 @@
 -- Acknowledges the event that is in flight for a stream of a rows view, frees the stream and returns its lock.
--- Any other offset is refused (MR016): one that was not delivered, was acknowledged before, or was given back. So is an answer
--- that comes late, when another consumer has the event: with v_lease_token (see lease_events) always; without one, unless this
--- session got the event last.
+-- Any other offset is refused (MR016): one that was not delivered, was acknowledged before, or was given back. So is an
+-- answer that comes late, when another consumer has the event: with v_lease_token (see lease_events) always; without
+-- one, unless this session got the event last.
 -- Example: select * from ack_event('invoices', 'o-1', 1)
 create or replace function event_store.ack_event(
   v_view text,
@@ -37,7 +37,11 @@ begin
 end
 $$;
 
-comment on function event_store.ack_event(text, text, bigint, bigint) is 'Acknowledges the event in flight and frees its stream. MR010, MR012, MR016 not in flight.';
+comment on function event_store.ack_event(text, text, bigint, bigint) is
+'Acknowledges the event at v_offset that is in flight for stream v_decider_id of a rows view, frees the stream and '
+'returns its lock. A late answer is refused once another consumer got the event: by v_lease_token always, without one'
+' unless this session got it last. MR010 unknown view; MR012 a bulk view; MR016 the event is not in flight for the '
+'caller.';
 revoke all on function event_store.ack_event(text, text, bigint, bigint) from public;
 grant execute on function event_store.ack_event(text, text, bigint, bigint) to event_store_consumer, event_store_owner;
 
@@ -54,6 +58,6 @@ as $$
   select * from event_store.ack_event(v_view, v_decider_id::text, v_offset, v_lease_token)
 $$;
 
-comment on function event_store.ack_event(text, uuid, bigint, bigint) is 'ack_event for UUID identifiers.';
+comment on function event_store.ack_event(text, uuid, bigint, bigint) is 'Does the same for a UUID as v_decider_id.';
 revoke all on function event_store.ack_event(text, uuid, bigint, bigint) from public;
 grant execute on function event_store.ack_event(text, uuid, bigint, bigint) to event_store_consumer, event_store_owner;

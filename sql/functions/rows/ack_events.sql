@@ -1,5 +1,6 @@
--- Acknowledges many events of a rows view at once and returns the offsets that it acknowledged: what is not among them was
--- not in flight for the caller any more, as ack_event would say, and is delivered again. v_lease_tokens: none, or one for each.
+-- Acknowledges many events of a rows view at once and returns the offsets that it acknowledged: what is not among them
+-- was not in flight for the caller any more, as ack_event would say, and is delivered again. v_lease_tokens: none, or
+-- one for each.
 -- Example: select * from ack_events('invoices', '{1,2,3}')
 create or replace function event_store.ack_events(
   v_view text,
@@ -50,6 +51,9 @@ begin
 end
 $$;
 
-comment on function event_store.ack_events(text, bigint[], bigint[]) is 'Acknowledges many events; returns the offsets that were acknowledged. MR005, MR010, MR012.';
+comment on function event_store.ack_events(text, bigint[], bigint[]) is
+'Acknowledges the events at v_offsets of a rows view and returns the offsets that it acknowledged: the others were '
+'not in flight for the caller any more and are delivered again. v_lease_tokens is null or has one token for each. '
+'MR005 the arrays do not fit; MR010 unknown view; MR012 a bulk view.';
 revoke all on function event_store.ack_events(text, bigint[], bigint[]) from public;
 grant execute on function event_store.ack_events(text, bigint[], bigint[]) to event_store_consumer, event_store_owner;

@@ -1,10 +1,10 @@
--- Turns new events into locks of a rows view: each stream of a window of new events per log partition gets a lock if it has
--- none, and the checkpoint moves past the window. Locks with nothing left to deliver are removed. Returns how many log
--- positions were passed.
--- While v_max_waiting streams wait for a consumer already, no more events are passed: a view whose consumers are away keeps its
--- lag in its checkpoints, and not a lock for every stream of the store.
--- It alone inserts and removes locks, one caller at a time per log partition, and skips what others hold: it never waits
--- for a consumer, however long that keeps its transaction open. Meant to run in a short transaction of its own.
+-- Turns new events into locks of a rows view: each stream of a window of new events per log partition gets a lock if it
+-- has none, and the checkpoint moves past the window. Locks with nothing left to deliver are removed. Returns how many
+-- log positions were passed.
+-- While v_max_waiting streams wait for a consumer already, no more events are passed: a view whose consumers are away
+-- keeps its lag in its checkpoints, and not a lock for every stream of the store.
+-- It alone inserts and removes locks, one caller at a time per log partition, and skips what others hold: it never
+-- waits for a consumer, however long that keeps its transaction open. Meant to run in a short transaction of its own.
 create or replace function event_store.dispatch_events(
   v_view text,
   v_window int default 5000,
@@ -41,8 +41,8 @@ begin
   end if;
   select * into _dispatch from event_store.dispatches where view = v_view;
   _sweeps_all := _dispatch.swept_at <= _now - interval '1 minute';
-  -- Partitions with new events, and those where a lock may have to go: a remover that another dispatcher overtakes would
-  -- remove the lock that this one relies on.
+  -- Partitions with new events, and those where a lock may have to go: a remover that another dispatcher overtakes
+  -- would remove the lock that this one relies on.
   _claimed := array(
     select c.partition
     from event_store.checkpoints c
@@ -109,6 +109,10 @@ begin
 end
 $$;
 
-comment on function event_store.dispatch_events(text, int, int) is 'Locks the streams that have new events for a rows view and moves its checkpoints past them; returns how many positions were passed. MR005, MR010, MR012.';
+comment on function event_store.dispatch_events(text, int, int) is
+'Locks each stream with new events for a rows view, looking at v_window positions of each log partition, moves its '
+'checkpoints past them, and returns how many positions were passed. None while v_max_waiting streams wait for a '
+'consumer. It never waits; stream_events calls it where nobody does. MR005 an argument is not positive; MR010 unknown'
+' view; MR012 a bulk view.';
 revoke all on function event_store.dispatch_events(text, int, int) from public;
 grant execute on function event_store.dispatch_events(text, int, int) to event_store_consumer, event_store_owner;

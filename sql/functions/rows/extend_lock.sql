@@ -35,7 +35,10 @@ begin
 end
 $$;
 
-comment on function event_store.extend_lock(text, text, bigint, int, bigint) is 'Lets the lock of the event in flight last longer. MR005, MR010, MR012, MR016 not in flight.';
+comment on function event_store.extend_lock(text, text, bigint, int, bigint) is
+'Lets the lock of the event at v_offset, in flight for stream v_decider_id of a rows view, last v_seconds from now '
+'(null: the view''s lock_timeout_s), and returns it. v_lease_token as for ack_event. MR005 v_seconds is not positive;'
+' MR010 unknown view; MR012 a bulk view; MR016 the event is not in flight for the caller.';
 revoke all on function event_store.extend_lock(text, text, bigint, int, bigint) from public;
 grant execute on function event_store.extend_lock(text, text, bigint, int, bigint)
 to event_store_consumer, event_store_owner;
@@ -54,7 +57,8 @@ as $$
   select * from event_store.extend_lock(v_view, v_decider_id::text, v_offset, v_seconds, v_lease_token)
 $$;
 
-comment on function event_store.extend_lock(text, uuid, bigint, int, bigint) is 'extend_lock for UUID identifiers.';
+comment on function event_store.extend_lock(text, uuid, bigint, int, bigint) is
+'Does the same for a UUID as v_decider_id.';
 revoke all on function event_store.extend_lock(text, uuid, bigint, int, bigint) from public;
 grant execute on function event_store.extend_lock(text, uuid, bigint, int, bigint)
 to event_store_consumer, event_store_owner;

@@ -1,6 +1,6 @@
--- Says that the event in flight for a stream failed, and why. Its stream waits, longer each time (retry_delay), while all others
--- go on; after the view's max_attempts it is parked: a dead letter that waits for an operator (retry_dead_letters,
--- discard_dead_letter). No later event of the stream is delivered meanwhile.
+-- Says that the event in flight for a stream failed, and why. Its stream waits, longer each time (retry_delay), while
+-- all others go on; after the view's max_attempts it is parked: a dead letter that waits for an operator
+-- (retry_dead_letters, discard_dead_letter). No later event of the stream is delivered meanwhile.
 -- Example: select * from fail_event('invoices', 'o-1', 1, 'no such customer')
 create or replace function event_store.fail_event(
   v_view text,
@@ -39,7 +39,11 @@ begin
 end
 $$;
 
-comment on function event_store.fail_event(text, text, bigint, text, bigint) is 'Says that the event in flight failed: its stream is retried with backoff, then parked. MR005, MR010, MR012, MR016 not in flight.';
+comment on function event_store.fail_event(text, text, bigint, text, bigint) is
+'Says that the event at v_offset, in flight for stream v_decider_id of a rows view, failed with v_error. The stream '
+'is tried again after 5 s, doubled each time up to an hour; after the view''s max_attempts it is parked '
+'(dead_letters). All others go on. v_lease_token as for ack_event. MR005 v_error is empty; MR010 unknown view; MR012 '
+'a bulk view; MR016 the event is not in flight for the caller.';
 revoke all on function event_store.fail_event(text, text, bigint, text, bigint) from public;
 grant execute on function event_store.fail_event(text, text, bigint, text, bigint)
 to event_store_consumer, event_store_owner;
@@ -58,7 +62,8 @@ as $$
   select * from event_store.fail_event(v_view, v_decider_id::text, v_offset, v_error, v_lease_token)
 $$;
 
-comment on function event_store.fail_event(text, uuid, bigint, text, bigint) is 'fail_event for UUID identifiers.';
+comment on function event_store.fail_event(text, uuid, bigint, text, bigint) is
+'Does the same for a UUID as v_decider_id.';
 revoke all on function event_store.fail_event(text, uuid, bigint, text, bigint) from public;
 grant execute on function event_store.fail_event(text, uuid, bigint, text, bigint)
 to event_store_consumer, event_store_owner;

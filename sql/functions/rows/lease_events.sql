@@ -1,6 +1,6 @@
--- stream_events for callers who want fencing: with each event comes the token of its lease, which ack_event, nack_event,
--- fail_event and extend_lock take, and which delivery it is. An answer with a token that is not in force any more is refused,
--- whoever gives it.
+-- stream_events for callers who want fencing: with each event comes the token of its lease, which ack_event,
+-- nack_event, fail_event and extend_lock take, and which delivery it is. An answer with a token that is not in force
+-- any more is refused, whoever gives it.
 -- Example: select decider_id, "offset", lease_token from lease_events('invoices', 100)
 create or replace function event_store.lease_events(
   v_view text,
@@ -42,6 +42,8 @@ begin
 end
 $$;
 
-comment on function event_store.lease_events(text, int, int) is 'stream_events with the token of each lease. MR005 malformed, MR010 unknown view, MR012 other mode.';
+comment on function event_store.lease_events(text, int, int) is
+'Does as stream_events and returns with each event the token of its lock, which fences late answers, and which '
+'attempt it is. MR005 an argument is not positive; MR010 unknown view; MR012 a bulk view.';
 revoke all on function event_store.lease_events(text, int, int) from public;
 grant execute on function event_store.lease_events(text, int, int) to event_store_consumer, event_store_owner;

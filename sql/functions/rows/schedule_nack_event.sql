@@ -19,7 +19,11 @@ as $$
   select * from event_store_private.give_back_event(v_view, v_decider_id, v_milliseconds, v_offset, v_lease_token, v_error)
 $$;
 
-comment on function event_store.schedule_nack_event(text, text, bigint, bigint, bigint, text) is 'Gives back the event in flight for a later delivery. MR005, MR010, MR012, MR016 not in flight.';
+comment on function event_store.schedule_nack_event(text, text, bigint, bigint, bigint, text) is
+'Gives back the event in flight for stream v_decider_id of a rows view: it is delivered again after v_milliseconds, '
+'and that is no failed attempt. Without v_offset and v_lease_token only the session that got it can. v_error is kept '
+'as the lock''s last_error. MR005 v_milliseconds is out of range, or v_offset is needed to tell two deciders apart; '
+'MR010 unknown view; MR012 a bulk view; MR016 the event is not in flight for the caller.';
 revoke all on function event_store.schedule_nack_event(text, text, bigint, bigint, bigint, text) from public;
 grant execute on function event_store.schedule_nack_event(text, text, bigint, bigint, bigint, text)
 to event_store_consumer, event_store_owner;
@@ -39,7 +43,8 @@ as $$
   select * from event_store.schedule_nack_event(v_view, v_decider_id::text, v_milliseconds, v_offset, v_lease_token, v_error)
 $$;
 
-comment on function event_store.schedule_nack_event(text, uuid, bigint, bigint, bigint, text) is 'schedule_nack_event for UUID identifiers.';
+comment on function event_store.schedule_nack_event(text, uuid, bigint, bigint, bigint, text) is
+'Does the same for a UUID as v_decider_id.';
 revoke all on function event_store.schedule_nack_event(text, uuid, bigint, bigint, bigint, text) from public;
 grant execute on function event_store.schedule_nack_event(text, uuid, bigint, bigint, bigint, text)
 to event_store_consumer, event_store_owner;

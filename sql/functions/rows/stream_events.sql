@@ -23,6 +23,9 @@ begin
 end
 $$;
 
-comment on function event_store.stream_events(text, int, int) is 'Leases free streams of a rows view and returns the next event of each. MR005 malformed, MR010 unknown view, MR012 other mode.';
+comment on function event_store.stream_events(text, int, int) is
+'Locks up to v_limit free streams of a rows view, those that wait longest first, for v_seconds (null: the view''s '
+'lock_timeout_s), and returns the next event of each. A stream is free again after ack_event, nack_event or '
+'fail_event, or when its lock ends. MR005 an argument is not positive; MR010 unknown view; MR012 a bulk view.';
 revoke all on function event_store.stream_events(text, int, int) from public;
 grant execute on function event_store.stream_events(text, int, int) to event_store_consumer, event_store_owner;

@@ -1,7 +1,7 @@
--- The parked streams of a view (null: of all views), those that were parked first, first: the event that failed, why, and how
--- many events of the stream wait, that one included. The event that failed is the first one after what is acknowledged; in bulk
--- mode the first of those that were delivered together. Where the view's filter does not want it any more, the next that it wants,
--- which is what a retry would deliver; null while the log has none.
+-- The parked streams of a view (null: of all views), those that were parked first, first: the event that failed, why,
+-- and how many events of the stream wait, that one included. The event that failed is the first one after what is
+-- acknowledged; in bulk mode the first of those that were delivered together. Where the view's filter does not want it
+-- any more, the next that it wants, which is what a retry would deliver; null while the log has none.
 -- Example: select decider_id, event, attempts, last_error from dead_letters('invoices')
 create or replace function event_store.dead_letters(
   v_view text default null
@@ -49,6 +49,8 @@ begin
 end
 $$;
 
-comment on function event_store.dead_letters(text) is 'The parked streams of a view with what failed and why. MR010 unknown view.';
+comment on function event_store.dead_letters(text) is
+'Returns the parked streams of v_view, or of all views (null), those parked first first: the event that failed, why, '
+'after how many attempts, and how many events of the stream wait with it. MR010 unknown view.';
 revoke all on function event_store.dead_letters(text) from public;
 grant execute on function event_store.dead_letters(text) to event_store_consumer, event_store_reader, event_store_owner;

@@ -1,7 +1,8 @@
--- Gives up the event that a parked stream failed at, and returns it: the stream goes on with its next event. The event itself
--- stays in the log; this view counts it as acknowledged. v_offset: which event is meant, as dead_letters showed it; where the
--- stream stands at another one by now, nothing is given up. Who did it and why is written down in audit_log.
--- Example: select event, "offset" from discard_dead_letter('invoices', 'order', 'o-1', 'a test order, never to be invoiced')
+-- Gives up the event that a parked stream failed at, and returns it: the stream goes on with its next event. The event
+-- itself stays in the log; this view counts it as acknowledged. v_offset: which event is meant, as dead_letters showed
+-- it; where the stream stands at another one by now, nothing is given up. Who did it and why is written down in
+-- audit_log.
+-- Example: select event, "offset" from discard_dead_letter('invoices', 'order', 'o-1', 'a test order')
 create or replace function event_store.discard_dead_letter(
   v_view text,
   v_decider text,
@@ -69,6 +70,9 @@ begin
 end
 $$;
 
-comment on function event_store.discard_dead_letter(text, text, text, text, bigint) is 'Gives up the event that a parked stream failed at; audited. MR005, MR010, MR018 not parked.';
+comment on function event_store.discard_dead_letter(text, text, text, text, bigint) is
+'Gives up the event that the parked stream (v_decider, v_decider_id) failed at and returns it: the view counts it as '
+'acknowledged, the stream goes on, the event stays in the log. With v_offset only if that is the event. Audited with '
+'v_reason. MR005 v_reason is empty; MR010 unknown view; MR018 the stream is not parked, or at another event.';
 revoke all on function event_store.discard_dead_letter(text, text, text, text, bigint) from public;
 grant execute on function event_store.discard_dead_letter(text, text, text, text, bigint) to event_store_owner;

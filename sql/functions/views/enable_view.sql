@@ -25,6 +25,8 @@ begin
 end
 $$;
 
-comment on function event_store.enable_view(text, boolean, text) is 'Enables or disables a view. MR005 malformed, MR010 unknown view.';
+comment on function event_store.enable_view(text, boolean, text) is
+'Lets a view be given events, or with v_enabled false no more, and returns it. What is in flight may still be '
+'answered. A change is audited with v_reason. MR005 v_enabled is null; MR010 unknown view.';
 revoke all on function event_store.enable_view(text, boolean, text) from public;
 grant execute on function event_store.enable_view(text, boolean, text) to event_store_owner;

@@ -1,5 +1,5 @@
--- Whether a view has acknowledged every event that another one has: who looks at what is built from the first instead of the
--- second misses nothing. Nothing of the second moves until the transaction ends.
+-- Whether a view has acknowledged every event that another one has: who looks at what is built from the first instead
+-- of the second misses nothing. Nothing of the second moves until the transaction ends.
 -- Example: select has_caught_up('orders_v2', 'orders')
 create or replace function event_store.has_caught_up(
   v_view text,
@@ -55,6 +55,8 @@ begin
 end
 $$;
 
-comment on function event_store.has_caught_up(text, text) is 'Whether a view stands nowhere behind another one; keeps that one where it is until the transaction ends. MR010 unknown view.';
+comment on function event_store.has_caught_up(text, text) is
+'Says whether v_view has acknowledged every event that v_other has. Nothing of v_other moves until the transaction '
+'ends. MR010 unknown view.';
 revoke all on function event_store.has_caught_up(text, text) from public;
 grant execute on function event_store.has_caught_up(text, text) to event_store_owner;

@@ -1,7 +1,7 @@
 -- One row per view with what a poller needs to decide whether to start a consumer, in one cheap call. `due` is what
--- it would be given now: the positions ahead, a subtraction per log partition without reading an event, and each stream with a
--- lock whose time has come, counted to a thousand. How far a view is behind is the lag of view_lag and view_info. `consumers`
--- are the sessions that attached themselves (attach_consumer) and live.
+-- it would be given now: the positions ahead, a subtraction per log partition without reading an event, and each stream
+-- with a lock whose time has come, counted to a thousand. How far a view is behind is the lag of view_lag and
+-- view_info. `consumers` are the sessions that attached themselves (attach_consumer) and live.
 create or replace function event_store.poll_views()
 returns table (
   view text,
@@ -42,6 +42,8 @@ as $$
   order by v.view
 $$;
 
-comment on function event_store.poll_views() is 'For every view: is it enabled, how much is due, how many live consumers it has.';
+comment on function event_store.poll_views() is
+'Returns one row per view with what a poller needs to decide whether to start a consumer, in one cheap call: due is '
+'about how much it would be given now, consumers counts the sessions that called attach_consumer and live.';
 revoke all on function event_store.poll_views() from public;
 grant execute on function event_store.poll_views() to event_store_consumer, event_store_reader, event_store_owner;

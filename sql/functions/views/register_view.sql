@@ -1,10 +1,11 @@
--- Registers a view, or changes its settings: all of them are what this call says. Its progress is set once, at the first
--- registration, from v_start_at. Events whose transaction is still open then have no position yet, so they lie ahead
--- of the view: it gets them.
+-- Registers a view, or changes its settings: all of them are what this call says. Its progress is set once, at the
+-- first registration, from v_start_at. Events whose transaction is still open then have no position yet, so they lie
+-- ahead of the view: it gets them.
 -- Register a view in a short transaction: until that ends, events may get no position.
--- v_mode: rows (stream_events) or bulk (claim_batch); null for rows, or what it is. Another mode is taken up where the view
--- stands, streams that wait or are parked included, but not while something is in flight (MR017).
--- v_deciders and v_events: what the view wants; null for all. v_max_attempts: after how many a failing stream is parked.
+-- v_mode: rows (stream_events) or bulk (claim_batch); null for rows, or what it is. Another mode is taken up where the
+-- view stands, streams that wait or are parked included, but not while something is in flight (MR017).
+-- v_deciders and v_events: what the view wants; null for all. v_max_attempts: after how many a failing stream is
+-- parked.
 -- Example: select * from register_view('invoices', '-infinity')
 create or replace function event_store.register_view(
   v_view text,
@@ -65,8 +66,9 @@ begin
     insert into event_store.dispatches (view) values (v_view);
     -- the log keeps what we are placed before; shared, so that it waits for nobody but a call that is as short
     perform pg_advisory_xact_lock_shared(event_store_private.history_lock_key());
-    -- History is searched before the sequencer's row is ours, which nobody else can have then. What gets its position from now on is
-    -- passed only if it is from before the start and was committed when this call began: an append in flight is delivered.
+    -- History is searched before the sequencer's row is ours, which nobody else can have then. What gets its position
+    -- from now on is passed only if it is from before the start and was committed when this call began: an append in
+    -- flight is delivered.
     insert into event_store.checkpoints (view, partition, position)
     select v_view, found.partition, found.position
     from event_store.offsets_for_timestamp(_view.start_at) found;
@@ -103,7 +105,8 @@ begin
     );
   end if;
   if (_view.deciders, _view.events) is distinct from (v_deciders, v_events) then
-    -- the next dispatch looks for locks that hold nothing any more which the view wants; if one is under way, that in a minute
+    -- the next dispatch looks for locks that hold nothing any more which the view wants; if one is under way, that in a
+    -- minute
     update event_store.dispatches set swept_at = '-infinity'
     where view = (select view from event_store.dispatches where view = v_view for update skip locked);
   end if;
@@ -125,7 +128,13 @@ begin
 end
 $$;
 
-comment on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[], int) is 'Registers a view or changes its settings, never its progress. MR005 malformed, MR017 another mode while it is in use, MR019 another mode for a read model.';
+comment on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[], int) is
+'Registers a view, or sets all settings of a registered one to what this call says, and returns it. Its progress is '
+'set once, by v_start_at (null: now; -infinity: all events). v_mode is rows (stream_events) or bulk (claim_batch), '
+'null for rows or what it is. v_deciders and v_events are what it wants, null for all; v_lock_timeout_s is how long a'
+' lock or lease lasts, v_pooling_delay_s the wait between two polls that found nothing, v_edge_function_url where a '
+'rows view is pushed to, v_max_attempts after how many failures a stream is parked. MR005 an argument is malformed; '
+'MR017 another mode while something is leased or in flight; MR019 another mode for the view of a read model.';
 revoke all on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[], int) from public;
 grant execute on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[], int)
 to event_store_consumer, event_store_owner;

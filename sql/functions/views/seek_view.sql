@@ -1,21 +1,24 @@
--- Moves a view to another position, in one log partition or (v_partition null) in all, and returns for each where it stood and
--- where it stands now. Audited. With v_dry_run nothing of the view is changed. Refused while something of the view is leased or in flight.
--- All of it or, if one log partition refuses, nothing. Call it in a short transaction: until that ends, events may get no position
--- and the view's consumers get nothing.
+-- Moves a view to another position, in one log partition or (v_partition null) in all, and returns for each where it
+-- stood and where it stands now. Audited. With v_dry_run nothing of the view is changed. Refused while something of the
+-- view is leased or in flight. All of it or, if one log partition refuses, nothing. Call it in a short transaction:
+-- until that ends, events may get no position and the view's consumers get nothing.
 --
 -- v_kind: EXACT_OFFSET     to v_position, which the log holds
 --         RESET_TO_OFFSET  to v_position; beyond the high-water mark the view waits there
 --         RESET_TO_EARLIEST, RESET_TO_LATEST  to the first kept event, to the high-water mark
---         RESUME_OR_EARLIEST, RESUME_OR_LATEST  stay; where the position is not kept any more, to the first kept event or the mark
---         EXACT_TIMESTAMP  to the first event that was appended at or after v_timestamp; the high-water mark if there is none
+--         RESUME_OR_EARLIEST, RESUME_OR_LATEST  stay; where the position is not kept any more, to the first kept event
+--                          or the mark
+--         EXACT_TIMESTAMP  to the first event that was appended at or after v_timestamp; the high-water mark if there
+--                          is none
 --
--- Unless it stays, what waits behind its position goes: streams that wait or are parked are locked no more. What then lies ahead
--- is delivered again, what lies behind is not; locks_removed and dead_letters_removed say how much that concerns. That is so
--- also where the position is the same number as before: a rows view's checkpoint runs ahead of what is delivered.
+-- Unless it stays, what waits behind its position goes: streams that wait or are parked are locked no more. What then
+-- lies ahead is delivered again, what lies behind is not; locks_removed and dead_letters_removed say how much that
+-- concerns. That is so also where the position is the same number as before: a rows view's checkpoint runs ahead of
+-- what is delivered.
 --
--- Whoever let a lease end before can neither commit nor acknowledge what he had. When a rows view delivers the same event again,
--- only tokens tell the old delivery from the new one (lease_events); stream_events has none.
--- Example: select partition, from_position, to_position from seek_view('invoices', 'RESET_TO_EARLIEST', v_dry_run => true)
+-- Whoever let a lease end before can neither commit nor acknowledge what he had. When a rows view delivers the same
+-- event again, only tokens tell the old delivery from the new one (lease_events); stream_events has none.
+-- Example: select partition, to_position from seek_view('invoices', 'RESET_TO_EARLIEST', v_dry_run => true)
 create or replace function event_store.seek_view(
   v_view text,
   v_kind text,
@@ -129,7 +132,13 @@ begin
 end
 $$;
 
-comment on function event_store.seek_view(text, text, bigint, timestamptz, int, boolean, text) is 'Moves a view to another position; audited, with a dry run. MR005 malformed, MR010 unknown view, MR013 unknown partition, MR015 out of range, MR017 in use, MR019 belongs to a read model.';
+comment on function event_store.seek_view(text, text, bigint, timestamptz, int, boolean, text) is
+'Moves a view in log partition v_partition, or in all (null), and returns for each where it stood and where it '
+'stands. v_kind is EXACT_OFFSET (v_position, which the log holds), RESET_TO_OFFSET (v_position, also beyond the '
+'mark), EXACT_TIMESTAMP (v_timestamp), RESET_TO_EARLIEST, RESET_TO_LATEST, RESUME_OR_EARLIEST or RESUME_OR_LATEST. '
+'Unless it stays, streams that wait or are parked are locked no more. v_dry_run changes nothing; otherwise it is '
+'audited with v_reason. MR005 the arguments do not fit v_kind; MR010 unknown view; MR013 unknown log partition; MR015'
+' the log does not hold the position; MR017 something is leased or in flight; MR019 it is the view of a read model.';
 revoke all on function event_store.seek_view(text, text, bigint, timestamptz, int, boolean, text) from public;
 grant execute on function event_store.seek_view(text, text, bigint, timestamptz, int, boolean, text)
 to event_store_owner;

@@ -58,6 +58,8 @@ begin
 end
 $$;
 
-comment on function event_store.view_info(text) is 'For every view, or one: lag, streams in flight, waiting and parked, leases, consumers. MR010 unknown view.';
+comment on function event_store.view_info(text) is
+'Returns one row per view, or only v_view: how many positions it is behind (lag), its streams in flight, waiting and '
+'parked, its leased log partitions, its live consumers. Reads no event. MR010 unknown view.';
 revoke all on function event_store.view_info(text) from public;
 grant execute on function event_store.view_info(text) to event_store_consumer, event_store_reader, event_store_owner;

@@ -57,6 +57,8 @@ begin
 end
 $$;
 
-comment on function event_store.view_lag(text) is 'A view''s distance to the high-water mark per log partition, in events and in seconds. MR010 unknown view.';
+comment on function event_store.view_lag(text) is
+'Returns how far a view is behind in each log partition: lag counts positions, pending the events that it wants, with'
+' those whose stream has a lock; pending_age_s is the age of the oldest. MR010 unknown view.';
 revoke all on function event_store.view_lag(text) from public;
 grant execute on function event_store.view_lag(text) to event_store_consumer, event_store_reader, event_store_owner;

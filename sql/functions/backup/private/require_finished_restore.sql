@@ -1,5 +1,5 @@
--- A trigger at the end of a transaction that called begin_restore: it cannot be committed unless finish_restore was called after it.
--- So neither what is loaded unchecked, nor the right to load it, outlasts the transaction.
+-- A trigger at the end of a transaction that called begin_restore: it cannot be committed unless finish_restore was
+-- called after it. So neither what is loaded unchecked, nor the right to load it, outlasts the transaction.
 create or replace function event_store_private.require_finished_restore()
 returns trigger
 language plpgsql
@@ -17,7 +17,8 @@ begin
 end
 $$;
 
-comment on function event_store_private.require_finished_restore() is 'Trigger: refuses to commit a restore that is not finished. MR005.';
+comment on function event_store_private.require_finished_restore() is
+'Trigger: refuses to commit a restore that is not finished. MR005.';
 
 do $trigger$
 begin
@@ -35,4 +36,5 @@ begin
 end
 $trigger$;
 
-comment on trigger require_finished_restore on event_store.sequencer is 'Lets no transaction commit what begin_restore began and finish_restore did not end.';
+comment on trigger require_finished_restore on event_store.sequencer is
+'Lets no transaction commit what begin_restore began and finish_restore did not end.';

@@ -1,5 +1,5 @@
--- The offset of the first event that a lease delivers of a stream, or null: the next one of a stream that it retries, the first
--- one in its range of a stream without a lock, and in a rebuild of any.
+-- The offset of the first event that a lease delivers of a stream, or null: the next one of a stream that it retries,
+-- the first one in its range of a stream without a lock, and in a rebuild of any.
 create or replace function event_store_private.first_delivered(
   v_view event_store.views,
   v_lease event_store.checkpoints,
@@ -37,4 +37,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.first_delivered(event_store.views, event_store.checkpoints, text, text) is 'The offset of the first event that a lease delivers of a stream; null for none.';
+comment on function event_store_private.first_delivered(event_store.views, event_store.checkpoints, text, text) is
+'The offset of the first event that a lease delivers of a stream; null for none.';

@@ -29,4 +29,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.refuse_lost_lease(text, int[], bigint[]) is 'Raises MR011 and says which leases are lost.';
+comment on function event_store_private.refuse_lost_lease(text, int[], bigint[]) is
+'Raises MR011 and says which leases are lost.';

@@ -35,4 +35,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.require_leases(text, int[], bigint[]) is 'Locks the checkpoints of a batch; MR011 unless every token is that of a lease in force.';
+comment on function event_store_private.require_leases(text, int[], bigint[]) is
+'Locks the checkpoints of a batch; MR011 unless every token is that of a lease in force.';

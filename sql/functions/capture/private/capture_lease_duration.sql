@@ -17,4 +17,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.capture_lease_duration(bigint) is 'The length of a capture''s lease. MR005 for one that is too short or too long.';
+comment on function event_store_private.capture_lease_duration(bigint) is
+'The length of a capture''s lease. MR005 for one that is too short or too long.';

@@ -1,4 +1,5 @@
--- The size of data that lie in a table, as they are in memory. Small ones are stored as they are; to add nothing makes a plain copy.
+-- The size of data that lie in a table, as they are in memory. Small ones are stored as they are; to add nothing makes
+-- a plain copy.
 create or replace function event_store_private.change_bytes(
   v_data jsonb
 )
@@ -14,4 +15,5 @@ as $$
   end
 $$;
 
-comment on function event_store_private.change_bytes(jsonb) is 'The size of an object''s data in memory, also where they are stored compressed.';
+comment on function event_store_private.change_bytes(jsonb) is
+'The size of an object''s data in memory, also where they are stored compressed.';

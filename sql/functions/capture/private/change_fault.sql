@@ -1,5 +1,5 @@
--- What keeps a change from becoming an event, as a sentence, or null: its own fault, or what event_fault says. v_bytes is the size of
--- its data (change_bytes): data that lie compressed in a table look smaller than they are.
+-- What keeps a change from becoming an event, as a sentence, or null: its own fault, or what event_fault says. v_bytes
+-- is the size of its data (change_bytes): data that lie compressed in a table look smaller than they are.
 create or replace function event_store_private.change_fault(
   v_fault text,
   v_action text,
@@ -27,4 +27,5 @@ as $$
   end
 $$;
 
-comment on function event_store_private.change_fault(text, text, uuid, text, text, jsonb, uuid, int) is 'What keeps a change from becoming an event, as a sentence; null if nothing.';
+comment on function event_store_private.change_fault(text, text, uuid, text, text, jsonb, uuid, int) is
+'What keeps a change from becoming an event, as a sentence; null if nothing.';

@@ -1,9 +1,10 @@
--- Ends the streams of a table whose rows are gone without a change of their own: appends deleted to each live one, in the order of
--- keys, looking at no more than v_limit streams after v_after_key. The caller has locked the capture's row. A stream with changes in
--- the quarantine gets it there, behind them.
--- v_read: the table as its backfill has read it; then only streams are meant that neither the backfill nor, since it was published, a
--- change has touched. Null: all of them.
--- v_change says why: the data of the events, and what they are named after beside their stream, so that the same call again appends nothing.
+-- Ends the streams of a table whose rows are gone without a change of their own: appends deleted to each live one, in
+-- the order of keys, looking at no more than v_limit streams after v_after_key. The caller has locked the capture's
+-- row. A stream with changes in the quarantine gets it there, behind them.
+-- v_read: the table as its backfill has read it; then only streams are meant that neither the backfill nor, since it
+-- was published, a change has touched. Null: all of them.
+-- v_change says why: the data of the events, and what they are named after beside their stream, so that the same call
+-- again appends nothing.
 create or replace function event_store_private.emit_deletions(
   v_capture event_store.captures,
   v_decider text,
@@ -118,4 +119,6 @@ begin
 end
 $$;
 
-comment on function event_store_private.emit_deletions(event_store.captures, text, event_store.captured_tables, text, bigint, event_store.wal_events) is 'Appends deleted to streams of a table whose rows are gone, so many at a time; to_key is null when all were looked at.';
+comment on function event_store_private.emit_deletions(event_store.captures, text, event_store.captured_tables, text, bigint, event_store.wal_events) is
+'Appends deleted to streams of a table whose rows are gone, so many at a time; to_key is null when all were looked '
+'at.';

@@ -1,5 +1,6 @@
--- Emits the next stored changes of a capture whose row the caller has locked, at most v_limit, up to the next TRUNCATE and to about
--- 32 MiB of data: as events, or into the quarantine. There go those with a fault, and later ones of their streams, which wait.
+-- Emits the next stored changes of a capture whose row the caller has locked, at most v_limit, up to the next TRUNCATE
+-- and to about 32 MiB of data: as events, or into the quarantine. There go those with a fault, and later ones of their
+-- streams, which wait.
 -- v_careful: each is asked whether the store would append it, which is otherwise found out by trying.
 -- Returns how many changes these were, and the position of the last one; the caller moves the capture there.
 create or replace function event_store_private.emit_range(
@@ -110,4 +111,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.emit_range(event_store.captures, bigint, boolean) is 'Emits the next stored changes of a locked capture, up to the next TRUNCATE.';
+comment on function event_store_private.emit_range(event_store.captures, bigint, boolean) is
+'Emits the next stored changes of a locked capture, up to the next TRUNCATE.';

@@ -1,6 +1,6 @@
--- Emits the TRUNCATE that is next in a capture, or goes on with it: the event truncated in the stream [] of the table, then deleted in
--- each live stream of it, of at most v_limit streams a call. The caller has locked the capture's row, and keeps to_key as
--- truncating_key; when it is null the change is emitted.
+-- Emits the TRUNCATE that is next in a capture, or goes on with it: the event truncated in the stream [] of the table,
+-- then deleted in each live stream of it, of at most v_limit streams a call. The caller has locked the capture's row,
+-- and keeps to_key as truncating_key; when it is null the change is emitted.
 create or replace function event_store_private.emit_truncate(
   v_capture event_store.captures,
   v_limit bigint
@@ -75,4 +75,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.emit_truncate(event_store.captures, bigint) is 'Emits the TRUNCATE that is next in a locked capture, a part of its rows at a time; to_key is null when all are.';
+comment on function event_store_private.emit_truncate(event_store.captures, bigint) is
+'Emits the TRUNCATE that is next in a locked capture, a part of its rows at a time; to_key is null when all are.';

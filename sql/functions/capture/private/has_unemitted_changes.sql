@@ -20,4 +20,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.has_unemitted_changes(event_store.captures) is 'Whether a capture has stored changes that are not emitted.';
+comment on function event_store_private.has_unemitted_changes(event_store.captures) is
+'Whether a capture has stored changes that are not emitted.';

@@ -25,4 +25,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.known_captured_table(text, text, text) is 'A table of a capture as it is registered. MR005 unknown.';
+comment on function event_store_private.known_captured_table(text, text, text) is
+'A table of a capture as it is registered. MR005 unknown.';

@@ -1,5 +1,6 @@
--- Makes this transaction the capture's only writer until it ends, and returns its registration as it is then. It changes the row, so
--- that a transaction whose snapshot is older than another writer's commit is told (40001) and never goes on from what it sees.
+-- Makes this transaction the capture's only writer until it ends, and returns its registration as it is then. It
+-- changes the row, so that a transaction whose snapshot is older than another writer's commit is told (40001) and never
+-- goes on from what it sees.
 create or replace function event_store_private.lock_capture(
   v_capture text
 )
@@ -19,4 +20,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.lock_capture(text) is 'Makes the transaction the only writer of a capture. MR030 unknown.';
+comment on function event_store_private.lock_capture(text) is
+'Makes the transaction the only writer of a capture. MR030 unknown.';

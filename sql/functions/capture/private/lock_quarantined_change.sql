@@ -1,4 +1,5 @@
--- A quarantined change, with its capture locked: nobody emits, requeues or discards meanwhile. Raises MR035 where there is none.
+-- A quarantined change, with its capture locked: nobody emits, requeues or discards meanwhile. Raises MR035 where there
+-- is none.
 create or replace function event_store_private.lock_quarantined_change(
   v_quarantine_id bigint
 )
@@ -26,4 +27,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.lock_quarantined_change(bigint) is 'A quarantined change with its capture locked. MR030, MR035 not quarantined.';
+comment on function event_store_private.lock_quarantined_change(bigint) is
+'A quarantined change with its capture locked. MR030, MR035 not quarantined.';

@@ -27,4 +27,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.require_capture_lease(text, bigint) is 'Makes the transaction the only writer of a capture, if the token is that of its lease. MR011 lease lost, MR030.';
+comment on function event_store_private.require_capture_lease(text, bigint) is
+'Makes the transaction the only writer of a capture, if the token is that of its lease. MR011 lease lost, MR030.';

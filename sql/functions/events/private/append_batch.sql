@@ -1,5 +1,5 @@
--- Appends a batch that is in memory: append_events after reading its JSON, and whoever makes events in the database. The batch has at
--- least one event, and ordinals from 1 without gaps, in the order of the array.
+-- Appends a batch that is in memory: append_events after reading its JSON, and whoever makes events in the database.
+-- The batch has at least one event, and ordinals from 1 without gaps, in the order of the array.
 create or replace function event_store_private.append_batch(
   v_batch event_store_private.batch_event[]
 )
@@ -75,8 +75,8 @@ begin
     begin
       _offsets := array(select nextval('event_store.events_offset_seq') from generate_series(1, cardinality(v_batch)));
       _first_offset := _offsets[1];
-      -- One pass in one order over all streams, so batches never deadlock: a new stream gets its head, one that exists is
-      -- locked and stays as it is.
+      -- One pass in one order over all streams, so batches never deadlock: a new stream gets its head, one that exists
+      -- is locked and stays as it is.
       with heads as materialized (
         select distinct on (f.decider_id, f.decider)
           f.decider, f.decider_id, f.event_id, _offsets[f.ordinal] as "offset", f.final,
@@ -120,7 +120,8 @@ begin
           s.ctid as stream
         from linked l
         left join event_store.streams s on _some_exist and s.decider_id = l.decider_id and s.decider = l.decider
-        -- the head before this call: none for a stream that was made above (an old row may bear the same 32 bits as xmin)
+        -- the head before this call: none for a stream that was made above (an old row may bear the same 32 bits as
+        -- xmin)
         left join lateral (
           select s.last_event_id, s.final, s.version
           where s.xmin is distinct from _attempt or s.last_offset < _first_offset
@@ -222,4 +223,6 @@ begin
 end
 $$;
 
-comment on function event_store_private.append_batch(event_store_private.batch_event[]) is 'Appends a batch of events over any streams, all or nothing; returns one row per event in order. MR001 to MR005 as append_event.';
+comment on function event_store_private.append_batch(event_store_private.batch_event[]) is
+'Appends a batch of events over any streams, all or nothing; returns one row per event in order. MR001 to MR005 as '
+'append_event.';

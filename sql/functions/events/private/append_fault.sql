@@ -1,5 +1,5 @@
--- Why the store would not append a change that is fit by itself: somebody else's event closed its stream, or has its event_id; or nobody
--- registered its decider. Null if nothing.
+-- Why the store would not append a change that is fit by itself: somebody else's event closed its stream, or has its
+-- event_id; or nobody registered its decider. Null if nothing.
 create or replace function event_store_private.append_fault(
   v_action text,
   v_event_id uuid,
@@ -28,4 +28,5 @@ as $$
   end
 $$;
 
-comment on function event_store_private.append_fault(text, uuid, text, text, jsonb, uuid) is 'Why the store would not append a change, as a sentence; null if nothing.';
+comment on function event_store_private.append_fault(text, uuid, text, text, jsonb, uuid) is
+'Why the store would not append a change, as a sentence; null if nothing.';

@@ -36,4 +36,5 @@ as $$
   end
 $$;
 
-comment on function event_store_private.event_fault(text, uuid, bigint, text, text, jsonb, uuid, boolean) is 'What makes an event unfit to be stored, as a sentence; null if nothing.';
+comment on function event_store_private.event_fault(text, uuid, bigint, text, text, jsonb, uuid, boolean) is
+'What makes an event unfit to be stored, as a sentence; null if nothing.';

@@ -1,7 +1,7 @@
 -- Events and their registrations are never changed or removed. UPDATE, DELETE and TRUNCATE raise MR006.
 -- With `set event_store.on_forbidden_change = 'ignore'` UPDATE and DELETE do nothing and warn, as clients of fstore-sql
--- expect; TRUNCATE cannot be ignored by a trigger and always raises. Two functions pass: rebase_sequencer, for transaction_id, and
--- purge_events, for events below the low-water mark.
+-- expect; TRUNCATE cannot be ignored by a trigger and always raises. Two functions pass: rebase_sequencer, for
+-- transaction_id, and purge_events, for events below the low-water mark.
 create or replace function event_store_private.forbid_change()
 returns trigger
 language plpgsql
@@ -34,7 +34,8 @@ begin
 end
 $$;
 
-comment on function event_store_private.forbid_change() is 'Trigger: raises MR006, or warns and skips where event_store.on_forbidden_change is ignore.';
+comment on function event_store_private.forbid_change() is
+'Trigger: raises MR006, or warns and skips where event_store.on_forbidden_change is ignore.';
 
 create or replace trigger forbid_change
 before delete or truncate or update of event, event_id, event_version, decider, decider_id, data, command_id, previous_id, final,

@@ -1,7 +1,8 @@
 -- The guard of every way into events: functions, COPY, a bare INSERT. It checks the event, moves the stream's row,
 -- which is the optimistic lock, and draws the offset with that row locked, so offsets rise along each stream.
--- An event that is stored already, unchanged, is skipped. Streams of captured tables are their captures' alone, which append batches.
--- append_events does the same for a whole batch and then sets event_store.streams_advanced for its insert.
+-- An event that is stored already, unchanged, is skipped. Streams of captured tables are their captures' alone, which
+-- append batches. append_events does the same for a whole batch and then sets event_store.streams_advanced for its
+-- insert.
 create or replace function event_store_private.guard_append()
 returns trigger
 language plpgsql
@@ -22,7 +23,8 @@ begin
         where d.decider = new.decider and d.event = new.event and d.event_version = new.event_version
       )
       and not exists (select from event_store.captured_tables c where c.decider = new.decider)
-      -- The insert would find this too, but `on conflict do nothing` would then leave the stream's row ahead of its events.
+      -- The insert would find this too, but `on conflict do nothing` would then leave the stream's row ahead of its
+      -- events.
       and not exists (select from event_store.events e where e.event_id = new.event_id)
     on conflict do nothing
     returning s.last_offset into new."offset";
@@ -79,7 +81,8 @@ begin
 end
 $$;
 
-comment on function event_store_private.guard_append() is 'Trigger: checks an event, advances its stream and draws its offset, or raises MR001 to MR005, MR034.';
+comment on function event_store_private.guard_append() is
+'Trigger: checks an event, advances its stream and draws its offset, or raises MR001 to MR005, MR034.';
 
 create or replace trigger guard_append
 before insert on event_store.events

@@ -33,4 +33,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.is_stored(text, uuid, bigint, text, text, jsonb, uuid, uuid, boolean) is 'Whether this very event is stored; raises MR003 if its event_id belongs to another one.';
+comment on function event_store_private.is_stored(text, uuid, bigint, text, text, jsonb, uuid, uuid, boolean) is
+'Whether this very event is stored; raises MR003 if its event_id belongs to another one.';

@@ -1,4 +1,5 @@
--- Reads a JSON array of events, as append_events takes it: what a caller of the store may append, so none of a captured table.
+-- Reads a JSON array of events, as append_events takes it: what a caller of the store may append, so none of a captured
+-- table.
 create or replace function event_store_private.parse_events(
   v_events jsonb
 )
@@ -48,4 +49,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.parse_events(jsonb) is 'Reads a JSON array of events. MR005 if it is none, MR034 a decider is captured.';
+comment on function event_store_private.parse_events(jsonb) is
+'Reads a JSON array of events. MR005 if it is none, MR034 a decider is captured.';

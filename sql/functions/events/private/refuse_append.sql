@@ -47,4 +47,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.refuse_append(text, text, uuid, uuid) is 'Raises MR001 (conflict) or MR002 (closed stream) with the stream''s state in DETAIL.';
+comment on function event_store_private.refuse_append(text, text, uuid, uuid) is
+'Raises MR001 (conflict) or MR002 (closed stream) with the stream''s state in DETAIL.';

@@ -1,4 +1,5 @@
--- Raises that a decider is that of a captured table: its events are what the source's log says, and only the capture appends them.
+-- Raises that a decider is that of a captured table: its events are what the source's log says, and only the capture
+-- appends them.
 create or replace function event_store_private.refuse_captured_decider(
   v_decider text
 )
@@ -20,4 +21,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.refuse_captured_decider(text) is 'Raises MR034 with the captured table that the decider belongs to.';
+comment on function event_store_private.refuse_captured_decider(text) is
+'Raises MR034 with the captured table that the decider belongs to.';

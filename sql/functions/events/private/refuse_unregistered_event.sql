@@ -33,4 +33,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.refuse_unregistered_event(text, text, bigint) is 'Raises MR004 and lists the events that the decider has (at most 20).';
+comment on function event_store_private.refuse_unregistered_event(text, text, bigint) is
+'Raises MR004 and lists the events that the decider has (at most 20).';

@@ -18,4 +18,5 @@ as $$
   from (select pg_current_snapshot(), pg_current_xact_id_if_assigned()) current(now_, own)
 $$;
 
-comment on function event_store_private.committed_snapshot() is 'What is committed now: pg_current_snapshot() with the caller''s own transaction counted as in progress.';
+comment on function event_store_private.committed_snapshot() is
+'What is committed now: pg_current_snapshot() with the caller''s own transaction counted as in progress.';

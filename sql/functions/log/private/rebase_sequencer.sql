@@ -1,8 +1,8 @@
--- After a restore into another cluster the stored transaction ids are not its own: they may lie in its future, where they
--- would hide events now and collide with new transactions later. Events without a position are stamped as appended
--- by this transaction, so the next call sequences them; those that have one as long done (3 is the first id that a cluster
--- gives out), where their id is not in this cluster's past anyway. Called by sequence_events with the sequencer's row
--- locked. It reads all events once.
+-- After a restore into another cluster the stored transaction ids are not its own: they may lie in its future, where
+-- they would hide events now and collide with new transactions later. Events without a position are stamped as appended
+-- by this transaction, so the next call sequences them; those that have one as long done (3 is the first id that a
+-- cluster gives out), where their id is not in this cluster's past anyway. Called by sequence_events with the
+-- sequencer's row locked. It reads all events once.
 create or replace function event_store_private.rebase_sequencer()
 returns void
 language plpgsql
@@ -27,4 +27,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.rebase_sequencer() is 'Re-bases stored transaction ids after a restore into another cluster.';
+comment on function event_store_private.rebase_sequencer() is
+'Re-bases stored transaction ids after a restore into another cluster.';

@@ -20,4 +20,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.refuse_position(event_store.partitions, text) is 'Raises MR015 and says what the log partition holds.';
+comment on function event_store_private.refuse_position(event_store.partitions, text) is
+'Raises MR015 and says what the log partition holds.';

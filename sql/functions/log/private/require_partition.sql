@@ -22,4 +22,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.require_partition(int) is 'The marks of a log partition. MR013 unknown partition.';
+comment on function event_store_private.require_partition(int) is
+'The marks of a log partition. MR013 unknown partition.';

@@ -1,5 +1,5 @@
--- Does all that a producer's next message does: appends its events, changes the state (a null removes), writes down the result. The
--- caller has locked the producer's row.
+-- Does all that a producer's next message does: appends its events, changes the state (a null removes), writes down the
+-- result. The caller has locked the producer's row.
 create or replace function event_store_private.apply_message(
   v_producer_id text,
   v_partition int,
@@ -40,4 +40,6 @@ begin
 end
 $$;
 
-comment on function event_store_private.apply_message(text, int, bigint, jsonb, text[], jsonb[], jsonb, uuid) is 'Appends a message''s events, changes its producer''s state and writes down the result; returns the offsets. MR001 to MR005, MR034 as append_events.';
+comment on function event_store_private.apply_message(text, int, bigint, jsonb, text[], jsonb[], jsonb, uuid) is
+'Appends a message''s events, changes its producer''s state and writes down the result; returns the offsets. MR001 to'
+' MR005, MR034 as append_events.';

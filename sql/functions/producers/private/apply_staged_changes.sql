@@ -1,4 +1,5 @@
--- Does what an open transaction, whose producer's row the caller has locked, has staged: the last change of each key, all events.
+-- Does what an open transaction, whose producer's row the caller has locked, has staged: the last change of each key,
+-- all events.
 create or replace function event_store_private.apply_staged_changes(
   v_transaction event_store.transactions,
   v_result jsonb
@@ -31,4 +32,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.apply_staged_changes(event_store.transactions, jsonb) is 'Does what a transaction has staged and writes down its result. MR001 to MR005, MR034 as append_events.';
+comment on function event_store_private.apply_staged_changes(event_store.transactions, jsonb) is
+'Does what a transaction has staged and writes down its result. MR001 to MR005, MR034 as append_events.';

@@ -1,5 +1,5 @@
--- Ends open transactions of a producer, whose row the caller has locked, without an effect: their changes go, and the rows stay for a
--- while, so that a late caller is told what happened.
+-- Ends open transactions of a producer, whose row the caller has locked, without an effect: their changes go, and the
+-- rows stay for a while, so that a late caller is told what happened.
 create or replace function event_store_private.end_transactions(
   v_producer_id text,
   v_partition int,
@@ -32,4 +32,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.end_transactions(text, int, uuid[], text) is 'Ends open transactions of a producer without an effect, counts them, and returns how many.';
+comment on function event_store_private.end_transactions(text, int, uuid[], text) is
+'Ends open transactions of a producer without an effect, counts them, and returns how many.';

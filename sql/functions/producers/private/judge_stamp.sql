@@ -19,4 +19,5 @@ as $$
   end
 $$;
 
-comment on function event_store_private.judge_stamp(bigint, bigint, bigint, bigint) is 'What a message is: opened (the next one), duplicate, gap, fenced or unknown_epoch.';
+comment on function event_store_private.judge_stamp(bigint, bigint, bigint, bigint) is
+'What a message is: opened (the next one), duplicate, gap, fenced or unknown_epoch.';

@@ -26,4 +26,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.lock_transaction(uuid) is 'Locks a transaction and its producer; null if it has a result. MR005, MR026 unknown.';
+comment on function event_store_private.lock_transaction(uuid) is
+'Locks a transaction and its producer; null if it has a result. MR005, MR026 unknown.';

@@ -1,5 +1,5 @@
--- Locks a producer's row, judges a message and counts it. From here to the end of the transaction nobody else's message of this
--- partition of the producer is judged.
+-- Locks a producer's row, judges a message and counts it. From here to the end of the transaction nobody else's message
+-- of this partition of the producer is judged.
 create or replace function event_store_private.receive_stamp(
   v_producer_id text,
   v_partition int,
@@ -37,4 +37,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.receive_stamp(text, int, bigint, bigint) is 'Locks the producer, judges a message and counts it; returns what judge_stamp says. MR005, MR023.';
+comment on function event_store_private.receive_stamp(text, int, bigint, bigint) is
+'Locks the producer, judges a message and counts it; returns what judge_stamp says. MR005, MR023.';

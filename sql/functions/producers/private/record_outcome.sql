@@ -32,4 +32,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.record_outcome(text, int, bigint, text, jsonb, bigint[], text, uuid) is 'Writes down how a message ended and raises the producer''s next sequence.';
+comment on function event_store_private.record_outcome(text, int, bigint, text, jsonb, bigint[], text, uuid) is
+'Writes down how a message ended and raises the producer''s next sequence.';

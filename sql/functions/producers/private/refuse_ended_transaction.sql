@@ -17,4 +17,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.refuse_ended_transaction(uuid, text) is 'Raises MR027 with how the transaction ended.';
+comment on function event_store_private.refuse_ended_transaction(uuid, text) is
+'Raises MR027 with how the transaction ended.';

@@ -1,4 +1,5 @@
--- Where the producer of a transaction stands, or the refusal of a transaction that a later instance of the producer fenced out.
+-- Where the producer of a transaction stands, or the refusal of a transaction that a later instance of the producer
+-- fenced out.
 create or replace function event_store_private.require_current_epoch(
   v_transaction event_store.transactions
 )
@@ -27,4 +28,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.require_current_epoch(event_store.transactions) is 'The next sequence of a transaction''s producer. MR024 if that has a later epoch.';
+comment on function event_store_private.require_current_epoch(event_store.transactions) is
+'The next sequence of a transaction''s producer. MR024 if that has a later epoch.';

@@ -18,4 +18,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.require_open(event_store.transactions) is 'MR027 unless a transaction is open and its deadline has not passed.';
+comment on function event_store_private.require_open(event_store.transactions) is
+'MR027 unless a transaction is open and its deadline has not passed.';

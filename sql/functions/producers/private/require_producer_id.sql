@@ -21,4 +21,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.require_producer_id(text, int) is 'MR005 unless it can be a producer and its partition.';
+comment on function event_store_private.require_producer_id(text, int) is
+'MR005 unless it can be a producer and its partition.';

@@ -16,4 +16,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.require_state_key(text) is 'MR005 unless it can be a key of a producer''s state.';
+comment on function event_store_private.require_state_key(text) is
+'MR005 unless it can be a key of a producer''s state.';

@@ -1,5 +1,5 @@
--- Ends a transaction with an outcome, committed or abandoned, and says what its message became: that, or what another transaction of the
--- same message did first (duplicate). Again: the same answer.
+-- Ends a transaction with an outcome, committed or abandoned, and says what its message became: that, or what another
+-- transaction of the same message did first (duplicate). Again: the same answer.
 create or replace function event_store_private.settle_transaction(
   v_transaction_id uuid,
   v_outcome text,
@@ -56,4 +56,6 @@ begin
 end
 $$;
 
-comment on function event_store_private.settle_transaction(uuid, text, jsonb, text) is 'Ends a transaction as committed or abandoned, or says what another one of the same message did. MR024 fenced, MR026 unknown, MR027 ended otherwise.';
+comment on function event_store_private.settle_transaction(uuid, text, jsonb, text) is
+'Ends a transaction as committed or abandoned, or says what another one of the same message did. MR024 fenced, MR026 '
+'unknown, MR027 ended otherwise.';

@@ -34,4 +34,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.stage_change(uuid, text, jsonb, jsonb) is 'Adds a change to an open transaction. MR005, MR024 fenced, MR026 unknown, MR027 ended.';
+comment on function event_store_private.stage_change(uuid, text, jsonb, jsonb) is
+'Adds a change to an open transaction. MR005, MR024 fenced, MR026 unknown, MR027 ended.';

@@ -1,7 +1,7 @@
--- Gives the event in flight for a stream back for a delivery after v_milliseconds: what nack_event and schedule_nack_event have
--- in common. It does not count as an attempt: nothing failed. fstore-sql's callers state no offset: then the answer counts only
--- from the session that got the event, as the stream may have gone on since; and where that session has events of two deciders
--- that share the id in flight, one must be stated.
+-- Gives the event in flight for a stream back for a delivery after v_milliseconds: what nack_event and
+-- schedule_nack_event have in common. It does not count as an attempt: nothing failed. fstore-sql's callers state no
+-- offset: then the answer counts only from the session that got the event, as the stream may have gone on since; and
+-- where that session has events of two deciders that share the id in flight, one must be stated.
 -- Without v_error the lock keeps what an earlier attempt failed with.
 create or replace function event_store_private.give_back_event(
   v_view text,
@@ -54,4 +54,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.give_back_event(text, text, bigint, bigint, bigint, text) is 'Gives the event in flight back for a later delivery. MR005, MR010, MR012, MR016 not in flight.';
+comment on function event_store_private.give_back_event(text, text, bigint, bigint, bigint, text) is
+'Gives the event in flight back for a later delivery. MR005, MR010, MR012, MR016 not in flight.';

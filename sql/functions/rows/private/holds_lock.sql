@@ -1,5 +1,6 @@
--- Whether who answers for a delivery still holds it: by the token that came with it; or, without one, by being the session that
--- got it; or, where the answer says which event it is for, by nobody else having got that event in between.
+-- Whether who answers for a delivery still holds it: by the token that came with it; or, without one, by being the
+-- session that got it; or, where the answer says which event it is for, by nobody else having got that event in
+-- between.
 create or replace function event_store_private.holds_lock(
   v_lock event_store.stream_locks,
   v_offset bigint,
@@ -15,4 +16,5 @@ as $$
   end
 $$;
 
-comment on function event_store_private.holds_lock(event_store.stream_locks, bigint, bigint) is 'Whether the caller still holds the delivery that it answers for.';
+comment on function event_store_private.holds_lock(event_store.stream_locks, bigint, bigint) is
+'Whether the caller still holds the delivery that it answers for.';

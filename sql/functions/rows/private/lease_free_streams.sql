@@ -1,6 +1,6 @@
--- Leases up to v_limit free streams of a rows view, those that wait longest first, and returns the offsets of their next
--- events, null for none. Streams that others hold are skipped, never waited for. A stream whose event was delivered max_attempts
--- times (what was given back not counted), and the last time not answered either, is parked.
+-- Leases up to v_limit free streams of a rows view, those that wait longest first, and returns the offsets of their
+-- next events, null for none. Streams that others hold are skipped, never waited for. A stream whose event was
+-- delivered max_attempts times (what was given back not counted), and the last time not answered either, is parked.
 create or replace function event_store_private.lease_free_streams(
   v_view event_store.views,
   v_limit int,
@@ -10,7 +10,8 @@ returns bigint[]
 language plpgsql
 volatile
 set search_path = event_store, pg_temp
--- By index, whatever statistics say: they are as old as the last ANALYZE, and locks come and go by the thousand in between.
+-- By index, whatever statistics say: they are as old as the last ANALYZE, and locks come and go by the thousand in
+-- between.
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_bitmapscan = off
@@ -23,10 +24,12 @@ declare
   _free tid[];
   _delivered bigint[];
 begin
-  -- again where all that were taken were parked: who is given nothing believes that there is nothing; but not without end
+  -- again where all that were taken were parked: who is given nothing believes that there is nothing; but not without
+  -- end
   for _turn in 1..100 loop
     _now := event_store_private.clock(); -- what was just dispatched is free from then on
-    -- Lock first, then read in another statement: a snapshot older than the lock would lease what is already acknowledged.
+    -- Lock first, then read in another statement: a snapshot older than the lock would lease what is already
+    -- acknowledged.
     _free := array(
       select k.ctid
       from event_store.stream_locks k
@@ -94,4 +97,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.lease_free_streams(event_store.views, int, int) is 'Leases free streams of a rows view; returns the offsets of their next events, null for none.';
+comment on function event_store_private.lease_free_streams(event_store.views, int, int) is
+'Leases free streams of a rows view; returns the offsets of their next events, null for none.';

@@ -1,7 +1,8 @@
 -- What stream_events and lease_events have in common: leases free streams and returns the offsets of their next events.
--- New events must be sequenced and dispatched first. Inside a longer transaction that would keep them from others until its
--- end, so this leaves it to others (`millrace sequence` is one) where somebody did it within the last second. Postgres tells
--- a transaction of one statement only in the simple protocol; there this does it at once, where too few streams wait.
+-- New events must be sequenced and dispatched first. Inside a longer transaction that would keep them from others until
+-- its end, so this leaves it to others (`millrace sequence` is one) where somebody did it within the last second.
+-- Postgres tells a transaction of one statement only in the simple protocol; there this does it at once, where too few
+-- streams wait.
 create or replace function event_store_private.lease_streams(
   v_view text,
   v_limit int,
@@ -52,4 +53,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.lease_streams(text, int, int) is 'Leases free streams of a rows view; returns the offsets of their next events, null for none. MR005, MR010, MR012.';
+comment on function event_store_private.lease_streams(text, int, int) is
+'Leases free streams of a rows view; returns the offsets of their next events, null for none. MR005, MR010, MR012.';

@@ -1,4 +1,5 @@
--- The lock of one stream in the shape of fstore-sql. Not a select of event_store.locks, which does not know the decider.
+-- The lock of one stream in the shape of fstore-sql. Not a select of event_store.locks, which does not know the
+-- decider.
 create or replace function event_store_private.lock_of_stream(
   v_view text,
   v_decider_id text,
@@ -14,4 +15,5 @@ as $$
   where l.view = v_view and l.decider_id = v_decider_id and l.decider = v_decider
 $$;
 
-comment on function event_store_private.lock_of_stream(text, text, text) is 'The lock of one stream, in fstore-sql''s columns.';
+comment on function event_store_private.lock_of_stream(text, text, text) is
+'The lock of one stream, in fstore-sql''s columns.';

@@ -49,4 +49,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.refuse_not_in_flight(text, text, bigint, bigint) is 'Raises MR016 and says what is in flight.';
+comment on function event_store_private.refuse_not_in_flight(text, text, bigint, bigint) is
+'Raises MR016 and says what is in flight.';

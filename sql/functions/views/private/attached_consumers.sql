@@ -18,4 +18,5 @@ as $$
   group by 1
 $$;
 
-comment on function event_store_private.attached_consumers() is 'How many live sessions attached themselves to each view, by the hash of its name.';
+comment on function event_store_private.attached_consumers() is
+'How many live sessions attached themselves to each view, by the hash of its name.';

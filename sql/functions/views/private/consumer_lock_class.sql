@@ -8,4 +8,5 @@ as $$
   select hashtext('event_store.attach_consumer')
 $$;
 
-comment on function event_store_private.consumer_lock_class() is 'The first key of the advisory locks that mark live consumers.';
+comment on function event_store_private.consumer_lock_class() is
+'The first key of the advisory locks that mark live consumers.';

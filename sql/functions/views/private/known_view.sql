@@ -30,4 +30,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.known_view(text, text) is 'A view''s registration. MR010 not registered, MR012 consumed in the other mode.';
+comment on function event_store_private.known_view(text, text) is
+'A view''s registration. MR010 not registered, MR012 consumed in the other mode.';

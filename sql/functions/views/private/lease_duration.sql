@@ -18,4 +18,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.lease_duration(event_store.views, bigint) is 'The length of a lease. MR005 for one that is too short or too long.';
+comment on function event_store_private.lease_duration(event_store.views, bigint) is
+'The length of a lease. MR005 for one that is too short or too long.';

@@ -1,6 +1,7 @@
--- Takes a view for itself until the transaction ends, to change its mode, its position or its existence: nothing of it is
--- leased or in flight, and nobody can lease anything. Refused, never waited for, while somebody does (MR017).
--- What expired is ended: its former owner can neither commit nor acknowledge any more. v_dry_run: that is left as it is.
+-- Takes a view for itself until the transaction ends, to change its mode, its position or its existence: nothing of it
+-- is leased or in flight, and nobody can lease anything. Refused, never waited for, while somebody does (MR017).
+-- What expired is ended: its former owner can neither commit nor acknowledge any more. v_dry_run: that is left as it
+-- is.
 create or replace function event_store_private.lock_idle_view(
   v_view text,
   v_dry_run boolean default false
@@ -54,4 +55,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.lock_idle_view(text, boolean) is 'Takes a view for itself until the transaction ends. MR010, MR017 in use.';
+comment on function event_store_private.lock_idle_view(text, boolean) is
+'Takes a view for itself until the transaction ends. MR010, MR017 in use.';

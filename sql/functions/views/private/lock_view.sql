@@ -18,4 +18,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.lock_view(text, text) is 'A view''s registration, kept from changing until the transaction ends; null while somebody changes it. MR010, MR012.';
+comment on function event_store_private.lock_view(text, text) is
+'A view''s registration, kept from changing until the transaction ends; null while somebody changes it. MR010, MR012.';

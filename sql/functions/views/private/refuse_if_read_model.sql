@@ -1,4 +1,5 @@
--- Raises where a read model's rows belong to a view's position: moving or removing one without the other would make them wrong.
+-- Raises where a read model's rows belong to a view's position: moving or removing one without the other would make
+-- them wrong.
 create or replace function event_store_private.refuse_if_read_model(
   v_view text
 )
@@ -20,4 +21,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.refuse_if_read_model(text) is 'Raises MR019 where the view is that of a read model.';
+comment on function event_store_private.refuse_if_read_model(text) is
+'Raises MR019 where the view is that of a read model.';

@@ -10,4 +10,5 @@ as $$
   select least(interval '5 seconds' * 2 ^ least(v_attempts - 1, 20), interval '1 hour')
 $$;
 
-comment on function event_store_private.retry_delay(int) is 'The wait after so many failed attempts: exponential, 5 s to 1 h.';
+comment on function event_store_private.retry_delay(int) is
+'The wait after so many failed attempts: exponential, 5 s to 1 h.';

@@ -1,4 +1,5 @@
--- The key of the advisory lock that whoever leases something of a view shares, and whoever changes the view itself holds alone.
+-- The key of the advisory lock that whoever leases something of a view shares, and whoever changes the view itself
+-- holds alone.
 create or replace function event_store_private.view_lock_key(
   v_view text
 )

@@ -13,4 +13,5 @@ as $$
   select (v_deciders is null or v_decider = any (v_deciders)) and (v_events is null or v_event = any (v_events))
 $$;
 
-comment on function event_store_private.wants(text[], text[], text, text) is 'Whether a view with these filters wants an event; null filters want all.';
+comment on function event_store_private.wants(text[], text[], text, text) is
+'Whether a view with these filters wants an event; null filters want all.';
