@@ -1,7 +1,7 @@
 """The store's functions for change capture: one method per SQL function, same name, same argument order.
 
-Belongs here: calls and the shapes they return. Not here: behaviour, that is in `sql/functions`; the text of many changes
-(`copy_text`); the source (`source`); the order of the steps (`drain`).
+Belongs here: calls and the shapes they return. Not here: behaviour, that is in `sql/functions`; the text of many
+changes (`copy_text`); the source (`source`); the order of the steps (`drain`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -99,7 +99,8 @@ class Emitted:
 class EmittedRows:
     """What became of a chunk.
 
-    `status` is 'stored', 'behind' (nothing was stored: emit changes first, then try again) or 'unpublished' (nothing was
+    `status` is 'stored', 'behind' (nothing was stored: emit changes first, then try again) or 'unpublished' (nothing
+    was
     stored: the chunk is older than the table's publication, read it again).
     """
 
@@ -119,7 +120,7 @@ class Requeued:
 
 @dataclass(frozen=True)
 class QuarantinedChange:
-    """A change that is not an event. If `fault` is None, nothing is wrong with it: it waits behind a faulty one of its stream."""
+    """A change that is not an event: it has a `fault`, or, if that is None, waits behind one of its stream that has."""
 
     quarantine_id: int
     capture: str
@@ -142,7 +143,7 @@ class QuarantinedChange:
 
 @dataclass(frozen=True)
 class CaptureGap:
-    """A gap: changes of the source are lost. `resolved_by_generation` is None until a new slot begins with a backfill."""
+    """A gap: changes of the source are lost. `resolved_by_generation` is None until a slot begins with a backfill."""
 
     gap_id: int
     capture: str
@@ -178,7 +179,7 @@ class CaptureInfo:
 
 
 class CaptureStore(EventStore):
-    """The event store with its functions for change capture. Every method raises the `MillraceError` of its SQL function."""
+    """The store's functions for change capture. Every method raises the `MillraceError` of its SQL function."""
 
     def __init__(self, connection: psycopg.Connection) -> None:
         super().__init__(connection)
@@ -221,7 +222,7 @@ class CaptureStore(EventStore):
         )
 
     def publish_tables(self, capture: str, lease_token: int, published_xid: int) -> int:
-        """Say from which transaction on the publication has the registered tables; return how many may be backfilled now."""
+        """Say since which transaction the registered tables are published; return how many may be backfilled now."""
         return self._value(
             int,
             "select event_store.publish_tables(%s, %s, %s::xid8)",

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
-import psycopg
 import pytest
 from dagster._core.test_utils import instance_for_test
 
@@ -22,13 +21,11 @@ from millrace.resources.capture.declaration import Capture
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.settings import PROJECT
-from tests.data.generate import DATA
 from tests.support.capturing import Captured, captured, new_source
 from tests.support.drains import eventually
 from tests.support.factories import rows, value
-from tests.support.migrators import empty
 
-__all__ = ["captured", "empty", "new_source"]
+__all__ = ["captured", "new_source"]
 
 NOWHERE = "postgresql://nobody@127.0.0.1:1/nothing"
 QUICKLY = {"ops": {"change_capture": {"config": {"idle_s": 0}}}}
@@ -97,20 +94,6 @@ def reason(result: dg.SensorResult) -> str:
 def requested(result: dg.SensorResult) -> list[str | None]:
     assert result.skip_reason is None
     return [request.partition_key for request in result.run_requests or []]
-
-
-def test_a_store_that_an_older_version_made_is_migrated_by_the_first_run(
-    instance: dg.DagsterInstance, captured: Captured, empty: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MILLRACE_LOG_PARTITIONS", "4")
-    with psycopg.connect(empty, autocommit=True) as store:
-        store.execute((DATA / "version_0006.sql").read_bytes())
-    captured.source.run("insert into items values (1)")
-    with psycopg.connect(empty, autocommit=True) as store:
-        older = replace(captured, dsn=empty, store=store)
-        assert requested(tick(instance, older)) == ["shop"]
-        assert run(instance, older).success
-        assert older.replayed() == older.table()
 
 
 def some_run(instance: dg.DagsterInstance, captured: Captured, status: dg.DagsterRunStatus) -> dg.DagsterRun:
