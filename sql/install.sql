@@ -39,6 +39,7 @@ set local check_function_bodies = off;
 \ir functions/archive/raise_low_water_mark.sql
 \ir functions/backup/backup_cut.sql
 \ir functions/backup/begin_restore.sql
+\ir functions/backup/database_identity.sql
 \ir functions/backup/finish_restore.sql
 \ir functions/backup/private/require_finished_restore.sql
 \ir functions/backup/private/restore_tables.sql
@@ -59,7 +60,9 @@ set local check_function_bodies = off;
 \ir functions/bulk/release_batch.sql
 \ir functions/bulk/release_owner.sql
 \ir functions/capture/begin_generation.sql
+\ir functions/capture/capture_gaps.sql
 \ir functions/capture/capture_info.sql
+\ir functions/capture/captured_tables.sql
 \ir functions/capture/claim_capture.sql
 \ir functions/capture/discard_change.sql
 \ir functions/capture/emit_backfill.sql
@@ -80,6 +83,7 @@ set local check_function_bodies = off;
 \ir functions/capture/private/require_capture_lease.sql
 \ir functions/capture/publish_tables.sql
 \ir functions/capture/purge_wal_events.sql
+\ir functions/capture/quarantined_changes.sql
 \ir functions/capture/record_gap.sql
 \ir functions/capture/register_capture.sql
 \ir functions/capture/release_capture.sql
@@ -151,6 +155,15 @@ set local check_function_bodies = off;
 \ir functions/producers/private/stage_change.sql
 \ir functions/producers/producer_statistics.sql
 \ir functions/producers/register_producer.sql
+\ir functions/read_models/declare_version.sql
+\ir functions/read_models/drop_version.sql
+\ir functions/read_models/is_unused_version.sql
+\ir functions/read_models/lock_model.sql
+\ir functions/read_models/mark_built.sql
+\ir functions/read_models/model_versions.sql
+\ir functions/read_models/purged_discards.sql
+\ir functions/read_models/serve_version.sql
+\ir functions/read_models/version_of_view.sql
 \ir functions/rows/ack_event.sql
 \ir functions/rows/ack_events.sql
 \ir functions/rows/dispatch_events.sql
@@ -167,10 +180,12 @@ set local check_function_bodies = off;
 \ir functions/rows/schedule_nack_event.sql
 \ir functions/rows/stream_events.sql
 \ir functions/views/attach_consumer.sql
+\ir functions/views/audit_log.sql
 \ir functions/views/dead_letters.sql
 \ir functions/views/discard_dead_letter.sql
 \ir functions/views/enable_view.sql
 \ir functions/views/has_caught_up.sql
+\ir functions/views/is_registered.sql
 \ir functions/views/poll_views.sql
 \ir functions/views/private/attached_consumers.sql
 \ir functions/views/private/consumer_lock_class.sql
@@ -194,7 +209,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '076d95950f6a8bdf7c71ef06182967e2dbeab15384c90b61de6f120e6a50bdd6'),
+  (0, '3b959deb4df455b3db9c2e6930d2a2bd3772d67afdfb6d70c89c29efe7ed7397'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -121,7 +121,7 @@ def archive_partition(
         store = EventStore(connection)
         store.sequence_events()
         before = archived(store, partition)
-        claim_folder(root, before.archive_id, _database(connection))
+        claim_folder(root, before.archive_id, _database(store))
         if not store.lock_archive(partition):
             return _report(before, 0, began, busy=True)
         before = archived(store, partition)  # nobody else extends it now
@@ -236,13 +236,10 @@ def _write_marker(root: Path, archive_id: UUID, database: str, *, new: bool) -> 
     sync_folder(root)
 
 
-def _database(connection: psycopg.Connection) -> str:
-    """What this database is and no copy of it: the cluster's number and the database's in it."""
-    ((name,),) = connection.execute(
-        "select format('%s/%s', (select system_identifier from pg_control_system()), oid)"
-        " from pg_database where datname = current_database()"
-    ).fetchall()
-    return str(name)
+def _database(store: EventStore) -> str:
+    """Name this database, and no copy of it: the cluster's number and the database's in it."""
+    identity = store.database_identity()
+    return f"{identity.system_identifier}/{identity.database_oid}"
 
 
 def require_folder(root: Path, archive_id: UUID) -> str | None:

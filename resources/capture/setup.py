@@ -210,10 +210,8 @@ def claim(
 
 def slot_name(store: CaptureStore, capture: str) -> str:
     """Return the name of a capture's slot and publication: no other event store has it, not even a copy of this one."""
-    row = store.connection.execute(
-        "select system_identifier::text, current_database() from pg_control_system()"
-    ).fetchone()
-    store_id = f"{store.backup_cut().archive_id} {row}"
+    database = store.database_identity()
+    store_id = f"{store.backup_cut().archive_id} {(database.system_identifier, database.database)}"
     return f"millrace_{capture}_{sha256(store_id.encode()).hexdigest()[:8]}"
 
 

@@ -351,46 +351,36 @@ class CaptureStore(EventStore):
         self._value(str, "select event_store.unregister_capture(%s, %s)", (capture, reason))
 
     def captured_tables(self, capture: str) -> list[RegisteredTable]:
-        """Return the tables of a capture as the table captured_tables has them."""
+        """Return the tables of a capture as they are registered, and how far their backfills are."""
         return self._all(
             RegisteredTable,
             """
             select
               schema_name, table_name, decider, key_columns, fingerprint, published_xid::text::bigint as published_xid,
               backfill_offset, backfill_key, backfilled_rows, rows_read, backfill_generation, backfilled_at
-            from event_store.captured_tables
-            where capture = %s
-            order by schema_name, table_name
+            from event_store.captured_tables(%s)
             """,
             (capture,),
         )
 
     def quarantined_changes(self, capture: str, after: int = 0, limit: int = 100) -> list[QuarantinedChange]:
-        """Return quarantined changes after a `quarantine_id`, in order, as the table quarantined_changes has them."""
+        """Return quarantined changes after a `quarantine_id`, in order."""
         return self._all(
             QuarantinedChange,
             """
             select
               quarantine_id, capture, source_generation, commit_lsn, commit_idx, xid::text::bigint as xid, committed_at, decider,
               decider_id, action, event_id, command_id, data, fault, raw, relation, quarantined_at
-            from event_store.quarantined_changes
-            where capture = %s and quarantine_id > %s
-            order by quarantine_id
-            limit %s
+            from event_store.quarantined_changes(%s, %s, %s)
             """,
             (capture, after, limit),
         )
 
     def capture_gaps(self, capture: str) -> list[CaptureGap]:
-        """Return the gaps of a capture, the newest first, as the table capture_gaps has them."""
+        """Return the gaps of a capture, the newest first."""
         return self._all(
             CaptureGap,
-            """
-            select gap_id, capture, source_generation, from_lsn, to_lsn, reason, detected_at, resolved_by_generation
-            from event_store.capture_gaps
-            where capture = %s
-            order by gap_id desc
-            """,
+            "select * from event_store.capture_gaps(%s)",
             (capture,),
         )
 

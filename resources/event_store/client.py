@@ -301,6 +301,15 @@ class BackupCut:
 
 
 @dataclass(frozen=True)
+class DatabaseIdentity:
+    """Which database a store is: the cluster's system identifier, the database's name and its oid."""
+
+    system_identifier: str
+    database: str
+    database_oid: int
+
+
+@dataclass(frozen=True)
 class ExpiredLease:
     """An owner that ended without giving its leases of a view back, and of how many log partitions."""
 
@@ -413,6 +422,10 @@ class EventStore:
                 max_attempts,
             ),
         )
+
+    def is_registered(self, view: str) -> bool:
+        """Whether a view of this name is registered."""
+        return self._value(bool, "select event_store.is_registered(%s)", (view,))
 
     def enable_view(self, view: str, enabled: bool = True, *, reason: str | None = None) -> View:
         """Let a view be given events, or no more."""
@@ -690,14 +703,8 @@ class EventStore:
         """Return the last entries of the table audit_log, the newest first; None for all views, and what was done to none."""
         return self._all(
             AuditEntry,
-            """
-            select audit_id, done_at, done_by, operation, view, reason, detail
-            from event_store.audit_log
-            where %s::text is null or view = %s
-            order by audit_id desc
-            limit %s
-            """,
-            (view, view, limit),
+            "select * from event_store.audit_log(%s, %s)",
+            (view, limit),
         )
 
     def archive_state(self, partition: int | None = None) -> list[ArchiveState]:
@@ -721,6 +728,10 @@ class EventStore:
     def backup_cut(self) -> BackupCut:
         """Return what a backup must know beside the tables."""
         return self._one(BackupCut, "select * from event_store.backup_cut()", ())
+
+    def database_identity(self) -> DatabaseIdentity:
+        """Return which database this is, and no copy of it."""
+        return self._one(DatabaseIdentity, "select * from event_store.database_identity()", ())
 
     def begin_restore(self) -> None:
         """Let this transaction load a backup into an empty store, until `finish_restore`."""

@@ -197,6 +197,111 @@ CREATE VIEW event_store.recorded_events AS
 
 COMMENT ON VIEW event_store.recorded_events IS 'An event in the shape that every function returns it: fstore-sql''s columns.';
 
+CREATE TABLE event_store.audit_log (
+    audit_id bigint NOT NULL,
+    done_at timestamp with time zone NOT NULL,
+    done_by text NOT NULL,
+    operation text NOT NULL,
+    view text,
+    reason text,
+    detail jsonb NOT NULL,
+    CONSTRAINT audit_log_operation_is_known CHECK ((operation = ANY (ARRAY['seek_view'::text, 'discard_dead_letter'::text, 'retry_dead_letters'::text, 'enable_view'::text, 'unregister_view'::text, 'raise_low_water_mark'::text, 'restore'::text, 'requeue_changes'::text, 'discard_change'::text, 'restart_capture'::text, 'unregister_capture'::text])))
+);
+
+COMMENT ON TABLE event_store.audit_log IS 'What operators did to views and to history, who and why.';
+
+COMMENT ON COLUMN event_store.audit_log.audit_id IS 'Rises with time.';
+
+COMMENT ON COLUMN event_store.audit_log.done_at IS 'When, by the store''s clock.';
+
+COMMENT ON COLUMN event_store.audit_log.done_by IS 'The database user who called.';
+
+COMMENT ON COLUMN event_store.audit_log.operation IS 'The function that was called.';
+
+COMMENT ON COLUMN event_store.audit_log.view IS 'The view it was done to; null where it was none.';
+
+COMMENT ON COLUMN event_store.audit_log.reason IS 'Why, in the operator''s words.';
+
+COMMENT ON COLUMN event_store.audit_log.detail IS 'What exactly was changed, and from what.';
+
+CREATE TABLE event_store.capture_gaps (
+    gap_id bigint NOT NULL,
+    capture text NOT NULL COLLATE pg_catalog."C",
+    source_generation integer,
+    from_lsn pg_lsn,
+    to_lsn pg_lsn,
+    reason text NOT NULL,
+    detected_at timestamp with time zone NOT NULL,
+    resolved_by_generation integer
+);
+
+COMMENT ON TABLE event_store.capture_gaps IS 'Where changes of a source are lost for events: the tables were read anew after it, what happened in between is unknown.';
+
+COMMENT ON COLUMN event_store.capture_gaps.gap_id IS 'Rises with time.';
+
+COMMENT ON COLUMN event_store.capture_gaps.capture IS 'The capture.';
+
+COMMENT ON COLUMN event_store.capture_gaps.source_generation IS 'The slot that was lost; null where there was none.';
+
+COMMENT ON COLUMN event_store.capture_gaps.from_lsn IS 'Up to here all is stored; null where nothing was.';
+
+COMMENT ON COLUMN event_store.capture_gaps.to_lsn IS 'From here on the source has its log; null where nobody knows.';
+
+COMMENT ON COLUMN event_store.capture_gaps.reason IS 'Why, as a sentence.';
+
+COMMENT ON COLUMN event_store.capture_gaps.detected_at IS 'When it was found.';
+
+COMMENT ON COLUMN event_store.capture_gaps.resolved_by_generation IS 'The slot that goes on after it, with a backfill of all tables; null while the gap is open.';
+
+CREATE TABLE event_store.captured_tables (
+    capture text NOT NULL COLLATE pg_catalog."C",
+    schema_name text NOT NULL COLLATE pg_catalog."C",
+    table_name text NOT NULL COLLATE pg_catalog."C",
+    decider text NOT NULL COLLATE pg_catalog."C",
+    key_columns text[],
+    fingerprint text NOT NULL,
+    published_xid xid8,
+    backfill_offset bigint NOT NULL,
+    backfill_key text,
+    backfilled_rows bigint DEFAULT 0 NOT NULL,
+    rows_read boolean DEFAULT false NOT NULL,
+    finishing_key text COLLATE pg_catalog."C",
+    backfill_generation integer,
+    backfilled_at timestamp with time zone,
+    CONSTRAINT captured_tables_finish_what_is_read CHECK ((rows_read OR ((finishing_key IS NULL) AND (backfill_generation IS NULL))))
+)
+WITH (fillfactor='50');
+
+COMMENT ON TABLE event_store.captured_tables IS 'The tables of each capture, and how far the rows are read that they had before their changes were captured.';
+
+COMMENT ON COLUMN event_store.captured_tables.capture IS 'The capture.';
+
+COMMENT ON COLUMN event_store.captured_tables.schema_name IS 'The schema in the source.';
+
+COMMENT ON COLUMN event_store.captured_tables.table_name IS 'The table in the source.';
+
+COMMENT ON COLUMN event_store.captured_tables.decider IS 'The decider of the events of the table: each row is a stream.';
+
+COMMENT ON COLUMN event_store.captured_tables.key_columns IS 'The columns that name a row, where the declaration says so; null where the source does.';
+
+COMMENT ON COLUMN event_store.captured_tables.fingerprint IS 'Tells two declarations of the table apart: another one is backfilled anew.';
+
+COMMENT ON COLUMN event_store.captured_tables.published_xid IS 'A backfill reads in snapshots only that see every older transaction of the source; null while the publication may not have the table yet.';
+
+COMMENT ON COLUMN event_store.captured_tables.backfill_offset IS 'The last offset that was given out when the backfill began: no two backfills have the same, which tells their events apart.';
+
+COMMENT ON COLUMN event_store.captured_tables.backfill_key IS 'The key of the last row that was read, a JSON array; null for none.';
+
+COMMENT ON COLUMN event_store.captured_tables.backfilled_rows IS 'How many rows the backfill has read.';
+
+COMMENT ON COLUMN event_store.captured_tables.rows_read IS 'Whether every row was read.';
+
+COMMENT ON COLUMN event_store.captured_tables.finishing_key IS 'Up to which decider_id streams were searched for rows that are gone; null before that.';
+
+COMMENT ON COLUMN event_store.captured_tables.backfill_generation IS 'The generation that the finished backfill belongs to; null while it is to be done.';
+
+COMMENT ON COLUMN event_store.captured_tables.backfilled_at IS 'When the last backfill ended.';
+
 CREATE TABLE event_store.views (
     view text NOT NULL,
     start_at timestamp with time zone NOT NULL,
@@ -242,6 +347,67 @@ COMMENT ON COLUMN event_store.views.events IS 'The events that the view wants; n
 COMMENT ON COLUMN event_store.views.enabled IS 'Whether the view is given events.';
 
 COMMENT ON COLUMN event_store.views.max_attempts IS 'After how many failed attempts a stream is parked.';
+
+CREATE TABLE event_store.quarantined_changes (
+    quarantine_id bigint NOT NULL,
+    capture text NOT NULL COLLATE pg_catalog."C",
+    source_generation integer NOT NULL,
+    commit_lsn pg_lsn,
+    commit_idx bigint,
+    xid xid8,
+    committed_at timestamp with time zone,
+    decider text NOT NULL COLLATE pg_catalog."C",
+    decider_id text COLLATE pg_catalog."C",
+    action text NOT NULL COLLATE pg_catalog."C",
+    event_id uuid NOT NULL,
+    command_id uuid NOT NULL,
+    data jsonb,
+    fault text,
+    raw bytea,
+    relation bytea,
+    after_offset bigint NOT NULL,
+    quarantined_at timestamp with time zone NOT NULL,
+    CONSTRAINT quarantined_changes_have_data_or_a_fault CHECK (((data IS NOT NULL) OR (fault IS NOT NULL))),
+    CONSTRAINT quarantined_changes_of_no_stream_are_faulty CHECK (((decider_id IS NOT NULL) OR (fault IS NOT NULL)))
+);
+
+COMMENT ON TABLE event_store.quarantined_changes IS 'Changes that cannot become events, and the later ones of their streams, which wait behind them in order.';
+
+COMMENT ON COLUMN event_store.quarantined_changes.quarantine_id IS 'Rises along each stream.';
+
+COMMENT ON COLUMN event_store.quarantined_changes.capture IS 'The capture.';
+
+COMMENT ON COLUMN event_store.quarantined_changes.source_generation IS 'The slot that it came from.';
+
+COMMENT ON COLUMN event_store.quarantined_changes.commit_lsn IS 'Where the transaction''s commit is in the source''s log; null for a row that a backfill read.';
+
+COMMENT ON COLUMN event_store.quarantined_changes.commit_idx IS 'The number of the change within its transaction; null for a row that a backfill read.';
+
+COMMENT ON COLUMN event_store.quarantined_changes.xid IS 'The transaction in the source; null for a row that a backfill read.';
+
+COMMENT ON COLUMN event_store.quarantined_changes.committed_at IS 'When the source committed it; null for what is no message of its log.';
+
+COMMENT ON COLUMN event_store.quarantined_changes.decider IS 'The decider of the table.';
+
+COMMENT ON COLUMN event_store.quarantined_changes.decider_id IS 'The row''s key, a JSON array; null while it is unknown.';
+
+COMMENT ON COLUMN event_store.quarantined_changes.action IS 'The event''s name.';
+
+COMMENT ON COLUMN event_store.quarantined_changes.event_id IS 'The event''s identity.';
+
+COMMENT ON COLUMN event_store.quarantined_changes.command_id IS 'What all changes of one source transaction share.';
+
+COMMENT ON COLUMN event_store.quarantined_changes.data IS 'The event''s data; null where the change cannot be read.';
+
+COMMENT ON COLUMN event_store.quarantined_changes.fault IS 'Why it cannot become an event; null where it only waits behind an earlier change of its stream.';
+
+COMMENT ON COLUMN event_store.quarantined_changes.raw IS 'The message of a change that cannot be read.';
+
+COMMENT ON COLUMN event_store.quarantined_changes.relation IS 'The message that describes the table, for that change.';
+
+COMMENT ON COLUMN event_store.quarantined_changes.after_offset IS 'The last offset that was given out when it was quarantined.';
+
+COMMENT ON COLUMN event_store.quarantined_changes.quarantined_at IS 'When it was quarantined.';
 
 CREATE TABLE event_store.deciders (
     decider text NOT NULL,
@@ -294,55 +460,6 @@ COMMENT ON COLUMN event_store.transactions.begun_at IS 'When it was begun.';
 COMMENT ON COLUMN event_store.transactions.expires_at IS 'The deadline of its commit; null once it has ended.';
 
 COMMENT ON COLUMN event_store.transactions.ended_at IS 'When it ended; null while it is open.';
-
-CREATE TABLE event_store.captured_tables (
-    capture text NOT NULL COLLATE pg_catalog."C",
-    schema_name text NOT NULL COLLATE pg_catalog."C",
-    table_name text NOT NULL COLLATE pg_catalog."C",
-    decider text NOT NULL COLLATE pg_catalog."C",
-    key_columns text[],
-    fingerprint text NOT NULL,
-    published_xid xid8,
-    backfill_offset bigint NOT NULL,
-    backfill_key text,
-    backfilled_rows bigint DEFAULT 0 NOT NULL,
-    rows_read boolean DEFAULT false NOT NULL,
-    finishing_key text COLLATE pg_catalog."C",
-    backfill_generation integer,
-    backfilled_at timestamp with time zone,
-    CONSTRAINT captured_tables_finish_what_is_read CHECK ((rows_read OR ((finishing_key IS NULL) AND (backfill_generation IS NULL))))
-)
-WITH (fillfactor='50');
-
-COMMENT ON TABLE event_store.captured_tables IS 'The tables of each capture, and how far the rows are read that they had before their changes were captured.';
-
-COMMENT ON COLUMN event_store.captured_tables.capture IS 'The capture.';
-
-COMMENT ON COLUMN event_store.captured_tables.schema_name IS 'The schema in the source.';
-
-COMMENT ON COLUMN event_store.captured_tables.table_name IS 'The table in the source.';
-
-COMMENT ON COLUMN event_store.captured_tables.decider IS 'The decider of the events of the table: each row is a stream.';
-
-COMMENT ON COLUMN event_store.captured_tables.key_columns IS 'The columns that name a row, where the declaration says so; null where the source does.';
-
-COMMENT ON COLUMN event_store.captured_tables.fingerprint IS 'Tells two declarations of the table apart: another one is backfilled anew.';
-
-COMMENT ON COLUMN event_store.captured_tables.published_xid IS 'A backfill reads in snapshots only that see every older transaction of the source; null while the publication may not have the table yet.';
-
-COMMENT ON COLUMN event_store.captured_tables.backfill_offset IS 'The last offset that was given out when the backfill began: no two backfills have the same, which tells their events apart.';
-
-COMMENT ON COLUMN event_store.captured_tables.backfill_key IS 'The key of the last row that was read, a JSON array; null for none.';
-
-COMMENT ON COLUMN event_store.captured_tables.backfilled_rows IS 'How many rows the backfill has read.';
-
-COMMENT ON COLUMN event_store.captured_tables.rows_read IS 'Whether every row was read.';
-
-COMMENT ON COLUMN event_store.captured_tables.finishing_key IS 'Up to which decider_id streams were searched for rows that are gone; null before that.';
-
-COMMENT ON COLUMN event_store.captured_tables.backfill_generation IS 'The generation that the finished backfill belongs to; null while it is to be done.';
-
-COMMENT ON COLUMN event_store.captured_tables.backfilled_at IS 'When the last backfill ended.';
 
 CREATE TABLE event_store.captures (
     capture text NOT NULL COLLATE pg_catalog."C",
@@ -493,67 +610,6 @@ COMMENT ON COLUMN event_store.checkpoints.leased_to IS 'The position after the l
 
 COMMENT ON COLUMN event_store.checkpoints.rebuilds IS 'Whether the lease is for a rebuild, which reads every stream, locked or not.';
 
-CREATE TABLE event_store.quarantined_changes (
-    quarantine_id bigint NOT NULL,
-    capture text NOT NULL COLLATE pg_catalog."C",
-    source_generation integer NOT NULL,
-    commit_lsn pg_lsn,
-    commit_idx bigint,
-    xid xid8,
-    committed_at timestamp with time zone,
-    decider text NOT NULL COLLATE pg_catalog."C",
-    decider_id text COLLATE pg_catalog."C",
-    action text NOT NULL COLLATE pg_catalog."C",
-    event_id uuid NOT NULL,
-    command_id uuid NOT NULL,
-    data jsonb,
-    fault text,
-    raw bytea,
-    relation bytea,
-    after_offset bigint NOT NULL,
-    quarantined_at timestamp with time zone NOT NULL,
-    CONSTRAINT quarantined_changes_have_data_or_a_fault CHECK (((data IS NOT NULL) OR (fault IS NOT NULL))),
-    CONSTRAINT quarantined_changes_of_no_stream_are_faulty CHECK (((decider_id IS NOT NULL) OR (fault IS NOT NULL)))
-);
-
-COMMENT ON TABLE event_store.quarantined_changes IS 'Changes that cannot become events, and the later ones of their streams, which wait behind them in order.';
-
-COMMENT ON COLUMN event_store.quarantined_changes.quarantine_id IS 'Rises along each stream.';
-
-COMMENT ON COLUMN event_store.quarantined_changes.capture IS 'The capture.';
-
-COMMENT ON COLUMN event_store.quarantined_changes.source_generation IS 'The slot that it came from.';
-
-COMMENT ON COLUMN event_store.quarantined_changes.commit_lsn IS 'Where the transaction''s commit is in the source''s log; null for a row that a backfill read.';
-
-COMMENT ON COLUMN event_store.quarantined_changes.commit_idx IS 'The number of the change within its transaction; null for a row that a backfill read.';
-
-COMMENT ON COLUMN event_store.quarantined_changes.xid IS 'The transaction in the source; null for a row that a backfill read.';
-
-COMMENT ON COLUMN event_store.quarantined_changes.committed_at IS 'When the source committed it; null for what is no message of its log.';
-
-COMMENT ON COLUMN event_store.quarantined_changes.decider IS 'The decider of the table.';
-
-COMMENT ON COLUMN event_store.quarantined_changes.decider_id IS 'The row''s key, a JSON array; null while it is unknown.';
-
-COMMENT ON COLUMN event_store.quarantined_changes.action IS 'The event''s name.';
-
-COMMENT ON COLUMN event_store.quarantined_changes.event_id IS 'The event''s identity.';
-
-COMMENT ON COLUMN event_store.quarantined_changes.command_id IS 'What all changes of one source transaction share.';
-
-COMMENT ON COLUMN event_store.quarantined_changes.data IS 'The event''s data; null where the change cannot be read.';
-
-COMMENT ON COLUMN event_store.quarantined_changes.fault IS 'Why it cannot become an event; null where it only waits behind an earlier change of its stream.';
-
-COMMENT ON COLUMN event_store.quarantined_changes.raw IS 'The message of a change that cannot be read.';
-
-COMMENT ON COLUMN event_store.quarantined_changes.relation IS 'The message that describes the table, for that change.';
-
-COMMENT ON COLUMN event_store.quarantined_changes.after_offset IS 'The last offset that was given out when it was quarantined.';
-
-COMMENT ON COLUMN event_store.quarantined_changes.quarantined_at IS 'When it was quarantined.';
-
 CREATE TABLE event_store.partitions (
     partition integer NOT NULL,
     high_water_mark bigint DEFAULT 0 NOT NULL,
@@ -617,33 +673,6 @@ COMMENT ON COLUMN event_store.archive_files.checksum IS 'The SHA-256 of the file
 
 COMMENT ON COLUMN event_store.archive_files.archived_at IS 'When the file was listed.';
 
-CREATE TABLE event_store.audit_log (
-    audit_id bigint NOT NULL,
-    done_at timestamp with time zone NOT NULL,
-    done_by text NOT NULL,
-    operation text NOT NULL,
-    view text,
-    reason text,
-    detail jsonb NOT NULL,
-    CONSTRAINT audit_log_operation_is_known CHECK ((operation = ANY (ARRAY['seek_view'::text, 'discard_dead_letter'::text, 'retry_dead_letters'::text, 'enable_view'::text, 'unregister_view'::text, 'raise_low_water_mark'::text, 'restore'::text, 'requeue_changes'::text, 'discard_change'::text, 'restart_capture'::text, 'unregister_capture'::text])))
-);
-
-COMMENT ON TABLE event_store.audit_log IS 'What operators did to views and to history, who and why.';
-
-COMMENT ON COLUMN event_store.audit_log.audit_id IS 'Rises with time.';
-
-COMMENT ON COLUMN event_store.audit_log.done_at IS 'When, by the store''s clock.';
-
-COMMENT ON COLUMN event_store.audit_log.done_by IS 'The database user who called.';
-
-COMMENT ON COLUMN event_store.audit_log.operation IS 'The function that was called.';
-
-COMMENT ON COLUMN event_store.audit_log.view IS 'The view it was done to; null where it was none.';
-
-COMMENT ON COLUMN event_store.audit_log.reason IS 'Why, in the operator''s words.';
-
-COMMENT ON COLUMN event_store.audit_log.detail IS 'What exactly was changed, and from what.';
-
 ALTER TABLE event_store.audit_log ALTER COLUMN audit_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME event_store.audit_log_audit_id_seq
     START WITH 1
@@ -654,35 +683,6 @@ ALTER TABLE event_store.audit_log ALTER COLUMN audit_id ADD GENERATED ALWAYS AS 
 );
 
 COMMENT ON SEQUENCE event_store.audit_log_audit_id_seq IS 'Numbers the entries of audit_log.';
-
-CREATE TABLE event_store.capture_gaps (
-    gap_id bigint NOT NULL,
-    capture text NOT NULL COLLATE pg_catalog."C",
-    source_generation integer,
-    from_lsn pg_lsn,
-    to_lsn pg_lsn,
-    reason text NOT NULL,
-    detected_at timestamp with time zone NOT NULL,
-    resolved_by_generation integer
-);
-
-COMMENT ON TABLE event_store.capture_gaps IS 'Where changes of a source are lost for events: the tables were read anew after it, what happened in between is unknown.';
-
-COMMENT ON COLUMN event_store.capture_gaps.gap_id IS 'Rises with time.';
-
-COMMENT ON COLUMN event_store.capture_gaps.capture IS 'The capture.';
-
-COMMENT ON COLUMN event_store.capture_gaps.source_generation IS 'The slot that was lost; null where there was none.';
-
-COMMENT ON COLUMN event_store.capture_gaps.from_lsn IS 'Up to here all is stored; null where nothing was.';
-
-COMMENT ON COLUMN event_store.capture_gaps.to_lsn IS 'From here on the source has its log; null where nobody knows.';
-
-COMMENT ON COLUMN event_store.capture_gaps.reason IS 'Why, as a sentence.';
-
-COMMENT ON COLUMN event_store.capture_gaps.detected_at IS 'When it was found.';
-
-COMMENT ON COLUMN event_store.capture_gaps.resolved_by_generation IS 'The slot that goes on after it, with a backfill of all tables; null while the gap is open.';
 
 ALTER TABLE event_store.capture_gaps ALTER COLUMN gap_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME event_store.capture_gaps_gap_id_seq
@@ -1257,17 +1257,26 @@ GRANT SELECT ON TABLE event_store.events TO event_store_owner;
 GRANT SELECT ON TABLE event_store.recorded_events TO event_store_reader;
 GRANT SELECT ON TABLE event_store.recorded_events TO event_store_owner;
 
+GRANT SELECT ON TABLE event_store.audit_log TO event_store_reader;
+GRANT SELECT ON TABLE event_store.audit_log TO event_store_owner;
+
+GRANT SELECT ON TABLE event_store.capture_gaps TO event_store_reader;
+GRANT SELECT ON TABLE event_store.capture_gaps TO event_store_owner;
+
+GRANT SELECT ON TABLE event_store.captured_tables TO event_store_reader;
+GRANT SELECT ON TABLE event_store.captured_tables TO event_store_owner;
+
 GRANT SELECT ON TABLE event_store.views TO event_store_reader;
 GRANT SELECT ON TABLE event_store.views TO event_store_owner;
+
+GRANT SELECT ON TABLE event_store.quarantined_changes TO event_store_reader;
+GRANT SELECT ON TABLE event_store.quarantined_changes TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.deciders TO event_store_reader;
 GRANT SELECT ON TABLE event_store.deciders TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.transactions TO event_store_reader;
 GRANT SELECT ON TABLE event_store.transactions TO event_store_owner;
-
-GRANT SELECT ON TABLE event_store.captured_tables TO event_store_reader;
-GRANT SELECT ON TABLE event_store.captured_tables TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.captures TO event_store_reader;
 GRANT SELECT ON TABLE event_store.captures TO event_store_owner;
@@ -1278,9 +1287,6 @@ GRANT SELECT,INSERT ON TABLE event_store.wal_events TO event_store_owner;
 GRANT SELECT ON TABLE event_store.checkpoints TO event_store_reader;
 GRANT SELECT ON TABLE event_store.checkpoints TO event_store_owner;
 
-GRANT SELECT ON TABLE event_store.quarantined_changes TO event_store_reader;
-GRANT SELECT ON TABLE event_store.quarantined_changes TO event_store_owner;
-
 GRANT SELECT ON TABLE event_store.partitions TO event_store_reader;
 GRANT SELECT ON TABLE event_store.partitions TO event_store_owner;
 
@@ -1289,12 +1295,6 @@ GRANT SELECT ON TABLE event_store.archive TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.archive_files TO event_store_reader;
 GRANT SELECT ON TABLE event_store.archive_files TO event_store_owner;
-
-GRANT SELECT ON TABLE event_store.audit_log TO event_store_reader;
-GRANT SELECT ON TABLE event_store.audit_log TO event_store_owner;
-
-GRANT SELECT ON TABLE event_store.capture_gaps TO event_store_reader;
-GRANT SELECT ON TABLE event_store.capture_gaps TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.change_events TO event_store_reader;
 GRANT SELECT ON TABLE event_store.change_events TO event_store_owner;

@@ -311,7 +311,7 @@ def test_what_is_not_exactly_the_range_gets_no_name(
 def test_a_torn_a_foreign_and_an_unlisted_file_are_never_listed_and_a_torn_one_is_named(
     log: EventStore, dsn: str, tmp_path: Path
 ) -> None:
-    claim_folder(tmp_path, archived(log, 0).archive_id, archive._database(log.connection))
+    claim_folder(tmp_path, archived(log, 0).archive_id, archive._database(log))
     folder = tmp_path / "p0000"
     folder.mkdir()
     torn = tmp_path / path_of(LogRange(0, 0, 4))

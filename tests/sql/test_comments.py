@@ -98,7 +98,7 @@ def test_the_comment_of_a_function_of_the_interface_names_each_refusal_once(conn
         assert set(codes) <= set(BY_SQLSTATE), signature
         assert comment.endswith("."), signature
         # a page is made of these
-        assert len(comment) > 60 or "Does the same for a UUID" in comment, signature
+        assert len(comment) > 40 or "Does the same for a UUID" in comment, signature
 
 
 def test_every_function_has_its_file(connect: Connect) -> None:

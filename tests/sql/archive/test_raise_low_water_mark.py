@@ -165,7 +165,7 @@ def test_what_the_log_does_not_hold_is_refused(bulk: EventStore, ids: list[str])
     for offset in (11, -1, 2**62):
         with pytest.raises(PositionOutOfRange, match="high-water mark 10"):
             bulk.raise_low_water_mark(0, offset)
-    with pytest.raises(Malformed, match="v_offset is null"):
+    with pytest.raises(Malformed, match="v_position is null"):
         bulk.raise_low_water_mark(0, None)  # type: ignore[arg-type]
     for partition in (16, None):
         with pytest.raises(UnknownPartition):

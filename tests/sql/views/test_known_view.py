@@ -11,14 +11,17 @@ def calls_of(store: EventStore, mode: str) -> set[str]:
     """The functions for everybody that refuse a view of another mode than this: they ask, or call one that does."""
     functions = rows(
         store.connection,
-        "select proname, prosrc, prosecdef from pg_proc where pronamespace = 'event_store'::regnamespace",
+        """
+        select proname, prosrc, pronamespace = 'event_store'::regnamespace and prosecdef from pg_proc
+        where pronamespace in ('event_store'::regnamespace, 'event_store_private'::regnamespace)
+        """,
     )
     asking = re.compile(rf"\b(?:known_view|lock_view)\(\w+, '{mode}'\)")
     found = {name for name, source, _ in functions if asking.search(source)}
     while more := {
         name
         for name, source, _ in functions
-        if name not in found and any(f"event_store.{known}(" in source for known in found)
+        if name not in found and any(re.search(rf"\bevent_store(_private)?\.{known}\(", source) for known in found)
     }:
         found |= more
     return found & {name for name, _, for_everybody in functions if for_everybody}
