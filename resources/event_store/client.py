@@ -300,6 +300,15 @@ class BackupCut:
     lease_token: int
 
 
+@dataclass(frozen=True)
+class ExpiredLease:
+    """An owner that ended without giving its leases of a view back, and of how many log partitions."""
+
+    view: str
+    lease_owner: str
+    partitions: int
+
+
 class EventStore:
     """The event store behind one connection. Every method raises the `MillraceError` of its SQL function."""
 
@@ -607,6 +616,10 @@ class EventStore:
             datetime, "select event_store.extend_lease(%s, %s, %s, %s)", (view, *_tokens(leases), lease_s)
         )
 
+    def expired_leases(self) -> list[ExpiredLease]:
+        """Return who holds leases of log partitions past their time, in all views."""
+        return self._all(ExpiredLease, "select * from event_store.expired_leases()", ())
+
     def release_batch(self, view: str, leases: Sequence[Lease]) -> int:
         """Give leases back without moving anything; return how many were still held."""
         return self._value(int, "select event_store.release_batch(%s, %s, %s)", (view, *_tokens(leases)))
@@ -658,6 +671,12 @@ class EventStore:
     def purge_events(self, partition: int, limit: int = 100_000) -> int:
         """Delete up to `limit` events below the low-water mark of a log partition; return how many."""
         return self._value(int, "select event_store.purge_events(%s, %s)", (partition, limit))
+
+    def log_gaps(self, recent: int = 10_000) -> list[int]:
+        """Return the log partitions that miss one of their newest positions: none, unless something is broken."""
+        with refusals():
+            rows = self.connection.execute("select event_store.log_gaps(%s)", (recent,)).fetchall()
+        return [partition for (partition,) in rows]
 
     def view_lag(self, view: str) -> list[PartitionLag]:
         """Return how far a view is behind, per log partition."""

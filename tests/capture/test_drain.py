@@ -11,16 +11,17 @@ from typing import Any
 import psycopg
 import pytest
 
+from millrace.resources.capture import backfill as backfilling
 from millrace.resources.capture import drain as pipeline
 from millrace.resources.capture.declaration import Capture, CapturedTable, InvalidCapture
 from millrace.resources.capture.decoding import changes as captured_changes
 from millrace.resources.capture.decoding.pgoutput import Lsn
-from millrace.resources.capture.drain import Capturing
+from millrace.resources.capture.drain import CaptureDrain
 from millrace.resources.capture.health import capture_health, has_work
 from millrace.resources.capture.quarantine import requeue
 from millrace.resources.capture.setup import GapOpen, remove, restart
 from millrace.resources.capture.source import chunks as source_chunks
-from millrace.resources.capture.source import slot as replication
+from millrace.resources.capture.source import slot as slots
 from millrace.resources.capture.source.chunks import Chunk
 from millrace.resources.capture.source.readiness import NotReady
 from millrace.resources.capture.source.slot import PublicationMissing, slot_state
@@ -261,7 +262,7 @@ def test_only_the_declared_actions_are_captured(captured: Captured) -> None:
 
 def test_a_filter_that_cannot_see_deletes_is_refused_before_anything_is_made(captured: Captured) -> None:
     blind = Capture("shop", lambda: captured.source.dsn, (CapturedTable("items", where="amount > 10"),))
-    with pytest.raises(NotReady, match="amount"), Capturing(captured.dsn, blind, "test"):
+    with pytest.raises(NotReady, match="amount"), CaptureDrain(captured.dsn, blind, "test"):
         pass
     assert captured.source.connection.execute("select from pg_publication").fetchall() == []
     assert rows(captured.store, "select from event_store.captures") == []
@@ -269,7 +270,7 @@ def test_a_filter_that_cannot_see_deletes_is_refused_before_anything_is_made(cap
 
 def test_tables_of_the_store_itself_are_never_captured(captured: Captured) -> None:
     own = Capture("own", lambda: captured.dsn, (CapturedTable("events", schema="event_store"),))
-    with pytest.raises(NotReady, match="never captured"), Capturing(captured.dsn, own, "test"):
+    with pytest.raises(NotReady, match="never captured"), CaptureDrain(captured.dsn, own, "test"):
         pass
 
 
@@ -339,7 +340,9 @@ def test_a_second_process_is_refused_and_takes_over_when_the_lease_of_a_dead_one
             captured.drain("second")
         captured.source.run("insert into items values (2)")
         # its lease has ended for whoever looks: it said nothing for so long
-        captured.store.execute("update event_store.captures set leased_until = event_store.clock() - interval '1 s'")
+        captured.store.execute(
+            "update event_store.captures set leased_until = event_store_private.clock() - interval '1 s'"
+        )
         captured.drain("second")
         captured.source.run("insert into items values (3)")
         with pytest.raises((LeaseLost, psycopg.OperationalError)):
@@ -366,7 +369,9 @@ def test_a_former_owner_that_hangs_with_copied_rows_is_in_nobodys_way(
             patch.setattr(CaptureStore, "store_changes", hang)
             storing = start(first.store)
             assert hangs.wait(60)
-        captured.store.execute("update event_store.captures set leased_until = event_store.clock() - interval '1 s'")
+        captured.store.execute(
+            "update event_store.captures set leased_until = event_store_private.clock() - interval '1 s'"
+        )
         captured.drain("second")
         goes_on.set()
         assert isinstance(storing.exception(60), psycopg.OperationalError)
@@ -383,16 +388,16 @@ def test_the_lease_is_kept_while_the_source_decodes_for_long(
     def slow(connection: psycopg.Connection, slot: str, publication: str, limit: int) -> Iterator[Iterator[bytes]]:
         before = value(captured.store, until)
         wait_until(lambda: value(captured.store, until) > before, "the lease is extended")
-        with replication.peek(connection, slot, publication, limit) as messages:
+        with slots.peek(connection, slot, publication, limit) as messages:
             yield messages
 
     monkeypatch.setattr(pipeline, "peek", slow)
-    with Capturing(captured.dsn, captured.capture, "test", lease_s=1) as process:
+    with CaptureDrain(captured.dsn, captured.capture, "test", lease_s=1) as process:
         process.drain(budget_s=60, idle_s=0)
 
 
 def test_rows_of_any_width_are_read_and_compared_in_parts(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "CHUNK_BYTES", 20_000)
+    monkeypatch.setattr(backfilling, "CHUNK_BYTES", 20_000)
     monkeypatch.setattr(pipeline, "COMPARE_CHARACTERS", 20_000)
     captured.source.run("insert into items select n, repeat('x', 5000) from generate_series(1, 150) n")
     assert captured.drain().backfilled == 150
@@ -566,7 +571,7 @@ def test_a_capture_that_is_removed_leaves_its_events_and_nothing_on_the_source(c
 def test_rows_are_read_in_chunks_while_they_change_and_a_killed_backfill_goes_on(
     captured: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline, "CHUNK", 10)
+    monkeypatch.setattr(backfilling, "CHUNK", 10)
     captured.source.run("insert into items select n, 'old' from generate_series(1, 100) n")
     chunks = 0
 
@@ -585,7 +590,7 @@ def test_rows_are_read_in_chunks_while_they_change_and_a_killed_backfill_goes_on
             raise Killed
         return chunk
 
-    monkeypatch.setattr(pipeline, "read_chunk", read_chunk)
+    monkeypatch.setattr(backfilling, "read_chunk", read_chunk)
     with pytest.raises(Killed):
         captured.drain()
     before = value(captured.store, "select backfilled_rows from event_store.captured_tables")
@@ -599,9 +604,9 @@ def test_rows_are_read_in_chunks_while_they_change_and_a_killed_backfill_goes_on
 PEAK = """
 import re, sys
 from pathlib import Path
-from millrace.resources.capture.drain import Capturing
+from millrace.resources.capture.drain import CaptureDrain
 from millrace.resources.capture.declaration import Capture, CapturedTable
-with Capturing(sys.argv[1], Capture("shop", lambda: sys.argv[2], (CapturedTable("items"),)), "test") as process:
+with CaptureDrain(sys.argv[1], Capture("shop", lambda: sys.argv[2], (CapturedTable("items"),)), "test") as process:
     process.drain(budget_s=300, idle_s=0)
 print(re.search("VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
 """

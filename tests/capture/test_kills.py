@@ -14,7 +14,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from millrace.resources.capture.drain import Capturing
+from millrace.resources.capture.drain import CaptureDrain
 from millrace.resources.settings import PROJECT
 from tests.support.capturing import new_source, replay
 from tests.support.factories import assert_log_holds_every_event_once, rows, start
@@ -160,7 +160,7 @@ def test_killed_at_every_step_the_history_is_whole_and_leads_to_the_source_s_row
     assert done.returncode == 0, done.stderr
     killed = Counter(json.loads(done.stdout))
     assert killed.total() >= kills
-    with Capturing(dsn, declared(source.dsn), "test") as capturing:
+    with CaptureDrain(dsn, declared(source.dsn), "test") as capturing:
         capturing.drain(budget_s=120, idle_s=0)
     with psycopg.connect(dsn, autocommit=True) as store:
         changes = history(store)

@@ -314,10 +314,12 @@ def test_a_restart_holds_its_lease_for_a_short_time_and_keeps_it(
         left.append(
             value(
                 captured.store,
-                "select extract(epoch from leased_until - event_store.clock())::float from event_store.captures",
+                "select extract(epoch from leased_until - event_store_private.clock())::float from event_store.captures",
             )
         )
-        captured.store.execute("update event_store.captures set leased_until = event_store.clock() + interval '1 s'")
+        captured.store.execute(
+            "update event_store.captures set leased_until = event_store_private.clock() + interval '1 s'"
+        )
         return replace(emit(store, capture, token), behind=len(left) < 3)
 
     with monkeypatch.context() as patch:

@@ -176,7 +176,7 @@ class Source:
         (registered,) = [each for each in self.store.captured_tables(self.capture) if each.table_name == name]
         offset = registered.backfill_offset if backfill_offset is None else backfill_offset
         read = [self._row(key, name, value, offset) for key in keys]
-        return self.store.emit_rows(
+        return self.store.emit_backfill(
             self.capture,
             self.token,
             "public",
@@ -232,8 +232,8 @@ def append_foreign(
 ) -> None:
     """Append an event that says nothing of the source to the end of a row's stream, as anybody could before it was captured."""
     store.connection.execute(
-        "select from event_store.append_batch(array[row(1, %s::text, %s::uuid, 1, %s::text, %s::text, '{}'::jsonb, gen_random_uuid(),"
-        " null, false, %s::boolean)::event_store.batch_event])",
+        "select from event_store_private.append_batch(array[row(1, %s::text, %s::uuid, 1, %s::text, %s::text, '{}'::jsonb, gen_random_uuid(),"
+        " null, false, %s::boolean)::event_store_private.batch_event])",
         (action, event_id or uuid4(), T, decider_id(key), final),
     )
 

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.drain import CaptureReport, Capturing
+from millrace.resources.capture.drain import CaptureDrain, CaptureReport
 from tests.support.factories import rows
 from tests.support.sources import Source, new_source
 
@@ -37,9 +37,9 @@ class Captured:
             return process.drain(budget_s=60, idle_s=0)
 
     @contextmanager
-    def process(self, owner: str = "test") -> Iterator[Capturing]:
+    def process(self, owner: str = "test") -> Iterator[CaptureDrain]:
         """A process of the capture that holds its lease."""
-        with Capturing(self.dsn, self.capture, owner) as process:
+        with CaptureDrain(self.dsn, self.capture, owner) as process:
             yield process
 
     def changes(self) -> list[dict[str, Any]]:

@@ -18,10 +18,11 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from millrace.resources.capture import backfill
 from millrace.resources.capture import drain as capture
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.decoding.changes import Change
-from millrace.resources.capture.drain import Capturing
+from millrace.resources.capture.drain import CaptureDrain
 from millrace.resources.capture.store import CaptureStore
 from tests.support.forks import fork
 
@@ -37,9 +38,9 @@ STEPS: tuple[tuple[object, str, bool], ...] = (
     (CaptureStore, "emit_changes", False),
     (CaptureStore, "emit_changes", True),
     (CaptureStore, "verify_changes", True),
-    (capture, "read_chunk", True),
-    (CaptureStore, "emit_rows", False),
-    (CaptureStore, "emit_rows", True),
+    (backfill, "read_chunk", True),
+    (CaptureStore, "emit_backfill", False),
+    (CaptureStore, "emit_backfill", True),
     (CaptureStore, "finish_backfill", True),
 )
 
@@ -89,10 +90,10 @@ def fork_capture(dsn: str, captured: Capture, prepare: Callable[[], None]) -> in
 
     def work() -> int:
         # small, so that one run takes each step several times
-        capture.MOST_CHANGES, capture.EMIT, capture.CHUNK = 60, 40, 25
+        capture.MOST_CHANGES, capture.EMIT, backfill.CHUNK, backfill.FINISH = 60, 40, 25, 40
         prepare()
         # the same owner: its dead self's lease does not have to end
-        with Capturing(dsn, captured, "test") as capturing:
+        with CaptureDrain(dsn, captured, "test") as capturing:
             capturing.drain(budget_s=1, idle_s=0.2)
         return 0
 

@@ -14,7 +14,8 @@ from millrace.resources.capture.declaration import CapturedTable
 from millrace.resources.capture.decoding.changes import ChangeDecoder
 from millrace.resources.capture.decoding.pgoutput import Lsn, Relation, Values
 from millrace.resources.capture.source.chunks import Chunk, TableMissing, read_chunk
-from millrace.resources.capture.source.slot import connect_source, create_slot, flush_lsn, next_xid, peek
+from millrace.resources.capture.source.connection import connect_source, flush_lsn, next_xid
+from millrace.resources.capture.source.slot import create_slot, peek
 from millrace.resources.capture.source.tables import with_key
 from tests.capture.decoding.test_values import TYPES
 from tests.support.factories import rows as query

@@ -12,9 +12,9 @@ import psycopg
 import pytest
 
 from millrace.resources.capture.declaration import ACTIONS, Capture, CapturedTable
+from millrace.resources.capture.source.connection import connect_source
 from millrace.resources.capture.source.publication import ensure_publication
 from millrace.resources.capture.source.readiness import NotReady, find_problems, require_ready
-from millrace.resources.capture.source.slot import connect_source
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from tests.support.factories import rows, value
 from tests.support.sources import Source, new_source, source

@@ -15,20 +15,17 @@ import pytest
 from millrace.resources.capture.declaration import CapturedTable
 from millrace.resources.capture.decoding.changes import ChangeDecoder
 from millrace.resources.capture.decoding.pgoutput import Begin, Commit, Insert, LogicalMessage, Lsn, Message, decode
-from millrace.resources.capture.source import slot as replication
+from millrace.resources.capture.source import slot as slots
+from millrace.resources.capture.source.connection import connect_source, flush_lsn, next_xid, source_identity
 from millrace.resources.capture.source.slot import (
     PublicationMissing,
     SlotBusy,
     SlotLost,
     advance,
-    connect_source,
     create_slot,
     drop_slot,
-    flush_lsn,
-    next_xid,
     peek,
     slot_state,
-    source_identity,
 )
 from millrace.resources.errors import Unreachable
 from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
@@ -264,7 +261,8 @@ def test_a_large_transaction_is_read_in_bounded_memory(source: Source) -> None:
     program = f"""
 import resource
 from millrace.resources.capture.decoding.pgoutput import decode
-from millrace.resources.capture.source.slot import connect_source, peek
+from millrace.resources.capture.source.connection import connect_source
+from millrace.resources.capture.source.slot import peek
 with connect_source({source.dsn!r}) as connection:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with peek(connection, {source.slot!r}, {source.slot!r}) as messages:
@@ -301,7 +299,7 @@ def test_a_slot_that_somebody_holds_is_waited_for(
 def test_a_slot_that_somebody_keeps_is_busy(
     capturing: psycopg.Connection, source: Source, postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replication, "BUSY_S", 0.2)
+    monkeypatch.setattr(slots, "BUSY_S", 0.2)
     source.run("insert into t values (1)")
     with reader(source, postgres) as pid:
         state = slot_state(capturing, source.slot)
