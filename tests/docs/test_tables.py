@@ -1,5 +1,6 @@
 """The tables and links of the documents name what is there."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import typer
 from millrace.assets import read_models
 from millrace.platform_defs.cli import app
 from millrace.resources.settings import PROJECT, Settings
-from tests.support.documents import PAGES, anchors, chapters, links, quoted, table
+from tests.support.documents import PAGES, anchors, chapters, links, parsed, quoted, table
 
 
 def test_the_table_of_commands_has_every_command() -> None:
@@ -63,3 +64,13 @@ def test_the_lines_of_a_page_end_where_others_do(page: str) -> None:
     for number, line in enumerate((PROJECT / page).read_text().splitlines(), 1):
         fenced ^= line.startswith("```")
         assert fenced or line.startswith("|") or len(line) <= 120, f"{page}, line {number}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_files_that_a_page_names_are_there(page: str) -> None:
+    for path in re.findall(r"`((?:sql|resources|assets|platform_defs|examples|tests)/[\w/]+(?:\.\w+)?)`", _prose(page)):
+        assert (PROJECT / path).exists(), f"{page}: {path}"
+
+
+def _prose(page: str) -> str:
+    return " ".join(token.content for token in parsed(page) if token.type == "inline")

@@ -31,7 +31,7 @@ from millrace.assets import captures, read_models
 from millrace.examples.shop import captures as shop_captures
 from millrace.examples.shop import read_models as shop_models
 from millrace.platform_defs.definitions import build_defs
-from millrace.resources.capture.drain import Capturing
+from millrace.resources.capture.drain import CaptureDrain
 from millrace.resources.capture.setup import remove
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.postgres.embedded import EmbeddedPostgres
@@ -155,7 +155,7 @@ class Reader:
         """Do what the sensors of captures do that the page declares."""
         for name, declared in captures.declared().items():
             if self.has("captures", name):
-                with Capturing(self.dsn, declared, "reader") as capturing:
+                with CaptureDrain(self.dsn, declared, "reader") as capturing:
                     capturing.drain(budget_s=60, idle_s=0)
 
     def has(self, kind: str, name: str) -> bool:

@@ -12,6 +12,7 @@ import tempfile
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from textwrap import fill
 
 import psycopg
 from psycopg.rows import class_row
@@ -23,7 +24,8 @@ from millrace.resources.settings import PROJECT
 
 PAGE = PROJECT / "docs" / "sql_functions.md"
 COMMAND = ".venv/bin/python -m tests.support.sql_functions_page"
-WIDTH = 100
+# of code, of text
+WIDTH, LINE = 100, 120
 
 # how the page writes what Postgres prints
 SHORT = {
@@ -169,7 +171,7 @@ def section(function: Function) -> str:
     roles = ", ".join(f"`{role.removeprefix('event_store_')}`" for role in function.roles)
     twin = " `v_decider_id` may be a UUID, too." if function.takes_uuid else ""
     return (
-        f"\n### {function.name}\n\n{wrapped(function.comment)}\n\nMay be called by {roles}.{twin}\n\n"
+        f"\n### {function.name}\n\n{told(function.comment)}\n\nMay be called by {roles}.{twin}\n\n"
         f"```text\n{signature(function)}\n```\n"
     )
 
@@ -201,9 +203,15 @@ def split(columns: str) -> list[str]:
     return re.split(r", (?![^()]*\))", columns)
 
 
-def wrapped(comment: str) -> str:
-    """Return a comment as one paragraph; what HTML or Markdown would take for its own is quoted."""
-    return " ".join(comment.split()).replace("<", "&lt;")
+def told(comment: str) -> str:
+    """Return a comment as a paragraph and a list of refusals; those stand at its end, each after its SQLSTATE."""
+    text = re.sub(r"\bv_[a-z_]+", lambda name: f"`{name[0]}`", " ".join(comment.split())).replace("<", "&lt;")
+    promise, *refusals = re.split(r"(?:(?<=\.) |^)(?=MR\d{3})", text, maxsplit=1)
+    listed = re.split(r"; (?=MR\d{3})", refusals[0].removesuffix(".")) if refusals else []
+    return fill(promise, LINE) + "".join(
+        "\n" * (2 if refusal is listed[0] else 1) + fill(refusal, LINE, initial_indent="- ", subsequent_indent="  ")
+        for refusal in listed
+    )
 
 
 def row_types(connection: psycopg.Connection, functions: list[Function]) -> dict[str, list[str]]:
