@@ -1,4 +1,4 @@
-"""A capture that is killed at every step while its source changes: in the end the history is that of the source, once."""
+"""A capture that is killed at every step while its source changes: in the end its history is the source's, once."""
 
 import json
 import subprocess
@@ -128,7 +128,7 @@ def lsn(text: str) -> int:
 
 
 def assert_rows_are_the_source_s(changes: list[dict[str, Any]], source: psycopg.Connection) -> None:
-    """What the history leaves is what the source has, in the columns that were always there."""
+    """Compare the rows that the history leaves with the source's, in the columns that were always there."""
     left = replay(changes)
     for table in ("items", "notes"):
         found = {

@@ -1,8 +1,8 @@
-"""A program that kills a capture at every step, again and again: `python -m tests.support.killed_captures DSN SOURCE KILLS SEED`.
+"""A program that kills a capture at every step: `python -m tests.support.killed_captures DSN SOURCE KILLS SEED`.
 
-The capture runs in forks of this program, which kill themselves at a step, or are killed by it at any moment. When so many are
-killed, a last one captures until nothing is left. The source changes meanwhile; what is there in the end is asserted by
-tests/capture/test_kills.py. It is a program of its own because pytest has threads, which a fork does not survive.
+The capture runs in forks of this program, which kill themselves at a step, or are killed by it at any moment. The
+source changes meanwhile. tests/capture/test_kills.py captures the rest and asserts what is there then. This is a
+program of its own because pytest has threads, which a fork does not survive.
 
 Belongs here: the steps, killing. Not here: pytest, what the source does.
 """
@@ -46,7 +46,7 @@ STEPS: tuple[tuple[object, str, bool], ...] = (
 
 
 def declared(source: str, where: str | None = None) -> Capture:
-    """The capture of the source's tables."""
+    """Declare the capture of the source's tables."""
     tables = (CapturedTable("items", where=where), CapturedTable("notes"), CapturedTable("journal"))
     return Capture("shop", lambda: source, tables)
 

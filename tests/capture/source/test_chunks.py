@@ -1,6 +1,7 @@
-"""Rows that are there already: read chunk by chunk, in the stream's text form, with what the snapshot saw.
+"""Rows that are there already: read chunk by chunk, in the text form of messages, with what the snapshot saw.
 
-Belongs here: `millrace.resources.capture.source.chunks` and `millrace.resources.capture.backfilled_rows`. Not here: which rows the log has newer.
+Belongs here: `capture.source.chunks`, `capture.backfilled_rows`. Not here: which rows have newer changes
+(test_backfill).
 """
 
 import json
@@ -29,7 +30,7 @@ T = CapturedTable("t")
 
 @pytest.fixture
 def reading(source: Source) -> Iterator[psycopg.Connection]:
-    """A session of `connect_source`."""
+    """Open a session of `connect_source`."""
     with connect_source(source.dsn) as connection:
         yield connection
 

@@ -1,6 +1,6 @@
 """Publications: made as declared, changed when the declaration changes, and left alone otherwise.
 
-Belongs here: `millrace.resources.capture.source.publication`. Not here: what a source lacks (test_source_problems).
+Belongs here: `millrace.resources.capture.source.publication`. Not here: what a source lacks (test_readiness).
 """
 
 from dataclasses import replace
