@@ -1,4 +1,4 @@
-"""The source reads what leases deliver: the same rows as the function `read_batch`, without streams that have a lock."""
+"""The source reads what leases deliver: the same rows as `read_batch`, without the streams that have a lock."""
 
 import json
 from typing import TYPE_CHECKING, Any
