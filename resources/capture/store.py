@@ -20,8 +20,8 @@ from psycopg.types.json import Jsonb
 from millrace.resources.capture.backfilled_rows import BackfilledRow
 from millrace.resources.capture.decoding.changes import Change
 from millrace.resources.capture.decoding.pgoutput import Lsn
-from millrace.resources.errors import refusals
 from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.refusals import refusals
 
 _WAL_EVENT = (
     "source_generation, commit_lsn, commit_idx, xid, committed_at, decider, decider_id, action, event_id, command_id, data, fault, raw,"

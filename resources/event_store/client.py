@@ -19,7 +19,7 @@ from psycopg.rows import class_row
 from psycopg.types.datetime import TimestamptzLoader
 from psycopg.types.json import Jsonb
 
-from millrace.resources.errors import refusals
+from millrace.resources.event_store.refusals import refusals
 
 Json = Mapping[str, Any] | Sequence[Any] | str | int | float | bool | None
 Row = TypeVar("Row")

@@ -35,7 +35,7 @@ from millrace.examples.shop import read_models as shop_models
 from millrace.platform_defs.cli import app
 from millrace.platform_defs.definitions import build_defs
 from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.errors import BY_SQLSTATE
+from millrace.resources.event_store.refusals import BY_SQLSTATE
 from millrace.resources.settings import PROJECT, Settings
 from tests.support.factories import Connect, rows
 

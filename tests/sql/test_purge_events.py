@@ -5,8 +5,9 @@ from typing import Any, LiteralString
 import psycopg
 import pytest
 
-from millrace.resources.errors import ForbiddenChange, Malformed, PositionOutOfRange, UnknownPartition, refusals
+from millrace.resources.errors import ForbiddenChange, Malformed, PositionOutOfRange, UnknownPartition
 from millrace.resources.event_store import ChainedEvent, EventStore, RecordedEvent
+from millrace.resources.event_store.refusals import refusals
 from tests.sql.test_claim_batch import bulk
 from tests.support.factories import (
     Connect,

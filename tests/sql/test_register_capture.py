@@ -6,7 +6,8 @@ import psycopg
 import pytest
 
 from millrace.resources.capture.store import CaptureStore, RegisteredTable, TableRegistration
-from millrace.resources.errors import DeciderCaptured, Malformed, refusals
+from millrace.resources.errors import DeciderCaptured, Malformed
+from millrace.resources.event_store.refusals import refusals
 from tests.support.captures import Source, T, inserted, source, table
 from tests.support.factories import Connect, at_once, refusal, rows, start, wait_blocked
 

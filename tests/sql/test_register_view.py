@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from millrace.resources.errors import BelongsToReadModel, Malformed, MillraceError, ViewInUse, WrongMode, refusals
+from millrace.resources.errors import BelongsToReadModel, Malformed, MillraceError, ViewInUse, WrongMode
 from millrace.resources.event_store import EventStore, Lease, StreamFailure
+from millrace.resources.event_store.refusals import refusals
 from tests.support.factories import (
     Connect,
     append,
