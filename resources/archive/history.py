@@ -20,6 +20,7 @@ import psycopg
 
 from millrace.resources.archive.files import ArchiveDamaged
 from millrace.resources.archive.spark_reader import Wanted, archive_rows, shared
+from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.archive.writer import (
     ArchivedFile,
     ArchivedPartition,
@@ -139,7 +140,7 @@ def read_log_frame(
         ArchiveDamaged: A file is not there.
     """
     with psycopg.connect(dsn, autocommit=True) as connection:
-        history = log_history(EventStore(connection), root, partitions)
+        history = log_history(connection, root, partitions)
     history.require_whole()
     return history_frame(
         spark,
@@ -153,20 +154,21 @@ def read_log_frame(
     )
 
 
-def log_history(store: EventStore, root: Path, partitions: Sequence[int] | None = None) -> LogHistory:
-    """What archive and log hold now of some log partitions, None for all."""
-    held = [archived(store, partitions[0])] if partitions is not None and len(partitions) == 1 else None
+def log_history(connection: psycopg.Connection, root: Path, partitions: Sequence[int] | None = None) -> LogHistory:
+    """Return what archive and log hold now of some log partitions, None for all."""
+    held = [archived(connection, partitions[0])] if partitions is not None and len(partitions) == 1 else None
     if held is None:
-        held = [each for each in grouped(store.archive_state()) if partitions is None or each.partition in partitions]
+        found = grouped(ArchiveStore(connection).archive_state())
+        held = [each for each in found if partitions is None or each.partition in partitions]
     return LogHistory(root, tuple(held), {each.partition: (0, each.high_water_mark) for each in held})
 
 
-def day_history(store: EventStore, root: Path, since: datetime, until: datetime) -> LogHistory:
+def day_history(connection: psycopg.Connection, root: Path, since: datetime, until: datetime) -> LogHistory:
     """The part of the log that has the events that were appended from one time on and come before the first one of another time.
 
     Others are in it, too.
     """
-    history = log_history(store, root)
+    store, history = EventStore(connection), log_history(connection, root)
     cuts = {
         each.partition: (
             # what was removed from Postgres may be of any time

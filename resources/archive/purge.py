@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+import psycopg
+
+from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.archive.writer import archived, require_files
 from millrace.resources.errors import HistoryNeeded
 from millrace.resources.event_store import EventStore
@@ -42,7 +45,7 @@ class PurgedPartition:
 
 
 def purge_before(
-    store: EventStore,
+    connection: psycopg.Connection,
     root: Path,
     before: datetime,
     *,
@@ -53,7 +56,7 @@ def purge_before(
     """Delete events that were appended before a time, as far as they are archived; a refusal stops its own log partition only.
 
     Args:
-        store: The event store, by an autocommit connection of an `event_store_owner`.
+        connection: An autocommit connection of an `event_store_owner`.
         root: The folder of the archive.
         before: The time; in each log partition the first event at or after it stays, and all after that one.
         reason: For the audit log.
@@ -65,13 +68,13 @@ def purge_before(
         ForeignArchive: The folder is not this store's archive.
     """
     return [
-        _purge(store, root, info.partition, before, reason=reason, dry_run=dry_run, progress=progress)
-        for info in store.partition_info()
+        _purge(connection, root, info.partition, before, reason=reason, dry_run=dry_run, progress=progress)
+        for info in EventStore(connection).partition_info()
     ]
 
 
 def _purge(
-    store: EventStore,
+    connection: psycopg.Connection,
     root: Path,
     partition: int,
     before: datetime,
@@ -80,16 +83,17 @@ def _purge(
     dry_run: bool,
     progress: Progress,
 ) -> PurgedPartition:
-    target = store.offset_for_timestamp(partition, before)
-    held = archived(store, partition)
+    store = ArchiveStore(connection)
+    target = EventStore(connection).offset_for_timestamp(partition, before)
+    held = archived(connection, partition)
     # only what the listed files hold: somebody else's word (mark_archived) is nothing that we can check
     target = max(min(target, held.end), held.earliest_position)
     files = require_files(root, held, target) if target > held.earliest_position else 0
     refused = None
-    with store.connection.transaction(force_rollback=dry_run):
+    with connection.transaction(force_rollback=dry_run):
         try:
             if target > held.earliest_position:
-                with store.connection.transaction():
+                with connection.transaction():
                     store.raise_low_water_mark(partition, target, reason)
         except HistoryNeeded as error:
             refused, target = f"{error.detail}. {error.hint}", held.earliest_position

@@ -32,9 +32,10 @@ from millrace.resources.archive.files import (
     sync_folder,
     write_file,
 )
+from millrace.resources.archive.store import ArchiveState, ArchiveStore
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_log_source import LogRange
-from millrace.resources.event_store import ArchiveState, EventStore
+from millrace.resources.event_store import EventStore
 
 MARKER = "archive.json"
 MAX_EVENTS = 1_000_000
@@ -118,13 +119,13 @@ def archive_partition(
 
     began = time.monotonic()
     with psycopg.connect(dsn, autocommit=True) as connection:
-        store = EventStore(connection)
-        store.sequence_events()
-        before = archived(store, partition)
+        EventStore(connection).sequence_events()
+        store = ArchiveStore(connection)
+        before = archived(connection, partition)
         claim_folder(root, before.archive_id, _database(connection))
         if not store.lock_archive(partition):
             return _report(before, 0, began, busy=True)
-        before = archived(store, partition)  # nobody else extends it now
+        before = archived(connection, partition)  # nobody else extends it now
         sweep(root, before, keep_replaced_s)
         written = 0
         for wanted in plan(before, max_events=max_events, min_events=min_events, tail=tail):
@@ -135,12 +136,12 @@ def archive_partition(
                 partition, wanted.from_position, wanted.to_position, path_of(wanted), file.bytes, file.checksum
             )
             written += wanted.size
-        return _report(archived(store, partition), written, began)
+        return _report(archived(connection, partition), written, began)
 
 
-def archived(store: EventStore, partition: int) -> ArchivedPartition:
-    """What the archive and the log hold of a log partition, in one snapshot."""
-    (only,) = grouped(store.archive_state(partition))
+def archived(connection: psycopg.Connection, partition: int) -> ArchivedPartition:
+    """Return what the archive and the log hold of a log partition, in one snapshot."""
+    (only,) = grouped(ArchiveStore(connection).archive_state(partition))
     return only
 
 

@@ -212,9 +212,12 @@ def claim(
 def slot_name(store: CaptureStore, capture: str) -> str:
     """The name of a capture's slot and of its publication: no other event store's, not even that of a copy of this one."""
     row = store.connection.execute(
-        "select system_identifier::text, current_database() from pg_control_system()"
+        "select archive_id::text, system_identifier::text, current_database()"
+        " from event_store.backup_cut(), pg_control_system()"
     ).fetchone()
-    store_id = f"{store.backup_cut().archive_id} {row}"
+    assert row is not None
+    archive_id, *database = row
+    store_id = f"{archive_id} {tuple(database)}"
     return f"millrace_{capture}_{sha256(store_id.encode()).hexdigest()[:8]}"
 
 

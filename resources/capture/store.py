@@ -9,10 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
-import psycopg
 from psycopg.abc import Buffer
 from psycopg.adapt import Loader
 from psycopg.types.json import Jsonb
@@ -20,8 +19,8 @@ from psycopg.types.json import Jsonb
 from millrace.resources.capture.backfilled_rows import BackfilledRow
 from millrace.resources.capture.decoding.changes import Change
 from millrace.resources.capture.decoding.pgoutput import Lsn
-from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.refusals import refusals
+from millrace.resources.event_store.sql_functions import SqlFunctions
 
 _WAL_EVENT = (
     "source_generation, commit_lsn, commit_idx, xid, committed_at, decider, decider_id, action, event_id, command_id, data, fault, raw,"
@@ -173,12 +172,17 @@ class CaptureInfo:
     leased_until: datetime | None
 
 
-class CaptureStore(EventStore):
-    """The event store with its functions for change capture. Every method raises the `MillraceError` of its SQL function."""
+class _LsnLoader(Loader):
+    """Reads positions of a log as numbers that print as Postgres does."""
 
-    def __init__(self, connection: psycopg.Connection) -> None:
-        super().__init__(connection)
-        connection.adapters.register_loader("pg_lsn", _LsnLoader)
+    def load(self, data: Buffer) -> Lsn:
+        return Lsn.parse(bytes(data).decode())
+
+
+class CaptureStore(SqlFunctions):
+    """The functions for change capture. Every method raises the `MillraceError` of its SQL function."""
+
+    loaders: ClassVar[Mapping[str, type[Loader]]] = {**SqlFunctions.loaders, "pg_lsn": _LsnLoader}
 
     def register_capture(self, capture: str, slot: str, publication: str, tables: Iterable[TableRegistration]) -> bool:
         """Register a capture with its tables, or change it; return whether anything changed."""
@@ -381,13 +385,6 @@ class CaptureStore(EventStore):
             """,
             (capture,),
         )
-
-
-class _LsnLoader(Loader):
-    """Reads positions of a log as numbers that print as Postgres does."""
-
-    def load(self, data: Buffer) -> Lsn:
-        return Lsn.parse(bytes(data).decode())
 
 
 def _copied(source_generation: int, changes: Iterable[Change]) -> Iterator[str]:

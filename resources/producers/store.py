@@ -12,7 +12,8 @@ from uuid import UUID
 
 from psycopg.types.json import Jsonb
 
-from millrace.resources.event_store import EventStore, Json, NewEvent, events_json
+from millrace.resources.event_store import Json, NewEvent, events_json
+from millrace.resources.event_store.sql_functions import SqlFunctions
 
 
 @dataclass(frozen=True)
@@ -104,8 +105,8 @@ class ProducerStatistics:
     updated_at: datetime
 
 
-class ProducerStore(EventStore):
-    """The event store with its functions for producers. Every method raises the `MillraceError` of its SQL function."""
+class ProducerStore(SqlFunctions):
+    """The functions for producers. Every method raises the `MillraceError` of its SQL function."""
 
     def register_producer(self, producer_id: str, partition: int = 0) -> RegisteredProducer:
         """Register an instance of a producer and fence those of before."""
@@ -126,7 +127,7 @@ class ProducerStore(EventStore):
     def add_state_change(self, transaction_id: UUID, key: str, value: Json) -> None:
         """Stage a value of the producer's state; None removes the key."""
         self._value(
-            str,  # void comes as an empty text
+            str,
             "select event_store.add_state_change(%s, %s, %s)",
             (transaction_id, key, None if value is None else Jsonb(value)),
         )

@@ -9,6 +9,7 @@ import pytest
 
 from millrace.resources.archive.history import LogIncomplete, read_log_frame
 from millrace.resources.archive.json_fields import field
+from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.archive.writer import ForeignArchive, archive_partition
 from millrace.resources.event_log_source import COLUMNS
 from millrace.resources.event_store import EventStore, NewEvent
@@ -80,8 +81,8 @@ def test_what_was_purged_is_read_from_the_archive_and_the_rest_from_the_log(
     (ours,) = ids_of_one_partition(store.connection, 1)
     store.append_events([NewEvent("order", ours, "paid", uuid4(), {"n": 9}, uuid4())])
     store.sequence_events()
-    store.raise_low_water_mark(0, 5)
-    assert store.purge_events(0) == 5
+    ArchiveStore(store.connection).raise_low_water_mark(0, 5)
+    assert ArchiveStore(store.connection).purge_events(0) == 5
     after = collected(read_log_frame(spark, dsn, tmp_path))
     assert len(after) == len(before) + 1
     assert [row for row in after if row in before] == before
@@ -115,8 +116,8 @@ def test_events_that_nobody_has_are_an_error_that_names_them(
     store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession"
 ) -> None:
     fill(store)
-    store.mark_archived(0, 3)
-    store.raise_low_water_mark(0, 3)
+    ArchiveStore(store.connection).mark_archived(0, 3)
+    ArchiveStore(store.connection).raise_low_water_mark(0, 3)
     with pytest.raises(LogIncomplete, match="log partition 0: positions 0 to 3"):
         read_log_frame(spark, dsn, tmp_path)
     archive_partition(dsn, tmp_path, 0, tail=True)
