@@ -36,8 +36,10 @@ from millrace.resources.archive.files import (
     sync_folder,
     write_file,
 )
+from millrace.resources.archive.folder import require_folder
+from millrace.resources.archive.listing import ArchivedPartition, grouped
 from millrace.resources.archive.store import ArchiveState
-from millrace.resources.archive.writer import MAX_EVENTS, ArchivedPartition, grouped, require_folder
+from millrace.resources.archive.writer import MAX_EVENTS
 from millrace.resources.backup.manifest import (
     FORMAT,
     LOG,

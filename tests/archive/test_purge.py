@@ -9,9 +9,10 @@ from typer.testing import CliRunner
 from millrace.platform_defs.cli import app
 from millrace.resources.archive import purge as retention
 from millrace.resources.archive.files import ArchiveDamaged
+from millrace.resources.archive.listing import archived
 from millrace.resources.archive.purge import purge_before
 from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.archive.writer import archive_partition, archived
+from millrace.resources.archive.writer import archive_partition
 from millrace.resources.errors import HistoryNeeded
 from millrace.resources.event_store import EventStore
 from tests.support.factories import append_to, ids_of_one_partition, register_orders, rows, set_clock, value

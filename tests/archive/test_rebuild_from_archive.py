@@ -12,9 +12,11 @@ import pytest
 from millrace.assets.partitions import log_partition_key
 from millrace.platform_defs.definitions import build_defs
 from millrace.resources.archive.files import ArchiveDamaged
+from millrace.resources.archive.folder import ForeignArchive
 from millrace.resources.archive.history import LogHistory, LogIncomplete, log_history
+from millrace.resources.archive.listing import archived
 from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.archive.writer import ForeignArchive, archive_partition, archived
+from millrace.resources.archive.writer import archive_partition
 from millrace.resources.consumption import consumer as consuming
 from millrace.resources.consumption.build_errors import build_errors
 from millrace.resources.consumption.consumer import Commit, Consumer, PartitionsFailed

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millrace.resources.archive import writer as archive
 from millrace.resources.archive.files import (
     SCHEMA,
     ArchiveDamaged,
@@ -24,16 +23,10 @@ from millrace.resources.archive.files import (
     require_range,
     write_file,
 )
+from millrace.resources.archive.folder import ForeignArchive, claim_folder, database_identity
+from millrace.resources.archive.listing import ArchivedPartition, archived, require_files
 from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.archive.writer import (
-    ArchiveReport,
-    ForeignArchive,
-    archive_partition,
-    archived,
-    claim_folder,
-    plan,
-    require_files,
-)
+from millrace.resources.archive.writer import ArchiveReport, archive_partition, plan
 from millrace.resources.event_log_source import COLUMNS, LogRange
 from millrace.resources.event_store import EventStore, Json
 from millrace.resources.postgres.embedded import EmbeddedPostgres
@@ -190,7 +183,7 @@ def test_what_was_purged_stays_in_the_archive_and_the_rest_goes_on(log: EventSto
     ],
 )
 def test_a_plan_fills_files_and_leaves_a_small_rest(mark: int, tail: bool, expected: list[tuple[int, int]]) -> None:
-    held = archive.ArchivedPartition(uuid4(), 3, 0, 0, mark, ())
+    held = ArchivedPartition(uuid4(), 3, 0, 0, mark, ())
     ranges = plan(held, max_events=100, min_events=10, tail=tail)
     assert [(r.partition, r.from_position, r.to_position) for r in ranges] == [(3, *pair) for pair in expected]
 
@@ -201,8 +194,8 @@ def test_a_plan_fills_files_and_leaves_a_small_rest(mark: int, tail: bool, expec
 KILLED_AT = {
     "while a file is written": "archive_files.os.fsync = die",
     "when a file has its name": "archive_files.require_range = die",
-    "before a file is listed": "EventStore.list_archive_file = die",
-    "after files are listed": "EventStore.list_archive_file = after(EventStore.list_archive_file)",
+    "before a file is listed": "ArchiveStore.list_archive_file = die",
+    "after files are listed": "ArchiveStore.list_archive_file = after(ArchiveStore.list_archive_file)",
 }
 
 
@@ -217,7 +210,7 @@ import os, signal
 from pathlib import Path
 from millrace.resources.archive import writer as archive
 from millrace.resources.archive import files as archive_files
-from millrace.resources.event_store import EventStore, Json
+from millrace.resources.archive.store import ArchiveStore
 def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
 def after(work):
     def wrapped(*a, **k):
@@ -312,7 +305,7 @@ def test_what_is_not_exactly_the_range_gets_no_name(
 def test_a_torn_a_foreign_and_an_unlisted_file_are_never_listed_and_a_torn_one_is_named(
     log: EventStore, dsn: str, tmp_path: Path
 ) -> None:
-    claim_folder(tmp_path, archived(log.connection, 0).archive_id, archive._database(log.connection))
+    claim_folder(tmp_path, archived(log.connection, 0).archive_id, database_identity(log.connection))
     folder = tmp_path / "p0000"
     folder.mkdir()
     torn = tmp_path / path_of(LogRange(0, 0, 4))

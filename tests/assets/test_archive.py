@@ -12,8 +12,8 @@ from millrace.assets.archive import KEY
 from millrace.assets.partitions import log_partitions
 from millrace.platform_defs.definitions import build_defs
 from millrace.platform_defs.schedules import archive_schedule
+from millrace.resources.archive.listing import archived
 from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.archive.writer import archived
 from millrace.resources.event_store import EventStore
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.settings import Settings
