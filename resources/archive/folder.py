@@ -10,10 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from uuid import UUID
 
-import psycopg
-
 from millrace.resources.archive.files import whole_file
 from millrace.resources.errors import MillraceError
+from millrace.resources.event_store import DatabaseIdentity
 
 MARKER = "archive.json"
 
@@ -78,13 +77,9 @@ def require_folder(root: Path, archive_id: UUID) -> str | None:
     return None if database is None else str(database)
 
 
-def database_identity(connection: psycopg.Connection) -> str:
-    """Return an identity that no copy of this database has: the cluster's number and the database's number in it."""
-    ((name,),) = connection.execute(
-        "select format('%s/%s', (select system_identifier from pg_control_system()), oid)"
-        " from pg_database where datname = current_database()"
-    ).fetchall()
-    return str(name)
+def database_name(identity: DatabaseIdentity) -> str:
+    """Return the name by which a folder knows the database that extends it; no copy of the database has it."""
+    return f"{identity.system_identifier}/{identity.database_oid}"
 
 
 def _write_marker(root: Path, archive_id: UUID, database: str, *, new: bool) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 import psycopg
 
 from millrace.resources.archive.files import is_temporary, path_of, range_of, read_range, write_file
-from millrace.resources.archive.folder import claim_folder, database_identity
+from millrace.resources.archive.folder import claim_folder, database_name
 from millrace.resources.archive.listing import ArchivedPartition, archived
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.event_log_source import LogRange
@@ -78,10 +78,10 @@ def archive_partition(
 
     began = time.monotonic()
     with psycopg.connect(dsn, autocommit=True) as connection:
-        EventStore(connection).sequence_events()
-        store = ArchiveStore(connection)
+        events, store = EventStore(connection), ArchiveStore(connection)
+        events.sequence_events()
         before = archived(connection, partition)
-        claim_folder(root, before.archive_id, database_identity(connection))
+        claim_folder(root, before.archive_id, database_name(events.database_identity()))
         if not store.lock_archive(partition):
             return _report(before, 0, began, busy=True)
         before = archived(connection, partition)  # nobody else extends it now

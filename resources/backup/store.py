@@ -15,15 +15,6 @@ from millrace.resources.event_store.sql_functions import SqlFunctions
 
 
 @dataclass(frozen=True)
-class BackupCut:
-    """The identity of the store, and the last offset and lease token that it gave out."""
-
-    archive_id: UUID
-    last_offset: int
-    lease_token: int
-
-
-@dataclass(frozen=True)
 class SequencedStream:
     """The head of a stream as the log has it: without events that are committed and have no position yet."""
 
@@ -37,10 +28,6 @@ class SequencedStream:
 
 class BackupStore(SqlFunctions):
     """The functions of backups. Every method raises the `MillraceError` of its SQL function."""
-
-    def backup_cut(self) -> BackupCut:
-        """Return the store's identity and the numbers above which a restored store goes on."""
-        return self._one(BackupCut, "select * from event_store.backup_cut()")
 
     def sequenced_streams(self) -> list[SequencedStream]:
         """Return the heads of all streams at the high-water marks of the log."""

@@ -18,8 +18,11 @@ from millrace.resources.event_store.rows import (
     AppendedEvent,
     AuditEntry,
     AvailableRange,
+    BackupCut,
+    DatabaseIdentity,
     DeadLetter,
     DeciderEvent,
+    ExpiredLease,
     Json,
     Lease,
     LeasedEvent,
@@ -84,13 +87,11 @@ class EventStore(SqlFunctions):
 
     def get_last_event(self, decider_id: str | UUID, decider: str) -> RecordedEvent | None:
         """Return the last event of one stream, None for an unknown stream, or if that event was purged."""
-        rows = self._all(RecordedEvent, "select * from event_store.get_last_event(%s, %s)", (decider_id, decider))
-        return rows[0] if rows else None
+        return self._first(RecordedEvent, "select * from event_store.get_last_event(%s, %s)", (decider_id, decider))
 
     def stream_head(self, decider_id: str | UUID, decider: str) -> StreamHead | None:
         """Return where one stream stands, also after its events were purged; None for a stream without events."""
-        rows = self._all(StreamHead, "select * from event_store.stream_head(%s, %s)", (decider_id, decider))
-        return rows[0] if rows else None
+        return self._first(StreamHead, "select * from event_store.stream_head(%s, %s)", (decider_id, decider))
 
     def sequence_events(self) -> int:
         """Give committed events their positions; return how many, 0 while another session does it."""
@@ -137,6 +138,10 @@ class EventStore(SqlFunctions):
                 max_attempts,
             ),
         )
+
+    def is_registered(self, view: str) -> bool:
+        """Return whether a view of this name is registered."""
+        return self._value(bool, "select event_store.is_registered(%s)", (view,))
 
     def enable_view(self, view: str, enabled: bool = True, *, reason: str | None = None) -> View:
         """Deliver events to a view from now on, or stop it."""
@@ -250,12 +255,11 @@ class EventStore(SqlFunctions):
         self, view: str, decider: str, decider_id: str, reason: str, offset: int | None = None
     ) -> RecordedEvent | None:
         """Give up the event at which a parked stream failed, and return it; None if the view wants it no more."""
-        rows = self._all(
+        return self._first(
             RecordedEvent,
             "select * from event_store.discard_dead_letter(%s, %s, %s, %s, %s)",
             (view, decider, decider_id, reason, offset),
         )
-        return rows[0] if rows else None
 
     def seek_view(
         self,
@@ -332,6 +336,10 @@ class EventStore(SqlFunctions):
             datetime, "select event_store.extend_lease(%s, %s, %s, %s)", (view, *_tokens(leases), lease_s)
         )
 
+    def expired_leases(self) -> list[ExpiredLease]:
+        """Return the owners that hold leases of log partitions past their time, in all views."""
+        return self._all(ExpiredLease, "select * from event_store.expired_leases()")
+
     def release_batch(self, view: str, leases: Sequence[Lease]) -> int:
         """Give leases back without moving anything; return how many were still held."""
         return self._value(int, "select event_store.release_batch(%s, %s, %s)", (view, *_tokens(leases)))
@@ -370,6 +378,10 @@ class EventStore(SqlFunctions):
         """Return one row per view, or one view's."""
         return self._all(ViewInfo, "select * from event_store.view_info(%s)", (view,))
 
+    def log_gaps(self, recent: int = 10_000) -> list[int]:
+        """Return the log partitions that miss one of their newest positions: none, unless something is broken."""
+        return self._values(int, "select event_store.log_gaps(%s)", (recent,))
+
     def view_lag(self, view: str) -> list[PartitionLag]:
         """Return how far a view is behind, per log partition."""
         return self._all(PartitionLag, "select * from event_store.view_lag(%s)", (view,))
@@ -378,19 +390,17 @@ class EventStore(SqlFunctions):
         """Return one row per view with what a poller needs to know."""
         return self._all(ViewPoll, "select * from event_store.poll_views()")
 
+    def database_identity(self) -> DatabaseIdentity:
+        """Return the identity of this database, which no copy of it has."""
+        return self._one(DatabaseIdentity, "select * from event_store.database_identity()")
+
+    def backup_cut(self) -> BackupCut:
+        """Return the identity of this store, which copies share, and the numbers above which a restored store goes on."""
+        return self._one(BackupCut, "select * from event_store.backup_cut()")
+
     def audit_log(self, view: str | None = None, limit: int = 100) -> list[AuditEntry]:
         """Return the last entries of the table audit_log, the newest first: of one view, or for None all."""
-        return self._all(
-            AuditEntry,
-            """
-            select audit_id, done_at, done_by, operation, view, reason, detail
-            from event_store.audit_log
-            where %s::text is null or view = %s
-            order by audit_id desc
-            limit %s
-            """,
-            (view, view, limit),
-        )
+        return self._all(AuditEntry, "select * from event_store.audit_log(%s, %s)", (view, limit))
 
 
 def _tokens(leases: Sequence[Lease]) -> tuple[list[int], list[int]]:

@@ -264,6 +264,33 @@ class AuditEntry:
     detail: Any
 
 
+@dataclass(frozen=True)
+class BackupCut:
+    """The identity of the store, and the last offset and lease token that it gave out."""
+
+    archive_id: UUID
+    last_offset: int
+    lease_token: int
+
+
+@dataclass(frozen=True)
+class DatabaseIdentity:
+    """The identity of a database: the cluster's system identifier, the database's name and its oid."""
+
+    system_identifier: str
+    database: str
+    database_oid: int
+
+
+@dataclass(frozen=True)
+class ExpiredLease:
+    """An owner that ended without giving its leases of a view back, and the number of their log partitions."""
+
+    view: str
+    lease_owner: str
+    partitions: int
+
+
 def events_json(events: Iterable[NewEvent]) -> str:
     """Return a batch of events as the JSON text that the store's functions take."""
     return json.dumps([vars(event) for event in events], default=_uuid_text)

@@ -54,6 +54,10 @@ class SqlFunctions:
         (only,) = self._all(row, query, arguments)
         return only
 
+    def _first(self, row: type[Row], query: str, arguments: tuple[object, ...] = ()) -> Row | None:
+        """Return the first row of a call, as a dataclass; None without rows."""
+        return next(iter(self._all(row, query, arguments)), None)
+
     def _values(self, kind: type[Row], query: str, arguments: tuple[object, ...] = ()) -> list[Row]:
         """Return the values of a call whose rows have one column, in order."""
         values = self._fetched(scalar_row, query, arguments)

@@ -23,7 +23,7 @@ from millrace.resources.archive.files import (
     require_range,
     write_file,
 )
-from millrace.resources.archive.folder import ForeignArchive, claim_folder, database_identity
+from millrace.resources.archive.folder import ForeignArchive, claim_folder, database_name
 from millrace.resources.archive.listing import ArchivedPartition, archived, require_files
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.archive.writer import ArchiveReport, archive_partition, plan
@@ -305,7 +305,7 @@ def test_what_is_not_exactly_the_range_gets_no_name(
 def test_a_torn_a_foreign_and_an_unlisted_file_are_never_listed_and_a_torn_one_is_named(
     log: EventStore, dsn: str, tmp_path: Path
 ) -> None:
-    claim_folder(tmp_path, archived(log.connection, 0).archive_id, database_identity(log.connection))
+    claim_folder(tmp_path, archived(log.connection, 0).archive_id, database_name(log.database_identity()))
     folder = tmp_path / "p0000"
     folder.mkdir()
     torn = tmp_path / path_of(LogRange(0, 0, 4))

@@ -28,7 +28,6 @@ from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.producers import ProducerStore
 from millrace.resources.settings import PROJECT
-from tests.data.generate import fill
 from tests.support.factories import (
     Connect,
     append,
@@ -48,6 +47,7 @@ from tests.support.factories import (
     value,
     wait_until,
 )
+from tests.support.filled_store import fill
 
 
 @pytest.fixture
@@ -600,6 +600,17 @@ def test_what_is_loaded_must_be_whole_and_nothing_stays_of_what_is_not(
     restore(target, tmp_path)
 
 
+def test_a_backup_that_has_a_column_which_the_store_has_not_is_refused_as_one_of_another_version(
+    filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
+) -> None:
+    assert filled
+    backup(dsn, tmp_path)
+    restored.connection.execute("alter table event_store.audit_log drop column reason")
+    refused = refusal(SchemaMismatch, lambda: restore(target, tmp_path))
+    assert 'column "reason" of relation "audit_log" does not exist' in str(refused.detail)
+    assert restored.view_info() == []
+
+
 def test_an_owner_backs_up_and_restores_and_has_no_right_to_the_tables_afterwards(
     filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
 ) -> None:
@@ -645,7 +656,7 @@ def test_a_restore_that_was_begun_by_hand_and_is_not_finished_cannot_be_committe
                 owner.execute("set constraints all immediate")
             owner.rollback()
         assert tables(restored)["deciders"] == []
-        for (table,) in rows(restored.connection, "select unnest(event_store.restore_tables())::text"):
+        for (table,) in rows(restored.connection, "select unnest(event_store_private.restore_tables())::text"):
             assert value(restored.connection, "select has_table_privilege(%s, %s, 'insert')", user, table) is False
     finally:
         filled.connection.execute(f"drop role {user}".encode())

@@ -1,18 +1,17 @@
 """Every SQLSTATE of ours has its exception, with the database's own words."""
 
 import re
-from pathlib import Path
 
 import psycopg
 import pytest
 
 from millrace.resources import errors
 from millrace.resources.errors import Conflict, Malformed, MillraceError
+from millrace.resources.event_store.migrations import function_files
 from millrace.resources.event_store.refusals import BY_SQLSTATE, refusals
 from millrace.resources.settings import PROJECT
 from tests.support.factories import Connect
 
-FUNCTIONS = Path(__file__).parent.parent / "sql" / "functions"
 SOURCES = [*PROJECT.glob("resources/**/*.py"), *PROJECT.glob("platform_defs/**/*.py")]
 
 
@@ -38,7 +37,7 @@ def test_a_refusal_becomes_its_exception(connect: Connect, sqlstate: str, error:
 
 
 def test_every_sqlstate_of_the_functions_is_known_and_none_else() -> None:
-    used = {code for path in FUNCTIONS.glob("*.sql") for code in re.findall(r"errcode = '(\w+)'", path.read_text())}
+    used = {code for path in function_files() for code in re.findall(r"errcode = '(\w+)'", path.read_text())}
     # Postgres' own, which its clients repeat the transaction for
     assert used - {"serialization_failure"} == set(BY_SQLSTATE)
 

@@ -321,7 +321,7 @@ def test_nothing_of_the_old_version_moves_between_the_last_look_and_the_switch(
     leases = old_code.claim_batch(built.view, "old code", 1000)
     with held(connect(), "lock table read_models.declarations in share mode"):
         switch = start(lambda: serve_if_caught_up(switching, new))
-        eventually(lambda: all_blocked(observer, "update read_models.declarations"), "it has looked")
+        eventually(lambda: all_blocked(observer, "event_store.serve_version"), "it has looked")
         commit = start(lambda: old_code.commit_batch(built.view, leases))
         eventually(lambda: all_blocked(observer, "commit_batch"), "the old version's commit waits for the switch")
     assert switch.result(PATIENCE_S)

@@ -170,8 +170,8 @@ def test_a_page_of_the_log_is_read_by_index(session: EventStore) -> None:
 
 def test_rows_are_streamed_by_index(session: EventStore) -> None:
     # somebody just did, so this call does not dispatch: that reads all events here
-    session.connection.execute("update event_store.dispatches set dispatched_at = event_store.clock()")
-    session.connection.execute("update event_store.sequencer set sequenced_at = event_store.clock()")
+    session.connection.execute("update event_store.dispatches set dispatched_at = event_store_private.clock()")
+    session.connection.execute("update event_store.sequencer set sequenced_at = event_store_private.clock()")
     before = scans(session)
     assert len(session.stream_events("rows", 10)) == 10
     assert_only(session, before, "stream_locks_due_idx", "events_stream_idx")

@@ -87,7 +87,7 @@ def positions(found: list[dict[str, Any]]) -> list[tuple[int, int]]:
 
 
 def filed(folder: Path) -> list[tuple[int, int]]:
-    """The positions in the Parquet files that a query wrote."""
+    """Return the positions in the Parquet files that a query wrote."""
     columns = ["partition", "position"]
     files = folder.glob("*.parquet")
     return positions([row for file in files for row in pq.read_table(file, columns=columns).to_pylist()])

@@ -5,7 +5,7 @@ view. After every step the store's own account of what is pending must be the mo
 the view and nothing may be left.
 
 Belongs here: what can happen to a view of any mode, and what must hold. Not here: the model (view_model), the sessions
-(view_sessions), what consumers of one mode do (test_rows_view_properties, test_bulk_view_properties), what one function
+(view_sessions), what consumers of one mode do (tests/sql/properties), what one function
 promises by itself (tests/sql), and races within one call.
 HYPOTHESIS_PROFILE=long looks for longer, with other seeds each time.
 """
@@ -177,7 +177,7 @@ class Life(Model, RuleBasedStateMachine):
             join event_store.events e using ("offset")
             left join event_store.stream_locks k using (view, decider, decider_id)
             where case when k.view is null then l.position >= c.position else e."offset" > k.last_offset end
-              and event_store.wants(v.deciders, v.events, e.decider, e.event)
+              and event_store_private.wants(v.deciders, v.events, e.decider, e.event)
             group by e.decider, e.decider_id
             """,
         )
