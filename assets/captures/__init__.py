@@ -1,8 +1,4 @@
-"""The words to declare captures with, and what Dagster shows of them (`asset`).
+"""Change capture as assets: what Dagster shows of each declared capture, and how it runs (`asset`).
 
-Declarations are in a user's own package, which takes the words from `millrace`; `millrace.assets.declarations` finds them.
+Declarations are in a user's own package, with the words of `millrace`; `millrace.assets.declarations` finds them.
 """
-
-from millrace.resources.capture.declaration import Capture, CapturedTable
-
-__all__ = ["Capture", "CapturedTable"]

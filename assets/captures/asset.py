@@ -13,7 +13,7 @@ import dagster as dg
 from millrace.assets import OWNERS, Group
 from millrace.assets.runs import Progress, release_dead
 from millrace.resources.capture.declaration import Capture
-from millrace.resources.capture.drain import CaptureReport, Capturing
+from millrace.resources.capture.drain import CaptureDrain, CaptureReport
 from millrace.resources.capture.health import CaptureHealth, capture_health, find_capture
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import CaptureInUse
@@ -74,7 +74,7 @@ def change_capture_assets(captures: Mapping[str, Capture], log_partitions: int) 
                 context.log_event(dg.AssetMaterialization(key, partition=capture.name, metadata=metadata))
 
         try:
-            with Capturing(dsn, capture, context.run.run_id) as capturing:
+            with CaptureDrain(dsn, capture, context.run.run_id) as capturing:
                 report = capturing.drain(budget_s=config.budget_s, idle_s=config.idle_s, on_step=Progress(show).step)
         except dg.DagsterExecutionInterruptedError:
             # a connection that was interrupted in a statement gives nothing back

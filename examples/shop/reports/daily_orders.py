@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 import psycopg
 
-from millrace import EventStore, PostgresResource, SparkResource, day_history, history_frame, replace_day
+from millrace import PostgresResource, SparkResource, day_history, history_frame, replace_day
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -83,7 +83,7 @@ def read_day(spark: "SparkSession", dsn: str, archive: Path, day: date) -> "Data
     start = datetime.combine(day, time(), UTC)
     end = start + timedelta(days=1)
     with psycopg.connect(dsn, autocommit=True) as connection:
-        history = day_history(EventStore(connection), archive, start, end + LATEST_COMMIT).readable()
+        history = day_history(connection, archive, start, end + LATEST_COMMIT).readable()
     events = history_frame(
         spark,
         dsn,
