@@ -22,9 +22,9 @@ from psycopg import sql
 
 from millrace.resources.archive.files import ArchiveDamaged, read_file
 from millrace.resources.backup.manifest import Manifest, read_manifest, reading, require_backup
+from millrace.resources.backup.store import BackupStore
 from millrace.resources.errors import BackupDamaged, SchemaMismatch
 from millrace.resources.event_log_source import LogRange
-from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.migrations import migrate
 
 _EVENT = (
@@ -74,7 +74,7 @@ def _restore(dsn: str, folder: Path, progress: Progress) -> RestoreReport:
     checked = time.monotonic()
     migrate(dsn, log_partitions=len(manifest.partitions))
     with psycopg.connect(dsn) as connection:
-        store = EventStore(connection)
+        store = BackupStore(connection)
         store.begin_restore()
         for table in manifest.tables:
             columns = sql.SQL(", ").join(map(sql.Identifier, table.columns))

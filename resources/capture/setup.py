@@ -25,6 +25,7 @@ from millrace.resources.capture.source.slot import BUSY_S, advance, create_slot,
 from millrace.resources.capture.source.tables import table_oids, with_key
 from millrace.resources.capture.store import CaptureLease, CaptureStore, RegisteredTable, TableRegistration
 from millrace.resources.errors import MillraceError, UnknownCapture
+from millrace.resources.event_store import EventStore
 
 # The lease of a restart: a killed one keeps the capture from others for that long.
 RESTART_LEASE_S = 30
@@ -210,8 +211,9 @@ def claim(
 
 def slot_name(store: CaptureStore, capture: str) -> str:
     """Return the name of a capture's slot and publication: no other event store has it, not even a copy of this one."""
-    database = store.database_identity()
-    store_id = f"{store.backup_cut().archive_id} {(database.system_identifier, database.database)}"
+    events = EventStore(store.connection)
+    database = events.database_identity()
+    store_id = f"{events.backup_cut().archive_id} {(database.system_identifier, database.database)}"
     return f"millrace_{capture}_{sha256(store_id.encode()).hexdigest()[:8]}"
 
 

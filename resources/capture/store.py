@@ -4,14 +4,13 @@ Belongs here: calls and the shapes they return. Not here: behaviour, that is in 
 changes (`copy_text`); the source (`source`); the order of the steps (`drain`).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
-import psycopg
 from psycopg.abc import Buffer
 from psycopg.adapt import Loader
 from psycopg.types.json import Jsonb
@@ -20,8 +19,8 @@ from millrace.resources.capture.backfilled_rows import BackfilledRow
 from millrace.resources.capture.copy_text import COPIED_COLUMNS, changes_json, copied_lines, rows_json
 from millrace.resources.capture.decoding.changes import Change
 from millrace.resources.capture.decoding.pgoutput import Lsn
-from millrace.resources.errors import refusals
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.refusals import refusals
+from millrace.resources.event_store.sql_functions import SqlFunctions
 
 # lines of one write to the server
 _LINES = 500
@@ -179,12 +178,17 @@ class CaptureInfo:
     leased: bool
 
 
-class CaptureStore(EventStore):
-    """The store's functions for change capture. Every method raises the `MillraceError` of its SQL function."""
+class _LsnLoader(Loader):
+    """Loads a pg_lsn as an `Lsn`."""
 
-    def __init__(self, connection: psycopg.Connection) -> None:
-        super().__init__(connection)
-        connection.adapters.register_loader("pg_lsn", _LsnLoader)
+    def load(self, data: Buffer) -> Lsn:
+        return Lsn.parse(bytes(data).decode())
+
+
+class CaptureStore(SqlFunctions):
+    """The functions for change capture. Every method raises the `MillraceError` of its SQL function."""
+
+    loaders: ClassVar[Mapping[str, type[Loader]]] = {**SqlFunctions.loaders, "pg_lsn": _LsnLoader}
 
     def register_capture(self, capture: str, slot: str, publication: str, tables: Iterable[TableRegistration]) -> bool:
         """Register a capture with its tables, or change it; return whether anything changed."""
@@ -383,10 +387,3 @@ class CaptureStore(EventStore):
             "select * from event_store.capture_gaps(%s)",
             (capture,),
         )
-
-
-class _LsnLoader(Loader):
-    """Loads a pg_lsn as an `Lsn`."""
-
-    def load(self, data: Buffer) -> Lsn:
-        return Lsn.parse(bytes(data).decode())

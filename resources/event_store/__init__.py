@@ -1,8 +1,8 @@
 """The event store: its client, and the rows that it takes and returns."""
 
-from millrace.resources.event_store.client import (
+from millrace.resources.event_store.client import EventStore
+from millrace.resources.event_store.rows import (
     AppendedEvent,
-    ArchiveState,
     AuditEntry,
     AvailableRange,
     BackupCut,
@@ -10,7 +10,6 @@ from millrace.resources.event_store.client import (
     DatabaseIdentity,
     DeadLetter,
     DeciderEvent,
-    EventStore,
     ExpiredLease,
     Json,
     Lease,
@@ -33,7 +32,6 @@ from millrace.resources.event_store.client import (
 
 __all__ = [
     "AppendedEvent",
-    "ArchiveState",
     "AuditEntry",
     "AvailableRange",
     "BackupCut",

@@ -215,7 +215,7 @@ def _only_archived(connection: psycopg.Connection, archive: Path | None) -> list
     """The log partitions whose first events Postgres has not; refused where the archive has them not either."""
     store = EventStore(connection)
     shortened = [held.partition for held in store.available_offset_range() if held.earliest_position]
-    history = log_history(store, archive, shortened) if archive is not None and shortened else None
+    history = log_history(connection, archive, shortened) if archive is not None and shortened else None
     if history is None or not history.files:
         require_whole_log(connection)
     else:

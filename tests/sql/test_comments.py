@@ -7,8 +7,8 @@ from typing import LiteralString
 import psycopg
 import pytest
 
-from millrace.resources.errors import BY_SQLSTATE
 from millrace.resources.event_store.migrations import function_files
+from millrace.resources.event_store.refusals import BY_SQLSTATE
 from tests.support.factories import Connect, rows
 
 FUNCTIONS = function_files()

@@ -220,7 +220,7 @@ def test_a_writer_sends_as_a_producer(login: Login) -> None:
         writer.abort_transaction,
         lambda transaction: writer.abandon_transaction(transaction, "why"),
     ):
-        sequence = len(writer.get_events("o-1", "order"))
+        sequence = len(EventStore(writer.connection).get_events("o-1", "order"))
         transaction = writer.begin_transaction("p", 0, 1, sequence).transaction_id
         assert transaction is not None
         writer.add_events(transaction, [new_event("o-1")])

@@ -18,6 +18,7 @@ from millrace.resources.capture.backfilled_rows import BackfilledRow
 from millrace.resources.capture.decoding.changes import Change
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.store import CaptureLease, CaptureStore, Emitted, EmittedRows, TableRegistration
+from millrace.resources.event_store import EventStore
 from tests.support.factories import Connect, rows
 
 START = Lsn.parse("0/1000")
@@ -249,7 +250,7 @@ def events(store: CaptureStore, decider: str = T) -> list[tuple[str, str]]:
 
 def stream(store: CaptureStore, key: object, decider: str = T) -> list[tuple[str, Any]]:
     """Return the events of a row: name, and the value in its record."""
-    found = store.get_events(decider_id(key), decider)
+    found = EventStore(store.connection).get_events(decider_id(key), decider)
     return [(event.event, event.data["record"] and event.data["record"]["v"]) for event in found]
 
 

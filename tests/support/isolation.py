@@ -11,6 +11,7 @@ from psycopg import IsolationLevel
 from psycopg.errors import SerializationFailure
 
 from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.sql_functions import SqlFunctions
 from tests.support.factories import Connect
 
 Result = TypeVar("Result")
@@ -35,7 +36,7 @@ def snapshot(connect: Connect, level: IsolationLevel) -> EventStore:
     return EventStore(connection)
 
 
-def repeat(store: EventStore, work: Callable[[], Result]) -> Result:
+def repeat(store: SqlFunctions, work: Callable[[], Result]) -> Result:
     """Do the work in a transaction, again and again while it is refused as not serializable."""
     for _ in range(1000):
         try:

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from millrace.resources.event_store import NewEvent
+from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.producers import ProducerStatistics, ProducerStore, ReceivedMessage
 from tests.support.factories import Connect, new_event, register_orders, rows
 
@@ -21,7 +21,7 @@ LATER = "2030-01-01 00:01:00+00"
 def producer(connect: Connect) -> ProducerStore:
     """A store in which the producer p is registered, at epoch 1 and sequence 0."""
     store = ProducerStore(connect())
-    register_orders(store)
+    register_orders(EventStore(store.connection))
     store.register_producer("p")
     return store
 

@@ -17,8 +17,8 @@ from textwrap import fill
 import psycopg
 from psycopg.rows import class_row
 
-from millrace.resources.errors import BY_SQLSTATE
 from millrace.resources.event_store.migrations import SQL, migrate
+from millrace.resources.event_store.refusals import BY_SQLSTATE
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.settings import PROJECT
 

@@ -5,8 +5,10 @@ from typing import Any, LiteralString
 import psycopg
 import pytest
 
-from millrace.resources.errors import ForbiddenChange, Malformed, PositionOutOfRange, UnknownPartition, refusals
+from millrace.resources.archive.store import ArchiveStore
+from millrace.resources.errors import ForbiddenChange, Malformed, PositionOutOfRange, UnknownPartition
 from millrace.resources.event_store import ChainedEvent, EventStore, RecordedEvent
+from millrace.resources.event_store.refusals import refusals
 from tests.sql.bulk.test_claim_batch import bulk
 from tests.support.factories import (
     Connect,
@@ -37,8 +39,8 @@ def given_up(bulk: EventStore) -> list[str]:
     ids = ids_of_one_partition(bulk.connection, 2)
     append_to(bulk, *ids * 5)
     bulk.commit_batch("v", bulk.claim_batch("v", "me"))
-    bulk.mark_archived(0, 6)
-    assert bulk.raise_low_water_mark(0, 6, "archived") == 6
+    ArchiveStore(bulk.connection).mark_archived(0, 6)
+    assert ArchiveStore(bulk.connection).raise_low_water_mark(0, 6, "archived") == 6
     return ids
 
 
@@ -65,7 +67,7 @@ def test_what_lies_below_the_low_water_mark_goes_in_pieces_and_the_marks_stay(
 ) -> None:
     assert given_up
     before, ranges = kept(bulk), bulk.available_offset_range(0)
-    assert [bulk.purge_events(0, 4) for _ in range(3)] == [4, 2, 0]
+    assert [ArchiveStore(bulk.connection).purge_events(0, 4) for _ in range(3)] == [4, 2, 0]
     assert kept(bulk) == before[6:]
     assert bulk.available_offset_range(0) == ranges
     (info, *_) = bulk.partition_info()
@@ -78,9 +80,9 @@ def test_what_lies_below_the_low_water_mark_goes_in_pieces_and_the_marks_stay(
 def test_all_of_a_log_partition_can_go_and_its_streams_go_on(bulk: EventStore, given_up: list[str]) -> None:
     one, two = given_up
     last = {each: bulk.get_events(each, "order")[-1].event_id for each in given_up}
-    bulk.mark_archived(0, 10)
-    bulk.raise_low_water_mark(0, 10)
-    assert bulk.purge_events(0) == 10
+    ArchiveStore(bulk.connection).mark_archived(0, 10)
+    ArchiveStore(bulk.connection).raise_low_water_mark(0, 10)
+    assert ArchiveStore(bulk.connection).purge_events(0) == 10
     assert kept(bulk) == []
     assert bulk.available_offset_range(0)[0].events == 0
     assert bulk.get_events(one, "order") == []
@@ -98,9 +100,9 @@ def test_all_of_a_log_partition_can_go_and_its_streams_go_on(bulk: EventStore, g
 def test_a_chain_goes_on_after_a_deleted_event(bulk: EventStore, given_up: list[str]) -> None:
     last: RecordedEvent | None = bulk.get_last_event(given_up[0], "order")
     assert last is not None
-    bulk.mark_archived(0, 10)
-    bulk.raise_low_water_mark(0, 10)
-    bulk.purge_events(0)
+    ArchiveStore(bulk.connection).mark_archived(0, 10)
+    ArchiveStore(bulk.connection).raise_low_water_mark(0, 10)
+    ArchiveStore(bulk.connection).purge_events(0)
     event = new_event(given_up[0])
     (appended,) = bulk.append_events([ChainedEvent(**vars(event), previous_id=last.event_id)])
     assert (appended.previous_id, appended.appended) == (last.event_id, True)
@@ -112,7 +114,7 @@ def test_events_are_not_changed_by_hand_before_during_nor_after(
     assert given_up
     assert_by_hand_is_refused(bulk)
     purger = EventStore(connect(autocommit=False))
-    assert purger.purge_events(0, 3) == 3
+    assert ArchiveStore(purger.connection).purge_events(0, 3) == 3
     with pytest.raises(ForbiddenChange), refusals(), purger.connection.transaction():
         purger.connection.execute("delete from event_store.events")
     with pytest.raises(ForbiddenChange), refusals(), bulk.connection.transaction():
@@ -130,7 +132,7 @@ def test_after_an_error_nothing_is_open(bulk: EventStore, given_up: list[str], c
     before = kept(bulk)
     purger.connection.execute("savepoint before")
     with pytest.raises(psycopg.errors.ForeignKeyViolation):
-        purger.purge_events(0)
+        ArchiveStore(purger.connection).purge_events(0)
     purger.connection.execute("rollback to before")
     for change in BY_HAND[:2]:
         with pytest.raises(ForbiddenChange), refusals(), purger.connection.transaction():
@@ -150,7 +152,7 @@ def test_the_setting_that_a_purge_uses_lets_nothing_go_that_is_kept(bulk: EventS
 def test_a_purge_works_where_changes_are_ignored(bulk: EventStore, given_up: list[str]) -> None:
     assert given_up
     bulk.connection.execute("set event_store.on_forbidden_change = 'ignore'")
-    assert bulk.purge_events(0) == 6
+    assert ArchiveStore(bulk.connection).purge_events(0) == 6
     assert bulk.connection.execute("delete from event_store.events").rowcount == 0
     assert len(kept(bulk)) == 4
 
@@ -162,29 +164,29 @@ def test_killed_anywhere_nothing_is_half_done(
     assert given_up
     before = kept(bulk)
     connection = connect(autocommit=False)
-    assert EventStore(connection).purge_events(0, 3) == 3
+    assert ArchiveStore(connection).purge_events(0, 3) == 3
     if ending == "kill":
         terminate(bulk.connection, connection.info.backend_pid)
     else:
         connection.rollback()
     assert kept(bulk) == before
-    assert bulk.purge_events(0) == 6
+    assert ArchiveStore(bulk.connection).purge_events(0) == 6
 
 
 def test_two_purges_share_the_work_and_never_wait(bulk: EventStore, given_up: list[str], connect: Connect) -> None:
     assert given_up
     first = EventStore(connect(autocommit=False))
-    assert first.purge_events(0, 2) == 2
-    assert bulk.purge_events(0, 100) == 4
+    assert ArchiveStore(first.connection).purge_events(0, 2) == 2
+    assert ArchiveStore(bulk.connection).purge_events(0, 100) == 4
     first.connection.commit()
-    assert bulk.purge_events(0) == 0
+    assert ArchiveStore(bulk.connection).purge_events(0) == 0
     assert len(kept(bulk)) == 4
 
 
 def test_purges_and_appends_at_once(bulk: EventStore, given_up: list[str], connect: Connect) -> None:
     def purge() -> int:
         store = EventStore(connect())
-        return sum(store.purge_events(0, 1) for _ in range(10))
+        return sum(ArchiveStore(store.connection).purge_events(0, 1) for _ in range(10))
 
     def produce() -> int:
         store = EventStore(connect())
@@ -201,16 +203,16 @@ def test_purges_and_appends_at_once(bulk: EventStore, given_up: list[str], conne
 def test_a_purge_of_nothing_given_up_deletes_nothing(bulk: EventStore) -> None:
     append_to(bulk, "o-1")
     bulk.sequence_events()
-    assert sum(bulk.purge_events(partition, 2**63 - 1) for partition in range(16)) == 0
+    assert sum(ArchiveStore(bulk.connection).purge_events(partition, 2**63 - 1) for partition in range(16)) == 0
 
 
 def test_a_malformed_purge_is_refused(bulk: EventStore) -> None:
     for limit in (0, -1, None):
         with pytest.raises(Malformed, match="v_limit"):
-            bulk.purge_events(0, limit)  # type: ignore[arg-type]
+            ArchiveStore(bulk.connection).purge_events(0, limit)  # type: ignore[arg-type]
     for partition in (16, -1, None):
         with pytest.raises(UnknownPartition, match="0 to 15"):
-            bulk.purge_events(partition)  # type: ignore[arg-type]
+            ArchiveStore(bulk.connection).purge_events(partition)  # type: ignore[arg-type]
 
 
 def test_a_purge_that_waits_for_a_lock_of_the_log_goes_on_with_what_is_left(
@@ -219,7 +221,7 @@ def test_a_purge_that_waits_for_a_lock_of_the_log_goes_on_with_what_is_left(
     assert given_up
     holder, purger = connect(autocommit=False), connect()
     holder.execute("lock table event_store.event_log in exclusive mode")
-    waiting = start(lambda: EventStore(purger).purge_events(0))
+    waiting = start(lambda: ArchiveStore(purger).purge_events(0))
     wait_blocked(bulk.connection, purger.info.backend_pid)
     holder.rollback()
     assert waiting.result(20) == 6

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import HistoryNeeded, LeaseLost, Malformed, PositionOutOfRange, UnknownPartition
 from millrace.resources.event_store import EventStore, StreamFailure
 from tests.sql.bulk.test_claim_batch import bulk
@@ -30,7 +31,7 @@ def ids(bulk: EventStore) -> list[str]:
     found = ids_of_one_partition(bulk.connection, 2)
     append_to(bulk, *found * 5)
     bulk.commit_batch("v", bulk.claim_batch("v", "me"))
-    bulk.mark_archived(0, 10)
+    ArchiveStore(bulk.connection).mark_archived(0, 10)
     return found
 
 
@@ -42,7 +43,7 @@ def assert_needed(store: EventStore, offset: int, why: str) -> None:
     """Refused, for this reason, and nothing is changed."""
     before = rows(store.connection, "select * from event_store.partitions order by 1")
     with pytest.raises(HistoryNeeded, match=why) as refused:
-        store.raise_low_water_mark(0, offset)
+        ArchiveStore(store.connection).raise_low_water_mark(0, offset)
     assert f"log partition 0 below {offset}" in str(refused.value.detail)
     assert refused.value.hint
     assert rows(store.connection, "select * from event_store.partitions order by 1") == before
@@ -53,7 +54,13 @@ def assert_needed(store: EventStore, offset: int, why: str) -> None:
 
 def test_it_rises_is_written_down_and_never_falls(bulk: EventStore, ids: list[str]) -> None:
     assert ids
-    assert [bulk.raise_low_water_mark(0, offset, "old") for offset in (4, 4, 2, 0, 10)] == [4, 4, 4, 4, 10]
+    assert [ArchiveStore(bulk.connection).raise_low_water_mark(0, offset, "old") for offset in (4, 4, 2, 0, 10)] == [
+        4,
+        4,
+        4,
+        4,
+        10,
+    ]
     entries = rows(
         bulk.connection,
         "select view, reason, done_by = session_user, detail->'from_position', detail->'to_position' from event_store.audit_log order by 1",
@@ -65,7 +72,7 @@ def test_what_is_not_archived_is_kept(bulk: EventStore, ids: list[str]) -> None:
     append_to(bulk, *ids)
     bulk.commit_batch("v", bulk.claim_batch("v", "me"))
     assert_needed(bulk, 11, "it is archived up to 10")
-    assert bulk.raise_low_water_mark(0, 10) == 10
+    assert ArchiveStore(bulk.connection).raise_low_water_mark(0, 10) == 10
 
 
 @pytest.mark.parametrize("mode", ["bulk", "rows"])
@@ -74,9 +81,9 @@ def test_what_lies_ahead_of_a_view_is_kept(bulk: EventStore, ids: list[str], mod
     bulk.register_view("late", "-infinity", mode=mode)
     bulk.seek_view("late", "RESET_TO_OFFSET", 4, partition=0)
     assert_needed(bulk, 5, "view 'late' stands at 4")
-    assert bulk.raise_low_water_mark(0, 4) == 4
+    assert ArchiveStore(bulk.connection).raise_low_water_mark(0, 4) == 4
     bulk.unregister_view("late")
-    assert bulk.raise_low_water_mark(0, 5) == 5
+    assert ArchiveStore(bulk.connection).raise_low_water_mark(0, 5) == 5
 
 
 def test_what_a_stream_that_waits_or_is_parked_needs_is_kept(bulk: EventStore, ids: list[str]) -> None:
@@ -85,9 +92,9 @@ def test_what_a_stream_that_waits_or_is_parked_needs_is_kept(bulk: EventStore, i
     bulk.fail_streams("w", lease, [StreamFailure("order", ids[1], "no")])
     bulk.commit_batch("w", [lease])
     assert_needed(bulk, 2, rf"stream \(order, {ids[1]}\) has a lock in view 'w'")
-    assert bulk.raise_low_water_mark(0, 1) == 1
+    assert ArchiveStore(bulk.connection).raise_low_water_mark(0, 1) == 1
     bulk.discard_dead_letter("w", "order", ids[1], "a test")
-    assert bulk.raise_low_water_mark(0, 3) == 3
+    assert ArchiveStore(bulk.connection).raise_low_water_mark(0, 3) == 3
     assert_needed(bulk, 4, "has a lock")
 
 
@@ -97,7 +104,7 @@ def test_what_a_rows_view_has_not_acknowledged_is_kept(bulk: EventStore, ids: li
     assert_needed(bulk, 1, rf"stream \(order, {ids[0]}\) has a lock in view 'r'")
     for event in bulk.stream_events("r", 2):
         bulk.ack_event("r", event.decider_id, event.offset)
-    assert bulk.raise_low_water_mark(0, 2) == 2
+    assert ArchiveStore(bulk.connection).raise_low_water_mark(0, 2) == 2
     assert_needed(bulk, 3, "has a lock")
 
 
@@ -108,7 +115,7 @@ def test_what_a_rebuild_reads_is_kept_until_its_lease_is_ended(bulk: EventStore,
     later(bulk, 10)  # past its time it can still be committed
     assert_needed(bulk, 1, "rebuilder reads it from 0 for view 'v'")
     assert bulk.release_owner("rebuilder") == 1
-    assert bulk.raise_low_water_mark(0, 1) == 1
+    assert ArchiveStore(bulk.connection).raise_low_water_mark(0, 1) == 1
     with pytest.raises(LeaseLost):
         bulk.read_batch("v", lease)
     assert bulk.claim_partition("v", 0, "rebuilder").from_position == 1
@@ -126,7 +133,7 @@ def test_while_a_view_is_being_placed_nothing_is_given_up(bulk: EventStore, ids:
         place(EventStore(holder))
         assert_needed(bulk, 1, "an open transaction")
         holder.rollback()
-    assert bulk.raise_low_water_mark(0, 1) == 1
+    assert ArchiveStore(bulk.connection).raise_low_water_mark(0, 1) == 1
 
 
 def test_whoever_is_placed_meanwhile_waits_and_is_placed_after_it(
@@ -134,7 +141,7 @@ def test_whoever_is_placed_meanwhile_waits_and_is_placed_after_it(
 ) -> None:
     assert ids
     holder, late = connect(autocommit=False), connect()
-    EventStore(holder).raise_low_water_mark(0, 4)
+    ArchiveStore(holder).raise_low_water_mark(0, 4)
     registered = start(lambda: EventStore(late).register_view("late", "-infinity", mode="bulk"))
     wait_blocked(bulk.connection, late.info.backend_pid)
     assert_needed(bulk, 5, "an open transaction .* shortens it")
@@ -148,13 +155,13 @@ def test_whoever_is_placed_meanwhile_waits_and_is_placed_after_it(
 
 def test_a_new_view_begins_at_the_first_kept_event_before_and_after_the_purge(bulk: EventStore, ids: list[str]) -> None:
     assert ids
-    bulk.raise_low_water_mark(0, 4)
+    ArchiveStore(bulk.connection).raise_low_water_mark(0, 4)
     for view, start_at in (("a", "-infinity"), ("b", "2029-01-01 00:00:00+00")):
         bulk.register_view(view, start_at, mode="bulk")
         (lease,) = bulk.claim_batch(view, "me")
         assert (lease.from_position, lease.to_position) == (4, 10)
         bulk.commit_batch(view, [lease])
-    bulk.purge_events(0)
+    ArchiveStore(bulk.connection).purge_events(0)
     bulk.register_view("c", "-infinity", mode="bulk")
     (lease,) = bulk.claim_batch("c", "me")
     assert len(bulk.read_batch("c", lease)) == 6
@@ -164,9 +171,9 @@ def test_what_the_log_does_not_hold_is_refused(bulk: EventStore, ids: list[str])
     assert ids
     for offset in (11, -1, 2**62):
         with pytest.raises(PositionOutOfRange, match="high-water mark 10"):
-            bulk.raise_low_water_mark(0, offset)
+            ArchiveStore(bulk.connection).raise_low_water_mark(0, offset)
     with pytest.raises(Malformed, match="v_position is null"):
-        bulk.raise_low_water_mark(0, None)  # type: ignore[arg-type]
+        ArchiveStore(bulk.connection).raise_low_water_mark(0, None)  # type: ignore[arg-type]
     for partition in (16, None):
         with pytest.raises(UnknownPartition):
-            bulk.raise_low_water_mark(partition, 0)  # type: ignore[arg-type]
+            ArchiveStore(bulk.connection).raise_low_water_mark(partition, 0)  # type: ignore[arg-type]

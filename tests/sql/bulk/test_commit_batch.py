@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from millrace.resources.errors import LeaseLost, Malformed, PositionOutOfRange, UnknownView, WrongMode, refusals
+from millrace.resources.errors import LeaseLost, Malformed, PositionOutOfRange, UnknownView, WrongMode
 from millrace.resources.event_store import EventStore, Lease
+from millrace.resources.event_store.refusals import refusals
 from tests.sql.bulk.test_claim_batch import bulk
 from tests.support.factories import Connect, append_to, at_once, rows, set_clock, start, terminate, value, wait_blocked
 

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from millrace.resources.errors import LeaseLost, Malformed, MillraceError, NotInFlight, UnknownView, WrongMode, refusals
+from millrace.resources.errors import LeaseLost, Malformed, MillraceError, NotInFlight, UnknownView, WrongMode
 from millrace.resources.event_store import EventStore, Lease, StreamFailure
+from millrace.resources.event_store.refusals import refusals
 from tests.sql.bulk.test_claim_batch import bulk
 from tests.support.factories import Connect, append, append_to, at_once, ids_of_one_partition, value
 from tests.support.failing_streams import Delivered, at, failure, finish, locks, read, state, streams

@@ -2,8 +2,9 @@
 
 import pytest
 
-from millrace.resources.errors import LeaseLost, refusals
+from millrace.resources.errors import LeaseLost
 from millrace.resources.event_store import EventStore, Lease
+from millrace.resources.event_store.refusals import refusals
 from tests.sql.bulk.test_claim_batch import bulk
 from tests.support.factories import append, append_to, ids_of_one_partition, rows, set_clock
 

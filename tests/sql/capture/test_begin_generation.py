@@ -7,6 +7,7 @@ import pytest
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.store import CaptureStore, Emitted
 from millrace.resources.errors import ChangesWaiting, Malformed
+from millrace.resources.event_store import EventStore
 from tests.support.captures import Source, deleted, event_ids, events, inserted, source, table, truncated, updated
 from tests.support.factories import Connect, at_once, refusal, rows, value
 
@@ -92,7 +93,7 @@ def test_after_a_gap_the_table_is_read_anew_and_what_is_gone_is_deleted(source: 
     for key, name in events(source.store):
         live[key] = name != "deleted"
     assert live == {"[1]": True, "[2]": False, "[3]": False, "[4]": False, "[5]": True}
-    (*_, gone) = source.store.get_events("[2]", "table:public.t")
+    (*_, gone) = EventStore(source.store.connection).get_events("[2]", "table:public.t")
     assert gone.data["gap"] is True
     # ended by the log, or before: nothing more
     assert [name for key, name in events(source.store) if key in ("[3]", "[4]")].count("deleted") == 2

@@ -8,6 +8,7 @@ import pytest
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.store import CaptureStore, EmittedRows
 from millrace.resources.errors import EventIdReused, Malformed
+from millrace.resources.event_store import EventStore
 from tests.support.captures import (
     PUBLISHED,
     STEP,
@@ -360,5 +361,5 @@ def test_in_any_course_the_live_streams_are_the_table(source: Source, seed: int)
         else:
             live.setdefault(key, "in no event")
     assert live == {decider_id(key): found for key, found in lives.rows.items()}
-    source.store.sequence_events()
+    EventStore(source.store.connection).sequence_events()
     assert_log_holds_every_event_once(source.store.connection)

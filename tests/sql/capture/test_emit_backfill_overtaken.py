@@ -6,6 +6,7 @@ import pytest
 
 from millrace.resources.capture.decoding.changes import Change
 from millrace.resources.capture.store import EmittedRows, TableRegistration
+from millrace.resources.event_store import EventStore
 from tests.support.captures import (
     Source,
     T,
@@ -40,7 +41,7 @@ def toasted(source: Source, key: int, **record: object) -> Change:
 
 def last(source: Source, key: int) -> tuple[str, Any]:
     """The newest event of a row: name and record."""
-    event = source.store.get_events(decider_id(key), T)[-1]
+    event = EventStore(source.store.connection).get_events(decider_id(key), T)[-1]
     return event.event, event.data["record"]
 
 

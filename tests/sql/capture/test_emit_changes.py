@@ -8,6 +8,7 @@ import pytest
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.store import CaptureStore, Emitted, EmittedRows, Requeued
 from millrace.resources.errors import LeaseLost, Malformed, UnknownCapture
+from millrace.resources.event_store import EventStore
 from tests.support.captures import (
     BEGAN,
     Source,
@@ -54,17 +55,17 @@ def test_changes_become_events_in_the_order_of_commits_and_within_their_transact
     assert [row[0] for row in stored] == event_ids([*first, *second])
     assert stream(source.store, 1) == [("inserted", 1), ("updated", 2), ("updated", 3)]
     assert stream(source.store, 2) == [("inserted", 1), ("deleted", None)]
-    (one, *_, last) = source.store.get_events("[1]", T)
+    (one, *_, last) = EventStore(source.store.connection).get_events("[1]", T)
     assert (one.command_id, last.command_id) == (first[0].command_id, second[0].command_id)
     assert source.emit() == Emitted(0, 0, 0, behind=False)
-    source.store.sequence_events()
+    EventStore(source.store.connection).sequence_events()
     assert_log_holds_every_event_once(source.store.connection)
 
 
 def test_two_updates_of_one_row_in_one_transaction_are_two_events(source: Source) -> None:
     source.commit(updated(1, "a"), updated(1, "b"))
     source.emit()
-    found = source.store.get_events("[1]", T)
+    found = EventStore(source.store.connection).get_events("[1]", T)
     assert [(event.data["commit_idx"], event.data["record"]["v"]) for event in found] == [(0, "a"), (1, "b")]
 
 
@@ -191,10 +192,10 @@ def test_a_truncation_ends_every_live_stream_of_its_table_before_what_follows(co
     assert stream(source.store, 1) == [("inserted", 1), ("deleted", None)]
     assert stream(source.store, 2) == [("inserted", 1), ("deleted", None), ("inserted", "again")]
     assert stream(source.store, 3) == [("inserted", 1), ("deleted", None)]
-    assert [event.event for event in source.store.get_events("[]", T)] == ["truncated"]
+    assert [event.event for event in EventStore(source.store.connection).get_events("[]", T)] == ["truncated"]
     assert events(source.store, U) == [("[1]", "inserted")]
-    (*_, last) = source.store.get_events("[1]", T)
-    (truncation,) = source.store.get_events("[]", T)
+    (*_, last) = EventStore(source.store.connection).get_events("[1]", T)
+    (truncation,) = EventStore(source.store.connection).get_events("[]", T)
     assert last.command_id == truncation.command_id
     assert last.data == truncation.data | {"truncated": True}
 
@@ -232,7 +233,7 @@ def test_a_truncation_ends_a_stream_that_waits_behind_its_own_changes(source: So
 def test_truncations_in_a_row_are_events_each(source: Source) -> None:
     source.commit(truncated(), inserted(1), truncated(), truncated())
     source.emit_all()
-    assert [event.event for event in source.store.get_events("[]", T)] == ["truncated"] * 3
+    assert [event.event for event in EventStore(source.store.connection).get_events("[]", T)] == ["truncated"] * 3
     assert [name for name, _ in stream(source.store, 1)] == ["inserted", "deleted"]
 
 
@@ -297,8 +298,8 @@ def test_emitting_goes_on_beside_appends_of_others_to_the_same_streams(source: S
     wait_blocked(connect(), source.store.connection.info.backend_pid)
     other.commit()
     assert call.result(20).emitted == 2
-    assert len(source.store.get_events("[2]", T)) == 3
-    source.store.sequence_events()
+    assert len(EventStore(source.store.connection).get_events("[2]", T)) == 3
+    EventStore(source.store.connection).sequence_events()
     assert_log_holds_every_event_once(source.store.connection)
 
 

@@ -5,6 +5,7 @@ from functools import partial
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import Malformed, UnknownCapture
+from millrace.resources.event_store import EventStore
 from tests.support.captures import Source, inserted, source
 from tests.support.factories import Connect, at_once, refusal
 
@@ -35,7 +36,7 @@ def test_a_new_start_is_a_gap_from_what_is_stored_and_audited(source: Source) ->
     assert gap.from_lsn == source.lsn
     assert "the source was set back" in gap.reason
     assert source.store.claim_capture("c", "me").gap
-    (entry,) = source.store.audit_log()
+    (entry,) = EventStore(source.store.connection).audit_log()
     assert (entry.operation, entry.reason, entry.detail["gap_id"]) == (
         "restart_capture", "the source was set back", gap.gap_id,
     )  # fmt: skip

@@ -6,7 +6,9 @@ import psycopg
 import pytest
 
 from millrace.resources.capture.store import CaptureStore, RegisteredTable, TableRegistration
-from millrace.resources.errors import DeciderCaptured, Malformed, refusals
+from millrace.resources.errors import DeciderCaptured, Malformed
+from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.refusals import refusals
 from tests.support.captures import Source, T, inserted, source, table
 from tests.support.factories import Connect, at_once, refusal, rows, start, wait_blocked
 
@@ -51,7 +53,7 @@ def test_a_changed_declaration_adds_removes_and_backfills_anew_only_what_changed
     assert u.backfill_offset > before.backfill_offset
     assert [each.table_name for each in store.captured_tables("c")] == ["u", "w"]
     # the events of what is no longer captured stay
-    assert [event.event for event in store.get_events("[1]", T)] == ["backfilled"]
+    assert [event.event for event in EventStore(store.connection).get_events("[1]", T)] == ["backfilled"]
     assert not store.register_capture("c", "slot_c", "pub_c", [table("u", "2"), table("w")])
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from millrace.resources.capture.store import CaptureStore, Requeued
 from millrace.resources.errors import Malformed, NotQuarantined, StreamWentOn, UnknownCapture
+from millrace.resources.event_store import EventStore
 from tests.support.captures import (
     Row,
     Source,
@@ -41,7 +42,7 @@ def repair(source: Source, key: object = 1, which: int = 0, value: object = "rep
 
 
 def audited(source: Source) -> list[tuple[str, str | None]]:
-    return [(entry.operation, entry.reason) for entry in source.store.audit_log()]
+    return [(entry.operation, entry.reason) for entry in EventStore(source.store.connection).audit_log()]
 
 
 @pytest.fixture
@@ -100,7 +101,7 @@ def test_a_discarded_change_is_gone_and_what_waits_behind_it_flows_with_the_next
     waiting.store.discard_change(third.quarantine_id, "another one")
     assert waiting.store.requeue_changes("c") == Requeued(1, 0)
     assert stream(waiting.store, 1) == [("inserted", 1), ("updated", "a"), ("updated", "b")]
-    (entry,) = [e for e in waiting.store.audit_log() if e.reason == "a test row"]
+    (entry,) = [e for e in EventStore(waiting.store.connection).audit_log() if e.reason == "a test row"]
     assert (entry.operation, entry.detail["decider_id"], entry.detail["fault"]) == (
         "discard_change", "[1]", "column v: not UTF-8",
     )  # fmt: skip

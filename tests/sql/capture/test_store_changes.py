@@ -10,6 +10,7 @@ from psycopg import errors
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import LeaseLost, Malformed
+from millrace.resources.event_store import EventStore
 from tests.support.captures import BEGAN, START, Source, T, decider_id, faulty, inserted, later, source, truncated
 from tests.support.factories import Connect, refusal, rows, start, terminate, value, wait_blocked
 
@@ -37,7 +38,7 @@ def test_every_character_and_every_byte_is_stored_as_it_is(source: Source) -> No
     source.save([spaced, unreadable])
     assert source.store.verify_changes("c", [change, unreadable]) == 2
     source.emit()
-    (event,) = source.store.get_events(decider_id(strange), T)
+    (event,) = EventStore(source.store.connection).get_events(decider_id(strange), T)
     assert event.data["record"] == {"id": strange, "v": strange}
     (kept,) = source.store.quarantined_changes("c")
     assert kept.decider_id == decider_id(strange)

@@ -16,9 +16,9 @@ from millrace.resources.errors import (
     Malformed,
     MillraceError,
     StreamClosed,
-    refusals,
 )
 from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.refusals import refusals
 from tests.support.factories import (
     Connect,
     append,

@@ -17,9 +17,9 @@ from millrace.resources.errors import (
     Malformed,
     MillraceError,
     StreamClosed,
-    refusals,
 )
 from millrace.resources.event_store import ChainedEvent, EventStore, Json, NewEvent
+from millrace.resources.event_store.refusals import refusals
 from tests.support.factories import (
     Connect,
     append,

@@ -5,8 +5,9 @@ from typing import LiteralString
 import psycopg
 import pytest
 
-from millrace.resources.errors import ForbiddenChange, refusals
+from millrace.resources.errors import ForbiddenChange
 from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.refusals import refusals
 from tests.support.factories import append, rows
 
 CHANGES: list[LiteralString] = [

@@ -6,8 +6,9 @@ from uuid import UUID, uuid4
 import pytest
 
 from millrace.resources.capture.store import CaptureStore
-from millrace.resources.errors import DeciderCaptured, refusals
+from millrace.resources.errors import DeciderCaptured
 from millrace.resources.event_store import ChainedEvent, EventStore, NewEvent
+from millrace.resources.event_store.refusals import refusals
 from millrace.resources.producers import ProducerStore
 from tests.support.captures import Source, T, append_foreign, events, inserted, source, table
 from tests.support.factories import new_event, refusal, register_orders, rows
@@ -22,24 +23,24 @@ def junk() -> NewEvent:
 
 
 def append(store: CaptureStore) -> object:
-    return store.append_event("updated", uuid4(), T, "[1]", {"xid": "junk"}, uuid4(), None)
+    return EventStore(store.connection).append_event("updated", uuid4(), T, "[1]", {"xid": "junk"}, uuid4(), None)
 
 
 def append_behind(store: CaptureStore) -> object:
-    (last,) = store.get_events("[7]", T)
-    return store.append_event("updated", uuid4(), T, "[7]", {}, uuid4(), last.event_id)
+    (last,) = EventStore(store.connection).get_events("[7]", T)
+    return EventStore(store.connection).append_event("updated", uuid4(), T, "[7]", {}, uuid4(), last.event_id)
 
 
 def batch(store: CaptureStore) -> object:
-    return store.append_events([new_event("o-1"), junk()])
+    return EventStore(store.connection).append_events([new_event("o-1"), junk()])
 
 
 def chained(store: CaptureStore) -> object:
-    return store.append_events([ChainedEvent(**vars(junk()), previous_id=None)])
+    return EventStore(store.connection).append_events([ChainedEvent(**vars(junk()), previous_id=None)])
 
 
 def unregistered(store: CaptureStore) -> object:
-    return store.append_event("nothing", uuid4(), T, "[1]", {}, uuid4(), None)
+    return EventStore(store.connection).append_event("nothing", uuid4(), T, "[1]", {}, uuid4(), None)
 
 
 def ingest(store: CaptureStore) -> object:
@@ -82,7 +83,7 @@ def opened(producer: ProducerStore) -> UUID:
 @pytest.fixture
 def captured(source: Source) -> CaptureStore:
     """A store with orders, a producer and a capture that has the row 7."""
-    register_orders(source.store)
+    register_orders(EventStore(source.store.connection))
     ProducerStore(source.store.connection).register_producer("p")
     source.commit(inserted(7))
     source.emit()

@@ -4,8 +4,9 @@ from functools import partial
 
 import pytest
 
-from millrace.resources.errors import ForbiddenChange, Malformed, refusals
+from millrace.resources.errors import ForbiddenChange, Malformed
 from millrace.resources.event_store import DeciderEvent, EventStore
+from millrace.resources.event_store.refusals import refusals
 from tests.support.factories import Connect, append, at_once, rows, start, wait_blocked
 
 

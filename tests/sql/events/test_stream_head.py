@@ -4,6 +4,7 @@ from uuid import uuid4
 
 import pytest
 
+from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import Conflict
 from millrace.resources.event_store import EventStore, StreamHead
 from tests.support.factories import Connect, append, ids_of_one_partition, new_event, refusal, rows
@@ -20,9 +21,9 @@ def purge(store: EventStore, decider_id: str) -> None:
         """,
         decider_id,
     )
-    store.mark_archived(partition, end)
-    store.raise_low_water_mark(partition, end)
-    assert store.purge_events(partition) > 0
+    ArchiveStore(store.connection).mark_archived(partition, end)
+    ArchiveStore(store.connection).raise_low_water_mark(partition, end)
+    assert ArchiveStore(store.connection).purge_events(partition) > 0
 
 
 def test_it_is_the_last_event_and_how_many_there_were(orders: EventStore) -> None:

@@ -1,5 +1,6 @@
 """Positions that are missing: there are none, unless something is broken."""
 
+from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import Malformed
 from millrace.resources.event_store import EventStore
 from tests.support.factories import append_to, refusal, rows
@@ -20,9 +21,9 @@ def test_what_was_purged_is_no_gap(orders: EventStore) -> None:
     append_to(orders, *["o-1"] * 10)
     orders.sequence_events()
     ((partition,),) = rows(orders.connection, "select distinct partition from event_store.event_log")
-    orders.mark_archived(partition, 6)
-    orders.raise_low_water_mark(partition, 6)
-    orders.purge_events(partition)
+    ArchiveStore(orders.connection).mark_archived(partition, 6)
+    ArchiveStore(orders.connection).raise_low_water_mark(partition, 6)
+    ArchiveStore(orders.connection).purge_events(partition)
     assert orders.log_gaps() == []
 
 

@@ -4,6 +4,7 @@ from typing import LiteralString
 
 import pytest
 
+from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import Malformed, UnknownPartition
 from millrace.resources.event_store import EventStore
 from tests.support.factories import Connect, append, append_to, ids_of_one_partition, rows, set_clock, value
@@ -86,8 +87,8 @@ def test_it_finds_kept_events_only(orders: EventStore) -> None:
     for minute, each in enumerate((decider_id, *others)):
         append_at(orders, each, minute)
     orders.sequence_events()
-    orders.mark_archived(0, 2)
-    orders.raise_low_water_mark(0, 2)
+    ArchiveStore(orders.connection).mark_archived(0, 2)
+    ArchiveStore(orders.connection).raise_low_water_mark(0, 2)
     for _ in range(2):
         assert [orders.offset_for_timestamp(0, time) for time in ("-infinity", when(0), when(3), "infinity")] == [
             2,
@@ -95,7 +96,7 @@ def test_it_finds_kept_events_only(orders: EventStore) -> None:
             3,
             4,
         ]
-        orders.purge_events(0)
+        ArchiveStore(orders.connection).purge_events(0)
 
 
 def test_what_is_malformed_is_refused(orders: EventStore) -> None:

@@ -1,5 +1,6 @@
 """What each log partition is: marks, size, activity, who consumes it."""
 
+from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.event_store import EventStore
 from tests.sql.bulk.test_claim_batch import bulk
 from tests.support.factories import append_to, ids_of_one_partition, set_clock, value
@@ -49,9 +50,9 @@ def test_counts_stay_true_when_history_is_given_up(bulk: EventStore) -> None:
     append_to(bulk, *ids_of_one_partition(bulk.connection, 1) * 4)
     bulk.commit_batch("v", bulk.claim_batch("v", "me"))
     activity = bulk.partition_info()[0].last_activity
-    bulk.mark_archived(0, 4)
+    ArchiveStore(bulk.connection).mark_archived(0, 4)
     for mark in (3, 4):
-        bulk.raise_low_water_mark(0, mark)
+        ArchiveStore(bulk.connection).raise_low_water_mark(0, mark)
         for _ in range(2):
             info = bulk.partition_info()[0]
             assert (info.earliest_position, info.archived_position, info.high_water_mark, info.events) == (
@@ -60,6 +61,6 @@ def test_counts_stay_true_when_history_is_given_up(bulk: EventStore) -> None:
                 4,
                 4 - mark,
             )
-            bulk.purge_events(0)
+            ArchiveStore(bulk.connection).purge_events(0)
     assert info.bytes == 0
     assert activity is not None

@@ -2,6 +2,7 @@
 
 import pytest
 
+from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import Malformed, PositionOutOfRange, UnknownPartition
 from millrace.resources.event_store import EventStore
 from tests.support.factories import append_to, ids_of_one_partition
@@ -12,8 +13,8 @@ def log(orders: EventStore) -> EventStore:
     """Log partition 0 holds positions 2 to 7."""
     append_to(orders, *ids_of_one_partition(orders.connection, 2) * 4)
     orders.sequence_events()
-    orders.mark_archived(0, 2)
-    orders.raise_low_water_mark(0, 2)
+    ArchiveStore(orders.connection).mark_archived(0, 2)
+    ArchiveStore(orders.connection).raise_low_water_mark(0, 2)
     return orders
 
 
@@ -22,7 +23,7 @@ def log(orders: EventStore) -> EventStore:
 
 @pytest.mark.parametrize("purged", [False, True])
 def test_a_range_is_dense_in_order_and_capped_at_the_mark(log: EventStore, purged: bool) -> None:
-    assert log.purge_events(0) == 2 if purged else True
+    assert ArchiveStore(log.connection).purge_events(0) == 2 if purged else True
     for from_position, limit, offsets in (
         (2, 3, [2, 3, 4]),
         (5, 3, [5, 6, 7]),

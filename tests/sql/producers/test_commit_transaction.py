@@ -15,7 +15,7 @@ from millrace.resources.errors import (
     TransactionEnded,
     UnknownTransaction,
 )
-from millrace.resources.event_store import ChainedEvent, NewEvent
+from millrace.resources.event_store import ChainedEvent, EventStore, NewEvent
 from millrace.resources.producers import ProducerStore
 from tests.support.factories import (
     Connect,
@@ -77,7 +77,7 @@ def test_changes_apply_in_the_order_they_were_staged(producer: ProducerStore) ->
     producer.add_state_change(transaction, "kept", 3)
     settled = producer.commit_transaction(transaction)
     assert state_of(producer) == {"kept": 3}
-    stored = producer.get_events("s", "order")
+    stored = EventStore(producer.connection).get_events("s", "order")
     assert [event.event_id for event in stored] == [event.event_id for event in events]
     assert [event.offset for event in stored] == settled.offsets
 
@@ -192,7 +192,7 @@ def test_a_commit_just_before_the_deadline_counts(producer: ProducerStore) -> No
 def test_a_refused_event_refuses_the_commit_and_the_transaction_stays_open(
     producer: ProducerStore, error: type[MillraceError]
 ) -> None:
-    last = append(producer, "closed", final=error is StreamClosed)
+    last = append(EventStore(producer.connection), "closed", final=error is StreamClosed)
     event: NewEvent = {
         Conflict: ChainedEvent(**vars(new_event("closed")), previous_id=uuid4()),
         StreamClosed: new_event("closed"),
@@ -206,7 +206,7 @@ def test_a_refused_event_refuses_the_commit_and_the_transaction_stays_open(
     assert effects(producer) == before
     assert statistics(producer).open == 1
     if error is EventNotRegistered:
-        producer.register_decider_event("order", "lost", "The order was lost.")
+        EventStore(producer.connection).register_decider_event("order", "lost", "The order was lost.")
         assert len(producer.commit_transaction(transaction).offsets) == 3
     else:
         producer.abort_transaction(transaction)
@@ -215,7 +215,7 @@ def test_a_refused_event_refuses_the_commit_and_the_transaction_stays_open(
 
 def test_an_event_that_is_stored_already_is_taken_as_it_is(producer: ProducerStore) -> None:
     event = new_event("a")
-    (stored,) = producer.append_events([event])
+    (stored,) = EventStore(producer.connection).append_events([event])
     transaction = opened(producer, 0)
     producer.add_events(transaction, [event, new_event("a")])
     settled = producer.commit_transaction(transaction)

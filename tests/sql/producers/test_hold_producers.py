@@ -20,8 +20,8 @@ def test_no_message_is_judged_or_committed_until_the_transaction_ends_and_others
     calls = [start(lambda: begin(judged, 0).status), start(lambda: committed.commit_transaction(transaction).outcome)]
     for store in (judged, committed):
         wait_blocked(producer.connection, store.connection.info.backend_pid)
-    append_to(producer, "o-1")
-    assert producer.sequence_events() == 1
+    append_to(EventStore(producer.connection), "o-1")
+    assert EventStore(producer.connection).sequence_events() == 1
     assert producer.producer_statistics("p")[0].received == 1
     holder.commit()
     assert calls[1].result(20) == "committed"
@@ -46,15 +46,15 @@ def test_what_is_committed_is_sequenced_only_when_all_of_it_is(producer: Produce
     assert not producer.is_sequenced(committed)
     late = EventStore(connect(autocommit=False))
     append_to(late, "late")
-    append_to(producer, "o-1")
+    append_to(EventStore(producer.connection), "o-1")
     assert not producer.is_sequenced(committed)
-    producer.sequence_events()
+    EventStore(producer.connection).sequence_events()
     assert producer.is_sequenced(committed)
     late.connection.commit()
     # it is none of what was committed then
     assert producer.is_sequenced(committed)
     assert not producer.is_sequenced(producer.hold_producers())
-    producer.sequence_events()
+    EventStore(producer.connection).sequence_events()
     assert producer.is_sequenced(producer.hold_producers())
 
 
@@ -67,9 +67,9 @@ def test_an_event_that_another_session_commits_while_it_sequences_is_missed_and_
     assert sequencing.sequence_events() == 2
     do(producer, 1)
     committed = producer.hold_producers()
-    assert producer.sequence_events() == 0
+    assert EventStore(producer.connection).sequence_events() == 0
     assert not producer.is_sequenced(committed)
     sequencing.connection.commit()
     assert not producer.is_sequenced(committed)
-    assert producer.sequence_events() == 2
+    assert EventStore(producer.connection).sequence_events() == 2
     assert producer.is_sequenced(committed)

@@ -5,8 +5,9 @@ from uuid import uuid4
 import pytest
 from psycopg.types.json import Jsonb
 
-from millrace.resources.errors import Conflict, Malformed, UnknownProducer, refusals
+from millrace.resources.errors import Conflict, Malformed, UnknownProducer
 from millrace.resources.event_store import ChainedEvent
+from millrace.resources.event_store.refusals import refusals
 from millrace.resources.producers import ProducerStore, ReceivedMessage
 from tests.support.factories import Connect, at_once, new_event, refusal, rows, start, value, wait_blocked
 from tests.support.producing import (

@@ -4,8 +4,9 @@ from functools import partial
 
 import pytest
 
-from millrace.resources.errors import Malformed, UnknownView, WrongMode, refusals
+from millrace.resources.errors import Malformed, UnknownView, WrongMode
 from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.refusals import refusals
 from tests.sql.rows.test_ack_event import locks
 from tests.sql.rows.test_stream_events import view
 from tests.support.factories import (

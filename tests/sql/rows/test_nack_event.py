@@ -5,8 +5,9 @@ from uuid import uuid4
 
 import pytest
 
-from millrace.resources.errors import Malformed, NotInFlight, UnknownView, WrongMode, refusals
+from millrace.resources.errors import Malformed, NotInFlight, UnknownView, WrongMode
 from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.refusals import refusals
 from tests.sql.rows.test_ack_event import COLUMNS, locks
 from tests.sql.rows.test_stream_events import view
 from tests.support.factories import Connect, append, append_to, pump, refusal, rows, set_clock, take_over

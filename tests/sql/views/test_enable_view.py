@@ -1,7 +1,8 @@
 """A view that is given events, or no more."""
 
-from millrace.resources.errors import Malformed, UnknownView, refusals
+from millrace.resources.errors import Malformed, UnknownView
 from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.refusals import refusals
 from tests.sql.rows.test_stream_events import view
 from tests.support.factories import append, append_to, pump, refusal, rows, set_clock
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from millrace.resources.errors import BelongsToReadModel, Malformed, MillraceError, ViewInUse, WrongMode, refusals
+from millrace.resources.errors import BelongsToReadModel, Malformed, MillraceError, ViewInUse, WrongMode
 from millrace.resources.event_store import EventStore, Lease, StreamFailure
+from millrace.resources.event_store.refusals import refusals
 from tests.support.factories import (
     Connect,
     append,
@@ -211,7 +212,10 @@ def test_what_is_killed_before_its_commit_changed_nothing(orders: EventStore, co
 
     def state() -> list[object]:
         tables = ("views", "checkpoints", "stream_locks", "dispatches", "audit_log")
-        return [orders.connection.execute(f"select * from event_store.{table}".encode()).fetchall() for table in tables]
+        return [
+            orders.connection.execute(f"select t::text from event_store.{table} t".encode()).fetchall()
+            for table in tables
+        ]
 
     before = state()
     operator = EventStore(connect(autocommit=False))

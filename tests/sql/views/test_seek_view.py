@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from psycopg import sql
 
+from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import (
     BelongsToReadModel,
     LeaseLost,
@@ -50,8 +51,8 @@ def placed(bulk: EventStore) -> list[AppendedEvent]:
     bulk.register_view("r", "-infinity")
     for view in ("v", "r"):
         bulk.seek_view(view, "RESET_TO_OFFSET", 5, partition=0)
-    bulk.mark_archived(0, 3)
-    bulk.raise_low_water_mark(0, 3)
+    ArchiveStore(bulk.connection).mark_archived(0, 3)
+    ArchiveStore(bulk.connection).raise_low_water_mark(0, 3)
     set_clock(bulk.connection, "2030-01-01 01:00:00+00")
     return events
 

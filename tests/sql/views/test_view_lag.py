@@ -2,6 +2,7 @@
 
 import pytest
 
+from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import UnknownView
 from millrace.resources.event_store import EventStore, PartitionLag, StreamFailure
 from tests.support.factories import append, append_to, ids_of_one_partition, set_clock
@@ -85,9 +86,9 @@ def test_what_was_given_up_is_not_pending(orders: EventStore) -> None:
     orders.register_view("v", "-infinity", mode="bulk")
     append_to(orders, *ids_of_one_partition(orders.connection, 2) * 2)
     orders.commit_batch("v", orders.claim_batch("v", "me"))
-    orders.mark_archived(0, 4)
-    orders.raise_low_water_mark(0, 4)
-    orders.purge_events(0)
+    ArchiveStore(orders.connection).mark_archived(0, 4)
+    ArchiveStore(orders.connection).raise_low_water_mark(0, 4)
+    ArchiveStore(orders.connection).purge_events(0)
     assert orders.view_lag("v")[0] == PartitionLag(0, 4, 4, 0, 0, None)
 
 
