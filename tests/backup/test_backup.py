@@ -18,14 +18,16 @@ from psycopg import sql
 
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.archive.writer import archive_partition
-from millrace.resources.backup.backup import STATE_TABLES, Busy, ForeignBackup, _only_one, backup
-from millrace.resources.backup.manifest import MANIFEST, Manifest, NoBackup, read_manifest
+from millrace.resources.backup.backup import LOCK, Busy, backup
+from millrace.resources.backup.manifest import MANIFEST, ForeignBackup, Manifest, NoBackup, read_manifest
 from millrace.resources.backup.restore import restore
+from millrace.resources.backup.state_tables import STATE_TABLES
 from millrace.resources.backup.store import BackupStore
 from millrace.resources.errors import BackupDamaged, Malformed, NotEmpty, SchemaMismatch
 from millrace.resources.event_store import EventStore, Json, NewEvent
 from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.resources.processes import only_one
 from millrace.resources.producers import ProducerStore
 from millrace.resources.settings import PROJECT
 from tests.support.factories import (
@@ -436,7 +438,7 @@ def test_a_folder_without_a_backup_or_with_something_else_is_refused(dsn: str, t
 
 
 def test_two_backups_into_one_folder_at_once_are_not_taken(dsn: str, tmp_path: Path) -> None:
-    with _only_one(tmp_path), pytest.raises(Busy):
+    with only_one(tmp_path / LOCK), pytest.raises(Busy):
         backup(dsn, tmp_path)
 
 
@@ -498,8 +500,8 @@ def test_a_copy_of_a_backup_that_nothing_can_be_written_to_is_restored(
 # Killed
 
 BACKUP_KILLED_AT = {
-    "after the tables": "backup._write_log = die",
-    "within the log": "backup.write_file = second(backup.write_file)",
+    "after the tables": "backup.write_log = die",
+    "within the log": "log_files.write_file = second(log_files.write_file)",
     "before the manifest": "backup.write_manifest = die",
     "after the manifest": "backup._sweep = die",
 }
@@ -517,7 +519,7 @@ def killed(point: str, call: str) -> None:
 import os, signal
 from pathlib import Path
 from millrace.resources.backup import backup
-from millrace.resources.backup import restore
+from millrace.resources.backup import log_files, restore
 from millrace.resources.backup.store import BackupStore
 def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
 def second(work, number=2):
