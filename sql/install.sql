@@ -59,6 +59,7 @@ set local check_function_bodies = off;
 \ir functions/bulk/read_batch.sql
 \ir functions/bulk/release_batch.sql
 \ir functions/bulk/release_owner.sql
+\ir functions/bulk/retried_events.sql
 \ir functions/capture/begin_generation.sql
 \ir functions/capture/capture_gaps.sql
 \ir functions/capture/capture_info.sql
@@ -209,7 +210,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '3b959deb4df455b3db9c2e6930d2a2bd3772d67afdfb6d70c89c29efe7ed7397'),
+  (0, 'ff34fe37a647242873499681116f53a96e3f7eacd3b5efe5df29ad9e25f44b0f'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -5,7 +5,8 @@
 -- decider_id, error, offset}. "offset", if it is given, is that of the event that failed: what the batch delivered of
 -- the stream before it is acknowledged by the commit, and attempts count for this event.
 -- Returns how many streams are parked now.
--- Example: select fail_streams('invoices', 3, 17, '[{"decider": "order", "decider_id": "o-1", "error": "no customer"}]')
+-- Example: select fail_streams('invoices', 3, 17, '[{"decider": "order", "decider_id": "o-1", "error": "no
+--   customer"}]')
 create or replace function event_store.fail_streams(
   v_view text,
   v_partition int,

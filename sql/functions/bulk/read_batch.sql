@@ -42,17 +42,9 @@ begin
   end if;
   if not _lease.rebuilds then
     return query
-    select l.position, r.*
-    from event_store.stream_locks k
-    join event_store.recorded_events r
-      on r.decider_id = k.decider_id and r.decider = k.decider and r."offset" > k.last_offset and r."offset" <= k.in_flight
-    join event_store.event_log l on l."offset" = r."offset"
-    where k.view = v_view
-      and k.partition = v_partition
-      and k.lease_token = v_lease_token
-      and k.in_flight is not null and k.lease_pid is null
-      and l.position < _lease.leased_to
-      and event_store_private.wants(_view.deciders, _view.events, r.decider, r.event)
+    select r.*
+    from event_store.retried_events(v_view, v_partition, v_lease_token, _lease.leased_to) r
+    where event_store_private.wants(_view.deciders, _view.events, r.decider, r.event)
     order by r."offset";
   end if;
   return query
