@@ -28,7 +28,7 @@ def restored(target: str) -> Iterator[EventStore]:
 
 @pytest.fixture
 def filled(store: EventStore) -> EventStore:
-    """Fill a store: unsequenced events, too; views of both modes; leases and locks in all states; a dead letter; audits."""
+    """Fill a store: some events unsequenced, views of both modes, leases and locks in all states, dead letters."""
     fill(store.connection)
     store.register_view("parked", "-infinity", max_attempts=1)
     pump(store, "parked")
