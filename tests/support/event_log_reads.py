@@ -75,7 +75,7 @@ def load(spark: "SparkSession", dsn: str, **options: object) -> "DataFrame":
 
 
 def purge(log: EventStore, partition: int, below: int) -> None:
-    """Remove what a log partition holds below an offset."""
+    """Remove what a log partition holds below a position."""
     log.mark_archived(partition, below)
     log.raise_low_water_mark(partition, below)
     log.purge_events(partition)
