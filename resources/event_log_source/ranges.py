@@ -179,14 +179,16 @@ def split(ranges: Sequence[LogRange], max_records: int, min_tasks: int) -> list[
         return []
     full_tasks, rest = divmod(total, max_records)
     tasks = min(total, max(min_tasks, full_tasks + 1 if rest else full_tasks))
-    size, larger_tasks = divmod(total, tasks)
     target = {wanted.partition: wanted.to_position for wanted in ranges}
     start = {wanted.partition: wanted.from_position for wanted in ranges}
     slices = []
-    for task in range(tasks):
-        end = advance(start, target, size + 1 if task < larger_tasks else size)
+    shared = 0
+    for task in range(1, tasks + 1):
+        # after this task so many positions are shared out
+        until = total * task // tasks
+        end = advance(start, target, until - shared)
         slices.append(tuple(LogRange(p, first, end[p]) for p, first in start.items() if first < end[p]))
-        start = end
+        start, shared = end, until
     return slices
 
 
