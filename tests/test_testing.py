@@ -15,9 +15,8 @@ import psutil
 import psycopg
 import pytest
 
-from millrace import testing
-from millrace.assets.read_models import Event as FoldedEvent
-from millrace.assets.read_models import State, count, fold, last, read_model, stream_id, sum_
+from millrace import Event as FoldedEvent
+from millrace import State, count, fold, last, read_model, stream_id, sum_, testing
 from millrace.resources.settings import PROJECT
 from millrace.resources.spark import java
 from millrace.resources.spark.java import JavaNotFound

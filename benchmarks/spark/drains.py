@@ -11,7 +11,7 @@ from itertools import count
 from benchmarks.event_store.bench import Database
 from benchmarks.spark.bench import ORDERS, Bench, Measured, Memory, Result, timed
 from benchmarks.spark.reads import growth
-from millrace.assets.read_models import ReadModel
+from millrace import ReadModel
 from millrace.resources.consumption.consumer import Commit, Consumer, DrainReport
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.versions import reset_model

@@ -10,8 +10,18 @@ from millrace.resources.settings import Settings
 DATABASE = "millrace"
 
 
+def embedded_dsn(database: str) -> str | None:
+    """Return the DSN of another database of the embedded server that `millrace up` runs in this home.
+
+    Return None where the event store is the user's own, or nothing runs.
+    """
+    settings = Settings()
+    postgres = EmbeddedPostgres(settings.home / "postgres")
+    return None if settings.dsn is not None or postgres.pid() is None else postgres.dsn(database)
+
+
 def current_dsn(settings: Settings) -> str:
-    """The event store's DSN: `MILLRACE_DSN`, or the embedded Postgres that `millrace up` runs.
+    """Return the event store's DSN: `MILLRACE_DSN`, or that of the embedded Postgres that `millrace up` runs.
 
     Raises:
         Unreachable: Neither is there.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from millrace.assets.declarations import Declarations
 from millrace.assets.partitions import log_partition_key
 from millrace.platform_defs.definitions import build_defs
 from millrace.resources.archive.files import ArchiveDamaged
@@ -389,7 +390,9 @@ def test_a_run_in_dagster_reads_the_archive_that_the_settings_name(
     events, partition = all_events(things), busiest(things)
     archive(dsn, tmp_path)
     purge(things)
-    defs = build_defs(models={"everything": Everything}, resources={"postgres": PostgresResource(dsn=dsn)})
+    defs = build_defs(
+        declarations=Declarations(models={"everything": Everything}), resources={"postgres": PostgresResource(dsn=dsn)}
+    )
     rebuilt = defs.resolve_job_def("rebuild").execute_in_process(partition_key=log_partition_key(partition))
     assert rebuilt.success
     assert close(rows_of(things.connection, Everything)) == close(expected_everything(events))

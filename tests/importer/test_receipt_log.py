@@ -20,7 +20,7 @@ from typing import Any, cast
 import psycopg
 import pytest
 
-from millrace.assets.read_models import count, field, last, max_, min_, read_model, stream_id
+from millrace import count, field, last, max_, min_, read_model, stream_id
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.settings import PROJECT

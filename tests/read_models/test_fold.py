@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from millrace.assets.read_models import Event, State, fold
+from millrace import Event, State, fold
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.staging import stage_batch
 from millrace.resources.event_store import EventStore, NewEvent

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from millrace.assets.read_models import declared
+from millrace.assets.declarations import declared
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.event_store import EventStore, RecordedEvent
 from millrace.resources.read_models.declaration import ReadModel
@@ -36,7 +36,8 @@ from tests.support.read_models import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ORDERS = declared()["orders"]
+SHOP = declared("millrace.examples.shop").models
+ORDERS = SHOP["orders"]
 Expected = Callable[[list[RecordedEvent]], list[tuple[Any, ...]]]
 
 
@@ -116,7 +117,7 @@ def test_a_model_without_events_has_no_rows_and_its_public_columns_are_those_dec
 
 
 def test_every_declared_read_model_gets_its_tables(dsn: str, spark: "SparkSession", connect: Connect) -> None:
-    for model in declared().values():
+    for model in SHOP.values():
         with Consumer(dsn, model, lambda: spark, "test"):
             pass
         assert connect().execute(f"select count(*) from read_models.{model.name}".encode()).fetchone() == (0,)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from millrace.assets.read_models import recompute
+from millrace import recompute
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.declaration import InvalidReadModel, ReadModel
