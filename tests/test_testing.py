@@ -1,0 +1,163 @@
+"""What users test their read models with: its example runs, a failure says what differs, and nothing is left behind."""
+
+import gc
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import textwrap
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import psycopg
+import pytest
+
+from millrace import testing
+from millrace.assets.read_models import Event as FoldedEvent
+from millrace.assets.read_models import State, count, fold, last, read_model, stream_id, sum_
+from millrace.resources.settings import PROJECT
+from millrace.resources.spark import java
+from millrace.resources.spark.java import JavaNotFound
+from millrace.testing import StreamsFailed, event, given
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@read_model(view="orders", deciders=["order"], key=["order_id"])
+class Orders:
+    """One row per order."""
+
+    order_id = stream_id()
+    status = last("event")
+    lines = count(events=["line_added"])
+    total = sum_("data.amount", type="decimal(18,2)")
+
+
+@fold(view="carts", deciders=["cart"], key="cart_id", columns={"items": "int"})
+def carts(state: State | None, happened: FoldedEvent) -> State | None:
+    """One row per cart."""
+    if happened.data["items"] < 0:
+        raise ValueError("fewer than none")
+    return {"items": (state or {"items": 0})["items"] + happened.data["items"]}
+
+
+PLACED = event("order", "o-1", "placed")
+LINE = event("order", "o-1", "line_added", product="whisk", amount=9.95)
+
+
+@pytest.mark.timeout(600)  # it starts a Spark of its own
+def test_the_example_runs_as_a_users_own_test_on_a_spark_and_a_postgres_of_its_process_and_leaves_nothing(
+    tmp_path: Path,
+) -> None:
+    lines = (testing.__doc__ or "").splitlines()
+    example = textwrap.dedent("\n".join(line for line in lines if not line or line.startswith("    ")))
+    (tmp_path / "test_orders.py").write_text(example)
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYTEST_", "MILLRACE_"))}
+    # not tmp_path: other runs of pytest close its parents to the account that Postgres runs as
+    with tempfile.TemporaryDirectory(prefix="millrace-") as temporary:
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "pytest",
+                "-q",
+                "-n",
+                "1",
+                "-W",
+                "error",
+                "--tb",
+                "native",
+                "-p",
+                "no:cacheprovider",
+            ],
+            cwd=tmp_path,
+            env=env | {"PYTHONPATH": str(PROJECT), "TMPDIR": temporary, "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True,
+            text=True,
+            timeout=580,
+            check=False,
+        )
+        # others keep folders of their own there
+        left = [path.name for path in Path(temporary).iterdir() if path.name.startswith("millrace")]
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"\b2 passed", done.stdout)
+    assert [path.name for path in tmp_path.iterdir()] == ["test_orders.py"]
+    assert left == []
+    assert not any(temporary in command for command in commands())
+
+
+def commands() -> list[str]:
+    """Return the command lines of all processes."""
+    return [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]
+
+
+def test_later_events_are_consumed_from_where_the_model_stands(dsn: str, spark: "SparkSession") -> None:
+    built = given(PLACED, dsn=dsn, spark=spark).when(Orders)
+    assert built.rows == [{"order_id": "o-1", "status": "placed", "lines": 0, "total": 0}]
+    later = built.given(LINE, event("order", "a-2", "placed")).when(Orders, batch_events=1)
+    assert [row["order_id"] for row in later.rows] == ["a-2", "o-1"]
+    # any order, some columns, a decimal as it is written
+    later.then([{"lines": 1, "total": 9.95}, {"lines": 0, "total": 0}])
+    later.rebuilt().then([{"order_id": "o-1", "total": Decimal("9.95")}, {"order_id": "a-2", "total": 0}])
+
+
+def test_what_differs_is_named(dsn: str, spark: "SparkSession") -> None:
+    built = given(PLACED, LINE, dsn=dsn, spark=spark).when(Orders)
+    for wrong in ([{"lines": 2}], [{"lines": 1}, {"lines": 1}], []):
+        with pytest.raises(AssertionError, match="The rows of read model orders are others"):
+            built.then(wrong)
+    with pytest.raises(AssertionError) as failed:
+        built.then([{"order_id": "o-2", "lines": 1}])
+    assert str(failed.value).splitlines()[1:] == [
+        "  missing:      {'order_id': 'o-2', 'lines': 1}",
+        "  not expected: {'order_id': 'o-1', 'lines': 1}",
+    ]
+    with pytest.raises(ValueError, match="has no column 'line'; it has order_id, status, lines, total"):
+        built.then([{"line": 1}])
+    with pytest.raises(ValueError, match="the same columns"):
+        built.then([{"lines": 1}, {"status": "placed"}])
+
+
+def test_a_stream_that_cannot_be_built_is_named_with_the_reason(dsn: str, spark: "SparkSession") -> None:
+    carted = given(
+        event("cart", "c-1", "filled", items=2), event("cart", "c-2", "filled", items=-1), dsn=dsn, spark=spark
+    )
+    with pytest.raises(StreamsFailed, match=r"cart 'c-2', offset \d+: .*ValueError: fewer than none"):
+        carted.when(carts)
+    # the others are there, as in a drain
+    given(dsn=dsn, spark=spark).when(carts).then([{"cart_id": "c-1", "items": 2}])
+
+
+def test_what_is_no_read_model_is_refused(dsn: str) -> None:
+    with pytest.raises(TypeError, match="is no read model"):
+        given(dsn=dsn).when(Path)
+
+
+def test_without_a_java_it_says_what_to_do(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(java, "_packaged_java", lambda: None)
+    monkeypatch.setenv("PATH", "")
+    for name in ("JAVA_HOME", "SPARK_REMOTE", "SPARK_MASTER"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(JavaNotFound, match="Install Java 17 or 21"):
+        given(PLACED, dsn=dsn).when(Orders)
+
+
+def test_a_store_of_the_tests_own_is_empty_and_goes_with_the_test() -> None:
+    before = datetime.now(UTC)
+    stores = [given(PLACED), given()]
+    assert len({store.dsn for store in stores}) == 2
+    for store, events in zip(stores, (1, 0), strict=True):
+        with psycopg.connect(store.dsn) as connection:
+            assert connection.execute(
+                "select count(*) from event_store.events where created_at >= %s", (before,)
+            ).fetchone() == (events,)
+    dsn = stores[0].dsn
+    del stores, store
+    gc.collect()
+    with pytest.raises(psycopg.OperationalError, match="does not exist"):
+        psycopg.connect(dsn)
