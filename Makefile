@@ -23,7 +23,7 @@ run: $(STAMP) ## Start everything: Postgres, Spark, Dagster on http://127.0.0.1:
 	@exec $(BIN)/millrace up
 
 test: $(STAMP) ## Run all tests on real Postgres servers and real Sparks, two at a time
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(STAMP) ## Check style and types
 	$(BIN)/ruff check .

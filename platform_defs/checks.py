@@ -41,23 +41,9 @@ def all_checks(models: Sequence[ReadModel], captures: Mapping[str, Capture]) -> 
 )
 def offsets_are_dense(postgres: PostgresResource) -> dg.AssetCheckResult:
     """Count the newest positions of each log partition."""
-    with postgres.connect() as connection:
-        gaps = connection.execute(
-            """
-            select p.partition
-            from event_store.partitions p
-            cross join lateral (
-              select count(*) as positions
-              from event_store.event_log l
-              where l.partition = p.partition
-                and l.position >= greatest(p.earliest_position, p.high_water_mark - %(recent)s)
-            ) newest
-            where newest.positions <> least(p.high_water_mark - p.earliest_position, %(recent)s)
-            order by p.partition
-            """,
-            {"recent": RECENT},
-        ).fetchall()
-    return dg.AssetCheckResult(passed=not gaps, metadata={"log_partitions_with_gaps": [p for (p,) in gaps]})
+    with postgres.store() as store:
+        gaps = store.log_gaps(RECENT)
+    return dg.AssetCheckResult(passed=not gaps, metadata={"log_partitions_with_gaps": gaps})
 
 
 @dg.asset_check(
@@ -65,16 +51,13 @@ def offsets_are_dense(postgres: PostgresResource) -> dg.AssetCheckResult:
 )
 def leases_are_in_time(postgres: PostgresResource) -> dg.AssetCheckResult:
     """Look for leases that expired."""
-    with postgres.connect() as connection:
-        expired = connection.execute(
-            "select distinct view, lease_owner from event_store.checkpoints"
-            " where leased_until <= event_store.clock() order by 1, 2"
-        ).fetchall()
+    with postgres.store() as store:
+        expired = store.expired_leases()
     return dg.AssetCheckResult(
         passed=not expired,
         # the next claim takes them over by itself
         severity=dg.AssetCheckSeverity.WARN,
-        metadata={"expired": [f"{view}: {owner}" for view, owner in expired]},
+        metadata={"expired": [f"{lease.view}: {lease.lease_owner}" for lease in expired]},
     )
 
 

@@ -87,8 +87,7 @@ def capture_sensor(capture: Capture, job: "UnresolvedAssetJobDefinition") -> dg.
     def poll(context: dg.SensorEvaluationContext, postgres: PostgresResource) -> dg.SensorResult:
         with postgres.store() as store:
             info = find_capture(CaptureStore(store.connection), capture.name)
-            (now,) = store.connection.execute("select event_store.clock()").fetchone() or (None,)
-        held = bool(info and info.leased_until and now and info.leased_until > now)
+        held = info is not None and info.leased
         try:
             if info is not None:
                 require_startable(context.instance, info, held=held)

@@ -1,4 +1,4 @@
-"""The exceptions of Millrace and the one table from SQLSTATE to exception.
+"""The exceptions of Millrace, each with the SQLSTATE by which the event store raises it.
 
     MillraceError
     ├── Conflict                 MR001   another writer was first, or previous_id is wrong
@@ -12,7 +12,7 @@
     ├── WrongMode                MR012   the view is consumed in the other mode
     ├── UnknownPartition         MR013
     ├── PartitionLeased          MR014   somebody holds the lease
-    ├── PositionOutOfRange         MR015
+    ├── PositionOutOfRange       MR015   the log does not hold the position, or the checkpoint cannot move there
     ├── NotInFlight              MR016   the event was not delivered, was answered before, or is somebody else's now
     ├── ViewInUse                MR017   something of the view is leased or in flight
     ├── NotParked                MR018   the stream is no dead letter
@@ -36,19 +36,20 @@
     ├── SchemaMismatch           the database and the code do not fit
     └── Unreachable              a server does not answer
 
-What only one module raises is declared there, below `MillraceError` too: `JavaNotFound`, `PostgresFailed`, `ServiceFailed`,
-`CannotStart`, `PartitionsFailed`, `DeclarationChanged`, `HistoryMissing`, `NotOwned`, `StagedRowsLost`,
-`FunctionFailed`, `ArchiveDamaged`, `ForeignArchive`, `LogIncomplete`, `ForeignBackup`, `NoBackup`, `Busy`, `GapOpen`, `NotReady`,
-`SlotBusy`, `SlotLost`, `PublicationMissing`, `ForeignPublication`, `TableMissing`, `TableRenamed`,
-`PgoutputError`.
+An exception that one module alone raises is declared in that module, below `MillraceError` too:
 
-Belongs here: what can go wrong, as types. Not here: messages; those come from where it went wrong.
+    read_models      HistoryMissing, NotOwned, DependentObjects, StagedRowsLost, WrongView, FunctionFailed
+    consumption      PartitionsFailed
+    archive          ArchiveDamaged, ForeignArchive, LogIncomplete
+    backup           ForeignBackup, NoBackup, Busy
+    capture          GapOpen, NotReady, SourceRefuses, SlotBusy, SlotLost, PublicationMissing, ForeignPublication,
+                     TableMissing, TableRenamed, PgoutputError
+    spark, postgres  JavaNotFound, PostgresFailed
+    platform_defs    ServiceFailed, CannotStart
+
+Belongs here: what can go wrong, as types, without any import. Not here: messages, which the raising code writes; the
+SQLSTATE of each refusal as code (`event_store.refusals`).
 """
-
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-import psycopg
 
 
 class MillraceError(Exception):
@@ -209,60 +210,3 @@ class SchemaMismatch(MillraceError):
 
 class Unreachable(MillraceError):
     """A server does not answer."""
-
-
-BY_SQLSTATE: dict[str, type[MillraceError]] = {
-    "MR001": Conflict,
-    "MR002": StreamClosed,
-    "MR003": EventIdReused,
-    "MR004": EventNotRegistered,
-    "MR005": Malformed,
-    "MR006": ForbiddenChange,
-    "MR010": UnknownView,
-    "MR011": LeaseLost,
-    "MR012": WrongMode,
-    "MR013": UnknownPartition,
-    "MR014": PartitionLeased,
-    "MR015": PositionOutOfRange,
-    "MR016": NotInFlight,
-    "MR017": ViewInUse,
-    "MR018": NotParked,
-    "MR019": BelongsToReadModel,
-    "MR020": HistoryNeeded,
-    "MR021": NotEmpty,
-    "MR022": BackupDamaged,
-    "MR023": UnknownProducer,
-    "MR024": ProducerFenced,
-    "MR026": UnknownTransaction,
-    "MR027": TransactionEnded,
-    "MR030": UnknownCapture,
-    "MR031": CaptureInUse,
-    "MR032": ChangesDiffer,
-    "MR033": StreamWentOn,
-    "MR034": DeciderCaptured,
-    "MR035": NotQuarantined,
-    "MR036": ChangesWaiting,
-}
-
-
-@contextmanager
-def refusals() -> Iterator[None]:
-    """Turn the store's SQLSTATEs into their exceptions, and unreadable values into `Malformed`; the rest passes unchanged.
-
-    Raises:
-        MillraceError: The subclass that `BY_SQLSTATE` names, from the psycopg error.
-    """
-    try:
-        yield
-    except psycopg.Error as error:
-        # Postgres itself refuses NUL characters and unreadable literals before a function of ours can
-        default = Malformed if isinstance(error, psycopg.DataError) else None
-        refusal = BY_SQLSTATE.get(error.sqlstate or "", default)
-        if refusal is None:
-            raise
-        diagnosis = error.diag
-        raise refusal(
-            diagnosis.message_primary or str(error),
-            detail=diagnosis.message_detail,
-            hint=diagnosis.message_hint,
-        ) from error

@@ -15,6 +15,7 @@ import psycopg
 from tenacity import Retrying, before_sleep_log, retry_if_exception_type, sleep_using_event, wait_exponential
 
 from millrace.resources.errors import UnknownView
+from millrace.resources.event_store import EventStore
 from millrace.resources.producers import ProducerStore
 
 PAUSE_S = 0.2
@@ -39,12 +40,12 @@ def run_sequencer(dsn: str, stop: threading.Event, *, pause_s: float = PAUSE_S) 
 
 def _run(dsn: str, stop: threading.Event, pause_s: float) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
-        store = ProducerStore(connection)
+        store, producers = EventStore(connection), ProducerStore(connection)
         pause = pause_s
         expire_at = time.monotonic()
         while not stop.is_set():
             if time.monotonic() >= expire_at:
-                store.expire_transactions()
+                producers.expire_transactions()
                 expire_at = time.monotonic() + EXPIRE_EVERY_S
             moved = store.sequence_events()
             for view in store.poll_views():

@@ -29,6 +29,31 @@ RECEIPT_LOG = Path(__file__).resolve().parents[2] / "shared" / "data" / "receipt
 _numbers = count()
 
 
+# Javas that live for a minute: no compiler that only pays after ten, no threads that collect garbage beside two cores.
+JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+# Files that take longest, in this order: what is left for the end is short, whichever process is free for it.
+LONGEST = (
+    "tests/platform_defs/local/test_run_everything.py",
+    "tests/spark/test_cluster.py",
+    "tests/consumption/test_consumer_failing_streams.py",
+    "tests/archive/test_rebuild_from_archive.py",
+    "tests/read_models/test_given_when_then.py",
+    "tests/read_models/test_columns.py",
+    "tests/platform_defs/local/test_up.py",
+    "tests/assets/test_consumption.py",
+    "tests/event_log_source/test_stream.py",
+)
+
+
+def pytest_configure() -> None:
+    os.environ.setdefault("JAVA_TOOL_OPTIONS", JAVA_OPTIONS)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = {file: place for place, file in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.nodeid.partition("::")[0], len(LONGEST)))
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--postgres",
@@ -76,7 +101,7 @@ def spares(postgres: EmbeddedPostgres, template: str) -> Iterator[Callable[[], s
     def make() -> str:
         name = f"test_{next(_numbers)}"
         with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
-            admin.execute(f"create database {name} template {template}".encode())
+            admin.execute(f"create database {name} template {template} strategy file_copy".encode())
         return name
 
     with ThreadPoolExecutor(1, "spares") as worker:

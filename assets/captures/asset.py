@@ -12,7 +12,7 @@ import dagster as dg
 
 from millrace.assets.event_store import OWNERS
 from millrace.resources.capture.declaration import Capture
-from millrace.resources.capture.drain import CaptureReport, Capturing
+from millrace.resources.capture.drain import CaptureDrain, CaptureReport
 from millrace.resources.capture.health import CaptureHealth, capture_health, find_capture
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import CaptureInUse
@@ -67,7 +67,7 @@ def change_capture_assets(captures: Mapping[str, Capture]) -> dg.AssetsDefinitio
         release_dead_owner(context.instance, postgres, capture.name)
         progress = Progress(context, capture, dsn)
         try:
-            with Capturing(dsn, capture, context.run.run_id) as capturing:
+            with CaptureDrain(dsn, capture, context.run.run_id) as capturing:
                 report = capturing.drain(budget_s=config.budget_s, idle_s=config.idle_s, on_step=progress.add)
         except dg.DagsterExecutionInterruptedError:
             # a connection that was interrupted in a statement gives nothing back

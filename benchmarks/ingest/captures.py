@@ -23,7 +23,7 @@ from benchmarks.ingest.sources import (
     slot_copy,
     timed,
 )
-from millrace.resources.capture.drain import Capturing
+from millrace.resources.capture.drain import CaptureDrain
 
 TARGET = 20_000
 TRANSACTION = 100
@@ -90,7 +90,7 @@ def transaction_sizes(bench: IngestBench) -> list[Result]:
     ]
 
 
-def store_all(process: Capturing) -> None:
+def store_all(process: CaptureDrain) -> None:
     """Store all that the slot holds."""
     while process.store():
         pass

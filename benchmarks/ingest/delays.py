@@ -9,7 +9,7 @@ from benchmarks.event_store.subscription import last_percent
 from benchmarks.event_store.workers import Worked, begin, run_together
 from benchmarks.ingest.bench import IngestBench
 from benchmarks.ingest.sources import Pipeline, new_pipeline, require_all
-from millrace.resources.capture.source.slot import connect_source
+from millrace.resources.capture.source.connection import connect_source
 
 RATES = (20, 200)
 # without a change, until the capture ends

@@ -17,8 +17,9 @@ from benchmarks.ingest.bench import IngestBench
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.decoding.changes import ChangeDecoder
 from millrace.resources.capture.decoding.pgoutput import Commit, decode
-from millrace.resources.capture.drain import MOST_CHANGES, CaptureReport, Capturing
-from millrace.resources.capture.source.slot import advance, connect_source, drop_slot, next_xid, peek
+from millrace.resources.capture.drain import MOST_CHANGES, CaptureDrain, CaptureReport
+from millrace.resources.capture.source.connection import connect_source, next_xid
+from millrace.resources.capture.source.slot import advance, drop_slot, peek
 from millrace.resources.capture.store import CaptureInfo, CaptureStore
 from millrace.resources.postgres.embedded import PROGRAMS
 
@@ -70,10 +71,10 @@ class Pipeline:
         """The capture as it is declared."""
         return Capture("bench", lambda: self.source, (TABLE,))
 
-    def capturing(self) -> Capturing:
+    def capturing(self) -> CaptureDrain:
         """A process of the capture."""
         # one may wait for its turn while the others are measured
-        return Capturing(self.store.dsn, self.capture, "bench", lease_s=int(PATIENCE_S))
+        return CaptureDrain(self.store.dsn, self.capture, "bench", lease_s=int(PATIENCE_S))
 
     def info(self) -> CaptureInfo:
         """The capture as operators see it."""

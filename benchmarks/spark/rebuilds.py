@@ -13,7 +13,7 @@ from benchmarks.event_store.consumption import CHUNK, consumed_per_second, strea
 from benchmarks.spark.bench import ORDERS, Bench, Result, timed
 from benchmarks.spark.drains import drained
 from benchmarks.spark.reads import growth, jdbc
-from millrace.resources.archive.history import read_log_frame
+from millrace.resources.archive.history import read_history
 from millrace.resources.archive.writer import archive_partition
 from millrace.resources.consumption.consumer import Consumer
 
@@ -125,7 +125,7 @@ def by_files(bench: Bench, log: Database, archive: Path) -> "DataFrame":
 
     columns = ["offset", "event", "decider_id", "created_at"]
     fields = {"customer_id": ["customer_id"], "amount": ["amount"]}
-    events = read_log_frame(bench.spark, log.dsn, archive, deciders=["order"], columns=columns, extract=fields)
+    events = read_history(bench.spark, log.dsn, archive, deciders=["order"], columns=columns, extract=fields)
     return orders(events.withColumn("amount", f.col("amount").cast("decimal(18,2)")))
 
 

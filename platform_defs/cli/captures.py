@@ -18,8 +18,9 @@ from millrace.resources.capture.declaration import Capture
 from millrace.resources.capture.health import capture_health, find_capture
 from millrace.resources.capture.quarantine import requeue
 from millrace.resources.capture.setup import remove, restart
+from millrace.resources.capture.source.connection import connect_source
 from millrace.resources.capture.source.readiness import require_ready
-from millrace.resources.capture.source.slot import connect_source, slot_state
+from millrace.resources.capture.source.slot import slot_state
 from millrace.resources.capture.store import CaptureStore, QuarantinedChange
 from millrace.resources.errors import MillraceError
 

@@ -34,7 +34,7 @@ def purge_command(
     errors = Console(stderr=True)
     with chosen_store(dsn) as store, errors.status("Checking the archive ...") as status:
         results = purge_before(
-            store,
+            store.connection,
             archive or Settings().archive_folder,
             before if before.tzinfo else before.replace(tzinfo=UTC),
             reason=reason,

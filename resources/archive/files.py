@@ -1,73 +1,60 @@
 """One file of the archive: a range of one log partition in Parquet. Its name is the range.
 
-Belongs here: names, columns, writing a file so that it is whole or not there, and checking one. Not here: which ranges are
-written and which files are listed (`archive`, `backup`).
+Belongs here: names, columns, writing a file so that it is whole or not there, and checking one. Not here: which ranges
+are written (`writer`, `backup.backup`) and which files count (`listing`, `backup.manifest`).
 
-A file is written under a temporary name that nobody reads, synced, renamed, and read back. The same range from the same log
-gives the same content.
+A file is read back after it is written. The same range of the same log gives the same content.
 """
 
 import hashlib
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from psycopg import sql
 
 from millrace.resources.errors import MillraceError
-from millrace.resources.event_log_source import LogRange
+from millrace.resources.event_log_source import COLUMNS, LogRange
+from millrace.resources.event_log_source.reading import PLAN
 
+_ARROW = {
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "string": pa.string(),
+    "boolean": pa.bool_(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+}
 # names, order and types of the source event_log
-SCHEMA = pa.schema(
-    [
-        ("partition", pa.int32()),
-        ("position", pa.int64()),
-        ("offset", pa.int64()),
-        ("event", pa.string()),
-        ("event_id", pa.string()),
-        ("event_version", pa.int64()),
-        ("decider", pa.string()),
-        ("decider_id", pa.string()),
-        ("data", pa.string()),
-        ("command_id", pa.string()),
-        ("previous_id", pa.string()),
-        ("final", pa.bool_()),
-        ("created_at", pa.timestamp("us", tz="UTC")),
-    ]
-)
+SCHEMA = pa.schema([(name, _ARROW[type_]) for name, (type_, _) in COLUMNS.items()])
 # what is in memory at once is a few of these, or one event if that is larger
 BATCH_BYTES = 8 * 1024 * 1024
 _NAME = re.compile(r"p(\d{4,})-(\d{15,})-(\d{15,})\.parquet")
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
 
-# By index and in its order, whatever the statistics say: a range is a small part of the log.
-_PLAN = (
-    "select set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),"
-    " set_config('enable_mergejoin', 'off', true)"
+_RANGE = sql.SQL(
+    'select {columns} from event_store.event_log l join event_store.events e using ("offset")'
+    " where l.partition = {partition} and l.position >= {from_position} and l.position < {to_position}"
+    " order by l.position"
 )
-_RANGE = """
-select
-  l.partition, l.position, l."offset", e.event, e.event_id::text as event_id, e.event_version, e.decider, e.decider_id,
-  e.data::text as data, e.command_id::text as command_id, e.previous_id::text as previous_id, e.final, e.created_at
-from event_store.event_log l
-join event_store.events e using ("offset")
-where l.partition = {partition} and l.position >= {from_position} and l.position < {to_position}
-order by l.position
-"""
+_COLUMNS = sql.SQL(", ").join(
+    sql.SQL("{} as {}").format(sql.SQL(expression), sql.Identifier(name)) for name, (_, expression) in COLUMNS.items()
+)
 
 
 class ArchiveDamaged(MillraceError):
-    """A file of the archive is missing, torn or not what was written; the text names it."""
+    """A file of the archive is missing, torn or changed; the text names it."""
 
 
 def path_of(wanted: LogRange) -> str:
-    """Return where the file of a range is, below the root: names sort as ranges do."""
+    """Return the path of a range's file below the root; paths sort as ranges do."""
     folder = f"p{wanted.partition:04}"
     return f"{folder}/{folder}-{wanted.from_position:015}-{wanted.to_position:015}.parquet"
 
@@ -82,13 +69,13 @@ class LogFile:
 
 
 def range_of(name: str) -> LogRange | None:
-    """The range that a file's name says; None for a name that no file of ours has."""
+    """Return the range that a file's name states; None for a name that no file of ours has."""
     found = _NAME.fullmatch(name)
     return LogRange(*map(int, found.groups())) if found else None
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a file was being written: it is nobody's, or its writer will notice."""
+    """Return whether a name is a temporary one of `whole_file`; removing such a file stops its writer with an error."""
     return _TEMPORARY.fullmatch(name) is not None
 
 
@@ -96,20 +83,21 @@ def read_range(cursor: Any, wanted: LogRange) -> Iterator[pa.RecordBatch]:  # no
     """Read a range from Postgres in order, through an ADBC cursor within a transaction, a batch at a time."""
     from adbc_driver_postgresql import StatementOptions
 
-    cursor.execute(_PLAN)
+    # by index and in its order, whatever the statistics say: a range is a small part of the log
+    cursor.execute(PLAN)
     cursor.fetchall()
     cursor.adbc_statement.set_options(**{StatementOptions.BATCH_SIZE_HINT_BYTES.value: str(BATCH_BYTES)})
     # without bind parameters, because ADBC reads by COPY only then
-    cursor.execute(_RANGE.format(**{name: int(value) for name, value in vars(wanted).items()}))
+    cursor.execute(_RANGE.format(columns=_COLUMNS, **vars(wanted)).as_string())
     for batch in cursor.fetch_record_batch():
         yield batch.cast(SCHEMA)
 
 
 def read_file(path: Path, wanted: LogRange) -> Iterator[pa.RecordBatch]:
-    """Read that part of a range that a file holds, in order, a batch at a time.
+    """Read the part of a range that a file holds, in order, a batch at a time.
 
     Raises:
-        ArchiveDamaged: It cannot be read.
+        ArchiveDamaged: The file cannot be read.
     """
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
@@ -127,32 +115,53 @@ def write_file(
 ) -> LogFile:
     """Write a range as a file below the root, sync it, and read it back.
 
-    Whatever stood there by this name is replaced. Killed anywhere, a file of this name is whole. `ready` is called when only the
-    name is missing; what it raises ends it.
+    The new file replaces an older one of the range, as `whole_file` says.
 
     Raises:
-        ArchiveDamaged: The batches are not exactly the range, or what was read back is not what was written.
+        ArchiveDamaged: The batches are not exactly the range, or the file reads back as something else.
     """
     path = root / path_of(wanted)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.parent / f".{path.name}.{uuid4().hex}.tmp"
-    try:
-        with temporary.open("xb") as sink:
-            with pq.ParquetWriter(sink, SCHEMA, compression="zstd", write_page_checksum=True) as writer:
-                for batch in _exactly(wanted, batches, str(path)):
-                    writer.write_batch(batch, row_group_size=len(batch))
-            sink.flush()
-            os.fsync(sink.fileno())
-            size = sink.tell()
-        ready()
-        temporary.rename(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync_folder(path.parent)
+    with whole_file(path, ready=ready) as sink:
+        with pq.ParquetWriter(sink, SCHEMA, compression="zstd", write_page_checksum=True) as writer:
+            for batch in _exactly(wanted, batches, str(path)):
+                writer.write_batch(batch, row_group_size=len(batch))
+        size = sink.tell()
     if path.stat().st_size != size:
         raise ArchiveDamaged(f"{path} has another size than was written.", hint="Is somebody else writing there?")
     require_range(path, wanted)
     return LogFile(wanted, size, file_checksum(path))
+
+
+@contextmanager
+def whole_file(path: Path, *, ready: Callable[[], object] = bool, new: bool = False) -> Iterator[BinaryIO]:
+    """Write a file that is whole or not there, even after a kill or a power failure.
+
+    The block writes under a temporary name, which readers ignore. After the block the content is synced, the file gets
+    its name, and the folder is synced. If the block or `ready` raises, nothing has changed.
+
+    Args:
+        path: The file's name; its folder must exist.
+        ready: Called when only the name is missing.
+        new: Refuse to replace a file of that name.
+
+    Raises:
+        FileExistsError: With `new`, such a file exists.
+    """
+    temporary = path.parent / f".{path.name}.{uuid4().hex}.tmp"
+    try:
+        with temporary.open("xb") as sink:
+            yield sink
+            sink.flush()
+            os.fsync(sink.fileno())
+        ready()
+        if new:
+            path.hardlink_to(temporary)
+        else:
+            temporary.rename(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_folder(path.parent)
 
 
 def require_range(path: Path, wanted: LogRange) -> None:
@@ -186,7 +195,7 @@ def require_checksum(path: Path, size: int, checksum: str) -> None:
 
 
 def file_checksum(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal digits."""
+    """Return the SHA-256 of a file in hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -201,7 +210,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def _exactly(wanted: LogRange, batches: Iterable[pa.RecordBatch], what: str) -> Iterator[pa.RecordBatch]:
-    """Pass batches on as long as they are the range: its log partition, each position once, in order, to its end."""
+    """Pass batches on as long as they are the range: of its log partition, each position once, in order, to the end."""
     following = wanted.from_position
     for batch in batches:
         expected = pa.array(np.arange(following, following + len(batch), dtype=np.int64))

@@ -1,10 +1,10 @@
-"""The whole log as one Spark DataFrame: the files of the archive, and from Postgres what lies above them, each event once.
+"""The whole log as one Spark DataFrame: the files of the archive and Postgres above them, each event once.
 
-Belongs here: putting the two together. Not here: writing files (`archive`), reading files (`archive_rows`), reading Postgres
-(`event_log_source`).
+Belongs here: putting the two together. Not here: writing files (`writer`), reading files (`spark_reader`), reading
+Postgres (`event_log_source`).
 
-Columns, types, filters and `extract` are those of the source `event_log`. Spark's tasks read the files themselves: the folder must
-be there by the same path where they run, and where they are planned.
+Columns, types, filters and `extract` are those of the source `event_log`. Spark's tasks read the files themselves: the
+folder must have the same path on the driver and on every worker.
 """
 
 import json
@@ -19,15 +19,10 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from millrace.resources.archive.files import ArchiveDamaged
+from millrace.resources.archive.folder import ForeignArchive, require_folder
+from millrace.resources.archive.listing import ArchivedFile, ArchivedPartition, archived, grouped
 from millrace.resources.archive.spark_reader import Wanted, archive_rows, shared
-from millrace.resources.archive.writer import (
-    ArchivedFile,
-    ArchivedPartition,
-    ForeignArchive,
-    archived,
-    grouped,
-    require_folder,
-)
+from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_log_source import COLUMNS
 from millrace.resources.event_store import EventStore
@@ -40,17 +35,17 @@ logger = logging.getLogger(__name__)
 
 
 class LogIncomplete(MillraceError):
-    """Archive and log together do not hold every event; the text says which are missing."""
+    """Archive and log together lack some events; the text names their positions."""
 
 
 @dataclass(frozen=True)
 class LogHistory:
-    """A part of the log: the files of an archive, and what lies above them in Postgres.
+    """A part of the log: the files of an archive, and the events above them in Postgres.
 
     Attributes:
         root: The folder of the archive.
-        partitions: What archive and log held in one snapshot.
-        cuts: From and up to where each log partition is read.
+        partitions: The log partitions as archive and log held them in one snapshot.
+        cuts: Log partition → [first, last): the positions to read.
         given_up: Offsets of events that are left out.
     """
 
@@ -61,22 +56,22 @@ class LogHistory:
 
     @property
     def files(self) -> list[ArchivedFile]:
-        """The files that are read, or a part of each."""
+        """The files that hold some of the positions to read."""
         return [file for each in self.partitions for file in each.files if self._is_read(file)]
 
     @property
     def tails(self) -> dict[int, tuple[int, int]]:
-        """From and up to where each log partition is read from Postgres."""
+        """Log partition → [first, last): the positions to read from Postgres."""
         cuts = ((each, *self.cuts[each.partition]) for each in self.partitions)
         return {each.partition: (min(max(each.end, first), last), last) for each, first, last in cuts}
 
     def readable(self) -> "LogHistory":
-        """This history, if archive and log hold it; where the archive cannot be read and Postgres has all of it, that of Postgres alone.
+        """Return this history if archive and log hold it, else the same from Postgres alone if Postgres has all of it.
 
         Raises:
             LogIncomplete: Events are neither in a listed file nor in the log.
             ForeignArchive: The folder is not this store's archive.
-            ArchiveDamaged: A file is not there.
+            ArchiveDamaged: A file is missing.
         """
         try:
             self.require_whole()
@@ -88,10 +83,7 @@ class LogHistory:
         return self
 
     def require_whole(self) -> None:
-        """Refuse a history that archive and log do not hold.
-
-        Raises what `readable` says.
-        """
+        """Refuse a history that archive and log do not hold; the errors are those of `readable`."""
         for each in self.partitions:
             require_whole(each)
         files = self.files
@@ -108,7 +100,7 @@ class LogHistory:
         return file.range.from_position < last and file.range.to_position > first
 
 
-def read_log_frame(
+def read_history(
     spark: "SparkSession",
     dsn: str,
     root: Path,
@@ -125,7 +117,7 @@ def read_log_frame(
     Args:
         spark: The session; it knows the source `event_log`.
         dsn: The event store; the role must be `event_store_reader`.
-        root: The folder of the archive; where nothing is listed, it need not be there.
+        root: The folder of the archive; it need not exist while no file is listed.
         partitions: The log partitions, None for all.
         deciders: The deciders, None for all.
         events: The events, None for all.
@@ -136,10 +128,10 @@ def read_log_frame(
     Raises:
         LogIncomplete: Events below the earliest position of the log are in no listed file.
         ForeignArchive: The folder is not this store's archive.
-        ArchiveDamaged: A file is not there.
+        ArchiveDamaged: A file is missing.
     """
     with psycopg.connect(dsn, autocommit=True) as connection:
-        history = log_history(EventStore(connection), root, partitions)
+        history = log_history(connection, root, partitions)
     history.require_whole()
     return history_frame(
         spark,
@@ -153,23 +145,24 @@ def read_log_frame(
     )
 
 
-def log_history(store: EventStore, root: Path, partitions: Sequence[int] | None = None) -> LogHistory:
-    """What archive and log hold now of some log partitions, None for all."""
-    held = [archived(store, partitions[0])] if partitions is not None and len(partitions) == 1 else None
+def log_history(connection: psycopg.Connection, root: Path, partitions: Sequence[int] | None = None) -> LogHistory:
+    """Return all that archive and log hold now of some log partitions, None for all."""
+    held = [archived(connection, partitions[0])] if partitions is not None and len(partitions) == 1 else None
     if held is None:
-        held = [each for each in grouped(store.archive_state()) if partitions is None or each.partition in partitions]
+        found = grouped(ArchiveStore(connection).archive_state())
+        held = [each for each in found if partitions is None or each.partition in partitions]
     return LogHistory(root, tuple(held), {each.partition: (0, each.high_water_mark) for each in held})
 
 
-def day_history(store: EventStore, root: Path, since: datetime, until: datetime) -> LogHistory:
-    """The part of the log that has the events that were appended from one time on and come before the first one of another time.
+def day_history(connection: psycopg.Connection, root: Path, since: datetime, until: datetime) -> LogHistory:
+    """Return a superset of the events appended in [since, until); filter it by `created_at`.
 
-    Others are in it, too.
+    Per log partition: from the first event at or after `since` up to the first one at or after `until`.
     """
-    history = log_history(store, root)
+    store, history = EventStore(connection), log_history(connection, root)
     cuts = {
         each.partition: (
-            # what was removed from Postgres may be of any time
+            # events that were removed from Postgres may be of any time
             0 if each.earliest_position else store.offset_for_timestamp(each.partition, since),
             min(store.offset_for_timestamp(each.partition, until), each.high_water_mark),
         )
@@ -190,10 +183,10 @@ def history_frame(
     min_partitions: int = 1,
     between: tuple[datetime, datetime] | None = None,
 ) -> "DataFrame":
-    """Read a history, as `read_log_frame` says; with `between` a part of what was appended at other times may be left out.
+    """Read a history as `read_history` does; with `between`, events appended at other times may be left out.
 
-    What it names stays readable: who reads for a lease keeps the log from being purged below the lease's beginning, and a replaced file
-    stays for an hour. What is gone nevertheless fails the query, never with fewer rows.
+    The history stays readable for a while: a lease keeps the log from being purged above the lease's beginning, and a
+    replaced file stays for an hour. If a part is gone nevertheless, the query fails; it never returns fewer rows.
     """
     filters = {"deciders": deciders, "events": events}
     tails = history.tails
@@ -221,10 +214,10 @@ def history_frame(
 
 
 def require_whole(held: ArchivedPartition) -> None:
-    """Refuse a log partition of which events are neither in a file nor in the log.
+    """Refuse a log partition whose events are not all in a file or in the log.
 
     Raises:
-        LogIncomplete: The text says which.
+        LogIncomplete: The text names the missing positions.
     """
     following = 0
     for from_position, to_position in (

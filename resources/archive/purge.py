@@ -1,9 +1,10 @@
-"""Giving up history: what is archived, checked and needed by no view is deleted from Postgres, in pieces.
+"""Purging: delete events from Postgres, in pieces, that are archived, checked and needed by no view.
 
-Belongs here: how far each log partition can be shortened, and doing it. Not here: who still needs what; that is
-`sql/functions/raise_low_water_mark.sql`.
+Belongs here: how far each log partition can be shortened, and doing so. Not here: the rule which events are still
+needed; that is `raise_low_water_mark.sql`.
 
-Killed or interrupted anywhere, nothing is half done: below the low-water mark nobody reads, and the next call deletes the rest.
+A kill or an interruption leaves nothing half done: no one reads below the low-water mark, and the next call deletes the
+rest.
 """
 
 from collections.abc import Callable
@@ -11,7 +12,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from millrace.resources.archive.writer import archived, require_files
+import psycopg
+
+from millrace.resources.archive.listing import archived, require_files
+from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import HistoryNeeded
 from millrace.resources.event_store import EventStore
 
@@ -22,15 +26,15 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class PurgedPartition:
-    """What became of a log partition.
+    """The result for one log partition.
 
     Attributes:
         partition: The log partition.
-        from_position: Where it began before.
-        to_position: Where it begins now; in a dry run where it would.
+        from_position: Its first position before.
+        to_position: Its first position now; in a dry run the one that it would have.
         events: How many events were deleted; in a dry run how many would be.
         files: How many files of the archive were checked for them.
-        refused: Why nothing was given up, or None.
+        refused: The reason why no event was given up, or None.
     """
 
     partition: int
@@ -42,7 +46,7 @@ class PurgedPartition:
 
 
 def purge_before(
-    store: EventStore,
+    connection: psycopg.Connection,
     root: Path,
     before: datetime,
     *,
@@ -50,10 +54,10 @@ def purge_before(
     dry_run: bool = False,
     progress: Progress = lambda _partition, _events: None,
 ) -> list[PurgedPartition]:
-    """Delete events that were appended before a time, as far as they are archived; a refusal stops its own log partition only.
+    """Delete events that were appended before a time and are archived; a refusal stops only its own log partition.
 
     Args:
-        store: The event store, by an autocommit connection of an `event_store_owner`.
+        connection: An autocommit connection of an `event_store_owner`.
         root: The folder of the archive.
         before: The time; in each log partition the first event at or after it stays, and all after that one.
         reason: For the audit log.
@@ -61,17 +65,17 @@ def purge_before(
         progress: Called with the log partition and how many events are deleted of it by now.
 
     Raises:
-        ArchiveDamaged: A file that holds what is to be deleted is not whole. Log partitions before it are done.
+        ArchiveDamaged: A file with events to delete is not whole. The log partitions before that one are done.
         ForeignArchive: The folder is not this store's archive.
     """
     return [
-        _purge(store, root, info.partition, before, reason=reason, dry_run=dry_run, progress=progress)
-        for info in store.partition_info()
+        _purge(connection, root, info.partition, before, reason=reason, dry_run=dry_run, progress=progress)
+        for info in EventStore(connection).partition_info()
     ]
 
 
 def _purge(
-    store: EventStore,
+    connection: psycopg.Connection,
     root: Path,
     partition: int,
     before: datetime,
@@ -80,16 +84,17 @@ def _purge(
     dry_run: bool,
     progress: Progress,
 ) -> PurgedPartition:
-    target = store.offset_for_timestamp(partition, before)
-    held = archived(store, partition)
-    # only what the listed files hold: somebody else's word (mark_archived) is nothing that we can check
+    store = ArchiveStore(connection)
+    target = EventStore(connection).offset_for_timestamp(partition, before)
+    held = archived(connection, partition)
+    # only what listed files hold: a mark that somebody set (mark_archived) is nothing that we can check
     target = max(min(target, held.end), held.earliest_position)
     files = require_files(root, held, target) if target > held.earliest_position else 0
     refused = None
-    with store.connection.transaction(force_rollback=dry_run):
+    with connection.transaction(force_rollback=dry_run):
         try:
             if target > held.earliest_position:
-                with store.connection.transaction():
+                with connection.transaction():
                     store.raise_low_water_mark(partition, target, reason)
         except HistoryNeeded as error:
             refused, target = f"{error.detail}. {error.hint}", held.earliest_position

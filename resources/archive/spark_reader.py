@@ -1,9 +1,9 @@
-"""Reads archived files in Spark's tasks: the columns and fields that are asked for, by Arrow and without Spark's Parquet reader.
+"""Reads archived files in Spark's tasks: the wanted columns and fields, by Arrow, without Spark's Parquet reader.
 
-Belongs here: which task reads what, and what it does with a file. Not here: which files hold the log (`log_frame`), how one is
-written (`archive_files`).
+Belongs here: which task reads what, and what it does with a file. Not here: which files hold the log (`history`), how
+one is written (`files`).
 
-A file that is not there any more, or does not hold what it is listed for, fails its task: never fewer rows.
+A file that is missing or differs from its listing fails its task; a read never returns fewer rows.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from millrace.resources.archive.files import SCHEMA
-from millrace.resources.archive.writer import ArchivedFile
+from millrace.resources.archive.listing import ArchivedFile
 from millrace.resources.event_log_source import COLUMNS
 
 if TYPE_CHECKING:
@@ -28,14 +28,18 @@ _BATCH_EVENTS = 16_384
 
 
 class FileUnreadable(Exception):
-    """A file is not there or not what is listed. The text begins as the source's errors do: it is nothing that an event is the reason of."""
+    """An archived file is missing or differs from its listing.
+
+    The message starts with `event_log: `, by which `build_errors.is_of_events` knows a server fault and blames no
+    stream.
+    """
 
 
 @dataclass(frozen=True)
 class FilePart:
-    """What a task reads of a file: of the row groups that begin in [from_row, to_row) the rows that lie in [begin, end).
+    """The part of a file that one task reads: rows in [begin, end) of the row groups that begin in [from_row, to_row).
 
-    `rows` is how many the whole file has.
+    `rows` is the number of rows of the whole file.
     """
 
     path: str
@@ -48,9 +52,10 @@ class FilePart:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is wanted of the rows: some deciders and events (None: all), columns, and fields of `data` by path.
+    """The wanted rows: of some deciders and events (None: all), with some columns, and fields of `data` by path.
 
-    `between` are times: row groups without an event that was appended in [first, second) are left out; other rows may lie outside.
+    With `between`, row groups without an event that was appended in [first, second) are left out; rows of other times
+    may still come.
     """
 
     deciders: tuple[str, ...] | None
@@ -68,7 +73,7 @@ class Wanted:
 def shared(
     root: Path, files: Iterable[ArchivedFile], cuts: Mapping[int, tuple[int, int]], most: int = TASK_EVENTS
 ) -> list[list[FilePart]]:
-    """Share files over tasks of about as many events as allowed, each row once; `cuts` says from and up to where of each log partition."""
+    """Share files over tasks of at most about `most` events, each row once; `cuts` bounds each log partition."""
     tasks: list[list[FilePart]] = []
     room = 0
     for file in files:
@@ -87,7 +92,7 @@ def shared(
 
 
 def archive_rows(spark: "SparkSession", tasks: Sequence[Sequence[FilePart]], wanted: Wanted) -> "DataFrame":
-    """The rows of parts of files, one Spark task for each list of them."""
+    """Read parts of files, in one Spark task for each list of parts."""
     ddl = ", ".join(f"`{name.replace('`', '``')}` {type_}" for name, type_ in wanted.schema.items())
     return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(reader(tasks, wanted), ddl)
 
@@ -95,7 +100,7 @@ def archive_rows(spark: "SparkSession", tasks: Sequence[Sequence[FilePart]], wan
 def reader(
     tasks: Sequence[Sequence[FilePart]], wanted: Wanted
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for `mapInArrow` from numbers of tasks to their rows."""
+    """Return the function for `mapInArrow` that turns numbers of tasks into their rows."""
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -107,10 +112,10 @@ def reader(
 
 
 def rows_of(part: FilePart, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    """The rows of a part of a file.
+    """Read a part of a file.
 
     Raises:
-        FileUnreadable: It is not there, or not what was listed.
+        FileUnreadable: The file is missing or differs from its listing.
     """
     import pyarrow.parquet as pq
 
@@ -138,7 +143,7 @@ def rows_of(part: FilePart, wanted: Wanted) -> Iterator[pa.RecordBatch]:
 
 
 def _may_have(group: "pq.RowGroupMetaData", wanted: Wanted) -> bool:
-    """Whether a row group may have an event of the times that are wanted."""
+    """Return whether a row group may have an event of the wanted times."""
     if wanted.between is None:
         return True
     times = group.column(SCHEMA.get_field_index("created_at")).statistics

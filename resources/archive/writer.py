@@ -1,82 +1,42 @@
 """The archive: the log in Parquet files below one folder, extended from Postgres, listed there when a file is checked.
 
-Belongs here: whose archive a folder is, which ranges are written next, extending and sweeping. Not here: a file (`archive_files`),
-reading archive and log together (`log_frame`), giving up what is archived (`retention`).
+Belongs here: which ranges are written next, extending and sweeping. Not here: one file (`files`), the owner of a folder
+(`folder`), the listed files (`listing`), reading archive and log together (`history`), deleting archived events
+(`purge`).
 
-    archive.json                                                       whose archive this is, and which database extends it
+    archive.json                                                       the owner of the archive (`folder`)
     p0003/p0003-000000000000000-000000001000000.parquet                positions 0 to 1,000,000 of log partition 3
-    p0003/.p0003-….parquet.<32 hexadecimal digits>.tmp                 being written, or left by a kill: swept by the next run
+    p0003/.p0003-….parquet.<32 hexadecimal digits>.tmp                 unfinished; the next run sweeps it after a kill
 
-`event_store.archive_files` lists the files, in the transaction that marks their events as archived. What is not listed is
-never read. Killed anywhere, the next run goes on: it writes the same range again, under the same name. One process at a time
-writes the archive of a log partition; its database session holds the lock.
+The table `event_store.archive_files` lists a file in the transaction that marks its events as archived. A file that is
+not listed is never read. After a kill at any moment the next run goes on: it writes the same range again, under the
+same name. One process at a time writes the archive of a log partition; its database session holds the lock.
 """
 
-import json
 import os
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from uuid import UUID, uuid4
 
 import psycopg
 
-from millrace.resources.archive.files import (
-    is_temporary,
-    path_of,
-    range_of,
-    read_range,
-    require_checksum,
-    sync_folder,
-    write_file,
-)
-from millrace.resources.errors import MillraceError
+from millrace.resources.archive.files import is_temporary, path_of, range_of, read_range, write_file
+from millrace.resources.archive.folder import claim_folder, database_name
+from millrace.resources.archive.listing import ArchivedPartition, archived
+from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.event_log_source import LogRange
-from millrace.resources.event_store import ArchiveState, EventStore
+from millrace.resources.event_store import EventStore
 
-MARKER = "archive.json"
 MAX_EVENTS = 1_000_000
 MIN_EVENTS = 10_000
-# for whoever planned to read a file before it was replaced
+# a reader may have planned to read a file before it was replaced
 KEEP_REPLACED_S = 3600.0
-
-
-class ForeignArchive(MillraceError):
-    """The folder holds the archive of another event store, or something else."""
-
-
-@dataclass(frozen=True)
-class ArchivedFile:
-    """A listed file of the archive."""
-
-    range: LogRange
-    path: str
-    bytes: int
-    checksum: str
-
-
-@dataclass(frozen=True)
-class ArchivedPartition:
-    """What the archive and the log hold of a log partition, in one snapshot. Files are in order."""
-
-    archive_id: UUID
-    partition: int
-    earliest_position: int
-    archived_position: int
-    high_water_mark: int
-    files: tuple[ArchivedFile, ...]
-
-    @property
-    def end(self) -> int:
-        """Up to where there are files; where none is, where the log begins."""
-        return self.files[-1].range.to_position if self.files else self.earliest_position
 
 
 @dataclass(frozen=True)
 class ArchiveReport:
-    """What one call wrote, and what the archive of the log partition holds now. `busy`: somebody else was at it, nothing was done."""
+    """The work of one call, and the archive of the log partition after it; `busy` if another process held the lock."""
 
     partition: int
     written: int
@@ -112,19 +72,19 @@ def archive_partition(
 
     Raises:
         ForeignArchive: The folder is another store's.
-        ArchiveDamaged: A file could not be written as it should be.
+        ArchiveDamaged: A written file does not read back as its range.
     """
     from adbc_driver_postgresql import dbapi
 
     began = time.monotonic()
     with psycopg.connect(dsn, autocommit=True) as connection:
-        store = EventStore(connection)
-        store.sequence_events()
-        before = archived(store, partition)
-        claim_folder(root, before.archive_id, _database(connection))
+        events, store = EventStore(connection), ArchiveStore(connection)
+        events.sequence_events()
+        before = archived(connection, partition)
+        claim_folder(root, before.archive_id, database_name(events.database_identity()))
         if not store.lock_archive(partition):
             return _report(before, 0, began, busy=True)
-        before = archived(store, partition)  # nobody else extends it now
+        before = archived(connection, partition)  # nobody else extends it now
         sweep(root, before, keep_replaced_s)
         written = 0
         for wanted in plan(before, max_events=max_events, min_events=min_events, tail=tail):
@@ -135,38 +95,11 @@ def archive_partition(
                 partition, wanted.from_position, wanted.to_position, path_of(wanted), file.bytes, file.checksum
             )
             written += wanted.size
-        return _report(archived(store, partition), written, began)
-
-
-def archived(store: EventStore, partition: int) -> ArchivedPartition:
-    """What the archive and the log hold of a log partition, in one snapshot."""
-    (only,) = grouped(store.archive_state(partition))
-    return only
-
-
-def grouped(rows: Sequence[ArchiveState]) -> list[ArchivedPartition]:
-    """Put the rows of each log partition together."""
-    files: dict[int, list[ArchivedFile]] = {row.partition: [] for row in rows}
-    for row in rows:
-        if row.path is not None and row.from_position is not None and row.to_position is not None:
-            held = LogRange(row.partition, row.from_position, row.to_position)
-            files[row.partition].append(ArchivedFile(held, row.path, row.bytes or 0, row.checksum or ""))
-    marks = {row.partition: row for row in rows}
-    return [
-        ArchivedPartition(
-            row.archive_id,
-            partition,
-            row.earliest_position,
-            row.archived_position,
-            row.high_water_mark,
-            tuple(files[partition]),
-        )
-        for partition, row in marks.items()
-    ]
+        return _report(archived(connection, partition), written, began)
 
 
 def plan(held: ArchivedPartition, *, max_events: int, min_events: int, tail: bool) -> list[LogRange]:
-    """The ranges to write next, in order; a small last file is replaced by one that holds its events and new ones.
+    """Return the ranges to write next, in order; the first may replace a small last file and add newer events to it.
 
     Raises:
         ValueError: `min_events` is not from 1 to `max_events`.
@@ -188,89 +121,8 @@ def plan(held: ArchivedPartition, *, max_events: int, min_events: int, tail: boo
     return ranges
 
 
-def claim_folder(root: Path, archive_id: UUID, database: str) -> None:
-    """Make a folder the archive of this store, which only this database extends; several callers may do it at once.
-
-    A copy of a database is the same store by its id, and would replace and sweep what the other one wrote.
-
-    Raises:
-        ForeignArchive: It is another store's or another database's, or holds something else.
-    """
-    root.mkdir(parents=True, exist_ok=True)
-    marker = root / MARKER
-    if not marker.exists():
-        foreign = sorted(path.name for path in root.iterdir() if not path.name.startswith("."))
-        if foreign and not marker.exists():
-            raise ForeignArchive(
-                f"{root} holds no archive, and is not empty.",
-                detail=f"It holds {', '.join(foreign[:5])}.",
-                hint="Choose an empty folder.",
-            )
-        with suppress(FileExistsError):  # somebody else was first
-            _write_marker(root, archive_id, database, new=True)
-    found = require_folder(root, archive_id)
-    if found is None:
-        _write_marker(root, archive_id, database, new=False)
-    elif found != database:
-        raise ForeignArchive(
-            f"{root} is extended by another database than this copy of it.",
-            detail=f"It is {found} (cluster/database) that extends it; this one is {database}.",
-            hint="Set MILLRACE_ARCHIVE_DIR to a copy of the folder, unless that database is gone for good, or was this one"
-            f' before pg_upgrade. Then remove "database" from {MARKER} there: this one goes on.',
-        )
-
-
-def _write_marker(root: Path, archive_id: UUID, database: str, *, new: bool) -> None:
-    temporary = root / f".{MARKER}.{uuid4().hex}.tmp"
-    try:
-        with temporary.open("x") as sink:
-            json.dump({"archive": str(archive_id), "database": database}, sink)
-            sink.flush()
-            os.fsync(sink.fileno())
-        if new:
-            (root / MARKER).hardlink_to(temporary)
-        else:
-            temporary.replace(root / MARKER)
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync_folder(root)
-
-
-def _database(connection: psycopg.Connection) -> str:
-    """What this database is and no copy of it: the cluster's number and the database's in it."""
-    ((name,),) = connection.execute(
-        "select format('%s/%s', (select system_identifier from pg_control_system()), oid)"
-        " from pg_database where datname = current_database()"
-    ).fetchall()
-    return str(name)
-
-
-def require_folder(root: Path, archive_id: UUID) -> str | None:
-    """Refuse a folder that is not the archive of this store; return which database extends it, if that is said.
-
-    Raises:
-        ForeignArchive: It is not.
-    """
-    try:
-        marker = json.loads((root / MARKER).read_text())
-        found, database = marker["archive"], marker.get("database")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ForeignArchive(
-            f"{root} is no archive.",
-            detail=f"{MARKER}: {error}",
-            hint="Set MILLRACE_ARCHIVE_DIR to where the archive is.",
-        ) from error
-    if found != str(archive_id):
-        raise ForeignArchive(
-            f"{root} is the archive of another event store.",
-            detail=f"It is that of {found}; this store's is {archive_id}.",
-            hint="Choose another folder. A restored store has an archive of its own.",
-        )
-    return None if database is None else str(database)
-
-
 def sweep(root: Path, held: ArchivedPartition, keep_replaced_s: float = KEEP_REPLACED_S) -> None:
-    """Remove what killed runs left and what was replaced long enough ago. Only with the lock of the log partition."""
+    """Remove leftovers of killed runs and files replaced long enough ago. The caller holds the partition's lock."""
     folder = root / Path(path_of(LogRange(held.partition, 0, 1))).parent
     if not folder.is_dir():
         return
@@ -290,28 +142,10 @@ def sweep(root: Path, held: ArchivedPartition, keep_replaced_s: float = KEEP_REP
             path.unlink(missing_ok=True)
 
 
-def require_files(root: Path, held: ArchivedPartition, to_position: int) -> int:
-    """Check by their checksums that the files hold the log up to a position, from where the log begins; return how many they are.
-
-    Raises:
-        ArchiveDamaged: A file is missing or not what was written.
-        ForeignArchive: The folder is not this store's archive.
-    """
-    require_folder(root, held.archive_id)
-    needed = [
-        file
-        for file in held.files
-        if file.range.to_position > held.earliest_position and file.range.from_position < to_position
-    ]
-    for file in needed:
-        require_checksum(root / file.path, file.bytes, file.checksum)
-    return len(needed)
-
-
 def _date_replaced(root: Path, held: ArchivedPartition, wanted: LogRange) -> None:
-    """Let the time until they are removed count from now for the files that a new one is about to replace.
+    """Restart the clock until removal for the files that a new file is about to replace.
 
-    Before it is listed: nobody else would, were this killed in between.
+    Call it before the new file is listed: after a kill in between no other process would do it.
     """
     for file in held.files:
         if wanted.from_position <= file.range.from_position and file.range.to_position <= wanted.to_position:

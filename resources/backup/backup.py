@@ -36,7 +36,10 @@ from millrace.resources.archive.files import (
     sync_folder,
     write_file,
 )
-from millrace.resources.archive.writer import MAX_EVENTS, ArchivedPartition, grouped, require_folder
+from millrace.resources.archive.folder import require_folder
+from millrace.resources.archive.listing import ArchivedPartition, grouped
+from millrace.resources.archive.store import ArchiveState
+from millrace.resources.archive.writer import MAX_EVENTS
 from millrace.resources.backup.manifest import (
     FORMAT,
     LOG,
@@ -53,7 +56,7 @@ from millrace.resources.backup.manifest import (
 )
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_log_source import LogRange
-from millrace.resources.event_store import ArchiveState
+from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.migrations import LOCK_TIMEOUT_MS, PATIENCE_S, known_migrations, validate
 from millrace.resources.producers import ProducerStore
 
@@ -216,10 +219,9 @@ def _only_one(folder: Path) -> Iterator[None]:
 def _producers_held(dsn: str) -> Iterator[None]:
     """Sequence all events, and let no producer go on until the cut is made: else it might have been answered what is not in the log."""
     with psycopg.connect(dsn) as holder, psycopg.connect(dsn, autocommit=True) as sequencer:
-        store = ProducerStore(sequencer)
-        store.sequence_events()
+        EventStore(sequencer).sequence_events()
         deadline = time.monotonic() + PATIENCE_S
-        while not _hold_producers(holder, store):
+        while not _hold_producers(holder, sequencer):
             # those who queued behind us go first
             holder.rollback()
             time.sleep(LOCK_TIMEOUT_MS / 1000)
@@ -233,7 +235,7 @@ def _producers_held(dsn: str) -> Iterator[None]:
         holder.rollback()
 
 
-def _hold_producers(holder: psycopg.Connection, store: ProducerStore) -> bool:
+def _hold_producers(holder: psycopg.Connection, sequencer: psycopg.Connection) -> bool:
     """Hold producers, if there are any sequence all that they did, and return whether that did not take long."""
     holder.execute(f"set lock_timeout = {LOCK_TIMEOUT_MS}".encode())
     try:
@@ -241,8 +243,9 @@ def _hold_producers(holder: psycopg.Connection, store: ProducerStore) -> bool:
     except psycopg.errors.LockNotAvailable:
         return False
     deadline = time.monotonic() + LOCK_TIMEOUT_MS / 1000
+    store = ProducerStore(sequencer)
     while store.producer_statistics() and not store.is_sequenced(committed):
-        if store.sequence_events() == 0 and time.monotonic() > deadline:
+        if EventStore(sequencer).sequence_events() == 0 and time.monotonic() > deadline:
             return False
     return True
 

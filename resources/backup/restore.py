@@ -22,10 +22,10 @@ from psycopg import sql
 
 from millrace.resources.archive.files import ArchiveDamaged, read_file
 from millrace.resources.backup.manifest import Manifest, read_manifest, reading, require_backup
+from millrace.resources.backup.store import BackupStore
 from millrace.resources.errors import BackupDamaged, SchemaMismatch
 from millrace.resources.event_log_source import LogRange
-from millrace.resources.event_store import EventStore
-from millrace.resources.event_store.migrations import known_migrations, migrate
+from millrace.resources.event_store.migrations import migrate
 
 _EVENT = (
     "event", "event_id", "event_version", "decider", "decider_id", "data", "command_id", "previous_id", "final", "created_at", "offset",
@@ -61,7 +61,7 @@ def restore(dsn: str, folder: Path, *, progress: Progress = lambda _done, _total
         NoBackup: The folder holds no finished backup.
         BackupDamaged: A file is missing or changed, or does not hold what it should; the text names it.
         NotEmpty: The store holds something.
-        SchemaMismatch: The backup is of a later version, or has another number of log partitions than the store.
+        SchemaMismatch: The backup has what this version does not know, or another number of log partitions than the store.
     """
     with reading(folder):
         return _restore(dsn, folder, progress)
@@ -70,26 +70,27 @@ def restore(dsn: str, folder: Path, *, progress: Progress = lambda _done, _total
 def _restore(dsn: str, folder: Path, progress: Progress) -> RestoreReport:
     began = time.monotonic()
     manifest = read_manifest(folder)
-    known = known_migrations()[-1].version
-    if manifest.schema_version > known:
-        raise SchemaMismatch(
-            "The backup is newer than this code.",
-            detail=f"backup: version {manifest.schema_version}; code: version {known}",
-            hint="Update Millrace on this machine.",
-        )
     require_backup(folder, manifest)
     checked = time.monotonic()
     migrate(dsn, log_partitions=len(manifest.partitions))
     with psycopg.connect(dsn) as connection:
-        store = EventStore(connection)
+        store = BackupStore(connection)
         store.begin_restore()
         for table in manifest.tables:
             columns = sql.SQL(", ").join(map(sql.Identifier, table.columns))
             into = sql.SQL("copy {} ({}) from stdin (format csv)").format(
                 sql.Identifier("event_store", table.table), columns
             )
-            for batch in _batches(folder / table.path):
-                _copy(connection, into, batch)
+            try:
+                for batch in _batches(folder / table.path):
+                    _copy(connection, into, batch)
+            except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn) as error:
+                # not told by its schema_version: before the first release that has no order
+                raise SchemaMismatch(
+                    "The backup is of another version of Millrace.",
+                    detail=f"Postgres says: {error.diag.message_primary}.",
+                    hint="Restore it with the version of Millrace that wrote it, or a later one. Nothing was restored.",
+                ) from error
         _load_log(connection, folder, manifest, progress)
         events = store.finish_restore(
             [each.partition for each in manifest.partitions],

@@ -1,6 +1,7 @@
-"""From the rows of a chunk to events: what a captured table held already when its capture began.
+"""The rows of a chunk as events: what a captured table held already when its capture began.
 
-Belongs here: their JSON, their ids. Not here: reading them (`source_chunks`), changes (`captured_changes`).
+Belongs here: their JSON, their ids. Not here: reading them (`source.chunks`), when they are appended (`backfill`),
+changes (`decoding.changes`).
 """
 
 from collections.abc import Iterator
@@ -25,11 +26,11 @@ class BackfilledRow:
     """A row as the event `backfilled`.
 
     Attributes:
-        decider_id: Its key as a JSON array, as its changes have it; None if it cannot be decoded.
-        event_id: Derived from its backfill and its key: the same whenever that reads it.
-        command_id: Derived from its backfill: what all its rows share.
+        decider_id: Its key as a JSON array, as its changes have it; None if the key cannot be decoded.
+        event_id: Derived from the backfill and the key: the same whenever that backfill reads the row.
+        command_id: Derived from the backfill: all its rows share it.
         data: The row, a JSON object; None if it cannot be decoded.
-        fault: Why it cannot, a sentence.
+        fault: Why it cannot be decoded, a sentence; None if it can.
     """
 
     decider_id: str | None
@@ -42,14 +43,14 @@ class BackfilledRow:
 def backfilled_rows(
     chunk: Chunk, table: CapturedTable, capture: str, generation: int, backfill_offset: int
 ) -> Iterator[BackfilledRow]:
-    """The rows of a chunk, in its order.
+    """Turn the rows of a chunk into events, in the chunk's order.
 
     Args:
         chunk: What was read.
-        table: What is captured, with the columns of its key as `source_tables.with_key` gives them.
-        capture: Its name.
+        table: What is captured, with the columns of its key as `source.tables.with_key` returns them.
+        capture: The capture's name.
         generation: The number of the slot's life, as for `ChangeDecoder`.
-        backfill_offset: Which backfill it is, as the store has it: no two have ids in common.
+        backfill_offset: The number of the backfill in the store: no two backfills give the same event ids.
     """
     rows = TableRows(table, chunk.relation)
     read = f"{generation}/{backfill_offset}/{table.stream_decider}"
@@ -64,6 +65,6 @@ def backfilled_rows(
         if data is not None and len(data) > MAX_DATA_CHARACTERS:
             fault = too_large(data)
             data = None
-        # a key that cannot be decoded is that of no other row
+        # a row whose key cannot be decoded has its place in the chunk for a name
         name = f"{read}/{decider_id}" if decider_id is not None else f"{read}//{chunk.snapshot}/{number}"
         yield BackfilledRow(decider_id, derived_id(name), command_id, data, fault)

@@ -1,7 +1,7 @@
 """What a capture is: tables of a source database whose changes become events.
 
-Belongs here: the declaration and what is wrong with it by itself. Not here: what the source says to it (`publication`), the
-pipeline (`capture`).
+Belongs here: the declaration, and what is wrong with it by itself. Not here: what the source says to it
+(`source.readiness`), capturing (`drain`).
 """
 
 import re
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 ACTIONS = ("insert", "update", "delete", "truncate")
-# Slots and publications bear it, and identifiers have 63 bytes
+# The names of slots and publications contain it, and have 63 bytes at most.
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 
 
@@ -24,10 +24,12 @@ class CapturedTable:
     Attributes:
         table: Its name.
         schema: Its schema.
-        columns: The columns that are captured, those of its key among them; None for all, also ones that are added later.
-        where: The rows that are captured, a condition as in `create publication`; None for all. A row that comes to meet it is an
-            insert, one that no longer does is a delete.
-        key: The columns that name a row, where the table has neither a primary key nor an index as its replica identity.
+        columns: The columns that are captured, those of its key among them; None for all, also those that are added
+            later.
+        where: The rows that are captured, a condition as in `create publication`; None for all. A row that begins to
+            meet it is an insert, one that ceases to meet it is a delete.
+        key: The columns that name a row, where the table has neither a primary key nor an index as its replica
+            identity.
         decider: The decider of its events; None for `table:<schema>.<table>`.
     """
 
@@ -55,12 +57,12 @@ class Capture:
 
     Attributes:
         name: Its name.
-        source: Gives the source's connection string when it is asked for.
+        source: A function that returns the source's connection string; called when a connection is opened.
         tables: What is captured.
         actions: Which changes are captured, of all its tables.
         keep_days: How long `wal_events` keeps a change that became an event, in days.
-        max_lag_s: How old a change may be before it is an event, in seconds, until the capture counts as late.
-        max_retained_bytes: How much WAL the slot may hold back on the source until the capture counts as ill.
+        max_lag_s: How long a change may wait to become an event, in seconds, before an operator is told.
+        max_retained_bytes: How much WAL the source may keep for the slot before an operator is told.
     """
 
     name: str
@@ -72,7 +74,7 @@ class Capture:
     max_retained_bytes: int = 1_000_000_000
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work.
+        """Refuse a declaration that cannot work.
 
         Raises:
             InvalidCapture: It is misnamed, captures nothing, or captures something twice.

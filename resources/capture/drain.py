@@ -1,8 +1,8 @@
-"""Captures a source's changes: slot -> wal_events -> events, and the rows that were there before as a backfill.
+"""The loop of a capture: slot -> wal_events -> events, and the backfills between.
 
-Belongs here: the order of the steps. Not here: the source (`replication`, `publication`), what a message means
-(`captured_changes`), what is stored and under which lease (`capture_store` and its SQL functions), setting a capture up and
-taking it down (`capture_setup`).
+Belongs here: the order of the steps. Not here: the rows that were there before (`backfill`), the source (`source`),
+what a message means (`decoding`), what is stored under which lease (`store` and its SQL functions), making a capture
+ready and taking it down (`setup`).
 
 A step that is killed is done again:
 
@@ -16,7 +16,6 @@ A step that is killed is done again:
 One process at a time holds a capture's lease; each of its transactions is fenced by the lease's token.
 """
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -30,43 +29,32 @@ from typing import Self
 
 import psycopg
 
-from millrace.resources.capture.backfilled_rows import backfilled_rows
+from millrace.resources.capture.backfill import Backfill
 from millrace.resources.capture.declaration import Capture
 from millrace.resources.capture.decoding.changes import Change, ChangeDecoder
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.setup import ReadyCapture, prepare
-from millrace.resources.capture.source.chunks import Chunk, read_chunk
-from millrace.resources.capture.source.slot import (
-    PublicationMissing,
-    SlotLost,
-    advance,
-    connect_source,
-    flush_lsn,
-    oldest_xid,
-    peek,
-)
-from millrace.resources.capture.store import CaptureStore, RegisteredTable
+from millrace.resources.capture.source.connection import connect_source, flush_lsn
+from millrace.resources.capture.source.slot import PublicationMissing, SlotLost, advance, peek
+from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import ChangesDiffer
 
 LEASE_S = 30
-# Changes of one peek, which ends with a transaction: the more, the less it counts that each one decodes from the slot's start.
+# Messages of one peek, which ends with the first transaction that reaches it. Each peek decodes from where the slot
+# stands, so larger peeks repeat less of that.
 MOST_CHANGES = 50_000
 # Events of one transaction, in which the capture's row is locked
 EMIT = 5_000
-# Rows of a backfill that are read at a time, at most, and about how many bytes
-CHUNK = 5_000
-CHUNK_BYTES = 8_000_000
-FIRST_CHUNK = 100
 # Replayed changes that are compared at a time, and about how many characters
 COMPARE = 1_000
 COMPARE_CHARACTERS = 8_000_000
-# Rows of wal_events that are removed at a time
+# Rows of wal_events that are purged at a time
 PURGE = 10_000
 # Between two polls that found nothing
 POLL_S = 0.05
-# How often an idle slot is moved on past the WAL of others
+# How often an idle slot is moved on past the WAL of other tables
 IDLE_ADVANCE_S = 1.0
-# How long to wait for rows that a former owner's session has not given up yet
+# How long to wait for rows that a former owner's session still locks
 LOCK_S = 10
 
 
@@ -92,10 +80,12 @@ class CaptureReport:
 
 
 class _Arriving:
-    """What one peek gives: its changes, and how far it came."""
+    """The changes of one peek, decoded as they come, and counts of what came."""
 
-    def __init__(self, ready: ReadyCapture, capture: str) -> None:
-        self._decoder = ChangeDecoder(ready.tables, capture, ready.source_generation, ready.xid_reference, ready.oids)
+    def __init__(self, ready: ReadyCapture) -> None:
+        self._decoder = ChangeDecoder(
+            ready.tables, ready.capture, ready.source_generation, ready.xid_reference, ready.declared_names
+        )
         self.messages = 0
         self.changed = 0
         self.committed_at: datetime | None = None
@@ -115,7 +105,7 @@ class _Arriving:
                 yield change
 
 
-class Capturing:
+class CaptureDrain:
     """One process of a capture, from its claim to its release; a context manager.
 
     Args:
@@ -126,7 +116,7 @@ class Capturing:
 
     Raises:
         CaptureInUse: Another process captures it.
-        NotReady: The source lacks something; it says what.
+        NotReady: The source lacks something; the text says what, and how to give it.
         GapOpen: Changes of the source are lost.
     """
 
@@ -148,15 +138,12 @@ class Capturing:
             # one connection to store with, and one to append events with at the same time
             self._storing = opening.enter_context(self._connect(self._working))
             self._emitting = opening.enter_context(self._connect(self._working))
+            self._backfill = Backfill(self._source, self._control, self._ready)
             self._opened = opening.pop_all()
         self._token = self._ready.lease_token
         self._stored_lsn = self._ready.stored_lsn
-        self._captured = {(table.schema, table.table): table for table in self._ready.tables}
         self._stop = threading.Event()
         self._kept_at = self._idle_at = time.monotonic()
-        self._due = self._tables()
-        self._chunk_rows = min(CHUNK, FIRST_CHUNK)
-        self._chunk: tuple[RegisteredTable, Chunk] | None = None
         return self
 
     def __exit__(
@@ -174,11 +161,11 @@ class Capturing:
 
     @property
     def _working(self) -> str:
-        """The name of sessions that only the owner of the lease has: by it the next one finds those of one that hangs."""
+        """The name of sessions that only the lease's owner opens; the next owner finds those of a hanging one by it."""
         return f"millrace capture {self.capture.name}"
 
     def _end_former_sessions(self) -> None:
-        """End sessions of a former owner, whose lease has ended: a process that hangs would hold the rows that it copied."""
+        """End the sessions of a former owner, whose lease has ended: if it hangs, it locks the rows that it copied."""
         self._control.connection.execute(
             "select pg_terminate_backend(pid) from pg_stat_activity"
             " where application_name = %s and datname = current_database() and pid <> pg_backend_pid()",
@@ -198,7 +185,14 @@ class Capturing:
         stop: threading.Event | None = None,
         on_step: Callable[[CaptureReport], None] = lambda _: None,
     ) -> CaptureReport:
-        """Capture until nothing came for `idle_s`, the budget of seconds is used up, or `stop` is set."""
+        """Capture until nothing came for `idle_s`, `budget_s` is used up, or `stop` is set; return the report.
+
+        Raises:
+            SlotLost: The slot is gone, or is no longer good. The gap is recorded.
+            PublicationMissing: The publication is gone, or was for a while. The gap is recorded.
+            ChangesDiffer: The slot gives other changes than those that are stored.
+            LeaseLost: Another process has taken the capture over.
+        """
         self._stop = stop or threading.Event()
         started = busy_at = time.monotonic()
         waiting = True  # whether there may be changes that are stored, and no events yet
@@ -212,7 +206,7 @@ class Capturing:
                     came = self.store()
                     stored.set()
                     emitted = emitting.result()
-                    read = self.backfill()
+                    backfilled = self.backfill()
                 except (SlotLost, PublicationMissing) as lost:
                     self._control.record_gap(self.capture.name, self._stored_lsn, None, str(lost))
                     raise
@@ -223,7 +217,7 @@ class Capturing:
                 finally:
                     stored.set()
                 waiting = came > 0
-                if came or emitted or read:
+                if came or emitted or backfilled:
                     busy_at = time.monotonic()
                     self.report.busy_s += busy_at - began
                     on_step(self.report)
@@ -236,23 +230,23 @@ class Capturing:
         return self.report
 
     def store(self) -> int:
-        """Store the next changes that the slot holds, in one transaction, and move the slot behind them; return how many came."""
-        # Before the peek, which then waits for every record that begins below it: what commits later, and what lies across it, is
-        # not passed over by the idle advance.
+        """Store the slot's next changes in one transaction, then move the slot behind them; return how many came."""
+        # Read the flush position before peeking. Decoding waits for every record that starts below it, so moving the
+        # slot there when nothing came cannot skip a commit.
         flushed, at = flush_lsn(self._source)
-        arriving = _Arriving(self._ready, self.capture.name)
+        arriving = _Arriving(self._ready)
         with (
             self._storing.connection.transaction(),
             peek(self._source, self._ready.slot, self._ready.publication, MOST_CHANGES) as messages,
         ):
-            changes = self._unknown(arriving.changes(messages))
+            changes = self._not_stored(arriving.changes(messages))
             first = next(changes, None)
             copied = 0
             if first is not None:
                 copied = self._storing.copy_changes(self._ready.source_generation, chain([first], changes))
             to_lsn = self._passed(arriving, flushed)
             if to_lsn is not None and to_lsn > self._stored_lsn:
-                # a peek that was cut at its limit says nothing about now
+                # a peek that ended at its limit did not see all that had committed by `at`
                 stored_at = at if arriving.messages < MOST_CHANGES else arriving.committed_at or at
                 stored = self._storing.store_changes(self.capture.name, self._token, to_lsn, stored_at)
                 if stored != copied:
@@ -263,79 +257,40 @@ class Capturing:
                     )
         if to_lsn is not None:
             self._stored_lsn = max(self._stored_lsn, to_lsn)
-            # only what is stored is given up
+            # only now: the slot gives up what it is advanced past, and all of that is stored
             advance(self._source, self._ready.slot, to_lsn)
         self.report.stored += copied
         return arriving.changed
 
     def emit(self) -> int:
-        """Make what is stored events; return how many changes that were."""
-        moved = 0
+        """Append the stored changes as events; return how many changes were handled."""
+        handled = 0
         behind = True
         while behind and not self._stop.is_set():
             done = self._emitting.emit_changes(self.capture.name, self._token, EMIT)
             self.report.emitted += done.emitted
             self.report.quarantined += done.quarantined + done.held
-            moved += done.emitted + done.quarantined + done.held
+            handled += done.emitted + done.quarantined + done.held
             behind = done.behind
             self._keep_lease(self._emitting)
-        return moved
+        return handled
 
     def _emit_until(self, stored: threading.Event, *, emit: bool) -> int:
-        """Emit, and keep the lease until everything else of this step is done: the source may decode for long."""
-        moved = self.emit() if emit else 0
+        """Emit, then keep the lease until `stored` is set: the source may decode for long."""
+        handled = self.emit() if emit else 0
         while not stored.wait(self._lease_s / 3):
             self._keep_lease(self._emitting)
-        return moved
+        return handled
 
-    def backfill(self) -> int:
-        """Do the next part of a backfill that is due; return 0 if there was nothing to do."""
-        if self._chunk is None:
-            self._due = self._due and [table for table in self._tables() if table.backfill_generation is None]
-            if not self._due:
-                return 0
-            table = self._due[0]
-            if table.rows_read:
-                self._control.finish_backfill(self.capture.name, self._token, table.schema_name, table.table_name, EMIT)
-                return 1
-            if table.published_xid is None or oldest_xid(self._source) < table.published_xid:
-                # a transaction that is older than the publication is open on the source
-                return 0
-            after = None if table.backfill_key is None else json.loads(table.backfill_key)
-            captured = self._captured[table.schema_name, table.table_name]
-            chunk = read_chunk(self._source, captured, after, self._chunk_rows)
-            size = sum(len(value) for row in chunk.rows for value in row if isinstance(value, bytes))
-            fit = int(len(chunk.rows) * CHUNK_BYTES / max(size, 1))
-            # rows may be of any width: it grows in steps, and one that is far too large is read again
-            self._chunk_rows = max(1, min(CHUNK, fit, self._chunk_rows * 4))
-            if size > 8 * CHUNK_BYTES and len(chunk.rows) > 1:
-                return 1
-            self._chunk = table, chunk
-        table, chunk = self._chunk
-        # what the snapshot saw is in the log before it
-        if self._stored_lsn < chunk.high_lsn:
-            return 1
-        self.emit()
-        captured = self._captured[table.schema_name, table.table_name]
-        done = self._control.emit_rows(
-            self.capture.name,
-            self._token,
-            table.schema_name,
-            table.table_name,
-            chunk.snapshot,
-            chunk.high_lsn,
-            backfilled_rows(chunk, captured, self.capture.name, self._ready.source_generation, table.backfill_offset),
-            None if chunk.last_key is None else json.dumps(chunk.last_key, ensure_ascii=False),
-            done=chunk.done,
-        )
-        self.report.backfilled += done.appended
-        self.report.quarantined += done.held
-        if done.status != "behind":
-            self._chunk = None
-        return 1
+    def backfill(self) -> bool:
+        """Do the next part of a backfill that is due; return whether there was anything to do."""
+        step = self._backfill.step(self._stored_lsn, self.emit)
+        self.report.backfilled += step.appended
+        self.report.quarantined += step.held
+        return step.worked
 
     def purge(self) -> int:
-        """Remove what `wal_events` need not keep any more; return how many changes that were."""
+        """Remove the changes that `wal_events` kept for as long as is declared; return how many."""
         before = datetime.now(UTC) - timedelta(days=self.capture.keep_days)
         removed = 0
         while not self._stop.is_set():
@@ -345,8 +300,8 @@ class Capturing:
                 break
         return removed
 
-    def _unknown(self, changes: Iterable[Change]) -> Iterator[Change]:
-        """The changes that are not stored yet; the others are compared with what is."""
+    def _not_stored(self, changes: Iterable[Change]) -> Iterator[Change]:
+        """Pass on the changes that are not stored yet; compare the others with what is stored."""
         replayed: list[Change] = []
         size = 0
         for change in changes:
@@ -364,23 +319,15 @@ class Capturing:
     def _verify(self, changes: list[Change]) -> None:
         self.report.replayed += self._control.verify_changes(self.capture.name, changes)
 
-    def _passed(self, arriving: "_Arriving", flushed: Lsn) -> Lsn | None:
-        """Up to where the slot has given everything; None to leave it where it is."""
+    def _passed(self, arriving: _Arriving, flushed: Lsn) -> Lsn | None:
+        """Tell up to where the slot has given everything; None to leave the slot where it is."""
         if arriving.end_lsn is not None:
             return arriving.end_lsn
-        if self._chunk is None and time.monotonic() - self._idle_at < IDLE_ADVANCE_S:
+        if not self._backfill.waits_for_changes and time.monotonic() - self._idle_at < IDLE_ADVANCE_S:
             return None
-        # nothing of ours lies before it
+        # the slot gave nothing, so nothing of ours lies before `flushed`
         self._idle_at = time.monotonic()
         return flushed
-
-    def _tables(self) -> list[RegisteredTable]:
-        """The tables as they are registered by this declaration: another process may have registered another one since."""
-        return [
-            table
-            for table in self._control.captured_tables(self.capture.name)
-            if self._ready.fingerprints.get((table.schema_name, table.table_name)) == table.fingerprint
-        ]
 
     def _keep_lease(self, store: CaptureStore) -> None:
         if time.monotonic() - self._kept_at >= self._lease_s / 3:

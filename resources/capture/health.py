@@ -1,6 +1,6 @@
-"""How a capture is: its slot on the source, what waits in the store, whether there is something to do.
+"""How a capture is: its slot on the source, what waits in the store, whether a run would find something to do.
 
-Belongs here: looking. Not here: repairing (`capture_setup`), how bad what is (`platform_defs.checks`).
+Belongs here: looking. Not here: repairing (`setup`), how severe a problem is (`platform_defs.checks`).
 """
 
 from collections.abc import Iterable, Iterator
@@ -9,35 +9,30 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import psycopg
-from psycopg.errors import UndefinedFunction
 
 from millrace.resources.capture.declaration import Capture
 from millrace.resources.capture.decoding.pgoutput import Begin, decode
-from millrace.resources.capture.source.slot import (
-    PublicationMissing,
-    SlotBusy,
-    SlotLost,
-    SlotState,
+from millrace.resources.capture.source.connection import (
     connect_source,
     flush_lsn,
     oldest_transaction,
     oldest_xid,
-    peek,
-    slot_state,
 )
+from millrace.resources.capture.source.slot import PublicationMissing, SlotBusy, SlotLost, SlotState, peek, slot_state
 from millrace.resources.capture.store import CaptureInfo, CaptureStore, RegisteredTable
 from millrace.resources.errors import MillraceError, UnknownCapture
 
-# how long ago a live capture has stored everything without anybody looking into the slot, in seconds
+# A capture that has a lease and stored changes this short a time ago is believed; nobody looks into its slot.
 RECENT_S = 10
-# how much of the log of others an idle slot may lag behind until it is worth a run to move it on
+# How much log of other tables may lie before an idle slot until a run is worth it, only to move the slot on.
 IDLE_LAG_BYTES = 64 * 1024 * 1024
-# how much log the source may have to read again for one look: a transaction that stays open holds it back
+# Above this a look into the slot is too dear: the source would have to read so much log again. An open transaction
+# holds it back.
 DEAR_BYTES = 1024 * 1024 * 1024
 
 
 class SourceRefuses(MillraceError):
-    """The source answers, and not what it is asked for."""
+    """The source answers with an error."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +43,12 @@ class CaptureHealth:
         info: What the store knows; None where the capture is not registered yet.
         slot: What the source knows; None where there is no slot.
         lag_bytes: How much of the source's log was not looked at yet.
-        lag_s: How old the oldest change is that was not stored yet, in seconds; at most so old where to look would cost too much.
+        lag_s: How old the oldest change is that was not stored yet, in seconds. An upper bound if looking would cost
+            too much.
         retained_bytes: How much of its log the source keeps for the slot.
-        oldest_transaction: The transaction of the source that is open the longest, asked for where it keeps the capture waiting;
-            None where our role sees none.
-        waits_to_backfill: The tables that cannot be read before that one ends.
+        oldest_transaction: The transaction that is open on the source the longest, in words. None if it is in nobody's
+            way, or our role does not see it.
+        waits_to_backfill: The tables that cannot be read before that transaction ends.
     """
 
     info: CaptureInfo | None
@@ -65,11 +61,11 @@ class CaptureHealth:
 
     @property
     def quarantined(self) -> int:
-        """Changes that are no events: for their faults, or because they wait behind such."""
+        """Changes that are not events: those with a fault, and those that wait behind them."""
         return self.info.quarantined + self.info.held if self.info else 0
 
     def problems(self, capture: Capture) -> list[str]:
-        """What an operator should know, a sentence each; none if all is well."""
+        """Return what an operator should know, a sentence each; none if all is well."""
         if self.info is None or self.info.source_generation is None:
             return []
         found = []
@@ -104,7 +100,7 @@ def capture_health(dsn: str, capture: Capture) -> CaptureHealth:
 
     Raises:
         Unreachable: The source does not answer, or nobody said where it is.
-        SourceRefuses: It does not let our role look.
+        SourceRefuses: The source does not let our role look.
     """
     with psycopg.connect(dsn, autocommit=True) as connection:
         store = CaptureStore(connection)
@@ -122,20 +118,20 @@ def capture_health(dsn: str, capture: Capture) -> CaptureHealth:
             if slot is None or slot.lost:
                 oldest = None
             elif info.lease_owner and info.stored_at and (now - info.stored_at).total_seconds() < RECENT_S:
-                # to look would hold the slot, which somebody is about to read
+                # a look would hold the slot, which the lease's owner is about to read
                 oldest = info.stored_at
             elif (slot.retained_bytes or 0) > DEAR_BYTES:
                 oldest = info.stored_at if slot.lag_bytes else None
             else:
                 oldest = oldest_change(source, info)
         except SlotBusy:
-            # somebody captures at this moment
+            # a process captures at this moment
             oldest = info.stored_at
     return CaptureHealth(
         info,
         slot,
         slot.lag_bytes or 0 if slot else 0,
-        # by the source's clock; what is stored is moments from being an event
+        # by the source's clock; a stored change becomes an event moments later
         max(0.0, (now - oldest).total_seconds()) if oldest else 0.0,
         slot.retained_bytes or 0 if slot else 0,
         transaction,
@@ -144,7 +140,7 @@ def capture_health(dsn: str, capture: Capture) -> CaptureHealth:
 
 
 def _waiting(tables: Iterable[RegisteredTable], oldest: int) -> tuple[str, ...]:
-    """The tables that may not be read yet: a transaction that is older than their publication is open on the source."""
+    """Return the tables that may not be read yet: a transaction that is older than their publication is still open."""
     return tuple(
         f"{table.schema_name}.{table.table_name}"
         for table in tables
@@ -156,7 +152,7 @@ def _waiting(tables: Iterable[RegisteredTable], oldest: int) -> tuple[str, ...]:
 
 
 def oldest_change(source: psycopg.Connection, info: CaptureInfo) -> datetime | None:
-    """When the oldest transaction committed that the slot holds; None if it holds none.
+    """Return the commit time of the oldest transaction that the slot holds; None if it holds none.
 
     Raises:
         SlotBusy: Somebody else reads the slot for longer than a few seconds.
@@ -167,20 +163,20 @@ def oldest_change(source: psycopg.Connection, info: CaptureInfo) -> datetime | N
 
 
 def find_capture(store: CaptureStore, capture: str) -> CaptureInfo | None:
-    """What the store knows of a capture; None where it is not registered, or the store is older than captures: a run migrates it."""
+    """Return what the store says of a capture; None if it is not registered yet."""
     try:
         (info,) = store.capture_info(capture)
-    except (UnknownCapture, UndefinedFunction):
+    except UnknownCapture:
         return None
     return info
 
 
 def has_work(dsn: str, capture: Capture) -> bool:
-    """Whether a run of the capture would find something to do.
+    """Return whether a run of the capture would find something to do.
 
     Raises:
         Unreachable: The source does not answer, or nobody said where it is.
-        SourceRefuses: It does not let our role look.
+        SourceRefuses: The source does not let our role look.
         SlotBusy: Somebody else reads the slot for longer than a few seconds.
     """
     with psycopg.connect(dsn, autocommit=True) as connection:
@@ -189,7 +185,7 @@ def has_work(dsn: str, capture: Capture) -> bool:
         if info is None or info.source_generation is None or info.unemitted or info.tables_to_backfill:
             return True
         slot = slot_state(source, info.slot)
-        # a run says what is wrong with it, and records that changes are lost
+        # a run says what is wrong with the slot, and records that changes are lost
         if slot is None or slot.lost or (slot.lag_bytes or 0) > IDLE_LAG_BYTES:
             return True
         if (slot.retained_bytes or 0) > DEAR_BYTES:
@@ -197,13 +193,13 @@ def has_work(dsn: str, capture: Capture) -> bool:
         try:
             return oldest_change(source, info) is not None
         except (SlotLost, PublicationMissing):
-            # what a run can repair, it repairs
+            # a run repairs it, or records the gap
             return True
 
 
 @contextmanager
 def _asked(capture: Capture) -> Iterator[psycopg.Connection]:
-    """A connection to the source; what goes wrong with it is a sentence."""
+    """Connect to the source; turn Postgres' errors into `SourceRefuses`."""
     try:
         with connect_source(capture.source()) as source:
             yield source

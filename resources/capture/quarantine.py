@@ -1,6 +1,7 @@
-"""Tries quarantined changes again: what could not be decoded is decoded from its message once more.
+"""Trying quarantined changes again: those that could not be decoded are decoded from their messages once more.
 
-Belongs here: that. Not here: what is appended, and in which order (`requeue_changes` in `sql/functions`).
+Belongs here: decoding them with the code and the declaration of now. Not here: which ones become events, and in which
+order (`requeue_changes` in `sql/functions`).
 """
 
 from dataclasses import replace
@@ -12,12 +13,12 @@ from millrace.resources.capture.store import CaptureStore, QuarantinedChange, Re
 
 
 def requeue(store: CaptureStore, capture: Capture, reason: str) -> Requeued:
-    """Decode again what could not be decoded, then let what has no fault any more become events, each row's in order.
+    """Decode again what could not be decoded, then append what has no fault any more, the changes of each row in order.
 
-    What still cannot be decoded stays where it is.
+    A change that still cannot be decoded stays in the quarantine, and so do the later ones of its row.
 
     Raises:
-        StreamWentOn: The row of a change, whose key was unknown, has later events: the change can only be discarded.
+        StreamWentOn: A change whose key was unknown belongs to a row that has later events: it can only be discarded.
     """
     tables = store.captured_tables(capture.name)
     after = 0
@@ -30,25 +31,36 @@ def requeue(store: CaptureStore, capture: Capture, reason: str) -> Requeued:
     return store.requeue_changes(capture.name, reason=reason)
 
 
-def _decoded(capture: Capture, tables: list[RegisteredTable], of: QuarantinedChange) -> Change | None:
-    """The change from its message; None for one that has none, or that still cannot be decoded at all."""
-    if of.raw is None or of.relation is None or of.data is not None:
+def _decoded(capture: Capture, tables: list[RegisteredTable], waiting: QuarantinedChange) -> Change | None:
+    """Decode a change from its message; return None if it has none, or still cannot be decoded."""
+    if waiting.raw is None or waiting.relation is None or waiting.data is not None:
         return None
-    assert of.commit_lsn is not None
-    assert of.commit_idx is not None
-    assert of.xid is not None
-    assert of.committed_at is not None
+    assert waiting.commit_lsn is not None
+    assert waiting.commit_idx is not None
+    assert waiting.xid is not None
+    assert waiting.committed_at is not None
     keys = {(table.schema_name, table.table_name): table.key_columns for table in tables}
     decoder = ChangeDecoder(
         [replace(table, key=tuple(keys.get((table.schema, table.table)) or ()) or None) for table in capture.tables],
         capture.name,
-        of.source_generation,
-        of.xid,
+        waiting.source_generation,
+        waiting.xid,
     )
     change = Change(
-        of.commit_lsn, of.commit_idx, of.xid, of.committed_at, of.decider, of.decider_id, of.action, of.event_id, of.command_id,
-        None, of.fault, of.raw, of.relation,
-    )  # fmt: skip
+        commit_lsn=waiting.commit_lsn,
+        commit_idx=waiting.commit_idx,
+        xid=waiting.xid,
+        committed_at=waiting.committed_at,
+        decider=waiting.decider,
+        decider_id=waiting.decider_id,
+        action=waiting.action,
+        event_id=waiting.event_id,
+        command_id=waiting.command_id,
+        data=None,
+        fault=waiting.fault,
+        raw=waiting.raw,
+        relation=waiting.relation,
+    )
     try:
         return decoder.restore(change)
     except PgoutputError:

@@ -1,11 +1,11 @@
-"""Sets a capture up, finds out whether it can go on, begins it anew, takes it down.
+"""Making a capture ready, beginning it anew, removing it.
 
-Belongs here: slot, publication and registration, in an order in which a kill anywhere leaves what the next try repairs. Not here:
-capturing (`capture`).
+Belongs here: slot, publication and registration, in an order in which the next try repairs what a kill leaves. Not
+here: the loop (`drain`), looking without repairing (`health`).
 
     registered -> claimed -> published -> slot made -> generation begun
 
-A slot without a generation is a leftover of a killed try and is made anew: nothing was read from it.
+A slot without a generation is left from a killed try. It is made anew: nothing was read from it.
 """
 
 import os
@@ -18,49 +18,44 @@ import psycopg
 
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.decoding.pgoutput import Lsn
+from millrace.resources.capture.source.connection import connect_source, flush_lsn, next_xid, source_identity
 from millrace.resources.capture.source.publication import drop_publication, ensure_publication
 from millrace.resources.capture.source.readiness import require_ready
-from millrace.resources.capture.source.slot import (
-    BUSY_S,
-    advance,
-    connect_source,
-    create_slot,
-    drop_slot,
-    flush_lsn,
-    next_xid,
-    slot_state,
-    source_identity,
-)
+from millrace.resources.capture.source.slot import BUSY_S, advance, create_slot, drop_slot, slot_state
 from millrace.resources.capture.source.tables import table_oids, with_key
 from millrace.resources.capture.store import CaptureLease, CaptureStore, RegisteredTable, TableRegistration
 from millrace.resources.errors import MillraceError, UnknownCapture
+from millrace.resources.event_store import EventStore
 
-# of a restart: a killed one locks nobody out for long
+# The lease of a restart: a killed one keeps the capture from others for that long.
 RESTART_LEASE_S = 30
-# to drop a slot and make one, which waits for a minute at most
+# Enough to drop a slot and to make one, which waits for a minute at most.
 BEGIN_LEASE_S = 80 + int(BUSY_S)
 
 
 class GapOpen(MillraceError):
-    """Changes of the source are lost, and nobody has begun the capture anew yet."""
+    """Changes of the source are lost, and nobody has restarted the capture yet."""
 
 
 @dataclass(frozen=True)
 class ReadyCapture:
-    """A capture that can go on.
+    """A capture that can go on, and its lease.
 
     Attributes:
+        capture: Its name.
         lease_token: The token of its lease.
-        source_generation: The slot that is read.
-        slot: That one's name.
-        publication: What it publishes.
+        source_generation: The number of the slot's life.
+        slot: The slot's name.
+        publication: The publication's name.
         stored_lsn: All that the source committed below this is stored.
         tables: What is captured, with the columns that name a row.
-        fingerprints: Of each schema and table, what tells its declaration from others.
+        fingerprints: (schema, table) -> what tells this declaration of the table from others.
         xid_reference: A transaction id of the source of about now.
-        oids: Of each table's id, its name, and from which position on it must bear that name: before, a backfill finds what happened.
+        declared_names: Table id -> (declared name, LSN). From that LSN on a change under another name is refused; an
+            earlier rename is covered by the backfill.
     """
 
+    capture: str
     lease_token: int
     source_generation: int
     slot: str
@@ -69,7 +64,7 @@ class ReadyCapture:
     tables: tuple[CapturedTable, ...]
     fingerprints: dict[tuple[str, str], str]
     xid_reference: int
-    oids: dict[int, tuple[str, Lsn]]
+    declared_names: dict[int, tuple[str, Lsn]]
 
 
 @dataclass(frozen=True)
@@ -80,7 +75,7 @@ class ClaimedCapture:
         lease: Where it stands.
         changed: Whether it was registered otherwise before, or not at all.
         tables: What is captured, with the columns that name a row.
-        oids: The ids of each one and of its partitions.
+        oids: For each table its id, then those of its partitions; empty if the source has no such table.
     """
 
     lease: CaptureLease
@@ -92,13 +87,13 @@ class ClaimedCapture:
 def prepare(
     source: psycopg.Connection, store: CaptureStore, capture: Capture, owner: str, lease_s: int
 ) -> ReadyCapture:
-    """Claim a capture and make whatever it lacks: its registration, its publication, the first time its slot.
+    """Claim a capture and make what it lacks: its registration, its publication, the first time its slot.
 
     Raises:
         NotReady: The source lacks something that only its administrator can give.
         CaptureInUse: Another process has the lease.
-        GapOpen: Changes are lost: the slot is gone or does not go on where the store is, or the publication was changed by somebody
-            else. The gap is recorded.
+        GapOpen: Changes are lost: the slot is gone, or it begins behind the store's last change, or somebody else
+            changed the publication. The gap is recorded.
     """
     claimed = claim(source, store, capture, owner, lease_s)
     lease = claimed.lease
@@ -120,31 +115,33 @@ def prepare(
         release(store, lease)
         raise
     return ReadyCapture(
-        lease.lease_token,
-        generation,
-        lease.slot,
-        lease.publication,
-        stored_lsn,
-        claimed.tables,
-        {
+        capture=capture.name,
+        lease_token=lease.lease_token,
+        source_generation=generation,
+        slot=lease.slot,
+        publication=lease.publication,
+        stored_lsn=stored_lsn,
+        tables=claimed.tables,
+        fingerprints={
             (table.schema, table.table): fingerprint(capture, table, oids)
             for table, oids in zip(claimed.tables, claimed.oids, strict=True)
         },
-        next_xid(source),
-        _named(claimed, registered, flushed),
+        xid_reference=next_xid(source),
+        declared_names=_declared_names(claimed, registered, flushed),
     )
 
 
 def _go_on(
     source: psycopg.Connection, store: CaptureStore, capture: Capture, claimed: ClaimedCapture, stored_lsn: Lsn
 ) -> None:
-    """Publish what is declared now.
+    """Publish what is declared now, with the slot that there is.
 
     Raises:
-        GapOpen: Tables that are declared and registered as before were published otherwise. The gap is recorded.
+        GapOpen: A table that was published before is not published as declared any more. The gap is recorded.
     """
     lease = claimed.lease
-    # killed, the next try finds them so again; what they changed until then, their backfill finds
+    # Tables that were registered since the last run. If we are killed, the next try finds them unpublished again; their
+    # backfill, which has not begun, sees what happens to them until then.
     unpublished = {
         f"{table.schema_name}.{table.table_name}"
         for table in store.captured_tables(capture.name)
@@ -153,7 +150,7 @@ def _go_on(
     with source.transaction():
         lost = sorted((ensure_publication(source, lease.publication, capture) or frozenset()) - unpublished)
         if lost:
-            # before the repair can be seen: after it nobody would know
+            # before the repair commits: after it nothing shows that there was a gap
             store.record_gap(
                 capture.name,
                 stored_lsn,
@@ -163,15 +160,18 @@ def _go_on(
     if lost:
         raise _gap(store, capture)
     if claimed.changed or unpublished:
-        # what is stored was numbered by the declaration before, and cannot be compared; without a new one it is
+        # Stored changes of another declaration have other numbers than the slot would give now, so they cannot be
+        # compared with a replay. Skip it.
         advance(source, lease.slot, stored_lsn)
     if unpublished:
-        # asked after the publication has changed: a transaction that is older may not have noticed
+        # Ask for the id after the publication has changed: older transactions may not have noticed the change.
         store.publish_tables(capture.name, lease.lease_token, next_xid(source))
 
 
-def _named(claimed: ClaimedCapture, registered: Sequence[RegisteredTable], flushed: Lsn) -> dict[int, tuple[str, Lsn]]:
-    """The name of each table's id, and since when: a backfill that has not begun will see all that was done before now."""
+def _declared_names(
+    claimed: ClaimedCapture, registered: Sequence[RegisteredTable], flushed: Lsn
+) -> dict[int, tuple[str, Lsn]]:
+    """Return `ReadyCapture.declared_names`: a backfill that has not begun will see all that was done before now."""
     unread = {
         (table.schema_name, table.table_name)
         for table in registered
@@ -210,22 +210,21 @@ def claim(
 
 
 def slot_name(store: CaptureStore, capture: str) -> str:
-    """The name of a capture's slot and of its publication: no other event store's, not even that of a copy of this one."""
-    row = store.connection.execute(
-        "select system_identifier::text, current_database() from pg_control_system()"
-    ).fetchone()
-    store_id = f"{store.backup_cut().archive_id} {row}"
+    """Return the name of a capture's slot and publication: no other event store has it, not even a copy of this one."""
+    events = EventStore(store.connection)
+    database = events.database_identity()
+    store_id = f"{events.backup_cut().archive_id} {(database.system_identifier, database.database)}"
     return f"millrace_{capture}_{sha256(store_id.encode()).hexdigest()[:8]}"
 
 
 def release(store: CaptureStore, lease: CaptureLease) -> None:
-    """Give a lease back; where the store does not answer, it expires."""
+    """Give a lease back; if the store does not answer, it expires."""
     with suppress(psycopg.OperationalError):
         store.release_capture(lease.capture, lease.lease_token)
 
 
 def begin(source: psycopg.Connection, store: CaptureStore, lease: CaptureLease) -> tuple[int, Lsn]:
-    """Make a slot and begin a generation with it; return its number and where it starts."""
+    """Make a slot and begin a generation with it; return the generation's number and the position where it starts."""
     drop_slot(source, lease.slot)
     start = create_slot(source, lease.slot)
     identity = source_identity(source)
@@ -236,9 +235,9 @@ def begin(source: psycopg.Connection, store: CaptureStore, lease: CaptureLease) 
 
 
 def restart(dsn: str, capture: Capture, reason: str) -> int:
-    """Begin a capture anew: with a new slot, and a backfill of every table that also finds the rows that are gone.
+    """Restart a capture: with a new slot, and a backfill of every table that also finds the rows that are gone.
 
-    What is stored becomes events first. Killed anywhere, it is done again.
+    The stored changes become events first. If it is killed anywhere, call it again. Return the new generation.
 
     Raises:
         CaptureInUse: Another process captures: stop it first.
@@ -257,7 +256,7 @@ def restart(dsn: str, capture: Capture, reason: str) -> int:
 
 
 def remove(dsn: str, capture: Capture, reason: str) -> None:
-    """Remove a capture with its slot and its publication; its events stay. Killed anywhere, it is done again.
+    """Remove a capture with its slot and its publication; its events stay. If it is killed anywhere, call it again.
 
     Raises:
         UnknownCapture: It is not registered, and left nothing on the source.
@@ -266,7 +265,7 @@ def remove(dsn: str, capture: Capture, reason: str) -> None:
     with _both(dsn, capture) as (source, store):
         try:
             (info,) = store.capture_info(capture.name)
-            # first in the store, which refuses while somebody captures; without it the rest is a leftover
+            # The store first: it refuses while somebody captures. Without its registration the rest is a leftover.
             store.unregister_capture(capture.name, reason)
             slot, publication, unknown = info.slot, info.publication, None
         except UnknownCapture as error:
@@ -280,7 +279,7 @@ def remove(dsn: str, capture: Capture, reason: str) -> None:
 
 
 def fingerprint(capture: Capture, table: CapturedTable, oids: Sequence[int]) -> str:
-    """Tells two declarations of a table apart, in what of its rows they capture, and two tables that are declared the same."""
+    """Return a digest of what is captured of a table's rows, and of which table it is by its ids."""
     declared = repr((table.columns, table.where, table.key, sorted(capture.actions), oids))
     return sha256(declared.encode()).hexdigest()[:32]
 
@@ -292,7 +291,7 @@ def _both(dsn: str, capture: Capture) -> Iterator[tuple[psycopg.Connection, Capt
 
 
 def _loss(source: psycopg.Connection, lease: CaptureLease, stored_lsn: Lsn) -> str | None:
-    """Why the slot does not go on where the store is; None if it does."""
+    """Return why the slot cannot go on where the store is, a sentence; None if it can."""
     identity = source_identity(source)
     if (identity.system_identifier, identity.database) != (lease.system_identifier, lease.database):
         return (

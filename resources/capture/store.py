@@ -1,33 +1,29 @@
 """The store's functions for change capture: one method per SQL function, same name, same argument order.
 
-Belongs here: calls and the shapes they return. Not here: behaviour, that is in `sql/functions`; the source (`replication`); the order of
-the steps (`capture`).
+Belongs here: calls and the shapes they return. Not here: behaviour, that is in `sql/functions`; the text of many
+changes (`copy_text`); the source (`source`); the order of the steps (`drain`).
 """
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
-import psycopg
 from psycopg.abc import Buffer
 from psycopg.adapt import Loader
 from psycopg.types.json import Jsonb
 
 from millrace.resources.capture.backfilled_rows import BackfilledRow
+from millrace.resources.capture.copy_text import COPIED_COLUMNS, changes_json, copied_lines, rows_json
 from millrace.resources.capture.decoding.changes import Change
 from millrace.resources.capture.decoding.pgoutput import Lsn
-from millrace.resources.errors import refusals
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.refusals import refusals
+from millrace.resources.event_store.sql_functions import SqlFunctions
 
-_WAL_EVENT = (
-    "source_generation, commit_lsn, commit_idx, xid, committed_at, decider, decider_id, action, event_id, command_id, data, fault, raw,"
-    " relation"
-)
-_LINES = 500  # of one write
+# lines of one write to the server
+_LINES = 500
 
 
 @dataclass(frozen=True)
@@ -45,7 +41,7 @@ class TableRegistration:
 class CaptureLease:
     """A leased capture and where it stands; the generation and the positions are None while it has no slot.
 
-    `gap` is whether a gap is open: a new slot and `begin_generation` are due.
+    While `gap` is true changes are lost: a new slot and `begin_generation` are due.
     """
 
     capture: str
@@ -67,8 +63,8 @@ class CaptureLease:
 class RegisteredTable:
     """A table of a capture, and how far its backfill is: done when `backfill_generation` is not None.
 
-    `backfill_offset` is of this backfill only: event ids of its rows are made with it. While `published_xid` is None nothing may be
-    read; when `rows_read`, only `finish_backfill` is left.
+    No two backfills have the same `backfill_offset`: the event ids of a backfill's rows are made with it. While
+    `published_xid` is None no row may be read; when `rows_read` is true, only `finish_backfill` is left.
     """
 
     schema_name: str
@@ -87,7 +83,10 @@ class RegisteredTable:
 
 @dataclass(frozen=True)
 class Emitted:
-    """What became of stored changes: events, failures, what waits behind such; `behind` if more is stored."""
+    """How many stored changes became events (`emitted`), could not (`quarantined`), or wait behind such (`held`).
+
+    If `behind` is true, more changes are stored: call again.
+    """
 
     emitted: int
     quarantined: int
@@ -97,7 +96,12 @@ class Emitted:
 
 @dataclass(frozen=True)
 class EmittedRows:
-    """What became of a chunk: `status` is 'stored', 'behind' (emit first, then again) or 'unpublished' (read it again)."""
+    """What became of a chunk.
+
+    `status` is 'stored', 'behind' (nothing was stored: emit changes first, then try again) or 'unpublished' (nothing
+    was
+    stored: the chunk is older than the table's publication, read it again).
+    """
 
     status: str
     appended: int
@@ -115,7 +119,7 @@ class Requeued:
 
 @dataclass(frozen=True)
 class QuarantinedChange:
-    """A change that is no event: for its `fault`, or, if that is None, because it waits behind such a one of its stream."""
+    """A change that is not an event: it has a `fault`, or, if that is None, waits behind one of its stream that has."""
 
     quarantine_id: int
     capture: str
@@ -138,7 +142,7 @@ class QuarantinedChange:
 
 @dataclass(frozen=True)
 class CaptureGap:
-    """Where changes are lost; `resolved_by_generation` is None while nothing was read anew after it."""
+    """A gap: changes of the source are lost. `resolved_by_generation` is None until a slot begins with a backfill."""
 
     gap_id: int
     capture: str
@@ -152,7 +156,7 @@ class CaptureGap:
 
 @dataclass(frozen=True)
 class CaptureInfo:
-    """A capture as operators see it; `unemitted` is counted to ten thousand."""
+    """A capture as operators see it; `unemitted` counts up to ten thousand and no further."""
 
     capture: str
     source_generation: int | None
@@ -171,14 +175,20 @@ class CaptureInfo:
     backfilled_rows: int
     lease_owner: str | None
     leased_until: datetime | None
+    leased: bool
 
 
-class CaptureStore(EventStore):
-    """The event store with its functions for change capture. Every method raises the `MillraceError` of its SQL function."""
+class _LsnLoader(Loader):
+    """Loads a pg_lsn as an `Lsn`."""
 
-    def __init__(self, connection: psycopg.Connection) -> None:
-        super().__init__(connection)
-        connection.adapters.register_loader("pg_lsn", _LsnLoader)
+    def load(self, data: Buffer) -> Lsn:
+        return Lsn.parse(bytes(data).decode())
+
+
+class CaptureStore(SqlFunctions):
+    """The functions for change capture. Every method raises the `MillraceError` of its SQL function."""
+
+    loaders: ClassVar[Mapping[str, type[Loader]]] = {**SqlFunctions.loaders, "pg_lsn": _LsnLoader}
 
     def register_capture(self, capture: str, slot: str, publication: str, tables: Iterable[TableRegistration]) -> bool:
         """Register a capture with its tables, or change it; return whether anything changed."""
@@ -217,7 +227,7 @@ class CaptureStore(EventStore):
         )
 
     def publish_tables(self, capture: str, lease_token: int, published_xid: int) -> int:
-        """Say since when the publication has the registered tables; return how many may now be backfilled."""
+        """Say since which transaction the registered tables are published; return how many may be backfilled now."""
         return self._value(
             int,
             "select event_store.publish_tables(%s, %s, %s::xid8)",
@@ -225,13 +235,13 @@ class CaptureStore(EventStore):
         )
 
     def copy_changes(self, source_generation: int, changes: Iterable[Change]) -> int:
-        """Copy changes into `wal_events`, in a transaction that `store_changes` ends; return how many."""
+        """Copy changes into `wal_events`, in a transaction whose last statement is `store_changes`; return how many."""
         number = 0
-        lines = _copied(source_generation, changes)
+        lines = copied_lines(source_generation, changes)
         with (
             refusals(),
             self.connection.cursor() as cursor,
-            cursor.copy(f"copy event_store.wal_events ({_WAL_EVENT}) from stdin".encode()) as copy,
+            cursor.copy(f"copy event_store.wal_events ({COPIED_COLUMNS}) from stdin".encode()) as copy,
         ):
             while batch := list(islice(lines, _LINES)):
                 copy.write("".join(batch))
@@ -239,7 +249,10 @@ class CaptureStore(EventStore):
         return number
 
     def store_changes(self, capture: str, lease_token: int, to_lsn: Lsn, stored_at: datetime) -> int:
-        """Say that everything below a position is stored, last in the transaction that copied it; return how many are new."""
+        """Say that everything below a position is stored; return how many changes are new.
+
+        It is the last statement of the transaction that copied them.
+        """
         return self._value(
             int,
             "select event_store.store_changes(%s, %s, %s::pg_lsn, %s)",
@@ -251,14 +264,14 @@ class CaptureStore(EventStore):
         return self._value(
             int,
             "select event_store.verify_changes(%s, %s::jsonb)",
-            (capture, f"[{', '.join(_replayed(change) for change in changes)}]"),
+            (capture, changes_json(changes)),
         )
 
     def emit_changes(self, capture: str, lease_token: int, limit: int = 10_000) -> Emitted:
-        """Make about so many of the next stored changes events, in order."""
+        """Append about `limit` of the next stored changes as events, in order."""
         return self._one(Emitted, "select * from event_store.emit_changes(%s, %s, %s)", (capture, lease_token, limit))
 
-    def emit_rows(
+    def emit_backfill(
         self,
         capture: str,
         lease_token: int,
@@ -271,10 +284,10 @@ class CaptureStore(EventStore):
         *,
         done: bool,
     ) -> EmittedRows:
-        """Store a chunk of a backfill as events, and how far it is."""
+        """Append a chunk of a backfill as events, and store how far the backfill is."""
         return self._one(
             EmittedRows,
-            "select * from event_store.emit_rows(%s, %s, %s, %s, %s::pg_snapshot, %s::pg_lsn, %s::jsonb, %s, %s)",
+            "select * from event_store.emit_backfill(%s, %s, %s, %s, %s::pg_snapshot, %s::pg_lsn, %s::jsonb, %s, %s)",
             (
                 capture,
                 lease_token,
@@ -282,14 +295,17 @@ class CaptureStore(EventStore):
                 table,
                 snapshot,
                 str(high_lsn),
-                f"[{', '.join(_read(row) for row in rows)}]",
+                rows_json(rows),
                 last_key,
                 done,
             ),
         )
 
     def finish_backfill(self, capture: str, lease_token: int, schema: str, table: str, limit: int = 10_000) -> bool:
-        """End a backfill that has read every row, so many streams at a time; return whether it is done."""
+        """End a backfill that has read every row: streams whose rows are gone get deleted; return whether it is done.
+
+        One call looks at up to `limit` streams.
+        """
         return self._value(
             bool,
             "select event_store.finish_backfill(%s, %s, %s, %s, %s)",
@@ -307,7 +323,7 @@ class CaptureStore(EventStore):
         )
 
     def repair_change(self, quarantine_id: int, decider_id: str, data: str) -> None:
-        """Give a quarantined change its key and its data, JSON text; it becomes an event when it is requeued."""
+        """Give a quarantined change its key and its data, both JSON text; it becomes an event when it is requeued."""
         self._value(str, "select event_store.repair_change(%s, %s, %s::jsonb)", (quarantine_id, decider_id, data))
 
     def discard_change(self, quarantine_id: int, reason: str) -> None:
@@ -339,111 +355,35 @@ class CaptureStore(EventStore):
         self._value(str, "select event_store.unregister_capture(%s, %s)", (capture, reason))
 
     def captured_tables(self, capture: str) -> list[RegisteredTable]:
-        """Return the tables of a capture as the table captured_tables has them."""
+        """Return the tables of a capture as they are registered, and how far their backfills are."""
         return self._all(
             RegisteredTable,
             """
             select
               schema_name, table_name, decider, key_columns, fingerprint, published_xid::text::bigint as published_xid,
               backfill_offset, backfill_key, backfilled_rows, rows_read, backfill_generation, backfilled_at
-            from event_store.captured_tables
-            where capture = %s
-            order by schema_name, table_name
+            from event_store.captured_tables(%s)
             """,
             (capture,),
         )
 
     def quarantined_changes(self, capture: str, after: int = 0, limit: int = 100) -> list[QuarantinedChange]:
-        """Return quarantined changes after a `quarantine_id`, in order, as the table quarantined_changes has them."""
+        """Return quarantined changes after a `quarantine_id`, in order."""
         return self._all(
             QuarantinedChange,
             """
             select
               quarantine_id, capture, source_generation, commit_lsn, commit_idx, xid::text::bigint as xid, committed_at, decider,
               decider_id, action, event_id, command_id, data, fault, raw, relation, quarantined_at
-            from event_store.quarantined_changes
-            where capture = %s and quarantine_id > %s
-            order by quarantine_id
-            limit %s
+            from event_store.quarantined_changes(%s, %s, %s)
             """,
             (capture, after, limit),
         )
 
     def capture_gaps(self, capture: str) -> list[CaptureGap]:
-        """Return the gaps of a capture, the newest first, as the table capture_gaps has them."""
+        """Return the gaps of a capture, the newest first."""
         return self._all(
             CaptureGap,
-            """
-            select gap_id, capture, source_generation, from_lsn, to_lsn, reason, detected_at, resolved_by_generation
-            from event_store.capture_gaps
-            where capture = %s
-            order by gap_id desc
-            """,
+            "select * from event_store.capture_gaps(%s)",
             (capture,),
         )
-
-
-class _LsnLoader(Loader):
-    """Reads positions of a log as numbers that print as Postgres does."""
-
-    def load(self, data: Buffer) -> Lsn:
-        return Lsn.parse(bytes(data).decode())
-
-
-def _copied(source_generation: int, changes: Iterable[Change]) -> Iterator[str]:
-    """Write rows as COPY reads them: twice as fast as psycopg, which looks at the type of every value."""
-    commit_lsn: Lsn | None = None
-    position = transaction = command = ""
-    for change in changes:
-        # what a transaction's changes share is written once
-        if change.commit_lsn != commit_lsn:
-            commit_lsn = change.commit_lsn
-            position = f"{source_generation}\t{commit_lsn}\t"
-            transaction = f"\t{change.xid}\t{change.committed_at.isoformat()}\t"
-            command = f"\t{change.command_id}\t"
-        yield (
-            f"{position}{change.commit_idx}{transaction}{_escaped(change.decider)}\t{_escaped(change.decider_id)}\t{change.action}\t"
-            f"{change.event_id}{command}{_escaped(change.data)}\t{_escaped(change.fault)}\t{_hex(change.raw)}\t{_hex(change.relation)}\n"
-        )
-
-
-def _escaped(text: str | None) -> str:
-    if text is None:
-        return "\\N"
-    # looking for each is faster than replacing, and mostly there is none
-    if "\\" in text or "\n" in text or "\r" in text or "\t" in text:
-        return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
-    return text
-
-
-def _hex(data: bytes | None) -> str:
-    return "\\N" if data is None else f"\\\\x{data.hex()}"
-
-
-def _replayed(change: Change) -> str:
-    known = {
-        "commit_lsn": str(change.commit_lsn),
-        "commit_idx": change.commit_idx,
-        "xid": change.xid,
-        "decider": change.decider,
-        "decider_id": change.decider_id,
-        "action": change.action,
-        "event_id": str(change.event_id),
-        "fault": change.fault,
-    }
-    return _with_data(known, change.data)
-
-
-def _read(row: BackfilledRow) -> str:
-    known = {
-        "decider_id": row.decider_id,
-        "event_id": str(row.event_id),
-        "command_id": str(row.command_id),
-        "fault": row.fault,
-    }
-    return _with_data(known, row.data)
-
-
-def _with_data(known: Mapping[str, object], data: str | None) -> str:
-    """Write an object with a member that is JSON text already."""
-    return f'{json.dumps(known, ensure_ascii=False)[:-1]}, "data": {data or "null"}}}'

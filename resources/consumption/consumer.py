@@ -355,7 +355,7 @@ class Consumer:
         """
         history = None
         if self._archive is not None:
-            history = log_history(self._store, self._archive, [lease.partition for lease in leases])
+            history = log_history(self._connection, self._archive, [lease.partition for lease in leases])
             # a file may go beyond what is leased
             history = replace(
                 history,

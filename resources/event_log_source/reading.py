@@ -149,12 +149,8 @@ def retries_query(options: EventLogOptions, partition: int) -> "sql.Composed":
     columns, conditions = _chosen(options)
     ends = options.end if isinstance(options.end, Mapping) else {}
     return sql.SQL(
-        "select {columns} from event_store.stream_locks k"
-        " join event_store.events e on e.decider_id = k.decider_id and e.decider = k.decider"
-        ' and e."offset" > k.last_offset and e."offset" <= k.in_flight'
-        ' join event_store.event_log l on l."offset" = e."offset"'
-        " where k.view = {view} and k.partition = {partition} and k.lease_token = {token}"
-        " and k.in_flight is not null and k.lease_pid is null and l.position < {end} and {conditions}"
+        "select {columns} from event_store.retried_events({view}, {partition}, {token}, {end}) e"
+        ' cross join lateral (select {partition} as partition, e."position", e."offset") l where {conditions}'
     ).format(
         columns=columns,
         view=sql.Literal(options.view),

@@ -1,15 +1,16 @@
 """The event store: its client, and the rows that it takes and returns."""
 
-from millrace.resources.event_store.client import (
+from millrace.resources.event_store.client import EventStore
+from millrace.resources.event_store.rows import (
     AppendedEvent,
-    ArchiveState,
     AuditEntry,
     AvailableRange,
     BackupCut,
     ChainedEvent,
+    DatabaseIdentity,
     DeadLetter,
     DeciderEvent,
-    EventStore,
+    ExpiredLease,
     Json,
     Lease,
     LeasedEvent,
@@ -31,14 +32,15 @@ from millrace.resources.event_store.client import (
 
 __all__ = [
     "AppendedEvent",
-    "ArchiveState",
     "AuditEntry",
     "AvailableRange",
     "BackupCut",
     "ChainedEvent",
+    "DatabaseIdentity",
     "DeadLetter",
     "DeciderEvent",
     "EventStore",
+    "ExpiredLease",
     "Json",
     "Lease",
     "LeasedEvent",

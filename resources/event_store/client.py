@@ -1,316 +1,56 @@
 """The event store's client: one method per SQL function, same name, same argument order.
 
-Belongs here: calls and the shapes they return. Not here: behaviour; that is in `sql/functions`, for clients in any language.
+Belongs here: calls about events, the log and views. Not here: the shapes that they return (`rows`); the calls of
+producers, captures, archive and backup, each in a `store` of its own; behaviour, which is in `sql/functions`, for
+clients in any language.
 
-An `EventStore` wraps a connection of the caller's, who owns its transactions: with `autocommit` each call is one
+An `EventStore` works on a connection of the caller's, who owns its transactions: with `autocommit` each call is one
 transaction, otherwise the calls join the caller's.
 """
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, TypeVar
+from collections.abc import Iterable, Sequence
+from datetime import datetime
 from uuid import UUID
 
-import psycopg
-from psycopg.abc import Buffer
-from psycopg.rows import class_row
-from psycopg.types.datetime import TimestamptzLoader
 from psycopg.types.json import Jsonb
 
-from millrace.resources.errors import refusals
-
-Json = Mapping[str, Any] | Sequence[Any] | str | int | float | bool | None
-Row = TypeVar("Row")
-
-
-@dataclass(frozen=True)
-class RecordedEvent:
-    """An event as it is stored."""
-
-    event: str
-    event_id: UUID
-    event_version: int
-    decider: str
-    decider_id: str
-    data: Any
-    command_id: UUID
-    previous_id: UUID | None
-    final: bool
-    created_at: datetime
-    offset: int
-
-
-@dataclass(frozen=True)
-class StreamHead:
-    """Where a stream stands: its last event, how many events it had, and whether that closed it."""
-
-    last_event_id: UUID
-    last_offset: int
-    version: int
-    final: bool
-
-
-@dataclass(frozen=True)
-class LeasedEvent(RecordedEvent):
-    """An event that a rows view delivered, the token that fences its lease, and which delivery it is, from 1."""
-
-    lease_token: int
-    attempt: int
-
-
-@dataclass(frozen=True)
-class LogEvent(RecordedEvent):
-    """An event at its position in a log partition."""
-
-    position: int
-
-
-@dataclass(frozen=True)
-class NewEvent:
-    """An event to append at the end of its stream, whatever that is."""
-
-    decider: str
-    decider_id: str
-    event: str
-    event_id: UUID
-    data: Json
-    command_id: UUID
-    event_version: int = 1
-    final: bool = False
-
-
-@dataclass(frozen=True)
-class ChainedEvent(NewEvent):
-    """An event to append after exactly `previous_id`, None for the first of its stream: optimistic locking."""
-
-    previous_id: UUID | None = None
-
-
-@dataclass(frozen=True)
-class AppendedEvent:
-    """Where an event of a batch is stored; `appended` is false if it was stored before."""
-
-    event_id: UUID
-    previous_id: UUID | None
-    offset: int
-    appended: bool
-
-
-@dataclass(frozen=True)
-class DeciderEvent:
-    """An event that a decider may append."""
-
-    decider: str
-    event: str
-    event_version: int
-    description: str
-
-
-@dataclass(frozen=True)
-class View:
-    """A named consumer of the log and its settings."""
-
-    view: str
-    start_at: datetime
-    lock_timeout_s: int
-    pooling_delay_s: int | None
-    edge_function_url: str | None
-    created_at: datetime
-    updated_at: datetime
-    mode: str
-    deciders: list[str] | None
-    events: list[str] | None
-    enabled: bool
-    max_attempts: int
-
-
-@dataclass(frozen=True)
-class Lock:
-    """A stream of a rows view that has something to deliver; `offset` is the stream's head."""
-
-    view: str
-    decider_id: str
-    offset: int
-    last_offset: int
-    locked_until: datetime
-    offset_final: bool
-    created_at: datetime
-    updated_at: datetime
-
-
-@dataclass(frozen=True)
-class Lease:
-    """A claimed range [from_position, to_position) of one log partition and the token that fences it."""
-
-    partition: int
-    from_position: int
-    to_position: int
-    lease_token: int
-
-
-@dataclass(frozen=True)
-class StreamFailure:
-    """A stream of a batch that failed, and why; if `offset` is that of the event that failed, what came before it did not."""
-
-    decider: str
-    decider_id: str
-    error: str
-    offset: int | None = None
-
-
-@dataclass(frozen=True)
-class LockedPartition:
-    """A leased log partition where streams have locks, and how many of these the lease tries again."""
-
-    partition: int
-    retries: int
-
-
-@dataclass(frozen=True)
-class DeadLetter:
-    """A parked stream: the event that failed and its offset, why, and how many events of the stream wait, that one included."""
-
-    view: str
-    decider: str
-    decider_id: str
-    partition: int
-    event: str | None
-    offset: int | None
-    attempts: int
-    last_error: str
-    parked_at: datetime
-    waiting: int
-
-
-@dataclass(frozen=True)
-class Seek:
-    """Where a view stood in one log partition, where it stands now, and what that removed."""
-
-    partition: int
-    from_position: int
-    to_position: int
-    earliest_position: int
-    high_water_mark: int
-    locks_removed: int
-    dead_letters_removed: int
-    note: str | None
-
-
-@dataclass(frozen=True)
-class AvailableRange:
-    """The positions [earliest_position, high_water_mark) that a log partition holds."""
-
-    partition: int
-    earliest_position: int
-    high_water_mark: int
-    events: int
-
-
-@dataclass(frozen=True)
-class PartitionInfo:
-    """A log partition: its marks, its size, when something last happened, who consumes it."""
-
-    partition: int
-    earliest_position: int
-    archived_position: int
-    high_water_mark: int
-    events: int
-    bytes: int
-    last_activity: datetime | None
-    active_views: int
-
-
-@dataclass(frozen=True)
-class ViewInfo:
-    """A view: how far it is behind in positions, what its streams do, who consumes it."""
-
-    view: str
-    mode: str
-    enabled: bool
-    lag: int
-    in_flight: int
-    waiting: int
-    dead_letters: int
-    leased_partitions: int
-    consumers: int
-
-
-@dataclass(frozen=True)
-class PartitionLag:
-    """How far a view is behind in one log partition; ages in seconds."""
-
-    partition: int
-    position: int
-    high_water_mark: int
-    lag: int
-    pending: int
-    pending_age_s: float | None
-
-
-@dataclass(frozen=True)
-class ViewPoll:
-    """What a poller knows of a view; `due` is how much it would be given now: positions, and streams with a lock."""
-
-    view: str
-    mode: str
-    enabled: bool
-    pooling_delay_s: int | None
-    edge_function_url: str | None
-    due: int
-    consumers: int
-
-
-@dataclass(frozen=True)
-class AuditEntry:
-    """What an operator did, who and why; `detail` is what exactly was changed, and from what."""
-
-    audit_id: int
-    done_at: datetime
-    done_by: str
-    operation: str
-    view: str | None
-    reason: str | None
-    detail: Any
-
-
-@dataclass(frozen=True)
-class ArchiveState:
-    """A listed file of the archive, or a log partition without one (`path` is None), beside the marks of the log."""
-
-    archive_id: UUID
-    partition: int
-    earliest_position: int
-    archived_position: int
-    high_water_mark: int
-    from_position: int | None
-    to_position: int | None
-    path: str | None
-    bytes: int | None
-    checksum: str | None
-
-
-@dataclass(frozen=True)
-class BackupCut:
-    """Whose a backup is, and the last offset and lease token that were given out."""
-
-    archive_id: UUID
-    last_offset: int
-    lease_token: int
-
-
-class EventStore:
+from millrace.resources.event_store.rows import (
+    AppendedEvent,
+    AuditEntry,
+    AvailableRange,
+    BackupCut,
+    DatabaseIdentity,
+    DeadLetter,
+    DeciderEvent,
+    ExpiredLease,
+    Json,
+    Lease,
+    LeasedEvent,
+    Lock,
+    LockedPartition,
+    LogEvent,
+    NewEvent,
+    PartitionInfo,
+    PartitionLag,
+    RecordedEvent,
+    Seek,
+    StreamFailure,
+    StreamHead,
+    View,
+    ViewInfo,
+    ViewPoll,
+    events_json,
+)
+from millrace.resources.event_store.sql_functions import SqlFunctions
+
+
+class EventStore(SqlFunctions):
     """The event store behind one connection. Every method raises the `MillraceError` of its SQL function."""
-
-    def __init__(self, connection: psycopg.Connection) -> None:
-        self.connection = connection
-        connection.adapters.register_loader("timestamptz", _InfinityLoader)
 
     def register_decider_event(
         self, decider: str, event: str, description: str, event_version: int = 1
     ) -> DeciderEvent:
-        """Register an event that a decider may append; again: no-op."""
+        """Register an event that a decider may append; a second time changes nothing."""
         return self._one(
             DeciderEvent,
             "select * from event_store.register_decider_event(%s, %s, %s, %s)",
@@ -339,11 +79,7 @@ class EventStore:
 
     def append_events(self, events: Iterable[NewEvent]) -> list[AppendedEvent]:
         """Append a batch over any streams, all or nothing, and return one row per event in order."""
-        return self._all(
-            AppendedEvent,
-            "select * from event_store.append_events(%s::jsonb)",
-            (events_json(events),),
-        )
+        return self._all(AppendedEvent, "select * from event_store.append_events(%s::jsonb)", (events_json(events),))
 
     def get_events(self, decider_id: str | UUID, decider: str) -> list[RecordedEvent]:
         """Return the events of one stream in order."""
@@ -351,16 +87,14 @@ class EventStore:
 
     def get_last_event(self, decider_id: str | UUID, decider: str) -> RecordedEvent | None:
         """Return the last event of one stream, None for an unknown stream, or if that event was purged."""
-        rows = self._all(RecordedEvent, "select * from event_store.get_last_event(%s, %s)", (decider_id, decider))
-        return rows[0] if rows else None
+        return self._first(RecordedEvent, "select * from event_store.get_last_event(%s, %s)", (decider_id, decider))
 
     def stream_head(self, decider_id: str | UUID, decider: str) -> StreamHead | None:
         """Return where one stream stands, also after its events were purged; None for a stream without events."""
-        rows = self._all(StreamHead, "select * from event_store.stream_head(%s, %s)", (decider_id, decider))
-        return rows[0] if rows else None
+        return self._first(StreamHead, "select * from event_store.stream_head(%s, %s)", (decider_id, decider))
 
     def sequence_events(self) -> int:
-        """Give committed events their positions; return how many, 0 if another session is at it."""
+        """Give committed events their positions; return how many, 0 while another session does it."""
         return self._value(int, "select event_store.sequence_events()")
 
     def register_view(
@@ -380,11 +114,11 @@ class EventStore:
 
         Args:
             view: Its name.
-            start_at: From when on it wants events; '-infinity' for all, None for now. Counts once.
-            lock_timeout_s: How long a lease lasts unless a call says otherwise, in seconds.
+            start_at: From when on it wants events; '-infinity' for all, None for now. The first registration counts.
+            lock_timeout_s: How long a lock or a lease lasts unless a call says otherwise, in seconds.
             pooling_delay_s: The wait between two polls that found nothing, in seconds.
-            edge_function_url: Where events are pushed to.
-            mode: 'rows' or 'bulk'; None for 'rows', or what it is.
+            edge_function_url: The URL that events are pushed to.
+            mode: 'rows' or 'bulk'; None keeps the mode of a registered view, and makes a new one 'rows'.
             deciders: The deciders it wants, None for all.
             events: The events it wants, None for all.
             max_attempts: After how many failed attempts a stream is parked.
@@ -405,8 +139,12 @@ class EventStore:
             ),
         )
 
+    def is_registered(self, view: str) -> bool:
+        """Return whether a view of this name is registered."""
+        return self._value(bool, "select event_store.is_registered(%s)", (view,))
+
     def enable_view(self, view: str, enabled: bool = True, *, reason: str | None = None) -> View:
-        """Let a view be given events, or no more."""
+        """Deliver events to a view from now on, or stop it."""
         return self._one(View, "select * from event_store.enable_view(%s, %s, %s)", (view, enabled, reason))
 
     def unregister_view(self, view: str, reason: str | None = None) -> None:
@@ -414,26 +152,25 @@ class EventStore:
         self._value(str, "select event_store.unregister_view(%s, %s)", (view, reason))
 
     def has_caught_up(self, view: str, other: str) -> bool:
-        """Whether a view stands nowhere behind another one, which stays where it is until the transaction ends."""
+        """Return whether a view is nowhere behind another one, which then stays there until the transaction ends."""
         return self._value(bool, "select event_store.has_caught_up(%s, %s)", (view, other))
 
     def dispatch_events(self, view: str, window: int = 5000, max_waiting: int = 2000) -> int:
-        """Make locks for streams with new events, up to so many positions of each log partition; return how many it passed.
+        """Make locks for streams with new events; return how many positions were passed.
 
-        None while `max_waiting` streams wait for a consumer already.
+        A call passes at most `window` positions of each log partition, and none while `max_waiting` streams wait for a
+        consumer already.
         """
         return self._value(int, "select event_store.dispatch_events(%s, %s, %s)", (view, window, max_waiting))
 
     def stream_events(self, view_name: str, limit: int = 1, seconds: int | None = None) -> list[RecordedEvent]:
-        """Lease free streams of a rows view and return the next event of each."""
+        """Lock free streams of a rows view and return the next event of each."""
         return self._all(
-            RecordedEvent,
-            "select * from event_store.stream_events(%s, %s, %s)",
-            (view_name, limit, seconds),
+            RecordedEvent, "select * from event_store.stream_events(%s, %s, %s)", (view_name, limit, seconds)
         )
 
     def lease_events(self, view: str, limit: int = 1, seconds: int | None = None) -> list[LeasedEvent]:
-        """Do as `stream_events`, and return with each event the token that fences its lease."""
+        """Do as `stream_events`, and return with each event the token that fences its lock."""
         return self._all(LeasedEvent, "select * from event_store.lease_events(%s, %s, %s)", (view, limit, seconds))
 
     def ack_event(self, view: str, decider_id: str | UUID, offset: int, lease_token: int | None = None) -> list[Lock]:
@@ -443,13 +180,13 @@ class EventStore:
         )
 
     def ack_events(self, view: str, offsets: Sequence[int], lease_tokens: Sequence[int] | None = None) -> set[int]:
-        """Acknowledge many events; return the offsets that were acknowledged, the others are delivered again."""
-        with refusals():
-            rows = self.connection.execute(
-                "select * from event_store.ack_events(%s, %s, %s)",
-                (view, list(offsets), list(lease_tokens) if lease_tokens is not None else None),
-            ).fetchall()
-        return {offset for (offset,) in rows}
+        """Acknowledge many events; return the offsets that count, all others are delivered again."""
+        acknowledged = self._values(
+            int,
+            "select * from event_store.ack_events(%s, %s, %s)",
+            (view, list(offsets), list(lease_tokens) if lease_tokens is not None else None),
+        )
+        return set(acknowledged)
 
     def nack_event(
         self,
@@ -485,7 +222,7 @@ class EventStore:
     def fail_event(
         self, view: str, decider_id: str | UUID, offset: int, error: str, lease_token: int | None = None
     ) -> list[Lock]:
-        """Say that the event in flight failed: its stream is retried, later each time, and then parked."""
+        """Report that the event in flight failed: its stream is retried, later each time, and then parked."""
         return self._all(
             Lock,
             "select * from event_store.fail_event(%s, %s, %s, %s, %s)",
@@ -493,12 +230,7 @@ class EventStore:
         )
 
     def extend_lock(
-        self,
-        view: str,
-        decider_id: str | UUID,
-        offset: int,
-        seconds: int | None = None,
-        lease_token: int | None = None,
+        self, view: str, decider_id: str | UUID, offset: int, seconds: int | None = None, lease_token: int | None = None
     ) -> list[Lock]:
         """Let the lock of the event in flight last so many seconds from now."""
         return self._all(
@@ -522,13 +254,12 @@ class EventStore:
     def discard_dead_letter(
         self, view: str, decider: str, decider_id: str, reason: str, offset: int | None = None
     ) -> RecordedEvent | None:
-        """Give up the event that a parked stream failed at and return it, None if the view wants none any more."""
-        rows = self._all(
+        """Give up the event at which a parked stream failed, and return it; None if the view wants it no more."""
+        return self._first(
             RecordedEvent,
             "select * from event_store.discard_dead_letter(%s, %s, %s, %s, %s)",
             (view, decider, decider_id, reason, offset),
         )
-        return rows[0] if rows else None
 
     def seek_view(
         self,
@@ -541,7 +272,7 @@ class EventStore:
         dry_run: bool = False,
         reason: str | None = None,
     ) -> list[Seek]:
-        """Move a view to another position, in one log partition or in all; the kinds are in `sql/functions/seek_view.sql`."""
+        """Move a view to another position, in one log partition or in all; `seek_view.sql` names the kinds."""
         return self._all(
             Seek,
             "select * from event_store.seek_view(%s, %s, %s, %s, %s, %s, %s)",
@@ -557,19 +288,17 @@ class EventStore:
         self._value(list, "select event_store.pass_over_unwanted(%s)", (view,))
 
     def claim_batch(self, view: str, owner: str, limit: int = 100_000, lease_s: int | None = None) -> list[Lease]:
-        """Lease log partitions with pending events, `limit` events in all; none when there is nothing to do."""
+        """Lease log partitions with pending events, `limit` positions in all; none when there is nothing to do."""
         return self._all(Lease, "select * from event_store.claim_batch(%s, %s, %s, %s)", (view, owner, limit, lease_s))
 
     def claim_partition(self, view: str, partition: int, owner: str, lease_s: int | None = None) -> Lease:
         """Lease one log partition for a rebuild; the range is all that it holds."""
         return self._one(
-            Lease,
-            "select * from event_store.claim_partition(%s, %s, %s, %s)",
-            (view, partition, owner, lease_s),
+            Lease, "select * from event_store.claim_partition(%s, %s, %s, %s)", (view, partition, owner, lease_s)
         )
 
     def locked_partitions(self, view: str, leases: Sequence[Lease]) -> list[LockedPartition]:
-        """Return the leased log partitions where streams have locks; in all others a range of the log is the batch."""
+        """Return those leased log partitions where streams have locks; the others deliver their whole range."""
         return self._all(
             LockedPartition, "select * from event_store.locked_partitions(%s, %s, %s)", (view, *_tokens(leases))
         )
@@ -581,7 +310,7 @@ class EventStore:
         )
 
     def fail_streams(self, view: str, lease: Lease, failures: Sequence[StreamFailure]) -> int:
-        """Hand failed streams over to their locks, before `commit_batch` in its transaction; return how many are parked."""
+        """Hand failed streams over to their locks, before `commit_batch` in its transaction; return how many park."""
         return self._value(
             int,
             "select event_store.fail_streams(%s, %s, %s, %s)",
@@ -591,7 +320,7 @@ class EventStore:
     def commit_batch(self, view: str, leases: Sequence[Lease]) -> None:
         """Move the checkpoints to the leases' ends and end the leases; all of them or `LeaseLost`."""
         self._value(
-            str,  # void comes as an empty text
+            str,
             "select event_store.commit_batch(%s, %s, %s, %s)",
             (
                 view,
@@ -607,6 +336,10 @@ class EventStore:
             datetime, "select event_store.extend_lease(%s, %s, %s, %s)", (view, *_tokens(leases), lease_s)
         )
 
+    def expired_leases(self) -> list[ExpiredLease]:
+        """Return the owners that hold leases of log partitions past their time, in all views."""
+        return self._all(ExpiredLease, "select * from event_store.expired_leases()")
+
     def release_batch(self, view: str, leases: Sequence[Lease]) -> int:
         """Give leases back without moving anything; return how many were still held."""
         return self._value(int, "select event_store.release_batch(%s, %s, %s)", (view, *_tokens(leases)))
@@ -616,10 +349,8 @@ class EventStore:
         return self._value(int, "select event_store.release_owner(%s)", (owner,))
 
     def lease_owners(self, view: str) -> list[str]:
-        """Return who holds leases of a view's log partitions now."""
-        with refusals():
-            rows = self.connection.execute("select * from event_store.lease_owners(%s)", (view,)).fetchall()
-        return [owner for (owner,) in rows]
+        """Return the owners of a view's leases in force."""
+        return self._values(str, "select * from event_store.lease_owners(%s)", (view,))
 
     def available_offset_range(self, partition: int | None = None) -> list[AvailableRange]:
         """Return the positions that a log partition holds, None for all."""
@@ -641,23 +372,15 @@ class EventStore:
 
     def partition_info(self) -> list[PartitionInfo]:
         """Return one row per log partition."""
-        return self._all(PartitionInfo, "select * from event_store.partition_info()", ())
+        return self._all(PartitionInfo, "select * from event_store.partition_info()")
 
     def view_info(self, view: str | None = None) -> list[ViewInfo]:
         """Return one row per view, or one view's."""
         return self._all(ViewInfo, "select * from event_store.view_info(%s)", (view,))
 
-    def mark_archived(self, partition: int, to_position: int) -> int:
-        """Say that a log partition is kept outside, too, below a position; return up to where."""
-        return self._value(int, "select event_store.mark_archived(%s, %s)", (partition, to_position))
-
-    def raise_low_water_mark(self, partition: int, position: int, reason: str | None = None) -> int:
-        """Give up the archived history of a log partition below a position; return where it begins now."""
-        return self._value(int, "select event_store.raise_low_water_mark(%s, %s, %s)", (partition, position, reason))
-
-    def purge_events(self, partition: int, limit: int = 100_000) -> int:
-        """Delete up to `limit` events below the low-water mark of a log partition; return how many."""
-        return self._value(int, "select event_store.purge_events(%s, %s)", (partition, limit))
+    def log_gaps(self, recent: int = 10_000) -> list[int]:
+        """Return the log partitions that miss one of their newest positions: none, unless something is broken."""
+        return self._values(int, "select event_store.log_gaps(%s)", (recent,))
 
     def view_lag(self, view: str) -> list[PartitionLag]:
         """Return how far a view is behind, per log partition."""
@@ -665,101 +388,19 @@ class EventStore:
 
     def poll_views(self) -> list[ViewPoll]:
         """Return one row per view with what a poller needs to know."""
-        return self._all(ViewPoll, "select * from event_store.poll_views()", ())
+        return self._all(ViewPoll, "select * from event_store.poll_views()")
 
-    def audit_log(self, view: str | None = None, limit: int = 100) -> list[AuditEntry]:
-        """Return the last entries of the table audit_log, the newest first; None for all views, and what was done to none."""
-        return self._all(
-            AuditEntry,
-            """
-            select audit_id, done_at, done_by, operation, view, reason, detail
-            from event_store.audit_log
-            where %s::text is null or view = %s
-            order by audit_id desc
-            limit %s
-            """,
-            (view, view, limit),
-        )
-
-    def archive_state(self, partition: int | None = None) -> list[ArchiveState]:
-        """Return the files of the archive beside the marks of the log, in one snapshot; None for all log partitions."""
-        return self._all(ArchiveState, "select * from event_store.archive_state(%s)", (partition,))
-
-    def list_archive_file(
-        self, partition: int, from_position: int, to_position: int, path: str, bytes_: int, checksum: str
-    ) -> int:
-        """List a checked file of the archive; return up to where the log partition is archived."""
-        return self._value(
-            int,
-            "select event_store.list_archive_file(%s, %s, %s, %s, %s, %s)",
-            (partition, from_position, to_position, path, bytes_, checksum),
-        )
-
-    def lock_archive(self, partition: int) -> bool:
-        """Become the writer of a log partition's archive until the session ends; false where another one is."""
-        return self._value(bool, "select event_store.lock_archive(%s)", (partition,))
+    def database_identity(self) -> DatabaseIdentity:
+        """Return the identity of this database, which no copy of it has."""
+        return self._one(DatabaseIdentity, "select * from event_store.database_identity()")
 
     def backup_cut(self) -> BackupCut:
-        """Return what a backup must know beside the tables."""
-        return self._one(BackupCut, "select * from event_store.backup_cut()", ())
+        """Return the identity of this store, which copies share, and the numbers above which a restored store goes on."""
+        return self._one(BackupCut, "select * from event_store.backup_cut()")
 
-    def begin_restore(self) -> None:
-        """Let this transaction load a backup into an empty store, until `finish_restore`."""
-        self._value(str, "select event_store.begin_restore()")
-
-    def finish_restore(
-        self,
-        partition: Sequence[int],
-        earliest_position: Sequence[int],
-        high_water_mark: Sequence[int],
-        last_offset: int,
-        lease_token: int,
-        detail: Json,
-    ) -> int:
-        """Check what a restore loaded and open the store; return how many events it has."""
-        return self._value(
-            int,
-            "select event_store.finish_restore(%s::int[], %s::bigint[], %s::bigint[], %s, %s, %s)",
-            (list(partition), list(earliest_position), list(high_water_mark), last_offset, lease_token, Jsonb(detail)),
-        )
-
-    def _all(self, row: type[Row], query: str, arguments: tuple[object, ...]) -> list[Row]:
-        with refusals(), self.connection.cursor(row_factory=class_row(row)) as cursor:
-            return cursor.execute(query.encode(), arguments).fetchall()
-
-    def _one(self, row: type[Row], query: str, arguments: tuple[object, ...]) -> Row:
-        (only,) = self._all(row, query, arguments)
-        return only
-
-    def _value(self, kind: type[Row], query: str, arguments: tuple[object, ...] = ()) -> Row:
-        with refusals():
-            row = self.connection.execute(query.encode(), arguments).fetchone()
-        assert row is not None
-        assert isinstance(row[0], kind)
-        return row[0]
-
-
-class _InfinityLoader(TimestamptzLoader):
-    """Reads Postgres' infinite timestamps as the ends of Python's range."""
-
-    def load(self, data: Buffer) -> datetime:
-        text = bytes(data)
-        if text == b"-infinity":
-            return datetime.min.replace(tzinfo=UTC)
-        if text == b"infinity":
-            return datetime.max.replace(tzinfo=UTC)
-        return super().load(data)
-
-
-def events_json(events: Iterable[NewEvent]) -> str:
-    """Write a batch as the store's functions take it."""
-    return json.dumps([vars(event) for event in events], default=_uuid_text)
-
-
-def _uuid_text(value: object) -> str:
-    if isinstance(value, UUID):
-        return str(value)
-    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
+    def audit_log(self, view: str | None = None, limit: int = 100) -> list[AuditEntry]:
+        """Return the last entries of the table audit_log, the newest first: of one view, or for None all."""
+        return self._all(AuditEntry, "select * from event_store.audit_log(%s, %s)", (view, limit))
 
 
 def _tokens(leases: Sequence[Lease]) -> tuple[list[int], list[int]]:

@@ -1,4 +1,4 @@
-"""Brings a database to the schema of this code: numbered migrations once each, then the functions and the privileges.
+"""Brings a database to the schema of this code: numbered migrations once each, then roles, functions and privileges.
 
 Belongs here: running `sql/`. Not here: any SQL of the schema itself.
 
@@ -6,9 +6,9 @@ A migration and its row in `event_store.migrations` commit together; the last on
 so nobody meets its tables with the functions of before. One migrator works at a time, the others wait for it and find it done.
 Killed anywhere, the next call goes on after the last committed migration. With nothing to do a call only reads.
 
-The functions are replaced as a whole when a file of them, or `sql/privileges.sql`, has changed. Sessions go on meanwhile, with the
-old function or the new one. The schema `event_store` belongs to Millrace: a function in it that no file makes is dropped. A trigger
-that is to go with its function is dropped by a migration.
+The functions are replaced as a whole when a file of them, `sql/roles.sql` or `sql/privileges.sql` has changed. Sessions go on
+meanwhile, with the old function or the new one. The schemas `event_store` and `event_store_private` belong to Millrace: a function
+in them that no file makes is dropped. A trigger that is to go with its function is dropped by a migration.
 
 Where somebody's open transaction is in the way, the migrator leaves its place in the queue before those behind it notice, and tries
 again for a minute. On a busy store a migration finds a gap if it first locks the tables that every consumer's call takes first:
@@ -16,8 +16,10 @@ again for a minute. On a busy store a migration finds a gap if it first locks th
 function: a column that functions of the version before use is dropped one version later.
 
 An older version of the code must not put its functions over newer ones. It is refused by the number of its last migration, so a
-release that changes functions only has a migration too, of one comment. `tests/data/version_NNNN.sql` is what is released as
-version NNNN; tests hold later code against it.
+release that changes functions only has a migration too, of one comment. Until the first release a table is changed in its subject's
+migration; a store that was made before is refused by the names of its migrations.
+
+`sql/install.sql` does the same with `psql` alone.
 """
 
 import hashlib
@@ -40,25 +42,6 @@ Result = TypeVar("Result")
 # Below Postgres' deadlock_timeout (1 s): of a migrator and a session that wait for each other, the migrator gives way.
 LOCK_TIMEOUT_MS = 500
 PATIENCE_S = 60
-
-_BOOK = """
-create schema if not exists event_store;
-create table event_store.migrations (
-  version int not null,
-  name text not null,
-  applied_at timestamptz not null default clock_timestamp(),
-  constraint migrations_pkey primary key (version)
-);
-"""
-
-# applied with the functions, for an older version may have made the table
-_BOOK_COMMENTS = """
-comment on schema event_store is 'Events, their order, and who has consumed them.';
-comment on table event_store.migrations is 'Which migrations are applied. Version 0 stands for the functions and privileges; its name is their hash.';
-comment on column event_store.migrations.version is 'The migration''s number.';
-comment on column event_store.migrations.name is 'The migration''s file, or the hash of the functions and privileges for version 0.';
-comment on column event_store.migrations.applied_at is 'When it was applied.';
-"""
 
 
 @dataclass(frozen=True)
@@ -99,22 +82,42 @@ def known_migrations(directory: Path = SQL / "migrations") -> list[Migration]:
 
 @dataclass(frozen=True)
 class Replaceable:
-    """What is applied anew whenever a part of it has changed: each function's file by its name, and the privileges."""
+    """What is applied anew whenever a part of it has changed: the roles, each function's file by its name, the privileges."""
 
+    roles: str
     functions: dict[str, str]
     privileges: str
 
     @property
     def hash(self) -> str:
         """Tell two versions apart."""
-        return hashlib.sha256("\n".join([*self.functions.values(), self.privileges]).encode()).hexdigest()
+        return hashlib.sha256("\n".join([self.roles, *self.functions.values(), self.privileges]).encode()).hexdigest()
+
+
+def function_files(directory: Path = SQL) -> list[Path]:
+    """List the files of the functions in the order in which they are applied.
+
+    Raises:
+        SchemaMismatch: Two of them have one name.
+    """
+    found: dict[str, Path] = {}
+    for path in sorted((directory / "functions").rglob("*.sql")):
+        if found.setdefault(path.stem, path) != path:
+            raise SchemaMismatch(
+                f"Two files are named {path.name}.",
+                detail=", ".join(str(each.relative_to(directory)) for each in (found[path.stem], path)),
+                hint="A function has one file; give one of the two another name.",
+            )
+    return list(found.values())
 
 
 def known_replaceable(directory: Path = SQL) -> Replaceable:
-    """Read the functions and privileges of this code."""
-    functions = {path.stem: path.read_text() for path in sorted((directory / "functions").glob("*.sql"))}
-    privileges = directory / "privileges.sql"
-    return Replaceable(functions, privileges.read_text() if privileges.exists() else "")
+    """Read the roles, functions and privileges of this code."""
+    return Replaceable(
+        (directory / "roles.sql").read_text(),
+        {path.stem: path.read_text() for path in function_files(directory)},
+        (directory / "privileges.sql").read_text(),
+    )
 
 
 def migrate(dsn: str, *, log_partitions: int = 16) -> MigrationReport:
@@ -125,8 +128,8 @@ def migrate(dsn: str, *, log_partitions: int = 16) -> MigrationReport:
         log_partitions: The number of log partitions of a new database. An existing one keeps its number.
 
     Raises:
-        SchemaMismatch: The database is newer than the code, has another number of log partitions, or an object of somebody
-            else needs a function that is to be dropped.
+        SchemaMismatch: The database is newer than the code, or older than its first release, has another number of log
+            partitions, or an object of somebody else needs a function that is to be dropped.
         MillraceError: The role may not do it, or somebody's open transaction was in the way for a minute.
     """
     migrations = known_migrations()
@@ -135,6 +138,7 @@ def migrate(dsn: str, *, log_partitions: int = 16) -> MigrationReport:
     replaced = False
     with psycopg.connect(dsn, autocommit=True) as connection:
         found = _found(connection)
+        _refuse_unreleased(found, migrations)
         if not _is_current(found, migrations, replaceable):
             todo = [m for m in migrations if m.version not in found or m is migrations[-1]]
             with _explained(connection):
@@ -156,6 +160,7 @@ def validate(dsn: str) -> None:
     migrations = known_migrations()
     with psycopg.connect(dsn, autocommit=True) as connection:
         found = _found(connection)
+    _refuse_unreleased(found, migrations)
     _refuse_newer(found, migrations)
     missing = [m.name for m in migrations if m.version not in found]
     if missing:
@@ -187,10 +192,11 @@ def _patiently(connection: psycopg.Connection, known: list[Migration], work: Cal
             with connection.transaction():
                 connection.execute("select pg_advisory_xact_lock(hashtextextended('event_store.migrations', 0))")
                 found = _found(connection)
+                _refuse_unreleased(found, known)
                 _refuse_newer(found, known)
                 if not found:
-                    connection.execute(_BOOK)
-                connection.execute(f"set local lock_timeout = {LOCK_TIMEOUT_MS}".encode())
+                    connection.execute((SQL / "bookkeeping.sql").read_bytes())
+                connection.execute("select set_config('lock_timeout', %s, true)", (f"{LOCK_TIMEOUT_MS}ms",))
                 return work()
         except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
             if time.monotonic() > deadline:
@@ -237,8 +243,8 @@ def _replace(connection: psycopg.Connection, replaceable: Replaceable) -> bool:
     ).rowcount
     if not stale:
         return False
-    connection.execute(_BOOK_COMMENTS)
-    # functions call each other, in files sorted by name
+    connection.execute(replaceable.roles.encode())
+    # functions call each other, in files of any order
     connection.execute("set local check_function_bodies = off")
     before = _routines(connection)
     for name, sql in replaceable.functions.items():
@@ -258,19 +264,19 @@ def _replace(connection: psycopg.Connection, replaceable: Replaceable) -> bool:
 
 @dataclass(frozen=True)
 class _Routine:
-    """A function as it is stored; replacing it changes `written_by`."""
+    """A function as it is stored; replacing it changes `row`, also within one transaction."""
 
     name: str
     signature: str
-    written_by: str
+    row: str
 
 
 def _routines(connection: psycopg.Connection) -> set[_Routine]:
     found = connection.execute(
         """
-        select proname, oid::regprocedure::text, xmin::text
+        select proname, oid::regprocedure::text, ctid::text
         from pg_proc
-        where pronamespace = 'event_store'::regnamespace
+        where pronamespace in ('event_store'::regnamespace, 'event_store_private'::regnamespace)
         """
     )
     return {_Routine(*row) for row in found}
@@ -299,8 +305,20 @@ def _explained(connection: psycopg.Connection) -> Iterator[None]:
             f"The role {connection.info.user} may not bring the database to the schema of this code.",
             detail=f"Postgres says: {error.diag.message_primary}.",
             hint="Run `millrace migrate` as the owner of the schema event_store; it also needs CREATEROLE while the roles of "
-            "sql/privileges.sql are missing, or an administrator makes those roles first.",
+            "sql/roles.sql are missing, or an administrator makes those roles first.",
         ) from error
+
+
+def _refuse_unreleased(found: dict[int, str], migrations: list[Migration]) -> None:
+    for migration in migrations:
+        name = found.get(migration.version, migration.name)
+        if name != migration.name:
+            raise SchemaMismatch(
+                "The database was made by an unreleased version of Millrace.",
+                detail=f"its migration {migration.version} is {name}, and not {migration.name}",
+                hint="Take a backup with the code that made it (millrace backup), and restore it with this code into a new "
+                "database (millrace restore).",
+            )
 
 
 def _refuse_newer(found: dict[int, str], migrations: list[Migration]) -> None:

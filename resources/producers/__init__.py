@@ -1,17 +1,20 @@
 """Exactly-once producers: messages that are stored once, however often they are sent."""
 
+from millrace.resources.producers.exactly_once import Answer, ExactlyOnce, Transaction
+from millrace.resources.producers.stamps import IdempotentProducer, ProducerStamp
 from millrace.resources.producers.store import (
     ExpiredTransactions,
-    IdempotentProducer,
-    ProducerStamp,
     ProducerStatistics,
     ProducerStore,
     ReceivedMessage,
     RegisteredProducer,
     SettledMessage,
+    StateEntry,
 )
 
 __all__ = [
+    "Answer",
+    "ExactlyOnce",
     "ExpiredTransactions",
     "IdempotentProducer",
     "ProducerStamp",
@@ -20,4 +23,6 @@ __all__ = [
     "ReceivedMessage",
     "RegisteredProducer",
     "SettledMessage",
+    "StateEntry",
+    "Transaction",
 ]

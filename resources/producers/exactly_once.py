@@ -1,9 +1,11 @@
-"""Exactly once: the work of a message that is sent again, after a kill too, changes nothing and gives the first answer.
+"""Exactly once: a message that is sent again, even after a kill, changes nothing and gets the first answer.
 
-Belongs here: from a stamp to an answer, repeating what passes. Not here: the calls (`producers`) and the rule (`judge_stamp.sql`).
+Belongs here: from a stamp to an answer, and repeating after failures that pass. Not here: the calls (`store`), the
+numbers (`stamps`); the rule whether a message is new, which is in `judge_stamp.sql`.
 
-A producer numbers its messages from 0; a stamp names one. The store keeps the number that comes next, so that is also the position in
-the producer's source. Events, state, result and that number change in one transaction of Postgres.
+A producer numbers its messages from 0; a stamp names one message. The store keeps the number of the next message, so a
+producer finds its place in its own source there. Events, state, result and that number change in one transaction of
+Postgres.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,13 +21,8 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_rand
 
 from millrace.resources.errors import MillraceError, ProducerFenced, SequenceGap, UnknownProducer, UnknownTransaction
 from millrace.resources.event_store import Json, NewEvent
-from millrace.resources.producers import (
-    IdempotentProducer,
-    ProducerStamp,
-    ProducerStore,
-    ReceivedMessage,
-    SettledMessage,
-)
+from millrace.resources.producers.stamps import IdempotentProducer, ProducerStamp
+from millrace.resources.producers.store import ProducerStore, ReceivedMessage, SettledMessage
 
 ATTEMPTS = 10
 
@@ -35,7 +32,7 @@ _ENDED = {"57P01", "57P02", "57P03", "57P04", "57P05", "25P03"}
 
 @dataclass(frozen=True)
 class Answer:
-    """What a message was answered: by this call, or, if `duplicate`, by the one that was first."""
+    """The answer to a message: of this call, or, if `duplicate`, of the first call."""
 
     result: Any
     duplicate: bool
@@ -44,7 +41,7 @@ class Answer:
 
 
 class Transaction:
-    """What the work of a message may do: nobody sees it before the commit, and after it all of it."""
+    """The changes of one message. Others see none of them before the commit, and all of them after it."""
 
     def __init__(self, store: ProducerStore, transaction_id: UUID, stamp: ProducerStamp) -> None:
         self.stamp = stamp
@@ -52,7 +49,7 @@ class Transaction:
         self._id = transaction_id
 
     def append_events(self, events: Iterable[NewEvent]) -> None:
-        """Append events at the commit, all or nothing; none is fine."""
+        """Append events at the commit, all or nothing; the batch may be empty."""
         if batch := list(events):
             self._store.add_events(self._id, batch)
 
@@ -70,7 +67,7 @@ Work = Callable[[Transaction], Json]
 
 
 class ExactlyOnce:
-    """Does the work of messages exactly once, over a connection of its own that it opens anew when it is lost."""
+    """Does the work of messages exactly once, over a connection of its own; it replaces a lost one."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
@@ -93,15 +90,15 @@ class ExactlyOnce:
         return self._store
 
     def register(self, producer_id: str, partition: int = 0) -> IdempotentProducer:
-        """Register an instance of a producer, which fences those of before."""
+        """Register an instance of a producer; it fences the instances before it."""
         return IdempotentProducer.register(self.store, producer_id, partition)
 
     def process(self, stamp: ProducerStamp, work: Work, *, timeout_s: int = 60) -> Answer:
-        """Do the work of a message, unless it was done; what the work returns is the result.
+        """Do the work of a message, unless it was done before; the return value of the work becomes the result.
 
-        The work may run several times, of which one counts: what it does outside of its transaction is its own affair. If it
-        raises, nothing of it is seen and the message may be processed again. Lost connections and serialization failures are
-        repeated under the same stamp.
+        The work may run several times, and the changes of one run count; effects outside of its transaction are its own
+        affair. If the work raises, none of its changes are seen, and the message may be processed again. After a lost
+        connection or a serialization failure the work runs again under the same stamp.
 
         Raises:
             SequenceGap: Another message must come first.
@@ -114,7 +111,7 @@ class ExactlyOnce:
         )
 
     def abandon(self, stamp: ProducerStamp, reason: str) -> Answer:
-        """Give a message up for good, so that the next one is accepted; raises as `process`."""
+        """Give a message up for good; the next one is accepted then. Raises as `process` does."""
         return self._settle(stamp, 60, lambda store, id_: store.abandon_transaction(id_, reason))
 
     def _settle(
@@ -148,7 +145,7 @@ class ExactlyOnce:
         return Answer(settled.result, settled.duplicate, settled.outcome, settled.offsets)
 
     def _passes(self, error: BaseException) -> bool:
-        """Whether the same may succeed when it is repeated: a lost race, a lost connection, a server that crashed."""
+        """Return whether a repetition may succeed: after a lost race, a lost connection, a crash of the server."""
         if isinstance(error, SerializationFailure | DeadlockDetected | UnknownTransaction):
             return True
         if not isinstance(error, psycopg.Error):
@@ -162,7 +159,7 @@ class ExactlyOnce:
 
 
 def _refusal(stamp: ProducerStamp, received: ReceivedMessage) -> MillraceError:
-    """Why a message was not taken, as an exception."""
+    """Return the exception for a message that the store did not take."""
     detail = (
         f"producer {stamp.producer_id!r}, partition {stamp.partition}: the message has epoch {stamp.epoch} and sequence"
         f" {stamp.sequence}, the producer epoch {received.epoch} and next sequence {received.next_sequence}"

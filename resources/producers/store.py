@@ -1,28 +1,19 @@
-"""Producers whose messages count exactly once: the store's functions for them, and numbering messages.
+"""The store's functions for producers: one method per SQL function, same name, same argument order.
 
-Belongs here: calls and the shapes they return. Not here: the rule of what a message is; that is `sql/functions/judge_stamp.sql`.
+Belongs here: calls and the rows that they return. Not here: numbering messages (`stamps`), repeating them
+(`exactly_once`); the rule whether a message is new, which is in `judge_stamp.sql`.
 """
 
-import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Self
+from typing import Any
 from uuid import UUID
 
 from psycopg.types.json import Jsonb
 
-from millrace.resources.event_store import EventStore, Json, NewEvent, events_json
-
-
-@dataclass(frozen=True)
-class ProducerStamp:
-    """Names one message: the same stamp is the same message, whoever sends it."""
-
-    producer_id: str
-    partition: int
-    epoch: int
-    sequence: int
+from millrace.resources.event_store import Json, NewEvent, events_json
+from millrace.resources.event_store.sql_functions import SqlFunctions
 
 
 @dataclass(frozen=True)
@@ -37,9 +28,17 @@ class RegisteredProducer:
 
 @dataclass(frozen=True)
 class ReceivedMessage:
-    """What the store says to a message: 'opened' or 'committed', 'duplicate', or why it is refused.
+    """The store's answer to a message.
 
-    `outcome`, `result` and `offsets` are what a duplicate was answered at first; `next_sequence` and `epoch` are the producer's.
+    Attributes:
+        status: 'opened' or 'committed'; 'duplicate'; or the reason of a refusal: 'gap', 'fenced', 'unknown_epoch'.
+        transaction_id: The transaction of an opened message.
+        expires_at: The deadline of that transaction.
+        outcome: How a duplicate ended the first time.
+        result: The first result of a duplicate, or the result of a committed message.
+        offsets: The offsets of the events that the message appended.
+        next_sequence: The sequence that the producer must send next.
+        epoch: The epoch of the instance that registered last.
     """
 
     status: str
@@ -54,7 +53,7 @@ class ReceivedMessage:
 
 @dataclass(frozen=True)
 class SettledMessage:
-    """How a message ended; `duplicate` if another transaction of it was first."""
+    """The end of a message; `duplicate` if another transaction of the same message ended it before."""
 
     duplicate: bool
     outcome: str
@@ -73,7 +72,7 @@ class StateEntry:
 
 @dataclass(frozen=True)
 class ExpiredTransactions:
-    """How many transactions were ended after their deadline, and how many that ended long ago were forgotten."""
+    """The numbers of transactions that a call ended after their deadline, and removed long after their end."""
 
     expired: int
     removed: int
@@ -81,9 +80,10 @@ class ExpiredTransactions:
 
 @dataclass(frozen=True)
 class ProducerStatistics:
-    """Where a producer stands, and what became of its messages.
+    """The epoch and next sequence of a producer, and counts of its messages by their fate.
 
-    `received` is the sum of `duplicates`, `refused` and `opened`; `opened` that of `committed` to `open`, unless the server crashed.
+    `received` is the sum of `duplicates`, `refused` and `opened`; `opened` is the sum of `committed` to `open`, unless
+    the server crashed.
     """
 
     producer_id: str
@@ -104,8 +104,8 @@ class ProducerStatistics:
     updated_at: datetime
 
 
-class ProducerStore(EventStore):
-    """The event store with its functions for producers. Every method raises the `MillraceError` of its SQL function."""
+class ProducerStore(SqlFunctions):
+    """The functions for producers. Every method raises the `MillraceError` of its SQL function."""
 
     def register_producer(self, producer_id: str, partition: int = 0) -> RegisteredProducer:
         """Register an instance of a producer and fence those of before."""
@@ -116,7 +116,7 @@ class ProducerStore(EventStore):
     def begin_transaction(
         self, producer_id: str, partition: int, epoch: int, sequence: int, timeout_s: int = 60
     ) -> ReceivedMessage:
-        """Open a transaction for a message, if it is the next one, which it has so many seconds to commit."""
+        """Open a transaction for a message if it is the next one; it expires after `timeout_s` seconds."""
         return self._one(
             ReceivedMessage,
             "select * from event_store.begin_transaction(%s, %s, %s, %s, %s)",
@@ -126,7 +126,7 @@ class ProducerStore(EventStore):
     def add_state_change(self, transaction_id: UUID, key: str, value: Json) -> None:
         """Stage a value of the producer's state; None removes the key."""
         self._value(
-            str,  # void comes as an empty text
+            str,
             "select event_store.add_state_change(%s, %s, %s)",
             (transaction_id, key, None if value is None else Jsonb(value)),
         )
@@ -136,7 +136,7 @@ class ProducerStore(EventStore):
         self._value(str, "select event_store.add_events(%s, %s::jsonb)", (transaction_id, events_json(events)))
 
     def commit_transaction(self, transaction_id: UUID, result: Json = None) -> SettledMessage:
-        """Do all that was staged, at once; or return what another transaction of the same message did."""
+        """Apply all that is staged, at once; or return the answer of another transaction of the same message."""
         return self._one(
             SettledMessage,
             "select * from event_store.commit_transaction(%s, %s)",
@@ -144,7 +144,7 @@ class ProducerStore(EventStore):
         )
 
     def abort_transaction(self, transaction_id: UUID) -> None:
-        """Give a transaction up; its message may be begun again."""
+        """Give a transaction up; its message may begin again."""
         self._value(str, "select event_store.abort_transaction(%s)", (transaction_id,))
 
     def abandon_transaction(self, transaction_id: UUID, reason: str) -> SettledMessage:
@@ -190,56 +190,13 @@ class ProducerStore(EventStore):
         return self._all(ProducerStatistics, "select * from event_store.producer_statistics(%s)", (producer_id,))
 
     def expire_transactions(self, keep_s: int = 86400, limit: int = 1000) -> ExpiredTransactions:
-        """End transactions after their deadline, and forget those that ended without an effect so many seconds ago."""
+        """End overdue transactions, and remove those that ended without an effect `keep_s` seconds ago."""
         return self._one(ExpiredTransactions, "select * from event_store.expire_transactions(%s, %s)", (keep_s, limit))
 
     def hold_producers(self) -> str:
-        """Let no message of any producer be judged or committed until this transaction ends; return what is committed then."""
+        """Hold every producer's messages until this transaction ends; return the snapshot of what they committed."""
         return self._value(str, "select event_store.hold_producers()::text")
 
     def is_sequenced(self, committed: str) -> bool:
-        """Whether every event of what is committed has its position."""
+        """Return whether every event that a snapshot sees has its position."""
         return self._value(bool, "select event_store.is_sequenced(%s::pg_snapshot)", (committed,))
-
-
-class IdempotentProducer:
-    """Numbers the messages of one instance of a producer. Threads may share it: no number is issued twice."""
-
-    def __init__(self, registered: RegisteredProducer) -> None:
-        self.producer_id = registered.producer_id
-        self.partition = registered.partition
-        self.epoch = registered.epoch
-        self._next = registered.next_sequence
-        self._lock = threading.Lock()
-
-    @classmethod
-    def register(cls, store: ProducerStore, producer_id: str, partition: int = 0) -> Self:
-        """Register an instance, which fences those of before; it goes on where they were."""
-        return cls(store.register_producer(producer_id, partition))
-
-    def issue(self) -> ProducerStamp:
-        """Return the stamp of a new message."""
-        with self._lock:
-            stamp = self._stamp(self._next)
-            self._next += 1
-            return stamp
-
-    def reissue(self, sequence: int) -> ProducerStamp:
-        """Return the stamp of a message that is sent again; the next new one comes after it."""
-        with self._lock:
-            self._next = max(self._next, sequence + 1)
-            return self._stamp(sequence)
-
-    def was_issued(self, sequence: int) -> bool:
-        """Whether a number was given out, by this instance or one before, however long ago."""
-        with self._lock:
-            return 0 <= sequence < self._next
-
-    @property
-    def current_sequence(self) -> int:
-        """The number that `issue` gives next."""
-        with self._lock:
-            return self._next
-
-    def _stamp(self, sequence: int) -> ProducerStamp:
-        return ProducerStamp(self.producer_id, self.partition, self.epoch, sequence)

@@ -10,16 +10,15 @@ that another declaration overtook before it served goes, too.
 """
 
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
-from psycopg.rows import class_row
 
 from millrace.resources.archive.history import log_history
 from millrace.resources.errors import MillraceError, UnknownView, ViewInUse
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.store import ReadModelStore, Version
 from millrace.resources.read_models.tables import (
     create_tables,
     create_view,
@@ -39,32 +38,9 @@ class WrongView(MillraceError):
     """The event store's view of a read model was removed, or belongs to something else."""
 
 
-@dataclass(frozen=True)
-class Version:
-    """A version of a read model, as the database knows it.
-
-    Attributes:
-        version: Counts the model's declarations.
-        view: The event store's view that it is consumed as.
-        fingerprint: The hash of its declaration.
-        serves: Whether the model's SQL view shows it.
-        unbuilt: The log partitions whose first events are only in the archive, and that no rebuild has read yet.
-    """
-
-    version: int
-    view: str
-    fingerprint: str
-    serves: bool
-    unbuilt: list[int]
-
-
 def versions(connection: psycopg.Connection, name: str) -> list[Version]:
     """Return the versions of a model, the oldest first."""
-    with connection.cursor(row_factory=class_row(Version)) as cursor:
-        return cursor.execute(
-            "select version, view, fingerprint, serves, unbuilt from read_models.declarations where model = %s order by version",
-            (name,),
-        ).fetchall()
+    return ReadModelStore(connection).model_versions(name)
 
 
 def current_version(connection: psycopg.Connection, model: ReadModel) -> ReadModel | None:
@@ -80,12 +56,7 @@ def unbuilt_partitions(connection: psycopg.Connection, model: ReadModel) -> list
 
 def mark_built(connection: psycopg.Connection, model: ReadModel, partitions: list[int]) -> None:
     """Record, in the transaction of their rebuild, that log partitions are built from their first events on."""
-    connection.execute(
-        "update read_models.declarations"
-        " set unbuilt = array(select u from unnest(unbuilt) u where u <> all (%(built)s::int[]) order by u)"
-        " where model = %(model)s and version = %(version)s and unbuilt && %(built)s::int[]",
-        {"built": partitions, "model": model.name, "version": model.version},
-    )
+    ReadModelStore(connection).mark_built(model.name, model.version, partitions)
 
 
 def purged_discards(connection: psycopg.Connection, view: str) -> frozenset[int]:
@@ -94,18 +65,7 @@ def purged_discards(connection: psycopg.Connection, view: str) -> frozenset[int]
     `view` is the one that the model declares. A rebuild leaves these events out: if one failed again, no later drain
     could read it.
     """
-    found = connection.execute(
-        """
-        select (a.detail ->> 'offset')::bigint
-        from event_store.audit_log a
-        where a.operation = 'discard_dead_letter'
-          and %(view)s in (a.view, regexp_replace(a.view, '_v[0-9]+$', ''))
-          and a.detail ->> 'offset' is not null
-          and not exists (select from event_store.event_log l where l."offset" = (a.detail ->> 'offset')::bigint)
-        """,
-        {"view": view},
-    )
-    return frozenset(offset for (offset,) in found)
+    return ReadModelStore(connection).purged_discards(view)
 
 
 def attach_version(connection: psycopg.Connection, model: ReadModel, archive: Path | None = None) -> ReadModel:
@@ -142,7 +102,7 @@ def ensure_version(connection: psycopg.Connection, model: ReadModel, archive: Pa
         if found is None:
             return _make_version(connection, model, known, archive)
         # rows without their checkpoint would count every event again; a checkpoint without its rows would miss history
-        if not _is_registered(connection, found.view):
+        if not EventStore(connection).is_registered(found.view):
             raise WrongView(
                 f"The view {found.view} of read model {model.name} was removed, and its progress with it.",
                 hint=f"Build it anew: millrace reset {model.name}",
@@ -169,13 +129,7 @@ def serve_if_caught_up(connection: psycopg.Connection, model: ReadModel) -> bool
             create_view(connection, model)
             if not is_ready_to_serve(connection, model):
                 raise psycopg.Rollback(switch)
-            connection.execute(
-                "update read_models.declarations set serves = false where model = %s and serves", (model.name,)
-            )
-            connection.execute(
-                "update read_models.declarations set serves = true where model = %s and version = %s",
-                (model.name, model.version),
-            )
+            ReadModelStore(connection).serve_version(model.name, model.version)
     except (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure):
         return False  # the next call tries again
     drop_unused_versions(connection, model)
@@ -204,12 +158,8 @@ def drop_unused_versions(connection: psycopg.Connection, model: ReadModel) -> No
         with suppress(MillraceError, psycopg.errors.LockNotAvailable), connection.transaction():
             _lock(connection, model)
             _wait_for_locks_at_most(connection, LOCK_TIMEOUT)
-            abandoned = connection.execute(
-                "select from read_models.declarations where model = %s and version = %s and not serves"
-                " and (version < %s or declared_at < clock_timestamp() - make_interval(secs => %s))",
-                (model.name, version.version, model.version, ABANDONED_S),
-            ).fetchone()
-            if abandoned is not None:
+            models = ReadModelStore(connection)
+            if models.is_unused_version(model.name, version.version, model.version, ABANDONED_S):
                 _drop(connection, model.at_version(version.version, version.view), "replaced")
 
 
@@ -234,17 +184,13 @@ def _make_version(
     connection: psycopg.Connection, model: ReadModel, known: list[Version], archive: Path | None
 ) -> ReadModel:
     """Make the tables of the first version of the model, or of one beside the known ones, and register its view."""
-    store = EventStore(connection)
+    store, models = EventStore(connection), ReadModelStore(connection)
     if not known:
-        if _is_registered(connection, model.view):
-            owner = connection.execute(
-                "select 'It is that of version ' || version || ' of read model ' || model || '.'"
-                " from read_models.declarations where view = %s",
-                (model.view,),
-            ).fetchone()
+        if store.is_registered(model.view):
+            owner = models.version_of_view(model.view)
             raise WrongView(
                 f"The view {model.view} is registered already, and not for read model {model.name}.",
-                detail=owner[0] if owner else None,
+                detail=f"It is that of version {owner.version} of read model {owner.model}." if owner else None,
                 hint="Declare the read model with another view=.",
             )
         built = model
@@ -253,7 +199,7 @@ def _make_version(
         # what it will replace
         require_ownership(connection, model.at_version(serving.version, serving.view))
         number = known[-1].version + 1
-        while _is_registered(connection, f"{model.view}_v{number}"):
+        while store.is_registered(f"{model.view}_v{number}"):
             number += 1
         built = model.at_version(number, f"{model.view}_v{number}")
     create_tables(connection, built)
@@ -264,11 +210,7 @@ def _make_version(
         store.enable_view(built.view, False, reason=f"{serving.view} was disabled")
     # now that the registration keeps what there is
     unbuilt = _only_archived(connection, archive)
-    connection.execute(
-        "insert into read_models.declarations (model, version, view, fingerprint, serves, unbuilt)"
-        " values (%s, %s, %s, %s, %s, %s)",
-        (model.name, built.version, built.view, model.fingerprint, not known, unbuilt),
-    )
+    models.declare_version(model.name, built.version, built.view, model.fingerprint, not known, unbuilt)
     return built
 
 
@@ -276,7 +218,7 @@ def _only_archived(connection: psycopg.Connection, archive: Path | None) -> list
     """Return the log partitions whose first events only the archive has; refuse where it does not have them either."""
     store = EventStore(connection)
     shortened = [held.partition for held in store.available_offset_range() if held.earliest_position]
-    history = log_history(store, archive, shortened) if archive is not None and shortened else None
+    history = log_history(connection, archive, shortened) if archive is not None and shortened else None
     if history is None or not history.files:
         require_whole_log(connection)
     else:
@@ -291,9 +233,7 @@ def _drop(connection: psycopg.Connection, model: ReadModel, why: str) -> None:
     if consumers:
         raise _being_built(model, f"{consumers} consumers of its view are at work or wait for events")
     drop_tables(connection, model)
-    connection.execute(
-        "delete from read_models.declarations where model = %s and version = %s", (model.name, model.version)
-    )
+    ReadModelStore(connection).drop_version(model.name, model.version)
     try:
         # a transaction within: a view that was removed before is no reason to stop
         with suppress(UnknownView), connection.transaction():
@@ -325,17 +265,13 @@ def _register(connection: psycopg.Connection, model: ReadModel) -> None:
     )
 
 
-def _is_registered(connection: psycopg.Connection, view: str) -> bool:
-    return connection.execute("select from event_store.views where view = %s", (view,)).fetchone() is not None
-
-
 def _wait_for_locks_at_most(connection: psycopg.Connection, timeout: str) -> None:
     connection.execute("select set_config('lock_timeout', %s, true)", (timeout,))
 
 
 def _lock(connection: psycopg.Connection, model: ReadModel) -> None:
     """Keep everybody else from the model's versions until the transaction ends."""
-    connection.execute("select pg_advisory_xact_lock(hashtextextended('read_models.' || %s, 0))", (model.name,))
+    ReadModelStore(connection).lock_model(model.name)
 
 
 def _being_built(model: ReadModel, why: str | None) -> MillraceError:

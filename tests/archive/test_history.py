@@ -7,9 +7,11 @@ from uuid import uuid4
 
 import pytest
 
-from millrace.resources.archive.history import LogIncomplete, read_log_frame
+from millrace.resources.archive.folder import ForeignArchive
+from millrace.resources.archive.history import LogIncomplete, read_history
 from millrace.resources.archive.json_fields import field
-from millrace.resources.archive.writer import ForeignArchive, archive_partition
+from millrace.resources.archive.store import ArchiveStore
+from millrace.resources.archive.writer import archive_partition
 from millrace.resources.event_log_source import COLUMNS
 from millrace.resources.event_store import EventStore, NewEvent
 from tests.event_log_source.test_values import KEYS, odd
@@ -63,7 +65,7 @@ def test_archive_and_tail_are_the_log_each_event_once(
     if archived != "nothing":
         archive_all(dsn, tmp_path, tail=archived == "everything")
     store.sequence_events()
-    frame = read_log_frame(spark, dsn, tmp_path)
+    frame = read_history(spark, dsn, tmp_path)
     source = load(spark, dsn)
     assert frame.dtypes == source.dtypes == [(name, type_) for name, (type_, _) in COLUMNS.items()]
     assert collected(frame) == collected(source)
@@ -80,9 +82,9 @@ def test_what_was_purged_is_read_from_the_archive_and_the_rest_from_the_log(
     (ours,) = ids_of_one_partition(store.connection, 1)
     store.append_events([NewEvent("order", ours, "paid", uuid4(), {"n": 9}, uuid4())])
     store.sequence_events()
-    store.raise_low_water_mark(0, 5)
-    assert store.purge_events(0) == 5
-    after = collected(read_log_frame(spark, dsn, tmp_path))
+    ArchiveStore(store.connection).raise_low_water_mark(0, 5)
+    assert ArchiveStore(store.connection).purge_events(0) == 5
+    after = collected(read_history(spark, dsn, tmp_path))
     assert len(after) == len(before) + 1
     assert [row for row in after if row in before] == before
 
@@ -106,7 +108,7 @@ def test_fields_filters_and_columns_are_those_of_the_source(
         {"columns": ["offset"], "partitions": [0], "deciders": []},
     ]
     for each in options:
-        frame, source = read_log_frame(spark, dsn, tmp_path, **each), load(spark, dsn, **each)
+        frame, source = read_history(spark, dsn, tmp_path, **each), load(spark, dsn, **each)
         assert frame.dtypes == source.dtypes
         assert collected(frame) == collected(source)
 
@@ -115,14 +117,14 @@ def test_events_that_nobody_has_are_an_error_that_names_them(
     store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession"
 ) -> None:
     fill(store)
-    store.mark_archived(0, 3)
-    store.raise_low_water_mark(0, 3)
+    ArchiveStore(store.connection).mark_archived(0, 3)
+    ArchiveStore(store.connection).raise_low_water_mark(0, 3)
     with pytest.raises(LogIncomplete, match="log partition 0: positions 0 to 3"):
-        read_log_frame(spark, dsn, tmp_path)
+        read_history(spark, dsn, tmp_path)
     archive_partition(dsn, tmp_path, 0, tail=True)
     with pytest.raises(LogIncomplete, match="log partition 0: positions 0 to 3"):
-        read_log_frame(spark, dsn, tmp_path)
-    assert read_log_frame(spark, dsn, tmp_path, partitions=[1, 2]).count() == 4
+        read_history(spark, dsn, tmp_path)
+    assert read_history(spark, dsn, tmp_path, partitions=[1, 2]).count() == 4
 
 
 def test_the_archive_of_another_store_is_not_read(
@@ -132,4 +134,4 @@ def test_the_archive_of_another_store_is_not_read(
     archive_all(dsn, tmp_path)
     (tmp_path / "archive.json").write_text('{"archive": "another"}')
     with pytest.raises(ForeignArchive, match="another event store"):
-        read_log_frame(spark, dsn, tmp_path)
+        read_history(spark, dsn, tmp_path)

@@ -9,8 +9,10 @@ from typer.testing import CliRunner
 from millrace.platform_defs.cli import app
 from millrace.resources.archive import purge as retention
 from millrace.resources.archive.files import ArchiveDamaged
+from millrace.resources.archive.listing import archived
 from millrace.resources.archive.purge import purge_before
-from millrace.resources.archive.writer import archive_partition, archived
+from millrace.resources.archive.store import ArchiveStore
+from millrace.resources.archive.writer import archive_partition
 from millrace.resources.errors import HistoryNeeded
 from millrace.resources.event_store import EventStore
 from tests.support.factories import append_to, ids_of_one_partition, register_orders, rows, set_clock, value
@@ -41,7 +43,7 @@ def kept(store: EventStore) -> list[tuple[int, int]]:
 
 def test_what_is_old_and_archived_goes_and_the_rest_stays(old: EventStore, tmp_path: Path) -> None:
     before = kept(old)
-    dry = purge_before(old, tmp_path, NOON, dry_run=True)
+    dry = purge_before(old.connection, tmp_path, NOON, dry_run=True)
     assert [(r.from_position, r.to_position, r.events, r.files) for r in dry[:3]] == [
         (0, 6, 6, 2),
         (0, 2, 2, 1),
@@ -49,33 +51,33 @@ def test_what_is_old_and_archived_goes_and_the_rest_stays(old: EventStore, tmp_p
     ]
     assert kept(old) == before
     assert value(old.connection, "select count(*) from event_store.audit_log") == 0
-    done = purge_before(old, tmp_path, NOON, reason="a year is enough")
+    done = purge_before(old.connection, tmp_path, NOON, reason="a year is enough")
     assert done == dry
     assert kept(old) == [(0, offset) for offset in range(6, 10)]
     assert value(old.connection, "select count(*) from event_store.events") == 4
     assert rows(old.connection, "select distinct reason from event_store.audit_log") == [("a year is enough",)]
-    assert [result.events for result in purge_before(old, tmp_path, NOON)] == [0] * 16
+    assert [result.events for result in purge_before(old.connection, tmp_path, NOON)] == [0] * 16
 
 
 def test_what_is_not_archived_stays_whatever_its_age(old: EventStore, tmp_path: Path) -> None:
-    old.mark_archived(0, 10)  # somebody says so, and there is no file
-    purge_before(old, tmp_path, datetime(2100, 1, 1, tzinfo=UTC))
+    ArchiveStore(old.connection).mark_archived(0, 10)  # somebody says so, and there is no file
+    purge_before(old.connection, tmp_path, datetime(2100, 1, 1, tzinfo=UTC))
     assert kept(old) == [(0, 9)]
 
 
 def test_a_damaged_file_stops_it_before_anything_is_deleted(old: EventStore, tmp_path: Path) -> None:
     before = kept(old)
-    path = tmp_path / archived(old, 0).files[1].path
+    path = tmp_path / archived(old.connection, 0).files[1].path
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     with pytest.raises(ArchiveDamaged, match=str(path)):
-        purge_before(old, tmp_path, NOON)
+        purge_before(old.connection, tmp_path, NOON)
     assert kept(old) == before
 
 
 def test_what_a_view_needs_stays_and_other_log_partitions_are_done(old: EventStore, dsn: str, tmp_path: Path) -> None:
     old.register_view("late", "-infinity", mode="bulk")
     old.connection.execute("update event_store.checkpoints set position = 2 where partition = 1")
-    refused, done, *_ = purge_before(old, tmp_path, NOON)
+    refused, done, *_ = purge_before(old.connection, tmp_path, NOON)
     assert "view 'late' stands at 0" in str(refused.refused)
     assert "unregister_view" in str(refused.refused)
     assert (refused.events, done.events, done.refused) == (0, 2, None)
@@ -98,10 +100,10 @@ def test_interrupted_it_goes_on_where_it_was(old: EventStore, tmp_path: Path, mo
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        purge_before(old, tmp_path, NOON, progress=interrupt)
+        purge_before(old.connection, tmp_path, NOON, progress=interrupt)
     assert kept(old)[0] == (0, 4)
     assert old.available_offset_range(0)[0].earliest_position == 6
-    assert [result.events for result in purge_before(old, tmp_path, NOON)[:2]] == [2, 2]
+    assert [result.events for result in purge_before(old.connection, tmp_path, NOON)[:2]] == [2, 2]
     assert kept(old) == [(0, offset) for offset in range(6, 10)]
 
 

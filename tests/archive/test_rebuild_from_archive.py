@@ -12,8 +12,11 @@ import pytest
 from millrace.assets.partitions import log_partition_key
 from millrace.platform_defs.definitions import build_defs
 from millrace.resources.archive.files import ArchiveDamaged
+from millrace.resources.archive.folder import ForeignArchive
 from millrace.resources.archive.history import LogHistory, LogIncomplete, log_history
-from millrace.resources.archive.writer import ForeignArchive, archive_partition, archived
+from millrace.resources.archive.listing import archived
+from millrace.resources.archive.store import ArchiveStore
+from millrace.resources.archive.writer import archive_partition
 from millrace.resources.consumption import consumer as consuming
 from millrace.resources.consumption.build_errors import build_errors
 from millrace.resources.consumption.consumer import Commit, Consumer, PartitionsFailed
@@ -46,11 +49,11 @@ def archive(dsn: str, root: Path, *, tail: bool = False, partitions: range = ran
 def purge(store: EventStore, *, all_of_it: bool = True) -> None:
     """Give up what is archived of each log partition, or half of it."""
     for info in store.partition_info():
-        held = archived(store, info.partition)
+        held = archived(store.connection, info.partition)
         target = held.archived_position if all_of_it else held.archived_position // 2
         if target > held.earliest_position:
-            store.raise_low_water_mark(info.partition, target)
-            store.purge_events(info.partition)
+            ArchiveStore(store.connection).raise_low_water_mark(info.partition, target)
+            ArchiveStore(store.connection).purge_events(info.partition)
 
 
 def rebuild(
@@ -154,7 +157,7 @@ def test_what_is_appended_and_archived_after_the_lease_is_not_in_the_rebuild_but
         fill(things, 60, seed=2)
         things.sequence_events()
         archive(dsn, root, tail=True)
-        listed.append(log_history(store, root, partitions))
+        listed.append(log_history(store.connection, root, partitions))
         return listed[-1]
 
     monkeypatch.setattr(consuming, "log_history", later)
@@ -175,14 +178,16 @@ def test_the_lease_keeps_the_tail_from_being_purged_until_the_rebuild_is_committ
     events = all_events(things)
     archive(dsn, tmp_path)
     partition = busiest(things)
-    things.raise_low_water_mark(partition, 2)
+    ArchiveStore(things.connection).raise_low_water_mark(partition, 2)
     refused = []
 
     def purging() -> "SparkSession":
         """The archive goes on and somebody wants to give up all of it, when the rebuild knows what it will read."""
         archive(dsn, tmp_path, tail=True, partitions=range(partition, partition + 1))
         with pytest.raises(HistoryNeeded, match="rebuilder reads it from 2") as refusal:
-            things.raise_low_water_mark(partition, archived(things, partition).archived_position)
+            ArchiveStore(things.connection).raise_low_water_mark(
+                partition, archived(things.connection, partition).archived_position
+            )
         refused.append(refusal)
         return spark
 
@@ -199,13 +204,13 @@ def test_a_small_file_that_is_replaced_while_it_is_read_is_still_there(
     things.append_events([thing(name, units=1), thing(name, units=2)])
     drain(dsn, spark)
     archive(dsn, tmp_path, tail=True)
-    (small,) = archived(things, 5).files
+    (small,) = archived(things.connection, 5).files
 
     def replacing() -> "SparkSession":
         things.append_events([thing(name, units=4) for _ in range(3)])
         things.sequence_events()
         archive(dsn, tmp_path, tail=True)
-        assert small not in archived(things, 5).files
+        assert small not in archived(things.connection, 5).files
         return spark
 
     assert rebuild(dsn, replacing, tmp_path, 5).events == 2
@@ -221,7 +226,7 @@ def test_a_file_that_is_gone_or_another_when_a_task_reads_it_fails_the_rebuild_a
     archive(dsn, tmp_path)
     partition = busiest(things)
     before = rows_of(things.connection, Everything)
-    first, second, *_ = (tmp_path / file.path for file in archived(things, partition).files)
+    first, second, *_ = (tmp_path / file.path for file in archived(things.connection, partition).files)
 
     def meanwhile() -> "SparkSession":
         if fault == "gone":
@@ -248,8 +253,8 @@ def test_without_an_archive_that_holds_the_rest_a_shortened_log_is_refused_with_
     fill(things, 90)
     drain(dsn, spark)
     partition = busiest(things)
-    things.mark_archived(partition, 3)
-    things.raise_low_water_mark(partition, 3)
+    ArchiveStore(things.connection).mark_archived(partition, 3)
+    ArchiveStore(things.connection).raise_low_water_mark(partition, 3)
     for root in (None, tmp_path):
         with pytest.raises(HistoryMissing, match=f"log partition {partition} begins at 3"):
             rebuild(dsn, lambda: spark, root, partition)
@@ -284,14 +289,14 @@ def test_an_archive_that_cannot_be_read_is_an_error_only_where_the_log_does_not_
     elif fault == "foreign":
         (root / "archive.json").write_text('{"archive": "another"}')
     else:
-        (root / archived(things, partition).files[0].path).unlink()
+        (root / archived(things.connection, partition).files[0].path).unlink()
     things.connection.execute("update read_models.everything_state set events = 0")
     with caplog.at_level(logging.WARNING):
         for each in [lag.partition for lag in things.view_lag("everything") if lag.position]:
             rebuild(dsn, lambda: spark, root, each)
     assert "the archive is passed over, Postgres has everything" in caplog.text
     assert_equals_a_clean_run(things)
-    things.raise_low_water_mark(partition, 1)
+    ArchiveStore(things.connection).raise_low_water_mark(partition, 1)
     with pytest.raises(error):
         rebuild(dsn, lambda: spark, root, partition)
 
@@ -305,7 +310,7 @@ def test_a_stream_that_fails_in_a_rebuild_waits_and_all_others_are_built_from_ar
     things.append_events([thing(good, worth=1), thing(bad, worth="a lot"), thing(good, worth=1)])
     things.sequence_events()
     archive(dsn, tmp_path)
-    assert archived(things, partition).archived_position == 7
+    assert archived(things.connection, partition).archived_position == 7
     with Consumer(dsn, Everything, lambda: spark, "rebuilder", archive=tmp_path) as consumer:
         (failure,) = consumer.rebuild(partition).failures
     assert failure.stream.decider_id == bad
@@ -326,7 +331,7 @@ def test_a_stream_that_fails_at_an_event_that_only_the_archive_has_fails_the_reb
     things.connection.execute("delete from event_store.stream_locks")
     archive(dsn, tmp_path)
     purge(things)
-    assert archived(things, partition).earliest_position == 4
+    assert archived(things.connection, partition).earliest_position == 4
     with pytest.raises(PartitionsFailed, match=f"only the archive has.*{bad}"):
         rebuild(dsn, lambda: spark, tmp_path, partition)
     assert [events for _, events in rows(things.connection, held)] == [3]

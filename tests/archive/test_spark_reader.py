@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.resources.archive.files import SCHEMA, path_of, write_file
+from millrace.resources.archive.listing import ArchivedFile
 from millrace.resources.archive.spark_reader import FilePart, FileUnreadable, Wanted, rows_of, shared
-from millrace.resources.archive.writer import ArchivedFile
 from millrace.resources.event_log_source import LogRange
 
 WANTED = Wanted(None, None, ("position",), ())

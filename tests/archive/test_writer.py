@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millrace.resources.archive import writer as archive
 from millrace.resources.archive.files import (
     SCHEMA,
     ArchiveDamaged,
@@ -24,15 +23,10 @@ from millrace.resources.archive.files import (
     require_range,
     write_file,
 )
-from millrace.resources.archive.writer import (
-    ArchiveReport,
-    ForeignArchive,
-    archive_partition,
-    archived,
-    claim_folder,
-    plan,
-    require_files,
-)
+from millrace.resources.archive.folder import ForeignArchive, claim_folder, database_name
+from millrace.resources.archive.listing import ArchivedPartition, archived, require_files
+from millrace.resources.archive.store import ArchiveStore
+from millrace.resources.archive.writer import ArchiveReport, archive_partition, plan
 from millrace.resources.event_log_source import COLUMNS, LogRange
 from millrace.resources.event_store import EventStore, Json
 from millrace.resources.postgres.embedded import EmbeddedPostgres
@@ -68,7 +62,7 @@ def extend(dsn: str, root: Path, *, max_events: int = 4, tail: bool = True) -> A
 
 
 def listed(store: EventStore) -> list[tuple[int, int]]:
-    return [(f.range.from_position, f.range.to_position) for f in archived(store, 0).files]
+    return [(f.range.from_position, f.range.to_position) for f in archived(store.connection, 0).files]
 
 
 def files(root: Path) -> list[tuple[int, int]]:
@@ -81,7 +75,7 @@ def files(root: Path) -> list[tuple[int, int]]:
 
 def assert_archive_is_the_log(store: EventStore, root: Path) -> None:
     """What is listed is there, checked, and holds each archived event once with every value that it has in Postgres."""
-    held = archived(store, 0)
+    held = archived(store.connection, 0)
     assert require_files(root, held, held.archived_position) == len(held.files)
     found = [row for file in held.files for row in pq.read_table(root / file.path).to_pylist()]
     expressions = ", ".join(expression for _, expression in COLUMNS.values())
@@ -138,16 +132,16 @@ def test_with_nothing_new_nothing_is_written_and_rewriting_a_range_gives_the_sam
     from adbc_driver_postgresql import dbapi
 
     extend(dsn, tmp_path)
-    before = archived(log, 0)
+    before = archived(log.connection, 0)
     assert extend(dsn, tmp_path).written == 0
     for file in before.files:
         with dbapi.connect(dsn) as reader, reader.cursor() as cursor:
             again = write_file(tmp_path, file.range, read_range(cursor, file.range))
         assert (again.bytes, again.checksum) == (file.bytes, file.checksum)
-        log.list_archive_file(
+        ArchiveStore(log.connection).list_archive_file(
             0, file.range.from_position, file.range.to_position, file.path, again.bytes, again.checksum
         )
-    assert archived(log, 0) == before
+    assert archived(log.connection, 0) == before
 
 
 def test_values_of_every_kind_come_back(log: EventStore, dsn: str, tmp_path: Path) -> None:
@@ -162,19 +156,19 @@ def test_values_of_every_kind_come_back(log: EventStore, dsn: str, tmp_path: Pat
             (odd, stream, odd, json.dumps(data)),
         )
     extend(dsn, tmp_path, max_events=1000)
-    assert archived(log, 0).archived_position == 16
+    assert archived(log.connection, 0).archived_position == 16
     assert_archive_is_the_log(log, tmp_path)
 
 
 def test_what_was_purged_stays_in_the_archive_and_the_rest_goes_on(log: EventStore, dsn: str, tmp_path: Path) -> None:
     extend(dsn, tmp_path)
-    log.raise_low_water_mark(0, 9)
-    log.purge_events(0)
+    ArchiveStore(log.connection).raise_low_water_mark(0, 9)
+    ArchiveStore(log.connection).purge_events(0)
     grow(log, 3)
     # the last small file holds an event that is purged: it cannot be written again, so it stays
     assert extend(dsn, tmp_path).archived_position == 13
     assert listed(log) == [(0, 4), (4, 8), (8, 10), (10, 13)]
-    assert require_files(tmp_path, archived(log, 0), 13) == 2  # of what the log still holds
+    assert require_files(tmp_path, archived(log.connection, 0), 13) == 2  # of what the log still holds
 
 
 @pytest.mark.parametrize(
@@ -189,7 +183,7 @@ def test_what_was_purged_stays_in_the_archive_and_the_rest_goes_on(log: EventSto
     ],
 )
 def test_a_plan_fills_files_and_leaves_a_small_rest(mark: int, tail: bool, expected: list[tuple[int, int]]) -> None:
-    held = archive.ArchivedPartition(uuid4(), 3, 0, 0, mark, ())
+    held = ArchivedPartition(uuid4(), 3, 0, 0, mark, ())
     ranges = plan(held, max_events=100, min_events=10, tail=tail)
     assert [(r.partition, r.from_position, r.to_position) for r in ranges] == [(3, *pair) for pair in expected]
 
@@ -200,8 +194,8 @@ def test_a_plan_fills_files_and_leaves_a_small_rest(mark: int, tail: bool, expec
 KILLED_AT = {
     "while a file is written": "archive_files.os.fsync = die",
     "when a file has its name": "archive_files.require_range = die",
-    "before a file is listed": "EventStore.list_archive_file = die",
-    "after files are listed": "EventStore.list_archive_file = after(EventStore.list_archive_file)",
+    "before a file is listed": "ArchiveStore.list_archive_file = die",
+    "after files are listed": "ArchiveStore.list_archive_file = after(ArchiveStore.list_archive_file)",
 }
 
 
@@ -216,7 +210,7 @@ import os, signal
 from pathlib import Path
 from millrace.resources.archive import writer as archive
 from millrace.resources.archive import files as archive_files
-from millrace.resources.event_store import EventStore, Json
+from millrace.resources.archive.store import ArchiveStore
 def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
 def after(work):
     def wrapped(*a, **k):
@@ -254,7 +248,7 @@ def test_while_somebody_holds_the_lock_nothing_is_done(
     log: EventStore, dsn: str, tmp_path: Path, connect: Connect
 ) -> None:
     other = EventStore(connect())
-    assert other.lock_archive(0)
+    assert ArchiveStore(other.connection).lock_archive(0)
     assert extend(dsn, tmp_path).busy
     assert files(tmp_path) == listed(log) == []
     other.connection.close()
@@ -311,7 +305,7 @@ def test_what_is_not_exactly_the_range_gets_no_name(
 def test_a_torn_a_foreign_and_an_unlisted_file_are_never_listed_and_a_torn_one_is_named(
     log: EventStore, dsn: str, tmp_path: Path
 ) -> None:
-    claim_folder(tmp_path, archived(log, 0).archive_id, archive._database(log.connection))
+    claim_folder(tmp_path, archived(log.connection, 0).archive_id, database_name(log.database_identity()))
     folder = tmp_path / "p0000"
     folder.mkdir()
     torn = tmp_path / path_of(LogRange(0, 0, 4))
@@ -332,7 +326,7 @@ def test_a_flipped_byte_and_a_missing_file_are_found_and_named(log: EventStore, 
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    held = archived(log, 0)
+    held = archived(log.connection, 0)
     assert require_files(tmp_path, held, 4) == 1
     with pytest.raises(ArchiveDamaged, match=f"{path}.*another checksum"):
         require_files(tmp_path, held, 10)
@@ -377,7 +371,7 @@ def test_a_copy_of_the_database_does_not_extend_the_same_folder_until_it_takes_i
 
 
 def test_many_claim_an_empty_folder_at_once(log: EventStore, tmp_path: Path) -> None:
-    mine = archived(log, 0).archive_id
+    mine = archived(log.connection, 0).archive_id
     for result in at_once([lambda: claim_folder(tmp_path, mine, "1/2") for _ in range(8)]):
         result.result()
     assert os.listdir(tmp_path) == ["archive.json"]  # noqa: PTH208 - hidden ones, too

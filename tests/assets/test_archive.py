@@ -12,7 +12,8 @@ from millrace.assets.archive import KEY
 from millrace.assets.partitions import log_partitions
 from millrace.platform_defs.definitions import build_defs
 from millrace.platform_defs.schedules import archive_schedule
-from millrace.resources.archive.writer import archived
+from millrace.resources.archive.listing import archived
+from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.event_store import EventStore
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.settings import Settings
@@ -40,8 +41,8 @@ def test_materializing_a_log_partition_extends_its_archive_and_says_how_far(
     assert record.asset_materialization
     told = {name: entry.value for name, entry in record.asset_materialization.metadata.items()}
     assert (told["dagster/row_count"], told["events"], told["archived_position"], told["not_archived"]) == (5, 5, 5, 0)
-    assert told["bytes"] == sum(file.bytes for file in archived(store, 0).files)
-    assert (root / archived(store, 0).files[0].path).exists()
+    assert told["bytes"] == sum(file.bytes for file in archived(store.connection, 0).files)
+    assert (root / archived(store.connection, 0).files[0].path).exists()
 
 
 def schedule_tick(dsn: str, defs: dg.Definitions) -> dg.RunRequest | None:
@@ -70,7 +71,7 @@ def test_the_schedule_asks_for_one_run_of_the_log_partitions_that_are_behind_and
     assert asked() == ()
     fill(store)
     assert asked() == ("p00", "p02")
-    store.mark_archived(0, 5)
+    ArchiveStore(store.connection).mark_archived(0, 5)
     assert asked() == ("p01", "p02")
 
 
@@ -93,7 +94,7 @@ def test_the_run_of_the_schedule_archives_them_all_and_where_one_fails_only_that
     assert not result.success
     (failure,) = result.filter_events(lambda event: event.is_step_failure)
     assert "p01: p01 cannot be listed" in str(failure.event_specific_data)
-    assert [archived(store, partition).end for partition in range(3)] == [5, 0, 1]
+    assert [archived(store.connection, partition).end for partition in range(3)] == [5, 0, 1]
     shown = instance.get_status_by_partition(KEY, ["p00", "p01", "p02", "p03"], log_partitions(16))
     assert shown is not None
     assert {key: status and status.value for key, status in shown.items()} == {

@@ -16,17 +16,18 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.archive.writer import archive_partition
 from millrace.resources.backup.backup import STATE_TABLES, Busy, ForeignBackup, _only_one, backup
 from millrace.resources.backup.manifest import MANIFEST, Manifest, NoBackup, read_manifest
 from millrace.resources.backup.restore import restore
+from millrace.resources.backup.store import BackupStore
 from millrace.resources.errors import BackupDamaged, Malformed, NotEmpty, SchemaMismatch
 from millrace.resources.event_store import EventStore, Json, NewEvent
 from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.producers import ProducerStore
 from millrace.resources.settings import PROJECT
-from tests.data.generate import fill
 from tests.support.factories import (
     Connect,
     append,
@@ -46,6 +47,7 @@ from tests.support.factories import (
     value,
     wait_until,
 )
+from tests.support.filled_store import fill
 
 
 @pytest.fixture
@@ -174,6 +176,8 @@ def test_events_that_have_no_partition_offset_yet_are_not_in_it_and_heads_are_th
     sequencing = connect(autocommit=False)
     sequencing.execute("select from event_store.sequencer for update")  # somebody is at it, and does not get on
     append_to(store, "o-1", "o-1", "o-3")
+    heads = {(head.decider_id, head.version) for head in BackupStore(store.connection).sequenced_streams()}
+    assert heads == {("o-1", 2), ("o-2", 1)}
     backup(dsn, tmp_path)
     restore(target, tmp_path)
     assert tables(restored) == before
@@ -320,8 +324,8 @@ def test_purged_events_come_from_the_archive_and_their_streams_go_on(
     sequenced(store)
     before = tables(store)
     archive_partition(dsn, tmp_path / "archive", 0, max_events=4, min_events=4, tail=True)
-    store.raise_low_water_mark(0, 9)
-    store.purge_events(0)
+    ArchiveStore(store.connection).raise_low_water_mark(0, 9)
+    ArchiveStore(store.connection).purge_events(0)
     with pytest.raises(ForeignBackup, match="--archive"):
         backup(dsn, tmp_path / "backup")
     backup(dsn, tmp_path / "backup", archive=tmp_path / "archive", max_events=3)
@@ -336,9 +340,9 @@ def test_what_was_purged_without_an_archive_stays_away_and_streams_keep_their_he
     ids = ids_of_one_partition(store.connection, 2)
     append_to(store, *ids * 5)
     sequenced(store)
-    store.mark_archived(0, 10)
-    store.raise_low_water_mark(0, 10)
-    store.purge_events(0)
+    ArchiveStore(store.connection).mark_archived(0, 10)
+    ArchiveStore(store.connection).raise_low_water_mark(0, 10)
+    ArchiveStore(store.connection).purge_events(0)
     backup(dsn, tmp_path)
     restore(target, tmp_path)
     assert tables(restored) == tables(store)
@@ -502,8 +506,8 @@ BACKUP_KILLED_AT = {
 RESTORE_KILLED_AT = {
     "after it began": "restore._load_log = die",
     "within the log": "restore._copy = second(restore._copy, 9)",
-    "before it is finished": "EventStore.finish_restore = die",
-    "before the commit": "EventStore.finish_restore = after(EventStore.finish_restore)",
+    "before it is finished": "BackupStore.finish_restore = die",
+    "before the commit": "BackupStore.finish_restore = after(BackupStore.finish_restore)",
 }
 
 
@@ -514,7 +518,7 @@ import os, signal
 from pathlib import Path
 from millrace.resources.backup import backup
 from millrace.resources.backup import restore
-from millrace.resources.event_store import EventStore
+from millrace.resources.backup.store import BackupStore
 def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
 def second(work, number=2):
     calls = []
@@ -585,15 +589,26 @@ def test_what_is_loaded_must_be_whole_and_nothing_stays_of_what_is_not(
 
     def nothing_between(partition: list[int], earliest_position: list[int], high_water_mark: list[int]) -> None:
         with restored.connection.transaction():
-            restored.begin_restore()
-            restored.finish_restore(partition, earliest_position, high_water_mark, 1, 1, {})
+            BackupStore(restored.connection).begin_restore()
+            BackupStore(restored.connection).finish_restore(partition, earliest_position, high_water_mark, 1, 1, {})
 
     assert "holds 0 events" in str(refusal(BackupDamaged, lambda: nothing_between(*marks)).detail)
     refused = refusal(BackupDamaged, lambda: nothing_between([0], [0], [0]))
     assert "1 log partitions are stated, of 16" in str(refused.detail)
     assert restored.partition_info()[0].high_water_mark == 0
-    refusal(Malformed, lambda: restored.finish_restore([0], [0], [0], 1, 1, {}))
+    refusal(Malformed, lambda: BackupStore(restored.connection).finish_restore([0], [0], [0], 1, 1, {}))
     restore(target, tmp_path)
+
+
+def test_a_backup_that_has_a_column_which_the_store_has_not_is_refused_as_one_of_another_version(
+    filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
+) -> None:
+    assert filled
+    backup(dsn, tmp_path)
+    restored.connection.execute("alter table event_store.audit_log drop column reason")
+    refused = refusal(SchemaMismatch, lambda: restore(target, tmp_path))
+    assert 'column "reason" of relation "audit_log" does not exist' in str(refused.detail)
+    assert restored.view_info() == []
 
 
 def test_an_owner_backs_up_and_restores_and_has_no_right_to_the_tables_afterwards(
@@ -623,7 +638,7 @@ def test_a_restore_that_was_begun_by_hand_and_is_not_finished_cannot_be_committe
     insert: LiteralString = "insert into event_store.deciders values ('order', 'placed', 1, '')"
     try:
         with psycopg.connect(target, user=user) as owner:
-            EventStore(owner).begin_restore()
+            BackupStore(owner).begin_restore()
             owner.execute(insert)
             with pytest.raises(psycopg.Error, match="a restore has begun and is not finished") as refused:
                 owner.commit()
@@ -633,15 +648,15 @@ def test_a_restore_that_was_begun_by_hand_and_is_not_finished_cannot_be_committe
             owner.rollback()
             # whatever is rolled back to, and whenever it is checked
             owner.execute("savepoint before")
-            EventStore(owner).begin_restore()
+            BackupStore(owner).begin_restore()
             owner.execute("rollback to before")
             owner.commit()
-            EventStore(owner).begin_restore()
+            BackupStore(owner).begin_restore()
             with pytest.raises(psycopg.Error, match="not finished"):
                 owner.execute("set constraints all immediate")
             owner.rollback()
         assert tables(restored)["deciders"] == []
-        for (table,) in rows(restored.connection, "select unnest(event_store.restore_tables())::text"):
+        for (table,) in rows(restored.connection, "select unnest(event_store_private.restore_tables())::text"):
             assert value(restored.connection, "select has_table_privilege(%s, %s, 'insert')", user, table) is False
     finally:
         filled.connection.execute(f"drop role {user}".encode())
@@ -651,7 +666,7 @@ def test_a_restore_that_sequences_what_it_loaded_cannot_be_committed_either(rest
     # an event of a transaction that is over, as sequencers take them
     before = value(restored.connection, "select pg_current_xact_id()::text")
     with psycopg.connect(target) as owner:
-        EventStore(owner).begin_restore()
+        BackupStore(owner).begin_restore()
         owner.execute("insert into event_store.deciders values ('order', 'placed', 1, '')")
         owner.execute(
             "insert into event_store.events"
@@ -668,7 +683,7 @@ def test_a_restore_that_sequences_what_it_loaded_cannot_be_committed_either(rest
 def test_while_a_restore_runs_nobody_else_appends(restored: EventStore, target: str) -> None:
     restored.connection.execute("set lock_timeout = '100ms'")
     with psycopg.connect(target) as other:
-        EventStore(other).begin_restore()
+        BackupStore(other).begin_restore()
         with pytest.raises(psycopg.errors.LockNotAvailable):
             register_orders(restored)
         assert restored.sequence_events() == 0

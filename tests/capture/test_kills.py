@@ -1,4 +1,4 @@
-"""A capture that is killed at every step while its source changes: in the end the history is that of the source, once."""
+"""A capture that is killed at every step while its source changes: in the end its history is the source's, once."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from millrace.resources.capture.drain import Capturing
+from millrace.resources.capture.drain import CaptureDrain
 from millrace.resources.settings import PROJECT
 from tests.support.capturing import new_source, replay
 from tests.support.factories import assert_log_holds_every_event_once, rows, start
@@ -128,7 +128,7 @@ def lsn(text: str) -> int:
 
 
 def assert_rows_are_the_source_s(changes: list[dict[str, Any]], source: psycopg.Connection) -> None:
-    """What the history leaves is what the source has, in the columns that were always there."""
+    """Compare the rows that the history leaves with the source's, in the columns that were always there."""
     left = replay(changes)
     for table in ("items", "notes"):
         found = {
@@ -160,7 +160,7 @@ def test_killed_at_every_step_the_history_is_whole_and_leads_to_the_source_s_row
     assert done.returncode == 0, done.stderr
     killed = Counter(json.loads(done.stdout))
     assert killed.total() >= kills
-    with Capturing(dsn, declared(source.dsn), "test") as capturing:
+    with CaptureDrain(dsn, declared(source.dsn), "test") as capturing:
         capturing.drain(budget_s=120, idle_s=0)
     with psycopg.connect(dsn, autocommit=True) as store:
         changes = history(store)

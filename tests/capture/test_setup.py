@@ -1,6 +1,6 @@
-"""What is found out before a capture goes on: other tables under the same names, publications and sources that somebody changed.
+"""What is found out before a capture goes on: other tables under the same names, a changed publication or source.
 
-Belongs here: `millrace.resources.capture.setup` and what an operator is told. Not here: capturing (test_capture), the publication alone
+Belongs here: `capture.setup`, and what an operator is told. Not here: capturing (test_drain), the publication alone
 (test_publication).
 """
 
@@ -20,22 +20,14 @@ from millrace.resources.capture.health import capture_health
 from millrace.resources.capture.setup import GapOpen, remove, restart
 from millrace.resources.capture.store import CaptureStore, Emitted
 from millrace.resources.errors import UnknownCapture
-from tests.support.capturing import ITEMS, Captured, captured, new_source
+from tests.support.capturing import ITEMS, Captured, Killed, captured, killed, new_source
 from tests.support.factories import rows, value
 
 __all__ = ["captured", "new_source"]
 
 
-class Killed(BaseException):
-    """Stands for the end of the process at this point."""
-
-
-def killed(*_: object) -> None:
-    raise Killed
-
-
 def declared(captured: Captured, *tables: CapturedTable) -> Captured:
-    """The same source with another declaration."""
+    """Return the same source with another declaration."""
     return replace(captured, capture=Capture("shop", lambda: captured.source.dsn, tables))
 
 
@@ -44,7 +36,7 @@ def gaps(captured: Captured) -> list[str]:
 
 
 def leftovers(captured: Captured) -> list[str]:
-    """The slots and publications of the source."""
+    """Return the slots and publications of the source."""
     found = rows(
         captured.source.connection,
         "select slot_name::text from pg_replication_slots where database = current_database()"
@@ -314,10 +306,12 @@ def test_a_restart_holds_its_lease_for_a_short_time_and_keeps_it(
         left.append(
             value(
                 captured.store,
-                "select extract(epoch from leased_until - event_store.clock())::float from event_store.captures",
+                "select extract(epoch from leased_until - event_store_private.clock())::float from event_store.captures",
             )
         )
-        captured.store.execute("update event_store.captures set leased_until = event_store.clock() + interval '1 s'")
+        captured.store.execute(
+            "update event_store.captures set leased_until = event_store_private.clock() + interval '1 s'"
+        )
         return replace(emit(store, capture, token), behind=len(left) < 3)
 
     with monkeypatch.context() as patch:

@@ -47,7 +47,7 @@ def test_the_module_imports_neither_dagster_nor_anything_of_ours() -> None:
 
 @pytest.fixture
 def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The folder of the source alone, under a name that Spark's workers cannot import."""
+    """Copy the folder of the source alone, under a name that Spark's workers cannot import."""
     shutil.copytree(PROJECT / "resources" / "event_log_source", tmp_path / "copied_source")
     monkeypatch.syspath_prepend(str(tmp_path))
     module = importlib.import_module("copied_source")

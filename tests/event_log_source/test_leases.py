@@ -1,4 +1,4 @@
-"""The source reads what leases deliver: the same rows as the function `read_batch`, without streams that have a lock."""
+"""The source reads what leases deliver: the same rows as `read_batch`, without the streams that have a lock."""
 
 import json
 from typing import TYPE_CHECKING, Any
@@ -7,10 +7,10 @@ import pytest
 
 from millrace.resources.event_log_source import InvalidOption
 from millrace.resources.event_store import EventStore, Lease
-from tests.sql.failing_streams import at, failure, streams
-from tests.sql.test_claim_batch import bulk
+from tests.sql.bulk.test_claim_batch import bulk
 from tests.support.event_log_reads import options_of, read, reader_of
 from tests.support.factories import append_to, ids_of_one_partition, register_orders
+from tests.support.failing_streams import at, failure, streams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The source as a stream: where it begins, goes on and ends, each event once whatever dies, and history that is gone."""
+"""The source as a stream: where it begins, goes on and ends; each event once whatever dies; history that is gone."""
 
 import json
 import os
@@ -44,7 +44,7 @@ COLUMNS = ("partition", "position")
 
 @pytest.fixture
 def log(store: EventStore) -> EventStore:
-    """A log where `grow` has one stream for each log partition."""
+    """Make a log where `grow` has one stream for each log partition."""
     return register_orders(store)
 
 
@@ -64,7 +64,7 @@ def all_of(log: EventStore) -> Positions:
 
 @pytest.fixture
 def reader_of(dsn: str, request: pytest.FixtureRequest) -> Callable[..., EventLogStreamReader]:
-    """Makes readers as Spark does, which are stopped when the test ends."""
+    """Return a function that makes readers as Spark does; they are stopped when the test ends."""
     from pyspark.sql.types import StructField, StructType
 
     schema = StructType(
@@ -302,7 +302,7 @@ class Query:
 
 
 def once_per_batch(batches: Path, *, die_after: int | None = None) -> "Callable[[DataFrame, int], None]":
-    """An effect that is there once for each batch id; its process is killed right after that of one batch."""
+    """Write once for each batch id; the process is killed right after the effect of one batch."""
 
     def effect(rows_: "DataFrame", batch: int) -> None:
         found = json.dumps(sorted((row["partition"], row["position"]) for row in rows_.collect()))
@@ -320,7 +320,7 @@ def once_per_batch(batches: Path, *, die_after: int | None = None) -> "Callable[
 
 
 def once_per_batch_while_the_log_grows(batches: Path, dsn: str) -> "Callable[[DataFrame, int], None]":
-    """An effect as `once_per_batch`; each batch appends one more event."""
+    """Write as `once_per_batch`; each batch appends one more event."""
     write = once_per_batch(batches)
 
     def effect(rows_: "DataFrame", batch: int) -> None:

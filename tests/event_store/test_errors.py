@@ -1,16 +1,18 @@
 """Every SQLSTATE of ours has its exception, with the database's own words."""
 
 import re
-from pathlib import Path
 
 import psycopg
 import pytest
 
 from millrace.resources import errors
-from millrace.resources.errors import BY_SQLSTATE, Conflict, Malformed, MillraceError, refusals
+from millrace.resources.errors import Conflict, Malformed, MillraceError
+from millrace.resources.event_store.migrations import function_files
+from millrace.resources.event_store.refusals import BY_SQLSTATE, refusals
+from millrace.resources.settings import PROJECT
 from tests.support.factories import Connect
 
-FUNCTIONS = Path(__file__).parent.parent / "sql" / "functions"
+SOURCES = [*PROJECT.glob("resources/**/*.py"), *PROJECT.glob("platform_defs/**/*.py")]
 
 
 def raised(connection: psycopg.Connection, sqlstate: str) -> None:
@@ -35,7 +37,7 @@ def test_a_refusal_becomes_its_exception(connect: Connect, sqlstate: str, error:
 
 
 def test_every_sqlstate_of_the_functions_is_known_and_none_else() -> None:
-    used = {code for path in FUNCTIONS.glob("*.sql") for code in re.findall(r"errcode = '(\w+)'", path.read_text())}
+    used = {code for path in function_files() for code in re.findall(r"errcode = '(\w+)'", path.read_text())}
     # Postgres' own, which its clients repeat the transaction for
     assert used - {"serialization_failure"} == set(BY_SQLSTATE)
 
@@ -44,6 +46,15 @@ def test_the_tree_in_the_module_docstring_is_complete() -> None:
     drawn = dict(re.findall(r"[├└]── (\w+) +(MR\d+)?", errors.__doc__ or ""))
     assert {name: code for name, code in drawn.items() if code} == {e.__name__: c for c, e in BY_SQLSTATE.items()}
     assert {e.__name__ for e in MillraceError.__subclasses__() if e.__module__ == errors.__name__} == set(drawn)
+
+
+def test_the_module_docstring_names_the_exceptions_of_other_modules() -> None:
+    (listed,) = re.findall(r"declared in that module.*?\n\n(.*?)\n\n", errors.__doc__ or "", re.DOTALL)
+    elsewhere = [path for path in SOURCES if path.name != "errors.py"]
+    declared = {
+        name for path in elsewhere for name in re.findall(r"^class (\w+)\(MillraceError\)", path.read_text(), re.M)
+    }
+    assert declared == set(re.findall(r"\b[A-Z]\w+", listed))
 
 
 def test_unreadable_values_are_malformed(connect: Connect) -> None:

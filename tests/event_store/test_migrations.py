@@ -7,7 +7,7 @@ import pytest
 
 from millrace.resources.errors import SchemaMismatch
 from millrace.resources.event_store import EventStore, migrations
-from millrace.resources.event_store.migrations import Migration, known_migrations, migrate, validate
+from millrace.resources.event_store.migrations import Migration, function_files, known_migrations, migrate, validate
 from tests.support.factories import Connect, append_to, at_once, register_orders, rows, start, value, wait_until
 from tests.support.migrators import VERSIONS, WAITING, applied, empty
 
@@ -54,7 +54,7 @@ def killed_migrator(dsn: str, obstacle: str) -> None:
 
 
 def test_killed_within_a_migration_nothing_of_it_stays_and_the_next_call_does_it(empty: str) -> None:
-    killed_migrator(empty, "create table event_store.stream_locks ()")
+    killed_migrator(empty, "create table event_store.streams ()")
     with psycopg.connect(empty) as connection:
         assert value(connection, "select count(*) from pg_class where relnamespace = 'event_store'::regnamespace") == 0
     assert len(migrate(empty).applied) == VERSIONS
@@ -139,3 +139,26 @@ def test_migrations_are_numbered_without_gaps(tmp_path: Path) -> None:
         (tmp_path / name).write_text("select 1")
     with pytest.raises(SchemaMismatch, match="without gaps"):
         known_migrations(tmp_path)
+
+
+def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        (tmp_path / "functions" / folder).mkdir(parents=True)
+        (tmp_path / "functions" / folder / "clock.sql").write_text("select 1")
+    with pytest.raises(SchemaMismatch, match=r"Two files are named clock\.sql") as refused:
+        function_files(tmp_path)
+    assert refused.value.detail == "functions/one/clock.sql, functions/two/clock.sql"
+
+
+def test_a_store_from_before_the_first_release_is_refused_with_the_remedy(dsn: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("update event_store.migrations set name = '0001_event_store' where version = 1")
+        # such a store had more migrations than there are now
+        connection.execute("insert into event_store.migrations (version, name) values (99, '0099_producers')")
+        before = rows(connection, "select * from event_store.migrations order by version")
+        for call in (migrate, validate):
+            with pytest.raises(SchemaMismatch, match="unreleased version") as refused:
+                call(dsn)
+            assert "backup" in str(refused.value.hint)
+            assert "restore" in str(refused.value.hint)
+        assert rows(connection, "select * from event_store.migrations order by version") == before

@@ -1,5 +1,6 @@
 """Functions and privileges that a migrator replaces: nothing is left behind, and running sessions notice nothing."""
 
+from dataclasses import replace
 from itertools import count
 
 import psycopg
@@ -9,16 +10,15 @@ from millrace.resources.errors import MillraceError, SchemaMismatch
 from millrace.resources.event_store import EventStore, migrations
 from millrace.resources.event_store.migrations import (
     Migration,
-    Replaceable,
     known_migrations,
     known_replaceable,
     migrate,
     validate,
 )
 from millrace.resources.postgres.embedded import EmbeddedPostgres
-from tests.data.generate import snapshot
 from tests.support.factories import Connect, append_to, pump, register_orders, rows, start, value, wait_until
 from tests.support.migrators import VERSIONS, WAITING, consume_rows, empty
+from tests.support.schema_snapshot import snapshot
 
 __all__ = ["empty"]
 
@@ -140,16 +140,26 @@ def test_the_migrator_gives_up_and_says_who_is_in_the_way(
     assert value(admin, "select name from event_store.migrations where version = 0") == "other"
 
 
+def granted(dsn: str, role: str, function: str) -> bool:
+    """Whether a role may call a function."""
+    name = function if "." in function else f"event_store.{function}"
+    with psycopg.connect(dsn) as connection:
+        query = "select has_function_privilege(%s, %s::regproc, 'execute')"
+        return bool(value(connection, query, role, name))
+
+
 def with_privileges(monkeypatch: pytest.MonkeyPatch, privileges: str) -> None:
     """Let the code have these privileges."""
-    replaceable = Replaceable(known_replaceable().functions, privileges)
+    replaceable = replace(known_replaceable(), privileges=privileges)
     monkeypatch.setattr(migrations, "known_replaceable", lambda: replaceable)
 
 
 def test_changed_privileges_are_applied_after_the_functions(
     dsn: str, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with_privileges(monkeypatch, "revoke execute on function event_store.poll_views() from public")
+    revoked = "revoke execute on function event_store.poll_views() from event_store_consumer"
+    assert granted(dsn, "event_store_consumer", "poll_views")
+    with_privileges(monkeypatch, revoked)
     with pytest.raises(SchemaMismatch, match="another version"):
         validate(dsn)
     connection = connect()
@@ -157,12 +167,40 @@ def test_changed_privileges_are_applied_after_the_functions(
     assert migrate(dsn).functions_replaced
     validate(dsn)
     assert not migrate(dsn).functions_replaced
-    assert "REVOKE ALL ON FUNCTION event_store.poll_views() FROM PUBLIC" in snapshot(dsn)
+    assert not granted(dsn, "event_store_consumer", "poll_views")
 
     with_privileges(monkeypatch, "grant execute on function event_store.poll_views() to public; select 1/0")
     with pytest.raises(psycopg.errors.DivisionByZero):
         migrate(dsn)
-    assert "REVOKE ALL ON FUNCTION event_store.poll_views() FROM PUBLIC" in snapshot(dsn)
+    assert not granted(dsn, "public", "poll_views")
+
+
+def test_a_right_that_a_functions_file_no_longer_gives_is_gone(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = known_replaceable()
+    given = "to event_store_consumer, event_store_reader, event_store_owner"
+    assert given in known.functions["poll_views"]
+    fewer = known.functions["poll_views"].replace(given, "to event_store_consumer, event_store_owner")
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        # what somebody gave by hand to a role of Millrace goes; a role of their own keeps it
+        connection.execute("grant execute on function event_store.commit_batch to public, event_store_reader")
+        connection.execute("grant execute on function event_store_private.clock to public, event_store_reader")
+        connection.execute("grant execute on function event_store.poll_views to pg_monitor")
+    replaceable = replace(known, functions=known.functions | {"poll_views": fewer})
+    monkeypatch.setattr(migrations, "known_replaceable", lambda: replaceable)
+    assert migrate(dsn).functions_replaced
+    for role, function in (
+        ("event_store_reader", "poll_views"),
+        ("event_store_reader", "commit_batch"),
+        ("public", "commit_batch"),
+        ("event_store_reader", "event_store_private.clock"),
+    ):
+        assert not granted(dsn, role, function), (role, function)
+    for role, function in (
+        ("event_store_consumer", "poll_views"),
+        ("event_store_consumer", "commit_batch"),
+        ("pg_monitor", "poll_views"),
+    ):
+        assert granted(dsn, role, function), (role, function)
 
 
 def test_a_role_without_the_rights_is_told_what_it_needs(
@@ -172,14 +210,17 @@ def test_a_role_without_the_rights_is_told_what_it_needs(
         admin.execute("create role plain login")
         admin.execute("alter database empty owner to plain")
         plain = empty.replace("postgres@", "plain@")
-        with_privileges(monkeypatch, "create role millrace_test")
+        changed = known_replaceable()
+        monkeypatch.setattr(
+            migrations, "known_replaceable", lambda: replace(changed, roles="create role millrace_test")
+        )
         with pytest.raises(MillraceError, match="The role plain may not") as refused:
             migrate(plain)
         assert "permission denied to create role" in str(refused.value)
         assert "CREATEROLE" in str(refused.value.hint)
         assert value(admin, "select count(*) from pg_roles where rolname = 'millrace_test'") == 0
 
-        with_privileges(monkeypatch, "")
+        monkeypatch.setattr(migrations, "known_replaceable", lambda: changed)
         assert migrate(plain).functions_replaced
         admin.execute("drop database empty with (force)")
         admin.execute("drop role plain")

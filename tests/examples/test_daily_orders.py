@@ -121,7 +121,7 @@ def test_days_that_were_archived_and_purged_have_the_same_rows(
     two_days(shop)
     for partition in range(16):
         archive_partition(dsn, tmp_path, partition, max_events=2, min_events=2, tail=tail)
-    purged = sum(found.events for found in purge_before(shop, tmp_path, TUESDAY + timedelta(hours=1)))
+    purged = sum(found.events for found in purge_before(shop.connection, tmp_path, TUESDAY + timedelta(hours=1)))
     assert purged > 3
     for day in (TUESDAY, MONDAY):
         materialize(dsn, day)
@@ -133,8 +133,8 @@ def test_of_the_archive_a_day_reads_what_may_be_of_it(shop: EventStore, dsn: str
     shop.sequence_events()
     for partition in range(16):
         archive_partition(dsn, tmp_path, partition, max_events=1, min_events=1, tail=True)
-    files = [file for held in log_history(shop, tmp_path).partitions for file in held.files]
-    history = day_history(shop, tmp_path, TUESDAY, TUESDAY + MIDNIGHT + LATEST_COMMIT)
+    files = [file for held in log_history(shop.connection, tmp_path).partitions for file in held.files]
+    history = day_history(shop.connection, tmp_path, TUESDAY, TUESDAY + MIDNIGHT + LATEST_COMMIT)
     assert len(history.files) < len(files)
     assert all(first == last for first, last in history.tails.values())
     # what row groups say of their times leaves out the rest

@@ -24,6 +24,7 @@ from millrace.examples.shop import simulator
 from millrace.examples.shop.events import SHOP
 from millrace.examples.shop.lives import plan_life
 from millrace.examples.shop.simulator import SimulationReport, simulate
+from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import SchemaMismatch, Unreachable
 from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.migrations import migrate
@@ -229,9 +230,9 @@ class Purger(Meddler):
         stopped = super().is_set()
         self.store.sequence_events()
         for info in self.store.partition_info():
-            self.store.mark_archived(info.partition, info.high_water_mark)
-            self.store.raise_low_water_mark(info.partition, info.high_water_mark)
-            self.store.purge_events(info.partition)
+            ArchiveStore(self.store.connection).mark_archived(info.partition, info.high_water_mark)
+            ArchiveStore(self.store.connection).raise_low_water_mark(info.partition, info.high_water_mark)
+            ArchiveStore(self.store.connection).purge_events(info.partition)
         return stopped
 
 

@@ -114,7 +114,7 @@ def test_what_the_work_raises_is_raised_nothing_of_it_is_seen_and_the_same_stamp
 
 
 def test_a_refused_event_is_raised_and_the_message_is_not_done(once: ExactlyOnce) -> None:
-    append(once.store, "a")
+    append(EventStore(once.store.connection), "a")
     stamp = once.register("p").issue()
     wrong = ChainedEvent(**vars(new_event("a")), previous_id=uuid4())
     refusal(Conflict, lambda: once.process(stamp, lambda t: t.append_events([wrong])))
@@ -232,7 +232,7 @@ def test_a_serialization_failure_is_retried_without_a_double_effect(
 
 
 def test_a_real_deadlock_is_retried_without_a_double_effect(once: ExactlyOnce, connect: Connect) -> None:
-    append(once.store, "a")
+    append(EventStore(once.store.connection), "a")
     stamp = once.register("p").issue()
     holder = connect(autocommit=False)
     holder.execute("set deadlock_timeout = '1h'")  # the other one finds it

@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from millrace.resources.errors import UnknownTransaction
+from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.producers import ProducerStore
@@ -67,7 +68,7 @@ def test_after_random_kills_aggregate_dedup_state_and_source_position_equal_a_cl
 ) -> None:
     kills = pytestconfig.getoption("kills")
     store = ProducerStore(connect())
-    register_orders(store)
+    register_orders(EventStore(store.connection))
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.killed_producers", dsn, str(kills), "4711"],
         cwd=PROJECT,
@@ -111,7 +112,7 @@ def test_after_random_kills_aggregate_dedup_state_and_source_position_equal_a_cl
         )
         == []
     )
-    while store.sequence_events():
+    while EventStore(store.connection).sequence_events():
         pass
     assert_log_holds_every_event_once(store.connection)
 
@@ -122,7 +123,7 @@ def test_a_server_that_crashes_forgets_open_transactions_and_nothing_else_and_th
         dsn = server.dsn("crashes")
         migrate(dsn)
         with ExactlyOnce(dsn) as exactly_once, ExactlyOnce(dsn) as other:
-            register_orders(exactly_once.store)
+            register_orders(EventStore(exactly_once.store.connection))
             producer = exactly_once.register("p")
             ran = []
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.tables import HistoryMissing
@@ -26,8 +27,8 @@ def test_a_shortened_log_keeps_a_model_going_and_is_no_ground_to_build_one(
     drain(dsn, spark)
     before = rows_of(things.connection, Everything)
     full = busiest(things)
-    things.mark_archived(full, 1)
-    things.raise_low_water_mark(full, 1, "a test")
+    ArchiveStore(things.connection).mark_archived(full, 1)
+    ArchiveStore(things.connection).raise_low_water_mark(full, 1, "a test")
     with Consumer(dsn, Everything, lambda: spark, "rebuilder") as consumer:
         with pytest.raises(HistoryMissing, match=f"log partition {full} begins at 1"):
             consumer.rebuild(full)

@@ -274,14 +274,14 @@ def test_of_consumers_that_switch_at_once_one_does_and_all_know(
     new = ensure_version(things.connection, Latest)
     consume(things, new)
     served: list[bool] = []
-    with held(connect(), "select pg_advisory_xact_lock(hashtextextended('read_models.everything', 0))"):
+    with held(connect(), "select event_store.lock_model('everything')"):
         threads = [
             threading.Thread(target=lambda c: served.append(serve_if_caught_up(c, new)), args=(connect(),))
             for _ in range(3)
         ]
         for thread in threads:
             thread.start()
-        eventually(lambda: len(all_blocked(observer, "pg_advisory_xact_lock")) == 3, "all wait")
+        eventually(lambda: len(all_blocked(observer, "event_store.lock_model")) == 3, "all wait")
     for thread in threads:
         thread.join()
     assert served == [True, True, True]
@@ -321,7 +321,7 @@ def test_nothing_of_the_old_version_moves_between_the_last_look_and_the_switch(
     leases = old_code.claim_batch(built.view, "old code", 1000)
     with held(connect(), "lock table read_models.declarations in share mode"):
         switch = start(lambda: serve_if_caught_up(switching, new))
-        eventually(lambda: all_blocked(observer, "update read_models.declarations"), "it has looked")
+        eventually(lambda: all_blocked(observer, "event_store.serve_version"), "it has looked")
         commit = start(lambda: old_code.commit_batch(built.view, leases))
         eventually(lambda: all_blocked(observer, "commit_batch"), "the old version's commit waits for the switch")
     assert switch.result(PATIENCE_S)

@@ -1,7 +1,7 @@
 """The same rows wherever Spark runs: in this process, behind Spark Connect, on a standalone cluster.
 
-The cluster is a real one, a master and two workers on loopback. Its Python has every package but ours, and its processes work
-in folders of their own, so what tasks import of ours is what the session brought along.
+The cluster is a real one, a master and two workers on loopback. Its Python has every package but ours, and its
+processes work in folders of their own, so what tasks import of ours is what the session brought along.
 """
 
 import io
@@ -60,11 +60,11 @@ class Place:
 
 @pytest.fixture(scope="module")
 def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python with the packages that we need, which knows nothing of this project."""
+    """Make a Python that has the packages that we need, and not this project."""
     home = tmp_path_factory.mktemp("python")
     venv.create(home, symlinks=True)
     packages = Path(sysconfig.get_path("purelib", vars={"base": str(home), "platbase": str(home)}))
-    # a path that a .pth names is searched, but its own .pth files, an editable installation among them, are not followed
+    # a path that a .pth file names is searched; its own .pth files, such as an editable installation's, are not read
     (packages / "packages.pth").write_text(sysconfig.get_path("purelib") + "\n")
     python = home / "bin" / "python"
 
@@ -81,7 +81,7 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def master(stranger: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A standalone master and two workers on loopback, in a folder of their own."""
+    """Start a standalone master and two workers on loopback, in a folder of their own."""
     home = tmp_path_factory.mktemp("cluster")
     import pyspark
 

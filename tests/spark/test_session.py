@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def python_daemons(port: int) -> int:
-    """The Python processes that the Spark of a port keeps to fork workers from."""
+    """Count the Python processes that the Spark of a port keeps to fork workers from."""
     (server,) = [
         connection.pid
         for connection in psutil.net_connections("tcp")

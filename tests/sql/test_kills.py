@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from millrace.resources.event_store import EventStore
-from tests.sql.test_stream_events import view
+from tests.sql.rows.test_stream_events import view
 from tests.support.factories import (
     Connect,
     append_to,

@@ -6,8 +6,10 @@ from typing import LiteralString
 import psycopg
 import pytest
 
+from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.event_store import EventStore, StreamFailure
 from millrace.resources.event_store.migrations import migrate
+from millrace.resources.event_store.sql_functions import SqlFunctions
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from tests.support.factories import append, append_to, new_event, register_orders, rows, set_clock
 
@@ -43,7 +45,7 @@ def session(large: str) -> Iterator[EventStore]:
         connection.rollback()
 
 
-def scans(store: EventStore) -> dict[str, int]:
+def scans(store: SqlFunctions) -> dict[str, int]:
     """Scans since the session began, of tables (sequential) and of indexes."""
     query: LiteralString = """
         select relname, pg_stat_get_xact_numscans(oid) from pg_class
@@ -153,10 +155,10 @@ def test_the_retries_of_a_lease_are_found_by_index_however_many_streams_are_park
 def test_a_log_partition_is_purged_by_index(session: EventStore) -> None:
     for view in ("rows", "bulk"):
         session.unregister_view(view)
-    session.mark_archived(3, 500)
-    session.raise_low_water_mark(3, 500)
+    ArchiveStore(session.connection).mark_archived(3, 500)
+    ArchiveStore(session.connection).raise_low_water_mark(3, 500)
     before = scans(session)
-    assert session.purge_events(3, 300) == 300
+    assert ArchiveStore(session.connection).purge_events(3, 300) == 300
     assert_only(session, before, "event_log_pkey", "events_pkey")
 
 
@@ -168,8 +170,8 @@ def test_a_page_of_the_log_is_read_by_index(session: EventStore) -> None:
 
 def test_rows_are_streamed_by_index(session: EventStore) -> None:
     # somebody just did, so this call does not dispatch: that reads all events here
-    session.connection.execute("update event_store.dispatches set dispatched_at = event_store.clock()")
-    session.connection.execute("update event_store.sequencer set sequenced_at = event_store.clock()")
+    session.connection.execute("update event_store.dispatches set dispatched_at = event_store_private.clock()")
+    session.connection.execute("update event_store.sequencer set sequenced_at = event_store_private.clock()")
     before = scans(session)
     assert len(session.stream_events("rows", 10)) == 10
     assert_only(session, before, "stream_locks_due_idx", "events_stream_idx")

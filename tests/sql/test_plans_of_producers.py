@@ -6,9 +6,9 @@ import psycopg
 import pytest
 
 from millrace.resources.producers import ProducerStore
-from tests.sql.producing import begin, do, producer, staged, statistics
 from tests.sql.test_plans import scans
 from tests.support.factories import Connect, new_event, rows
+from tests.support.producing import begin, do, producer, staged, statistics
 
 __all__ = ["producer"]
 
@@ -42,7 +42,7 @@ def old_session(producer: ProducerStore, connect: Connect) -> Iterator[ProducerS
               select 'other-' || n, 0, 1, 0, now(), now() + interval '1 day' from generate_series(1, 5000) n
               returning transaction_id
             )
-            insert into event_store.staged_changes (transaction_id, position, key, value)
+            insert into event_store.staged_changes (transaction_id, ordinal, key, value)
             select transaction_id, 1, 'k', '1' from begun
             """
         )

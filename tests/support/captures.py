@@ -1,7 +1,7 @@
 """What a test of change capture in the store needs: a capture with a lease, and a source whose log is made up.
 
-Belongs here: makers and looks that several such tests share, their fixture too. Not here: a real source (tests/capture/source/test_slot.py), and
-what a test asserts by itself.
+Belongs here: makers and looks that several such tests share, their fixture too. Not here: a real source (`sources`),
+and what a test asserts by itself.
 """
 
 import json
@@ -18,6 +18,7 @@ from millrace.resources.capture.backfilled_rows import BackfilledRow
 from millrace.resources.capture.decoding.changes import Change
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.store import CaptureLease, CaptureStore, Emitted, EmittedRows, TableRegistration
+from millrace.resources.event_store import EventStore
 from tests.support.factories import Connect, rows
 
 START = Lsn.parse("0/1000")
@@ -176,7 +177,7 @@ class Source:
         (registered,) = [each for each in self.store.captured_tables(self.capture) if each.table_name == name]
         offset = registered.backfill_offset if backfill_offset is None else backfill_offset
         read = [self._row(key, name, value, offset) for key in keys]
-        return self.store.emit_rows(
+        return self.store.emit_backfill(
             self.capture,
             self.token,
             "public",
@@ -205,7 +206,7 @@ class Source:
         return calls
 
     def claimed_by(self, connection: psycopg.Connection, owner: str) -> "Source":
-        """The same capture in the hands of somebody else, with whatever lease that one gets."""
+        """Claim the same capture for another owner."""
         other = Source.__new__(Source)
         other.__dict__.update(self.__dict__)
         other.store = CaptureStore(connection)
@@ -221,7 +222,7 @@ class Source:
 
 @pytest.fixture
 def source(connect: Connect) -> Source:
-    """A capture of the table t with a slot, and nothing stored."""
+    """Make a capture of the table t with a slot, and nothing stored."""
     made = Source(CaptureStore(connect()))
     made.begin()
     return made
@@ -230,10 +231,10 @@ def source(connect: Connect) -> Source:
 def append_foreign(
     store: CaptureStore, action: str, key: object, event_id: UUID | None = None, *, final: bool = False
 ) -> None:
-    """Append an event that says nothing of the source to the end of a row's stream, as anybody could before it was captured."""
+    """Append an event that is not the capture's to a row's stream, as anybody could before the table was captured."""
     store.connection.execute(
-        "select from event_store.append_batch(array[row(1, %s::text, %s::uuid, 1, %s::text, %s::text, '{}'::jsonb, gen_random_uuid(),"
-        " null, false, %s::boolean)::event_store.batch_event])",
+        "select from event_store_private.append_batch(array[row(1, %s::text, %s::uuid, 1, %s::text, %s::text, '{}'::jsonb, gen_random_uuid(),"
+        " null, false, %s::boolean)::event_store_private.batch_event])",
         (action, event_id or uuid4(), T, decider_id(key), final),
     )
 
@@ -248,13 +249,13 @@ def events(store: CaptureStore, decider: str = T) -> list[tuple[str, str]]:
 
 
 def stream(store: CaptureStore, key: object, decider: str = T) -> list[tuple[str, Any]]:
-    """The events of a row: name, and the value in its record."""
-    found = store.get_events(decider_id(key), decider)
+    """Return the events of a row: name, and the value in its record."""
+    found = EventStore(store.connection).get_events(decider_id(key), decider)
     return [(event.event, event.data["record"] and event.data["record"]["v"]) for event in found]
 
 
 def held(store: CaptureStore, capture: str = "c") -> list[tuple[str | None, str, bool]]:
-    """What is in the quarantine: stream, name, and whether it is itself at fault."""
+    """Return the quarantine: stream, name, and whether the change itself has a fault."""
     return [
         (change.decider_id, change.action, change.fault is not None)
         for change in store.quarantined_changes(capture, limit=1000)
@@ -266,11 +267,11 @@ def event_ids(changes: Iterable[Change]) -> list[UUID]:
 
 
 def with_data(change: Change, **data: object) -> Change:
-    """The same change with other data."""
+    """Return the same change with other data."""
     assert change.data is not None
     return replace(change, data=json.dumps(json.loads(change.data) | data))
 
 
 def later(seconds: float) -> datetime:
-    """A time of the source after `BEGAN`."""
+    """Return a time of the source after `BEGAN`."""
     return BEGAN + timedelta(seconds=seconds)

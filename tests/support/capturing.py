@@ -1,6 +1,7 @@
 """What a test of the whole capture needs: a source with a table, its capture, and the captured history as rows.
 
-Belongs here: makers and looks that several such tests share. Not here: the source alone (`sources`), the store alone (`captures`).
+Belongs here: makers and looks that several such tests share. Not here: the source alone (`sources`), the store alone
+(`captures`).
 """
 
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ import psycopg
 import pytest
 
 from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.drain import CaptureReport, Capturing
+from millrace.resources.capture.drain import CaptureDrain, CaptureReport
 from tests.support.factories import rows
 from tests.support.sources import Source, new_source
 
@@ -37,27 +38,41 @@ class Captured:
             return process.drain(budget_s=60, idle_s=0)
 
     @contextmanager
-    def process(self, owner: str = "test") -> Iterator[Capturing]:
-        """A process of the capture that holds its lease."""
-        with Capturing(self.dsn, self.capture, owner) as process:
+    def process(self, owner: str = "test") -> Iterator[CaptureDrain]:
+        """Open a process of the capture, which holds its lease."""
+        with CaptureDrain(self.dsn, self.capture, owner) as process:
             yield process
 
     def changes(self) -> list[dict[str, Any]]:
-        """The captured changes in order: action, record_pk, record and so on."""
+        """Return the captured changes in order: action, record_pk, record and so on."""
         return [row for (row,) in rows(self.store, "select to_jsonb(c) from event_store.change_events c order by seq")]
 
     def replayed(self) -> list[dict[str, Any]]:
-        """The rows that the captured history leaves, in the order of their keys."""
+        """Return the rows that the captured history leaves, in the order of their keys."""
         return sorted(replay(self.changes()).values(), key=str)
 
     def table(self, name: LiteralString = "items") -> list[dict[str, Any]]:
-        """The rows that the source has, the same way."""
+        """Return the rows that the source has, in the same order."""
         found = self.source.connection.execute(b"select to_jsonb(t) from " + name.encode() + b" t")
         return sorted((row for (row,) in found), key=str)
 
 
+def did(captured: Captured) -> list[tuple[str, str]]:
+    """Return what was captured after the backfill: action and row."""
+    return [(c["action"], c["record_pk"]) for c in captured.changes() if c["action"] != "backfilled"]
+
+
+class Killed(BaseException):
+    """Stands for the end of the process at this point."""
+
+
+def killed(*_: object) -> None:
+    """Take the place of a function at whose call the process is killed."""
+    raise Killed
+
+
 def replay(changes: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
-    """What is left of each row of each table after all these changes."""
+    """Return what is left of each row of each table after all these changes."""
     left: dict[tuple[str, str], dict[str, Any]] = {}
     for change in changes:
         key = (change["source_table_name"], change["record_pk"])
@@ -73,7 +88,7 @@ def replay(changes: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any
 
 @pytest.fixture
 def captured(new_source: Callable[[], Source], dsn: str) -> Iterator[Captured]:
-    """A source with the table items, captured into an event store of the test's own."""
+    """Make a source with the table items, captured into an event store of the test's own."""
     source = new_source()
     source.run(ITEMS)
     capture = Capture("shop", lambda: source.dsn, (CapturedTable("items"),))

@@ -8,6 +8,7 @@ from uuid import uuid4
 import pyarrow.parquet as pq
 from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
+from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.event_log_source import (
     COLUMNS,
     EventLogOptions,
@@ -76,9 +77,9 @@ def load(spark: "SparkSession", dsn: str, **options: object) -> "DataFrame":
 
 def purge(log: EventStore, partition: int, below: int) -> None:
     """Remove what a log partition holds below an offset."""
-    log.mark_archived(partition, below)
-    log.raise_low_water_mark(partition, below)
-    log.purge_events(partition)
+    ArchiveStore(log.connection).mark_archived(partition, below)
+    ArchiveStore(log.connection).raise_low_water_mark(partition, below)
+    ArchiveStore(log.connection).purge_events(partition)
 
 
 def positions(found: list[dict[str, Any]]) -> list[tuple[int, int]]:
@@ -86,7 +87,7 @@ def positions(found: list[dict[str, Any]]) -> list[tuple[int, int]]:
 
 
 def filed(folder: Path) -> list[tuple[int, int]]:
-    """The positions in the Parquet files that a query wrote."""
+    """Return the positions in the Parquet files that a query wrote."""
     columns = ["partition", "position"]
     files = folder.glob("*.parquet")
     return positions([row for file in files for row in pq.read_table(file, columns=columns).to_pylist()])

@@ -1,8 +1,8 @@
-"""A program that kills a capture at every step, again and again: `python -m tests.support.killed_captures DSN SOURCE KILLS SEED`.
+"""A program that kills a capture at every step: `python -m tests.support.killed_captures DSN SOURCE KILLS SEED`.
 
-The capture runs in forks of this program, which kill themselves at a step, or are killed by it at any moment. When so many are
-killed, a last one captures until nothing is left. The source changes meanwhile; what is there in the end is asserted by
-tests/capture/test_kills.py. It is a program of its own because pytest has threads, which a fork does not survive.
+The capture runs in forks of this program, which kill themselves at a step, or are killed by it at any moment. The
+source changes meanwhile. tests/capture/test_kills.py captures the rest and asserts what is there then. This is a
+program of its own because pytest has threads, which a fork does not survive.
 
 Belongs here: the steps, killing. Not here: pytest, what the source does.
 """
@@ -18,10 +18,11 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from millrace.resources.capture import backfill
 from millrace.resources.capture import drain as capture
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.decoding.changes import Change
-from millrace.resources.capture.drain import Capturing
+from millrace.resources.capture.drain import CaptureDrain
 from millrace.resources.capture.store import CaptureStore
 from tests.support.forks import fork
 
@@ -37,15 +38,15 @@ STEPS: tuple[tuple[object, str, bool], ...] = (
     (CaptureStore, "emit_changes", False),
     (CaptureStore, "emit_changes", True),
     (CaptureStore, "verify_changes", True),
-    (capture, "read_chunk", True),
-    (CaptureStore, "emit_rows", False),
-    (CaptureStore, "emit_rows", True),
+    (backfill, "read_chunk", True),
+    (CaptureStore, "emit_backfill", False),
+    (CaptureStore, "emit_backfill", True),
     (CaptureStore, "finish_backfill", True),
 )
 
 
 def declared(source: str, where: str | None = None) -> Capture:
-    """The capture of the source's tables."""
+    """Declare the capture of the source's tables."""
     tables = (CapturedTable("items", where=where), CapturedTable("notes"), CapturedTable("journal"))
     return Capture("shop", lambda: source, tables)
 
@@ -89,10 +90,10 @@ def fork_capture(dsn: str, captured: Capture, prepare: Callable[[], None]) -> in
 
     def work() -> int:
         # small, so that one run takes each step several times
-        capture.MOST_CHANGES, capture.EMIT, capture.CHUNK = 60, 40, 25
+        capture.MOST_CHANGES, capture.EMIT, backfill.CHUNK, backfill.FINISH = 60, 40, 25, 40
         prepare()
         # the same owner: its dead self's lease does not have to end
-        with Capturing(dsn, captured, "test") as capturing:
+        with CaptureDrain(dsn, captured, "test") as capturing:
             capturing.drain(budget_s=1, idle_s=0.2)
         return 0
 

@@ -31,7 +31,7 @@ COMMITTED_AT = datetime(2026, 2, 3, 4, 5, 6, 789, tzinfo=UTC)
 
 
 def encode(message: Message) -> bytes:  # noqa: PLR0911 - one for each kind
-    """The bytes of a message."""
+    """Write the bytes of a message."""
     match message:
         case Begin(lsn, time, xid):
             return b"B" + pack(">QqI", lsn, _microseconds(time), xid)
@@ -58,14 +58,14 @@ def encode(message: Message) -> bytes:  # noqa: PLR0911 - one for each kind
 
 
 def row(values: Values) -> bytes:
-    """The bytes of a row."""
+    """Write the bytes of a row."""
     return pack(">H", len(values)) + b"".join(map(_value, values))
 
 
 def relation(
     *columns: tuple[str, int], key: tuple[str, ...] = ("id",), identity: str = "d", table: str = "t", oid: int = TABLE
 ) -> Relation:
-    """A table of the schema public; under FULL all its columns are marked as key, as the server does."""
+    """Describe a table of the schema public; under FULL all its columns are marked as key, as the server does."""
     return Relation(
         oid,
         "public",
@@ -76,17 +76,17 @@ def relation(
 
 
 def begin(lsn: int = 100, xid: int = 900) -> bytes:
-    """A transaction begins."""
+    """Begin a transaction."""
     return encode(Begin(Lsn(lsn), COMMITTED_AT, xid))
 
 
 def commit(lsn: int = 100) -> bytes:
-    """It ends, 8 bytes behind its commit."""
+    """End it, 8 bytes behind its commit."""
     return encode(Commit(Lsn(lsn), Lsn(lsn + 8), COMMITTED_AT))
 
 
 def insert(*values: bytes | Unchanged | None, oid: int = TABLE) -> bytes:
-    """A new row."""
+    """Insert a row."""
     return encode(Insert(oid, values))
 
 

@@ -1,6 +1,7 @@
 """Databases whose changes are captured, for tests: each with a slot and a publication of all its tables.
 
-Belongs here: a source and its stream, read with the server's own functions. Not here: `millrace.resources.capture.source.slot`, which tests try.
+Belongs here: a source and its stream, read with the server's own functions. Not here: our own reader
+(`capture.source.slot`), which tests try.
 """
 
 from collections.abc import Callable, Iterator
@@ -57,7 +58,7 @@ class Source:
 
 @pytest.fixture
 def new_source(postgres: EmbeddedPostgres) -> Iterator[Callable[[], Source]]:
-    """Makes sources; they and their slots are gone when the test ends."""
+    """Return a function that makes sources; they and their slots are gone when the test ends."""
     made: list[Source] = []
 
     def make() -> Source:
@@ -84,5 +85,5 @@ def new_source(postgres: EmbeddedPostgres) -> Iterator[Callable[[], Source]]:
 
 @pytest.fixture
 def source(new_source: Callable[[], Source]) -> Source:
-    """A source."""
+    """Make a source."""
     return new_source()

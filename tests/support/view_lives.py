@@ -5,7 +5,7 @@ view. After every step the store's own account of what is pending must be the mo
 the view and nothing may be left.
 
 Belongs here: what can happen to a view of any mode, and what must hold. Not here: the model (view_model), the sessions
-(view_sessions), what consumers of one mode do (test_rows_view_properties, test_bulk_view_properties), what one function
+(view_sessions), what consumers of one mode do (tests/sql/properties), what one function
 promises by itself (tests/sql), and races within one call.
 HYPOTHESIS_PROFILE=long looks for longer, with other seeds each time.
 """
@@ -23,6 +23,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import HistoryNeeded, MillraceError, NotParked, PositionOutOfRange, ViewInUse
 from millrace.resources.event_store import EventStore, NewEvent
 from tests.support.factories import Connect, refusal, rows, set_clock, terminate
@@ -176,7 +177,7 @@ class Life(Model, RuleBasedStateMachine):
             join event_store.events e using ("offset")
             left join event_store.stream_locks k using (view, decider, decider_id)
             where case when k.view is null then l.position >= c.position else e."offset" > k.last_offset end
-              and event_store.wants(v.deciders, v.events, e.decider, e.event)
+              and event_store_private.wants(v.deciders, v.events, e.decider, e.event)
             group by e.decider, e.decider_id
             """,
         )
@@ -209,8 +210,10 @@ class Life(Model, RuleBasedStateMachine):
             self.operator.release_owner(consumer.name)  # a lease past its time can still be committed
         for partition, mark in self.marks.items():
             to = min(mark, self.positions[partition])
-            self.operator.mark_archived(partition, to)
-            assert self.operator.raise_low_water_mark(partition, to) == max(to, self.earliest[partition])
+            ArchiveStore(self.operator.connection).mark_archived(partition, to)
+            assert ArchiveStore(self.operator.connection).raise_low_water_mark(partition, to) == max(
+                to, self.earliest[partition]
+            )
 
     def drain(self) -> None:
         """Consume everything with a healthy consumer, in the way of the mode."""
@@ -426,10 +429,10 @@ class Life(Model, RuleBasedStateMachine):
         if not self.nobody_sequences():
             return
         if to > self.marks[partition]:
-            refusal(PositionOutOfRange, lambda: self.operator.mark_archived(partition, to))
+            refusal(PositionOutOfRange, lambda: ArchiveStore(self.operator.connection).mark_archived(partition, to))
         else:
             self.archived[partition] = max(self.archived[partition], to)
-            assert self.operator.mark_archived(partition, to) == self.archived[partition]
+            assert ArchiveStore(self.operator.connection).mark_archived(partition, to) == self.archived[partition]
 
     def give_up_history(self, partition: int, back: int, purge: int) -> None:
         if not self.nobody_sequences():
@@ -442,7 +445,7 @@ class Life(Model, RuleBasedStateMachine):
             for entry in self.pending(name, self.committed(name))
         )
         try:
-            earliest = self.operator.raise_low_water_mark(partition, to)
+            earliest = ArchiveStore(self.operator.connection).raise_low_water_mark(partition, to)
         except HistoryNeeded:
             assert (
                 needed
@@ -457,7 +460,7 @@ class Life(Model, RuleBasedStateMachine):
             assert earliest == self.earliest[partition]
         if purge:
             purged = min(purge, self.earliest[partition] - self.purged[partition])
-            assert self.operator.purge_events(partition, purge) == purged
+            assert ArchiveStore(self.operator.connection).purge_events(partition, purge) == purged
             self.purged[partition] += purged
 
 

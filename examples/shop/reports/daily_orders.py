@@ -17,7 +17,6 @@ from psycopg import sql
 
 from millrace.assets.event_store import OWNERS
 from millrace.resources.archive.history import day_history, history_frame
-from millrace.resources.event_store import EventStore
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.settings import Settings
 from millrace.resources.spark.resource import SparkResource
@@ -84,7 +83,7 @@ def read_day(spark: "SparkSession", dsn: str, archive: Path, day: date) -> "Data
     start = datetime.combine(day, time(), UTC)
     end = start + timedelta(days=1)
     with psycopg.connect(dsn, autocommit=True) as connection:
-        history = day_history(EventStore(connection), archive, start, end + LATEST_COMMIT).readable()
+        history = day_history(connection, archive, start, end + LATEST_COMMIT).readable()
     events = history_frame(
         spark,
         dsn,

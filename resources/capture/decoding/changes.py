@@ -1,11 +1,11 @@
 """From pgoutput's messages to captured changes: what happened to which row, in which transaction, as JSON.
 
-Belongs here: the meaning of messages for the captured tables. Not here: bytes (`pgoutput`), rows (`change_rows`), where
-changes are kept.
+Belongs here: the meaning of messages for the captured tables. Not here: bytes (`pgoutput`), rows (`rows`), where
+changes are kept (`capture.store`).
 
-A change of a row is one `Change`, one that moves the row to another key two: the deletion at the old key, then the update at
-the new one. What cannot be decoded is a `Change` with a fault in place of its data, and keeps its number; only what cannot be
-told to belong to a captured table is an error.
+A change of a row is one `Change`. A change that moves a row to another key is two: the deletion at the old key, then
+the update at the new one. A change that cannot be decoded has a fault in place of its data, and keeps its number. Only
+a message that may or may not belong to a captured table is an error.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,36 +36,39 @@ from millrace.resources.capture.decoding.values import embedded, quoted
 from millrace.resources.errors import MillraceError
 
 ANNOTATIONS = "millrace.annotations"
-# a jsonb takes at most six times its text, and 256 MB
+# a jsonb takes up to six times the bytes of its text, and holds 256 MB at most
 MAX_DATA_CHARACTERS = 32 * 1024 * 1024
 
 _NAMESPACE = UUID("5b2f6c1e-3f0a-4d57-9c58-1d5f0c6f7a42")
 _ACTIONS = {ord("I"): "inserted", ord("U"): "updated", ord("D"): "deleted"}
+# how many transaction ids the 32 bits of a message tell apart
+_SHORT_XIDS = 2**32
 
 
 class TableRenamed(MillraceError):
-    """A captured table changed under a name that is not declared."""
+    """A captured table was renamed, and changed under a name that is not declared."""
 
 
-# not frozen: to make one would take three times as long, and there is one for each row
+# not frozen: making one would take three times as long, and there is one for each row
 @dataclass(slots=True)
 class Change:
     """One change of one row, or one truncation of one table.
 
     Attributes:
-        commit_lsn: Where its transaction committed; with `commit_idx` its position in the source, which is unique.
-        commit_idx: The how manieth change of its transaction it is, from 0.
-        xid: The whole id of its transaction.
-        committed_at: When that committed, by the source's clock.
+        commit_lsn: Where its transaction committed. With `commit_idx` it is the change's position, unique in a
+            generation.
+        commit_idx: Its index among the changes of its transaction, from 0.
+        xid: The id of its transaction, of 64 bits.
+        committed_at: When the transaction committed, by the source's clock.
         decider: The decider of its events.
         decider_id: Its row's key as a JSON array, `[]` for a truncation; None if not even the key can be decoded.
         action: inserted, updated, deleted or truncated.
         event_id: Derived from its position: the same whenever it is read again.
-        command_id: Derived from `commit_lsn`: what its transaction's changes share.
+        command_id: Derived from `commit_lsn`: all changes of a transaction share it.
         data: What happened, a JSON object; None if it cannot be decoded.
         fault: Why it cannot be decoded, a sentence; None if it can.
-        raw: Its message, with a fault only.
-        relation: The message that describes its table, with a fault only.
+        raw: Its message, if it has a fault.
+        relation: The message that describes its table, if it has a fault.
     """
 
     commit_lsn: Lsn
@@ -84,17 +87,17 @@ class Change:
 
 
 def derived_id(name: str) -> UUID:
-    """The UUID, version 5, of a name in the namespace of captured changes."""
+    """Return the UUID, version 5, of a name in the namespace of captured changes."""
     return UUID(bytes=sha1(_NAMESPACE.bytes + name.encode(), usedforsecurity=False).digest()[:16], version=5)
 
 
 def time_json(time: datetime) -> str:
-    """A time in UTC as data has it: ISO 8601 with microseconds."""
+    """Write a time as data has it: ISO 8601 in UTC, with microseconds."""
     return f"{time.astimezone(UTC).isoformat(timespec='microseconds').removesuffix('+00:00')}Z"
 
 
 def source_json(capture: str, generation: int, relation: Relation) -> str:
-    """Where a row is from, as data has it."""
+    """Write where a row is from, as data has it."""
     return (
         f'{{"capture": {quoted(capture)}, "generation": {generation}, "schema": {quoted(relation.schema)},'
         f' "table": {quoted(relation.table)}, "oid": {relation.relation_id}}}'
@@ -102,38 +105,52 @@ def source_json(capture: str, generation: int, relation: Relation) -> str:
 
 
 def too_large(data: str) -> str:
-    """What is wrong with data of more than `MAX_DATA_CHARACTERS`."""
+    """Return the fault of data with more than `MAX_DATA_CHARACTERS`."""
     return f"its data has {len(data)} characters; at most {MAX_DATA_CHARACTERS} are allowed"
 
 
 def whole_xid(xid: int, reference: int) -> int:
-    """The transaction id of 64 bits that ends in the 32 bits `xid` and is nearest to `reference`, earlier or later.
+    """Return the transaction id of 64 bits that ends in `xid` and is nearest to `reference`, earlier or later.
 
     Ids that a server can still meet lie within 2^31 of each other.
     """
-    distance = (xid - reference) & 0xFFFFFFFF
-    whole = reference + distance - (distance >> 31 << 32)
-    return whole if whole >= 0 else whole + (1 << 32)
+    epoch = reference - reference % _SHORT_XIDS
+    candidates = (epoch - _SHORT_XIDS + xid, epoch + xid, epoch + _SHORT_XIDS + xid)
+    nearest = min(candidates, key=lambda whole: abs(whole - reference))
+    # no id is below 0
+    return nearest if nearest >= 0 else nearest + _SHORT_XIDS
 
 
 @dataclass(slots=True)
 class _Transaction:
-    """What the changes of a transaction share, and the number of the next one."""
+    """What the changes of a transaction share, and the index of the next one.
+
+    Attributes:
+        lsn: Where it commits.
+        xid: Its id, of 64 bits.
+        committed_at: When it committed.
+        ids: The beginning of the names that its event ids are derived from; the change's index follows.
+        command_id: Its changes' command.
+        before_idx: The JSON of every change between its body and its index.
+        after_idx: The JSON of every change between its index and where the row is from.
+        annotations: The JSON of the annotations in force; empty if there are none.
+        next_idx: The index of the next change.
+    """
 
     lsn: Lsn
     xid: int
     committed_at: datetime
     ids: str
     command_id: UUID
-    position: str
-    middle: str
+    before_idx: str
+    after_idx: str
     annotations: str = ""
     next_idx: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Described:
-    """A captured table as the last message described it, and what its changes bear of that."""
+    """A captured table as the last message described it, the JSON that names it in its changes, and that message."""
 
     rows: TableRows
     source: str
@@ -141,19 +158,19 @@ class _Described:
 
 
 class ChangeDecoder:
-    """Turns the messages of one decoding call, in order, into changes.
+    """Turns the messages of one peek, in order, into changes.
 
-    A call of the server's decoding describes each table anew, so each call gets a decoder of its own.
+    In each peek the server describes every table anew, so each peek gets a decoder of its own.
 
     Args:
-        tables: What is captured, each with the columns of its key where it is not the replica identity that names them.
-        capture: Its name.
+        tables: What is captured, each with the columns of its key where the replica identity does not name them.
+        capture: The capture's name.
         generation: The number of the slot's life, unique in the store for ever: the changes' ids are derived from it.
         xid_reference: A transaction id of the source of about now; see `whole_xid`.
-        oids: Of the ids of the captured tables, the name, and from which position on a change under another one is refused.
+        declared_names: Table id -> (declared name, LSN). From that LSN on a change under another name is refused.
 
     Attributes:
-        end_lsn: The end of the last whole transaction: all that committed before it was fed. None before the first.
+        end_lsn: The end of the last whole transaction that was fed; None before the first.
     """
 
     def __init__(
@@ -162,30 +179,26 @@ class ChangeDecoder:
         capture: str,
         generation: int,
         xid_reference: int,
-        oids: Mapping[int, tuple[str, Lsn]] = MappingProxyType({}),
+        declared_names: Mapping[int, tuple[str, Lsn]] = MappingProxyType({}),
     ) -> None:
         self._tables = {(table.schema, table.table): table for table in tables}
         self._capture = capture
         self._generation = generation
         self._xid_reference = xid_reference
-        self._oids = oids
-        # None: known, and not captured
+        self._declared_names = declared_names
+        # by table id; None for a table that is described, and not captured
         self._described: dict[int, _Described | None] = {}
+        # by id of a captured table, the name that is not declared
         self._renamed: dict[int, str] = {}
         self._transaction: _Transaction | None = None
         self.end_lsn: Lsn | None = None
 
-    @property
-    def in_transaction(self) -> bool:
-        """Whether the next message belongs to a transaction."""
-        return self._transaction is not None
-
     def feed(self, raw: bytes) -> Sequence[Change]:
-        """Take the next message; return what it changed: mostly one change, two for a new key, none for other messages.
+        """Take the next message; return its changes: mostly one, two for a new key, none for other messages.
 
         Raises:
-            PgoutputError: It cannot be decoded, and belongs to no table that is known.
-            TableRenamed: It changes a captured table under a name that is not declared.
+            PgoutputError: The message cannot be decoded, and belongs to no table that is known.
+            TableRenamed: The message changes a captured table under a name that is not declared.
         """
         try:
             message = decode(raw)
@@ -195,9 +208,9 @@ class ChangeDecoder:
         return handle(self, message, raw) if handle else ()
 
     def restore(self, change: Change) -> Change:
-        """Decode the message of a change with a fault again; return the change, at the same position.
+        """Decode the message of a faulty change again; return the change, at the same position.
 
-        For a decoder of its own. The annotations that were in force are not known here.
+        Use a new decoder for each change. The annotations that were in force are not known here, and are left out.
 
         Raises:
             PgoutputError: The change has no message, or its table is not captured.
@@ -205,10 +218,11 @@ class ChangeDecoder:
         if change.raw is None or change.relation is None:
             raise PgoutputError("the change was decoded, so it has no message")
         self.feed(change.relation)
-        # a message that is two changes begins one earlier with its second one
+        # One message may be two changes. The faulty one is the first of them, or the second: then the first has the
+        # index before.
         for idx in (change.commit_idx, change.commit_idx - 1):
             self._transaction = None
-            self._begin(Begin(change.commit_lsn, change.committed_at, change.xid & 0xFFFFFFFF), b"")
+            self._begin(Begin(change.commit_lsn, change.committed_at, change.xid % _SHORT_XIDS), b"")
             self._current().next_idx = idx
             for found in self.feed(change.raw):
                 if (found.commit_idx, found.action, found.decider) == (
@@ -232,8 +246,8 @@ class ChangeDecoder:
             committed_at=message.committed_at,
             ids=ids + "/",
             command_id=derived_id(ids),
-            position=f', "commit_lsn": "{lsn}", "commit_idx": ',
-            middle=f', "xid": {xid}, "committed_at": "{time}", "source": ',
+            before_idx=f', "commit_lsn": "{lsn}", "commit_idx": ',
+            after_idx=f', "xid": {xid}, "committed_at": "{time}", "source": ',
         )
         return ()
 
@@ -247,7 +261,7 @@ class ChangeDecoder:
     def _describe(self, message: Relation, raw: bytes) -> Sequence[Change]:
         table = self._tables.get((message.schema, message.table))
         self._renamed.pop(message.relation_id, None)
-        if table is None and message.relation_id in self._oids:
+        if table is None and message.relation_id in self._declared_names:
             self._renamed[message.relation_id] = f"{message.schema}.{message.table}"
         self._described[message.relation_id] = (
             None
@@ -291,21 +305,23 @@ class ChangeDecoder:
         return (self._change(table, RowChange(_ACTIONS[raw[0]], None, None, bad.message), raw),) if table else ()
 
     def _change(self, table: "_Described", row: RowChange, raw: bytes) -> Change:
-        at = self._current()
-        idx = at.next_idx
-        at.next_idx = idx + 1
+        # positional arguments: named ones take twice as long
+        within = self._current()
+        idx = within.next_idx
+        within.next_idx = idx + 1
         action, decider_id, body, fault = row
-        event_id = derived_id(f"{at.ids}{idx}")
+        event_id = derived_id(f"{within.ids}{idx}")
         decider = table.rows.decider
         if body is not None:
-            data = f"{body}{at.annotations}{at.position}{idx}{at.middle}{table.source}"
+            data = f"{body}{within.annotations}{within.before_idx}{idx}{within.after_idx}{table.source}"
             if len(data) <= MAX_DATA_CHARACTERS:
                 return Change(
-                    at.lsn, idx, at.xid, at.committed_at, decider, decider_id, action, event_id, at.command_id, data
-                )
+                    within.lsn, idx, within.xid, within.committed_at, decider, decider_id, action, event_id, within.command_id,
+                    data,
+                )  # fmt: skip
             fault = too_large(data)
         return Change(
-            at.lsn, idx, at.xid, at.committed_at, decider, decider_id, action, event_id, at.command_id,
+            within.lsn, idx, within.xid, within.committed_at, decider, decider_id, action, event_id, within.command_id,
             None, fault, raw, table.message,
         )  # fmt: skip
 
@@ -319,7 +335,7 @@ class ChangeDecoder:
         return table
 
     def _refuse_renamed(self, relation_id: int) -> None:
-        name, since = self._oids[relation_id]
+        name, since = self._declared_names[relation_id]
         lsn = self._current().lsn
         if lsn >= since:
             raise TableRenamed(
@@ -338,7 +354,7 @@ class ChangeDecoder:
 
 
 def _annotations(content: bytes) -> str | None:
-    """The content as JSON; None if it clears the annotations."""
+    """Return the content as JSON; None if it clears the annotations."""
     try:
         text = content.decode().strip(" \t\r\n")
         return embedded(text) if text not in {"", "null"} else None

@@ -1,7 +1,7 @@
 """Decodes the messages of Postgres' output plugin `pgoutput`, protocol version 1, text values.
 
-Belongs here: bytes to messages. Not here: what a message means for a table (`captured_changes`), and where bytes come from
-(`replication`).
+Belongs here: bytes to messages. Not here: what a message means for a table (`changes`), where bytes come from
+(`source.slot`).
 
 Any bytes either are one whole message or raise `PgoutputError`; nothing is guessed, skipped or cut.
 """
@@ -40,10 +40,10 @@ class Lsn(int):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read the text form.
+        """Read the text form, such as `0/16B3748`.
 
         Raises:
-            ValueError: It is none.
+            ValueError: The text is not an LSN.
         """
         halves = _LSN.fullmatch(text)
         if halves is None:
@@ -64,7 +64,7 @@ class Unchanged(Enum):
 
 
 UNCHANGED: Final = Unchanged.UNCHANGED
-"""In the place of a value that is stored out of line and was not changed: the message does not hold it."""
+"""Stands for a value that is stored out of line and was not changed: the message does not hold it."""
 
 Value: TypeAlias = bytes | Literal[Unchanged.UNCHANGED] | None
 Values: TypeAlias = tuple[Value, ...]
@@ -72,7 +72,7 @@ Values: TypeAlias = tuple[Value, ...]
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """A transaction begins; `final_lsn` is that of its commit, `xid` the lower half of its id."""
+    """A transaction begins; it commits at `final_lsn`, and `xid` is the lower half of its id."""
 
     final_lsn: Lsn
     committed_at: datetime
@@ -81,7 +81,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """The transaction ends; what comes later starts at `end_lsn` or behind it."""
+    """The transaction ends; the commits of later ones start at `end_lsn` or behind it."""
 
     commit_lsn: Lsn
     end_lsn: Lsn
@@ -90,7 +90,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The transaction came to the source from elsewhere."""
+    """The transaction was replicated to the source from another server."""
 
     commit_lsn: Lsn
     name: str
@@ -136,7 +136,7 @@ class Insert:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """A changed row; `old` is None, with old_kind K the replica identity only, with O the whole row before."""
+    """A changed row. `old` is the old replica identity if `old_kind` is K, the whole old row if O, None if None."""
 
     relation_id: int
     old_kind: str | None
@@ -164,7 +164,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class LogicalMessage:
-    """What somebody wrote with `pg_logical_emit_message`."""
+    """A message that a session of the source wrote with `pg_logical_emit_message`."""
 
     transactional: bool
     lsn: Lsn
@@ -192,14 +192,14 @@ def decode(data: bytes) -> Message:
         raise PgoutputError(f"a message {data[:1]!r} is cut off after {len(data)} bytes") from short
     except UnicodeDecodeError as bad:
         raise PgoutputError(f"a name in a message {data[:1]!r} is not UTF-8: {bad}") from bad
-    # slices do not notice the end, so it may also lie behind the bytes
+    # a slice beyond the bytes is no error, so the end may also lie behind them
     if end != len(data):
         raise PgoutputError(f"a message {data[:1]!r} has {len(data)} bytes and says {end}")
     return message
 
 
 def changed_relation(data: bytes) -> int | None:
-    """The relation_id of an insert, update or delete, also of one that cannot be decoded; None for everything else."""
+    """Return the relation_id of an insert, update or delete, also of an unreadable one; None for other messages."""
     return _UINT32.unpack_from(data, 1)[0] if data[:1] in {b"I", b"U", b"D"} and len(data) >= 5 else None
 
 

@@ -1,7 +1,7 @@
 """The rows of a captured table as JSON: its key, its image, what a change says about them.
 
 Belongs here: what a message of a row means, for the columns that its table has at that time. Not here: single values
-(`change_values`), transactions and positions (`captured_changes`).
+(`values`), transactions and positions (`changes`).
 """
 
 from typing import NamedTuple
@@ -18,7 +18,7 @@ class RowChange(NamedTuple):
         action: inserted, updated or deleted.
         decider_id: The row's key as a JSON array; None if it cannot be decoded.
         body: The beginning of a JSON object, open for more keys; None if it cannot be decoded.
-        fault: Why it cannot, a sentence.
+        fault: Why key or body cannot be decoded, a sentence; None if both can.
     """
 
     action: str
@@ -31,8 +31,8 @@ class TableRows:
     """The rows of one table.
 
     Args:
-        table: What is captured, and its key where none is in the replica identity.
-        relation: The table as it is for the rows to come.
+        table: What is captured, and its key where the replica identity names none.
+        relation: The table's description, in force for the rows that follow it.
     """
 
     def __init__(self, table: CapturedTable, relation: Relation) -> None:
@@ -42,7 +42,7 @@ class TableRows:
         self._encoders = [encoder_of(column.type_oid) for column in relation.columns]
         self._columns = list(zip(self._labels, self._encoders, strict=True))
         self._no_key: str | None = None
-        # with FULL every column is marked as key, with NOTHING none: there the declaration names it
+        # with FULL every column is marked as key, with NOTHING none: then the declaration names the key
         key = [at for at, column in enumerate(relation.columns) if column.is_key and relation.identity in "di"]
         if not key and table.key is None:
             self._no_key = f"table {table.name} has no key: declare one, or give it a primary key"
@@ -55,11 +55,11 @@ class TableRows:
         self._beside_key = [name for at, name in enumerate(self._names) if at not in key]
 
     def inserted(self, message: Insert) -> RowChange:
-        """A new row."""
+        """Return a new row's change."""
         return self._with_image("inserted", message.new)
 
     def updated(self, message: Update) -> list[RowChange]:
-        """A row's new image; where it moved to another key, first its end at the old one."""
+        """Return a row's change to its new image; if it moved to another key, before it the deletion at the old key."""
         old, new = message.old, message.new
         if old is None:
             return [self._with_image("updated", new)]
@@ -88,11 +88,11 @@ class TableRows:
         return [ended, RowChange("updated", new_key, body and f'{body}, "old_key": {old_key}', fault)]
 
     def deleted(self, message: Delete) -> RowChange:
-        """A row's end."""
+        """Return a row's deletion."""
         return self._without(message.old, whole=message.old_kind == "O")
 
     def key(self, values: Values) -> str:
-        """The key of a row as a JSON array.
+        """Return the key of a row as a JSON array.
 
         Raises:
             Undecodable: The table has no key, or these values do not hold it.
@@ -135,7 +135,7 @@ class TableRows:
             return RowChange("deleted", decider_id, None, str(bad))
 
     def _image(self, values: Values) -> str:
-        """The beginning of the data: the record, and which columns it lacks."""
+        """Write the beginning of the data: the record, and which columns it lacks."""
         parts = []
         unavailable: list[str] = []
         try:
@@ -152,13 +152,13 @@ class TableRows:
         return record + _unavailable(unavailable) if unavailable else record
 
     def _filled(self, old: Values, new: Values, *, whole: bool) -> Values:
-        """The new row with what the log holds of it in the old one only: values that are stored out of line."""
+        """Return the new row; a value that the message does not hold is the old row's, if that has it."""
         return tuple(
             old[at] if value is UNCHANGED and (whole or at in self._key) else value for at, value in enumerate(new)
         )
 
     def _changes(self, old: Values, new: Values) -> str:
-        """The old values of the columns that are another one now; both rows are whole."""
+        """Write the old values of the columns that changed; both rows are whole."""
         parts = [
             self._labels[at] + self._json(at, before)
             for at, (before, after) in enumerate(zip(old, new, strict=True))

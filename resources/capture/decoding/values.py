@@ -1,6 +1,6 @@
 """Column values as JSON: from the text that Postgres writes to the text that jsonb takes.
 
-Belongs here: one value, and what makes it undecodable. Not here: rows and messages (`captured_changes`).
+Belongs here: one value, and what makes it undecodable. Not here: rows (`rows`), messages (`changes`).
 
 Numbers stay as the server wrote them, digit by digit; nothing passes through a float.
 """
@@ -22,14 +22,14 @@ _quote = json.JSONEncoder(ensure_ascii=False).encode
 
 
 class Undecodable(ValueError):
-    """Bytes that have no JSON form that jsonb takes; the text says why."""
+    """The bytes have no JSON form that jsonb takes; the text says why."""
 
 
 def quoted(text: str) -> str:
-    """A text as a JSON string that jsonb takes.
+    """Write a text as a JSON string that jsonb takes.
 
     Raises:
-        Undecodable: It contains NUL, which Postgres' texts cannot.
+        Undecodable: The text contains NUL, which no text of Postgres does.
     """
     if "\0" in text:
         raise Undecodable("contains a NUL character")
@@ -37,10 +37,11 @@ def quoted(text: str) -> str:
 
 
 def embedded(text: str) -> str:
-    """A JSON document as it is, if jsonb takes it.
+    """Return a JSON document as it is, if jsonb takes it.
 
     Raises:
-        Undecodable: It is not JSON, or jsonb takes less: no NUL, no half of a surrogate pair, no number beyond numeric.
+        Undecodable: The text is not JSON, or JSON that jsonb refuses: with NUL, half of a surrogate pair, or a number
+            beyond numeric.
     """
     try:
         document = _DOCUMENT.decode(text)
@@ -56,7 +57,7 @@ def embedded(text: str) -> str:
 
 
 def encoder_of(type_oid: int) -> Encoder:
-    """What encodes the values of a type; it raises `Undecodable`."""
+    """Return the function that encodes the values of a type; it raises `Undecodable`."""
     return _ENCODERS.get(type_oid, _string)
 
 
@@ -112,7 +113,7 @@ def _refuse_constant(name: str) -> None:
 
 def _check_escapes(document: object) -> None:
     written = json.dumps(document, ensure_ascii=False)
-    # two backslashes are one in the text; what is left begins an escape
+    # without the escaped backslashes, each backslash that is left begins an escape
     if "\\u0000" in written.replace("\\\\", ""):
         raise Undecodable("is JSON with a NUL character, which jsonb does not hold")
     try:

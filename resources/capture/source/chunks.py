@@ -1,7 +1,7 @@
 """The rows that a captured table holds already, chunk by chunk in the order of its key.
 
-Belongs here: reading them in the stream's text form, and what a chunk's snapshot has seen. Not here: which of them are newer in
-the log (the event store knows), and what they become (`backfilled_rows`).
+Belongs here: reading them in the same text form as the slot's messages, and what a chunk's snapshot has seen. Not here:
+which rows have newer changes (`emit_backfill` in the store knows), what events they become (`capture.backfilled_rows`).
 """
 
 import re
@@ -32,10 +32,11 @@ class Chunk:
 
     Attributes:
         snapshot: The snapshot, as `pg_snapshot` writes it.
-        high_lsn: A position behind every commit that the snapshot saw, and one that an idle source passes.
+        high_lsn: A position behind every commit that the snapshot saw. The source's flush position passes it, also when
+            idle.
         read_at: When it was read, by the source's clock.
-        relation: The table as it was, as the stream would describe it.
-        rows: The values of each row, in the order of the relation's columns, in the stream's text form.
+        relation: The table as it was, as a message of the slot would describe it.
+        rows: The values of each row, in the order of the relation's columns, in the text form of the slot's messages.
         last_key: The key of its last row, to go on behind it; that of the chunk before where there is no row.
         done: Whether no rows follow.
     """
@@ -49,15 +50,13 @@ class Chunk:
     done: bool
 
 
-def read_chunk(
-    connection: psycopg.Connection, table: CapturedTable, after_key: Sequence[str] | None, limit: int
-) -> Chunk:
+def read_chunk(source: psycopg.Connection, table: CapturedTable, after_key: Sequence[str] | None, limit: int) -> Chunk:
     """Read the next rows behind a key in one snapshot; the filter and the columns are those of the declaration.
 
     Rows that share a key, where nothing makes it unique, come together: there may be more of them than `limit`.
 
     Args:
-        connection: An autocommit connection of `connect_source`.
+        source: An autocommit connection of `connect_source`.
         table: What is captured.
         after_key: `last_key` of the chunk before; None for the first one.
         limit: How many rows, at least 1.
@@ -65,31 +64,32 @@ def read_chunk(
     Raises:
         TableMissing: The table is not there, or has no key.
     """
-    with connection.transaction():
-        connection.execute("set transaction isolation level repeatable read, read only")
+    with source.transaction():
+        source.execute("set transaction isolation level repeatable read, read only")
         # without an index on its key each chunk sorts the table
-        connection.execute("set local statement_timeout = 0")
+        source.execute("set local statement_timeout = 0")
         name = sql.Identifier(table.schema, table.table)
         try:
-            # before the snapshot: a truncate or a rewrite behind it would show the snapshot an empty table
-            connection.execute(sql.SQL("lock table {} in access share mode").format(name))
+            # Before the snapshot: a truncate or a rewrite that commits after it leaves a table that the snapshot sees
+            # empty.
+            source.execute(sql.SQL("lock table {} in access share mode").format(name))
         except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as error:
             raise _missing(table, "it does not exist") from error
-        seen = connection.execute("select pg_current_snapshot()::text, clock_timestamp()").fetchone()
+        seen = source.execute("select pg_current_snapshot()::text, clock_timestamp()").fetchone()
         assert seen is not None
-        found = find_table(connection, table.schema, table.table)
+        found = find_table(source, table.schema, table.table)
         key = found.key(table) if found else ()
         if found is None or not key:
             raise _missing(table, "nothing names its rows")
         relation = found.relation(table)
-        with connection.cursor() as cursor, cursor.copy(_query(found, table, key, after_key, limit)) as copy:
+        with source.cursor() as cursor, cursor.copy(_query(found, table, key, after_key, limit)) as copy:
             rows = [_values(bytes(line)) for line in copy]
         at = [next(n for n, column in enumerate(relation.columns) if column.name == part) for part in key]
         last_key = _text_key(rows[-1], at) if rows else None if after_key is None else tuple(after_key)
-        position = connection.execute("select pg_current_wal_insert_lsn()::text").fetchone()
+        position = source.execute("select pg_current_wal_insert_lsn()::text").fetchone()
         assert position is not None
     high_lsn = Lsn.parse(position[0])
-    _let_pass(connection, high_lsn)
+    _let_pass(source, high_lsn)
     return Chunk(seen[0], high_lsn, seen[1], relation, rows, last_key, len(rows) < limit)
 
 
@@ -133,11 +133,11 @@ def _text_key(row: Values, at: list[int]) -> tuple[str, ...]:
     return tuple(value.decode() for n in at if isinstance(value := row[n], bytes))
 
 
-def _let_pass(connection: psycopg.Connection, lsn: Lsn) -> None:
-    """Have the source write its log to the disk up to there: without commits it would take its time, or never do it."""
-    row = connection.execute("select pg_current_wal_flush_lsn() >= %s::pg_lsn", (str(lsn),)).fetchone()
+def _let_pass(source: psycopg.Connection, lsn: Lsn) -> None:
+    """Have the source write its log to the disk up to a position: without commits it may take long, or never do so."""
+    row = source.execute("select pg_current_wal_flush_lsn() >= %s::pg_lsn", (str(lsn),)).fetchone()
     if row != (True,):
-        connection.execute("select pg_logical_emit_message(true, 'millrace.chunk', '')")
+        source.execute("select pg_logical_emit_message(true, 'millrace.chunk', '')")
 
 
 def _missing(table: CapturedTable, detail: str) -> TableMissing:

@@ -1,6 +1,6 @@
 """The publication of a capture on its source: exactly the tables, columns, rows and actions that are declared.
 
-Belongs here: making it so, and knowing that it is. Not here: whether the source can publish them (`source_problems`).
+Belongs here: making it so, and knowing that it is. Not here: whether the source can publish them (`readiness`).
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,8 @@ from millrace.resources.errors import MillraceError
 
 _MARK = "Millrace keeps this as declared"
 
-# All that a publication is, but for its name and its owner. A table is its name and its id: another one may have taken the name.
+# All that a publication is, but for its name and its owner. A table is its name and its id: another table may have
+# taken the name since.
 _STATE = """
 select
   obj_description(p.oid, 'pg_publication'),
@@ -23,7 +24,7 @@ select
   (
     select jsonb_object_agg(
       format('%%s.%%s', n.nspname, c.relname),
-      -- where in a statement a filter stood is no part of it; to write it as SQL would wait for locks of the table
+      -- The filter as the server parsed it, without its place in the statement. Writing it as SQL would wait for the table's locks.
       format('%%s %%s %%s', r.prrelid, r.prattrs, regexp_replace(r.prqual::text, ' :location -?\\d+', '', 'g'))
     )
     from pg_publication_rel r
@@ -38,7 +39,7 @@ where p.pubname = %s
 
 @dataclass(frozen=True)
 class _State:
-    """A publication as it is: its comment, its switches, its schemas, and of each of its tables what it publishes."""
+    """A publication as it is: its comment, its switches, its schemas, and by table what it publishes of it."""
 
     remark: str | None
     switches: str
@@ -50,65 +51,67 @@ class _State:
 
 
 class ForeignPublication(MillraceError):
-    """A publication of the name exists, and Millrace did not make it."""
+    """A publication of that name exists, and Millrace did not make it."""
 
 
-def ensure_publication(connection: psycopg.Connection, name: str, declaration: Capture) -> frozenset[str] | None:
-    """Make the publication be what is declared; return the declared tables that it published otherwise, or not at all.
+def ensure_publication(source: psycopg.Connection, name: str, capture: Capture) -> frozenset[str] | None:
+    """Make the publication be what is declared.
 
-    None if it was as declared: then nothing is written or locked. Changes that committed before are published as it was then.
+    Changes that committed before are published as the publication was then.
+
+    Returns:
+        None if the publication was as declared: nothing was written or locked. Otherwise the declared tables, as
+        `<schema>.<table>`, that it did not publish, or published otherwise. They are all if it did not exist.
 
     Raises:
         ForeignPublication: Somebody else made one of this name.
-        psycopg.Error: The source refuses it; `source_problems.find_problems` says why.
+        psycopg.Error: The source refuses it; `readiness.find_problems` says why.
     """
-    found = _state(connection, name)
-    declared = _digest(publication_sql(name, declaration).as_string(connection))
+    found = _state(source, name)
+    declared = _digest(publication_sql(name, capture).as_string(source))
     if found is not None:
         if not (found.remark or "").startswith(_MARK):
             raise ForeignPublication(
                 f"Publication {name} exists, and Millrace did not make it.",
-                detail=f"database: {connection.info.dbname}",
+                detail=f"database: {source.info.dbname}",
                 hint="Drop it, or give the capture another publication.",
             )
         if found.remark == _remark(declared, found):
             return None
-    with connection.transaction():
+    with source.transaction():
         if found is None:
-            connection.execute(publication_sql(name, declaration))
+            source.execute(publication_sql(name, capture))
         else:
-            tables = sql.SQL(", ").join(map(_published, declaration.tables))
-            connection.execute(sql.SQL("alter publication {} set table {}").format(sql.Identifier(name), tables))
-            connection.execute(
-                sql.SQL("alter publication {} set ({})").format(sql.Identifier(name), _options(declaration))
-            )
-        made = _state(connection, name)
+            tables = sql.SQL(", ").join(map(_published, capture.tables))
+            source.execute(sql.SQL("alter publication {} set table {}").format(sql.Identifier(name), tables))
+            source.execute(sql.SQL("alter publication {} set ({})").format(sql.Identifier(name), _options(capture)))
+        made = _state(source, name)
         assert made is not None
-        # the source keeps a filter in its own form: what it made of it is remembered beside what was declared
-        connection.execute(
-            sql.SQL("comment on publication {} is {}").format(sql.Identifier(name), _remark(declared, made))
-        )
+        # the source keeps a filter in its own form: the comment remembers what was declared, and what the source made
+        # of it
+        source.execute(sql.SQL("comment on publication {} is {}").format(sql.Identifier(name), _remark(declared, made)))
     before = {} if found is None or found.switches != made.switches else found.tables or {}
     after = made.tables or {}
-    return frozenset(t.name for t in declaration.tables if before.get(t.name) != after.get(t.name))
+    return frozenset(t.name for t in capture.tables if before.get(t.name) != after.get(t.name))
 
 
-def drop_publication(connection: psycopg.Connection, name: str) -> bool:
+def drop_publication(source: psycopg.Connection, name: str) -> bool:
     """Remove the publication; return False if there is none."""
-    there = _state(connection, name) is not None
-    connection.execute(sql.SQL("drop publication if exists {}").format(sql.Identifier(name)))
+    there = _state(source, name) is not None
+    source.execute(sql.SQL("drop publication if exists {}").format(sql.Identifier(name)))
     return there
 
 
-def publication_sql(name: str, declaration: Capture) -> sql.Composed:
-    """The statement that makes the publication."""
+def publication_sql(name: str, capture: Capture) -> sql.Composed:
+    """Return the statement that makes the publication."""
     return sql.SQL("create publication {} for table {} with ({})").format(
-        sql.Identifier(name), sql.SQL(", ").join(map(_published, declaration.tables)), _options(declaration)
+        sql.Identifier(name), sql.SQL(", ").join(map(_published, capture.tables)), _options(capture)
     )
 
 
 def _published(table: CapturedTable) -> sql.Composed:
-    # ONLY: tables that inherit from it are none of its rows; partitions are, with or without
+    # ONLY: the rows of tables that inherit from it are not its rows. Those of its partitions are, with and without
+    # ONLY.
     published = sql.SQL("only {}").format(sql.Identifier(table.schema, table.table))
     if table.columns is not None:
         published += sql.SQL(" ({})").format(sql.SQL(", ").join(map(sql.Identifier, table.columns)))
@@ -118,16 +121,16 @@ def _published(table: CapturedTable) -> sql.Composed:
 
 
 def condition(where: str) -> sql.SQL:
-    """A declared condition as a part of a statement: it is SQL of whoever declares the capture."""
+    """Return a declared condition as a part of a statement: the capture's author wrote it as SQL."""
     return sql.SQL(where)
 
 
-def _options(declaration: Capture) -> sql.Composed:
-    return sql.SQL("publish = {}, publish_via_partition_root = true").format(", ".join(declaration.actions))
+def _options(capture: Capture) -> sql.Composed:
+    return sql.SQL("publish = {}, publish_via_partition_root = true").format(", ".join(capture.actions))
 
 
-def _state(connection: psycopg.Connection, name: str) -> _State | None:
-    row = connection.execute(_STATE, (name,)).fetchone()
+def _state(source: psycopg.Connection, name: str) -> _State | None:
+    row = source.execute(_STATE, (name,)).fetchone()
     return None if row is None else _State(*row)
 
 

@@ -1,7 +1,7 @@
 """What a source lacks to be captured as declared, all of it at once.
 
 Belongs here: preconditions, as sentences with their remedies. Not here: what is wrong with a declaration by itself
-(`capture_declaration`), and setting anything up (`publication`, `replication`).
+(`capture.declaration`), and setting anything up (`publication`, `slot`).
 """
 
 from collections.abc import Iterator
@@ -97,38 +97,38 @@ class NotReady(MillraceError):
         )
 
 
-def require_ready(connection: psycopg.Connection, declaration: Capture, *, has_slot: bool) -> None:
+def require_ready(source: psycopg.Connection, capture: Capture, *, has_slot: bool) -> None:
     """Refuse a source that cannot be captured as declared.
 
     Raises:
         NotReady: With all that it lacks.
     """
-    if problems := find_problems(connection, declaration, has_slot=has_slot):
-        raise NotReady(declaration.name, problems)
+    if problems := find_problems(source, capture, has_slot=has_slot):
+        raise NotReady(capture.name, problems)
 
 
-def find_problems(connection: psycopg.Connection, declaration: Capture, *, has_slot: bool) -> list[str]:
+def find_problems(source: psycopg.Connection, capture: Capture, *, has_slot: bool) -> list[str]:
     """Find all that keeps the source from being captured as declared; nothing on it is changed.
 
     Args:
-        connection: An autocommit connection to the source.
-        declaration: What is to be captured.
+        source: An autocommit connection to the source.
+        capture: What is to be captured.
         has_slot: Whether the capture's slot is there already, so that none has to be free.
     """
-    major = connection.info.server_version // 10000
+    major = source.info.server_version // 10000
     if major < OLDEST_MAJOR:
         return [
             f"the server is PostgreSQL {major}; {OLDEST_MAJOR} or newer is needed, for filters of rows and columns: upgrade it"
         ]
-    row = connection.execute(_SERVER).fetchone()
+    row = source.execute(_SERVER).fetchone()
     assert row is not None
     server = _Server(*row)
     return [
         *_server_problems(server, has_slot=has_slot),
         *[
             f"table {table.name}: {problem}"
-            for table in declaration.tables
-            for problem in _table_problems(connection, server, declaration, table)
+            for table in capture.tables
+            for problem in _table_problems(source, server, capture, table)
         ],
     ]
 
@@ -154,7 +154,7 @@ def _server_problems(server: _Server, *, has_slot: bool) -> Iterator[str]:
 
 
 def _table_problems(
-    connection: psycopg.Connection, server: _Server, declaration: Capture, table: CapturedTable
+    source: psycopg.Connection, server: _Server, capture: Capture, table: CapturedTable
 ) -> Iterator[str]:
     if table.schema in OWN_SCHEMAS:
         yield f"schema {table.schema} is Millrace's own, and its tables are never captured: leave it out"
@@ -162,36 +162,36 @@ def _table_problems(
     if table.schema.startswith("pg_") or table.schema == "information_schema":
         yield f"schema {table.schema} is the server's own, and its tables cannot be published: leave it out"
         return
-    found = find_table(connection, table.schema, table.table)
+    found = find_table(source, table.schema, table.table)
     if found is None:
         yield f"it does not exist in database {server.database}: create it, or leave it out"
         return
-    problems = [*_kind_problems(connection, declaration, found), *_column_problems(declaration, table, found)]
-    rights = [*_right_problems(connection, server, table, found)]
+    problems = [*_kind_problems(source, capture, found), *_column_problems(capture, table, found)]
+    rights = [*_right_problems(source, server, table, found)]
     yield from problems
     yield from rights
     if not problems and not rights:
         # a vacuum may hold the table for hours: it keeps nobody from capturing what is published already
         with suppress(psycopg.errors.LockNotAvailable):
-            yield from _publishing_problems(connection, declaration, table, found)
+            yield from _publishing_problems(source, capture, table, found)
 
 
-def _kind_problems(connection: psycopg.Connection, declaration: Capture, found: SourceTable) -> Iterator[str]:
+def _kind_problems(source: psycopg.Connection, capture: Capture, found: SourceTable) -> Iterator[str]:
     if found.kind not in "rp":
         yield f"it is {_KINDS.get(found.kind, 'no table')}; only ordinary and partitioned tables can be captured: leave it out"
         return
     if found.persistence != "p":
         kind = "unlogged" if found.persistence == "u" else "temporary"
         yield f"it is {kind}, so the log does not hold its changes: alter table … set logged, or leave it out"
-    roots = connection.execute(
+    roots = source.execute(
         "select n.nspname || '.' || c.relname from pg_partition_ancestors(%s::oid) a join pg_class c on c.oid = a.relid"
         " join pg_namespace n on n.oid = c.relnamespace where c.oid <> %s::oid",
         (found.oid, found.oid),
     ).fetchall()
-    captured = {table.name for table in declaration.tables}
+    captured = {table.name for table in capture.tables}
     if above := [name for (name,) in roots if name in captured]:
         yield f"it is a partition of {above[0]}, which is captured as a whole: leave it out"
-    for leaf in find_leaves(connection, found):
+    for leaf in find_leaves(source, found):
         if leaf.kind != "r" or leaf.persistence != "p":
             yield f"its partition {leaf.schema}.{leaf.table} is no permanent ordinary table: detach it, or leave the table out"
         # the server sends a partition's old rows as its root's identity has them, whatever they hold
@@ -202,7 +202,7 @@ def _kind_problems(connection: psycopg.Connection, declaration: Capture, found: 
             )
 
 
-def _column_problems(declaration: Capture, table: CapturedTable, found: SourceTable) -> Iterator[str]:
+def _column_problems(capture: Capture, table: CapturedTable, found: SourceTable) -> Iterator[str]:
     known = {column.name: column for column in found.columns}
     if missing := [name for name in table.columns or () if name not in known]:
         yield f"it has no column {', '.join(missing)}; there are {', '.join(known)}: correct columns"
@@ -212,7 +212,7 @@ def _column_problems(declaration: Capture, table: CapturedTable, found: SourceTa
         return
     key = found.key(table)
     captured = {column.name for column in found.captured_columns(table)}
-    sees_rows = {"update", "delete"} & set(declaration.actions)
+    sees_rows = {"update", "delete"} & set(capture.actions)
     if sees_rows and not found.identity_columns:
         identity = "nothing" if found.identity == "n" else "default, and it has no primary key"
         yield (
@@ -246,10 +246,10 @@ def _column_problems(declaration: Capture, table: CapturedTable, found: SourceTa
 
 
 def _right_problems(
-    connection: psycopg.Connection, server: _Server, table: CapturedTable, found: SourceTable
+    source: psycopg.Connection, server: _Server, table: CapturedTable, found: SourceTable
 ) -> Iterator[str]:
     columns = [column.name for column in found.captured_columns(table)]
-    row = connection.execute(
+    row = source.execute(
         _RIGHTS, {"owner": found.owner, "schema": found.schema, "oid": found.oid, "columns": columns}
     ).fetchone()
     assert row is not None
@@ -264,22 +264,22 @@ def _right_problems(
 
 
 def _publishing_problems(
-    connection: psycopg.Connection, declaration: Capture, table: CapturedTable, found: SourceTable
+    source: psycopg.Connection, capture: Capture, table: CapturedTable, found: SourceTable
 ) -> Iterator[str]:
-    """Publish it in a transaction that is rolled back, and ask the server what an application's changes would meet."""
-    name = f"millrace_check_{connection.info.backend_pid}"
+    """Publish the table, roll that back, and ask the server in between whether it would refuse changes."""
+    name = f"millrace_check_{source.info.backend_pid}"
     creation = sql.SQL("create publication {} for table only {}").format(sql.Identifier(name), found.name)
     if table.where is not None:
         try:
-            with connection.transaction(force_rollback=True):
-                connection.execute("set local lock_timeout = '2s'")
-                connection.execute(creation + sql.SQL(" where ({})").format(condition(table.where)))
-                used = connection.execute(_FILTER_COLUMNS, (name,)).fetchall()
+            with source.transaction(force_rollback=True):
+                source.execute("set local lock_timeout = '2s'")
+                source.execute(creation + sql.SQL(" where ({})").format(condition(table.where)))
+                used = source.execute(_FILTER_COLUMNS, (name,)).fetchall()
         except _REFUSALS as error:
             yield f"where cannot be used: {_said(error)}: correct {table.where!r}"
             return
         outside = [column for (column,) in used if column not in found.identity_columns]
-        if outside and {"update", "delete"} & set(declaration.actions):
+        if outside and {"update", "delete"} & set(capture.actions):
             yield (
                 f"where uses {', '.join(outside)}, which the log does not hold of rows before their change:"
                 " alter table … replica identity full, or use columns of the replica identity only"
@@ -287,18 +287,18 @@ def _publishing_problems(
             return
     if table.columns is not None:
         creation += sql.SQL(" ({})").format(sql.SQL(", ").join(map(sql.Identifier, table.columns)))
-    options = sql.SQL(" with (publish = {})").format(", ".join(declaration.actions))
+    options = sql.SQL(" with (publish = {})").format(", ".join(capture.actions))
     try:
-        with connection.transaction(force_rollback=True):
-            connection.execute("set local lock_timeout = '2s'")
-            connection.execute(creation + options)
+        with source.transaction(force_rollback=True):
+            source.execute("set local lock_timeout = '2s'")
+            source.execute(creation + options)
             # the server judges a statement when it plans it: no row is touched, no trigger fires
-            for part in (found, *find_leaves(connection, found)):
+            for part in (found, *find_leaves(source, found)):
                 first = sql.Identifier(part.columns[0].name)
-                if "update" in declaration.actions:
-                    connection.execute(sql.SQL("explain update only {} set {} = default").format(part.name, first))
-                if "delete" in declaration.actions:
-                    connection.execute(sql.SQL("explain delete from only {}").format(part.name))
+                if "update" in capture.actions:
+                    source.execute(sql.SQL("explain update only {} set {} = default").format(part.name, first))
+                if "delete" in capture.actions:
+                    source.execute(sql.SQL("explain delete from only {}").format(part.name))
     except _REFUSALS as error:
         yield (
             f"the server would refuse changes of it once it is published: {_said(error)}: change its columns or its replica"

@@ -1,9 +1,9 @@
-"""The source database as a stream: its connection, the slot, and the messages that the slot holds.
+"""A replication slot of the source, and the messages that it holds.
 
-Belongs here: what is asked of any logical slot. Not here: what is published (`publication`), the rows that are there already
-(`source_chunks`), what messages mean (`captured_changes`).
+Belongs here: what is asked of any logical slot. Not here: the connection (`connection`), what is published
+(`publication`), the rows that are there already (`chunks`), what messages mean (`decoding`).
 
-Reading and consuming are two calls: `peek` takes nothing away, `advance` gives up what is stored elsewhere by then.
+Reading and consuming are two calls: `peek` takes nothing away; `advance` gives up what the caller has stored by then.
 """
 
 from collections.abc import Callable, Generator, Iterator
@@ -25,34 +25,14 @@ from psycopg.errors import (
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
 from millrace.resources.capture.decoding.pgoutput import Lsn
-from millrace.resources.errors import MillraceError, Unreachable
+from millrace.resources.errors import MillraceError
 
 Result = TypeVar("Result")
 
-# how long somebody else may hold the slot: a session that was killed still ends its work
+# How long to wait while somebody else holds the slot: the session of a killed reader still ends its work.
 BUSY_S = 10.0
-# one by one takes twice as long; more at once gains little, and messages may be large
+# Messages that are fetched at a time. One by one takes twice as long; more gain little, and messages may be large.
 _ROWS_AT_ONCE = 20
-
-# The server writes values as text for the session that reads them.
-_SETTINGS = {
-    "client_encoding": "UTF8",
-    "datestyle": "ISO, MDY",
-    "intervalstyle": "postgres",
-    "timezone": "UTC",
-    "extra_float_digits": "1",
-    "bytea_output": "hex",
-    "xmlbinary": "base64",
-    "lc_monetary": "C",
-    # an error and not a part of the rows, where a policy hides some
-    "row_security": "off",
-    # peek listens to warnings
-    "client_min_messages": "warning",
-    "synchronous_commit": "local",
-    "lock_timeout": "10s",
-    "statement_timeout": "60s",
-    "idle_in_transaction_session_timeout": "10min",
-}
 
 
 class SlotBusy(MillraceError):
@@ -64,7 +44,7 @@ class SlotLost(MillraceError):
 
 
 class PublicationMissing(MillraceError):
-    """There is no such publication, or there was none for some of the changes."""
+    """The publication does not exist, or did not exist when some of the changes were made."""
 
 
 @dataclass(frozen=True)
@@ -76,13 +56,13 @@ class SlotState:
         plugin: What decodes for it.
         database: Whose changes it holds.
         active_pid: The session that reads it now.
-        confirmed_flush_lsn: Up to where it was consumed.
-        restart_lsn: From where on the source keeps its log for it.
+        confirmed_flush_lsn: Up to where the slot was consumed.
+        restart_lsn: From where on the source keeps its log for the slot.
         wal_status: reserved, extended, unreserved or lost.
         invalidation_reason: Why it is lost, from PostgreSQL 17 on.
-        safe_wal_size: How many bytes the source may write until it is in danger; None where there is no limit.
+        safe_wal_size: How many bytes the source may write until the slot is in danger; None where there is no limit.
         inactive_since: Since when nobody reads it, from PostgreSQL 17 on.
-        lag_bytes: How much of the log it has not been consumed for.
+        lag_bytes: How much log lies behind `confirmed_flush_lsn`.
         retained_bytes: How much of the log the source keeps for it.
     """
 
@@ -107,106 +87,17 @@ class SlotState:
         return "the source removed log that it needs" if self.wal_status == "lost" or self.restart_lsn is None else None
 
 
-@dataclass(frozen=True)
-class SourceIdentity:
-    """Which database this is: a copy of it has the same identifier, a promoted one another timeline."""
+def create_slot(source: psycopg.Connection, slot: str) -> Lsn:
+    """Make a slot; return the position from which on it holds every commit. Make its publication first.
 
-    system_identifier: str
-    database: str
-    timeline: int
-
-
-def connect_source(dsn: str) -> psycopg.Connection:
-    """Open an autocommit connection whose values have the text form that all of change capture uses.
-
-    Raises:
-        Unreachable: The server does not answer.
-    """
-    try:
-        connection = psycopg.connect(dsn, autocommit=True, connect_timeout=10)
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "select set_config(name, setting, false) from unnest(%s::text[], %s::text[]) as settings (name, setting)",
-                (list(_SETTINGS), list(_SETTINGS.values())),
-            )
-    except psycopg.OperationalError as error:
-        raise Unreachable(
-            "The source database does not answer.",
-            detail=str(error).strip(),
-            hint="Check the source's connection string.",
-        ) from error
-    return connection
-
-
-def source_identity(connection: psycopg.Connection) -> SourceIdentity:
-    """Tell which database this is."""
-    row = connection.execute(
-        """
-        select system_identifier::text, current_database(), ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int
-        from pg_control_system()
-        """
-    ).fetchone()
-    assert row is not None
-    return SourceIdentity(*row)
-
-
-def flush_lsn(connection: psycopg.Connection) -> tuple[Lsn, datetime]:
-    """Tell up to where the source's log is safe on its disk, and a time of its clock before that."""
-    # in this order: what was told to have committed by then is below the position
-    row = connection.execute("select clock_timestamp(), pg_current_wal_flush_lsn()::text").fetchone()
-    assert row is not None
-    return Lsn.parse(row[1]), row[0]
-
-
-def next_xid(connection: psycopg.Connection) -> int:
-    """Tell the first transaction id, of 64 bits, that no transaction of the source has yet."""
-    row = connection.execute("select pg_snapshot_xmax(pg_current_snapshot())::text").fetchone()
-    assert row is not None
-    return int(row[0])
-
-
-def oldest_xid(connection: psycopg.Connection) -> int:
-    """Tell the first transaction id, of 64 bits, whose transaction has not ended."""
-    row = connection.execute("select pg_snapshot_xmin(pg_current_snapshot())::text").fetchone()
-    assert row is not None
-    return int(row[0])
-
-
-def oldest_transaction(connection: psycopg.Connection) -> str | None:
-    """Tell which open transaction of the server took its id first, in words; None if our role sees none."""
-    row = connection.execute(
-        """
-        select whose
-        from (
-          select
-            backend_xid,
-            format('the transaction of session %s (%s in database %s, since %s)', pid, usename, datname, date_trunc('second', xact_start))
-          from pg_stat_activity
-          where backend_xid is not null
-          union all
-          select
-            transaction,
-            format('prepared transaction %L (%s in database %s, since %s)', gid, owner, database, date_trunc('second', prepared))
-          from pg_prepared_xacts
-        ) open (xid, whose)
-        order by age(xid) desc
-        limit 1
-        """
-    ).fetchone()
-    return None if row is None else str(row[0])
-
-
-def create_slot(connection: psycopg.Connection, slot: str) -> Lsn:
-    """Make a slot; return the position from which on it holds every commit. Its publication is there before.
-
-    Waits for the transactions that are open on the source.
+    The server waits for the transactions that are open on the source.
 
     Raises:
         SlotBusy: One of them did not end in a minute.
         psycopg.errors.DuplicateObject: There is such a slot.
     """
     try:
-        row = connection.execute(
+        row = source.execute(
             "select lsn::text from pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,)
         ).fetchone()
     except QueryCanceled as error:
@@ -219,7 +110,7 @@ def create_slot(connection: psycopg.Connection, slot: str) -> Lsn:
     return Lsn.parse(row[0])
 
 
-def drop_slot(connection: psycopg.Connection, slot: str) -> None:
+def drop_slot(source: psycopg.Connection, slot: str) -> None:
     """Remove a slot, and with it all that it holds; do nothing if there is none.
 
     Raises:
@@ -227,7 +118,7 @@ def drop_slot(connection: psycopg.Connection, slot: str) -> None:
     """
 
     def drop() -> None:
-        connection.execute(
+        source.execute(
             "select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = %s", (slot,)
         )
 
@@ -235,10 +126,10 @@ def drop_slot(connection: psycopg.Connection, slot: str) -> None:
         _patiently(slot, drop)
 
 
-def slot_state(connection: psycopg.Connection, slot: str) -> SlotState | None:
-    """Look at a slot; None if there is none."""
-    # columns that this version of the server does not have are absent
-    row = connection.execute(
+def slot_state(source: psycopg.Connection, slot: str) -> SlotState | None:
+    """Return a slot as the source sees it; None if there is none."""
+    # as JSON: a column that this version of the server does not have is absent, and no error
+    row = source.execute(
         """
         select
           to_jsonb(s),
@@ -271,42 +162,43 @@ def slot_state(connection: psycopg.Connection, slot: str) -> SlotState | None:
 
 @contextmanager
 def peek(
-    connection: psycopg.Connection, slot: str, publication: str, limit_changes: int | None = None
+    source: psycopg.Connection, slot: str, publication: str, limit_changes: int | None = None
 ) -> Iterator[Iterator[bytes]]:
     """Read what the slot holds, message by message, without consuming it.
 
-    Whole transactions only: it ends with the first one in which `limit_changes` messages are reached. The server keeps what it found on
-    its disk where it is much; here a few messages are in memory. Nothing else can be asked on the connection meanwhile.
+    It reads whole transactions, and ends with the first one that reaches `limit_changes` messages. A large result waits
+    on the server's disk; here are only a few messages in memory. Until the `with` ends, the connection takes no other
+    statement.
 
     Raises:
         SlotBusy: Somebody else reads the slot for longer than a few seconds.
         SlotLost: The slot is gone, or is no longer good.
-        PublicationMissing: There is no such publication, or there was none at the time of some changes.
+        PublicationMissing: The publication does not exist, or did not exist when some of the changes were made.
     """
-    if connection.execute("select from pg_publication where pubname = %s", (publication,)).fetchone() is None:
-        raise _no_publication(publication, f"database {connection.info.dbname} has none of this name")
+    if source.execute("select from pg_publication where pubname = %s", (publication,)).fetchone() is None:
+        raise _no_publication(publication, f"database {source.info.dbname} has none of this name")
     warnings: list[str] = []
 
     def note(diagnostic: Diagnostic) -> None:
-        # from PostgreSQL 18 on the server warns and goes on without its changes; before, it refuses
+        # PostgreSQL 18 and later warns of a missing publication and leaves its changes out; earlier ones refuse
         if diagnostic.sqlstate == ObjectNotInPrerequisiteState.sqlstate:
             warnings.append(str(diagnostic.message_primary))
 
-    connection.add_notice_handler(note)
+    source.add_notice_handler(note)
     try:
-        opened, first, rest = _patiently(slot, lambda: _peek(connection, slot, publication, limit_changes))
+        opened, first, rest = _patiently(slot, lambda: _peek(source, slot, publication, limit_changes))
         with opened:
             if warnings:
                 raise _no_publication(publication, warnings[0])
             yield (row[0] for row in chain(first, rest))
     except (UndefinedObject, UndefinedFile, ObjectNotInPrerequisiteState) as error:
-        raise _reason(connection, slot, publication, error) from error
+        raise _reason(source, slot, publication, error) from error
     finally:
-        connection.remove_notice_handler(note)
+        source.remove_notice_handler(note)
 
 
-def advance(connection: psycopg.Connection, slot: str, lsn: Lsn) -> None:
-    """Consume what committed before `lsn`, the end of a transaction or an idle source's `flush_lsn`; never goes back.
+def advance(source: psycopg.Connection, slot: str, lsn: Lsn) -> None:
+    """Consume what committed before `lsn`, the end of a transaction or an idle source's `flush_lsn`; never go back.
 
     A source that crashes may give out again what was consumed shortly before.
 
@@ -316,30 +208,30 @@ def advance(connection: psycopg.Connection, slot: str, lsn: Lsn) -> None:
     """
 
     def move() -> None:
-        state = slot_state(connection, slot)
+        state = slot_state(source, slot)
         if state is None or state.lost:
             raise _lost(slot, state, None)
         if state.confirmed_flush_lsn is not None and state.confirmed_flush_lsn >= lsn:
             return
-        with connection.transaction():
-            connection.execute("set local statement_timeout = 0")
-            connection.execute("select pg_replication_slot_advance(%s, %s::pg_lsn)", (slot, str(lsn)))
+        with source.transaction():
+            source.execute("set local statement_timeout = 0")
+            source.execute("select pg_replication_slot_advance(%s, %s::pg_lsn)", (slot, str(lsn)))
 
     try:
         _patiently(slot, move)
     except (UndefinedObject, UndefinedFile, ObjectNotInPrerequisiteState) as error:
-        raise _reason(connection, slot, None, error) from error
+        raise _reason(source, slot, None, error) from error
 
 
 def _peek(
-    connection: psycopg.Connection, slot: str, publication: str, limit_changes: int | None
+    source: psycopg.Connection, slot: str, publication: str, limit_changes: int | None
 ) -> tuple[ExitStack, list[tuple[bytes]], Iterator[tuple[bytes]]]:
-    """Begin to read; the server decodes everything before it gives the first row, and what fails fails there."""
+    """Begin to read. The server decodes everything before it gives the first row: errors of decoding are raised here."""
     quoted = publication.replace('"', '""')
     with ExitStack() as opening:
-        opening.enter_context(connection.transaction())
-        connection.execute("set local statement_timeout = 0")
-        cursor = opening.enter_context(connection.cursor(binary=True))
+        opening.enter_context(source.transaction())
+        source.execute("set local statement_timeout = 0")
+        cursor = opening.enter_context(source.cursor(binary=True))
         stream = cursor.stream(
             "select data from pg_logical_slot_peek_binary_changes(%s, null, %s, 'proto_version', '1',"
             " 'publication_names', %s, 'messages', 'true')",
@@ -353,7 +245,7 @@ def _peek(
 
 
 def _patiently(slot: str, work: Callable[[], Result]) -> Result:
-    """Do the work, again while somebody else holds the slot."""
+    """Do the work; while somebody else holds the slot, try again for `BUSY_S`."""
     retrying = Retrying(
         retry=retry_if_exception_type(ObjectInUse),
         wait=wait_exponential(multiplier=0.05, max=1),
@@ -371,10 +263,10 @@ def _patiently(slot: str, work: Callable[[], Result]) -> Result:
 
 
 def _reason(
-    connection: psycopg.Connection, slot: str, publication: str | None, error: psycopg.Error
+    source: psycopg.Connection, slot: str, publication: str | None, error: psycopg.Error
 ) -> MillraceError | psycopg.Error:
-    """Why reading a slot failed; the error itself if that has to do with neither slot nor publication."""
-    state = slot_state(connection, slot)
+    """Return why reading a slot failed; the error itself if it is about neither slot nor publication."""
+    state = slot_state(source, slot)
     if state is None or state.lost or isinstance(error, UndefinedFile):
         return _lost(slot, state, error)
     if publication is not None and isinstance(error, UndefinedObject):

@@ -1,7 +1,7 @@
 """A table of the source database as its catalog describes it now.
 
-Belongs here: columns, keys and the replica identity. Not here: what they were when something changed; the messages say that
-(`pgoutput`).
+Belongs here: columns, keys and the replica identity. Not here: what they were when a row changed, which the messages of
+that time say (`decoding.pgoutput`).
 """
 
 from dataclasses import dataclass, replace
@@ -42,15 +42,17 @@ class SourceTable:
         oid: Its id.
         schema: Its schema.
         table: Its name.
-        kind: r for an ordinary table, p for a partitioned one, others for what is none.
+        kind: r for an ordinary table, p for a partitioned one; any other letter is no table.
         persistence: p(ermanent), u(nlogged) or t(emporary).
         identity: Its replica identity: d(efault), n(othing), f(ull) or i(ndex).
         owner: The role that owns it.
         policies_forced: Whether row level security also holds for its owner.
         columns: Its columns.
-        primary_key: The columns of its primary key, in the index' order; empty if there is none that names rows in the log.
+        primary_key: The columns of its primary key, in the index' order; empty if it has none, or a deferrable one,
+            which cannot name rows in the log.
         identity_index: The columns of the index that is its replica identity, in that index' order.
-        unique_keys: The columns of each index that makes all rows unique at every time.
+        unique_keys: The columns of each unique index that holds for all rows at every time: neither partial nor
+            deferrable.
     """
 
     oid: int
@@ -79,18 +81,18 @@ class SourceTable:
         return sql.Identifier(self.schema, self.table)
 
     def key(self, table: CapturedTable) -> tuple[str, ...]:
-        """The columns that name a row's stream; empty if there are none."""
+        """Return the columns that name a row's stream; empty if there are none."""
         named = self.identity_columns if self.identity in "di" else ()
         return named or table.key or self.primary_key
 
     def captured_columns(self, table: CapturedTable) -> tuple[SourceColumn, ...]:
-        """The columns that are captured, in the table's order."""
+        """Return the columns that are captured, in the table's order."""
         if table.columns is None:
             return tuple(column for column in self.columns if not column.generated)
         return tuple(column for column in self.columns if column.name in table.columns)
 
     def relation(self, table: CapturedTable) -> Relation:
-        """The table as the stream describes it now."""
+        """Return the table as a message of the slot would describe it now."""
         return Relation(
             self.oid,
             self.schema,
@@ -143,29 +145,29 @@ where i.indrelid = %s::oid and i.indisvalid and i.indimmediate and i.indisunique
 _LEAVES = "select relid::oid::bigint from pg_partition_tree(%s::oid) where isleaf and level > 0 order by relid"
 
 
-def find_table(connection: psycopg.Connection, schema: str, table: str) -> SourceTable | None:
-    """Look at a table, or whatever bears its name; None if nothing does."""
-    row = connection.execute(
+def find_table(source: psycopg.Connection, schema: str, table: str) -> SourceTable | None:
+    """Return the table, or whatever else has its name; None if nothing has."""
+    row = source.execute(
         """
         select c.oid::bigint from pg_class c join pg_namespace n on n.oid = c.relnamespace
         where n.nspname = %s and c.relname = %s
         """,
         (schema, table),
     ).fetchone()
-    return None if row is None else _described(connection, row[0])
+    return None if row is None else _described(source, row[0])
 
 
-def find_leaves(connection: psycopg.Connection, table: SourceTable) -> list[SourceTable]:
-    """Look at the partitions of a table that hold rows; none if it is not partitioned."""
+def find_leaves(source: psycopg.Connection, table: SourceTable) -> list[SourceTable]:
+    """Return the partitions of a table that hold rows; none if it is not partitioned."""
     if table.kind != "p":
         return []
-    found = connection.execute(_LEAVES, (table.oid,)).fetchall()
-    return [leaf for (oid,) in found if (leaf := _described(connection, oid))]
+    found = source.execute(_LEAVES, (table.oid,)).fetchall()
+    return [leaf for (oid,) in found if (leaf := _described(source, oid))]
 
 
-def table_oids(connection: psycopg.Connection, schema: str, table: str) -> tuple[int, ...]:
-    """Tell the ids of a table and of its partitions that hold rows, the table's first; none if there is no such table."""
-    row = connection.execute(
+def table_oids(source: psycopg.Connection, schema: str, table: str) -> tuple[int, ...]:
+    """Return the id of a table, then those of its partitions that hold rows; none if there is no such table."""
+    row = source.execute(
         """
         select c.oid::bigint, array(select relid::oid::bigint from pg_partition_tree(c.oid) where isleaf and level > 0 order by 1)
         from pg_class c join pg_namespace n on n.oid = c.relnamespace
@@ -176,18 +178,18 @@ def table_oids(connection: psycopg.Connection, schema: str, table: str) -> tuple
     return () if row is None else (row[0], *row[1])
 
 
-def with_key(connection: psycopg.Connection, table: CapturedTable) -> CapturedTable:
-    """The declared table with the columns that name its rows now as its key, as `ChangeDecoder` needs it."""
-    found = find_table(connection, table.schema, table.table)
+def with_key(source: psycopg.Connection, table: CapturedTable) -> CapturedTable:
+    """Return the declared table with the columns that name its rows now as its key, as `ChangeDecoder` needs it."""
+    found = find_table(source, table.schema, table.table)
     return table if found is None else replace(table, key=found.key(table) or None)
 
 
-def _described(connection: psycopg.Connection, oid: int) -> SourceTable | None:
-    row = connection.execute(_TABLE, (oid,)).fetchone()
+def _described(source: psycopg.Connection, oid: int) -> SourceTable | None:
+    row = source.execute(_TABLE, (oid,)).fetchone()
     if row is None:
         return None
-    columns = connection.execute(_COLUMNS, (oid,)).fetchall()
-    indexes = connection.execute(_INDEXES, (oid,)).fetchall()
+    columns = source.execute(_COLUMNS, (oid,)).fetchall()
+    indexes = source.execute(_INDEXES, (oid,)).fetchall()
     described = (
         *row,
         tuple(SourceColumn(*column) for column in columns),

@@ -1,6 +1,6 @@
 """Bytes to messages: by hand, from the server, and at random.
 
-Belongs here: `millrace.resources.capture.decoding.pgoutput`. Not here: what messages mean (test_captured_changes).
+Belongs here: `millrace.resources.capture.decoding.pgoutput`. Not here: what messages mean (test_changes).
 """
 
 from datetime import UTC, datetime

@@ -1,6 +1,6 @@
 """Values to JSON: every text that comes out is one that jsonb takes, as Postgres itself says.
 
-Belongs here: `millrace.resources.capture.decoding.values`. Not here: rows and messages (test_captured_changes).
+Belongs here: `millrace.resources.capture.decoding.values`. Not here: rows and messages (test_changes).
 """
 
 import json

@@ -1,6 +1,7 @@
-"""Rows that are there already: read chunk by chunk, in the stream's text form, with what the snapshot saw.
+"""Rows that are there already: read chunk by chunk, in the text form of messages, with what the snapshot saw.
 
-Belongs here: `millrace.resources.capture.source.chunks` and `millrace.resources.capture.backfilled_rows`. Not here: which rows the log has newer.
+Belongs here: `capture.source.chunks`, `capture.backfilled_rows`. Not here: which rows have newer changes
+(test_backfill).
 """
 
 import json
@@ -14,7 +15,8 @@ from millrace.resources.capture.declaration import CapturedTable
 from millrace.resources.capture.decoding.changes import ChangeDecoder
 from millrace.resources.capture.decoding.pgoutput import Lsn, Relation, Values
 from millrace.resources.capture.source.chunks import Chunk, TableMissing, read_chunk
-from millrace.resources.capture.source.slot import connect_source, create_slot, flush_lsn, next_xid, peek
+from millrace.resources.capture.source.connection import connect_source, flush_lsn, next_xid
+from millrace.resources.capture.source.slot import create_slot, peek
 from millrace.resources.capture.source.tables import with_key
 from tests.capture.decoding.test_values import TYPES
 from tests.support.factories import rows as query
@@ -28,7 +30,7 @@ T = CapturedTable("t")
 
 @pytest.fixture
 def reading(source: Source) -> Iterator[psycopg.Connection]:
-    """A session of `connect_source`."""
+    """Open a session of `connect_source`."""
     with connect_source(source.dsn) as connection:
         yield connection
 

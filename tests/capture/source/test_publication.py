@@ -1,6 +1,6 @@
 """Publications: made as declared, changed when the declaration changes, and left alone otherwise.
 
-Belongs here: `millrace.resources.capture.source.publication`. Not here: what a source lacks (test_source_problems).
+Belongs here: `millrace.resources.capture.source.publication`. Not here: what a source lacks (test_readiness).
 """
 
 from dataclasses import replace
@@ -11,8 +11,9 @@ import pytest
 
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.decoding.pgoutput import Delete, Insert, Relation, Truncate, Update, decode
+from millrace.resources.capture.source.connection import connect_source
 from millrace.resources.capture.source.publication import ForeignPublication, drop_publication, ensure_publication
-from millrace.resources.capture.source.slot import connect_source, create_slot, peek
+from millrace.resources.capture.source.slot import create_slot, peek
 from tests.support.factories import rows, value
 from tests.support.sources import Source, new_source, source
 

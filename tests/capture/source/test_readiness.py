@@ -1,6 +1,6 @@
-"""What a source lacks, each with its remedy, all at once; and a source that lacks nothing does not break an application.
+"""What a source lacks, each with its remedy, all at once; a source that lacks nothing does not break an application.
 
-Belongs here: `millrace.resources.capture.source.readiness`. Not here: publications that are made (test_publication).
+Belongs here: `capture.source.readiness`. Not here: publications that are made (test_publication).
 """
 
 import tempfile
@@ -12,9 +12,9 @@ import psycopg
 import pytest
 
 from millrace.resources.capture.declaration import ACTIONS, Capture, CapturedTable
+from millrace.resources.capture.source.connection import connect_source
 from millrace.resources.capture.source.publication import ensure_publication
 from millrace.resources.capture.source.readiness import NotReady, find_problems, require_ready
-from millrace.resources.capture.source.slot import connect_source
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from tests.support.factories import rows, value
 from tests.support.sources import Source, new_source, source
@@ -26,7 +26,7 @@ Role = Callable[[LiteralString], psycopg.Connection]
 
 @pytest.fixture
 def role(source: Source) -> Iterator[Role]:
-    """Makes the role `capturer` with some attributes and a session of it."""
+    """Return a function that makes the role `capturer` with some attributes, and a session of it."""
     made: list[psycopg.Connection] = []
 
     def make(attributes: LiteralString) -> psycopg.Connection:

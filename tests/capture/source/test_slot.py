@@ -1,6 +1,7 @@
 """Slots of a real source: made, read, advanced, dropped, held by others, lost.
 
-Belongs here: `millrace.resources.capture.source.slot`. Not here: publications, preconditions and rows that are there already (their own tests).
+Belongs here: `capture.source.slot`. Not here: the connection, publications, preconditions and rows that are there
+already (their own tests).
 """
 
 import subprocess
@@ -15,22 +16,18 @@ import pytest
 from millrace.resources.capture.declaration import CapturedTable
 from millrace.resources.capture.decoding.changes import ChangeDecoder
 from millrace.resources.capture.decoding.pgoutput import Begin, Commit, Insert, LogicalMessage, Lsn, Message, decode
-from millrace.resources.capture.source import slot as replication
+from millrace.resources.capture.source import slot as slots
+from millrace.resources.capture.source.connection import connect_source, flush_lsn, next_xid
 from millrace.resources.capture.source.slot import (
     PublicationMissing,
     SlotBusy,
     SlotLost,
     advance,
-    connect_source,
     create_slot,
     drop_slot,
-    flush_lsn,
-    next_xid,
     peek,
     slot_state,
-    source_identity,
 )
-from millrace.resources.errors import Unreachable
 from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
 from tests.support.factories import start, value, wait_until
 from tests.support.sources import Source, new_source, source
@@ -40,7 +37,7 @@ __all__ = ["new_source", "source"]
 
 @pytest.fixture
 def capturing(source: Source) -> Iterator[psycopg.Connection]:
-    """A session of `connect_source`; the source has a table `t`, a publication and a slot."""
+    """Open a session of `connect_source`; the source has a table `t`, a publication and a slot."""
     source.run("create table t (id int primary key, note text)")
     with connect_source(source.dsn) as connection:
         connection.execute(f"create publication {source.slot} for table t".encode())
@@ -81,56 +78,6 @@ def reader(source: Source, postgres: EmbeddedPostgres) -> Iterator[int]:
     finally:
         held.kill()
         held.wait()
-
-
-def test_a_source_that_does_not_answer_is_unreachable() -> None:
-    with pytest.raises(Unreachable, match="does not answer") as refused:
-        connect_source("postgresql://nobody@/nothing?host=/nowhere")
-    assert refused.value.detail
-    assert refused.value.hint
-
-
-def test_the_session_s_text_form_is_fixed_whatever_the_database_says(source: Source) -> None:
-    source.connection.execute(
-        f"""
-        alter database {source.slot} set datestyle = 'German';
-        alter database {source.slot} set intervalstyle = 'iso_8601';
-        alter database {source.slot} set timezone = 'Asia/Tokyo';
-        alter database {source.slot} set extra_float_digits = -10;
-        alter database {source.slot} set bytea_output = 'escape'
-        """.encode()
-    )
-    with connect_source(source.dsn) as connection:
-        assert connection.autocommit
-        found = connection.execute(
-            "select '2024-02-29 12:00+00'::timestamptz::text, '1 day'::interval::text, (0.1::float8 + 0.2)::text, '\\xff'::bytea::text"
-        ).fetchone()
-    assert found == ("2024-02-29 12:00:00+00", "1 day", "0.30000000000000004", "\\xff")
-
-
-def test_a_database_is_told_from_others(source: Source) -> None:
-    identity = source_identity(source.connection)
-    assert (identity.database, identity.timeline) == (source.slot, 1)
-    assert int(identity.system_identifier) > 0
-
-
-def test_a_role_without_rights_can_ask_which_source_it_is(source: Source) -> None:
-    source.run("create role plain")
-    try:
-        source.run("set role plain")
-        assert source_identity(source.connection).database == source.slot
-        flush_lsn(source.connection)
-    finally:
-        source.run("reset role", "drop role plain")
-
-
-def test_the_log_s_position_and_time_and_the_next_id_rise(source: Source) -> None:
-    before, xid = flush_lsn(source.connection), next_xid(source.connection)
-    source.run("create table t (id int)")
-    after = flush_lsn(source.connection)
-    assert (before[0] < after[0], before[1] < after[1], after[1].tzinfo is not None) == (True, True, True)
-    assert next_xid(source.connection) > xid
-    assert xid == value(source.connection, "select xmin::text::int from pg_class where relname = 't'")
 
 
 def test_a_new_slot_holds_what_commits_from_then_on(capturing: psycopg.Connection, source: Source) -> None:
@@ -264,7 +211,8 @@ def test_a_large_transaction_is_read_in_bounded_memory(source: Source) -> None:
     program = f"""
 import resource
 from millrace.resources.capture.decoding.pgoutput import decode
-from millrace.resources.capture.source.slot import connect_source, peek
+from millrace.resources.capture.source.connection import connect_source
+from millrace.resources.capture.source.slot import peek
 with connect_source({source.dsn!r}) as connection:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with peek(connection, {source.slot!r}, {source.slot!r}) as messages:
@@ -301,7 +249,7 @@ def test_a_slot_that_somebody_holds_is_waited_for(
 def test_a_slot_that_somebody_keeps_is_busy(
     capturing: psycopg.Connection, source: Source, postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replication, "BUSY_S", 0.2)
+    monkeypatch.setattr(slots, "BUSY_S", 0.2)
     source.run("insert into t values (1)")
     with reader(source, postgres) as pid:
         state = slot_state(capturing, source.slot)

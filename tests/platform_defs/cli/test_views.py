@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from millrace.platform_defs.cli import app, main
+from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import BelongsToReadModel, MillraceError, PositionOutOfRange, UnknownView, ViewInUse
 from millrace.resources.event_store import EventStore
 from tests.support.factories import append_to, give_to_read_model, pump, register_orders, rows
@@ -173,7 +174,7 @@ def test_an_audit_of_no_entries_is_refused() -> None:
 
 def test_partitions_are_listed_with_their_marks(view: EventStore, dsn: str) -> None:
     for info in view.partition_info():
-        view.mark_archived(info.partition, info.high_water_mark)
+        ArchiveStore(view.connection).mark_archived(info.partition, info.high_water_mark)
     listed = cells(millrace(dsn, "partitions"))
     expected = view.partition_info()
     assert [row[:5] for row in listed] == [

@@ -1,0 +1,60 @@
+"""The store's functions for the archive: one method per SQL function, same name, same argument order.
+
+Belongs here: calls and the rows that they return. Not here: files (`files`, `writer`); the rule what may be purged,
+which is in `raise_low_water_mark.sql`.
+"""
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from millrace.resources.event_store.sql_functions import SqlFunctions
+
+
+@dataclass(frozen=True)
+class ArchiveState:
+    """A listed file of the archive, or a log partition without one (`path` is None), beside the marks of the log."""
+
+    archive_id: UUID
+    partition: int
+    earliest_position: int
+    archived_position: int
+    high_water_mark: int
+    from_position: int | None
+    to_position: int | None
+    path: str | None
+    bytes: int | None
+    checksum: str | None
+
+
+class ArchiveStore(SqlFunctions):
+    """The functions of the archive. Every method raises the `MillraceError` of its SQL function."""
+
+    def mark_archived(self, partition: int, to_position: int) -> int:
+        """Record that a copy of a log partition exists outside below a position; return up to where one does."""
+        return self._value(int, "select event_store.mark_archived(%s, %s)", (partition, to_position))
+
+    def raise_low_water_mark(self, partition: int, position: int, reason: str | None = None) -> int:
+        """Give up the archived history of a log partition below a position; return where the log begins now."""
+        return self._value(int, "select event_store.raise_low_water_mark(%s, %s, %s)", (partition, position, reason))
+
+    def purge_events(self, partition: int, limit: int = 100_000) -> int:
+        """Delete up to `limit` events below the low-water mark of a log partition; return how many."""
+        return self._value(int, "select event_store.purge_events(%s, %s)", (partition, limit))
+
+    def archive_state(self, partition: int | None = None) -> list[ArchiveState]:
+        """Return the files of the archive beside the marks of the log, in one snapshot; None for all log partitions."""
+        return self._all(ArchiveState, "select * from event_store.archive_state(%s)", (partition,))
+
+    def list_archive_file(
+        self, partition: int, from_position: int, to_position: int, path: str, bytes_: int, checksum: str
+    ) -> int:
+        """List a checked file of the archive; return up to where the log partition is archived."""
+        return self._value(
+            int,
+            "select event_store.list_archive_file(%s, %s, %s, %s, %s, %s)",
+            (partition, from_position, to_position, path, bytes_, checksum),
+        )
+
+    def lock_archive(self, partition: int) -> bool:
+        """Become the writer of a log partition's archive until the session ends; false where another one is."""
+        return self._value(bool, "select event_store.lock_archive(%s)", (partition,))

@@ -1,0 +1,54 @@
+"""The store's functions for backups: one method per SQL function, same name, same argument order.
+
+Belongs here: calls and the rows that they return. Not here: tables and files (`state_tables`, `backup`, `restore`); the
+checks of a restore, which are in `begin_restore.sql` and `finish_restore.sql`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from psycopg.types.json import Jsonb
+
+from millrace.resources.event_store import Json
+from millrace.resources.event_store.sql_functions import SqlFunctions
+
+
+@dataclass(frozen=True)
+class SequencedStream:
+    """The head of a stream as the log has it: without events that are committed and have no position yet."""
+
+    decider: str
+    decider_id: str
+    last_event_id: UUID
+    last_offset: int
+    version: int
+    final: bool
+
+
+class BackupStore(SqlFunctions):
+    """The functions of backups. Every method raises the `MillraceError` of its SQL function."""
+
+    def sequenced_streams(self) -> list[SequencedStream]:
+        """Return the heads of all streams at the high-water marks of the log."""
+        return self._all(SequencedStream, "select * from event_store.sequenced_streams()")
+
+    def begin_restore(self) -> None:
+        """Let this transaction load a backup into an empty store, until `finish_restore` ends that."""
+        self._value(str, "select event_store.begin_restore()")
+
+    def finish_restore(
+        self,
+        partition: Sequence[int],
+        earliest_position: Sequence[int],
+        high_water_mark: Sequence[int],
+        last_offset: int,
+        lease_token: int,
+        detail: Json,
+    ) -> int:
+        """Check what a restore loaded and open the store; return how many events it has."""
+        return self._value(
+            int,
+            "select event_store.finish_restore(%s::int[], %s::bigint[], %s::bigint[], %s, %s, %s)",
+            (list(partition), list(earliest_position), list(high_water_mark), last_offset, lease_token, Jsonb(detail)),
+        )

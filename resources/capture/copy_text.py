@@ -1,0 +1,90 @@
+"""Changes and backfilled rows as the text that the event store takes: lines for COPY, members of a JSON array.
+
+Belongs here: writing that text fast, a whole table of it passes here. Not here: sending it (`store`), what the JSON of
+a row says (`decoding`).
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+
+from millrace.resources.capture.backfilled_rows import BackfilledRow
+from millrace.resources.capture.decoding.changes import Change
+from millrace.resources.capture.decoding.pgoutput import Lsn
+
+# the columns of a line, in its order
+COPIED_COLUMNS = (
+    "source_generation, commit_lsn, commit_idx, xid, committed_at, decider, decider_id, action, event_id, command_id, data,"
+    " fault, raw, relation"
+)
+
+
+def copied_lines(source_generation: int, changes: Iterable[Change]) -> Iterator[str]:
+    """Write each change as a line of `COPIED_COLUMNS`.
+
+    That is twice as fast as psycopg's `write_row`, which looks at the type of every value.
+    """
+    commit_lsn: Lsn | None = None
+    position = transaction = command = ""
+    for change in changes:
+        # what a transaction's changes share is written once
+        if change.commit_lsn != commit_lsn:
+            commit_lsn = change.commit_lsn
+            position = f"{source_generation}\t{commit_lsn}\t"
+            transaction = f"\t{change.xid}\t{change.committed_at.isoformat()}\t"
+            command = f"\t{change.command_id}\t"
+        yield (
+            f"{position}{change.commit_idx}{transaction}{_escaped(change.decider)}\t{_escaped(change.decider_id)}\t{change.action}\t"
+            f"{change.event_id}{command}{_escaped(change.data)}\t{_escaped(change.fault)}\t{_hex(change.raw)}\t{_hex(change.relation)}\n"
+        )
+
+
+def changes_json(changes: Iterable[Change]) -> str:
+    """Write changes as the JSON array that `verify_changes` compares with what is stored."""
+    return f"[{', '.join(map(_change_json, changes))}]"
+
+
+def rows_json(rows: Iterable[BackfilledRow]) -> str:
+    """Write rows as the JSON array that `emit_backfill` takes."""
+    return f"[{', '.join(map(_row_json, rows))}]"
+
+
+def _escaped(text: str | None) -> str:
+    if text is None:
+        return "\\N"
+    # looking for each is faster than replacing, and mostly there is none
+    if "\\" in text or "\n" in text or "\r" in text or "\t" in text:
+        return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+    return text
+
+
+def _hex(data: bytes | None) -> str:
+    return "\\N" if data is None else f"\\\\x{data.hex()}"
+
+
+def _change_json(change: Change) -> str:
+    known = {
+        "commit_lsn": str(change.commit_lsn),
+        "commit_idx": change.commit_idx,
+        "xid": change.xid,
+        "decider": change.decider,
+        "decider_id": change.decider_id,
+        "action": change.action,
+        "event_id": str(change.event_id),
+        "fault": change.fault,
+    }
+    return _with_data(known, change.data)
+
+
+def _row_json(row: BackfilledRow) -> str:
+    known = {
+        "decider_id": row.decider_id,
+        "event_id": str(row.event_id),
+        "command_id": str(row.command_id),
+        "fault": row.fault,
+    }
+    return _with_data(known, row.data)
+
+
+def _with_data(known: Mapping[str, object], data: str | None) -> str:
+    """Write an object with the member `data`, which is JSON text already."""
+    return f'{json.dumps(known, ensure_ascii=False)[:-1]}, "data": {data or "null"}}}'

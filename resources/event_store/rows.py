@@ -1,0 +1,302 @@
+"""The rows that the event store's functions take and return.
+
+Belongs here: their shapes, and how events to append become JSON. Not here: the calls (`client`); the rows of archive,
+backup, producers and captures, each beside its calls.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+Json = Mapping[str, Any] | Sequence[Any] | str | int | float | bool | None
+
+
+@dataclass(frozen=True)
+class RecordedEvent:
+    """An event as it is stored."""
+
+    event: str
+    event_id: UUID
+    event_version: int
+    decider: str
+    decider_id: str
+    data: Any
+    command_id: UUID
+    previous_id: UUID | None
+    final: bool
+    created_at: datetime
+    offset: int
+
+
+@dataclass(frozen=True)
+class StreamHead:
+    """The last event of a stream, how many events it had, and whether the last one closed it."""
+
+    last_event_id: UUID
+    last_offset: int
+    version: int
+    final: bool
+
+
+@dataclass(frozen=True)
+class LeasedEvent(RecordedEvent):
+    """An event that a rows view delivered, the token that fences its lock, and the number of the delivery, from 1."""
+
+    lease_token: int
+    attempt: int
+
+
+@dataclass(frozen=True)
+class LogEvent(RecordedEvent):
+    """An event at its position in a log partition."""
+
+    position: int
+
+
+@dataclass(frozen=True)
+class NewEvent:
+    """An event to append at the end of its stream, wherever that is then."""
+
+    decider: str
+    decider_id: str
+    event: str
+    event_id: UUID
+    data: Json
+    command_id: UUID
+    event_version: int = 1
+    final: bool = False
+
+
+@dataclass(frozen=True)
+class ChainedEvent(NewEvent):
+    """An event to append after exactly `previous_id`, None for the first of its stream: optimistic locking."""
+
+    previous_id: UUID | None = None
+
+
+@dataclass(frozen=True)
+class AppendedEvent:
+    """Where an event of a batch is stored; `appended` is false if it was stored before."""
+
+    event_id: UUID
+    previous_id: UUID | None
+    offset: int
+    appended: bool
+
+
+@dataclass(frozen=True)
+class DeciderEvent:
+    """An event that a decider may append."""
+
+    decider: str
+    event: str
+    event_version: int
+    description: str
+
+
+@dataclass(frozen=True)
+class View:
+    """A named consumer of the log and its settings."""
+
+    view: str
+    start_at: datetime
+    lock_timeout_s: int
+    pooling_delay_s: int | None
+    edge_function_url: str | None
+    created_at: datetime
+    updated_at: datetime
+    mode: str
+    deciders: list[str] | None
+    events: list[str] | None
+    enabled: bool
+    max_attempts: int
+
+
+@dataclass(frozen=True)
+class Lock:
+    """A stream of a rows view that has something to deliver; `offset` is the stream's head."""
+
+    view: str
+    decider_id: str
+    offset: int
+    last_offset: int
+    locked_until: datetime
+    offset_final: bool
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A claimed range [from_position, to_position) of one log partition and the token that fences it."""
+
+    partition: int
+    from_position: int
+    to_position: int
+    lease_token: int
+
+
+@dataclass(frozen=True)
+class StreamFailure:
+    """A stream of a batch that failed, and why; `offset` is the event that failed, if the ones before it did not."""
+
+    decider: str
+    decider_id: str
+    error: str
+    offset: int | None = None
+
+
+@dataclass(frozen=True)
+class LockedPartition:
+    """A leased log partition where streams have locks, and how many of these streams the lease tries again."""
+
+    partition: int
+    retries: int
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """A parked stream: its failed event, the error, and how many events of the stream wait, the failed one included."""
+
+    view: str
+    decider: str
+    decider_id: str
+    partition: int
+    event: str | None
+    offset: int | None
+    attempts: int
+    last_error: str
+    parked_at: datetime
+    waiting: int
+
+
+@dataclass(frozen=True)
+class Seek:
+    """Where a view stood in one log partition, where it stands now, and what that removed."""
+
+    partition: int
+    from_position: int
+    to_position: int
+    earliest_position: int
+    high_water_mark: int
+    locks_removed: int
+    dead_letters_removed: int
+    note: str | None
+
+
+@dataclass(frozen=True)
+class AvailableRange:
+    """The positions [earliest_position, high_water_mark) that a log partition holds."""
+
+    partition: int
+    earliest_position: int
+    high_water_mark: int
+    events: int
+
+
+@dataclass(frozen=True)
+class PartitionInfo:
+    """A log partition: its marks, its size, its last activity, and how many views consume it."""
+
+    partition: int
+    earliest_position: int
+    archived_position: int
+    high_water_mark: int
+    events: int
+    bytes: int
+    last_activity: datetime | None
+    active_views: int
+
+
+@dataclass(frozen=True)
+class ViewInfo:
+    """A view: its lag in positions, the states of its streams, and how many consumers it has."""
+
+    view: str
+    mode: str
+    enabled: bool
+    lag: int
+    in_flight: int
+    waiting: int
+    dead_letters: int
+    leased_partitions: int
+    consumers: int
+
+
+@dataclass(frozen=True)
+class PartitionLag:
+    """How far a view is behind in one log partition; ages in seconds."""
+
+    partition: int
+    position: int
+    high_water_mark: int
+    lag: int
+    pending: int
+    pending_age_s: float | None
+
+
+@dataclass(frozen=True)
+class ViewPoll:
+    """A view as a poller sees it; `due` is how much a consumer would get now: positions, and streams with a lock."""
+
+    view: str
+    mode: str
+    enabled: bool
+    pooling_delay_s: int | None
+    edge_function_url: str | None
+    due: int
+    consumers: int
+
+
+@dataclass(frozen=True)
+class AuditEntry:
+    """An operation, its operator and the reason; `detail` holds the values before and after."""
+
+    audit_id: int
+    done_at: datetime
+    done_by: str
+    operation: str
+    view: str | None
+    reason: str | None
+    detail: Any
+
+
+@dataclass(frozen=True)
+class BackupCut:
+    """The identity of the store, and the last offset and lease token that it gave out."""
+
+    archive_id: UUID
+    last_offset: int
+    lease_token: int
+
+
+@dataclass(frozen=True)
+class DatabaseIdentity:
+    """The identity of a database: the cluster's system identifier, the database's name and its oid."""
+
+    system_identifier: str
+    database: str
+    database_oid: int
+
+
+@dataclass(frozen=True)
+class ExpiredLease:
+    """An owner that ended without giving its leases of a view back, and the number of their log partitions."""
+
+    view: str
+    lease_owner: str
+    partitions: int
+
+
+def events_json(events: Iterable[NewEvent]) -> str:
+    """Return a batch of events as the JSON text that the store's functions take."""
+    return json.dumps([vars(event) for event in events], default=_uuid_text)
+
+
+def _uuid_text(value: object) -> str:
+    if isinstance(value, UUID):
+        return str(value)
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")

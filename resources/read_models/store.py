@@ -1,0 +1,84 @@
+"""The SQL functions of read models: one method per function.
+
+Belongs here: calling them. Not here: when (`versions`), and the tables of a model (`tables`).
+"""
+
+from dataclasses import dataclass
+
+from millrace.resources.event_store.sql_functions import SqlFunctions
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version of a read model, as the database knows it.
+
+    Attributes:
+        version: Counts the model's declarations.
+        view: The event store's view that it is consumed as.
+        fingerprint: The hash of its declaration.
+        serves: Whether the model's SQL view shows it.
+        unbuilt: The log partitions whose first events are only in the archive, and that no rebuild has read yet.
+    """
+
+    version: int
+    view: str
+    fingerprint: str
+    serves: bool
+    unbuilt: list[int]
+
+
+@dataclass(frozen=True)
+class ModelVersion:
+    """A read model and one of its versions."""
+
+    model: str
+    version: int
+
+
+class ReadModelStore(SqlFunctions):
+    """The SQL functions of read models. Every method raises the `MillraceError` of its SQL function."""
+
+    def model_versions(self, model: str) -> list[Version]:
+        """Return the versions of a model, the oldest first."""
+        return self._all(Version, "select * from event_store.model_versions(%s)", (model,))
+
+    def version_of_view(self, view: str) -> ModelVersion | None:
+        """Return which model, and which version of it, is consumed as a view; None where no model is."""
+        return self._first(ModelVersion, "select * from event_store.version_of_view(%s)", (view,))
+
+    def lock_model(self, model: str) -> None:
+        """Keep everybody else from the model's versions until the transaction ends."""
+        self._value(str, "select event_store.lock_model(%s)", (model,))
+
+    def declare_version(
+        self, model: str, version: int, view: str, fingerprint: str, serves: bool, unbuilt: list[int]
+    ) -> None:
+        """Record a version, in the transaction that makes its tables."""
+        self._value(
+            str,
+            "select event_store.declare_version(%s, %s, %s, %s, %s, %s::int[])",
+            (model, version, view, fingerprint, serves, unbuilt),
+        )
+
+    def serve_version(self, model: str, version: int) -> None:
+        """Make a version the one that people read, in the transaction that replaces the model's SQL view."""
+        self._value(str, "select event_store.serve_version(%s, %s)", (model, version))
+
+    def is_unused_version(self, model: str, version: int, built: int, abandoned_s: int = 86_400) -> bool:
+        """Return whether a version does not serve and is older than the built one, or was declared so long ago."""
+        return self._value(
+            bool, "select event_store.is_unused_version(%s, %s, %s, %s)", (model, version, built, abandoned_s)
+        )
+
+    def drop_version(self, model: str, version: int) -> None:
+        """Forget a version, in the transaction that drops its tables."""
+        self._value(str, "select event_store.drop_version(%s, %s)", (model, version))
+
+    def mark_built(self, model: str, version: int, partitions: list[int]) -> None:
+        """Record, in the transaction of their rebuild, that log partitions are built from their first events on."""
+        self._value(str, "select event_store.mark_built(%s, %s, %s::int[])", (model, version, partitions))
+
+    def purged_discards(self, view: str) -> frozenset[int]:
+        """Return the offsets of purged events that were discarded for any version of the model that declares a view."""
+        offsets = self._value(list, "select array(select event_store.purged_discards(%s))", (view,))
+        return frozenset(offsets)

@@ -1,0 +1,23 @@
+-- The store's two schemas, and the table in which the migrator keeps its books. Run before the migrations of an empty
+-- database.
+
+create schema if not exists event_store;
+comment on schema event_store is
+'Events, their order, and who has consumed them. Its functions are what applications call.';
+
+create schema if not exists event_store_private;
+comment on schema event_store_private is
+'What the functions of event_store are made of. No role may use it: call event_store.';
+
+create table event_store.migrations (
+  version int not null,
+  name text not null,
+  applied_at timestamptz not null default clock_timestamp(),
+  constraint migrations_pkey primary key (version)
+);
+comment on table event_store.migrations is
+'Which migrations are applied. Version 0 stands for roles, functions and privileges; its name is their hash.';
+comment on column event_store.migrations.version is 'The migration''s number.';
+comment on column event_store.migrations.name is
+'The migration''s file, or for version 0 the hash of roles, functions and privileges.';
+comment on column event_store.migrations.applied_at is 'When it was applied.';

@@ -1,0 +1,37 @@
+-- Says that every event of a log partition below a position is kept outside of this database, too, and checked: only
+-- these may be deleted. Never moves back. Call it in a short transaction: until that ends, no event is sequenced.
+-- Example: select mark_archived(3, 100000)
+create or replace function event_store.mark_archived(
+  v_partition int,
+  v_to_position bigint
+)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+as $$
+declare
+  _partition event_store.partitions;
+begin
+  if v_to_position is null then
+    perform event_store_private.refuse_request('v_to_position is null', 'State a position.');
+  end if;
+  -- in the sequencer's order: it moves the marks with its own row in hand, and would wait for us there
+  perform from event_store.sequencer for update;
+  perform event_store_private.require_partition(v_partition);
+  select * into _partition from event_store.partitions where partition = v_partition for update;
+  if v_to_position < 0 or v_to_position > _partition.high_water_mark then
+    perform event_store_private.refuse_position(_partition, format('%s cannot be archived', v_to_position));
+  end if;
+  update event_store.partitions set archived_position = v_to_position where partition = v_partition and archived_position < v_to_position;
+  return greatest(_partition.archived_position, v_to_position);
+end
+$$;
+
+comment on function event_store.mark_archived(int, bigint) is
+'Says that every event of log partition v_partition below v_to_position is kept outside of the database, too, and '
+'returns that mark, which never moves back. Only such events can be purged. MR005 v_to_position is null; MR013 '
+'unknown log partition; MR015 v_to_position lies beyond the log.';
+revoke all on function event_store.mark_archived(int, bigint) from public;
+grant execute on function event_store.mark_archived(int, bigint) to event_store_owner;

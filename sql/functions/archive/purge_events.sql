@@ -1,0 +1,48 @@
+-- Deletes events below the low-water mark of a log partition (raise_low_water_mark), at most v_limit of them, the
+-- oldest first, and returns how many: call it again until it returns 0. Killed anywhere, nothing is half done: nobody
+-- reads below the mark.
+-- Example: select purge_events(3)
+create or replace function event_store.purge_events(
+  v_partition int,
+  v_limit bigint default 100000
+)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+-- By index, whatever statistics say: they may be from when the tables were empty.
+set enable_seqscan = off
+as $$
+declare
+  _offsets bigint[];
+  _purged bigint;
+begin
+  if coalesce(v_limit, 0) <= 0 then
+    perform event_store_private.refuse_request(format('v_limit is %s', coalesce(v_limit::text, 'null')), 'v_limit must be at least 1.');
+  end if;
+  perform event_store_private.require_partition(v_partition);
+  _offsets := array(
+    select l."offset"
+    from event_store.event_log l
+    where l.partition = v_partition
+      and l.position < (select p.earliest_position from event_store.partitions p where p.partition = v_partition)
+    order by l.position
+    limit v_limit
+    for update skip locked -- two purges share the work
+  );
+  -- the events first: the trigger that forbids it (forbid_change) finds by event_log that they lie below the mark
+  perform set_config('event_store.purging', 'on', true);
+  delete from event_store.events where "offset" = any (_offsets);
+  get diagnostics _purged = row_count;
+  perform set_config('event_store.purging', 'off', true);
+  delete from event_store.event_log where "offset" = any (_offsets);
+  return _purged;
+end
+$$;
+
+comment on function event_store.purge_events(int, bigint) is
+'Deletes events of log partition v_partition below its low-water mark, the oldest first, at most v_limit, and returns'
+' how many; call it again until it returns 0. MR005 v_limit is not positive; MR013 unknown log partition.';
+revoke all on function event_store.purge_events(int, bigint) from public;
+grant execute on function event_store.purge_events(int, bigint) to event_store_owner;

@@ -1,0 +1,90 @@
+-- Lets the log of one partition begin at a later position, and returns where it begins now: what lies below can be
+-- deleted by purge_events. Only what is archived (mark_archived) and what no view needs any more is given up (MR020).
+-- Positions, the high-water mark and the heads of streams stay, so everything goes on as before.
+-- Call it in a short transaction: until that ends, no event is sequenced.
+-- Three things go with the events: get_events returns what is kept; get_last_event returns nothing where the last event
+-- of a stream is gone (stream_head has its head); and a retry of a deleted event_id is not recognized any more.
+-- Example: select raise_low_water_mark(3, 100000)
+create or replace function event_store.raise_low_water_mark(
+  v_partition int,
+  v_position bigint,
+  v_reason text default null
+)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+as $$
+declare
+  _partition event_store.partitions;
+  _needed text;
+begin
+  if v_position is null then
+    perform event_store_private.refuse_request('v_position is null', 'State a position.');
+  end if;
+  perform event_store_private.require_partition(v_partition);
+  -- nobody is placed below the new mark while we look who stands there
+  if not pg_try_advisory_xact_lock(event_store_private.history_lock_key()) then
+    _needed := 'an open transaction places a view in the log, rebuilds from it or shortens it';
+  end if;
+  _partition := event_store_private.require_partition(v_partition);
+  if v_position < 0 or v_position > _partition.high_water_mark then
+    perform event_store_private.refuse_position(_partition, format('%s cannot be the low-water mark', v_position));
+  end if;
+
+  if _needed is null then
+    select string_agg(needed.reason, '; ') into _needed
+    from (
+      select format('it is archived up to %s', _partition.archived_position) as reason
+      where _partition.archived_position < v_position
+      union all
+      select format('view %L stands at %s', c.view, c.position)
+      from event_store.checkpoints c
+      where c.partition = v_partition and c.position < v_position
+      union all
+      select format('%s reads it from %s for view %L', c.lease_owner, c.leased_from, c.view)
+      from event_store.checkpoints c
+      -- past its time, too: such a lease can still be committed (require_leases)
+      where c.partition = v_partition and c.leased_from < v_position and c.lease_owner is not null
+      union all
+      select format('stream (%s, %s) has a lock in view %L', k.decider, k.decider_id, k.view)
+      from event_store.stream_locks k
+      cross join lateral (
+        select from event_store.events e
+        join event_store.event_log l using ("offset")
+        where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > k.last_offset
+          and l.position < v_position
+        limit 1
+      ) held
+      where k.partition = v_partition
+      limit 10
+    ) needed;
+  end if;
+  if _needed is not null then
+    raise exception 'history is still needed'
+      using
+        errcode = 'MR020',
+        detail = format('log partition %s below %s: %s', v_partition, v_position, _needed),
+        hint = 'Archive it, let the views consume it, settle their dead letters, give back leases of dead owners (release_owner), or remove views that are not used (unregister_view). What an open transaction does ends with it.';
+  end if;
+
+  -- in the sequencer's order: it moves the marks with its own row in hand, and would wait for us there
+  perform from event_store.sequencer for update;
+  update event_store.partitions set earliest_position = v_position where partition = v_partition and earliest_position < v_position;
+  if found then
+    perform event_store_private.audit(
+      'raise_low_water_mark', null, v_reason,
+      jsonb_build_object('partition', v_partition, 'from_position', _partition.earliest_position, 'to_position', v_position)
+    );
+  end if;
+  return greatest(_partition.earliest_position, v_position);
+end
+$$;
+
+comment on function event_store.raise_low_water_mark(int, bigint, text) is
+'Lets the log of v_partition begin at v_position, and returns where it begins: purge_events may delete what lies '
+'below. Only what is archived, and what no view needs, is given up; audited with v_reason. MR005 v_position is null; '
+'MR013 unknown log partition; MR015 v_position lies outside of the log; MR020 it is not archived, or a view needs it.';
+revoke all on function event_store.raise_low_water_mark(int, bigint, text) from public;
+grant execute on function event_store.raise_low_water_mark(int, bigint, text) to event_store_owner;

@@ -1,0 +1,23 @@
+-- What a backup must know beside the tables: whose it is, and above which numbers a restored store goes on.
+create or replace function event_store.backup_cut()
+returns table (
+  archive_id uuid,
+  last_offset bigint,
+  lease_token bigint
+)
+language sql
+stable
+security definer
+set search_path = event_store, pg_temp
+as $$
+  select a.archive_id, o.last_value, t.last_value
+  from event_store.archive a
+  cross join event_store.events_offset_seq o
+  cross join event_store.lease_token_seq t
+$$;
+
+comment on function event_store.backup_cut() is
+'Returns whose backup it is (archive_id), and the last offset and lease token that were given out: a restored store '
+'goes on above these.';
+revoke all on function event_store.backup_cut() from public;
+grant execute on function event_store.backup_cut() to event_store_owner;

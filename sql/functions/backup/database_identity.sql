@@ -1,0 +1,25 @@
+-- Which cluster and which database this is: a copy of the store has another one. A file that belongs to one database,
+-- and a slot in a source, bear it.
+create or replace function event_store.database_identity()
+returns table (
+  system_identifier text,
+  database text,
+  database_oid oid
+)
+language sql
+stable
+security definer
+set search_path = event_store, pg_temp
+as $$
+  select c.system_identifier::text, d.datname::text, d.oid
+  from pg_control_system() c
+  cross join pg_database d
+  where d.datname = current_database()
+$$;
+
+comment on function event_store.database_identity() is
+'Returns which database this is and no copy of it: the cluster''s system identifier, the database''s name and its '
+'oid.';
+revoke all on function event_store.database_identity() from public;
+grant execute on function event_store.database_identity()
+to event_store_consumer, event_store_reader, event_store_owner;

@@ -1,0 +1,130 @@
+-- Ends what begin_restore began: checks that each log partition holds exactly its range, that every event is where its
+-- stream belongs and every stream ends where the log says; sets the marks and all sequences beyond what was loaded, and
+-- bases the sequencer on this cluster. v_detail goes to the audit log.
+-- Events must be loaded with transaction_id 3, the first that a cluster gives out: as done long ago.
+create or replace function event_store.finish_restore(
+  v_partition int[],
+  v_earliest_position bigint[],
+  v_high_water_mark bigint[],
+  v_last_offset bigint,
+  v_lease_token bigint,
+  v_detail jsonb
+)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+as $$
+declare
+  _partitions bigint;
+  _events bigint;
+  _fault text;
+  _table regclass;
+begin
+  if current_setting('event_store.streams_advanced', true) is distinct from 'on' then
+    perform event_store_private.refuse_request('no restore has begun in this transaction', 'Call begin_restore first.');
+  end if;
+  select count(*) into _partitions from event_store.partitions;
+  select count(*) into _events from event_store.events;
+
+  select string_agg(fault, '; ') into _fault
+  from (
+    -- the primary key has each position once: so many between first and last are all of them
+    select format(
+      'log partition %s holds %s events from %s to %s, not %s to %s',
+      coalesce(w.partition, l.partition), coalesce(l.events, 0), l.first, l.last + 1, w.earliest_position, w.high_water_mark
+    ) as fault
+    from unnest(v_partition, v_earliest_position, v_high_water_mark) w(partition, earliest_position, high_water_mark)
+    full join (
+      select partition, count(*) as events, min(position) as first, max(position) as last
+      from event_store.event_log
+      group by partition
+    ) l using (partition)
+    where (w.earliest_position <= w.high_water_mark and w.partition between 0 and _partitions - 1) is not true
+      or coalesce(l.events, 0) <> w.high_water_mark - w.earliest_position
+      or l.first <> w.earliest_position
+      or l.last <> w.high_water_mark - 1
+    union all
+    select format('%s log partitions are stated, of %s', cardinality(v_partition), _partitions)
+    where (select count(distinct p) from unnest(v_partition) p) <> _partitions
+    union all
+    select format('%s events and %s positions of the log', _events, (select count(*) from event_store.event_log))
+    where _events <> (select count(*) from event_store.event_log)
+    union all
+    (
+      select format('event %s has no position in log partition %s', e."offset", event_store.stream_partition(e.decider_id, _partitions))
+      from event_store.events e
+      left join event_store.event_log l using ("offset")
+      where l.partition is distinct from event_store.stream_partition(e.decider_id, _partitions)
+      limit 3
+    )
+    union all
+    (
+      select format('stream (%s, %s) ends at %s, its last event is %s', decider, decider_id, s.last_offset, e.last_offset)
+      from (
+        select decider, decider_id, max("offset") as last_offset from event_store.events group by decider_id, decider
+      ) e
+      left join event_store.streams s using (decider_id, decider)
+      where s.last_offset is distinct from e.last_offset
+      limit 3
+    )
+    union all
+    (
+      select format('view %L stands at %s of log partition %s, which ends at %s', c.view, c.position, c.partition, w.high_water_mark)
+      from event_store.checkpoints c
+      join unnest(v_partition, v_high_water_mark) w(partition, high_water_mark) using (partition)
+      where c.position > w.high_water_mark and not exists (
+        -- RESET_TO_OFFSET may place a view beyond the log, where it waits
+        select from event_store.audit_log a where a.view = c.view and a.operation = 'seek_view'
+      )
+      limit 3
+    )
+  ) faults;
+  if _fault is not null then
+    raise exception 'what was loaded is not whole'
+      using errcode = 'MR022', detail = _fault, hint = 'Nothing is stored. Restore another backup.';
+  end if;
+
+  update event_store.partitions p
+  set high_water_mark = w.high_water_mark, archived_position = w.earliest_position, earliest_position = w.earliest_position
+  from unnest(v_partition, v_earliest_position, v_high_water_mark) w(partition, earliest_position, high_water_mark)
+  where p.partition = w.partition;
+  insert into event_store.dispatches (view) select view from event_store.views;
+  perform setval('event_store.events_offset_seq', greatest(1, v_last_offset, (select max(last_offset) from event_store.streams)));
+  perform setval(
+    'event_store.lease_token_seq',
+    greatest(
+      1, v_lease_token, (select max(lease_token) from event_store.checkpoints), (select max(lease_token) from event_store.stream_locks)
+    )
+  );
+  perform setval('event_store.audit_log_audit_id_seq', max(audit_id)) from event_store.audit_log having count(*) > 0;
+  perform setval('event_store.quarantined_changes_quarantine_id_seq', max(quarantine_id)) from event_store.quarantined_changes
+  having count(*) > 0;
+  perform setval('event_store.capture_gaps_gap_id_seq', max(gap_id)) from event_store.capture_gaps having count(*) > 0;
+  update event_store.sequencer
+  set
+    snapshot = event_store_private.committed_snapshot(),
+    cluster = (select system_identifier from pg_control_system()),
+    sequenced_at = '-infinity';
+  perform event_store_private.audit('restore', null, null, v_detail);
+
+  perform set_config('event_store.streams_advanced', 'off', true);
+  foreach _table in array event_store_private.restore_tables() loop
+    -- not from whose it is: that would take the right from the store's own functions
+    if not pg_has_role(session_user, (select relowner from pg_class where oid = _table), 'usage') then
+      execute format('revoke insert on %s from %I', _table, session_user);
+    end if;
+  end loop;
+  return _events;
+end
+$$;
+
+comment on function event_store.finish_restore(int[], bigint[], bigint[], bigint, bigint, jsonb) is
+'Checks what was loaded since begin_restore, opens the store and returns how many events it has. v_partition, '
+'v_earliest_position and v_high_water_mark are the log partitions and their marks, v_last_offset and v_lease_token '
+'what backup_cut said; v_detail goes to the audit log. MR005 no restore has begun; MR022 what was loaded is not '
+'whole.';
+revoke all on function event_store.finish_restore(int[], bigint[], bigint[], bigint, bigint, jsonb) from public;
+grant execute on function event_store.finish_restore(int[], bigint[], bigint[], bigint, bigint, jsonb)
+to event_store_owner;

@@ -1,0 +1,78 @@
+-- Leases one log partition of a bulk view for a rebuild, whether or not it has pending events. A rebuild reads every
+-- stream, locked or not, and its commit_batch frees all that fail_streams does not name again.
+-- The range is everything that is kept: [earliest_position, high_water_mark). Sequences new events first.
+create or replace function event_store.claim_partition(
+  v_view text,
+  v_partition int,
+  v_owner text,
+  v_lease_s bigint default null
+)
+returns table (
+  partition int,
+  from_position bigint,
+  to_position bigint,
+  lease_token bigint
+)
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  _view constant event_store.views := event_store_private.known_view(v_view, 'bulk');
+  _lease constant interval := event_store_private.lease_duration(_view, v_lease_s);
+  _checkpoint event_store.checkpoints;
+begin
+  if coalesce(v_owner, '') = '' then
+    perform event_store_private.refuse_request(format('v_owner is %L', v_owner), 'An owner is named: the id of a run, say.');
+  end if;
+  if (event_store_private.lock_view(v_view, 'bulk')).view is null then
+    perform event_store_private.refuse_view_in_use(v_view, 'somebody is changing it');
+  end if;
+  perform event_store_private.require_partition(v_partition);
+  -- the log keeps what we are about to read
+  perform pg_advisory_xact_lock_shared(event_store_private.history_lock_key());
+  begin
+    select * into _checkpoint from event_store.checkpoints c
+    where c.view = v_view and c.partition = v_partition
+    for update nowait;
+  exception when lock_not_available then
+    raise exception 'log partition is leased'
+      using
+        errcode = 'MR014',
+        detail = format('partition %s of view %L is being claimed or committed', v_partition, v_view),
+        hint = 'Try again in a moment.';
+  end;
+  if _checkpoint.leased_until > event_store_private.clock() then
+    raise exception 'log partition is leased'
+      using
+        errcode = 'MR014',
+        detail = format('partition %s of view %L is leased by %s until %s', v_partition, v_view, _checkpoint.lease_owner, _checkpoint.leased_until),
+        hint = 'Try again when the lease is given back or has expired.';
+  end if;
+  -- only now: who waits with the sequencer's row in hand keeps new events from everybody
+  perform event_store.sequence_events();
+  return query
+  update event_store.checkpoints c
+  set
+    lease_owner = v_owner,
+    lease_token = nextval('event_store.lease_token_seq'),
+    leased_until = event_store_private.clock() + _lease,
+    leased_from = p.earliest_position,
+    leased_to = p.high_water_mark,
+    rebuilds = true
+  from event_store.partitions p
+  where c.view = v_view and c.partition = v_partition and p.partition = c.partition
+  returning c.partition, c.leased_from, c.leased_to, c.lease_token;
+end
+$$;
+
+comment on function event_store.claim_partition(text, int, text, bigint) is
+'Leases log partition v_partition of a bulk view to v_owner for a rebuild and returns all that it holds as a range, '
+'pending or not. A rebuild reads every stream, and its commit frees those that are locked. v_lease_s as for '
+'claim_batch. MR005 v_owner is empty, or v_lease_s is out of range; MR010 unknown view; MR012 a rows view; MR013 '
+'unknown log partition; MR014 somebody holds its lease; MR017 somebody changes the view.';
+revoke all on function event_store.claim_partition(text, int, text, bigint) from public;
+grant execute on function event_store.claim_partition(text, int, text, bigint)
+to event_store_consumer, event_store_owner;

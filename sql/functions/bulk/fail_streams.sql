@@ -1,0 +1,124 @@
+-- Says that streams of a leased log partition failed, and why. Called in the transaction of commit_batch, before it:
+-- what the batch delivered of these streams is then not acknowledged but handed over to their locks, and is tried
+-- again, from the first event that the batch had of the stream, after a time that grows (retry_delay); after the view's
+-- max_attempts the stream is parked (see dead_letters). All other streams go on. v_failures: a JSON array of {decider,
+-- decider_id, error, offset}. "offset", if it is given, is that of the event that failed: what the batch delivered of
+-- the stream before it is acknowledged by the commit, and attempts count for this event.
+-- Returns how many streams are parked now.
+-- Example: select fail_streams('invoices', 3, 17, '[{"decider": "order", "decider_id": "o-1", "error": "no
+--   customer"}]')
+create or replace function event_store.fail_streams(
+  v_view text,
+  v_partition int,
+  v_lease_token bigint,
+  v_failures jsonb
+)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+-- By index, whatever statistics say: they may be from when the tables were empty.
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+declare
+  _view constant event_store.views := event_store_private.known_view(v_view, 'bulk');
+  _now timestamptz;
+  _fault text := case
+    when v_failures is null or jsonb_typeof(v_failures) <> 'array' or jsonb_array_length(v_failures) = 0 then
+      'v_failures must be a JSON array of at least one {decider, decider_id, error, offset}, the last if it is known'
+  end;
+  _lease event_store.checkpoints;
+  _parked bigint;
+begin
+  if _fault is null then
+    select format('%s has no decider, no decider_id, no error or no whole offset, or is named twice', f.failure) into _fault
+    from (
+      select failure, count(*) over (partition by failure -> 'decider', failure -> 'decider_id') as named
+      from jsonb_array_elements(v_failures) failure
+    ) f
+    where named > 1 or not coalesce(
+      jsonb_typeof(failure -> 'decider') = 'string' and jsonb_typeof(failure -> 'decider_id') = 'string' and failure ->> 'error' <> ''
+        and coalesce(failure ->> 'offset', '0') ~ '^[0-9]{1,18}$',
+      false
+    )
+    limit 1;
+  end if;
+  if _fault is not null then
+    perform event_store_private.refuse_request(_fault, 'Nothing was changed.');
+  end if;
+  perform event_store_private.require_leases(v_view, array[v_partition], array[v_lease_token]);
+  select * into _lease from event_store.checkpoints where view = v_view and partition = v_partition;
+  _now := event_store_private.clock();
+
+  select format('stream (%s, %s)', f.decider, f.decider_id) || coalesce(' at offset ' || f."offset", '') into _fault
+  from jsonb_to_recordset(v_failures) f(decider text, decider_id text, "offset" bigint)
+  left join lateral event_store_private.first_delivered(_view, _lease, f.decider, f.decider_id) first("offset") on true
+  where first."offset" is null
+    or f."offset" < first."offset"
+    or f."offset" > first."offset" and not exists (
+      select from event_store.events e
+      join event_store.event_log l using ("offset")
+      where e."offset" = f."offset" and e.decider_id = f.decider_id and e.decider = f.decider
+        and l.position < _lease.leased_to
+        and event_store_private.wants(_view.deciders, _view.events, e.decider, e.event)
+    )
+  limit 1;
+  if _fault is not null then
+    raise exception 'event is not in flight'
+      using
+        errcode = 'MR016',
+        detail = format('the lease of log partition %s delivers nothing of %s', v_partition, _fault),
+        hint = 'Name streams that read_batch returned for this lease, before commit_batch.';
+  end if;
+
+  -- A claim with an older snapshot, which does not see these locks, must fail (40001) and not deliver their events once
+  -- more.
+  update event_store.checkpoints set position = position where view = v_view and partition = v_partition;
+  with failed as (
+    insert into event_store.stream_locks as k (
+      view, decider, decider_id, partition, last_offset, locked_until, attempts, last_error, parked_at, lease_token, created_at,
+      updated_at
+    )
+    select
+      v_view, f.decider, f.decider_id, v_partition, coalesce(f."offset", first."offset") - 1,
+      case when n.attempts >= _view.max_attempts then 'infinity' else _now + event_store_private.retry_delay(n.attempts) end,
+      n.attempts, f.error, case when n.attempts >= _view.max_attempts then _now end, v_lease_token, _now, _now
+    from jsonb_to_recordset(v_failures) f(decider text, decider_id text, error text, "offset" bigint)
+    left join event_store.stream_locks known on known.view = v_view and known.decider_id = f.decider_id and known.decider = f.decider
+    left join lateral (
+      select e."offset"
+      from event_store.events e
+      where e.decider_id = f.decider_id and e.decider = f.decider and e."offset" > known.last_offset
+        and event_store_private.wants(_view.deciders, _view.events, e.decider, e.event)
+      order by e."offset"
+      limit 1
+    ) tried on true
+    -- another event than the one that was tried before has had no attempt
+    cross join lateral (
+      select case when f."offset" <> tried."offset" then 1 else coalesce(known.attempts, 0) + 1 end
+    ) n(attempts)
+    cross join lateral event_store_private.first_delivered(_view, _lease, f.decider, f.decider_id) first("offset")
+    on conflict (view, decider_id, decider) do update
+    set
+      -- a retry goes on after what is acknowledged, a rebuild begins anew
+      last_offset = case when _lease.rebuilds then excluded.last_offset else greatest(k.last_offset, excluded.last_offset) end,
+      in_flight = null, locked_until = excluded.locked_until, attempts = excluded.attempts, last_error = excluded.last_error,
+      parked_at = excluded.parked_at, lease_token = excluded.lease_token, updated_at = _now
+    returning k.parked_at
+  )
+  select count(parked_at) into _parked from failed;
+  return _parked;
+end
+$$;
+
+comment on function event_store.fail_streams(text, int, bigint, jsonb) is
+'Says in the transaction of commit_batch, before it, which streams of leased log partition v_partition failed. '
+'v_failures is a JSON array of {decider, decider_id, error, offset}; offset, of the event that failed, may be left '
+'out. The commit does not acknowledge them: they are tried again later, then parked. Returns how many are parked. '
+'MR005 v_failures is malformed; MR010 unknown view; MR011 the lease v_lease_token is lost; MR012 a rows view; MR016 '
+'the lease delivers nothing of such a stream.';
+revoke all on function event_store.fail_streams(text, int, bigint, jsonb) from public;
+grant execute on function event_store.fail_streams(text, int, bigint, jsonb) to event_store_consumer, event_store_owner;

@@ -1,0 +1,19 @@
+-- Who holds leases of a view's log partitions now.
+create or replace function event_store.lease_owners(
+  v_view text
+)
+returns setof text
+language sql
+volatile
+security definer
+set search_path = event_store, pg_temp
+as $$
+  select distinct c.lease_owner
+  from event_store.checkpoints c
+  where c.view = v_view and c.leased_until > event_store_private.clock()
+  order by 1
+$$;
+
+comment on function event_store.lease_owners(text) is 'Returns the owners of the leases of a view that are in force.';
+revoke all on function event_store.lease_owners(text) from public;
+grant execute on function event_store.lease_owners(text) to event_store_consumer, event_store_reader, event_store_owner;

@@ -1,0 +1,76 @@
+-- Locks, until the transaction ends, the checkpoints of a bulk view that have events ahead or a stream to try again,
+-- and no live lease; moves them past events that the view does not want, as far as nothing wanted lies before; and
+-- returns the log partitions that it locked. Never waits: what others hold is left out. Each event is looked at once
+-- per view, here, and never reaches a consumer; a call looks at 100,000 in each log partition, so that none takes long.
+create or replace function event_store.pass_over_unwanted(
+  v_view text
+)
+returns int[]
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+-- By index, whatever statistics say: they may be from when the tables were empty. So it is planned once.
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+declare
+  _view constant event_store.views := event_store_private.lock_view(v_view, 'bulk');
+  _locked int[];
+begin
+  if _view.view is null then
+    return '{}';
+  end if;
+  -- Lock first. The clock is read after the lock is ours, the marks in the statements after that: an older look could
+  -- take a partition for which nothing is left.
+  _locked := array(
+    select c.partition
+    from event_store.checkpoints c
+    join event_store.partitions p using (partition)
+    where c.view = v_view
+      and (
+        c.position < p.high_water_mark
+        or c.partition in (
+          select k.partition from event_store.stream_locks k where k.view = v_view and k.parked_at is null and k.locked_until <= (select event_store_private.clock())
+        )
+      )
+      and (c.leased_until is null or c.leased_until <= (select event_store_private.clock()))
+    for update of c skip locked
+  );
+  if _view.deciders is null and _view.events is null then
+    return _locked;
+  end if;
+
+  update event_store.checkpoints c
+  set position = wanted.position
+  from (
+    select at.partition, coalesce(first.position, seen.up_to) as position
+    from event_store.checkpoints at
+    join event_store.partitions p using (partition)
+    cross join lateral (select least(p.high_water_mark, at.position + 100000)) seen(up_to)
+    left join lateral (
+      select l.position
+      from event_store.event_log l
+      join event_store.events e using ("offset")
+      where l.partition = at.partition
+        and l.position >= at.position
+        and l.position < seen.up_to
+        and event_store_private.wants(_view.deciders, _view.events, e.decider, e.event)
+      order by l.position
+      limit 1
+    ) first on true
+    where at.view = v_view and at.partition = any (_locked)
+  ) wanted
+  where c.view = v_view and c.partition = wanted.partition and c.position < wanted.position;
+  return _locked;
+end
+$$;
+
+comment on function event_store.pass_over_unwanted(text) is
+'Moves the checkpoints of a bulk view past events that it does not want, up to the first wanted one, and returns the '
+'log partitions that it locked until the transaction ends. It never waits; claim_batch calls it. MR010 unknown view; '
+'MR012 a rows view.';
+revoke all on function event_store.pass_over_unwanted(text) from public;
+grant execute on function event_store.pass_over_unwanted(text) to event_store_consumer, event_store_owner;

@@ -1,0 +1,41 @@
+-- The offset of the first event that a lease delivers of a stream, or null: the next one of a stream that it retries,
+-- the first one in its range of a stream without a lock, and in a rebuild of any.
+create or replace function event_store_private.first_delivered(
+  v_view event_store.views,
+  v_lease event_store.checkpoints,
+  v_decider text,
+  v_decider_id text
+)
+returns bigint
+language plpgsql
+stable
+set search_path = event_store, pg_temp
+as $$
+declare
+  _lock event_store.stream_locks;
+begin
+  if not v_lease.rebuilds then
+    select * into _lock from event_store.stream_locks
+    where view = v_lease.view and decider_id = v_decider_id and decider = v_decider;
+    if found and (_lock.lease_token <> v_lease.lease_token or _lock.in_flight is null) then
+      return null;
+    end if;
+  end if;
+  return (
+    select e."offset"
+    from event_store.events e
+    join event_store.event_log l using ("offset")
+    where e.decider_id = v_decider_id and e.decider = v_decider
+      and e."offset" > coalesce(_lock.last_offset, -1)
+      and l.partition = v_lease.partition
+      and (_lock.view is not null or l.position >= v_lease.leased_from)
+      and l.position < v_lease.leased_to
+      and event_store_private.wants(v_view.deciders, v_view.events, e.decider, e.event)
+    order by e."offset"
+    limit 1
+  );
+end
+$$;
+
+comment on function event_store_private.first_delivered(event_store.views, event_store.checkpoints, text, text) is
+'The offset of the first event that a lease delivers of a stream; null for none.';

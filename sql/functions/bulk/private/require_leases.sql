@@ -1,0 +1,39 @@
+-- Locks the checkpoints of a batch and raises unless every stated token is that of a lease in force.
+-- A lease past its time holds as long as nobody else took it: the token decides, not the clock.
+create or replace function event_store_private.require_leases(
+  v_view text,
+  v_partition int[],
+  v_lease_token bigint[]
+)
+returns void
+language plpgsql
+volatile
+set search_path = event_store, pg_temp
+as $$
+begin
+  if v_partition is null or cardinality(v_partition) = 0 or cardinality(v_partition) <> coalesce(cardinality(v_lease_token), 0)
+    -- one partition with two positions would take either
+    or (select count(*) <> count(distinct partition) from unnest(v_partition) b(partition))
+  then
+    perform event_store_private.refuse_request(
+      'v_partition and v_lease_token must have the same, positive length, and name each partition once',
+      'Pass on what claim_batch returned.'
+    );
+  end if;
+  perform event_store_private.known_view(v_view, 'bulk');
+  perform from event_store.checkpoints
+  where view = v_view and partition = any (v_partition)
+  order by partition
+  for update;
+  if exists (
+    select from unnest(v_partition, v_lease_token) b(partition, token)
+    left join event_store.checkpoints c on c.view = v_view and c.partition = b.partition
+    where c.lease_token is distinct from b.token or c.lease_owner is null
+  ) then
+    perform event_store_private.refuse_lost_lease(v_view, v_partition, v_lease_token);
+  end if;
+end
+$$;
+
+comment on function event_store_private.require_leases(text, int[], bigint[]) is
+'Locks the checkpoints of a batch; MR011 unless every token is that of a lease in force.';

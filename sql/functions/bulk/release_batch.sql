@@ -1,0 +1,34 @@
+-- Gives leases back without moving anything, and returns how many were ours to give: a lost lease is nobody's error
+-- here.
+create or replace function event_store.release_batch(
+  v_view text,
+  v_partition int[],
+  v_lease_token bigint[]
+)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+as $$
+declare
+  _released bigint;
+begin
+  perform event_store_private.known_view(v_view, 'bulk');
+  with released as (
+    update event_store.checkpoints c
+    set lease_owner = null, leased_until = null, leased_from = null, leased_to = null, rebuilds = false
+    from unnest(v_partition, v_lease_token) b(partition, token)
+    where c.view = v_view and c.partition = b.partition and c.lease_token = b.token and c.lease_owner is not null
+    returning 1
+  )
+  select count(*) into _released from released;
+  return _released;
+end
+$$;
+
+comment on function event_store.release_batch(text, int[], bigint[]) is
+'Gives the leases v_lease_token of the log partitions v_partition back without moving anything and returns how many '
+'were still held. MR010 unknown view; MR012 a rows view.';
+revoke all on function event_store.release_batch(text, int[], bigint[]) from public;
+grant execute on function event_store.release_batch(text, int[], bigint[]) to event_store_consumer, event_store_owner;

@@ -1,0 +1,49 @@
+-- What a lease of one log partition tries again: of each stream that it took up, the events after what is acknowledged,
+-- up to the last one that is delivered, below v_to_position, the end of the leased range. One definition for read_batch
+-- and for Spark's source event_log. Postgres inlines it, so it has no search_path and no rights of its own: who calls
+-- it may read the tables. The view's filter is the caller's matter.
+-- Example: select position, event, decider_id from retried_events('invoices', 3, 17, 1000) order by "offset"
+create or replace function event_store.retried_events(
+  v_view text,
+  v_partition int,
+  v_lease_token bigint,
+  v_to_position bigint
+)
+returns table (
+  "position" bigint,
+  event text,
+  event_id uuid,
+  event_version bigint,
+  decider text,
+  decider_id text,
+  data jsonb,
+  command_id uuid,
+  previous_id uuid,
+  final boolean,
+  created_at timestamptz,
+  "offset" bigint
+)
+language sql
+stable
+as $$
+  select
+    l.position, e.event, e.event_id, e.event_version, e.decider, e.decider_id, e.data, e.command_id, e.previous_id, e.final,
+    e.created_at, e."offset"
+  from event_store.stream_locks k
+  join event_store.events e
+    on e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > k.last_offset and e."offset" <= k.in_flight
+  join event_store.event_log l on l."offset" = e."offset"
+  where k.view = v_view
+    and k.partition = v_partition
+    and k.lease_token = v_lease_token
+    and k.in_flight is not null and k.lease_pid is null
+    and l.position < v_to_position
+$$;
+
+comment on function event_store.retried_events(text, int, bigint, bigint) is
+'Returns the events that the lease v_lease_token of log partition v_partition tries again, in no order, below '
+'v_to_position, the end of the leased range: the pending ones of streams with a lock whose retry is due. It looks at '
+'no filter of view v_view and does not say that the lease is lost; read_batch does both.';
+revoke all on function event_store.retried_events(text, int, bigint, bigint) from public;
+grant execute on function event_store.retried_events(text, int, bigint, bigint)
+to event_store_reader, event_store_owner;

@@ -1,0 +1,86 @@
+-- Makes the next stored changes events, in the order of the source's commits, about v_limit at most, and moves the
+-- capture behind them, in one transaction. A change that cannot become an event (its fault, a size over
+-- event_store.max_data_bytes, a stream that somebody closed) goes to quarantined_changes, and so does every later
+-- change of its stream, until requeue_changes or discard_change; all others flow. A TRUNCATE is truncated in the stream
+-- [] of the table, then deleted in each stream that is live; that may take several calls. Where nothing is stored that
+-- is no event yet, it writes nothing. Returns how many events were appended, how many changes failed, how many wait
+-- behind such, and whether more is stored.
+-- Example: select * from emit_changes('crm', 7)
+create or replace function event_store.emit_changes(
+  v_capture text,
+  v_lease_token bigint,
+  v_limit bigint default 10000
+)
+returns table (
+  emitted bigint,
+  quarantined bigint,
+  held bigint,
+  behind boolean
+)
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+as $$
+declare
+  _capture event_store.captures;
+  _left bigint := v_limit;
+  _range record;
+  _truncate record;
+begin
+  if (v_limit between 1 and 100000) is not true then
+    perform event_store_private.refuse_request(format('v_limit is %s', coalesce(v_limit::text, 'null')), 'It is 1 to 100000.');
+  end if;
+  emitted := 0;
+  quarantined := 0;
+  held := 0;
+  -- to lock is to write, which an idle capture does not
+  _capture := event_store_private.known_capture(v_capture);
+  behind := event_store_private.has_unemitted_changes(_capture);
+  if not behind and _capture.lease_owner is not null and _capture.lease_token = v_lease_token then
+    return next;
+    return;
+  end if;
+  _capture := event_store_private.require_capture_lease(v_capture, v_lease_token);
+  behind := event_store_private.has_unemitted_changes(_capture);
+  while behind and _left > 0 loop
+    begin
+      select * into _range from event_store_private.emit_range(_capture, _left, false);
+    exception when sqlstate 'MR002' or sqlstate 'MR003' or sqlstate 'MR004' then
+      select * into _range from event_store_private.emit_range(_capture, _left, true);
+    end;
+    if _range.changes > 0 then
+      emitted := emitted + _range.changes - _range.quarantined - _range.held;
+      quarantined := quarantined + _range.quarantined;
+      held := held + _range.held;
+      _left := _left - _range.changes;
+      _capture.emitted_lsn := _range.to_lsn;
+      _capture.emitted_idx := _range.to_idx;
+    else
+      select * into _truncate from event_store_private.emit_truncate(_capture, _left);
+      emitted := emitted + _truncate.emitted;
+      quarantined := quarantined + _truncate.quarantined;
+      held := held + _truncate.held;
+      _left := _left - greatest(1, _truncate.looked_at);
+      _capture.truncating_key := _truncate.to_key;
+      if _truncate.to_key is null then
+        _capture.emitted_lsn := _truncate.to_lsn;
+        _capture.emitted_idx := _truncate.to_idx;
+      end if;
+    end if;
+    behind := event_store_private.has_unemitted_changes(_capture);
+  end loop;
+  update event_store.captures
+  set emitted_lsn = _capture.emitted_lsn, emitted_idx = _capture.emitted_idx, truncating_key = _capture.truncating_key
+  where capture = v_capture;
+  return next;
+end
+$$;
+
+comment on function event_store.emit_changes(text, bigint, bigint) is
+'Makes about v_limit stored changes events, in the order of the source''s commits. A change that cannot become an '
+'event is quarantined, with every later one of its stream; all others flow. Returns how many became events, failed, '
+'or wait behind such, and whether more is stored. MR005 v_limit is out of range; MR011 the lease v_lease_token is '
+'lost; MR030 unknown capture.';
+revoke all on function event_store.emit_changes(text, bigint, bigint) from public;
+grant execute on function event_store.emit_changes(text, bigint, bigint) to event_store_owner;

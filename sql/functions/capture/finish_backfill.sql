@@ -1,0 +1,65 @@
+-- Ends a backfill that has read every row: streams of the table that are live and that neither it nor a change since
+-- has touched belong to rows that are gone, deleted in a gap of the log, or by a filter that changed. Each gets
+-- deleted, with "gap": true. Looks at no more than v_limit streams a call and returns whether it is done.
+-- Example: select finish_backfill('crm', 7, 'public', 'customers')
+create or replace function event_store.finish_backfill(
+  v_capture text,
+  v_lease_token bigint,
+  v_schema text,
+  v_table text,
+  v_limit bigint default 10000
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+as $$
+declare
+  _capture event_store.captures;
+  _table event_store.captured_tables;
+  _change event_store.wal_events;
+  _key text;
+begin
+  if (v_limit between 1 and 100000) is not true then
+    perform event_store_private.refuse_request(format('v_limit is %s', coalesce(v_limit::text, 'null')), 'It is 1 to 100000.');
+  end if;
+  _capture := event_store_private.require_capture_lease(v_capture, v_lease_token);
+  _table := event_store_private.known_captured_table(v_capture, v_schema, v_table);
+  if _table.backfill_generation is not null then
+    return true;
+  end if;
+  if not _table.rows_read then
+    perform event_store_private.refuse_request(
+      format('the rows of %s.%s of capture %L are not all read', v_schema, v_table, v_capture),
+      'Call emit_backfill until it has the last chunk.'
+    );
+  end if;
+  -- drawn, so no other backfill has it, also after the table was taken out of the capture and put back
+  _change.event_id := md5(format('%s/%s/%s', _capture.source_generation, _table.backfill_offset, _table.decider))::uuid;
+  _change.command_id := _change.event_id;
+  _change.data := jsonb_build_object(
+    'record', null,
+    'gap', true,
+    'source', jsonb_build_object(
+      'capture', v_capture, 'generation', _capture.source_generation, 'schema', v_schema, 'table', v_table
+    )
+  );
+  select d.to_key into _key
+  from event_store_private.emit_deletions(_capture, _table.decider, _table, coalesce(_table.finishing_key, ''), v_limit, _change) d;
+  update event_store.captured_tables
+  set
+    finishing_key = _key,
+    backfill_generation = case when _key is null then _capture.source_generation end,
+    backfilled_at = case when _key is null then event_store_private.clock() else backfilled_at end
+  where capture = v_capture and schema_name = v_schema and table_name = v_table;
+  return _key is null;
+end
+$$;
+
+comment on function event_store.finish_backfill(text, bigint, text, text, bigint) is
+'Ends a backfill of v_schema.v_table that has read every row: streams whose rows are gone get the event deleted. '
+'Looks at v_limit streams a call and returns whether it is done. MR005 rows are still to be read, or an argument is '
+'out of range; MR011 the lease v_lease_token is lost; MR030 unknown capture.';
+revoke all on function event_store.finish_backfill(text, bigint, text, text, bigint) from public;
+grant execute on function event_store.finish_backfill(text, bigint, text, text, bigint) to event_store_owner;

@@ -1,0 +1,19 @@
+-- The size of data that lie in a table, as they are in memory. Small ones are stored as they are; to add nothing makes
+-- a plain copy.
+create or replace function event_store_private.change_bytes(
+  v_data jsonb
+)
+returns int
+language sql
+immutable
+parallel safe
+as $$
+  select case
+    when v_data is null then 0
+    when pg_column_size(v_data) < 1000 and pg_column_compression(v_data) is null then pg_column_size(v_data)
+    else pg_column_size(v_data || '{}'::jsonb)
+  end
+$$;
+
+comment on function event_store_private.change_bytes(jsonb) is
+'The size of an object''s data in memory, also where they are stored compressed.';

@@ -1,0 +1,24 @@
+-- Makes this transaction the capture's only writer until it ends, and returns its registration as it is then. It
+-- changes the row, so that a transaction whose snapshot is older than another writer's commit is told (40001) and never
+-- goes on from what it sees.
+create or replace function event_store_private.lock_capture(
+  v_capture text
+)
+returns event_store.captures
+language plpgsql
+volatile
+set search_path = event_store, pg_temp
+as $$
+declare
+  _capture event_store.captures;
+begin
+  update event_store.captures set updated_at = event_store_private.clock() where capture = v_capture returning * into _capture;
+  if not found then
+    perform event_store_private.known_capture(v_capture);
+  end if;
+  return _capture;
+end
+$$;
+
+comment on function event_store_private.lock_capture(text) is
+'Makes the transaction the only writer of a capture. MR030 unknown.';

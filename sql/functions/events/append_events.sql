@@ -1,0 +1,34 @@
+-- Appends a batch over any streams: all of it or nothing, in the order given.
+-- v_events is a JSON array of {decider, decider_id, event, event_id, data, command_id, previous_id, event_version,
+-- final}. An event that leaves previous_id out goes to the end of its stream whatever that is; one that states it
+-- (null: first) must meet exactly that, as in append_event. Events that are stored already are returned with appended =
+-- false. Streams are locked in sorted order, so batches over the same streams wait for each other and never deadlock.
+-- Example: select * from append_events('[{"decider": "order", "decider_id": "o-1", "event": "placed", "event_id": "…",
+--   "command_id": "…", "data": {}}]')
+create or replace function event_store.append_events(
+  v_events jsonb
+)
+returns table (
+  event_id uuid,
+  previous_id uuid,
+  "offset" bigint,
+  appended boolean
+)
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+as $$
+#variable_conflict use_column
+begin
+  return query select a.* from event_store_private.append_batch(event_store_private.parse_events(v_events)) a;
+end
+$$;
+
+comment on function event_store.append_events(jsonb) is
+'Appends a batch over any streams, all or nothing, and returns one row per event in the order given. v_events is a '
+'JSON array of {decider, decider_id, event, event_id, data, command_id, previous_id, event_version, final}. An event '
+'without previous_id goes to the end of its stream; one that states it, null too, must meet exactly that. An event '
+'that is stored already has appended = false. MR001 to MR005 and MR034 as append_event.';
+revoke all on function event_store.append_events(jsonb) from public;
+grant execute on function event_store.append_events(jsonb) to event_store_writer, event_store_owner;

@@ -1,0 +1,39 @@
+-- The events of one stream, in order.
+-- Example: select * from get_events('o-1', 'order')
+create or replace function event_store.get_events(
+  v_decider_id text,
+  v_decider text
+)
+returns setof event_store.recorded_events
+language sql
+stable
+security definer
+set search_path = event_store, pg_temp
+as $$
+  select r.*
+  from event_store.recorded_events r
+  where r.decider_id = v_decider_id and r.decider = v_decider
+  order by r."offset"
+$$;
+
+comment on function event_store.get_events(text, text) is
+'Returns the kept events of the stream (v_decider, v_decider_id) in order; none for an unknown stream.';
+revoke all on function event_store.get_events(text, text) from public;
+grant execute on function event_store.get_events(text, text)
+to event_store_writer, event_store_consumer, event_store_reader, event_store_owner;
+
+create or replace function event_store.get_events(
+  v_decider_id uuid,
+  v_decider text
+)
+returns setof event_store.recorded_events
+language sql
+stable
+as $$
+  select * from event_store.get_events(v_decider_id::text, v_decider)
+$$;
+
+comment on function event_store.get_events(uuid, text) is 'Does the same for a UUID as v_decider_id.';
+revoke all on function event_store.get_events(uuid, text) from public;
+grant execute on function event_store.get_events(uuid, text)
+to event_store_writer, event_store_consumer, event_store_reader, event_store_owner;

@@ -1,0 +1,40 @@
+-- What is wrong with an event by itself, or null. One list for single appends, batches and COPY.
+-- `event_store.max_data_bytes` bounds the size of data (default 1 MiB).
+create or replace function event_store_private.event_fault(
+  v_event text,
+  v_event_id uuid,
+  v_event_version bigint,
+  v_decider text,
+  v_decider_id text,
+  v_data jsonb,
+  v_command_id uuid,
+  v_final boolean
+)
+returns text
+language sql
+stable
+parallel safe
+as $$
+  select case
+    when v_decider is null then 'decider is null'
+    when v_decider_id is null then 'decider_id is null'
+    when v_decider_id = '' then 'decider_id is empty'
+    when octet_length(v_decider_id) > 1024 then
+      format('decider_id has %s bytes; at most 1024 are allowed', octet_length(v_decider_id))
+    when v_event is null then 'event is null'
+    when v_event_id is null then 'event_id is null'
+    when v_event_version is null then 'event_version is null'
+    when v_data is null then 'data is null'
+    when v_command_id is null then 'command_id is null'
+    when v_final is null then 'final is null'
+    when pg_column_size(v_data) > coalesce(nullif(current_setting('event_store.max_data_bytes', true), '')::int, 1048576) then
+      format(
+        'data has %s bytes; event_store.max_data_bytes allows %s',
+        pg_column_size(v_data),
+        coalesce(nullif(current_setting('event_store.max_data_bytes', true), ''), '1048576')
+      )
+  end
+$$;
+
+comment on function event_store_private.event_fault(text, uuid, bigint, text, text, jsonb, uuid, boolean) is
+'What makes an event unfit to be stored, as a sentence; null if nothing.';

@@ -1,0 +1,93 @@
+-- The guard of every way into events: functions, COPY, a bare INSERT. It checks the event, moves the stream's row,
+-- which is the optimistic lock, and draws the offset with that row locked, so offsets rise along each stream.
+-- An event that is stored already, unchanged, is skipped. Streams of captured tables are their captures' alone, which
+-- append batches. append_events does the same for a whole batch and then sets event_store.streams_advanced for its
+-- insert.
+create or replace function event_store_private.guard_append()
+returns trigger
+language plpgsql
+-- No search_path of its own, which would cost every event: all names are qualified, and the functions above it pin one.
+as $$
+declare
+  _fault text;
+begin
+  -- All that an event must meet in one statement; which of it was not met is asked only where it moved no stream.
+  if new.previous_id is null then
+    insert into event_store.streams as s (decider, decider_id, last_event_id, last_offset, version, final)
+    select new.decider, new.decider_id, new.event_id, nextval('event_store.events_offset_seq'), 1, new.final
+    where event_store_private.event_fault(
+        new.event, new.event_id, new.event_version, new.decider, new.decider_id, new.data, new.command_id, new.final
+      ) is null
+      and exists (
+        select from event_store.deciders d
+        where d.decider = new.decider and d.event = new.event and d.event_version = new.event_version
+      )
+      and not exists (select from event_store.captured_tables c where c.decider = new.decider)
+      -- The insert would find this too, but `on conflict do nothing` would then leave the stream's row ahead of its
+      -- events.
+      and not exists (select from event_store.events e where e.event_id = new.event_id)
+    on conflict do nothing
+    returning s.last_offset into new."offset";
+  else
+    update event_store.streams s
+    set
+      last_event_id = new.event_id,
+      last_offset = nextval('event_store.events_offset_seq'),
+      version = s.version + 1,
+      final = new.final
+    where s.decider_id = new.decider_id
+      and s.decider = new.decider
+      and s.last_event_id = new.previous_id
+      and not s.final
+      and event_store_private.event_fault(
+        new.event, new.event_id, new.event_version, new.decider, new.decider_id, new.data, new.command_id, new.final
+      ) is null
+      and exists (
+        select from event_store.deciders d
+        where d.decider = new.decider and d.event = new.event and d.event_version = new.event_version
+      )
+      and not exists (select from event_store.captured_tables c where c.decider = new.decider)
+      and not exists (select from event_store.events e where e.event_id = new.event_id)
+    returning s.last_offset into new."offset";
+  end if;
+  if found then
+    new.created_at := event_store_private.clock();
+    new.transaction_id := pg_current_xact_id();
+    return new;
+  end if;
+
+  _fault := event_store_private.event_fault(
+    new.event, new.event_id, new.event_version, new.decider, new.decider_id, new.data, new.command_id, new.final
+  );
+  if _fault is not null then
+    raise exception 'event is malformed'
+      using errcode = 'MR005', detail = _fault, hint = 'Correct the event; nothing was stored.';
+  end if;
+  if exists (select from event_store.captured_tables c where c.decider = new.decider) then
+    perform event_store_private.refuse_captured_decider(new.decider);
+  end if;
+  if not exists (
+    select from event_store.deciders
+    where decider = new.decider and event = new.event and event_version = new.event_version
+  ) then
+    perform event_store_private.refuse_unregistered_event(new.decider, new.event, new.event_version);
+  end if;
+  if event_store_private.is_stored(
+    new.event, new.event_id, new.event_version, new.decider, new.decider_id, new.data, new.command_id, new.previous_id, new.final
+  ) then
+    return null;
+  end if;
+  perform event_store_private.refuse_append(new.decider, new.decider_id, new.event_id, new.previous_id);
+end
+$$;
+
+comment on function event_store_private.guard_append() is
+'Trigger: checks an event, advances its stream and draws its offset, or raises MR001 to MR005, MR034.';
+
+create or replace trigger guard_append
+before insert on event_store.events
+for each row
+when (current_setting('event_store.streams_advanced', true) is distinct from 'on')
+execute function event_store_private.guard_append();
+
+comment on trigger guard_append on event_store.events is 'Protects every path into events.';

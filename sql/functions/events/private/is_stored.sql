@@ -1,0 +1,37 @@
+-- Whether this very event is stored: a retry, also one whose first reply was lost.
+-- Raises MR003 where the event_id belongs to an event with other content.
+create or replace function event_store_private.is_stored(
+  v_event text,
+  v_event_id uuid,
+  v_event_version bigint,
+  v_decider text,
+  v_decider_id text,
+  v_data jsonb,
+  v_command_id uuid,
+  v_previous_id uuid,
+  v_final boolean
+)
+returns boolean
+language plpgsql
+volatile -- sees what committed while the caller waited
+set search_path = event_store, pg_temp
+as $$
+declare
+  _same boolean := (
+    select
+      (e.event, e.event_version, e.decider, e.decider_id, e.data, e.command_id, e.previous_id, e.final)
+      is not distinct from
+      (v_event, v_event_version, v_decider, v_decider_id, v_data, v_command_id, v_previous_id, v_final)
+    from event_store.events e
+    where e.event_id = v_event_id
+  );
+begin
+  if not _same then
+    perform event_store_private.refuse_reused_event_id(v_event_id);
+  end if;
+  return _same is not null;
+end
+$$;
+
+comment on function event_store_private.is_stored(text, uuid, bigint, text, text, jsonb, uuid, uuid, boolean) is
+'Whether this very event is stored; raises MR003 if its event_id belongs to another one.';

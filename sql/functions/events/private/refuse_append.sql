@@ -1,0 +1,51 @@
+-- Raises why an event cannot follow in its stream. The caller has found that its stream's row did not match.
+-- fstore-sql's message texts are kept; every conflict has one SQLSTATE.
+create or replace function event_store_private.refuse_append(
+  v_decider text,
+  v_decider_id text,
+  v_event_id uuid,
+  v_previous_id uuid
+)
+returns void
+language plpgsql
+stable
+set search_path = event_store, pg_temp
+as $$
+declare
+  _stream event_store.streams;
+begin
+  select * into _stream from event_store.streams where decider_id = v_decider_id and decider = v_decider;
+  if _stream.final then
+    raise exception 'last event for this decider stream is already final. the stream is closed, you can not append events to it.'
+      using
+        errcode = 'MR002',
+        detail = format('stream (%s, %s) was closed by event_id %s at version %s', v_decider, v_decider_id, _stream.last_event_id, _stream.version),
+        hint = 'Append to another stream.';
+  end if;
+  raise exception using
+    errcode = 'MR001',
+    message = case
+      when v_previous_id is null then 'previous_id can only be null for the first decider event'
+      when exists (
+        select from event_store.events
+        where event_id = v_previous_id and decider_id = v_decider_id and decider = v_decider
+      ) then 'previous_id must be the last event of the decider stream'
+      else 'previous_id must be in the same decider'
+    end,
+    detail = format(
+      'event_id %s states previous_id %s; stream (%s, %s) has %s',
+      v_event_id,
+      coalesce(v_previous_id::text, 'null'),
+      v_decider,
+      v_decider_id,
+      case
+        when _stream.last_event_id is null then 'no event'
+        else format('last event_id %s at version %s', _stream.last_event_id, _stream.version)
+      end
+    ),
+    hint = 'Read the stream again, decide again, and append with its last event_id as previous_id; stream_head has it, also where events were purged.';
+end
+$$;
+
+comment on function event_store_private.refuse_append(text, text, uuid, uuid) is
+'Raises MR001 (conflict) or MR002 (closed stream) with the stream''s state in DETAIL.';

@@ -1,0 +1,51 @@
+-- Where one stream stands, as its next writer must know it: the event that the next one follows (previous_id), how many
+-- there were, and whether the stream is closed. It stays when the events themselves are deleted (purge_events), after
+-- which get_last_event has nothing to return.
+-- Example: select last_event_id, version from stream_head('o-1', 'order')
+create or replace function event_store.stream_head(
+  v_decider_id text,
+  v_decider text
+)
+returns table (
+  last_event_id uuid,
+  last_offset bigint,
+  version bigint,
+  final boolean
+)
+language sql
+stable
+security definer
+set search_path = event_store, pg_temp
+as $$
+  select s.last_event_id, s.last_offset, s.version, s.final
+  from event_store.streams s
+  where s.decider_id = v_decider_id and s.decider = v_decider
+$$;
+
+comment on function event_store.stream_head(text, text) is
+'Returns where the stream (v_decider, v_decider_id) stands: event_id and offset of its last event, how many events it'
+' had (version), whether it is closed (final). It stays when events are purged. None for an unknown stream.';
+revoke all on function event_store.stream_head(text, text) from public;
+grant execute on function event_store.stream_head(text, text)
+to event_store_writer, event_store_consumer, event_store_reader, event_store_owner;
+
+create or replace function event_store.stream_head(
+  v_decider_id uuid,
+  v_decider text
+)
+returns table (
+  last_event_id uuid,
+  last_offset bigint,
+  version bigint,
+  final boolean
+)
+language sql
+stable
+as $$
+  select * from event_store.stream_head(v_decider_id::text, v_decider)
+$$;
+
+comment on function event_store.stream_head(uuid, text) is 'Does the same for a UUID as v_decider_id.';
+revoke all on function event_store.stream_head(uuid, text) from public;
+grant execute on function event_store.stream_head(uuid, text)
+to event_store_writer, event_store_consumer, event_store_reader, event_store_owner;

@@ -1,0 +1,29 @@
+-- Whether every event that a snapshot sees has its position: sequence_events may have returned 0 because another
+-- session was at it.
+create or replace function event_store.is_sequenced(
+  v_committed pg_snapshot
+)
+returns boolean
+language sql
+volatile
+security definer
+set search_path = event_store, pg_temp
+-- by index, tables with or without statistics
+set enable_seqscan = off
+as $$
+  select not exists (
+    select from event_store.events e
+    where e.transaction_id >= pg_snapshot_xmax(s.snapshot) and pg_visible_in_snapshot(e.transaction_id, v_committed)
+  ) and not exists (
+    select from event_store.events e
+    where e.transaction_id = any (array(select pg_snapshot_xip(s.snapshot)))
+      and pg_visible_in_snapshot(e.transaction_id, v_committed)
+  )
+  from event_store.sequencer s
+$$;
+
+comment on function event_store.is_sequenced(pg_snapshot) is
+'Says whether every event that the snapshot v_committed sees has its position. sequence_events may have returned 0 '
+'because another session was at it.';
+revoke all on function event_store.is_sequenced(pg_snapshot) from public;
+grant execute on function event_store.is_sequenced(pg_snapshot) to event_store_owner;

@@ -1,0 +1,56 @@
+-- Reads up to v_limit events of a log partition from a position on, in order. At the high-water mark there is nothing;
+-- what lies below the first kept event or beyond the mark is refused, not passed over.
+-- Example: select position, event, decider_id from read_log(3, 0, 100)
+create or replace function event_store.read_log(
+  v_partition int,
+  v_from_position bigint,
+  v_limit bigint default 1000
+)
+returns table (
+  "position" bigint,
+  event text,
+  event_id uuid,
+  event_version bigint,
+  decider text,
+  decider_id text,
+  data jsonb,
+  command_id uuid,
+  previous_id uuid,
+  final boolean,
+  created_at timestamptz,
+  "offset" bigint
+)
+language plpgsql
+stable
+security definer
+set search_path = event_store, pg_temp
+-- By index, whatever statistics say: they may be from when the tables were empty.
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+declare
+  _to_position bigint;
+begin
+  if coalesce(v_limit, 0) <= 0 then
+    perform event_store_private.refuse_request(format('v_limit is %s', coalesce(v_limit::text, 'null')), 'v_limit must be at least 1.');
+  end if;
+  perform event_store.validate_offset_range(v_partition, v_from_position, v_from_position);
+  _to_position := v_from_position + least(v_limit, (event_store_private.require_partition(v_partition)).high_water_mark - v_from_position);
+  return query
+  select l.position, r.*
+  from event_store.event_log l
+  join event_store.recorded_events r using ("offset")
+  where l.partition = v_partition and l.position >= v_from_position and l.position < _to_position
+  order by l.position;
+end
+$$;
+
+comment on function event_store.read_log(int, bigint, bigint) is
+'Returns up to v_limit events of log partition v_partition from v_from_position on, in order; none at the high-water '
+'mark. MR005 v_limit is not positive, or v_from_position is null; MR013 unknown log partition; MR015 v_from_position '
+'lies below the earliest position or beyond the mark.';
+revoke all on function event_store.read_log(int, bigint, bigint) from public;
+grant execute on function event_store.read_log(int, bigint, bigint)
+to event_store_consumer, event_store_reader, event_store_owner;

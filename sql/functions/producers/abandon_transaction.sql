@@ -1,0 +1,39 @@
+-- Gives a message up for good: nothing of it is ever seen, and the next one is accepted. Whoever sends it again is told
+-- that it was abandoned. If another transaction of the same message was first, the answer is that one's (duplicate).
+-- Again: the same answer.
+-- Example: select outcome, next_sequence from abandon_transaction(transaction_id, 'line 41 is no order')
+create or replace function event_store.abandon_transaction(
+  v_transaction_id uuid,
+  v_reason text
+)
+returns table (
+  duplicate boolean,
+  outcome text,
+  result jsonb,
+  offsets bigint[],
+  next_sequence bigint
+)
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+-- by index, tables with or without statistics
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+as $$
+#variable_conflict use_column
+begin
+  if coalesce(v_reason, '') = '' then
+    perform event_store_private.refuse_request('v_reason is null or empty', 'Say why the message is given up.');
+  end if;
+  return query select s.* from event_store_private.settle_transaction(v_transaction_id, 'abandoned', null, v_reason) s;
+end
+$$;
+
+comment on function event_store.abandon_transaction(uuid, text) is
+'Gives a message up for good with v_reason: nothing of it is ever seen, and the next one is accepted. If another '
+'transaction of the same message was first, the answer is that one''s (duplicate). MR005 v_reason is empty, or '
+'v_transaction_id is null; MR024 another instance of the producer registered; MR026 unknown transaction; MR027 the '
+'transaction has ended.';
+revoke all on function event_store.abandon_transaction(uuid, text) from public;
+grant execute on function event_store.abandon_transaction(uuid, text) to event_store_writer, event_store_owner;

@@ -1,0 +1,33 @@
+-- Gives a transaction up: nothing of it is ever seen, and its message may be begun again. One that has ended without an
+-- effect: no-op.
+create or replace function event_store.abort_transaction(
+  v_transaction_id uuid
+)
+returns void
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+-- by index, tables with or without statistics
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+as $$
+declare
+  _transaction constant event_store.transactions := event_store_private.lock_transaction(v_transaction_id);
+begin
+  if _transaction.transaction_id is null then
+    perform event_store_private.refuse_ended_transaction(v_transaction_id, outcome)
+    from event_store.producer_results
+    where transaction_id = v_transaction_id;
+  end if;
+  perform event_store_private.end_transactions(
+    _transaction.producer_id, _transaction.partition, array[v_transaction_id], 'aborted'
+  );
+end
+$$;
+
+comment on function event_store.abort_transaction(uuid) is
+'Gives a transaction up: nothing of it is ever seen, and its message may be begun again. MR005 v_transaction_id is '
+'null; MR026 unknown transaction; MR027 it was committed or abandoned.';
+revoke all on function event_store.abort_transaction(uuid) from public;
+grant execute on function event_store.abort_transaction(uuid) to event_store_writer, event_store_owner;

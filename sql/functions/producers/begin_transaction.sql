@@ -1,0 +1,71 @@
+-- Opens a transaction for a producer's next message, or says why not. A refusal is an answer and no error, which would
+-- undo its count:
+--   opened         transaction_id and its deadline; stage changes and commit
+--   duplicate      it was committed or abandoned before: outcome, result and offsets are those of then
+--   gap            next_sequence must come first
+--   fenced         another instance has registered since: epoch is its
+--   unknown_epoch  nobody registered with that epoch: register again
+-- Several transactions of one message may be open, as when it is sent again after its sender was killed: the first
+-- commit decides.
+-- Example: select status, transaction_id, result from begin_transaction('orders.csv', 0, 1, 41)
+create or replace function event_store.begin_transaction(
+  v_producer_id text,
+  v_partition int,
+  v_epoch bigint,
+  v_sequence bigint,
+  v_timeout_s bigint default 60
+)
+returns table (
+  status text,
+  transaction_id uuid,
+  expires_at timestamptz,
+  outcome text,
+  result jsonb,
+  offsets bigint[],
+  next_sequence bigint,
+  epoch bigint
+)
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+-- by index, tables with or without statistics
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+as $$
+#variable_conflict use_column
+declare
+  _status text;
+  _transaction event_store.transactions;
+  _now timestamptz;
+begin
+  if (v_timeout_s between 1 and 2147483647) is not true then
+    perform event_store_private.refuse_request(
+      format('v_timeout_s is %s', coalesce(v_timeout_s::text, 'null')), 'A transaction may take 1 s to 2147483647 s.'
+    );
+  end if;
+  _status := event_store_private.receive_stamp(v_producer_id, v_partition, v_epoch, v_sequence);
+  if _status = 'opened' then
+    _now := event_store_private.clock();
+    insert into event_store.transactions as t (producer_id, partition, epoch, sequence, begun_at, expires_at)
+    values (v_producer_id, v_partition, v_epoch, v_sequence, _now, _now + make_interval(secs => v_timeout_s))
+    returning t.* into _transaction;
+  end if;
+  return query
+  select _status, _transaction.transaction_id, _transaction.expires_at, r.outcome, r.result, r.offsets, p.next_sequence, p.epoch
+  from event_store.producers p
+  left join event_store.producer_results r
+    on _status = 'duplicate' and r.producer_id = v_producer_id and r.partition = v_partition and r.sequence = v_sequence
+  where p.producer_id = v_producer_id and p.partition = v_partition;
+end
+$$;
+
+comment on function event_store.begin_transaction(text, int, bigint, bigint, bigint) is
+'Opens a transaction for message v_sequence of a producer, to be committed within v_timeout_s, or says in status why '
+'not: duplicate (with the original outcome, result and offsets), gap (next_sequence must come first), fenced (another'
+' instance registered since v_epoch), unknown_epoch (nobody registered it). Such an answer is no error. Several '
+'transactions of one message may be open: the first commit decides. MR005 an argument is null or out of range; MR023 '
+'unknown producer.';
+revoke all on function event_store.begin_transaction(text, int, bigint, bigint, bigint) from public;
+grant execute on function event_store.begin_transaction(text, int, bigint, bigint, bigint)
+to event_store_writer, event_store_owner;

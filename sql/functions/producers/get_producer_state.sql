@@ -1,0 +1,40 @@
+-- What a producer keeps beside its events: one key, or all in order. Read after begin_transaction it stays as it is
+-- until that transaction is committed, or another one of the same message, and then this one does nothing.
+create or replace function event_store.get_producer_state(
+  v_producer_id text,
+  v_partition int,
+  v_key text default null
+)
+returns table (
+  key text,
+  value jsonb
+)
+language plpgsql
+stable
+security definer
+set search_path = event_store, pg_temp
+-- by index, tables with or without statistics
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+as $$
+#variable_conflict use_column
+begin
+  if v_key is null then
+    return query
+    select s.key, s.value from event_store.producer_state s
+    where s.producer_id = v_producer_id and s.partition = v_partition
+    order by s.key;
+  else
+    return query
+    select s.key, s.value from event_store.producer_state s
+    where s.producer_id = v_producer_id and s.partition = v_partition and s.key = v_key;
+  end if;
+end
+$$;
+
+comment on function event_store.get_producer_state(text, int, text) is
+'Returns the state that producer v_producer_id keeps for v_partition of its source: v_key, or all keys in order '
+'(null).';
+revoke all on function event_store.get_producer_state(text, int, text) from public;
+grant execute on function event_store.get_producer_state(text, int, text)
+to event_store_writer, event_store_consumer, event_store_reader, event_store_owner;

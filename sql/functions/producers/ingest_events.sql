@@ -1,0 +1,67 @@
+-- A producer's message in one call, without staging: its events as append_events takes them, changes of state as a JSON
+-- object (a JSON null removes the key), its result. The row is that of begin_transaction; its status is committed where
+-- that would be opened.
+-- Example: select status, offsets from ingest_events('orders.csv', 0, 1, 41, '[…]', '{"total": 17}')
+create or replace function event_store.ingest_events(
+  v_producer_id text,
+  v_partition int,
+  v_epoch bigint,
+  v_sequence bigint,
+  v_events jsonb default null,
+  v_state jsonb default null,
+  v_result jsonb default null
+)
+returns table (
+  status text,
+  transaction_id uuid,
+  expires_at timestamptz,
+  outcome text,
+  result jsonb,
+  offsets bigint[],
+  next_sequence bigint,
+  epoch bigint
+)
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+-- by index, tables with or without statistics
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+as $$
+#variable_conflict use_column
+declare
+  _status text;
+  _keys text[];
+  _values jsonb[];
+begin
+  if jsonb_typeof(v_state) <> 'object' then
+    perform event_store_private.refuse_request(
+      format('v_state is of type %s', jsonb_typeof(v_state)), 'Pass a JSON object of keys and values.'
+    );
+  end if;
+  _status := event_store_private.receive_stamp(v_producer_id, v_partition, v_epoch, v_sequence);
+  if _status = 'opened' then
+    select array_agg(c.key), array_agg(nullif(c.value, 'null')) into _keys, _values from jsonb_each(v_state) c;
+    perform event_store_private.require_state_key(k.key) from unnest(_keys) k(key);
+    perform event_store_private.apply_message(v_producer_id, v_partition, v_sequence, v_events, _keys, _values, v_result, null);
+    _status := 'committed';
+  end if;
+  return query
+  select _status, null::uuid, null::timestamptz, r.outcome, r.result, r.offsets, p.next_sequence, p.epoch
+  from event_store.producers p
+  left join event_store.producer_results r
+    on _status in ('duplicate', 'committed')
+    and r.producer_id = v_producer_id and r.partition = v_partition and r.sequence = v_sequence
+  where p.producer_id = v_producer_id and p.partition = v_partition;
+end
+$$;
+
+comment on function event_store.ingest_events(text, int, bigint, bigint, jsonb, jsonb, jsonb) is
+'Does a producer''s whole message in one call: appends v_events as append_events does, changes its state by the JSON '
+'object v_state (a JSON null removes the key), and keeps v_result as the answer. The row is that of '
+'begin_transaction, with status committed in place of opened. MR001 to MR005 and MR034 as append_events; MR023 '
+'unknown producer.';
+revoke all on function event_store.ingest_events(text, int, bigint, bigint, jsonb, jsonb, jsonb) from public;
+grant execute on function event_store.ingest_events(text, int, bigint, bigint, jsonb, jsonb, jsonb)
+to event_store_writer, event_store_owner;

@@ -1,0 +1,45 @@
+-- Does all that a producer's next message does: appends its events, changes the state (a null removes), writes down the
+-- result. The caller has locked the producer's row.
+create or replace function event_store_private.apply_message(
+  v_producer_id text,
+  v_partition int,
+  v_sequence bigint,
+  v_events jsonb,
+  v_keys text[],
+  v_values jsonb[],
+  v_result jsonb,
+  v_transaction_id uuid
+)
+returns bigint[]
+language plpgsql
+volatile
+set search_path = event_store, pg_temp
+as $$
+declare
+  _offsets bigint[] := '{}';
+begin
+  if v_events is not null then
+    select array_agg(a."offset" order by a.ordinal) into _offsets
+    from event_store_private.append_batch(event_store_private.parse_events(v_events))
+      with ordinality a(event_id, previous_id, "offset", appended, ordinal);
+  end if;
+  if cardinality(v_keys) > 0 then
+    delete from event_store.producer_state s
+    using unnest(v_keys, v_values) c(key, value)
+    where s.producer_id = v_producer_id and s.partition = v_partition and s.key = c.key and c.value is null;
+    insert into event_store.producer_state as s (producer_id, partition, key, value)
+    select v_producer_id, v_partition, c.key, c.value
+    from unnest(v_keys, v_values) c(key, value)
+    where c.value is not null
+    on conflict on constraint producer_state_pkey do update set value = excluded.value;
+  end if;
+  perform event_store_private.record_outcome(
+    v_producer_id, v_partition, v_sequence, 'committed', v_result, _offsets, null, v_transaction_id
+  );
+  return _offsets;
+end
+$$;
+
+comment on function event_store_private.apply_message(text, int, bigint, jsonb, text[], jsonb[], jsonb, uuid) is
+'Appends a message''s events, changes its producer''s state and writes down the result; returns the offsets. MR001 to'
+' MR005, MR034 as append_events.';

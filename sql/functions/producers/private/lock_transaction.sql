@@ -1,0 +1,30 @@
+-- Locks a transaction and, before it, its producer; null if it was committed or abandoned.
+create or replace function event_store_private.lock_transaction(
+  v_transaction_id uuid
+)
+returns event_store.transactions
+language plpgsql
+volatile
+set search_path = event_store, pg_temp
+as $$
+declare
+  _transaction event_store.transactions;
+begin
+  if v_transaction_id is null then
+    perform event_store_private.refuse_request('v_transaction_id is null', 'Pass on what begin_transaction returned.');
+  end if;
+  select * into _transaction from event_store.transactions where transaction_id = v_transaction_id;
+  perform from event_store.producers
+  where producer_id = _transaction.producer_id and partition = _transaction.partition
+  for no key update;
+  -- as it is now: somebody else may have ended it while we waited
+  select * into _transaction from event_store.transactions where transaction_id = v_transaction_id for update;
+  if not found and not exists (select from event_store.producer_results where transaction_id = v_transaction_id) then
+    perform event_store_private.refuse_unknown_transaction(v_transaction_id);
+  end if;
+  return _transaction;
+end
+$$;
+
+comment on function event_store_private.lock_transaction(uuid) is
+'Locks a transaction and its producer; null if it has a result. MR005, MR026 unknown.';

@@ -1,0 +1,36 @@
+-- Writes down how a message ended, and lets the producer, whose row the caller has locked, go on with the next one.
+create or replace function event_store_private.record_outcome(
+  v_producer_id text,
+  v_partition int,
+  v_sequence bigint,
+  v_outcome text,
+  v_result jsonb,
+  v_offsets bigint[],
+  v_reason text,
+  v_transaction_id uuid
+)
+returns void
+language plpgsql
+volatile
+set search_path = event_store, pg_temp
+as $$
+declare
+  _now constant timestamptz := event_store_private.clock();
+begin
+  insert into event_store.producer_results (
+    producer_id, partition, sequence, outcome, result, offsets, reason, transaction_id, ended_at
+  )
+  values (v_producer_id, v_partition, v_sequence, v_outcome, v_result, v_offsets, v_reason, v_transaction_id, _now);
+  update event_store.producers
+  set
+    next_sequence = v_sequence + 1,
+    committed = committed + (v_outcome = 'committed')::int,
+    abandoned = abandoned + (v_outcome = 'abandoned')::int,
+    updated_at = _now
+  where producer_id = v_producer_id and partition = v_partition;
+  delete from event_store.transactions where transaction_id = v_transaction_id;
+end
+$$;
+
+comment on function event_store_private.record_outcome(text, int, bigint, text, jsonb, bigint[], text, uuid) is
+'Writes down how a message ended and raises the producer''s next sequence.';

@@ -1,0 +1,48 @@
+-- One row per partition of each producer, or of one: where it stands and what its messages became. received is
+-- duplicates, refused and opened; opened is how its transactions ended, and those that are open (a crash of the server
+-- loses these).
+create or replace function event_store.producer_statistics(
+  v_producer_id text default null
+)
+returns table (
+  producer_id text,
+  partition int,
+  epoch bigint,
+  next_sequence bigint,
+  received bigint,
+  duplicates bigint,
+  refused bigint,
+  opened bigint,
+  committed bigint,
+  aborted bigint,
+  abandoned bigint,
+  expired bigint,
+  superseded bigint,
+  open bigint,
+  registered_at timestamptz,
+  updated_at timestamptz
+)
+language sql
+stable
+security definer
+set search_path = event_store, pg_temp
+as $$
+  select
+    p.producer_id, p.partition, p.epoch, p.next_sequence, p.received, p.duplicates, p.refused, p.opened, p.committed, p.aborted,
+    p.abandoned, p.expired, p.superseded,
+    (
+      select count(*) from event_store.transactions t
+      where t.producer_id = p.producer_id and t.partition = p.partition and t.state = 'open'
+    ),
+    p.registered_at, p.updated_at
+  from event_store.producers p
+  where v_producer_id is null or p.producer_id = v_producer_id
+  order by p.producer_id, p.partition
+$$;
+
+comment on function event_store.producer_statistics(text) is
+'Returns one row per partition of each producer, or of v_producer_id: where it stands and what its messages became. '
+'received is duplicates, refused and opened together.';
+revoke all on function event_store.producer_statistics(text) from public;
+grant execute on function event_store.producer_statistics(text)
+to event_store_consumer, event_store_reader, event_store_owner;

@@ -1,0 +1,28 @@
+-- Writes down a version of a read model whose tables were made. Called in the transaction that makes them, after
+-- lock_model.
+create or replace function event_store.declare_version(
+  v_model text,
+  v_version int,
+  v_view text,
+  v_fingerprint text,
+  v_serves boolean,
+  v_unbuilt int[]
+)
+returns void
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+as $$
+begin
+  insert into read_models.declarations (model, version, view, fingerprint, serves, unbuilt)
+  values (v_model, v_version, v_view, v_fingerprint, v_serves, v_unbuilt);
+end
+$$;
+
+comment on function event_store.declare_version(text, int, text, text, boolean, int[]) is
+'Writes down version v_version of read model v_model, in the transaction that makes its tables: it is consumed as '
+'v_view, v_fingerprint is the hash of its declaration, v_serves says whether people read it, v_unbuilt are the log '
+'partitions whose first events only the archive has.';
+revoke all on function event_store.declare_version(text, int, text, text, boolean, int[]) from public;
+grant execute on function event_store.declare_version(text, int, text, text, boolean, int[]) to event_store_owner;

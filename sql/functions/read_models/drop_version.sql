@@ -1,0 +1,20 @@
+-- Forgets a version of a read model. Called in the transaction that drops its tables, after lock_model.
+create or replace function event_store.drop_version(
+  v_model text,
+  v_version int
+)
+returns void
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+as $$
+begin
+  delete from read_models.declarations where model = v_model and version = v_version;
+end
+$$;
+
+comment on function event_store.drop_version(text, int) is
+'Forgets version v_version of read model v_model, in the transaction that drops its tables.';
+revoke all on function event_store.drop_version(text, int) from public;
+grant execute on function event_store.drop_version(text, int) to event_store_owner;

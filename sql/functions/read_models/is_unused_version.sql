@@ -1,0 +1,26 @@
+-- Whether a version of a read model can go: another one serves, and it is older than the one that the caller builds. A
+-- newer one may be the work of newer code, and is unused only v_abandoned_s seconds after its declaration.
+create or replace function event_store.is_unused_version(
+  v_model text,
+  v_version int,
+  v_built int,
+  v_abandoned_s bigint default 86400
+)
+returns boolean
+language sql
+volatile
+security definer
+set search_path = event_store, pg_temp
+as $$
+  select exists (
+    select from read_models.declarations d
+    where d.model = v_model and d.version = v_version and not d.serves
+      and (d.version < v_built or d.declared_at < clock_timestamp() - make_interval(secs => v_abandoned_s))
+  )
+$$;
+
+comment on function event_store.is_unused_version(text, int, int, bigint) is
+'Says whether version v_version of read model v_model is unused: it does not serve, and is older than version v_built'
+' or was declared v_abandoned_s ago.';
+revoke all on function event_store.is_unused_version(text, int, int, bigint) from public;
+grant execute on function event_store.is_unused_version(text, int, int, bigint) to event_store_owner;

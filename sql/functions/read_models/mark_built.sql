@@ -1,0 +1,25 @@
+-- Takes note that log partitions of a version are built from their first events on, which only the archive had. Called
+-- in the transaction of their rebuild.
+create or replace function event_store.mark_built(
+  v_model text,
+  v_version int,
+  v_partitions int[]
+)
+returns void
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+as $$
+begin
+  update read_models.declarations
+  set unbuilt = array(select u from unnest(unbuilt) u where u <> all (v_partitions) order by u)
+  where model = v_model and version = v_version and unbuilt && v_partitions;
+end
+$$;
+
+comment on function event_store.mark_built(text, int, int[]) is
+'Says in the transaction of a rebuild that the log partitions v_partitions of version v_version of read model v_model'
+' are built from their first events on: they are unbuilt no more.';
+revoke all on function event_store.mark_built(text, int, int[]) from public;
+grant execute on function event_store.mark_built(text, int, int[]) to event_store_owner;

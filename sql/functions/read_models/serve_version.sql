@@ -1,0 +1,24 @@
+-- Makes a version of a read model the one that people read. Called in the transaction that replaces the model's SQL
+-- view, after lock_model, where has_caught_up says that this version stands nowhere behind.
+create or replace function event_store.serve_version(
+  v_model text,
+  v_version int
+)
+returns void
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+as $$
+begin
+  -- one after the other: one version serves at a time (declarations_serving_key)
+  update read_models.declarations set serves = false where model = v_model and serves;
+  update read_models.declarations set serves = true where model = v_model and version = v_version;
+end
+$$;
+
+comment on function event_store.serve_version(text, int) is
+'Makes version v_version of read model v_model the one that people read, in the transaction that replaces the '
+'model''s SQL view.';
+revoke all on function event_store.serve_version(text, int) from public;
+grant execute on function event_store.serve_version(text, int) to event_store_owner;

@@ -1,0 +1,59 @@
+-- Acknowledges many events of a rows view at once and returns the offsets that it acknowledged: what is not among them
+-- was not in flight for the caller any more, as ack_event would say, and is delivered again. v_lease_tokens: none, or
+-- one for each.
+-- Example: select * from ack_events('invoices', '{1,2,3}')
+create or replace function event_store.ack_events(
+  v_view text,
+  v_offsets bigint[],
+  v_lease_tokens bigint[] default null
+)
+returns setof bigint
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+-- By index, whatever statistics say: they may be from when the tables were empty.
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+declare
+  _now constant timestamptz := event_store_private.clock();
+begin
+  perform event_store_private.known_view(v_view, 'rows');
+  if v_offsets is null or cardinality(v_offsets) <> coalesce(cardinality(v_lease_tokens), cardinality(v_offsets)) then
+    perform event_store_private.refuse_request(
+      format('%s offsets, %s lease tokens', coalesce(cardinality(v_offsets)::text, 'no'), coalesce(cardinality(v_lease_tokens)::text, 'no')),
+      'Pass an array of offsets and, where you have them, as many lease tokens.'
+    );
+  end if;
+  return query
+  with held as materialized (
+    -- in one order, so that two callers with the same streams do not deadlock
+    select k.decider_id, k.decider
+    from unnest(v_offsets, v_lease_tokens) a("offset", lease_token)
+    join event_store.events e using ("offset")
+    join event_store.stream_locks k
+      on k.view = v_view and k.decider_id = e.decider_id and k.decider = e.decider and k.in_flight = e."offset"
+    where event_store_private.holds_lock(k, a."offset", a.lease_token)
+    order by k.decider_id, k.decider
+    for update of k
+  )
+  update event_store.stream_locks k
+  set
+    last_offset = k.in_flight, in_flight = null, taken_over = false, attempts = 0, last_error = null, locked_until = _now,
+    updated_at = _now,
+    caught_up = k.nothing_after
+  from held
+  -- by key and not by ctid: while we waited for the lock, extend_lock may have made another version of the row
+  where k.view = v_view and k.decider_id = held.decider_id and k.decider = held.decider
+  returning k.last_offset;
+end
+$$;
+
+comment on function event_store.ack_events(text, bigint[], bigint[]) is
+'Acknowledges the events at v_offsets of a rows view and returns the offsets that it acknowledged: the others were '
+'not in flight for the caller any more and are delivered again. v_lease_tokens is null or has one token for each. '
+'MR005 the arrays do not fit; MR010 unknown view; MR012 a bulk view.';
+revoke all on function event_store.ack_events(text, bigint[], bigint[]) from public;
+grant execute on function event_store.ack_events(text, bigint[], bigint[]) to event_store_consumer, event_store_owner;

@@ -1,0 +1,118 @@
+-- Turns new events into locks of a rows view: each stream of a window of new events per log partition gets a lock if it
+-- has none, and the checkpoint moves past the window. Locks with nothing left to deliver are removed. Returns how many
+-- log positions were passed.
+-- While v_max_waiting streams wait for a consumer already, no more events are passed: a view whose consumers are away
+-- keeps its lag in its checkpoints, and not a lock for every stream of the store.
+-- It alone inserts and removes locks, one caller at a time per log partition, and skips what others hold: it never
+-- waits for a consumer, however long that keeps its transaction open. Meant to run in a short transaction of its own.
+create or replace function event_store.dispatch_events(
+  v_view text,
+  v_window int default 5000,
+  v_max_waiting int default 2000
+)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+-- By index, whatever statistics say: they may be from when the tables were empty.
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set enable_bitmapscan = off
+as $$
+declare
+  _now constant timestamptz := event_store_private.clock();
+  _view constant event_store.views := event_store_private.lock_view(v_view, 'rows');
+  _dispatch event_store.dispatches;
+  _sweeps_all boolean; -- once a minute
+  _has_room boolean;
+  _claimed int[];
+  _passed bigint;
+begin
+  if coalesce(v_window, 0) <= 0 or coalesce(v_max_waiting, 0) <= 0 then
+    perform event_store_private.refuse_request(
+      format('v_window %s, v_max_waiting %s', coalesce(v_window::text, 'null'), coalesce(v_max_waiting::text, 'null')),
+      'v_window and v_max_waiting must be at least 1.'
+    );
+  end if;
+  if _view.view is null then
+    return 0;
+  end if;
+  select * into _dispatch from event_store.dispatches where view = v_view;
+  _sweeps_all := _dispatch.swept_at <= _now - interval '1 minute';
+  -- Partitions with new events, and those where a lock may have to go: a remover that another dispatcher overtakes
+  -- would remove the lock that this one relies on.
+  _claimed := array(
+    select c.partition
+    from event_store.checkpoints c
+    join event_store.partitions p using (partition)
+    where c.view = v_view
+      and (
+        c.position < p.high_water_mark
+        or _sweeps_all
+        or c.partition in (select k.partition from event_store.stream_locks k where k.view = v_view and k.caught_up)
+      )
+    for update of c skip locked
+  );
+  _has_room := cardinality(_claimed) > 0 and not exists (
+    select from event_store.stream_locks k
+    where k.view = v_view and k.parked_at is null and k.locked_until <= _now
+    offset v_max_waiting - 1
+  );
+
+  with passed as materialized (
+    select l.partition, l.position, e."offset", e.decider, e.decider_id,
+      event_store_private.wants(_view.deciders, _view.events, e.decider, e.event) as wanted
+    from event_store.checkpoints c
+    join event_store.event_log l
+      on l.partition = c.partition and l.position >= c.position and l.position < c.position + v_window
+    join event_store.events e using ("offset")
+    where _has_room and c.view = v_view and c.partition = any (_claimed)
+  ), locked as (
+    -- locked until now: it waits behind the streams that were freed before
+    insert into event_store.stream_locks (
+      view, decider, decider_id, partition, last_offset, locked_until, created_at, updated_at
+    )
+    select v_view, s.decider, s.decider_id, s.partition, s.before_first, _now, _now, _now
+    from (
+      select p.decider, p.decider_id, p.partition, min(p."offset") - 1 as before_first
+      from passed p
+      where p.wanted
+      group by p.decider, p.decider_id, p.partition
+    ) s
+    -- One probe for each stream, however many wait: an anti join may be planned to compare each with all.
+    -- `on conflict do nothing` would wait for a consumer that has this lock in an open transaction.
+    left join lateral (
+      select true as held
+      from event_store.stream_locks k
+      where k.view = v_view and k.decider_id = s.decider_id and k.decider = s.decider
+      limit 1
+    ) k on true
+    where k.held is null
+  ), moved as (
+    update event_store.checkpoints c
+    set position = p.position
+    from (select partition, max(position) + 1 as position from passed group by partition) p
+    where c.view = v_view and c.partition = p.partition
+  )
+  select count(*) into _passed from passed;
+
+  perform event_store_private.sweep_locks(_view, _claimed, _sweeps_all);
+
+  if _passed > 0 or _sweeps_all or _dispatch.dispatched_at < _now - interval '500 milliseconds' then
+    update event_store.dispatches
+    set dispatched_at = _now, swept_at = case when _sweeps_all then _now else swept_at end
+    where view = (select view from event_store.dispatches where view = v_view for update skip locked);
+  end if;
+  return _passed;
+end
+$$;
+
+comment on function event_store.dispatch_events(text, int, int) is
+'Locks each stream with new events for a rows view, looking at v_window positions of each log partition, moves its '
+'checkpoints past them, and returns how many positions were passed. None while v_max_waiting streams wait for a '
+'consumer. It never waits; stream_events calls it where nobody does. MR005 an argument is not positive; MR010 unknown'
+' view; MR012 a bulk view.';
+revoke all on function event_store.dispatch_events(text, int, int) from public;
+grant execute on function event_store.dispatch_events(text, int, int) to event_store_consumer, event_store_owner;

@@ -1,0 +1,64 @@
+-- Lets the lock of the event in flight for a stream last v_seconds from now (default: the view's lock_timeout_s).
+-- Example: select locked_until from extend_lock('invoices', 'o-1', 1, 600)
+create or replace function event_store.extend_lock(
+  v_view text,
+  v_decider_id text,
+  v_offset bigint,
+  v_seconds int default null,
+  v_lease_token bigint default null
+)
+returns setof event_store.locks
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+as $$
+declare
+  _now constant timestamptz := event_store_private.clock();
+  _view constant event_store.views := event_store_private.known_view(v_view, 'rows');
+  _decider text;
+begin
+  if v_seconds <= 0 then
+    perform event_store_private.refuse_request(
+      format('v_seconds is %s', v_seconds),
+      'v_seconds must be at least 1; null means the view''s lock_timeout_s.'
+    );
+  end if;
+  update event_store.stream_locks k
+  set locked_until = _now + make_interval(secs => coalesce(v_seconds, _view.lock_timeout_s)), updated_at = _now
+  where k.view = v_view and k.decider_id = v_decider_id and k.in_flight = v_offset and event_store_private.holds_lock(k, v_offset, v_lease_token)
+  returning k.decider into _decider;
+  if not found then
+    perform event_store_private.refuse_not_in_flight(v_view, v_decider_id, v_offset, v_lease_token);
+  end if;
+  return query select * from event_store_private.lock_of_stream(v_view, v_decider_id, _decider);
+end
+$$;
+
+comment on function event_store.extend_lock(text, text, bigint, int, bigint) is
+'Lets the lock of the event at v_offset, in flight for stream v_decider_id of a rows view, last v_seconds from now '
+'(null: the view''s lock_timeout_s), and returns it. v_lease_token as for ack_event. MR005 v_seconds is not positive;'
+' MR010 unknown view; MR012 a bulk view; MR016 the event is not in flight for the caller.';
+revoke all on function event_store.extend_lock(text, text, bigint, int, bigint) from public;
+grant execute on function event_store.extend_lock(text, text, bigint, int, bigint)
+to event_store_consumer, event_store_owner;
+
+create or replace function event_store.extend_lock(
+  v_view text,
+  v_decider_id uuid,
+  v_offset bigint,
+  v_seconds int default null,
+  v_lease_token bigint default null
+)
+returns setof event_store.locks
+language sql
+volatile
+as $$
+  select * from event_store.extend_lock(v_view, v_decider_id::text, v_offset, v_seconds, v_lease_token)
+$$;
+
+comment on function event_store.extend_lock(text, uuid, bigint, int, bigint) is
+'Does the same for a UUID as v_decider_id.';
+revoke all on function event_store.extend_lock(text, uuid, bigint, int, bigint) from public;
+grant execute on function event_store.extend_lock(text, uuid, bigint, int, bigint)
+to event_store_consumer, event_store_owner;

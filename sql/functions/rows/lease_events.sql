@@ -1,0 +1,49 @@
+-- stream_events for callers who want fencing: with each event comes the token of its lease, which ack_event,
+-- nack_event, fail_event and extend_lock take, and which delivery it is. An answer with a token that is not in force
+-- any more is refused, whoever gives it.
+-- Example: select decider_id, "offset", lease_token from lease_events('invoices', 100)
+create or replace function event_store.lease_events(
+  v_view text,
+  v_limit int default 1,
+  v_seconds int default null
+)
+returns table (
+  event text,
+  event_id uuid,
+  event_version bigint,
+  decider text,
+  decider_id text,
+  data jsonb,
+  command_id uuid,
+  previous_id uuid,
+  final boolean,
+  created_at timestamptz,
+  "offset" bigint,
+  lease_token bigint,
+  attempt int
+)
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+-- planned once: for each array anew would cost as much as the rest
+set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+  _delivered constant bigint[] := event_store_private.lease_streams(v_view, v_limit, v_seconds);
+begin
+  return query
+  select r.*, k.lease_token, k.attempts
+  from event_store.recorded_events r
+  join event_store.stream_locks k on k.view = v_view and k.decider_id = r.decider_id and k.decider = r.decider
+  where r."offset" = any (_delivered)
+  order by r."offset";
+end
+$$;
+
+comment on function event_store.lease_events(text, int, int) is
+'Does as stream_events and returns with each event the token of its lock, which fences late answers, and which '
+'attempt it is. MR005 an argument is not positive; MR010 unknown view; MR012 a bulk view.';
+revoke all on function event_store.lease_events(text, int, int) from public;
+grant execute on function event_store.lease_events(text, int, int) to event_store_consumer, event_store_owner;

@@ -1,0 +1,58 @@
+-- Gives the event in flight for a stream back for a delivery after v_milliseconds: what nack_event and
+-- schedule_nack_event have in common. It does not count as an attempt: nothing failed. fstore-sql's callers state no
+-- offset: then the answer counts only from the session that got the event, as the stream may have gone on since; and
+-- where that session has events of two deciders that share the id in flight, one must be stated.
+-- Without v_error the lock keeps what an earlier attempt failed with.
+create or replace function event_store_private.give_back_event(
+  v_view text,
+  v_decider_id text,
+  v_milliseconds bigint,
+  v_offset bigint,
+  v_lease_token bigint,
+  v_error text
+)
+returns setof event_store.locks
+language plpgsql
+volatile
+set search_path = event_store, pg_temp
+as $$
+declare
+  _now constant timestamptz := event_store_private.clock();
+  _deciders text[];
+begin
+  if v_milliseconds is null or v_milliseconds not between 0 and 2147483647000 then
+    perform event_store_private.refuse_request(
+      format('v_milliseconds is %s', coalesce(v_milliseconds::text, 'null')),
+      'v_milliseconds must be from 0 to 2147483647000.'
+    );
+  end if;
+  perform event_store_private.known_view(v_view, 'rows');
+  -- lock first: what another consumer gets in between is not ours
+  _deciders := array(
+    select k.decider
+    from event_store.stream_locks k
+    where k.view = v_view and k.decider_id = v_decider_id
+      and (k.in_flight = v_offset or (v_offset is null and k.in_flight is not null))
+      and event_store_private.holds_lock(k, v_offset, v_lease_token)
+    order by k.decider
+    for update
+  );
+  if cardinality(_deciders) = 0 then
+    perform event_store_private.refuse_not_in_flight(v_view, v_decider_id, v_offset, v_lease_token);
+  elsif cardinality(_deciders) > 1 then
+    perform event_store_private.refuse_request(
+      format('decider_id %L has events in flight for deciders %s', v_decider_id, array_to_string(_deciders, ', ')),
+      'State v_offset: the offset of the event that is given back.'
+    );
+  end if;
+  update event_store.stream_locks k
+  set
+    in_flight = null, attempts = greatest(k.attempts - 1, 0), last_error = coalesce(nullif(v_error, ''), k.last_error),
+    locked_until = _now + v_milliseconds * interval '1 millisecond', updated_at = _now
+  where k.view = v_view and k.decider_id = v_decider_id and k.decider = _deciders[1];
+  return query select * from event_store_private.lock_of_stream(v_view, v_decider_id, _deciders[1]);
+end
+$$;
+
+comment on function event_store_private.give_back_event(text, text, bigint, bigint, bigint, text) is
+'Gives the event in flight back for a later delivery. MR005, MR010, MR012, MR016 not in flight.';

@@ -1,0 +1,101 @@
+-- Leases up to v_limit free streams of a rows view, those that wait longest first, and returns the offsets of their
+-- next events, null for none. Streams that others hold are skipped, never waited for. A stream whose event was
+-- delivered max_attempts times (what was given back not counted), and the last time not answered either, is parked.
+create or replace function event_store_private.lease_free_streams(
+  v_view event_store.views,
+  v_limit int,
+  v_seconds int
+)
+returns bigint[]
+language plpgsql
+volatile
+set search_path = event_store, pg_temp
+-- By index, whatever statistics say: they are as old as the last ANALYZE, and locks come and go by the thousand in
+-- between.
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set enable_sort = off
+as $$
+declare
+  _now timestamptz;
+  _free tid[];
+  _delivered bigint[];
+begin
+  -- again where all that were taken were parked: who is given nothing believes that there is nothing; but not without
+  -- end
+  for _turn in 1..100 loop
+    _now := event_store_private.clock(); -- what was just dispatched is free from then on
+    -- Lock first, then read in another statement: a snapshot older than the lock would lease what is already
+    -- acknowledged.
+    _free := array(
+      select k.ctid
+      from event_store.stream_locks k
+      cross join lateral (
+        select 1
+        from event_store.events e
+        join event_store.event_log l using ("offset")
+        where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > k.last_offset
+          and event_store_private.wants(v_view.deciders, v_view.events, e.decider, e.event)
+        limit 1
+      ) pending
+      where k.view = v_view.view and k.parked_at is null and k.locked_until <= _now
+      order by k.locked_until, k.last_offset
+      limit v_limit
+      for update of k skip locked
+    );
+
+    _now := greatest(_now, event_store_private.clock());
+    with held as materialized (
+      -- by nothing but ctid: any index that another condition allows may be planned to be read from end to end
+      select k.ctid as version, k.* from event_store.stream_locks k where k.ctid = any (_free)
+    ), leased as (
+      update event_store.stream_locks k
+      set
+        in_flight = case when exhausted.yes then null else next_event."offset" end,
+        taken_over = k.taken_over or k.in_flight is not null,
+        caught_up = false,
+        nothing_after = not exists (
+          select from event_store.events e
+          where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > next_event."offset"
+            and event_store_private.wants(v_view.deciders, v_view.events, e.decider, e.event)
+        ),
+        lease_token = nextval('event_store.lease_token_seq'),
+        lease_pid = pg_backend_pid(),
+        attempts = case when exhausted.yes then k.attempts else k.attempts + 1 end,
+        last_error = case
+          when exhausted.yes then
+            format('The lock ended without an answer, at delivery %s.', k.attempts) || coalesce(' Before that: ' || k.last_error, '')
+          else k.last_error
+        end,
+        parked_at = case when exhausted.yes then _now end,
+        locked_until = case
+          when exhausted.yes then 'infinity'
+          else _now + make_interval(secs => coalesce(v_seconds, v_view.lock_timeout_s))
+        end,
+        updated_at = _now
+      from held
+      cross join lateral (select held.in_flight is not null and held.attempts >= v_view.max_attempts) exhausted(yes)
+      cross join lateral (
+        select e."offset"
+        from event_store.events e
+        join event_store.event_log l using ("offset")
+        where e.decider_id = held.decider_id and e.decider = held.decider and e."offset" > held.last_offset
+          and event_store_private.wants(v_view.deciders, v_view.events, e.decider, e.event)
+        order by e."offset"
+        limit 1
+      ) next_event
+      where k.ctid = held.version and held.parked_at is null and held.locked_until <= _now
+      returning k.in_flight
+    )
+    select array_agg(in_flight) into _delivered from leased where in_flight is not null;
+    exit when _delivered is not null or cardinality(_free) = 0;
+  end loop;
+  return _delivered;
+end
+$$;
+
+comment on function event_store_private.lease_free_streams(event_store.views, int, int) is
+'Leases free streams of a rows view; returns the offsets of their next events, null for none.';

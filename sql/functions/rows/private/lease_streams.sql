@@ -1,0 +1,57 @@
+-- What stream_events and lease_events have in common: leases free streams and returns the offsets of their next events.
+-- New events must be sequenced and dispatched first. Inside a longer transaction that would keep them from others until
+-- its end, so this leaves it to others (`millrace sequence` is one) where somebody did it within the last second.
+-- Postgres tells a transaction of one statement only in the simple protocol; there this does it at once, where too few
+-- streams wait.
+create or replace function event_store_private.lease_streams(
+  v_view text,
+  v_limit int,
+  v_seconds int
+)
+returns bigint[]
+language plpgsql
+volatile
+set search_path = event_store, pg_temp
+as $$
+declare
+  _recently constant timestamptz := event_store_private.clock() - interval '1 second';
+  _alone constant boolean := statement_timestamp() = transaction_timestamp();
+  _view event_store.views;
+  _sequencer_away boolean;
+  _dispatcher_away boolean;
+  _delivered bigint[];
+begin
+  if coalesce(v_limit, 0) <= 0 or v_seconds <= 0 then
+    perform event_store_private.refuse_request(
+      format('v_limit %s, v_seconds %s', coalesce(v_limit::text, 'null'), coalesce(v_seconds::text, 'null')),
+      'v_limit and v_seconds must be at least 1; v_seconds null means the view''s lock_timeout_s.'
+    );
+  end if;
+  _view := event_store_private.lock_view(v_view, 'rows');
+  if _view.enabled is not true then
+    return null;
+  end if;
+  select s.sequenced_at < _recently, d.dispatched_at < _recently
+  into _sequencer_away, _dispatcher_away
+  from event_store.sequencer s, event_store.dispatches d
+  where d.view = v_view;
+  if _sequencer_away then
+    perform event_store.sequence_events();
+  end if;
+  if _dispatcher_away then
+    perform event_store.dispatch_events(v_view);
+  end if;
+  _delivered := event_store_private.lease_free_streams(_view, v_limit, v_seconds);
+  if _alone and coalesce(cardinality(_delivered), 0) < v_limit then
+    perform event_store.sequence_events();
+    if event_store.dispatch_events(v_view) > 0 then
+      _delivered := _delivered
+        || event_store_private.lease_free_streams(_view, v_limit - coalesce(cardinality(_delivered), 0), v_seconds);
+    end if;
+  end if;
+  return _delivered;
+end
+$$;
+
+comment on function event_store_private.lease_streams(text, int, int) is
+'Leases free streams of a rows view; returns the offsets of their next events, null for none. MR005, MR010, MR012.';

@@ -1,0 +1,19 @@
+-- The lock of one stream in the shape of fstore-sql. Not a select of event_store.locks, which does not know the
+-- decider.
+create or replace function event_store_private.lock_of_stream(
+  v_view text,
+  v_decider_id text,
+  v_decider text
+)
+returns setof event_store.locks
+language sql
+stable
+as $$
+  select l.view, l.decider_id, s.last_offset, l.last_offset, l.locked_until, s.final, l.created_at, l.updated_at
+  from event_store.stream_locks l
+  join event_store.streams s using (decider_id, decider)
+  where l.view = v_view and l.decider_id = v_decider_id and l.decider = v_decider
+$$;
+
+comment on function event_store_private.lock_of_stream(text, text, text) is
+'The lock of one stream, in fstore-sql''s columns.';

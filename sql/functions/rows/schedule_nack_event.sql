@@ -1,0 +1,50 @@
+-- Gives back the event that is in flight for a stream: it is delivered again, not before v_milliseconds have passed.
+-- Without v_offset and v_lease_token only the session that got the event can: it may be somebody else's by now.
+-- v_error says why, for operators: it is the lock's last_error until the event is acknowledged.
+-- Example: select * from schedule_nack_event('invoices', 'o-1', 60000)
+create or replace function event_store.schedule_nack_event(
+  v_view text,
+  v_decider_id text,
+  v_milliseconds bigint,
+  v_offset bigint default null,
+  v_lease_token bigint default null,
+  v_error text default null
+)
+returns setof event_store.locks
+language sql
+volatile
+security definer
+set search_path = event_store, pg_temp
+as $$
+  select * from event_store_private.give_back_event(v_view, v_decider_id, v_milliseconds, v_offset, v_lease_token, v_error)
+$$;
+
+comment on function event_store.schedule_nack_event(text, text, bigint, bigint, bigint, text) is
+'Gives back the event in flight for stream v_decider_id of a rows view: it is delivered again after v_milliseconds, '
+'and that is no failed attempt. Without v_offset and v_lease_token only the session that got it can. v_error is kept '
+'as the lock''s last_error. MR005 v_milliseconds is out of range, or v_offset is needed to tell two deciders apart; '
+'MR010 unknown view; MR012 a bulk view; MR016 the event is not in flight for the caller.';
+revoke all on function event_store.schedule_nack_event(text, text, bigint, bigint, bigint, text) from public;
+grant execute on function event_store.schedule_nack_event(text, text, bigint, bigint, bigint, text)
+to event_store_consumer, event_store_owner;
+
+create or replace function event_store.schedule_nack_event(
+  v_view text,
+  v_decider_id uuid,
+  v_milliseconds bigint,
+  v_offset bigint default null,
+  v_lease_token bigint default null,
+  v_error text default null
+)
+returns setof event_store.locks
+language sql
+volatile
+as $$
+  select * from event_store.schedule_nack_event(v_view, v_decider_id::text, v_milliseconds, v_offset, v_lease_token, v_error)
+$$;
+
+comment on function event_store.schedule_nack_event(text, uuid, bigint, bigint, bigint, text) is
+'Does the same for a UUID as v_decider_id.';
+revoke all on function event_store.schedule_nack_event(text, uuid, bigint, bigint, bigint, text) from public;
+grant execute on function event_store.schedule_nack_event(text, uuid, bigint, bigint, bigint, text)
+to event_store_consumer, event_store_owner;

@@ -1,0 +1,62 @@
+-- Whether a view has acknowledged every event that another one has: who looks at what is built from the first instead
+-- of the second misses nothing. Nothing of the second moves until the transaction ends.
+-- Example: select has_caught_up('orders_v2', 'orders')
+create or replace function event_store.has_caught_up(
+  v_view text,
+  v_other text
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+as $$
+declare
+  _view constant event_store.views := event_store_private.known_view(v_view);
+begin
+  perform event_store_private.known_view(v_other);
+  perform from event_store.checkpoints where view = v_other order by partition for share;
+  return not exists (
+    select from event_store.checkpoints o
+    join event_store.checkpoints c on c.view = v_view and c.partition = o.partition
+    where o.view = v_other and c.position < o.position
+  ) and not exists (
+    -- what has a lock here may be acknowledged there: by the checkpoint, or up to where the stream's lock is there
+    select from event_store.stream_locks k
+    join event_store.checkpoints there on there.view = v_other and there.partition = k.partition
+    left join event_store.stream_locks o on o.view = v_other and o.decider_id = k.decider_id and o.decider = k.decider
+    where k.view = v_view
+      and exists (
+        select from event_store.events e
+        join event_store.event_log l using ("offset")
+        where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > k.last_offset
+          and case when o.view is null then l.position < there.position else e."offset" <= o.last_offset end
+          and event_store_private.wants(_view.deciders, _view.events, e.decider, e.event)
+        offset 0
+      )
+  ) and not exists (
+    -- a lock there may acknowledge events that the checkpoint here has not reached
+    select from event_store.stream_locks o
+    join event_store.checkpoints here on here.view = v_view and here.partition = o.partition
+    where o.view = v_other
+      and not exists (
+        select from event_store.stream_locks k
+        where k.view = v_view and k.decider_id = o.decider_id and k.decider = o.decider
+        offset 0
+      )
+      and exists (
+        select from event_store.events e
+        join event_store.event_log l using ("offset")
+        where e.decider_id = o.decider_id and e.decider = o.decider
+          and e."offset" <= o.last_offset and l.position >= here.position
+        offset 0
+      )
+  );
+end
+$$;
+
+comment on function event_store.has_caught_up(text, text) is
+'Says whether v_view has acknowledged every event that v_other has. Nothing of v_other moves until the transaction '
+'ends. MR010 unknown view.';
+revoke all on function event_store.has_caught_up(text, text) from public;
+grant execute on function event_store.has_caught_up(text, text) to event_store_owner;

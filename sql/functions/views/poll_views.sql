@@ -1,0 +1,49 @@
+-- One row per view with what a poller needs to decide whether to start a consumer, in one cheap call. `due` is what
+-- it would be given now: the positions ahead, a subtraction per log partition without reading an event, and each stream
+-- with a lock whose time has come, counted to a thousand. How far a view is behind is the lag of view_lag and
+-- view_info. `consumers` are the sessions that attached themselves (attach_consumer) and live.
+create or replace function event_store.poll_views()
+returns table (
+  view text,
+  mode text,
+  enabled boolean,
+  pooling_delay_s bigint,
+  edge_function_url text,
+  due bigint,
+  consumers bigint
+)
+language sql
+volatile
+security definer
+set search_path = event_store, pg_temp
+as $$
+  select
+    v.view,
+    v.mode,
+    v.enabled,
+    v.pooling_delay_s,
+    v.edge_function_url,
+    coalesce(c.ahead, 0)::bigint + (
+      select count(*) from (
+        select from event_store.stream_locks k
+        where k.view = v.view and k.parked_at is null and not k.caught_up and k.locked_until <= (select event_store_private.clock())
+        limit 1000
+      ) free
+    ),
+    coalesce(a.consumers, 0)
+  from event_store.views v
+  left join (
+    select c.view, sum(greatest(p.high_water_mark - c.position, 0)) as ahead
+    from event_store.checkpoints c
+    join event_store.partitions p using (partition)
+    group by c.view
+  ) c using (view)
+  left join event_store_private.attached_consumers() a on a.view_hash = hashtext(v.view)
+  order by v.view
+$$;
+
+comment on function event_store.poll_views() is
+'Returns one row per view with what a poller needs to decide whether to start a consumer, in one cheap call: due is '
+'about how much it would be given now, consumers counts the sessions that called attach_consumer and live.';
+revoke all on function event_store.poll_views() from public;
+grant execute on function event_store.poll_views() to event_store_consumer, event_store_reader, event_store_owner;

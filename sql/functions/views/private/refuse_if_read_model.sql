@@ -1,0 +1,25 @@
+-- Raises where a read model's rows belong to a view's position: moving or removing one without the other would make
+-- them wrong.
+create or replace function event_store_private.refuse_if_read_model(
+  v_view text
+)
+returns void
+language plpgsql
+stable
+set search_path = event_store, pg_temp
+as $$
+declare
+  _model text := (select model from read_models.declarations where view = v_view limit 1);
+begin
+  if _model is not null then
+    raise exception 'view belongs to a read model'
+      using
+        errcode = 'MR019',
+        detail = format('view %L is where read model %s stands', v_view, _model),
+        hint = format('Materialize its log partitions to rebuild them, or run: millrace reset %s', _model);
+  end if;
+end
+$$;
+
+comment on function event_store_private.refuse_if_read_model(text) is
+'Raises MR019 where the view is that of a read model.';

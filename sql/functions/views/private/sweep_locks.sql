@@ -1,0 +1,82 @@
+-- Removes the locks of these log partitions that have nothing left: no wanted event of the stream lies between what was
+-- acknowledged and the checkpoint. A lock whose stream was acknowledged beyond the checkpoint stays until that has
+-- passed, or what lies between would be delivered again. An event that is still in flight counts as left, unless its
+-- lock ended and the view does not want it any more: then nobody would ever get it. Returns how many. The caller holds
+-- the partitions' checkpoints. It looks at streams that had caught up when they were acknowledged, so it costs no more
+-- with many that wait; v_all: at all, for those that end another way, as by a filter that was narrowed.
+create or replace function event_store_private.sweep_locks(
+  v_view event_store.views,
+  v_partitions int[],
+  v_all boolean
+)
+returns bigint
+language plpgsql
+volatile
+set search_path = event_store, pg_temp
+-- By index, whatever statistics say: they may be from when the tables were empty. So it is planned once.
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+declare
+  _now constant timestamptz := event_store_private.clock();
+  _candidates tid[];
+  _removed bigint;
+begin
+  -- Lock first, look in another statement. Two queries, for each has its own index.
+  if v_all then
+    _candidates := array(
+      select k.ctid from event_store.stream_locks k
+      where k.view = v_view.view and k.partition = any (v_partitions) and k.parked_at is null and k.locked_until <= _now
+      limit 20000
+      for update skip locked
+    );
+  else
+    _candidates := array(
+      select k.ctid from event_store.stream_locks k
+      where k.view = v_view.view and k.partition = any (v_partitions) and k.caught_up and k.parked_at is null and k.locked_until <= _now
+      limit 20000
+      for update skip locked
+    );
+  end if;
+  if cardinality(_candidates) = 0 then
+    return 0;
+  end if;
+  update event_store.stream_locks k
+  set caught_up = false
+  where k.ctid = any (_candidates)
+    and k.caught_up
+    and exists (
+      select from event_store.events e
+      where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > k.last_offset
+        and event_store_private.wants(v_view.deciders, v_view.events, e.decider, e.event)
+    );
+  delete from event_store.stream_locks k
+  using event_store.checkpoints c
+  where k.ctid = any (_candidates)
+    and c.view = k.view and c.partition = k.partition
+    and not exists (
+      select from event_store.events e
+      where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > k.last_offset
+        and event_store_private.wants(v_view.deciders, v_view.events, e.decider, e.event)
+    )
+    and coalesce(
+      (
+        -- a bulk view acknowledges up to a position that may be no event of the stream
+        select l.position
+        from event_store.events e
+        join event_store.event_log l using ("offset")
+        where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" <= k.last_offset
+        order by e."offset" desc
+        limit 1
+      ) < c.position,
+      true
+    );
+  get diagnostics _removed = row_count;
+  return _removed;
+end
+$$;
+
+comment on function event_store_private.sweep_locks(event_store.views, int[], boolean) is
+'Removes the locks of log partitions that have nothing left; returns how many.';

@@ -1,0 +1,157 @@
+-- Events, their streams and their order. Behaviour lives in sql/functions. From the first release on a table changes
+-- only by a later migration; until then it is changed here.
+
+-- Appending -------------------------------------------------------------------------------------------------
+
+create table event_store.deciders (
+  decider text not null,
+  event text not null,
+  event_version bigint not null default 1,
+  description text not null,
+  constraint deciders_pkey primary key (decider, event, event_version)
+);
+comment on table event_store.deciders is
+'The kinds of event that each kind of entity (decider) may append. Rows are never changed or removed.';
+comment on column event_store.deciders.decider is 'A kind of entity that emits events, such as order.';
+comment on column event_store.deciders.event is 'The name of an event that this decider may append.';
+comment on column event_store.deciders.event_version is 'The version of the event''s schema.';
+comment on column event_store.deciders.description is 'What the event says, for people.';
+
+create table event_store.streams (
+  decider text collate "C" not null,
+  decider_id text collate "C" not null,
+  last_event_id uuid not null,
+  last_offset bigint not null,
+  version bigint not null,
+  final boolean not null default false,
+  constraint streams_pkey primary key (decider_id, decider)
+) with (fillfactor = 80);
+comment on table event_store.streams is
+'The head of each stream. Its row is the optimistic lock of an append: the first writer moves it, the second one '
+'conflicts.';
+comment on column event_store.streams.decider is 'The kind of entity.';
+comment on column event_store.streams.decider_id is 'The entity.';
+comment on column event_store.streams.last_event_id is
+'The event_id of the stream''s last event: what the next append states as previous_id.';
+comment on column event_store.streams.last_offset is 'The offset of the stream''s last event.';
+comment on column event_store.streams.version is 'How many events the stream has.';
+comment on column event_store.streams.final is 'Whether the last event closed the stream.';
+
+create sequence event_store.events_offset_seq;
+comment on sequence event_store.events_offset_seq is
+'Gives events."offset". It leaves gaps on rollback, so it never is a cursor.';
+
+create table event_store.events (
+  event text not null,
+  event_id uuid not null,
+  event_version bigint not null default 1,
+  decider text collate "C" not null,
+  decider_id text collate "C" not null,
+  data jsonb not null,
+  command_id uuid not null,
+  previous_id uuid,
+  final boolean not null default false,
+  created_at timestamptz not null,
+  "offset" bigint not null,
+  transaction_id xid8 not null default pg_current_xact_id(),
+  constraint events_pkey primary key ("offset"),
+  constraint events_event_id_key unique (event_id)
+);
+alter sequence event_store.events_offset_seq owned by event_store.events."offset";
+create index events_stream_idx on event_store.events (decider_id, decider, "offset");
+create index events_transaction_id_idx on event_store.events (transaction_id);
+create index events_created_at_idx on event_store.events using brin (created_at);
+comment on table event_store.events is 'Every event, once, never changed. Its first eleven columns are fstore-sql''s.';
+comment on column event_store.events.event is 'The event''s name, registered in deciders.';
+comment on column event_store.events.event_id is 'The event''s identity. Appending it again stores nothing.';
+comment on column event_store.events.event_version is 'The version of the event''s schema.';
+comment on column event_store.events.decider is 'The kind of entity that emitted the event.';
+comment on column event_store.events.decider_id is 'The entity that emitted the event.';
+comment on column event_store.events.data is 'What happened.';
+comment on column event_store.events.command_id is 'The command that caused the event.';
+comment on column event_store.events.previous_id is 'The event before this one in its stream; null for the first.';
+comment on column event_store.events.final is 'Whether the event closes its stream.';
+comment on column event_store.events.created_at is 'When the event was appended, by the store''s clock.';
+comment on column event_store.events."offset" is
+'Unique and increasing along each stream, with gaps. Drawn after the stream''s row is locked.';
+comment on column event_store.events.transaction_id is
+'The appending transaction: how the sequencer knows that the event is committed.';
+
+create view event_store.recorded_events as
+select event, event_id, event_version, decider, decider_id, data, command_id, previous_id, final, created_at, "offset"
+from event_store.events;
+comment on view event_store.recorded_events is
+'An event in the shape that every function returns it: fstore-sql''s columns.';
+
+create type event_store_private.batch_event as (
+  ordinal bigint,
+  event text,
+  event_id uuid,
+  event_version bigint,
+  decider text,
+  decider_id text,
+  data jsonb,
+  command_id uuid,
+  previous_id uuid,
+  previous_stated boolean,
+  final boolean
+);
+comment on type event_store_private.batch_event is
+'One event of a batch as append_events holds it in memory; ordinal is its index in the batch, from 1.';
+
+-- Sequencing ------------------------------------------------------------------------------------------------
+
+create table event_store.partitions (
+  partition int not null,
+  high_water_mark bigint not null default 0,
+  earliest_position bigint not null default 0,
+  archived_position bigint not null default 0,
+  constraint partitions_pkey primary key (partition),
+  constraint partitions_marks_in_order check (0 <= earliest_position and earliest_position <= high_water_mark),
+  constraint partitions_keep_what_is_not_archived check (
+    earliest_position <= archived_position and archived_position <= high_water_mark
+  )
+) with (fillfactor = 50);
+comment on table event_store.partitions is
+'The log partitions: hash buckets of decider_id. Their number is fixed when the database is made.';
+comment on column event_store.partitions.partition is 'The log partition, from 0.';
+comment on column event_store.partitions.high_water_mark is 'The position that the next event will get.';
+comment on column event_store.partitions.earliest_position is 'The first position that is still kept.';
+comment on column event_store.partitions.archived_position is
+'Every event below this position is kept outside, too: only these may be deleted.';
+
+-- whoever migrates or installs states the number
+insert into event_store.partitions (partition)
+select generate_series(0, current_setting('event_store.log_partitions')::int - 1);
+
+create table event_store.event_log (
+  partition int not null,
+  position bigint not null,
+  "offset" bigint not null,
+  constraint event_log_pkey primary key (partition, position),
+  constraint event_log_offset_key unique ("offset")
+);
+comment on table event_store.event_log is
+'The order of events within each log partition: dense, from 0, in the order of commits.';
+comment on column event_store.event_log.partition is 'The log partition.';
+comment on column event_store.event_log.position is 'The position within the log partition, without gaps.';
+comment on column event_store.event_log."offset" is 'The event at this position.';
+
+create table event_store.sequencer (
+  singleton boolean not null default true,
+  snapshot pg_snapshot not null,
+  cluster bigint not null,
+  sequenced_at timestamptz not null default '-infinity',
+  constraint sequencer_pkey primary key (singleton),
+  constraint sequencer_has_one_row check (singleton)
+) with (fillfactor = 50);
+comment on table event_store.sequencer is
+'Up to where events are sequenced. The lock of its one row makes the sequencer the only writer of the log''s order.';
+comment on column event_store.sequencer.singleton is 'Always true: there is one row.';
+comment on column event_store.sequencer.snapshot is
+'Every event of a transaction visible in this snapshot has its position.';
+comment on column event_store.sequencer.cluster is
+'The system identifier of the cluster whose transaction ids these are: a restore into another one shows by it.';
+comment on column event_store.sequencer.sequenced_at is 'When somebody last looked for new events, to half a second.';
+insert into event_store.sequencer (snapshot, cluster)
+select pg_current_snapshot(), system_identifier from pg_control_system();

@@ -1,0 +1,205 @@
+-- Who consumes the log, how far each is, which streams wait, and what operators did.
+
+create table event_store.views (
+  view text not null,
+  start_at timestamptz not null,
+  lock_timeout_s bigint not null default 300,
+  pooling_delay_s bigint,
+  edge_function_url text,
+  created_at timestamptz not null,
+  updated_at timestamptz not null,
+  mode text not null default 'rows',
+  deciders text[],
+  events text[],
+  enabled boolean not null default true,
+  max_attempts int not null default 5,
+  constraint views_pkey primary key (view),
+  constraint views_view_is_named check (view <> ''),
+  constraint views_mode_is_known check (mode in ('rows', 'bulk')),
+  constraint views_lock_timeout_is_positive check (lock_timeout_s > 0),
+  constraint views_pooling_delay_is_not_negative check (pooling_delay_s >= 0),
+  constraint views_max_attempts_is_positive check (max_attempts > 0)
+);
+comment on table event_store.views is
+'The named consumers of the log. Their progress is in checkpoints and stream_locks and is never touched from here.';
+comment on column event_store.views.view is 'The consumer''s name.';
+comment on column event_store.views.start_at is 'From when on the view wants events. It counts once, at registration.';
+comment on column event_store.views.lock_timeout_s is
+'How long a lock or a lease lasts where the caller does not say, in seconds.';
+comment on column event_store.views.pooling_delay_s is
+'How long to wait between two polls that found nothing, in seconds; null where the client polls by itself.';
+comment on column event_store.views.edge_function_url is
+'Where each event is sent by HTTP POST; null where the client fetches events.';
+comment on column event_store.views.created_at is 'When the view was registered.';
+comment on column event_store.views.updated_at is 'When the view''s settings last changed.';
+comment on column event_store.views.mode is
+'rows: one event per stream at a time (stream_events). bulk: ranges of log partitions (claim_batch).';
+comment on column event_store.views.deciders is 'The deciders that the view wants; null for all.';
+comment on column event_store.views.events is 'The events that the view wants; null for all.';
+comment on column event_store.views.enabled is 'Whether the view is given events.';
+comment on column event_store.views.max_attempts is 'After how many failed attempts a stream is parked.';
+
+-- Leases and locks ------------------------------------------------------------------------------------------
+
+create sequence event_store.lease_token_seq;
+comment on sequence event_store.lease_token_seq is
+'Gives the tokens of leases and locks. It outlives every view, so a view that is registered again never repeats a '
+'token.';
+
+create table event_store.checkpoints (
+  view text not null,
+  partition int not null,
+  position bigint not null,
+  lease_owner text,
+  lease_token bigint not null default 0,
+  leased_until timestamptz,
+  leased_from bigint,
+  leased_to bigint,
+  rebuilds boolean not null default false,
+  constraint checkpoints_pkey primary key (view, partition),
+  constraint checkpoints_view_fkey foreign key (view) references event_store.views (view) on delete cascade,
+  constraint checkpoints_partition_fkey foreign key (partition) references event_store.partitions (partition),
+  constraint checkpoints_position_is_not_negative check (position >= 0),
+  constraint checkpoints_lease_is_whole check ((lease_owner is null) = (leased_until is null))
+) with (fillfactor = 50);
+comment on table event_store.checkpoints is 'A view''s progress in each log partition, and who may move it.';
+comment on column event_store.checkpoints.view is 'The view.';
+comment on column event_store.checkpoints.partition is 'The log partition.';
+comment on column event_store.checkpoints.position is
+'The view''s next position: every event below is acknowledged, or its stream has a lock.';
+comment on column event_store.checkpoints.lease_owner is 'Who holds the lease; null for nobody.';
+comment on column event_store.checkpoints.lease_token is
+'Rises with every lease. A commit states it, which fences out former owners.';
+comment on column event_store.checkpoints.leased_until is 'When the lease expires; null where there is none.';
+comment on column event_store.checkpoints.leased_from is
+'The first position of the leased range; null where there is no lease.';
+comment on column event_store.checkpoints.leased_to is
+'The position after the leased range: a commit goes no further. Null where there is no lease.';
+comment on column event_store.checkpoints.rebuilds is
+'Whether the lease is for a rebuild, which reads every stream, locked or not.';
+
+create table event_store.stream_locks (
+  view text not null,
+  decider text collate "C" not null,
+  decider_id text collate "C" not null,
+  partition int not null,
+  last_offset bigint not null,
+  locked_until timestamptz not null default '-infinity',
+  in_flight bigint,
+  lease_token bigint not null default 0,
+  lease_pid int,
+  taken_over boolean not null default false,
+  nothing_after boolean not null default false,
+  caught_up boolean not null default false,
+  attempts int not null default 0,
+  last_error text,
+  parked_at timestamptz,
+  created_at timestamptz not null,
+  updated_at timestamptz not null,
+  constraint stream_locks_pkey primary key (view, decider_id, decider),
+  constraint stream_locks_view_fkey foreign key (view) references event_store.views (view) on delete cascade,
+  constraint stream_locks_delivery_is_ahead check (in_flight > last_offset),
+  constraint stream_locks_parked_is_not_in_flight check (parked_at is null or in_flight is null)
+) with (fillfactor = 50);
+-- Partial, so that a probe for one stream cannot be planned by it: to a planner that knows an empty table the two are
+-- the same.
+create index stream_locks_due_idx on event_store.stream_locks (view, locked_until, last_offset) where parked_at is null;
+comment on index event_store.stream_locks_due_idx is
+'The whole order of stream_events, so that a fetch reads no more locks than it takes.';
+-- What a bulk lease delivers of streams with a lock is found by its log partition, however many streams wait or are
+-- parked. Partial, and not on lease_token: rows mode, where a session takes each delivery, makes no entry at all.
+create index stream_locks_in_flight_idx on event_store.stream_locks (view, partition)
+where in_flight is not null and lease_pid is null;
+comment on index event_store.stream_locks_in_flight_idx is
+'What is delivered and not answered: read_batch and commit_batch look here for the retries of a lease.';
+create index stream_locks_caught_up_idx on event_store.stream_locks (view, partition) where caught_up;
+comment on index event_store.stream_locks_caught_up_idx is 'The locks that a dispatcher looks at to remove them.';
+create index stream_locks_parked_idx on event_store.stream_locks (view, parked_at) where parked_at is not null;
+comment on index event_store.stream_locks_parked_idx is 'The dead letters.';
+comment on table event_store.stream_locks is
+'The streams of a view that have something to deliver, are in flight, wait for a retry or are parked. Sparse: an idle'
+' stream has no row.';
+comment on column event_store.stream_locks.view is 'The view.';
+comment on column event_store.stream_locks.decider is 'The kind of entity.';
+comment on column event_store.stream_locks.decider_id is 'The entity.';
+comment on column event_store.stream_locks.partition is 'The log partition of the stream.';
+comment on column event_store.stream_locks.last_offset is 'The offset of the last acknowledged event of the stream.';
+comment on column event_store.stream_locks.locked_until is 'Until when the stream is not given out.';
+comment on column event_store.stream_locks.in_flight is 'The offset of the event that a consumer holds; null for none.';
+comment on column event_store.stream_locks.lease_token is
+'The token of the last delivery (rows), or of the lease that retries the stream (bulk).';
+comment on column event_store.stream_locks.lease_pid is
+'The session of the last delivery (rows): it may answer without a token after it took the stream over. Null for a '
+'delivery in bulk mode.';
+comment on column event_store.stream_locks.taken_over is
+'Whether the event in flight was delivered before to somebody who let the lock end: that one may still answer.';
+comment on column event_store.stream_locks.nothing_after is
+'Whether the view wanted nothing after the event in flight when that was delivered (rows).';
+comment on column event_store.stream_locks.caught_up is
+'Whether the stream had nothing left when its event was acknowledged: the dispatcher looks at these and removes the '
+'lock.';
+comment on column event_store.stream_locks.attempts is
+'How often the event after last_offset was delivered and not given back (rows), or failed (bulk).';
+comment on column event_store.stream_locks.last_error is
+'Why the last attempt failed, or why the event was given back; null when it was acknowledged.';
+comment on column event_store.stream_locks.parked_at is
+'When the stream was given up and became a dead letter; null while it is not.';
+comment on column event_store.stream_locks.created_at is 'When the lock was made.';
+comment on column event_store.stream_locks.updated_at is 'When the lock last changed.';
+
+create view event_store.locks as
+select
+  l.view,
+  l.decider_id,
+  s.last_offset as "offset",
+  l.last_offset,
+  l.locked_until,
+  s.final as offset_final,
+  l.created_at,
+  l.updated_at
+from event_store.stream_locks l
+join event_store.streams s using (decider_id, decider);
+comment on view event_store.locks is 'The locks in the shape of fstore-sql. "offset" is the head of the stream.';
+
+-- A setting and what happens are two things: each dispatch would make a new version of the view's row.
+create table event_store.dispatches (
+  view text not null,
+  dispatched_at timestamptz not null default '-infinity',
+  swept_at timestamptz not null default '-infinity',
+  constraint dispatches_pkey primary key (view),
+  constraint dispatches_view_fkey foreign key (view) references event_store.views (view) on delete cascade
+) with (fillfactor = 50);
+comment on table event_store.dispatches is 'When the new events of each view were last dispatched (rows mode).';
+comment on column event_store.dispatches.view is 'The view.';
+comment on column event_store.dispatches.dispatched_at is
+'When somebody last dispatched its new events, to half a second.';
+comment on column event_store.dispatches.swept_at is
+'When somebody last looked at all of its locks for those with nothing left.';
+
+-- Auditing --------------------------------------------------------------------------------------------------
+
+create table event_store.audit_log (
+  audit_id bigint generated always as identity,
+  done_at timestamptz not null,
+  done_by text not null,
+  operation text not null,
+  view text,
+  reason text,
+  detail jsonb not null,
+  constraint audit_log_pkey primary key (audit_id),
+  constraint audit_log_operation_is_known check (
+    operation in (
+      'seek_view', 'discard_dead_letter', 'retry_dead_letters', 'enable_view', 'unregister_view', 'raise_low_water_mark', 'restore',
+      'requeue_changes', 'discard_change', 'restart_capture', 'unregister_capture'
+    )
+  )
+);
+comment on table event_store.audit_log is 'What operators did to views and to history, who and why.';
+comment on column event_store.audit_log.audit_id is 'Rises with time.';
+comment on sequence event_store.audit_log_audit_id_seq is 'Numbers the entries of audit_log.';
+comment on column event_store.audit_log.done_at is 'When, by the store''s clock.';
+comment on column event_store.audit_log.done_by is 'The database user who called.';
+comment on column event_store.audit_log.operation is 'The function that was called.';
+comment on column event_store.audit_log.view is 'The view it was done to; null where it was none.';
+comment on column event_store.audit_log.reason is 'Why, in the operator''s words.';
+comment on column event_store.audit_log.detail is 'What exactly was changed, and from what.';

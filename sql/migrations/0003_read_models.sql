@@ -1,0 +1,33 @@
+-- What read models share. Each model's own tables are made from its declaration.
+
+create schema read_models;
+comment on schema read_models is 'The read models: one SQL view per model over its partitioned state.';
+
+create table read_models.declarations (
+  model text not null,
+  version int not null,
+  view text not null,
+  fingerprint text not null,
+  serves boolean not null,
+  unbuilt int[] not null,
+  declared_at timestamptz not null default clock_timestamp(),
+  constraint declarations_pkey primary key (model, version),
+  constraint declarations_view_key unique (view)
+);
+create unique index declarations_serving_key on read_models.declarations (model) where serves;
+comment on table read_models.declarations is
+'The declarations that each model''s tables were made from: of the version that serves, and of one that is built '
+'beside it.';
+comment on column read_models.declarations.model is 'The read model.';
+comment on column read_models.declarations.version is
+'Counts the declarations of a model, from 1; the tables of later ones have it in their names.';
+comment on column read_models.declarations.view is 'The event store''s view that this version is consumed as.';
+comment on column read_models.declarations.fingerprint is
+'The hash of the declaration; another declaration must not write these tables.';
+comment on column read_models.declarations.serves is 'Whether the model''s SQL view shows this version.';
+comment on column read_models.declarations.unbuilt is
+'The log partitions whose first events are only in the archive, and that no rebuild has read yet.';
+comment on column read_models.declarations.declared_at is 'When the tables were made.';
+
+create sequence read_models.batch_seq;
+comment on sequence read_models.batch_seq is 'Numbers the batches whose rows are staged.';

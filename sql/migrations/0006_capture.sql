@@ -1,0 +1,293 @@
+-- Change capture: what was read from the logs of source databases, on its way to becoming events.
+
+-- Captures ---------------------------------------------------------------------------------------------------
+
+create table event_store.source_generations (
+  source_generation int not null,
+  capture text collate "C" not null,
+  system_identifier text not null,
+  database text not null,
+  slot text not null,
+  start_lsn pg_lsn not null,
+  began_at timestamptz not null,
+  constraint source_generations_pkey primary key (source_generation)
+);
+create index source_generations_capture_idx on event_store.source_generations (capture, source_generation);
+comment on table event_store.source_generations is
+'Each replication slot that a capture ever read. Rows are never removed and numbers never given out twice, so no '
+'event_id ever stands for two changes.';
+comment on column event_store.source_generations.source_generation is 'Rises with every slot of any capture, from 1.';
+comment on column event_store.source_generations.capture is 'The capture.';
+comment on column event_store.source_generations.system_identifier is
+'The cluster of the source: positions and transaction ids mean something in it only.';
+comment on column event_store.source_generations.database is 'The source database.';
+comment on column event_store.source_generations.slot is 'The replication slot.';
+comment on column event_store.source_generations.start_lsn is 'From where on the slot gives changes.';
+comment on column event_store.source_generations.began_at is 'When the capture began to read it.';
+
+create table event_store.captures (
+  capture text collate "C" not null,
+  source_generation int,
+  slot text not null,
+  publication text not null,
+  stored_lsn pg_lsn,
+  stored_at timestamptz,
+  emitted_lsn pg_lsn,
+  emitted_idx bigint,
+  purged_lsn pg_lsn,
+  purged_idx bigint,
+  truncating_key text collate "C",
+  lease_owner text,
+  lease_token bigint not null default 0,
+  leased_until timestamptz,
+  created_at timestamptz not null,
+  updated_at timestamptz not null,
+  constraint captures_pkey primary key (capture),
+  constraint captures_generation_fkey foreign key (source_generation) references event_store.source_generations (source_generation),
+  constraint captures_name_is_short check (capture ~ '^[a-z][a-z0-9_]{0,30}$'),
+  constraint captures_are_named check (slot <> '' and publication <> ''),
+  constraint captures_positions_belong_to_a_generation check (
+    num_nulls(source_generation, stored_lsn, emitted_lsn, emitted_idx) in (0, 4)
+  ),
+  constraint captures_purge_what_is_emitted check ((purged_lsn, purged_idx) <= (emitted_lsn, emitted_idx)),
+  constraint captures_lease_is_whole check ((lease_owner is null) = (leased_until is null))
+) with (fillfactor = 50);
+comment on table event_store.captures is
+'The captures: how far each has stored and emitted the changes of its source, and who may go on. The lock of a row '
+'makes its holder the only writer of that capture.';
+comment on column event_store.captures.capture is 'The capture''s name.';
+comment on column event_store.captures.source_generation is 'The slot that is read now; null while there is none yet.';
+comment on column event_store.captures.slot is 'The name of the replication slot in the source.';
+comment on column event_store.captures.publication is 'The name of the publication in the source.';
+comment on column event_store.captures.stored_lsn is 'All that the source committed below this position is stored.';
+comment on column event_store.captures.stored_at is 'The source''s time up to which everything is stored.';
+comment on column event_store.captures.emitted_lsn is
+'The commit position of the last stored change that became an event, or went to the quarantine.';
+comment on column event_store.captures.emitted_idx is
+'The number within its transaction of that change; -1 before the first.';
+comment on column event_store.captures.purged_lsn is
+'The commit position of the last change of this generation that was removed from wal_events; null for none.';
+comment on column event_store.captures.purged_idx is 'The number within its transaction of that change.';
+comment on column event_store.captures.truncating_key is
+'Up to which decider_id the rows of a TRUNCATE are emitted as deleted; null while none is under way.';
+comment on column event_store.captures.lease_owner is 'Who holds the lease; null for nobody.';
+comment on column event_store.captures.lease_token is
+'Rises with every lease. Whoever stores or emits states it, which fences out former owners.';
+comment on column event_store.captures.leased_until is 'When the lease expires; null where there is none.';
+comment on column event_store.captures.created_at is 'When the capture was registered.';
+comment on column event_store.captures.updated_at is 'When anything of it last changed.';
+
+create table event_store.captured_tables (
+  capture text collate "C" not null,
+  schema_name text collate "C" not null,
+  table_name text collate "C" not null,
+  decider text collate "C" not null,
+  key_columns text[],
+  fingerprint text not null,
+  published_xid xid8,
+  backfill_offset bigint not null,
+  backfill_key text,
+  backfilled_rows bigint not null default 0,
+  rows_read boolean not null default false,
+  finishing_key text collate "C",
+  backfill_generation int,
+  backfilled_at timestamptz,
+  constraint captured_tables_pkey primary key (capture, schema_name, table_name),
+  constraint captured_tables_decider_key unique (decider),
+  constraint captured_tables_capture_fkey foreign key (capture) references event_store.captures (capture) on delete cascade,
+  constraint captured_tables_finish_what_is_read check (rows_read or (finishing_key is null and backfill_generation is null))
+) with (fillfactor = 50);
+comment on table event_store.captured_tables is
+'The tables of each capture, and how far the rows are read that they had before their changes were captured.';
+comment on column event_store.captured_tables.capture is 'The capture.';
+comment on column event_store.captured_tables.schema_name is 'The schema in the source.';
+comment on column event_store.captured_tables.table_name is 'The table in the source.';
+comment on column event_store.captured_tables.decider is
+'The decider of the events of the table: each row is a stream.';
+comment on column event_store.captured_tables.key_columns is
+'The columns that name a row, where the declaration says so; null where the source does.';
+comment on column event_store.captured_tables.fingerprint is
+'Tells two declarations of the table apart: another one is backfilled anew.';
+comment on column event_store.captured_tables.published_xid is
+'A backfill reads in snapshots only that see every older transaction of the source; null while the publication may '
+'not have the table yet.';
+comment on column event_store.captured_tables.backfill_offset is
+'The last offset that was given out when the backfill began: no two backfills have the same, which tells their events'
+' apart.';
+comment on column event_store.captured_tables.backfill_key is
+'The key of the last row that was read, a JSON array; null for none.';
+comment on column event_store.captured_tables.backfilled_rows is 'How many rows the backfill has read.';
+comment on column event_store.captured_tables.rows_read is 'Whether every row was read.';
+comment on column event_store.captured_tables.finishing_key is
+'Up to which decider_id streams were searched for rows that are gone; null before that.';
+comment on column event_store.captured_tables.backfill_generation is
+'The generation that the finished backfill belongs to; null while it is to be done.';
+comment on column event_store.captured_tables.backfilled_at is 'When the last backfill ended.';
+
+-- Changes ---------------------------------------------------------------------------------------------------
+
+create table event_store.wal_events (
+  source_generation int not null,
+  commit_lsn pg_lsn not null,
+  commit_idx bigint not null,
+  xid xid8 not null,
+  committed_at timestamptz not null,
+  decider text collate "C" not null,
+  decider_id text collate "C",
+  action text collate "C" not null,
+  event_id uuid not null,
+  command_id uuid not null,
+  data jsonb,
+  fault text,
+  raw bytea,
+  relation bytea,
+  stored_at timestamptz not null default clock_timestamp(),
+  constraint wal_events_pkey primary key (source_generation, commit_lsn, commit_idx),
+  constraint wal_events_are_counted check (commit_idx >= 0),
+  constraint wal_events_action_is_known check (action in ('inserted', 'updated', 'deleted', 'truncated')),
+  constraint wal_events_have_data_or_a_fault check ((data is null) <> (fault is null)),
+  constraint wal_events_data_is_an_object check (jsonb_typeof(data) = 'object'),
+  constraint wal_events_without_a_key_are_faulty check (decider_id is not null or fault is not null)
+);
+comment on table event_store.wal_events is
+'The changes of captured tables as the source''s log has them, in the order of its commits. They come by COPY and are'
+' never changed; store_changes says up to where they are whole.';
+comment on column event_store.wal_events.source_generation is 'The slot that it came from.';
+comment on column event_store.wal_events.commit_lsn is 'Where the transaction''s commit is in the source''s log.';
+comment on column event_store.wal_events.commit_idx is 'The number of the change within its transaction, from 0.';
+comment on column event_store.wal_events.xid is 'The transaction in the source.';
+comment on column event_store.wal_events.committed_at is 'When the source committed it.';
+comment on column event_store.wal_events.decider is 'The decider of the table.';
+comment on column event_store.wal_events.decider_id is 'The row''s key, a JSON array; null where it could not be read.';
+comment on column event_store.wal_events.action is 'inserted, updated, deleted or truncated: the event''s name.';
+comment on column event_store.wal_events.event_id is
+'The event''s identity, made of generation, commit_lsn and commit_idx.';
+comment on column event_store.wal_events.command_id is 'What all changes of one source transaction share.';
+comment on column event_store.wal_events.data is 'The event''s data; null where the change cannot be read.';
+comment on column event_store.wal_events.fault is 'Why the change cannot be read; null where it can.';
+comment on column event_store.wal_events.raw is 'The message of a change that cannot be read.';
+comment on column event_store.wal_events.relation is 'The message that describes the table, for that change.';
+comment on column event_store.wal_events.stored_at is 'When it was stored.';
+
+create table event_store.quarantined_changes (
+  quarantine_id bigint generated always as identity,
+  capture text collate "C" not null,
+  source_generation int not null,
+  commit_lsn pg_lsn,
+  commit_idx bigint,
+  xid xid8,
+  committed_at timestamptz,
+  decider text collate "C" not null,
+  decider_id text collate "C",
+  action text collate "C" not null,
+  event_id uuid not null,
+  command_id uuid not null,
+  data jsonb,
+  fault text,
+  raw bytea,
+  relation bytea,
+  after_offset bigint not null,
+  quarantined_at timestamptz not null,
+  constraint quarantined_changes_pkey primary key (quarantine_id),
+  constraint quarantined_changes_event_id_key unique (event_id),
+  constraint quarantined_changes_have_data_or_a_fault check (data is not null or fault is not null),
+  constraint quarantined_changes_of_no_stream_are_faulty check (decider_id is not null or fault is not null)
+);
+create index quarantined_changes_stream_idx on event_store.quarantined_changes (decider_id, decider);
+create index quarantined_changes_capture_idx on event_store.quarantined_changes (capture, quarantine_id);
+comment on table event_store.quarantined_changes is
+'Changes that cannot become events, and the later ones of their streams, which wait behind them in order.';
+comment on column event_store.quarantined_changes.quarantine_id is 'Rises along each stream.';
+comment on sequence event_store.quarantined_changes_quarantine_id_seq is 'Numbers quarantined_changes.';
+comment on column event_store.quarantined_changes.capture is 'The capture.';
+comment on column event_store.quarantined_changes.source_generation is 'The slot that it came from.';
+comment on column event_store.quarantined_changes.commit_lsn is
+'Where the transaction''s commit is in the source''s log; null for a row that a backfill read.';
+comment on column event_store.quarantined_changes.commit_idx is
+'The number of the change within its transaction; null for a row that a backfill read.';
+comment on column event_store.quarantined_changes.xid is
+'The transaction in the source; null for a row that a backfill read.';
+comment on column event_store.quarantined_changes.committed_at is
+'When the source committed it; null for what is no message of its log.';
+comment on column event_store.quarantined_changes.decider is 'The decider of the table.';
+comment on column event_store.quarantined_changes.decider_id is
+'The row''s key, a JSON array; null while it is unknown.';
+comment on column event_store.quarantined_changes.action is 'The event''s name.';
+comment on column event_store.quarantined_changes.event_id is 'The event''s identity.';
+comment on column event_store.quarantined_changes.command_id is 'What all changes of one source transaction share.';
+comment on column event_store.quarantined_changes.data is 'The event''s data; null where the change cannot be read.';
+comment on column event_store.quarantined_changes.fault is
+'Why it cannot become an event; null where it only waits behind an earlier change of its stream.';
+comment on column event_store.quarantined_changes.raw is 'The message of a change that cannot be read.';
+comment on column event_store.quarantined_changes.relation is 'The message that describes the table, for that change.';
+comment on column event_store.quarantined_changes.after_offset is
+'The last offset that was given out when it was quarantined.';
+comment on column event_store.quarantined_changes.quarantined_at is 'When it was quarantined.';
+
+create table event_store.capture_gaps (
+  gap_id bigint generated always as identity,
+  capture text collate "C" not null,
+  source_generation int,
+  from_lsn pg_lsn,
+  to_lsn pg_lsn,
+  reason text not null,
+  detected_at timestamptz not null,
+  resolved_by_generation int,
+  constraint capture_gaps_pkey primary key (gap_id)
+);
+create unique index capture_gaps_open_key on event_store.capture_gaps (capture) where resolved_by_generation is null;
+comment on table event_store.capture_gaps is
+'Where changes of a source are lost for events: the tables were read anew after it, what happened in between is '
+'unknown.';
+comment on column event_store.capture_gaps.gap_id is 'Rises with time.';
+comment on sequence event_store.capture_gaps_gap_id_seq is 'Numbers capture_gaps.';
+comment on column event_store.capture_gaps.capture is 'The capture.';
+comment on column event_store.capture_gaps.source_generation is 'The slot that was lost; null where there was none.';
+comment on column event_store.capture_gaps.from_lsn is 'Up to here all is stored; null where nothing was.';
+comment on column event_store.capture_gaps.to_lsn is 'From here on the source has its log; null where nobody knows.';
+comment on column event_store.capture_gaps.reason is 'Why, as a sentence.';
+comment on column event_store.capture_gaps.detected_at is 'When it was found.';
+comment on column event_store.capture_gaps.resolved_by_generation is
+'The slot that goes on after it, with a backfill of all tables; null while the gap is open.';
+
+-- Events in the shape of a change, from events alone: what purge_wal_events removes is missing nowhere.
+create view event_store.change_events as
+select
+  e."offset" as seq,
+  e.event_id,
+  t.capture,
+  (e.data -> 'source' ->> 'generation')::int as source_generation,
+  (e.data ->> 'commit_lsn')::pg_lsn as commit_lsn,
+  (e.data ->> 'commit_idx')::bigint as commit_idx,
+  (e.data -> 'source' ->> 'oid')::bigint as source_table_oid,
+  coalesce(e.data -> 'source' ->> 'schema', t.schema_name) as source_table_schema,
+  coalesce(e.data -> 'source' ->> 'table', t.table_name) as source_table_name,
+  e.decider_id as record_pk,
+  e.data -> 'record' as record,
+  e.data -> 'changes' as changes,
+  e.event as action,
+  (e.data ->> 'committed_at')::timestamptz as committed_at,
+  e.data -> 'annotations' as annotations,
+  e.created_at as inserted_at
+from event_store.events e
+join event_store.captured_tables t using (decider);
+comment on view event_store.change_events is
+'The events of captured tables as changes. seq is unique and rises along each stream; a reader that must miss nothing'
+' consumes a view instead.';
+comment on column event_store.change_events.seq is 'The event''s offset.';
+comment on column event_store.change_events.event_id is 'The event''s identity.';
+comment on column event_store.change_events.capture is 'The capture.';
+comment on column event_store.change_events.source_generation is 'The slot that it came from.';
+comment on column event_store.change_events.commit_lsn is 'Where the transaction''s commit is in the source''s log.';
+comment on column event_store.change_events.commit_idx is
+'The number of the change within its transaction; null for a row that a backfill read.';
+comment on column event_store.change_events.source_table_oid is 'The table''s OID in the source.';
+comment on column event_store.change_events.source_table_schema is 'The table''s schema in the source.';
+comment on column event_store.change_events.source_table_name is 'The table''s name in the source.';
+comment on column event_store.change_events.record_pk is 'The row''s key, a JSON array.';
+comment on column event_store.change_events.record is 'The row after the change; of a deleted one, before.';
+comment on column event_store.change_events.changes is 'The old values of the columns that changed.';
+comment on column event_store.change_events.action is 'inserted, updated, deleted, truncated or backfilled.';
+comment on column event_store.change_events.committed_at is 'When the source committed it.';
+comment on column event_store.change_events.annotations is 'What the source''s transaction said about the change.';
+comment on column event_store.change_events.inserted_at is 'When the event was appended.';

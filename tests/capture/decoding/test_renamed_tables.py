@@ -1,0 +1,45 @@
+"""Captured tables that change under a name that is not declared."""
+
+import pytest
+
+from millrace.resources.capture.declaration import CapturedTable
+from millrace.resources.capture.decoding.changes import (
+    ChangeDecoder,
+    TableRenamed,
+)
+from millrace.resources.capture.decoding.pgoutput import (
+    Lsn,
+    Truncate,
+)
+from tests.support.decoded_changes import T
+from tests.support.pgoutput_bytes import (
+    INT4,
+    TABLE,
+    TEXT,
+    begin,
+    commit,
+    encode,
+    insert,
+    relation,
+)
+
+
+@pytest.mark.parametrize("raw", [insert(b"7", b"a"), encode(Truncate((TABLE,), False, False)), b"I\0\0@\x10"])
+def test_a_captured_table_that_changes_under_a_name_that_is_not_declared_is_refused(raw: bytes) -> None:
+    renamed = relation(("id", INT4), ("note", TEXT), table="u")
+    to_changes = ChangeDecoder([CapturedTable("t")], "shop", 3, 1000, {TABLE: ("public.t", Lsn(200))})
+    # what the backfill to come will see
+    for message in (begin(199), encode(renamed), raw, commit(199)):
+        assert list(to_changes.feed(message)) == []
+    to_changes.feed(begin(200))
+    with pytest.raises(TableRenamed, match=r"(?s)public\.t .*public\.u.*millrace capture restart shop"):
+        to_changes.feed(raw)
+
+
+def test_a_captured_table_that_is_renamed_and_has_its_name_again_is_refused_only_for_what_it_did_meanwhile() -> None:
+    renamed = relation(("id", INT4), ("note", TEXT), table="u")
+    to_changes = ChangeDecoder([CapturedTable("t")], "shop", 3, 1000, {TABLE: ("public.t", Lsn(0))})
+    for message in (begin(), encode(renamed), encode(T)):
+        assert list(to_changes.feed(message)) == []
+    (change,) = to_changes.feed(insert(b"7", b"a"))
+    assert change.decider_id == "[7]"

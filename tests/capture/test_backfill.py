@@ -1,0 +1,79 @@
+"""The rows that a table had already, while they change, in chunks of any width, through a kill."""
+
+from collections.abc import Sequence
+
+import psycopg
+import pytest
+
+from millrace.resources.capture import backfill as backfilling
+from millrace.resources.capture import drain as pipeline
+from millrace.resources.capture.declaration import Capture, CapturedTable
+from millrace.resources.capture.source import chunks as source_chunks
+from millrace.resources.capture.source.chunks import Chunk
+from millrace.resources.capture.store import CaptureStore
+from tests.support.capturing import Captured, Killed, captured, killed, new_source, replay
+from tests.support.factories import value
+
+__all__ = ["captured", "new_source"]
+
+
+def test_rows_of_any_width_are_read_and_compared_in_parts(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backfilling, "CHUNK_BYTES", 20_000)
+    monkeypatch.setattr(pipeline, "COMPARE_CHARACTERS", 20_000)
+    captured.source.run("insert into items select n, repeat('x', 5000) from generate_series(1, 150) n")
+    assert captured.drain().backfilled == 150
+    captured.source.run("update items set name = repeat('y', 5000)")
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline, "advance", killed)
+        with pytest.raises(Killed):
+            captured.drain()
+    assert captured.drain().replayed == 150
+    assert captured.replayed() == captured.table()
+
+
+def test_rows_are_read_in_chunks_while_they_change_and_a_killed_backfill_goes_on(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backfilling, "CHUNK", 10)
+    captured.source.run("insert into items select n, 'old' from generate_series(1, 100) n")
+    chunks = 0
+
+    def read_chunk(
+        connection: psycopg.Connection, table: CapturedTable, after: Sequence[str] | None, limit: int
+    ) -> Chunk:
+        nonlocal chunks
+        chunks += 1
+        chunk = source_chunks.read_chunk(connection, table, after, limit)
+        # behind the reader, before it, and what it has just read
+        captured.source.connection.execute("update items set name = %s where id %% 7 = 0", (f"changed {chunks}",))
+        captured.source.connection.execute("update items set id = id + 1000 where id = %s", (chunks * 10,))
+        captured.source.connection.execute("delete from items where id = %s", (chunks * 10 - 5,))
+        captured.source.connection.execute("insert into items values (%s, 'new')", (-chunks,))
+        if chunks == 5:
+            raise Killed
+        return chunk
+
+    monkeypatch.setattr(backfilling, "read_chunk", read_chunk)
+    with pytest.raises(Killed):
+        captured.drain()
+    before = value(captured.store, "select backfilled_rows from event_store.captured_tables")
+    assert 0 < before < 100
+    captured.drain()
+    assert captured.replayed() == captured.table()
+    info = CaptureStore(captured.store).capture_info("shop")[0]
+    assert info.tables_to_backfill == 0
+
+
+def test_a_table_that_is_added_later_is_read_too(captured: Captured) -> None:
+    captured.drain()
+    captured.source.run("create table notes (id int primary key)", "insert into notes values (1)")
+    both = Captured(
+        captured.source,
+        Capture("shop", lambda: captured.source.dsn, (CapturedTable("items"), CapturedTable("notes"))),
+        captured.dsn,
+        captured.store,
+    )
+    both.drain()
+    both.source.run("insert into notes values (2)")
+    both.drain()
+    assert sorted(replay(both.changes())) == [("notes", "[1]"), ("notes", "[2]")]

@@ -1,0 +1,86 @@
+"""One process of a capture at a time: its lease, and what becomes of a former owner."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+
+import psycopg
+import pytest
+
+from millrace.resources.capture import drain as pipeline
+from millrace.resources.capture.decoding.pgoutput import Lsn
+from millrace.resources.capture.drain import CaptureDrain
+from millrace.resources.capture.source import slot as slots
+from millrace.resources.capture.store import CaptureStore
+from millrace.resources.errors import CaptureInUse, LeaseLost
+from tests.support.capturing import Captured, captured, did, new_source
+from tests.support.factories import start, value, wait_until
+
+__all__ = ["captured", "new_source"]
+
+
+def test_a_second_process_is_refused_and_takes_over_when_the_lease_of_a_dead_one_has_ended(
+    captured: Captured,
+) -> None:
+    captured.source.run("insert into items values (1)")
+    with captured.process("first") as first:
+        first.drain(budget_s=60, idle_s=0)
+        with pytest.raises(CaptureInUse, match="first"):
+            captured.drain("second")
+        captured.source.run("insert into items values (2)")
+        # its lease has ended for whoever looks: it said nothing for so long
+        captured.store.execute(
+            "update event_store.captures set leased_until = event_store_private.clock() - interval '1 s'"
+        )
+        captured.drain("second")
+        captured.source.run("insert into items values (3)")
+        with pytest.raises((LeaseLost, psycopg.OperationalError)):
+            first.store()
+    captured.drain("second")
+    assert did(captured) == [("inserted", "[2]"), ("inserted", "[3]")]
+
+
+def test_a_former_owner_that_hangs_with_copied_rows_is_in_nobodys_way(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captured.drain()
+    captured.source.run("insert into items values (1)")
+    hangs, goes_on = threading.Event(), threading.Event()
+    original = CaptureStore.store_changes
+
+    def hang(self: CaptureStore, capture: str, lease_token: int, to_lsn: Lsn, stored_at: datetime) -> int:
+        hangs.set()
+        assert goes_on.wait(60)
+        return original(self, capture, lease_token, to_lsn, stored_at)
+
+    with captured.process("first") as first:
+        with monkeypatch.context() as patch:
+            patch.setattr(CaptureStore, "store_changes", hang)
+            storing = start(first.store)
+            assert hangs.wait(60)
+        captured.store.execute(
+            "update event_store.captures set leased_until = event_store_private.clock() - interval '1 s'"
+        )
+        captured.drain("second")
+        goes_on.set()
+        assert isinstance(storing.exception(60), psycopg.OperationalError)
+    assert did(captured) == [("inserted", "[1]")]
+
+
+def test_the_lease_is_kept_while_the_source_decodes_for_long(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captured.drain()
+    until = "select extract(epoch from leased_until) from event_store.captures"
+
+    @contextmanager
+    def slow(connection: psycopg.Connection, slot: str, publication: str, limit: int) -> Iterator[Iterator[bytes]]:
+        before = value(captured.store, until)
+        wait_until(lambda: value(captured.store, until) > before, "the lease is extended")
+        with slots.peek(connection, slot, publication, limit) as messages:
+            yield messages
+
+    monkeypatch.setattr(pipeline, "peek", slow)
+    with CaptureDrain(captured.dsn, captured.capture, "test", lease_s=1) as process:
+        process.drain(budget_s=60, idle_s=0)

@@ -1,1 +1,0 @@
-"""What tests compare with and start from, and the program that writes it (`generate.py`)."""

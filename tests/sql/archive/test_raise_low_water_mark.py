@@ -1,0 +1,179 @@
+"""Giving up history: only what is archived, and what nobody needs any more."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from millrace.resources.archive.store import ArchiveStore
+from millrace.resources.errors import HistoryNeeded, LeaseLost, Malformed, PositionOutOfRange, UnknownPartition
+from millrace.resources.event_store import EventStore, StreamFailure
+from tests.sql.bulk.test_claim_batch import bulk
+from tests.support.factories import (
+    Connect,
+    append_to,
+    ids_of_one_partition,
+    pump,
+    rows,
+    set_clock,
+    start,
+    value,
+    wait_blocked,
+)
+
+__all__ = ["bulk"]
+
+
+@pytest.fixture
+def ids(bulk: EventStore) -> list[str]:
+    """Two streams; log partition 0 holds ten events of theirs, archived and consumed."""
+    set_clock(bulk.connection, "2030-01-01 00:00:00+00")
+    found = ids_of_one_partition(bulk.connection, 2)
+    append_to(bulk, *found * 5)
+    bulk.commit_batch("v", bulk.claim_batch("v", "me"))
+    ArchiveStore(bulk.connection).mark_archived(0, 10)
+    return found
+
+
+def later(store: EventStore, minutes: int) -> None:
+    set_clock(store.connection, (datetime(2030, 1, 1, tzinfo=UTC) + timedelta(minutes=minutes)).isoformat())
+
+
+def assert_needed(store: EventStore, offset: int, why: str) -> None:
+    """Refused, for this reason, and nothing is changed."""
+    before = rows(store.connection, "select * from event_store.partitions order by 1")
+    with pytest.raises(HistoryNeeded, match=why) as refused:
+        ArchiveStore(store.connection).raise_low_water_mark(0, offset)
+    assert f"log partition 0 below {offset}" in str(refused.value.detail)
+    assert refused.value.hint
+    assert rows(store.connection, "select * from event_store.partitions order by 1") == before
+
+
+# B8
+
+
+def test_it_rises_is_written_down_and_never_falls(bulk: EventStore, ids: list[str]) -> None:
+    assert ids
+    assert [ArchiveStore(bulk.connection).raise_low_water_mark(0, offset, "old") for offset in (4, 4, 2, 0, 10)] == [
+        4,
+        4,
+        4,
+        4,
+        10,
+    ]
+    entries = rows(
+        bulk.connection,
+        "select view, reason, done_by = session_user, detail->'from_position', detail->'to_position' from event_store.audit_log order by 1",
+    )
+    assert entries == [(None, "old", True, 0, 4), (None, "old", True, 4, 10)]
+
+
+def test_what_is_not_archived_is_kept(bulk: EventStore, ids: list[str]) -> None:
+    append_to(bulk, *ids)
+    bulk.commit_batch("v", bulk.claim_batch("v", "me"))
+    assert_needed(bulk, 11, "it is archived up to 10")
+    assert ArchiveStore(bulk.connection).raise_low_water_mark(0, 10) == 10
+
+
+@pytest.mark.parametrize("mode", ["bulk", "rows"])
+def test_what_lies_ahead_of_a_view_is_kept(bulk: EventStore, ids: list[str], mode: str) -> None:
+    assert ids
+    bulk.register_view("late", "-infinity", mode=mode)
+    bulk.seek_view("late", "RESET_TO_OFFSET", 4, partition=0)
+    assert_needed(bulk, 5, "view 'late' stands at 4")
+    assert ArchiveStore(bulk.connection).raise_low_water_mark(0, 4) == 4
+    bulk.unregister_view("late")
+    assert ArchiveStore(bulk.connection).raise_low_water_mark(0, 5) == 5
+
+
+def test_what_a_stream_that_waits_or_is_parked_needs_is_kept(bulk: EventStore, ids: list[str]) -> None:
+    bulk.register_view("w", "-infinity", mode="bulk", max_attempts=1)
+    (lease,) = bulk.claim_batch("w", "me")
+    bulk.fail_streams("w", lease, [StreamFailure("order", ids[1], "no")])
+    bulk.commit_batch("w", [lease])
+    assert_needed(bulk, 2, rf"stream \(order, {ids[1]}\) has a lock in view 'w'")
+    assert ArchiveStore(bulk.connection).raise_low_water_mark(0, 1) == 1
+    bulk.discard_dead_letter("w", "order", ids[1], "a test")
+    assert ArchiveStore(bulk.connection).raise_low_water_mark(0, 3) == 3
+    assert_needed(bulk, 4, "has a lock")
+
+
+def test_what_a_rows_view_has_not_acknowledged_is_kept(bulk: EventStore, ids: list[str]) -> None:
+    bulk.register_view("r", "-infinity")
+    pump(bulk, "r")
+    assert_needed(bulk, 1, rf"stream \(order, {ids[0]}\) has a lock in view 'r'")
+    for event in bulk.stream_events("r", 2):
+        bulk.ack_event("r", event.decider_id, event.offset)
+    assert ArchiveStore(bulk.connection).raise_low_water_mark(0, 2) == 2
+    assert_needed(bulk, 3, "has a lock")
+
+
+def test_what_a_rebuild_reads_is_kept_until_its_lease_is_ended(bulk: EventStore, ids: list[str]) -> None:
+    assert ids
+    lease = bulk.claim_partition("v", 0, "rebuilder", 60)
+    assert_needed(bulk, 1, "rebuilder reads it from 0 for view 'v'")
+    later(bulk, 10)  # past its time it can still be committed
+    assert_needed(bulk, 1, "rebuilder reads it from 0 for view 'v'")
+    assert bulk.release_owner("rebuilder") == 1
+    assert ArchiveStore(bulk.connection).raise_low_water_mark(0, 1) == 1
+    with pytest.raises(LeaseLost):
+        bulk.read_batch("v", lease)
+    assert bulk.claim_partition("v", 0, "rebuilder").from_position == 1
+
+
+def test_while_a_view_is_being_placed_nothing_is_given_up(bulk: EventStore, ids: list[str], connect: Connect) -> None:
+    assert ids
+    places: list[Callable[[EventStore], object]] = [
+        lambda store: store.register_view("new", "-infinity", mode="bulk"),
+        lambda store: store.seek_view("v", "RESET_TO_EARLIEST"),
+        lambda store: store.claim_partition("v", 0, "rebuilder"),
+    ]
+    for place in places:
+        holder = connect(autocommit=False)
+        place(EventStore(holder))
+        assert_needed(bulk, 1, "an open transaction")
+        holder.rollback()
+    assert ArchiveStore(bulk.connection).raise_low_water_mark(0, 1) == 1
+
+
+def test_whoever_is_placed_meanwhile_waits_and_is_placed_after_it(
+    bulk: EventStore, ids: list[str], connect: Connect
+) -> None:
+    assert ids
+    holder, late = connect(autocommit=False), connect()
+    ArchiveStore(holder).raise_low_water_mark(0, 4)
+    registered = start(lambda: EventStore(late).register_view("late", "-infinity", mode="bulk"))
+    wait_blocked(bulk.connection, late.info.backend_pid)
+    assert_needed(bulk, 5, "an open transaction .* shortens it")
+    holder.commit()
+    registered.result(20)
+    assert (
+        value(bulk.connection, "select position from event_store.checkpoints where view = 'late' and partition = 0")
+        == 4
+    )
+
+
+def test_a_new_view_begins_at_the_first_kept_event_before_and_after_the_purge(bulk: EventStore, ids: list[str]) -> None:
+    assert ids
+    ArchiveStore(bulk.connection).raise_low_water_mark(0, 4)
+    for view, start_at in (("a", "-infinity"), ("b", "2029-01-01 00:00:00+00")):
+        bulk.register_view(view, start_at, mode="bulk")
+        (lease,) = bulk.claim_batch(view, "me")
+        assert (lease.from_position, lease.to_position) == (4, 10)
+        bulk.commit_batch(view, [lease])
+    ArchiveStore(bulk.connection).purge_events(0)
+    bulk.register_view("c", "-infinity", mode="bulk")
+    (lease,) = bulk.claim_batch("c", "me")
+    assert len(bulk.read_batch("c", lease)) == 6
+
+
+def test_what_the_log_does_not_hold_is_refused(bulk: EventStore, ids: list[str]) -> None:
+    assert ids
+    for offset in (11, -1, 2**62):
+        with pytest.raises(PositionOutOfRange, match="high-water mark 10"):
+            ArchiveStore(bulk.connection).raise_low_water_mark(0, offset)
+    with pytest.raises(Malformed, match="v_position is null"):
+        ArchiveStore(bulk.connection).raise_low_water_mark(0, None)  # type: ignore[arg-type]
+    for partition in (16, None):
+        with pytest.raises(UnknownPartition):
+            ArchiveStore(bulk.connection).raise_low_water_mark(partition, 0)  # type: ignore[arg-type]

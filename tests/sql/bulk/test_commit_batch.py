@@ -1,0 +1,188 @@
+"""Effect and position commit together, fenced by the lease's token."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+from millrace.resources.errors import LeaseLost, Malformed, PositionOutOfRange, UnknownView, WrongMode
+from millrace.resources.event_store import EventStore, Lease
+from millrace.resources.event_store.refusals import refusals
+from tests.sql.bulk.test_claim_batch import bulk
+from tests.support.factories import Connect, append_to, at_once, rows, set_clock, start, terminate, value, wait_blocked
+
+__all__ = ["bulk"]
+
+
+def progress(store: EventStore) -> list[tuple[Any, ...]]:
+    return rows(
+        store.connection,
+        "select partition, position, lease_owner, lease_token from event_store.checkpoints order by partition",
+    )
+
+
+@pytest.fixture
+def leases(bulk: EventStore) -> list[Lease]:
+    append_to(bulk, *[f"o-{n}" for n in range(40)])
+    claimed = bulk.claim_batch("v", "me")
+    assert len(claimed) > 5
+    return claimed
+
+
+def test_a_commit_moves_the_checkpoints_and_ends_the_leases(bulk: EventStore, leases: list[Lease]) -> None:
+    bulk.commit_batch("v", leases)
+    assert all(position == 0 or owner is None for _, position, owner, _ in progress(bulk))
+    assert sum(position for _, position, _, _ in progress(bulk)) == 40
+
+
+def test_effect_and_position_commit_together(bulk: EventStore, leases: list[Lease], connect: Connect) -> None:
+    bulk.connection.execute("create table effect (n int)")
+    before = progress(bulk)
+    for ending in ("rollback", "kill", "commit"):
+        connection = connect(autocommit=False)
+        connection.execute("insert into effect values (1)")
+        EventStore(connection).commit_batch("v", leases)
+        if ending == "kill":
+            terminate(bulk.connection, connection.info.backend_pid)
+        elif ending == "rollback":
+            connection.rollback()
+        else:
+            connection.commit()
+        done = ending == "commit"
+        assert value(bulk.connection, "select count(*) from effect") == done
+        assert (progress(bulk) == before) is not done
+
+
+def test_a_part_of_a_range_can_be_committed(bulk: EventStore, leases: list[Lease]) -> None:
+    lease = max(leases, key=lambda each: each.to_position)
+    bulk.commit_batch("v", [replace(lease, to_position=1)])
+    (again,) = [each for each in bulk.claim_batch("v", "me") if each.partition == lease.partition]
+    assert (again.from_position, again.to_position) == (1, lease.to_position)
+
+
+# A12, B9
+
+
+def test_a_commit_after_another_consumer_took_over_changes_nothing_and_says_so(
+    bulk: EventStore, connect: Connect
+) -> None:
+    append_to(bulk, *[f"o-{n}" for n in range(40)])
+    set_clock(bulk.connection, "2030-01-01 00:00:00+00")
+    late = bulk.claim_batch("v", "me", lease_s=60)
+    other = EventStore(connect())
+    set_clock(other.connection, "2030-01-01 00:01:00+00")
+    (taken_over, *_) = other.claim_batch("v", "them", limit=1)
+    before = progress(bulk)
+    with pytest.raises(
+        LeaseLost, match=f"token {late[0].lease_token} stated, token {taken_over.lease_token} in force for them"
+    ):
+        bulk.commit_batch("v", late)  # all of it or nothing
+    assert progress(bulk) == before
+    other.commit_batch("v", [taken_over])
+    with pytest.raises(LeaseLost, match="no lease"):
+        bulk.commit_batch("v", late)
+
+
+def test_a_lease_past_its_time_holds_until_somebody_else_takes_it(bulk: EventStore) -> None:
+    append_to(bulk, "o-1")
+    set_clock(bulk.connection, "2030-01-01 00:00:00+00")
+    leases = bulk.claim_batch("v", "me", lease_s=60)
+    set_clock(bulk.connection, "2030-01-02 00:00:00+00")
+    bulk.commit_batch("v", leases)
+    assert bulk.claim_batch("v", "me") == []
+
+
+def test_a_second_commit_of_a_batch_is_refused(bulk: EventStore, leases: list[Lease]) -> None:
+    bulk.commit_batch("v", leases)
+    before = progress(bulk)
+    with pytest.raises(LeaseLost):
+        bulk.commit_batch("v", leases)
+    assert progress(bulk) == before
+
+
+def test_a_zombie_that_waits_for_its_successors_commit_is_fenced(
+    bulk: EventStore, leases: list[Lease], connect: Connect
+) -> None:
+    bulk.connection.execute(
+        "update event_store.checkpoints set leased_until = '-infinity' where leased_until is not null"
+    )
+    successor, zombie = connect(autocommit=False), connect()
+    taken_over = EventStore(successor).claim_batch("v", "them")
+    EventStore(successor).commit_batch("v", taken_over)
+    late = start(lambda: EventStore(zombie).commit_batch("v", leases))
+    wait_blocked(bulk.connection, zombie.info.backend_pid)
+    successor.commit()
+    with pytest.raises(LeaseLost):
+        late.result(20)
+
+
+def test_of_two_commits_of_one_batch_at_once_one_succeeds(
+    bulk: EventStore, leases: list[Lease], connect: Connect
+) -> None:
+    stores = [EventStore(connect()) for _ in range(3)]
+    results = at_once([partial(store.commit_batch, "v", leases) for store in stores])
+    assert sorted(type(result.exception()).__name__ for result in results) == ["LeaseLost", "LeaseLost", "NoneType"]
+    assert sum(position for _, position, _, _ in progress(bulk)) == 40
+
+
+# A13
+
+
+def test_progress_only_moves_forward_and_never_past_the_mark(bulk: EventStore, leases: list[Lease]) -> None:
+    bulk.commit_batch("v", leases)
+    append_to(bulk, *[f"o-{n}" for n in range(40)])
+    again = bulk.claim_batch("v", "me")
+    before = progress(bulk)
+    for lease in again:
+        for offset in (lease.from_position - 1, lease.to_position + 1, 10**9, -1):
+            with pytest.raises(
+                PositionOutOfRange, match=f"position {lease.from_position}, leased up to {lease.to_position}"
+            ):
+                bulk.commit_batch("v", [replace(lease, to_position=offset)])
+    assert progress(bulk) == before
+
+
+def test_a_commit_of_nothing_new_is_allowed(bulk: EventStore, leases: list[Lease]) -> None:
+    bulk.commit_batch("v", [replace(lease, to_position=lease.from_position) for lease in leases])
+    assert sum(position for _, position, _, _ in progress(bulk)) == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ([], [], []),
+        (None, None, None),
+        ([0, 1], [1, 1], [1]),
+        ([0], [1], []),
+        ([0, 0], [1, 0], [1, 1]),
+    ],
+    ids=str,
+)
+def test_a_malformed_batch_is_refused(bulk: EventStore, leases: list[Lease], arguments: tuple[object, ...]) -> None:
+    before = progress(bulk)
+    with pytest.raises(Malformed), refusals():
+        bulk.connection.execute(
+            "select event_store.commit_batch('v', %s::int[], %s::bigint[], %s::bigint[])", arguments
+        )
+    assert progress(bulk) == before
+    assert leases
+
+
+@pytest.mark.parametrize("to_position", ["{}", "{1,2}", "{null}"])
+def test_a_partition_without_its_offset_is_refused(bulk: EventStore, leases: list[Lease], to_position: str) -> None:
+    lease = leases[0]
+    with pytest.raises((PositionOutOfRange, Malformed)), refusals():
+        bulk.connection.execute(
+            "select event_store.commit_batch('v', %s, %s::bigint[], %s)",
+            ([lease.partition], to_position, [lease.lease_token]),
+        )
+
+
+def test_a_wrong_view_or_partition_is_refused(bulk: EventStore, leases: list[Lease]) -> None:
+    bulk.register_view("rows")
+    for view, error in (("unknown", UnknownView), ("rows", WrongMode)):
+        with pytest.raises(error):
+            bulk.commit_batch(view, leases)
+    with pytest.raises(LeaseLost, match="partition 99"):
+        bulk.commit_batch("v", [replace(leases[0], partition=99)])

@@ -1,0 +1,283 @@
+"""A stream that fails waits by itself: the rest of its batch goes on, and its own order is kept."""
+
+from collections.abc import Collection
+from dataclasses import replace
+
+import pytest
+
+from millrace.resources.errors import LeaseLost, Malformed, MillraceError, NotInFlight, UnknownView, WrongMode
+from millrace.resources.event_store import EventStore, Lease, StreamFailure
+from millrace.resources.event_store.refusals import refusals
+from tests.sql.bulk.test_claim_batch import bulk
+from tests.support.factories import Connect, append, append_to, at_once, ids_of_one_partition, value
+from tests.support.failing_streams import Delivered, at, failure, finish, locks, read, state, streams
+
+__all__ = ["bulk", "streams"]
+
+
+# A21
+
+
+def test_a_poisoned_stream_waits_and_the_others_of_its_batch_are_acknowledged(
+    bulk: EventStore, streams: list[str]
+) -> None:
+    bad, good, other = streams
+    a, b, c, d = (event.event_id for event in append_to(bulk, bad, good, bad, other))
+    assert finish(bulk, bulk.claim_batch("v", "me"), {bad}) == [(good, b), (other, d)]
+    assert value(bulk.connection, "select position from event_store.checkpoints where partition = 0") == 4
+    assert locks(bulk) == [(bad, 1)]
+    at(bulk, 5)
+    assert finish(bulk, bulk.claim_batch("v", "me")) == [(bad, a), (bad, c)]
+    assert locks(bulk) == []
+
+
+def test_later_events_of_a_failed_stream_wait_behind_it(bulk: EventStore, streams: list[str]) -> None:
+    bad, good, _ = streams
+    first = [event.event_id for event in append_to(bulk, bad, bad)]
+    finish(bulk, bulk.claim_batch("v", "me"), {bad})
+    second = [event.event_id for event in append_to(bulk, bad, good, bad)]
+    at(bulk, 4)
+    assert finish(bulk, bulk.claim_batch("v", "me")) == [(good, second[1])]
+    assert bulk.view_lag("v")[0].pending == 4
+    at(bulk, 5)
+    third = [event.event_id for event in append_to(bulk, good, bad)]
+    assert finish(bulk, bulk.claim_batch("v", "me")) == [
+        *[(bad, event_id) for event_id in (*first, second[0], second[2], third[1])],
+        (good, third[0]),
+    ]
+    assert locks(bulk) == []
+    assert bulk.view_lag("v")[0].pending == 0
+
+
+def test_a_failing_stream_is_tried_later_each_time_then_parked(bulk: EventStore, streams: list[str]) -> None:
+    bulk.register_view("v", mode="bulk", max_attempts=4)
+    append_to(bulk, streams[0])
+    finish(bulk, bulk.claim_batch("v", "me"), streams)
+    due = 0
+    for attempt, delay in enumerate((5, 10, 20), start=1):
+        assert locks(bulk) == [(streams[0], attempt)]
+        at(bulk, due + delay - 1)
+        assert bulk.claim_batch("v", "me") == []
+        due += delay
+        at(bulk, due)
+        (lease,) = bulk.claim_batch("v", "me")
+        assert (lease.from_position, lease.to_position) == (1, 1)
+        assert finish(bulk, [lease], streams) == []
+    (dead,) = bulk.dead_letters("v")
+    assert (dead.decider_id, dead.attempts, dead.last_error, dead.waiting) == (streams[0], 4, "no such customer", 1)
+    at(bulk, 10**9)
+    assert bulk.claim_batch("v", "me") == []
+    assert bulk.poll_views()[0].due == 0
+
+
+def parked(store: EventStore, decider_id: str, others: Collection[str] = ()) -> Delivered:
+    """Park a stream of three events; return them."""
+    store.register_view("v", mode="bulk", max_attempts=1)
+    events = [(decider_id, event.event_id) for event in append_to(store, decider_id, decider_id)]
+    assert finish(store, store.claim_batch("v", "me"), {decider_id}) == []
+    events += [(decider_id, event.event_id) for event in append_to(store, decider_id)]
+    if others:
+        append_to(store, *others)
+    finish(store, store.claim_batch("v", "me"))
+    assert [dead.decider_id for dead in store.dead_letters()] == [decider_id]
+    assert store.claim_batch("v", "me") == []
+    return events
+
+
+def test_a_parked_stream_that_is_retried_resumes_in_order(bulk: EventStore, streams: list[str]) -> None:
+    events = parked(bulk, streams[0], streams[1:])
+    assert bulk.retry_dead_letters("v") == 1
+    assert finish(bulk, bulk.claim_batch("v", "me")) == events
+    assert locks(bulk) == []
+
+
+def test_a_discarded_event_is_skipped_and_only_that_one(bulk: EventStore, streams: list[str]) -> None:
+    events = parked(bulk, streams[0])
+    discarded = bulk.discard_dead_letter("v", "order", streams[0], "a test order")
+    assert discarded is not None
+    assert (streams[0], discarded.event_id) == events[0]
+    assert finish(bulk, bulk.claim_batch("v", "me")) == events[1:]
+    assert locks(bulk) == []
+
+
+def test_a_retry_has_all_attempts_again_after_a_success(bulk: EventStore, streams: list[str]) -> None:
+    bulk.register_view("v", mode="bulk", max_attempts=2)
+    append_to(bulk, streams[0])
+    finish(bulk, bulk.claim_batch("v", "me"), streams)
+    at(bulk, 5)
+    finish(bulk, bulk.claim_batch("v", "me"))
+    append_to(bulk, streams[0])
+    finish(bulk, bulk.claim_batch("v", "me"), streams)
+    assert bulk.dead_letters() == []
+    assert locks(bulk) == [(streams[0], 1)]
+
+
+def test_many_streams_fail_and_how_many_are_parked_is_returned(bulk: EventStore, streams: list[str]) -> None:
+    append_to(bulk, *streams)
+    (lease,) = bulk.claim_batch("v", "me")
+    bulk.fail_streams("v", lease, [failure(streams[0])])
+    bulk.commit_batch("v", [lease])
+    bulk.register_view("v", mode="bulk", max_attempts=2)
+    at(bulk, 5)
+    append_to(bulk, *streams)
+    (lease,) = bulk.claim_batch("v", "me")
+    assert bulk.fail_streams("v", lease, [failure(each, "é" * 10_000) for each in streams]) == 1
+    bulk.commit_batch("v", [lease])
+    assert [(dead.decider_id, dead.waiting) for dead in bulk.dead_letters()] == [(streams[0], 2)]
+    assert {len(dead.last_error) for dead in bulk.dead_letters()} == {10_000}
+
+
+# A19
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_twenty_pending_events_of_one_stream_come_in_one_claim_in_order(
+    bulk: EventStore, streams: list[str], failing: bool
+) -> None:
+    events = [(streams[0], event.event_id) for event in append_to(bulk, *[streams[0]] * 20)]
+    if failing:
+        assert finish(bulk, bulk.claim_batch("v", "me"), streams) == []
+        at(bulk, 5)
+    assert finish(bulk, bulk.claim_batch("v", "me")) == events
+
+
+# What a lease does not deliver
+
+
+def test_only_streams_that_the_lease_delivers_can_fail(bulk: EventStore, streams: list[str]) -> None:
+    behind, waiting, delivered = streams
+    (elsewhere,) = ids_of_one_partition(bulk.connection, 1, partition=1)
+    append_to(bulk, behind, waiting)
+    finish(bulk, bulk.claim_batch("v", "me"), {waiting})
+    append_to(bulk, waiting, delivered, elsewhere)
+    leases = {lease.partition: lease for lease in bulk.claim_batch("v", "me")}
+    append_to(bulk, behind)  # after the claim
+    before = state(bulk)
+    for decider_id in (behind, waiting, elsewhere, "unknown"):
+        with pytest.raises(NotInFlight, match=decider_id):
+            bulk.fail_streams("v", leases[0], [failure(delivered), failure(decider_id)])
+    with pytest.raises(NotInFlight):
+        bulk.fail_streams("v", leases[0], [StreamFailure("invoice", delivered, "other decider")])
+    assert state(bulk) == before
+    bulk.fail_streams("v", leases[0], [failure(delivered)])
+    with pytest.raises(NotInFlight, match=delivered):
+        bulk.fail_streams("v", leases[0], [failure(delivered)])
+
+
+@pytest.mark.parametrize(
+    "failures",
+    [
+        None,
+        "{}",
+        "[]",
+        "null",
+        '"text"',
+        "[1]",
+        "[null]",
+        '[{"decider": "order", "decider_id": "o-1"}]',
+        '[{"decider": "order", "decider_id": "o-1", "error": ""}]',
+        '[{"decider": "order", "decider_id": "o-1", "error": null}]',
+        '[{"decider": "order", "decider_id": 1, "error": "e"}]',
+        '[{"decider": null, "decider_id": "o-1", "error": "e"}]',
+        '[{"decider": "order", "decider_id": "o-1", "error": "e"}, {"decider": "order", "decider_id": "o-1", "error": "f"}]',
+    ],
+    ids=str,
+)
+def test_malformed_failures_are_refused(bulk: EventStore, failures: str | None) -> None:
+    append_to(bulk, "o-1")
+    (lease,) = bulk.claim_batch("v", "me")
+    before = state(bulk)
+    with pytest.raises(Malformed) as refused, refusals():
+        bulk.connection.execute(
+            "select event_store.fail_streams('v', %s, %s, %s::jsonb)", (lease.partition, lease.lease_token, failures)
+        )
+    assert refused.value.detail
+    assert refused.value.hint
+    assert state(bulk) == before
+
+
+def test_a_wrong_view_or_lease_is_refused(bulk: EventStore) -> None:
+    bulk.register_view("rows")
+    append_to(bulk, "o-1")
+    (lease,) = bulk.claim_batch("v", "me")
+    wrong: list[tuple[str, Lease, type[MillraceError]]] = [
+        ("unknown", lease, UnknownView),
+        ("rows", lease, WrongMode),
+        ("v", replace(lease, lease_token=lease.lease_token + 1), LeaseLost),
+        ("v", replace(lease, lease_token=0), LeaseLost),
+        ("v", replace(lease, partition=99), LeaseLost),
+    ]
+    for view, stated, error in wrong:
+        with pytest.raises(error):
+            bulk.fail_streams(view, stated, [failure("o-1")])
+        with pytest.raises(error):
+            bulk.read_batch(view, stated)
+
+
+def test_two_failures_of_one_batch_at_once_count_once(bulk: EventStore, streams: list[str], connect: Connect) -> None:
+    append_to(bulk, streams[0])
+    (lease,) = bulk.claim_batch("v", "me")
+    stores = [EventStore(connect()) for _ in range(3)]
+    results = at_once([lambda s=s: s.fail_streams("v", lease, [failure(streams[0])]) for s in stores])  # type: ignore[misc]
+    assert sorted(type(result.exception()).__name__ for result in results) == ["NoneType", "NotInFlight", "NotInFlight"]
+    assert locks(bulk) == [(streams[0], 1)]
+
+
+# A20
+
+
+def test_a_stream_whose_next_event_has_no_partition_offset_yet_is_not_due(
+    bulk: EventStore, streams: list[str], connect: Connect
+) -> None:
+    bad = streams[0]
+    append_to(bulk, bad)
+    finish(bulk, bulk.claim_batch("v", "me"), {bad})
+    at(bulk, 5)
+    leases = bulk.claim_batch("v", "me")
+    append_to(bulk, bad)
+    with bulk.connection.transaction():
+        bulk.commit_batch("v", leases)
+    somebody = connect(autocommit=False)
+    somebody.execute("select from event_store.sequencer for update")  # nobody else sequences
+    assert bulk.claim_batch("v", "me") == []
+    somebody.rollback()
+    assert len(finish(bulk, bulk.claim_batch("v", "me"))) == 1
+    assert locks(bulk) == []
+
+
+def test_a_due_retry_in_a_leased_partition_waits_for_the_lease(bulk: EventStore, streams: list[str]) -> None:
+    bad, good, _ = streams
+    append_to(bulk, bad)
+    finish(bulk, bulk.claim_batch("v", "me"), {bad})
+    append_to(bulk, good)
+    leases = bulk.claim_batch("v", "me")
+    at(bulk, 5)
+    assert bulk.claim_batch("v", "them") == []
+    assert [each[0] for each in finish(bulk, leases)] == [good]
+    assert [each[0] for each in finish(bulk, bulk.claim_batch("v", "them"))] == [bad]
+
+
+def test_a_failed_stream_that_the_view_wants_no_more_of_is_forgotten(bulk: EventStore, streams: list[str]) -> None:
+    append_to(bulk, *streams)
+    finish(bulk, bulk.claim_batch("v", "me"), streams)
+    bulk.register_view("v", mode="bulk", deciders=["invoice"])
+    at(bulk, 5)
+    assert bulk.claim_batch("v", "me") == []
+    assert locks(bulk) == []
+
+
+def test_unwanted_events_of_a_failed_stream_are_left_out_of_its_retry(orders: EventStore) -> None:
+    orders.register_view("v", "-infinity", mode="bulk", events=["paid"])
+    at(orders, 0)
+    last, wanted = None, []
+    for event in ("placed", "paid", "placed", "paid", "placed"):
+        last = append(orders, "o-1", last, event=event).event_id
+        wanted += [last] if event == "paid" else []
+    leases = orders.claim_batch("v", "me")
+    orders.fail_streams("v", leases[0], [failure("o-1")])
+    orders.commit_batch("v", leases)
+    at(orders, 5)
+    leases = orders.claim_batch("v", "me")
+    assert [e.event_id for e in read(orders, leases)] == wanted
+    orders.commit_batch("v", leases)
+    assert locks(orders) == []

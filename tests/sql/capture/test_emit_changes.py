@@ -1,0 +1,321 @@
+"""Stored changes become events: in order, once, and what cannot become one holds up its own stream only."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from millrace.resources.capture.decoding.pgoutput import Lsn
+from millrace.resources.capture.store import CaptureStore, Emitted, EmittedRows, Requeued
+from millrace.resources.errors import LeaseLost, Malformed, UnknownCapture
+from millrace.resources.event_store import EventStore
+from tests.support.captures import (
+    BEGAN,
+    Source,
+    T,
+    U,
+    append_foreign,
+    decider_id,
+    deleted,
+    event_ids,
+    events,
+    faulty,
+    held,
+    inserted,
+    source,
+    stream,
+    table,
+    truncated,
+    updated,
+)
+from tests.support.factories import (
+    Connect,
+    assert_log_holds_every_event_once,
+    refusal,
+    rows,
+    start,
+    terminate,
+    value,
+    wait_blocked,
+)
+
+__all__ = ["source"]
+
+
+def position(source: Source) -> Any:  # noqa: ANN401 - the columns decide
+    (row,) = rows(source.store.connection, "select emitted_lsn, emitted_idx, truncating_key from event_store.captures")
+    return row
+
+
+def test_changes_become_events_in_the_order_of_commits_and_within_their_transactions(source: Source) -> None:
+    first = source.commit(inserted(1), inserted(2), updated(1))
+    second = source.commit(deleted(2), updated(1, 3))
+    assert source.emit() == Emitted(5, 0, 0, behind=False)
+    stored = rows(source.store.connection, 'select event_id from event_store.events order by "offset"')
+    assert [row[0] for row in stored] == event_ids([*first, *second])
+    assert stream(source.store, 1) == [("inserted", 1), ("updated", 2), ("updated", 3)]
+    assert stream(source.store, 2) == [("inserted", 1), ("deleted", None)]
+    (one, *_, last) = EventStore(source.store.connection).get_events("[1]", T)
+    assert (one.command_id, last.command_id) == (first[0].command_id, second[0].command_id)
+    assert source.emit() == Emitted(0, 0, 0, behind=False)
+    EventStore(source.store.connection).sequence_events()
+    assert_log_holds_every_event_once(source.store.connection)
+
+
+def test_two_updates_of_one_row_in_one_transaction_are_two_events(source: Source) -> None:
+    source.commit(updated(1, "a"), updated(1, "b"))
+    source.emit()
+    found = EventStore(source.store.connection).get_events("[1]", T)
+    assert [(event.data["commit_idx"], event.data["record"]["v"]) for event in found] == [(0, "a"), (1, "b")]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 7, 1000])
+def test_a_limit_ends_a_call_anywhere_also_within_a_transaction(source: Source, limit: int) -> None:
+    done = [source.commit(*[inserted((n, m)) for m in range(5)]) for n in range(4)]
+    calls = 0
+    while source.emit(limit).behind:
+        calls += 1
+        assert value(source.store.connection, "select count(*) from event_store.events") == calls * limit
+    assert calls == (20 - 1) // limit
+    stored = rows(source.store.connection, 'select event_id from event_store.events order by "offset"')
+    assert [row[0] for row in stored] == [id_ for changes in done for id_ in event_ids(changes)]
+
+
+def test_nothing_is_emitted_beyond_what_is_said_to_be_stored(source: Source, connect: Connect) -> None:
+    other = CaptureStore(connect(autocommit=False))
+    other.copy_changes(source.generation, source.changes(inserted(1)))
+    assert source.emit() == Emitted(0, 0, 0, behind=False)
+    other.connection.rollback()
+
+
+def test_a_change_at_the_very_start_of_the_slot_is_emitted(source: Source) -> None:
+    (change,) = source.commit(inserted(1))
+    assert str(change.commit_lsn) == str(Lsn.parse("0/1000"))
+    assert source.emit().emitted == 1
+
+
+def test_a_faulty_change_and_all_later_ones_of_its_stream_wait_the_rest_flows(source: Source) -> None:
+    source.commit(inserted(1), inserted(2))
+    source.commit(updated(1), faulty(1), updated(1), updated(2))
+    assert source.emit() == Emitted(4, 1, 1, behind=False)
+    source.commit(deleted(1), deleted(2))
+    assert source.emit() == Emitted(1, 0, 1, behind=False)
+    assert stream(source.store, 1) == [("inserted", 1), ("updated", 2)]
+    assert stream(source.store, 2) == [("inserted", 1), ("updated", 2), ("deleted", None)]
+    assert held(source.store) == [("[1]", "updated", True), ("[1]", "updated", False), ("[1]", "deleted", False)]
+    (change, *_) = source.store.quarantined_changes("c")
+    assert (change.fault, change.raw, change.relation) == ("column v: not UTF-8", b"U\x00", b"R")
+
+
+def test_a_change_whose_key_nobody_can_read_holds_up_nobody(source: Source) -> None:
+    source.commit(inserted(1), faulty(None), updated(1))
+    assert source.emit() == Emitted(2, 1, 0, behind=False)
+    assert held(source.store) == [(None, "updated", True)]
+
+
+@pytest.mark.parametrize("text", ["x" * 3000, "".join(chr(33 + n * 7919 % 90) for n in range(3000))])
+def test_oversize_data_are_quarantined_whether_or_not_they_compress(source: Source, text: str) -> None:
+    source.store.connection.execute("set event_store.max_data_bytes = 3000")
+    source.commit(inserted(1, text), inserted(2, text[:2000]))
+    assert source.emit() == Emitted(1, 1, 0, behind=False)
+    (change,) = source.store.quarantined_changes("c")
+    assert change.fault is not None
+    assert "event_store.max_data_bytes allows 3000" in change.fault
+
+
+def test_data_of_every_size_around_the_limit_are_judged_as_an_append_judges_them(source: Source) -> None:
+    source.store.connection.execute("set event_store.max_data_bytes = 2500")
+    noise = "".join(chr(33 + n * 7919 % 90) for n in range(3000))
+    source.commit(*[inserted(n, noise[: 2100 + n]) for n in range(400)])
+    source.commit(*[inserted(n + 1000, "x" * (2100 + n)) for n in range(400)])
+    done = source.emit()
+    assert done.emitted + done.quarantined == 800
+    assert 200 < done.quarantined < 600
+
+
+def test_a_key_that_is_too_long_for_a_stream_is_quarantined(source: Source) -> None:
+    source.commit(inserted("k" * 2000), inserted(1))
+    assert source.emit() == Emitted(1, 1, 0, behind=False)
+
+
+def test_a_lot_of_data_takes_several_statements_and_one_call(source: Source) -> None:
+    noise = "".join(chr(33 + n * 7919 % 90) for n in range(500_000))
+    source.commit(*[inserted(n, noise[n:]) for n in range(100)])
+    assert source.emit() == Emitted(100, 0, 0, behind=False)
+
+
+def test_a_stream_that_somebody_closed_holds_up_nobody_else(source: Source) -> None:
+    source.commit(inserted(1), inserted(2))
+    source.emit()
+    append_foreign(source.store, "updated", 1, final=True)
+    source.commit(updated(1), updated(2), truncated())
+    assert source.emit_all() == Emitted(3, 1, 0, behind=False)
+    (change,) = source.store.quarantined_changes("c")
+    assert (change.decider_id, change.fault) == ("[1]", "its stream is closed by a final event")
+    assert source.backfill(1, 2) == EmittedRows("stored", 1, 0, 1)
+    assert source.store.requeue_changes("c") == Requeued(0, 2)
+
+
+def test_an_event_id_that_somebody_used_and_a_decider_without_events_hold_up_nobody_else(source: Source) -> None:
+    changes = source.changes(inserted(1), inserted(2), inserted(3))
+    append_foreign(source.store, "updated", 9, changes[0].event_id)
+    source.save([changes[0], replace(changes[1], decider="unknown"), changes[2]])
+    assert source.emit() == Emitted(1, 2, 0, behind=False)
+    assert [change.fault for change in source.store.quarantined_changes("c")] == [
+        f"event_id {changes[0].event_id} is stored with other content",
+        "decider unknown has no event inserted",
+    ]
+
+
+def test_an_idle_capture_writes_nothing_and_its_lease_is_asked_for_all_the_same(source: Source) -> None:
+    source.commit(inserted(1))
+    source.emit()
+    connection = source.store.connection
+    with connection.transaction():
+        assert source.emit() == Emitted(0, 0, 0, behind=False)
+        assert value(connection, "select pg_current_xact_id_if_assigned()::text") is None
+    refusal(LeaseLost, lambda: source.store.emit_changes("c", source.token - 1))
+    refusal(UnknownCapture, lambda: source.store.emit_changes("d", source.token))
+    source.store.release_capture("c", source.token)
+    refusal(LeaseLost, source.emit)
+
+
+# truncations
+
+
+def test_a_truncation_ends_every_live_stream_of_its_table_before_what_follows(connect: Connect) -> None:
+    source = Source(CaptureStore(connect()), "c", table("t"), table("u"))
+    source.begin()
+    source.commit(inserted(1), inserted(2), inserted(3), deleted(3), inserted(1, table="u"))
+    source.commit(truncated(), inserted(2, "again"))
+    assert source.emit().behind is False
+    assert stream(source.store, 1) == [("inserted", 1), ("deleted", None)]
+    assert stream(source.store, 2) == [("inserted", 1), ("deleted", None), ("inserted", "again")]
+    assert stream(source.store, 3) == [("inserted", 1), ("deleted", None)]
+    assert [event.event for event in EventStore(source.store.connection).get_events("[]", T)] == ["truncated"]
+    assert events(source.store, U) == [("[1]", "inserted")]
+    (*_, last) = EventStore(source.store.connection).get_events("[1]", T)
+    (truncation,) = EventStore(source.store.connection).get_events("[]", T)
+    assert last.command_id == truncation.command_id
+    assert last.data == truncation.data | {"truncated": True}
+
+
+@pytest.mark.parametrize("limit", [1, 3, 10])
+def test_a_truncation_of_many_rows_takes_bounded_calls_and_goes_on_where_it_was(source: Source, limit: int) -> None:
+    source.commit(*[inserted(n) for n in range(20)])
+    source.emit_all()
+    source.commit(truncated(), inserted(5))
+    seen = 20
+    while source.emit(limit).behind:
+        now = value(source.store.connection, "select count(*) from event_store.events")
+        assert now - seen <= limit + 1
+        seen = now
+    assert position(source)[2] is None
+    for n in range(20):
+        names = [name for name, _ in stream(source.store, n)]
+        assert names == ["inserted", "deleted"] + (["inserted"] if n == 5 else [])
+
+
+def test_a_truncation_ends_a_stream_that_waits_behind_its_own_changes(source: Source) -> None:
+    source.commit(inserted(1), faulty(1), faulty(2, action="inserted"), inserted(3))
+    source.commit(truncated())
+    assert source.emit_all() == Emitted(4, 2, 2, behind=False)
+    assert held(source.store) == [
+        ("[1]", "updated", True),
+        ("[2]", "inserted", True),
+        ("[1]", "deleted", False),
+        ("[2]", "deleted", False),
+    ]
+    source.commit(truncated())
+    assert source.emit_all() == Emitted(1, 0, 0, behind=False)
+
+
+def test_truncations_in_a_row_are_events_each(source: Source) -> None:
+    source.commit(truncated(), inserted(1), truncated(), truncated())
+    source.emit_all()
+    assert [event.event for event in EventStore(source.store.connection).get_events("[]", T)] == ["truncated"] * 3
+    assert [name for name, _ in stream(source.store, 1)] == ["inserted", "deleted"]
+
+
+# fencing and failing
+
+
+def test_it_is_refused_without_the_lease_in_force(source: Source) -> None:
+    source.commit(inserted(1))
+    for token in (source.token - 1, source.token + 1):
+        refused = refusal(LeaseLost, lambda token=token: source.store.emit_changes("c", token))  # type: ignore[misc]
+        assert str(source.token) in str(refused)
+    source.store.release_capture("c", source.token)
+    refusal(LeaseLost, source.emit)
+    assert events(source.store) == []
+
+
+def test_an_unknown_capture_and_a_bad_limit_are_refused(source: Source) -> None:
+    refusal(UnknownCapture, lambda: source.store.emit_changes("none", 1))
+    for limit in (0, -1, 100_001):
+        refusal(Malformed, lambda limit=limit: source.emit(limit))  # type: ignore[misc]
+
+
+def test_a_capture_without_a_slot_has_nothing_to_emit(connect: Connect) -> None:
+    source = Source(CaptureStore(connect()))
+    assert source.emit() == Emitted(0, 0, 0, behind=False)
+
+
+@pytest.mark.parametrize("what", ["changes", "truncation"])
+def test_a_kill_in_the_middle_leaves_nothing_half(source: Source, connect: Connect, what: str) -> None:
+    source.commit(*[inserted(n) for n in range(5)])
+    if what == "truncation":
+        source.emit()
+        source.commit(truncated())
+    before = (events(source.store), position(source))
+    holder, observer = connect(autocommit=False), connect()
+    doomed = source.store.connection
+    # somebody else's append to a stream that is to be written
+    holder.execute(
+        "insert into event_store.streams values (%s, '[3]', gen_random_uuid(), 0, 1, false)"
+        " on conflict (decider_id, decider) do update set version = streams.version",
+        (T,),
+    )
+    call = start(source.emit)
+    wait_blocked(observer, doomed.info.backend_pid)
+    terminate(observer, doomed.info.backend_pid)
+    assert call.exception(20) is not None
+    holder.rollback()
+    source.store = CaptureStore(connect())
+    assert (events(source.store), position(source)) == before
+    source.emit_all()
+    assert len(events(source.store)) == (11 if what == "truncation" else 5)
+    assert len(set(events(source.store))) == len(events(source.store))
+
+
+def test_emitting_goes_on_beside_appends_of_others_to_the_same_streams(source: Source, connect: Connect) -> None:
+    source.commit(inserted(1), inserted(2))
+    source.emit()
+    other = connect(autocommit=False)
+    append_foreign(CaptureStore(other), "updated", 2)
+    source.commit(updated(1), updated(2))
+    call = start(source.emit)
+    wait_blocked(connect(), source.store.connection.info.backend_pid)
+    other.commit()
+    assert call.result(20).emitted == 2
+    assert len(EventStore(source.store.connection).get_events("[2]", T)) == 3
+    EventStore(source.store.connection).sequence_events()
+    assert_log_holds_every_event_once(source.store.connection)
+
+
+def test_a_hundred_thousand_changes_are_emitted_in_calls_of_ten_thousand(source: Source) -> None:
+    source.store.connection.execute(
+        """
+        insert into event_store.wal_events
+        select %s, ('0/1000'::pg_lsn + n / 100 * 256), n %% 100, '700', now(), %s, format('[%%s]', n %% 30000), 'updated',
+          gen_random_uuid(), gen_random_uuid(), jsonb_build_object('record', jsonb_build_object('id', n % 30000, 'v', n))
+        from generate_series(0, 99999) n
+        """.replace("n % 30000", "n %% 30000"),
+        (source.generation, T),
+    )
+    end = Lsn(0x1000 + 1000 * 256)
+    assert source.store.store_changes("c", source.token, end, BEGAN) == 100_000
+    for call in range(10):
+        assert source.emit() == Emitted(10_000, 0, 0, behind=call < 9)
+    assert [v for _, v in stream(source.store, 7)] == [7, 30007, 60007, 90007]
+    assert decider_id(7) == "[7]"

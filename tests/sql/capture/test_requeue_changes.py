@@ -1,0 +1,239 @@
+"""Out of the quarantine: requeued in order, repaired if not too late, discarded for a reason."""
+
+import json
+from random import Random
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from millrace.resources.capture.store import CaptureStore, Requeued
+from millrace.resources.errors import Malformed, NotQuarantined, StreamWentOn, UnknownCapture
+from millrace.resources.event_store import EventStore
+from tests.support.captures import (
+    Row,
+    Source,
+    T,
+    deleted,
+    events,
+    faulty,
+    held,
+    inserted,
+    source,
+    stream,
+    table,
+    truncated,
+    updated,
+)
+from tests.support.factories import Connect, refusal, rows, start, terminate, wait_blocked
+
+__all__ = ["source"]
+
+
+def repair(source: Source, key: object = 1, which: int = 0, value: object = "repaired") -> None:
+    change = source.store.quarantined_changes("c")[which]
+    data = {
+        "record": {"id": key, "v": value},
+        "commit_lsn": str(change.commit_lsn),
+        "commit_idx": change.commit_idx,
+        "source": {"generation": change.source_generation},
+    }
+    source.store.repair_change(change.quarantine_id, f"[{key}]", json.dumps(data))
+
+
+def audited(source: Source) -> list[tuple[str, str | None]]:
+    return [(entry.operation, entry.reason) for entry in EventStore(source.store.connection).audit_log()]
+
+
+@pytest.fixture
+def waiting(source: Source) -> Source:
+    """Row 1 with a change at fault, then others of it; row 2 flows."""
+    source.commit(inserted(1), faulty(1), updated(1, "a"), faulty(1), updated(1, "b"), inserted(2))
+    source.emit()
+    return source
+
+
+def test_each_stream_goes_on_up_to_the_first_change_that_still_has_a_fault(waiting: Source) -> None:
+    assert waiting.store.requeue_changes("c") == Requeued(0, 4)
+    repair(waiting)
+    assert waiting.store.requeue_changes("c", reason="repaired by hand") == Requeued(2, 2)
+    assert stream(waiting.store, 1) == [("inserted", 1), ("updated", "repaired"), ("updated", "a")]
+    waiting.commit(deleted(1), deleted(2))
+    assert waiting.emit().held == 1
+    repair(waiting)
+    assert waiting.store.requeue_changes("c") == Requeued(3, 0)
+    assert [name for name, _ in stream(waiting.store, 1)] == ["inserted", *["updated"] * 4, "deleted"]
+    assert stream(waiting.store, 2) == [("inserted", 1), ("deleted", None)]
+    waiting.commit(inserted(1))
+    assert waiting.emit().emitted == 1
+    assert audited(waiting)[1] == ("requeue_changes", "repaired by hand")
+
+
+def test_what_was_too_large_flows_when_the_limit_is_raised(source: Source) -> None:
+    source.store.connection.execute("set event_store.max_data_bytes = 1000")
+    source.commit(inserted(1, "x" * 2000), updated(1))
+    source.emit()
+    assert source.store.requeue_changes("c") == Requeued(0, 2)
+    source.store.connection.execute("set event_store.max_data_bytes = 10000")
+    assert source.store.requeue_changes("c") == Requeued(2, 0)
+    assert [name for name, _ in stream(source.store, 1)] == ["inserted", "updated"]
+
+
+def test_one_decider_or_one_stream_is_requeued_alone(connect: Connect) -> None:
+    source = Source(CaptureStore(connect()), "c", table("t"), table("u"))
+    source.begin()
+    source.store.connection.execute("set event_store.max_data_bytes = 1000")
+    large = "x" * 2000
+    source.commit(inserted(1, large), inserted(2, large), inserted(1, large, "u"))
+    source.emit()
+    source.store.connection.execute("reset event_store.max_data_bytes")
+    assert source.store.requeue_changes("c", T, "[2]") == Requeued(1, 0)
+    assert source.store.requeue_changes("c", "table:public.u") == Requeued(1, 0)
+    assert held(source.store) == [("[1]", "inserted", True)]
+    refusal(Malformed, lambda: source.store.requeue_changes("c", None, "[1]"))
+    refusal(UnknownCapture, lambda: source.store.requeue_changes("none"))
+
+
+def test_a_discarded_change_is_gone_and_what_waits_behind_it_flows_with_the_next_requeue(waiting: Source) -> None:
+    first, _, third, _ = waiting.store.quarantined_changes("c")
+    waiting.store.discard_change(first.quarantine_id, "a test row")
+    assert waiting.store.requeue_changes("c") == Requeued(1, 2)
+    waiting.store.discard_change(third.quarantine_id, "another one")
+    assert waiting.store.requeue_changes("c") == Requeued(1, 0)
+    assert stream(waiting.store, 1) == [("inserted", 1), ("updated", "a"), ("updated", "b")]
+    (entry,) = [e for e in EventStore(waiting.store.connection).audit_log() if e.reason == "a test row"]
+    assert (entry.operation, entry.detail["decider_id"], entry.detail["fault"]) == (
+        "discard_change", "[1]", "column v: not UTF-8",
+    )  # fmt: skip
+    refused = refusal(NotQuarantined, lambda: waiting.store.discard_change(first.quarantine_id, "again"))
+    assert str(first.quarantine_id) in str(refused)
+    refusal(Malformed, lambda: waiting.store.discard_change(first.quarantine_id, ""))
+
+
+def test_a_change_that_waits_may_be_discarded_alone(waiting: Source) -> None:
+    waiting.store.discard_change(waiting.store.quarantined_changes("c")[1].quarantine_id, "not wanted")
+    repair(waiting)
+    assert waiting.store.requeue_changes("c") == Requeued(1, 2)
+
+
+def test_a_repair_keeps_the_key_and_needs_an_object(waiting: Source) -> None:
+    first = waiting.store.quarantined_changes("c")[0].quarantine_id
+    refusal(Malformed, lambda: waiting.store.repair_change(first, "[2]", "{}"))
+    refusal(Malformed, lambda: waiting.store.repair_change(first, "", "{}"))
+    refusal(Malformed, lambda: waiting.store.repair_change(first, "[1]", "[]"))
+    refusal(NotQuarantined, lambda: waiting.store.repair_change(10**9, "[1]", "{}"))
+
+
+def test_an_unknown_key_is_repaired_while_its_stream_has_nothing_newer(source: Source) -> None:
+    source.commit(inserted(1), faulty(None), inserted(2))
+    source.emit()
+    repair(source)
+    source.commit(updated(1, "later"))
+    assert source.emit().held == 1
+    assert source.store.requeue_changes("c") == Requeued(2, 0)
+    assert [v for _, v in stream(source.store, 1)] == [1, "repaired", "later"]
+
+
+@pytest.mark.parametrize("newer", ["same transaction", "next transaction", "backfill", "next slot"])
+def test_a_change_whose_stream_went_on_meanwhile_comes_too_late(source: Source, newer: str) -> None:
+    source.commit(inserted(1), faulty(None), *[updated(1)] * (newer == "same transaction"))
+    source.emit()
+    if newer == "next transaction":
+        source.commit(updated(1))
+        source.emit()
+    elif newer == "backfill":
+        source.backfill(1)
+    elif newer == "next slot":
+        source.begin()
+        source.commit(updated(1))
+        source.emit()
+    refused = refusal(StreamWentOn, lambda: repair(source))
+    assert "(table:public.t, [1])" in str(refused)
+    assert held(source.store) == [(None, "updated", True)]
+    repair(source, 3)
+    assert source.store.requeue_changes("c") == Requeued(1, 0)
+
+
+def test_a_row_that_was_read_before_a_change_is_not_newer(source: Source) -> None:
+    source.backfill(1)
+    source.commit(faulty(None))
+    source.emit()
+    repair(source)
+    assert source.store.requeue_changes("c") == Requeued(1, 0)
+
+
+def test_a_truncation_that_waits_flows_too(source: Source) -> None:
+    source.commit(Row((), "truncated", None, fault="unreadable"), inserted(1), truncated())
+    assert source.emit().quarantined == 1
+    assert held(source.store) == [("[]", "truncated", True), ("[]", "truncated", False)]
+    assert [name for name, _ in stream(source.store, 1)] == ["inserted", "deleted"]
+    (first, _) = source.store.quarantined_changes("c")
+    source.store.repair_change(first.quarantine_id, "[]", '{"record": null}')
+    assert source.store.requeue_changes("c") == Requeued(2, 0)
+
+
+def test_a_requeue_waits_for_an_emission_and_then_takes_what_that_left(waiting: Source, connect: Connect) -> None:
+    repair(waiting)
+    waiting.commit(updated(1, "c"))
+    emitting, requeuing = CaptureStore(connect(autocommit=False)), CaptureStore(connect())
+    assert emitting.emit_changes("c", waiting.token).held == 1
+    call = start(lambda: requeuing.requeue_changes("c"))
+    wait_blocked(waiting.store.connection, requeuing.connection.info.backend_pid)
+    emitting.connection.commit()
+    assert call.result(20) == Requeued(2, 3)
+    assert held(waiting.store)[-1] == ("[1]", "updated", False)
+
+
+def test_an_emission_waits_for_a_requeue_and_then_holds_nothing_that_flows(waiting: Source, connect: Connect) -> None:
+    repair(waiting)
+    repair(waiting, which=2)
+    waiting.commit(updated(1, "c"))
+    requeuing = CaptureStore(connect(autocommit=False))
+    assert requeuing.requeue_changes("c") == Requeued(4, 0)
+    call = start(waiting.emit)
+    wait_blocked(connect(), waiting.store.connection.info.backend_pid)
+    requeuing.connection.commit()
+    assert call.result(20).emitted == 1
+    assert stream(waiting.store, 1)[-1] == ("updated", "c")
+
+
+def test_a_kill_in_a_requeue_leaves_everything_where_it_was(waiting: Source, connect: Connect) -> None:
+    repair(waiting)
+    before = (events(waiting.store), held(waiting.store))
+    holder, doomed = connect(autocommit=False), CaptureStore(connect())
+    holder.execute("select from event_store.streams where decider_id = '[1]' for update")
+    call = start(lambda: doomed.requeue_changes("c"))
+    wait_blocked(waiting.store.connection, doomed.connection.info.backend_pid)
+    terminate(waiting.store.connection, doomed.connection.info.backend_pid)
+    assert isinstance(call.exception(20), psycopg.OperationalError)
+    holder.rollback()
+    assert (events(waiting.store), held(waiting.store)) == before
+    assert waiting.store.requeue_changes("c") == Requeued(2, 2)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_in_any_course_each_stream_has_its_changes_in_order_and_none_is_lost(source: Source, seed: int) -> None:
+    random = Random(seed)
+    stored: dict[str, list[UUID]] = {}
+    for _ in range(40):
+        done = [
+            (faulty if random.random() < 0.1 else updated)(random.randint(0, 3)) for _ in range(random.randint(1, 6))
+        ]
+        for change in source.commit(*done):
+            stored.setdefault(str(change.decider_id), []).append(change.event_id)
+        if random.random() < 0.5:
+            source.emit(random.randint(1, 20))
+        if random.random() < 0.5 and (there := source.store.quarantined_changes("c")):
+            which = random.choice(there)
+            source.store.repair_change(which.quarantine_id, str(which.decider_id), '{"record": null}')
+        if random.random() < 0.5:
+            source.store.requeue_changes("c", *random.choice([(), (T,), (T, "[1]")]))
+    source.emit_all()
+    found: dict[str, list[UUID]] = {}
+    for key, event_id in rows(
+        source.store.connection, 'select decider_id, event_id from event_store.events order by "offset"'
+    ):
+        found.setdefault(key, []).append(event_id)
+    for left in source.store.quarantined_changes("c", limit=1000):
+        found.setdefault(str(left.decider_id), []).append(left.event_id)
+    assert found == stored

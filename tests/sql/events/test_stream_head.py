@@ -1,0 +1,70 @@
+"""Where a stream stands, as its next writer must know it: also when its events are deleted."""
+
+from uuid import uuid4
+
+import pytest
+
+from millrace.resources.archive.store import ArchiveStore
+from millrace.resources.errors import Conflict
+from millrace.resources.event_store import EventStore, StreamHead
+from tests.support.factories import Connect, append, ids_of_one_partition, new_event, refusal, rows
+
+
+def purge(store: EventStore, decider_id: str) -> None:
+    """Delete every event of the stream's log partition, as an operator does who keeps them elsewhere."""
+    store.sequence_events()
+    ((partition, end),) = rows(
+        store.connection,
+        """
+        select partition, high_water_mark from event_store.partitions
+        where partition = event_store.stream_partition(%s::text, (select count(*) from event_store.partitions))
+        """,
+        decider_id,
+    )
+    ArchiveStore(store.connection).mark_archived(partition, end)
+    ArchiveStore(store.connection).raise_low_water_mark(partition, end)
+    assert ArchiveStore(store.connection).purge_events(partition) > 0
+
+
+def test_it_is_the_last_event_and_how_many_there_were(orders: EventStore) -> None:
+    first = append(orders, "o-1")
+    assert orders.stream_head("o-1", "order") == StreamHead(first.event_id, first.offset, 1, final=False)
+    last = append(orders, "o-1", first.event_id, event="paid", final=True)
+    assert orders.stream_head("o-1", "order") == StreamHead(last.event_id, last.offset, 2, final=True)
+
+
+def test_two_deciders_that_share_an_id_have_a_head_each(orders: EventStore) -> None:
+    appended = orders.append_events([new_event("x"), new_event("x", decider="invoice")])
+    heads = [orders.stream_head("x", decider) for decider in ("order", "invoice")]
+    assert [head and head.last_event_id for head in heads] == [event.event_id for event in appended]
+
+
+def test_a_stream_without_events_has_none(orders: EventStore, connect: Connect) -> None:
+    append(orders, "o-1")
+    append(EventStore(connect(autocommit=False)), "o-2")
+    for decider_id, decider in (("o-2", "order"), ("o-1", "invoice"), ("O-1", "order"), ("", "")):
+        assert orders.stream_head(decider_id, decider) is None
+
+
+@pytest.mark.parametrize("typed", [True, False])
+def test_a_uuid_finds_the_stream_of_its_text(orders: EventStore, typed: bool) -> None:
+    decider_id = uuid4()
+    stored = append(orders, str(decider_id))
+    found = rows(
+        orders.connection,
+        "select last_event_id, version, final from event_store.stream_head(v_decider_id => %s, v_decider => 'order')",
+        decider_id if typed else str(decider_id),
+    )
+    assert found == [(stored.event_id, 1, False)]
+
+
+def test_a_writer_goes_on_after_the_last_event_of_its_stream_was_purged(orders: EventStore) -> None:
+    (decider_id,) = ids_of_one_partition(orders.connection, 1)
+    stored = append(orders, decider_id)
+    purge(orders, decider_id)
+    assert orders.get_last_event(decider_id, "order") is None
+    assert "stream_head" in str(refusal(Conflict, lambda: append(orders, decider_id)).hint)
+    head = orders.stream_head(decider_id, "order")
+    assert head == StreamHead(stored.event_id, stored.offset, 1, final=False)
+    append(orders, decider_id, head.last_event_id, event="paid")
+    assert [event.event for event in orders.get_events(decider_id, "order")] == ["paid"]

@@ -1,0 +1,106 @@
+"""Producers in REPEATABLE READ and SERIALIZABLE: right, or a serialization failure that repeating cures; never a double effect."""
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+from psycopg import IsolationLevel
+from psycopg.errors import SerializationFailure
+
+from millrace.resources.producers import ProducerStore
+from tests.support.factories import Connect, at_once, new_event, value
+from tests.support.isolation import level, repeat, snapshot
+from tests.support.producing import another, begin, do, effects, opened, producer, staged, state_of, statistics
+
+__all__ = ["level", "producer"]
+
+
+def old(connect: Connect, level: IsolationLevel) -> ProducerStore:
+    """A session in a transaction that sees the store as it is now."""
+    return ProducerStore(snapshot(connect, level).connection)
+
+
+def test_a_message_is_done_whole_in_one_transaction_of_the_caller(
+    producer: ProducerStore, connect: Connect, level: IsolationLevel
+) -> None:
+    caller = old(connect, level)
+    transaction = staged(caller, 0, total=1)
+    caller.commit_transaction(transaction, "done")
+    assert caller.ingest_events("p", 0, 1, 1, [new_event("a")], {"total": 2}).status == "committed"
+    assert begin(caller, 0).result == "done"
+    caller.connection.commit()
+    assert state_of(producer) == {"total": 2}
+    assert statistics(producer).committed == 2
+
+
+@pytest.mark.parametrize("call", ["begin", "commit", "abort", "abandon", "ingest", "register"])
+def test_what_the_snapshot_does_not_see_is_a_serialization_failure_and_its_repetition_is_right(
+    producer: ProducerStore, connect: Connect, level: IsolationLevel, call: str
+) -> None:
+    transaction = staged(producer, 0, total=1)
+    late = old(connect, level)
+    do(another(connect), 0, total=2)
+    before = effects(producer)
+
+    def work() -> object:
+        calls: dict[str, Callable[[], object]] = {
+            "begin": lambda: begin(late, 0).status,
+            "commit": lambda: late.commit_transaction(transaction).duplicate,
+            "abort": lambda: late.abort_transaction(transaction),
+            "abandon": lambda: late.abandon_transaction(transaction, "why").duplicate,
+            "ingest": lambda: late.ingest_events("p", 0, 1, 0, [new_event("a")]).status,
+            "register": lambda: late.register_producer("p").next_sequence,
+        }
+        return calls[call]()
+
+    with pytest.raises(SerializationFailure):
+        work()
+    late.connection.rollback()
+    expected = {
+        "begin": "duplicate",
+        "commit": True,
+        "abort": None,
+        "abandon": True,
+        "ingest": "duplicate",
+        "register": 1,
+    }
+    assert repeat(late, work) == expected[call]
+    after = effects(producer)
+    assert {k: after[k] for k in ("events", "state", "results")} == {
+        k: before[k] for k in ("events", "state", "results")
+    }
+    statistics(producer)
+
+
+def test_callers_that_repeat_do_each_message_once(
+    producer: ProducerStore, connect: Connect, level: IsolationLevel
+) -> None:
+    def work(store: ProducerStore) -> int:
+        won = 0
+        for sequence in range(15):
+            received = repeat(
+                store,
+                lambda s=sequence: store.ingest_events("p", 0, 1, s, [new_event("a")], {"n": s}, s),  # type: ignore[misc]
+            )
+            assert received.result == sequence
+            won += received.status == "committed"
+        return won
+
+    stores = [old(connect, level) for _ in range(3)]
+    results = at_once([partial(work, s) for s in stores])
+    assert sum(result.result() for result in results) == 15
+    assert value(producer.connection, "select count(*) from event_store.events") == 15
+    assert state_of(producer) == {"n": 14}
+    assert statistics(producer).received == 45
+
+
+def test_a_transaction_of_another_session_that_ended_meanwhile_is_a_serialization_failure_or_its_answer(
+    producer: ProducerStore, connect: Connect, level: IsolationLevel
+) -> None:
+    transaction = opened(producer, 0)
+    late = old(connect, level)
+    first = producer.commit_transaction(transaction, "done")
+    with pytest.raises(SerializationFailure):
+        late.commit_transaction(transaction, "done")
+    late.connection.rollback()
+    assert repeat(late, lambda: late.commit_transaction(transaction)) == first

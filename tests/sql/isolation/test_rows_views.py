@@ -1,0 +1,198 @@
+"""Consumers of rows views in REPEATABLE READ and SERIALIZABLE: right, or a serialization failure that repeating cures."""
+
+from collections import Counter
+from functools import partial
+from random import Random
+from threading import Lock as Mutex
+
+import pytest
+from psycopg import IsolationLevel
+from psycopg.errors import SerializationFailure
+
+from millrace.resources.errors import NotInFlight
+from millrace.resources.event_store import EventStore
+from tests.sql.rows.test_stream_events import view
+from tests.support.factories import (
+    Connect,
+    append_to,
+    assert_log_holds_every_event_once,
+    assert_rising,
+    at_once,
+    ids_of_one_partition,
+    pump,
+    rows,
+    set_clock,
+    start,
+    value,
+)
+from tests.support.isolation import level, repeat, snapshot
+
+__all__ = ["level", "view"]
+
+
+def taken(store: EventStore, limit: int = 100) -> list[tuple[str, int]]:
+    """Fetch and acknowledge, as an effect in the same transaction would."""
+    got = [(event.decider_id, event.offset) for event in store.stream_events("v", limit)]
+    for decider_id, offset in got:
+        store.ack_event("v", decider_id, offset)
+    return got
+
+
+def test_a_transaction_takes_all_of_a_stream_in_order(
+    view: EventStore, connect: Connect, level: IsolationLevel
+) -> None:
+    appended = append_to(view, "a", "b", "a", "a")
+    pump(view, "v")
+    consumer = snapshot(connect, level)
+    got = [each for _ in range(4) for each in taken(consumer)]
+    consumer.connection.commit()
+    assert sorted(offset for _, offset in got) == [event.offset for event in appended]
+    assert [offset for name, offset in got if name == "a"] == [appended[n].offset for n in (0, 2, 3)]
+    pump(view, "v")
+    assert rows(view.connection, "select from event_store.stream_locks") == []
+
+
+def test_a_transaction_that_sequences_and_dispatches_itself_takes_what_its_snapshot_has(
+    view: EventStore, connect: Connect, level: IsolationLevel
+) -> None:
+    seen = append_to(view, "a", "b")
+    consumer = snapshot(connect, level)
+    unseen = append_to(view, "a", "c")
+    pump(consumer, "v")
+    assert [offset for _, offset in taken(consumer)] == [event.offset for event in seen]
+    assert taken(consumer) == []
+    consumer.connection.commit()
+    pump(view, "v")
+    assert sorted(offset for _, offset in taken(view)) == [event.offset for event in unseen]
+    pump(view, "v")
+    assert rows(view.connection, "select from event_store.stream_locks") == []
+    assert_log_holds_every_event_once(view.connection)
+
+
+@pytest.mark.parametrize("other", ["leased", "acknowledged", "gave back", "acknowledged all and removed the lock"])
+def test_an_event_that_somebody_took_since_the_snapshot_is_not_delivered_again(
+    view: EventStore, connect: Connect, level: IsolationLevel, other: str
+) -> None:
+    event, following = append_to(view, "a", "a")
+    pump(view, "v")
+    late = snapshot(connect, level)
+    (held,) = view.lease_events("v")
+    expected = [("a", following.offset)]
+    if other == "leased":
+        expected = []
+    elif other == "gave back":
+        view.nack_event("v", "a", held.offset)
+        expected = [("a", event.offset)]
+    else:
+        view.ack_event("v", "a", held.offset)
+    if "removed" in other:
+        assert taken(view) == expected
+        view.dispatch_events("v")
+        assert rows(view.connection, "select from event_store.stream_locks") == []
+        expected = []
+    with pytest.raises(SerializationFailure):
+        taken(late)
+    late.connection.rollback()
+    assert repeat(late, lambda: taken(late)) == expected
+    in_flight = value(view.connection, "select count(*) from event_store.stream_locks where in_flight is not null")
+    assert in_flight == (1 if other == "leased" else 0)  # no phantom
+
+
+def test_what_an_open_transaction_holds_is_left_out_without_waiting(
+    view: EventStore, connect: Connect, level: IsolationLevel
+) -> None:
+    append_to(view, "a", "b")
+    pump(view, "v")
+    first, second = snapshot(connect, level), snapshot(connect, level)
+    second.connection.execute("set local lock_timeout = '2s'")
+    assert [name for name, _ in taken(first, 1)] == ["a"]
+    assert [name for name, _ in taken(second)] == ["b"]
+    second.connection.commit()
+    first.connection.rollback()
+    assert [name for name, _ in repeat(second, lambda: taken(second))] == ["a"]
+
+
+def test_an_answer_to_what_somebody_took_over_since_the_snapshot_changes_nothing(
+    view: EventStore, connect: Connect, level: IsolationLevel
+) -> None:
+    (event,) = append_to(view, "a")
+    pump(view, "v")
+    late = snapshot(connect, level)
+    for store in (late, view):
+        set_clock(store.connection, "2030-01-01 00:00:00+00")
+    late.connection.commit()
+    (lost,) = repeat(late, lambda: late.lease_events("v", 1, 60))
+    late.connection.execute("select")
+    set_clock(view.connection, "2030-01-01 00:01:00+00")
+    (held,) = view.lease_events("v", 1, 60)
+    assert (held.offset, lost.offset) == (event.offset, event.offset)
+    with pytest.raises(SerializationFailure):
+        late.ack_event("v", "a", lost.offset, lost.lease_token)
+    late.connection.rollback()
+    with pytest.raises(NotInFlight):
+        late.ack_event("v", "a", lost.offset, lost.lease_token)
+    late.connection.rollback()
+    view.ack_event("v", "a", held.offset, held.lease_token)
+
+
+def test_racing_consumers_who_repeat_get_every_event_once_and_in_order(
+    view: EventStore, connect: Connect, level: IsolationLevel
+) -> None:
+    total = 120
+    mutex = Mutex()
+    effects: list[tuple[str, int]] = []
+
+    def produce() -> None:
+        store = EventStore(connect())
+        for n in range(total // 10):
+            append_to(store, *[f"o-{(n + k) % 7}" for k in range(10)])
+            pump(store, "v")
+
+    def consume(seed: int) -> None:
+        random = Random(seed)
+        store = snapshot(connect, level)
+        store.connection.rollback()
+        while len(effects) < total:
+            try:
+                if random.random() < 0.3:
+                    pump(store, "v")
+                mine = taken(store, random.randrange(1, 5)) + taken(store, random.randrange(1, 5))
+                with mutex:  # as an effect that commits with the ack
+                    store.connection.commit()
+                    effects.extend(mine)
+            except SerializationFailure:
+                store.connection.rollback()
+
+    producer = start(produce)
+    for result in at_once([partial(consume, seed) for seed in range(3)]):
+        result.result()
+    producer.result(20)
+    assert Counter(effects).most_common(1)[0][1] == 1
+    assert len(effects) == total
+    for n in range(7):
+        assert_rising([offset for name, offset in effects if name == f"o-{n}"])
+    pump(view, "v")
+    assert rows(view.connection, "select from event_store.stream_locks") == []
+
+
+@pytest.mark.parametrize("state", ["in flight", "backs off", "parked"])
+def test_a_lock_that_an_operator_removed_since_the_snapshot_hides_no_event(
+    view: EventStore, connect: Connect, level: IsolationLevel, state: str
+) -> None:
+    (a,) = ids_of_one_partition(view.connection, 1)
+    view.register_view("v", max_attempts=1 if state == "parked" else 5)
+    append_to(view, a)
+    pump(view, "v")
+    set_clock(view.connection, "2030-01-01 00:00:00+00")
+    (event,) = view.stream_events("v", 10, 60)
+    if state != "in flight":
+        view.fail_event("v", a, event.offset, "no")
+    append_to(view, a)
+    view.sequence_events()
+    late = snapshot(connect, level)
+    set_clock(view.connection, "2030-01-01 00:01:00+00")
+    view.seek_view("v", "RESET_TO_OFFSET", 1, partition=0)  # where it stands: only its lock goes
+    set_clock(late.connection, "2030-01-01 00:00:00.1+00")
+    repeat(late, lambda: late.dispatch_events("v"))
+    pump(view, "v")
+    assert [name for name, _ in taken(view)] == [a]

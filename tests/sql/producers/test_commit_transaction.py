@@ -1,0 +1,299 @@
+"""A transaction's changes: invisible before the commit, all there after it, once; late and unknown ones are refused."""
+
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+
+from millrace.resources.errors import (
+    Conflict,
+    EventNotRegistered,
+    Malformed,
+    MillraceError,
+    ProducerFenced,
+    StreamClosed,
+    TransactionEnded,
+    UnknownTransaction,
+)
+from millrace.resources.event_store import ChainedEvent, EventStore, NewEvent
+from millrace.resources.producers import ProducerStore
+from tests.support.factories import (
+    Connect,
+    append,
+    new_event,
+    refusal,
+    rows,
+    set_clock,
+    start,
+    terminate,
+    value,
+    wait_blocked,
+)
+from tests.support.producing import (
+    LATER,
+    START,
+    another,
+    begin,
+    do,
+    effects,
+    opened,
+    producer,
+    staged,
+    state_of,
+    statistics,
+    two_events,
+)
+
+__all__ = ["producer"]
+
+
+def test_staged_changes_are_invisible_before_the_commit_and_together_after_it(
+    producer: ProducerStore, connect: Connect
+) -> None:
+    before = effects(producer)
+    transaction = staged(producer, 0, x=1, y=2)
+    assert effects(producer) == before
+    committing = ProducerStore(connect(autocommit=False))
+    committing.commit_transaction(transaction, "done")
+    assert effects(producer) == before  # until the caller's own transaction is
+    committing.connection.commit()
+    after = effects(producer)
+    assert len(after["events"]) == 2
+    assert state_of(producer) == {"x": 1, "y": 2}
+    assert after["results"][0][3:6] == ("committed", "done", [offset for _, offset in after["events"]])
+    assert after["producers"] == [("p", 0, 1, 1)]
+
+
+def test_changes_apply_in_the_order_they_were_staged(producer: ProducerStore) -> None:
+    do(producer, 0, gone=1, kept=1)
+    transaction = opened(producer, 1)
+    events = [new_event("s") for _ in range(5)]
+    producer.add_events(transaction, events[:2])
+    producer.add_state_change(transaction, "kept", 2)
+    producer.add_state_change(transaction, "gone", None)
+    producer.add_state_change(transaction, "brief", 1)
+    producer.add_events(transaction, events[2:])
+    producer.add_state_change(transaction, "brief", None)
+    producer.add_state_change(transaction, "kept", 3)
+    settled = producer.commit_transaction(transaction)
+    assert state_of(producer) == {"kept": 3}
+    stored = EventStore(producer.connection).get_events("s", "order")
+    assert [event.event_id for event in stored] == [event.event_id for event in events]
+    assert [event.offset for event in stored] == settled.offsets
+
+
+def test_a_json_null_is_a_value_and_an_sql_null_removes(producer: ProducerStore) -> None:
+    transaction = opened(producer, 0)
+    for key, change in (("null", "null"), ("none", None)):
+        producer.connection.execute(
+            "select event_store.add_state_change(%s, %s, %s::jsonb)", (transaction, key, change)
+        )
+    producer.commit_transaction(transaction)
+    assert rows(producer.connection, "select key, value::text from event_store.producer_state") == [("null", "null")]
+
+
+def test_a_transaction_may_be_empty(producer: ProducerStore) -> None:
+    settled = producer.commit_transaction(opened(producer, 0))
+    assert (settled.outcome, settled.result, settled.offsets, settled.next_sequence) == ("committed", None, [], 1)
+
+
+def test_a_second_commit_gives_the_same_answer(producer: ProducerStore, connect: Connect) -> None:
+    transaction = staged(producer, 0, total=1)
+    first = producer.commit_transaction(transaction, "first")
+    before = effects(producer)
+    assert producer.commit_transaction(transaction, "second") == first
+    assert another(connect).commit_transaction(transaction) == first
+    assert effects(producer) == before
+    assert statistics(producer).committed == 1
+    # also after another instance took over: it is what happened
+    producer.register_producer("p")
+    assert producer.commit_transaction(transaction) == first
+
+
+def test_two_sessions_that_commit_one_transaction_at_once_get_the_same_answer(
+    producer: ProducerStore, connect: Connect
+) -> None:
+    transaction = staged(producer, 0, total=1)
+    first, second = ProducerStore(connect(autocommit=False)), another(connect)
+    settled = first.commit_transaction(transaction, "done")
+    late = start(lambda: second.commit_transaction(transaction, "done"))
+    wait_blocked(producer.connection, second.connection.info.backend_pid)
+    first.connection.commit()
+    assert late.result(20) == settled
+
+
+def test_a_lower_epoch_is_fenced_at_commit(producer: ProducerStore, connect: Connect) -> None:
+    transaction = staged(producer, 0, total=1)
+    another(connect).register_producer("p")
+    for call in (
+        lambda: producer.commit_transaction(transaction),
+        lambda: producer.abandon_transaction(transaction, "why"),
+    ):
+        refusal(ProducerFenced, call)
+    assert (effects(producer)["events"], state_of(producer)) == ([], {})
+    do(producer, 0, epoch=2)
+
+
+def test_an_instance_that_registers_while_a_commit_waits_fences_it_or_comes_after_it(
+    producer: ProducerStore, connect: Connect
+) -> None:
+    registering, committing = ProducerStore(connect(autocommit=False)), another(connect)
+    transaction = staged(producer, 0, total=1)
+    registering.register_producer("p")
+    late = start(lambda: committing.commit_transaction(transaction))
+    wait_blocked(producer.connection, committing.connection.info.backend_pid)
+    registering.connection.commit()
+    with pytest.raises(ProducerFenced):
+        late.result(20)
+
+    first, later = ProducerStore(connect(autocommit=False)), another(connect)
+    first.commit_transaction(staged(producer, 0, epoch=2), "done")
+    registered = start(lambda: later.register_producer("p"))
+    wait_blocked(producer.connection, later.connection.info.backend_pid)
+    first.connection.commit()
+    assert (registered.result(20).epoch, registered.result(20).next_sequence) == (3, 1)
+
+
+def test_an_unknown_transaction_says_so(producer: ProducerStore) -> None:
+    unknown = uuid4()
+    for call in (
+        lambda: producer.commit_transaction(unknown),
+        lambda: producer.abort_transaction(unknown),
+        lambda: producer.abandon_transaction(unknown, "why"),
+        lambda: producer.add_state_change(unknown, "k", 1),
+        lambda: producer.add_events(unknown, two_events()),
+    ):
+        assert str(unknown) in str(refusal(UnknownTransaction, call))
+
+
+def test_a_late_commit_is_refused_and_its_message_may_be_begun_again(producer: ProducerStore) -> None:
+    set_clock(producer.connection, START)
+    transaction = staged(producer, 0, timeout_s=60, total=1)
+    set_clock(producer.connection, LATER)
+    for call in (
+        lambda: producer.commit_transaction(transaction),
+        lambda: producer.abandon_transaction(transaction, "why"),
+        lambda: producer.add_state_change(transaction, "k", 1),
+        lambda: producer.add_events(transaction, two_events()),
+    ):
+        assert "2030-01-01 00:01:00" in str(refusal(TransactionEnded, call))
+    assert (effects(producer)["events"], state_of(producer)) == ([], {})
+    do(producer, 0)
+
+
+def test_a_commit_just_before_the_deadline_counts(producer: ProducerStore) -> None:
+    set_clock(producer.connection, START)
+    transaction = staged(producer, 0, timeout_s=60)
+    set_clock(producer.connection, "2030-01-01 00:00:59.999+00")
+    assert producer.commit_transaction(transaction).next_sequence == 1
+
+
+@pytest.mark.parametrize("error", [Conflict, StreamClosed, EventNotRegistered, Malformed])
+def test_a_refused_event_refuses_the_commit_and_the_transaction_stays_open(
+    producer: ProducerStore, error: type[MillraceError]
+) -> None:
+    last = append(EventStore(producer.connection), "closed", final=error is StreamClosed)
+    event: NewEvent = {
+        Conflict: ChainedEvent(**vars(new_event("closed")), previous_id=uuid4()),
+        StreamClosed: new_event("closed"),
+        EventNotRegistered: new_event("x", event="lost"),
+        Malformed: new_event(""),
+    }[error]
+    transaction = staged(producer, 0, total=1)
+    producer.add_events(transaction, [event])
+    before = effects(producer)
+    refusal(error, lambda: producer.commit_transaction(transaction))
+    assert effects(producer) == before
+    assert statistics(producer).open == 1
+    if error is EventNotRegistered:
+        EventStore(producer.connection).register_decider_event("order", "lost", "The order was lost.")
+        assert len(producer.commit_transaction(transaction).offsets) == 3
+    else:
+        producer.abort_transaction(transaction)
+        assert last.offset < do(producer, 0)[0]
+
+
+def test_an_event_that_is_stored_already_is_taken_as_it_is(producer: ProducerStore) -> None:
+    event = new_event("a")
+    (stored,) = EventStore(producer.connection).append_events([event])
+    transaction = opened(producer, 0)
+    producer.add_events(transaction, [event, new_event("a")])
+    settled = producer.commit_transaction(transaction)
+    assert settled.offsets[0] == stored.offset
+    assert value(producer.connection, "select count(*) from event_store.events") == 2
+
+
+@pytest.mark.parametrize("key", [None, "", "x" * 1025])
+def test_a_key_that_is_null_empty_or_too_long_is_refused(producer: ProducerStore, key: str) -> None:
+    transaction = opened(producer, 0)
+    refusal(Malformed, lambda: producer.add_state_change(transaction, key, 1))
+    if key is not None:
+        refusal(Malformed, lambda: producer.ingest_events("p", 0, 1, 0, state={key: 1}))
+
+
+def test_staged_events_that_are_no_events_are_refused_at_once(producer: ProducerStore) -> None:
+    transaction = opened(producer, 0)
+    refusal(Malformed, lambda: producer.add_events(transaction, []))
+    broken = replace(new_event("a"), event_id="no uuid")  # type: ignore[arg-type]
+    with pytest.raises(Malformed):
+        producer.add_events(transaction, [broken])
+    for call in (
+        lambda: producer.commit_transaction(None),  # type: ignore[arg-type]
+        lambda: producer.abort_transaction(None),  # type: ignore[arg-type]
+        lambda: producer.add_state_change(None, "k", 1),  # type: ignore[arg-type]
+    ):
+        refusal(Malformed, call)
+
+
+def test_killed_between_begin_and_commit_the_redelivery_is_done_once(producer: ProducerStore, connect: Connect) -> None:
+    doomed = another(connect)
+    staged(doomed, 0, total=1)
+    terminate(producer.connection, doomed.connection.info.backend_pid)
+    assert (effects(producer)["events"], state_of(producer)) == ([], {})
+    offsets = do(producer, 0, total=1)
+    assert begin(producer, 0).offsets == offsets
+    assert value(producer.connection, "select count(*) from event_store.events") == 2
+
+
+@pytest.mark.parametrize("point", ["an event's stream", "a key of the state"])
+def test_killed_in_the_commit_with_several_keys_all_or_none(
+    producer: ProducerStore, connect: Connect, point: str
+) -> None:
+    do(producer, 0, k1=0, k2=0, k3=0)
+    before = effects(producer)
+    holder, doomed = connect(autocommit=False), another(connect)
+    holder.execute(
+        "select from event_store.streams where decider_id = 'b' for update"
+        if point == "an event's stream"
+        else "select from event_store.producer_state where key = 'k3' for update"
+    )
+    transaction = staged(doomed, 1, k1=1, k2=1, k3=1)
+    killed = start(lambda: doomed.commit_transaction(transaction, "done"))
+    wait_blocked(producer.connection, doomed.connection.info.backend_pid)
+    terminate(producer.connection, doomed.connection.info.backend_pid)
+    holder.rollback()
+    assert killed.exception(20) is not None
+    assert effects(producer) == before
+    # the transaction is open still: whoever has its id may commit it
+    settled = producer.commit_transaction(transaction, "done")
+    assert (settled.duplicate, settled.next_sequence, len(settled.offsets)) == (False, 2, 2)
+    assert state_of(producer) == {"k1": 1, "k2": 1, "k3": 1}
+    assert value(producer.connection, "select count(*) from event_store.events") == 4
+    statistics(producer)
+
+
+def test_a_transaction_that_was_open_when_the_server_crashed_is_unknown_and_is_begun_again(
+    producer: ProducerStore,
+) -> None:
+    """What a crash does to unlogged tables is Postgres' affair: they are emptied here."""
+    kinds = rows(
+        producer.connection,
+        "select relname, relpersistence::text from pg_class where relnamespace = 'event_store'::regnamespace"
+        " and relkind = 'r' and relpersistence <> 'p' order by 1",
+    )
+    assert kinds == [("staged_changes", "u"), ("transactions", "u")]
+    transaction = staged(producer, 0, total=1)
+    producer.connection.execute("truncate event_store.transactions, event_store.staged_changes")
+    refusal(UnknownTransaction, lambda: producer.commit_transaction(transaction))
+    do(producer, 0, total=1)
+    assert state_of(producer) == {"total": 1}

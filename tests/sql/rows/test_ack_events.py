@@ -1,0 +1,216 @@
+"""Acknowledging many at once: what was in flight for the caller, no more."""
+
+from functools import partial
+
+import pytest
+
+from millrace.resources.errors import Malformed, UnknownView, WrongMode
+from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.refusals import refusals
+from tests.sql.rows.test_ack_event import locks
+from tests.sql.rows.test_stream_events import view
+from tests.support.factories import (
+    Connect,
+    append,
+    append_to,
+    at_once,
+    pump,
+    refusal,
+    rows,
+    set_clock,
+    start,
+    take_over,
+    terminate,
+    wait_blocked,
+)
+
+__all__ = ["view"]
+
+
+def test_all_that_is_in_flight_is_acknowledged_and_its_streams_are_free(view: EventStore) -> None:
+    ids = [f"o-{n}" for n in range(50)]
+    append_to(view, *ids, *ids)
+    pump(view, "v")
+    events = view.lease_events("v", 100)
+    offsets = [event.offset for event in events]
+    assert view.ack_events("v", offsets, [event.lease_token for event in events]) == set(offsets)
+    following = view.stream_events("v", 100)
+    assert [event.decider_id for event in following] == ids
+    assert not {event.offset for event in following} & set(offsets)
+    assert view.ack_events("v", [event.offset for event in following]) == {event.offset for event in following}
+    pump(view, "v")
+    assert rows(view.connection, "select from event_store.stream_locks") == []
+
+
+def test_what_was_not_delivered_or_was_answered_before_is_left_out(view: EventStore) -> None:
+    a, b, c, d = append_to(view, "a", "b", "c", "a")
+    pump(view, "v")
+    view.stream_events("v", 10)
+    view.ack_event("v", "b", b.offset)
+    offsets = [d.offset, c.offset, b.offset, a.offset, a.offset, 10**12, -1]
+    assert view.ack_events("v", offsets) == {a.offset, c.offset}
+    assert view.ack_events("v", offsets) == set()
+
+
+# A12
+
+
+@pytest.mark.parametrize("with_tokens", [False, True])
+def test_what_another_consumer_took_over_is_left_to_it(view: EventStore, connect: Connect, with_tokens: bool) -> None:
+    append_to(view, "late")
+    pump(view, "v")
+    holder = EventStore(connect())
+    late, held = take_over(view, holder)
+    append_to(view, "mine")
+    pump(view, "v")
+    (mine,) = view.lease_events("v", 10, 60)
+    tokens = [late.lease_token, mine.lease_token] if with_tokens else None
+    before = rows(view.connection, "select * from event_store.stream_locks where decider_id = 'late'")
+    assert view.ack_events("v", [late.offset, mine.offset], tokens) == {mine.offset}
+    assert rows(view.connection, "select * from event_store.stream_locks where decider_id = 'late'") == before
+    assert holder.ack_events("v", [held.offset], [held.lease_token] if with_tokens else None) == {held.offset}
+
+
+def test_of_a_stream_that_is_in_another_transactions_hands_the_first_to_commit_counts(
+    view: EventStore, connect: Connect
+) -> None:
+    append_to(view, "a", "b")
+    pump(view, "v")
+    events = view.lease_events("v", 10)
+    offsets, tokens = [event.offset for event in events], [event.lease_token for event in events]
+    first, second = EventStore(connect(autocommit=False)), EventStore(connect())
+    first.ack_event("v", "a", offsets[0], tokens[0])
+    answered = start(lambda: second.ack_events("v", offsets, tokens))
+    wait_blocked(view.connection, second.connection.info.backend_pid)
+    first.connection.commit()
+    assert answered.result(20) == {offsets[1]}
+
+
+def test_two_callers_with_the_same_streams_in_opposite_order_do_not_deadlock(
+    view: EventStore, connect: Connect
+) -> None:
+    ids = [f"o-{n}" for n in range(200)]
+    append_to(view, *ids)
+    pump(view, "v")
+    events = view.lease_events("v", 1000)
+    offsets = [event.offset for event in events]
+    stores = [EventStore(connect()) for _ in range(2)]
+    works = [partial(stores[0].ack_events, "v", offsets), partial(stores[1].ack_events, "v", offsets[::-1])]
+    first, second = (result.result() for result in at_once(works))
+    assert first | second == set(offsets)
+    assert not first & second
+
+
+def test_streams_are_locked_in_one_order_whatever_the_order_of_the_offsets(view: EventStore, connect: Connect) -> None:
+    """The first caller has the last stream and wants the first; the other one must not hold the first meanwhile."""
+    append_to(view, "a", "b", "c")
+    pump(view, "v")
+    a, b, c = (event.offset for event in view.stream_events("v", 10))
+    gate, caller = connect(autocommit=False), EventStore(connect())
+    gate.execute("select from event_store.stream_locks where decider_id = 'a' for update")
+    answered = start(lambda: caller.ack_events("v", [c, b, a]))
+    wait_blocked(view.connection, caller.connection.info.backend_pid)
+    # it waits for the first stream and holds none of the later ones
+    free = rows(view.connection, "select decider_id from event_store.stream_locks order by 1 for update skip locked")
+    assert free == [("b",), ("c",)]
+    gate.rollback()
+    assert answered.result(20) == {a, b, c}
+
+
+def test_a_session_that_is_killed_in_the_middle_acknowledges_nothing(view: EventStore, connect: Connect) -> None:
+    append_to(view, "a", "b", "c")
+    pump(view, "v")
+    consumer, gate = EventStore(connect()), connect(autocommit=False)
+    offsets = [event.offset for event in consumer.stream_events("v", 10)]
+    before = locks(view)
+    gate.execute("select from event_store.stream_locks where decider_id = 'b' for update")
+    answered = start(lambda: consumer.ack_events("v", offsets))
+    wait_blocked(view.connection, consumer.connection.info.backend_pid)
+    terminate(view.connection, consumer.connection.info.backend_pid)
+    assert answered.exception(20) is not None
+    gate.rollback()
+    assert locks(view) == before
+    assert view.ack_events("v", offsets) == set(offsets)
+
+
+def test_two_deciders_that_share_an_id_are_told_apart(view: EventStore) -> None:
+    append(view, "x")
+    append(view, "x", decider="invoice")
+    pump(view, "v")
+    order, invoice = view.stream_events("v", 10)
+    assert view.ack_events("v", [invoice.offset]) == {invoice.offset}
+    assert view.ack_events("v", [order.offset, invoice.offset]) == {order.offset}
+
+
+@pytest.mark.parametrize("tokens", [None, []])
+def test_no_events_are_acknowledged_by_an_empty_call(view: EventStore, tokens: list[int] | None) -> None:
+    append(view, "a")
+    pump(view, "v")
+    view.stream_events("v")
+    before = locks(view)
+    assert view.ack_events("v", [], tokens) == set()
+    assert locks(view) == before
+
+
+@pytest.mark.parametrize(
+    ("offsets", "tokens"),
+    [
+        ("null", "null"),
+        ("'{1,2}'", "'{1}'"),
+        ("'{1}'", "'{1,2}'"),
+        ("'{1}'", "'{}'"),
+        ("'{}'", "'{1}'"),
+        ("null", "'{1}'"),
+    ],
+)
+def test_arrays_that_do_not_match_are_refused(view: EventStore, offsets: str, tokens: str) -> None:
+    def call() -> None:
+        with refusals():
+            view.connection.execute(f"select event_store.ack_events('v', {offsets}, {tokens})".encode())
+
+    assert "lease tokens" in str(refusal(Malformed, call).detail)
+
+
+def test_a_null_among_the_offsets_is_nothing(view: EventStore) -> None:
+    append(view, "a")
+    pump(view, "v")
+    (event,) = view.stream_events("v")
+    found = rows(view.connection, "select event_store.ack_events('v', array[null, %s]::bigint[])", event.offset)
+    assert found == [(event.offset,)]
+
+
+def test_a_wrong_view_is_refused(view: EventStore) -> None:
+    view.register_view("bulk", mode="bulk")
+    refusal(UnknownView, lambda: view.ack_events("unknown", [1]))
+    refusal(WrongMode, lambda: view.ack_events("bulk", [1]))
+
+
+def test_a_late_ack_of_many_does_not_move_progress_back(view: EventStore) -> None:
+    first, second = append_to(view, "a", "a")
+    pump(view, "v")
+    set_clock(view.connection, "2030-01-01 00:00:00+00")
+    for event in (first, second):
+        view.stream_events("v", 1, 60)
+        assert view.ack_events("v", [event.offset]) == {event.offset}
+    assert view.ack_events("v", [first.offset]) == set()
+    assert rows(view.connection, "select last_offset from event_store.stream_locks") == [(second.offset,)]
+
+
+def test_it_is_called_with_named_arguments(view: EventStore) -> None:
+    append(view, "a")
+    pump(view, "v")
+    (event,) = view.lease_events("v")
+    query = "select * from event_store.ack_events(v_view => 'v', v_offsets => %s, v_lease_tokens => %s)"
+    assert rows(view.connection, query, [event.offset], [event.lease_token]) == [(event.offset,)]
+
+
+def test_an_acknowledgement_that_waits_for_an_extension_is_not_lost(view: EventStore, connect: Connect) -> None:
+    (event,) = append_to(view, "a")
+    pump(view, "v")
+    (leased,) = view.lease_events("v")
+    keeper, consumer = EventStore(connect(autocommit=False)), EventStore(connect())
+    keeper.extend_lock("v", "a", event.offset, 600, leased.lease_token)
+    answered = start(lambda: consumer.ack_events("v", [event.offset], [leased.lease_token]))
+    wait_blocked(view.connection, consumer.connection.info.backend_pid)
+    keeper.connection.commit()
+    assert answered.result(20) == {event.offset}

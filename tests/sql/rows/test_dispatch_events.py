@@ -1,0 +1,323 @@
+"""New events become locks; empty locks go; nothing falls between."""
+
+from typing import LiteralString
+
+import pytest
+
+from millrace.resources.errors import Malformed, UnknownView, WrongMode
+from millrace.resources.event_store import EventStore
+from tests.sql.rows.test_stream_events import view
+from tests.support.factories import (
+    Connect,
+    append,
+    append_to,
+    ids_of_one_partition,
+    pump,
+    refusal,
+    rows,
+    set_clock,
+    start,
+    terminate,
+    value,
+    wait_blocked,
+)
+
+__all__ = ["view"]
+
+
+def waiting(store: EventStore) -> list[str]:
+    return [row[0] for row in rows(store.connection, "select decider_id from event_store.stream_locks order by 1")]
+
+
+def assert_nothing_falls_between(store: EventStore) -> None:
+    """Every event below a checkpoint is acknowledged, or its stream has a lock (design §4)."""
+    lost = rows(
+        store.connection,
+        """
+        select e.decider_id, e."offset"
+        from event_store.checkpoints c
+        join event_store.event_log l on l.partition = c.partition and l.position < c.position
+        join event_store.events e using ("offset")
+        where not exists (
+          select from event_store.stream_locks k
+          where k.view = c.view and k.decider_id = e.decider_id and k.decider = e.decider
+        )
+        """,
+    )
+    assert lost == []
+
+
+def test_each_stream_with_new_events_gets_one_lock(view: EventStore) -> None:
+    append_to(view, "a", "b", "a")
+    view.sequence_events()
+    assert view.dispatch_events("v") == 3
+    assert waiting(view) == ["a", "b"]
+    assert view.dispatch_events("v") == 0
+    assert value(view.connection, "select sum(position) from event_store.checkpoints") == 3
+
+
+def test_an_event_that_is_not_sequenced_is_not_dispatched(view: EventStore) -> None:
+    append(view)
+    assert view.dispatch_events("v") == 0
+    assert waiting(view) == []
+
+
+def test_a_window_bounds_what_one_call_passes(view: EventStore) -> None:
+    (decider_id,) = ids_of_one_partition(view.connection, 1)
+    append_to(view, *[decider_id] * 25)
+    view.sequence_events()
+    assert [view.dispatch_events("v", 10) for _ in range(4)] == [10, 10, 5, 0]
+
+
+def test_a_lock_goes_when_nothing_is_left_and_comes_back_with_the_next_event(view: EventStore) -> None:
+    (first,) = append_to(view, "a")
+    pump(view, "v")
+    view.stream_events("v")
+    view.dispatch_events("v")
+    assert waiting(view) == ["a"]  # in flight
+    view.ack_event("v", "a", first.offset)
+    view.dispatch_events("v")
+    assert waiting(view) == []
+    (second,) = append_to(view, "a")
+    pump(view, "v")
+    assert [event.offset for event in view.stream_events("v")] == [second.offset]
+
+
+def test_a_lock_stays_while_its_stream_has_an_event_that_is_not_sequenced(view: EventStore) -> None:
+    (first,) = append_to(view, "a")
+    pump(view, "v")
+    view.stream_events("v")
+    view.ack_event("v", "a", first.offset)
+    append_to(view, "a")
+    view.dispatch_events("v")
+    assert waiting(view) == ["a"]
+    pump(view, "v")
+    assert len(view.stream_events("v")) == 1
+
+
+def test_a_lock_whose_stream_is_ahead_of_the_checkpoint_stays(view: EventStore) -> None:
+    """Else the stream's next lock would begin before what is acknowledged, and deliver it twice."""
+    hot, other = ids_of_one_partition(view.connection, 2)
+    append_to(view, hot)
+    pump(view, "v")
+    append_to(view, *[other] * 5, hot)
+    view.sequence_events()
+    for _ in range(2):
+        (event,) = view.stream_events("v", 1)
+        assert event.decider_id == hot
+        view.ack_event("v", hot, event.offset)
+    view.dispatch_events("v", 2)  # not up to the second event of the hot stream
+    assert hot in waiting(view)
+    while view.dispatch_events("v", 2):
+        pass
+    assert waiting(view) == [other]
+
+
+def test_it_never_waits_for_a_consumer(view: EventStore, connect: Connect) -> None:
+    append_to(view, "a", "b")
+    pump(view, "v")
+    consumer = connect(autocommit=False)
+    held = EventStore(consumer).stream_events("v", 1)
+    EventStore(consumer).ack_event("v", held[0].decider_id, held[0].offset)
+    append_to(view, "a", "b", "c")
+    view.sequence_events()
+    view.connection.execute("set lock_timeout = '2s'")
+    assert view.dispatch_events("v") == 3
+    consumer.commit()
+    assert waiting(view) == ["a", "b", "c"]
+    assert_nothing_falls_between(view)
+
+
+def test_a_second_dispatcher_skips_what_the_first_holds(view: EventStore, connect: Connect) -> None:
+    append_to(view, "a", "b")
+    view.sequence_events()
+    first = connect(autocommit=False)
+    assert EventStore(first).dispatch_events("v") == 2
+    view.connection.execute("set lock_timeout = '2s'")
+    assert view.dispatch_events("v") == 0
+    first.rollback()
+    assert view.dispatch_events("v") == 2
+
+
+def test_an_event_that_is_dispatched_while_empty_locks_are_removed_is_not_lost(
+    view: EventStore, connect: Connect
+) -> None:
+    """The remover looked before the event was there, and removes after another dispatcher has passed it."""
+    first, other = ids_of_one_partition(view.connection, 2)
+    append_to(view, first)
+    pump(view, "v")
+    (event,) = view.stream_events("v", 10)
+    view.ack_event("v", first, event.offset)
+    # the remover waits in its deleting statement, whose look at the store is as old as that
+    view.connection.execute(
+        """
+        create function pause() returns trigger language plpgsql as $$
+        begin perform pg_advisory_xact_lock(4711); return old; end $$;
+        create trigger pause before delete on event_store.stream_locks for each row execute function pause();
+        """
+    )
+    gate, remover = connect(), connect()
+    gate.execute("select pg_advisory_lock(4711)")
+    removed = start(lambda: EventStore(remover).dispatch_events("v"))
+    wait_blocked(view.connection, remover.info.backend_pid)
+    append_to(view, first, other)
+    view.sequence_events()
+    dispatcher = connect()
+    dispatcher.execute("set lock_timeout = '2s'")
+    EventStore(dispatcher).dispatch_events("v")
+    gate.execute("select pg_advisory_unlock(4711)")
+    removed.result(20)
+    assert_nothing_falls_between_after_ack(view, event.offset)
+    pump(view, "v")
+    assert {e.decider_id for e in view.stream_events("v", 10)} == {first, other}
+
+
+def assert_nothing_falls_between_after_ack(store: EventStore, acked: int) -> None:
+    behind = rows(
+        store.connection,
+        """
+        select e.decider_id
+        from event_store.checkpoints c
+        join event_store.event_log l on l.partition = c.partition and l.position < c.position
+        join event_store.events e using ("offset")
+        where e."offset" > %s
+          and not exists (select from event_store.stream_locks k where k.view = c.view and k.decider_id = e.decider_id)
+        """,
+        acked,
+    )
+    assert behind == []
+
+
+# A filter that changes
+
+
+@pytest.mark.parametrize("state", ["free", "in flight", "lock ended", "given back", "failed"])
+def test_a_narrowed_filter_leaves_no_lock_for_ever(view: EventStore, state: str) -> None:
+    append(view, "unwanted")
+    append(view, "wanted", event="paid")
+    pump(view, "v")
+    set_clock(view.connection, "2030-01-01 00:00:00+00")
+    event = None
+    if state != "free":
+        (event,) = view.lease_events("v", 1, 60)
+        assert event.decider_id == "unwanted"
+        if state == "given back":
+            view.schedule_nack_event("v", "unwanted", 60_000, event.offset, event.lease_token)
+        elif state == "failed":
+            view.fail_event("v", "unwanted", event.offset, "no", event.lease_token)
+    view.register_view("v", events=["paid"])
+    view.dispatch_events("v")
+    assert waiting(view) == (["wanted"] if state == "free" else ["unwanted", "wanted"])
+    if event and state == "in flight":
+        view.ack_event("v", "unwanted", event.offset, event.lease_token)
+    set_clock(view.connection, "2030-01-01 00:01:00+00")
+    assert [e.decider_id for e in view.lease_events("v", 10)] == ["wanted"]
+    view.dispatch_events("v")
+    assert waiting(view) == ["wanted"]
+
+
+def test_an_event_that_is_in_flight_when_the_filter_is_narrowed_is_answered_as_ever(view: EventStore) -> None:
+    first = append(view, "a")
+    second = append(view, "a", first.event_id, event="paid")
+    pump(view, "v")
+    (event,) = view.lease_events("v")
+    view.register_view("v", deciders=["order"], events=["paid"])
+    pump(view, "v")
+    (lock,) = view.ack_event("v", "a", event.offset, event.lease_token)
+    assert lock.last_offset == first.offset
+    assert [e.offset for e in view.lease_events("v")] == [second.offset]
+
+
+def test_a_widened_filter_counts_for_later_events(orders: EventStore) -> None:
+    orders.register_view("v", "-infinity", events=["paid"])
+    placed = append(orders, "a")
+    pump(orders, "v")
+    assert waiting(orders) == []
+    orders.register_view("v", events=["paid", "shipped"])
+    shipped = append(orders, "a", placed.event_id, event="shipped")
+    pump(orders, "v")
+    assert [e.offset for e in orders.lease_events("v")] == [shipped.offset]
+
+
+@pytest.mark.parametrize("number", [0, -1, None])
+def test_a_malformed_window_or_number_of_waiting_streams_is_refused(view: EventStore, number: int) -> None:
+    text = "null" if number is None else number
+    refused = refusal(Malformed, lambda: view.dispatch_events("v", number))
+    assert f"v_window {text}, v_max_waiting 2000" in str(refused.detail)
+    refused = refusal(Malformed, lambda: view.dispatch_events("v", 10, number))
+    assert f"v_window 10, v_max_waiting {text}" in str(refused.detail)
+
+
+def test_while_enough_streams_wait_no_more_get_a_lock_and_none_is_lost(view: EventStore) -> None:
+    append_to(view, "a", "b")
+    view.sequence_events()
+    assert view.dispatch_events("v", max_waiting=2) == 2
+    append_to(view, "c", "d")
+    view.sequence_events()
+    assert view.dispatch_events("v", max_waiting=2) == 0
+    assert waiting(view) == ["a", "b"]
+    assert [poll.due for poll in view.poll_views() if poll.view == "v"] == [4]
+    taken = view.lease_events("v")
+    assert view.dispatch_events("v", max_waiting=2) == 2  # one of the two is in flight, and waits no more
+    taken += view.lease_events("v", 10)
+    assert sorted(event.decider_id for event in taken) == ["a", "b", "c", "d"]
+    assert_nothing_falls_between(view)
+
+
+def test_streams_that_wait_for_a_retry_or_are_parked_leave_room_for_others(view: EventStore) -> None:
+    view.register_view("v", max_attempts=1)
+    append_to(view, "parked", "later")
+    pump(view, "v")
+    events = {event.decider_id: event for event in view.lease_events("v", 10)}
+    view.fail_event("v", "parked", events["parked"].offset, "a test")
+    view.schedule_nack_event("v", "later", 60_000, events["later"].offset)
+    append(view, "new")
+    view.sequence_events()
+    assert view.dispatch_events("v", max_waiting=1) == 1
+
+
+def test_empty_locks_are_removed_while_enough_streams_wait(view: EventStore) -> None:
+    append_to(view, "a", "b")
+    pump(view, "v")
+    (event,) = view.lease_events("v")
+    view.ack_event("v", event.decider_id, event.offset)
+    view.dispatch_events("v", max_waiting=1)
+    assert waiting(view) == [{"a": "b", "b": "a"}[event.decider_id]]
+
+
+def test_each_new_stream_is_one_probe_however_many_wait(view: EventStore) -> None:
+    """Also where the planner knows nothing of the tables yet."""
+    append_to(view, *[f"waiting-{n}" for n in range(300)])
+    pump(view, "v")
+    append_to(view, *[f"new-{n}" for n in range(50)])
+    view.sequence_events()
+    probes: LiteralString = "select pg_stat_get_xact_numscans('event_store.stream_locks_pkey'::regclass)"
+    with view.connection.transaction():
+        before = value(view.connection, probes)
+        assert view.dispatch_events("v") == 50
+        assert value(view.connection, probes) >= before + 50
+
+
+def test_the_largest_window_is_served(view: EventStore) -> None:
+    append(view)
+    view.sequence_events()
+    assert view.dispatch_events("v", 2**31 - 1) == 1
+
+
+def test_a_dispatcher_that_is_killed_moves_nothing_and_locks_nothing(view: EventStore, connect: Connect) -> None:
+    append_to(view, "a", "b")
+    view.sequence_events()
+    dispatcher = EventStore(connect(autocommit=False))
+    assert dispatcher.dispatch_events("v") == 2
+    terminate(view.connection, dispatcher.connection.info.backend_pid)
+    assert value(view.connection, "select sum(position) from event_store.checkpoints") == 0
+    assert waiting(view) == []
+    assert view.dispatch_events("v") == 2
+    assert_nothing_falls_between(view)
+
+
+def test_a_wrong_view_is_refused(view: EventStore) -> None:
+    view.register_view("bulk", mode="bulk")
+    for name, error in (("unknown", UnknownView), ("bulk", WrongMode)):
+        with pytest.raises(error):
+            view.dispatch_events(name)

@@ -1,0 +1,341 @@
+"""Deliveries that are fenced: a token with each, and no answer counts that comes late."""
+
+from collections.abc import Callable
+from functools import partial
+from uuid import uuid4
+
+import pytest
+
+from millrace.resources.errors import Malformed, MillraceError, NotInFlight, UnknownView, WrongMode
+from millrace.resources.event_store import EventStore, LeasedEvent
+from tests.sql.events.test_append_event import COLUMNS
+from tests.sql.rows.test_ack_event import locks
+from tests.sql.rows.test_stream_events import view
+from tests.support.factories import (
+    Connect,
+    append,
+    append_to,
+    at_once,
+    pump,
+    refusal,
+    rows,
+    set_clock,
+    start,
+    take_over,
+    terminate,
+    value,
+    wait_blocked,
+)
+
+__all__ = ["view"]
+
+Answer = Callable[[EventStore, LeasedEvent, int | None], object]
+
+ANSWERS: dict[str, Answer] = {
+    "ack_event": lambda s, e, token: s.ack_event("v", e.decider_id, e.offset, token),
+    "nack_event": lambda s, e, token: s.nack_event("v", e.decider_id, e.offset, token),
+    "schedule_nack_event": lambda s, e, token: s.schedule_nack_event("v", e.decider_id, 1000, e.offset, token),
+    "fail_event": lambda s, e, token: s.fail_event("v", e.decider_id, e.offset, "late", token),
+    "extend_lock": lambda s, e, token: s.extend_lock("v", e.decider_id, e.offset, 60, token),
+}
+
+each_answer = pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
+
+
+def test_each_delivery_has_its_own_token_and_says_which_one_it_is(view: EventStore) -> None:
+    append_to(view, "a", "b")
+    pump(view, "v")
+    set_clock(view.connection, "2030-01-01 00:00:00+00")
+    first = view.lease_events("v", 10, 60)
+    set_clock(view.connection, "2030-01-01 00:01:00+00")
+    second = view.lease_events("v", 10, 60)
+    assert [event.decider_id for event in first] == [event.decider_id for event in second] == ["a", "b"]
+    assert [event.attempt for event in first + second] == [1, 1, 2, 2]
+    assert len({event.lease_token for event in first + second}) == 4
+    assert min(event.lease_token for event in second) > max(event.lease_token for event in first)
+
+
+def test_the_token_of_the_delivery_answers_from_any_session(view: EventStore, connect: Connect) -> None:
+    append(view, "a")
+    pump(view, "v")
+    _, held = take_over(view, EventStore(connect()))
+    third = EventStore(connect())
+    (lock,) = third.ack_event("v", "a", held.offset, held.lease_token)
+    assert lock.last_offset == held.offset
+
+
+# A12
+
+
+@each_answer
+@pytest.mark.parametrize("with_token", [False, True])
+def test_a_late_answer_changes_nothing_and_says_so(
+    view: EventStore, connect: Connect, answer: Answer, with_token: bool
+) -> None:
+    append_to(view, "a", "a")
+    pump(view, "v")
+    holder = EventStore(connect())
+    late, held = take_over(view, holder)
+    before = locks(view)
+    refused = refusal(NotInFlight, lambda: answer(view, late, late.lease_token if with_token else None))
+    assert f"in flight {held.offset} for somebody else" in str(refused.detail)
+    assert locks(view) == before
+    holder.ack_event("v", "a", held.offset)
+
+
+@each_answer
+@pytest.mark.parametrize("with_token", [False, True])
+def test_the_new_holder_answers_with_or_without_its_token(
+    view: EventStore, connect: Connect, answer: Answer, with_token: bool
+) -> None:
+    append(view, "a")
+    pump(view, "v")
+    holder = EventStore(connect())
+    _, held = take_over(view, holder)
+    assert answer(holder, held, held.lease_token if with_token else None)
+
+
+@each_answer
+def test_a_token_that_was_never_given_answers_nothing(view: EventStore, answer: Answer) -> None:
+    append(view, "a")
+    pump(view, "v")
+    (event,) = view.lease_events("v")
+    before = locks(view)
+    for token in (event.lease_token + 1, 0, -1, 2**63 - 1):
+        refused = refusal(NotInFlight, partial(answer, view, event, token))
+        assert f"lease token {token}" in str(refused.detail)
+    assert locks(view) == before
+
+
+@each_answer
+def test_an_answer_after_the_lock_ended_counts_while_nobody_took_over(view: EventStore, answer: Answer) -> None:
+    append(view, "a")
+    pump(view, "v")
+    set_clock(view.connection, "2030-01-01 00:00:00+00")
+    (event,) = view.lease_events("v", 1, 60)
+    set_clock(view.connection, "2030-01-02 00:00:00+00")
+    assert answer(view, event, event.lease_token)
+
+
+def test_a_session_that_took_over_from_itself_is_fenced_by_its_tokens(view: EventStore) -> None:
+    append(view, "a")
+    pump(view, "v")
+    late, held = take_over(view, view)
+    refusal(NotInFlight, lambda: view.ack_event("v", "a", late.offset, late.lease_token))
+    view.ack_event("v", "a", held.offset, held.lease_token)
+
+
+@each_answer
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_an_answer_during_a_takeover_counts_only_if_that_is_rolled_back(
+    view: EventStore, connect: Connect, answer: Answer, end: str
+) -> None:
+    append(view, "a")
+    pump(view, "v")
+    former, holder = EventStore(connect()), EventStore(connect(autocommit=False))
+    set_clock(former.connection, "2030-01-01 00:00:00+00")
+    (late,) = former.lease_events("v", 1, 60)
+    set_clock(holder.connection, "2030-01-01 00:01:00+00")
+    holder.connection.commit()
+    (held,) = holder.lease_events("v", 1, 60)
+    answered = start(lambda: answer(former, late, None))
+    wait_blocked(view.connection, former.connection.info.backend_pid)
+    if end == "commit":
+        holder.connection.commit()
+        refusal(NotInFlight, lambda: answered.result(20))
+        holder.ack_event("v", "a", held.offset)
+    else:
+        holder.connection.rollback()
+        assert answered.result(20)
+
+
+# A20
+
+
+def test_two_consumers_at_once_never_hold_the_same_stream(view: EventStore, connect: Connect) -> None:
+    append_to(view, *[f"o-{n}" for n in range(40)])
+    pump(view, "v")
+    stores = [EventStore(connect()) for _ in range(4)]
+    results = [result.result() for result in at_once([partial(s.lease_events, "v", 15) for s in stores])]
+    held = [event.decider_id for events in results for event in events]
+    assert len(held) == len(set(held))
+    held += [event.decider_id for event in view.lease_events("v", 100)]
+    assert sorted(held) == sorted({f"o-{n}" for n in range(40)})
+
+
+# A21
+
+
+def test_an_event_that_its_consumers_die_of_is_parked_after_max_attempts(view: EventStore, connect: Connect) -> None:
+    view.register_view("v", max_attempts=3)
+    append_to(view, "poison", "poison", "other")
+    pump(view, "v")
+    for attempt in (1, 2, 3):
+        consumer = connect()
+        set_clock(consumer, f"2030-01-0{attempt} 00:00:00+00")
+        events = {event.decider_id: event for event in EventStore(consumer).lease_events("v", 10, 60)}
+        event = events.pop("poison")
+        assert event.attempt == attempt
+        for other in events.values():
+            EventStore(consumer).ack_event("v", other.decider_id, other.offset, other.lease_token)
+        terminate(view.connection, consumer.info.backend_pid)
+        append_to(view, "other")
+        pump(view, "v")
+    set_clock(view.connection, "2030-01-04 00:00:00+00")
+    assert [event.decider_id for event in view.lease_events("v", 10)] == ["other"]
+    (letter,) = view.dead_letters("v")
+    assert (letter.decider_id, letter.offset, letter.attempts, letter.waiting) == ("poison", event.offset, 3, 2)
+    assert letter.last_error == "The lock ended without an answer, at delivery 3."
+    refused = refusal(NotInFlight, lambda: view.ack_event("v", "poison", event.offset, event.lease_token))
+    assert "parked" in str(refused.detail)
+
+
+def test_a_dead_letter_says_what_went_wrong_before_its_last_consumer_died(view: EventStore) -> None:
+    view.register_view("v", max_attempts=2)
+    append(view, "a")
+    pump(view, "v")
+    set_clock(view.connection, "2030-01-01 00:00:00+00")
+    (event,) = view.lease_events("v")
+    view.fail_event("v", "a", event.offset, "no such customer", event.lease_token)
+    for day in (2, 3):
+        set_clock(view.connection, f"2030-01-0{day} 00:00:00+00")
+        view.lease_events("v", 1, 60)
+    (letter,) = view.dead_letters("v")
+    assert letter.last_error == "The lock ended without an answer, at delivery 2. Before that: no such customer"
+
+
+def test_what_is_given_back_is_no_attempt_however_often(view: EventStore) -> None:
+    view.register_view("v", max_attempts=2)
+    append(view, "a")
+    pump(view, "v")
+    for _ in range(5):
+        (event,) = view.lease_events("v")
+        assert event.attempt == 1
+        view.nack_event("v", "a", event.offset, event.lease_token)
+    assert view.dead_letters("v") == []
+
+
+def test_a_stream_that_is_parked_leaves_its_turn_to_the_next(view: EventStore) -> None:
+    view.register_view("v", max_attempts=1)
+    append_to(view, "dies", "waits")
+    pump(view, "v")
+    set_clock(view.connection, "2030-01-01 00:00:00+00")
+    view.lease_events("v", 2, 60)
+    set_clock(view.connection, "2030-01-01 00:01:00+00")
+    append(view, "new")
+    pump(view, "v")
+    # a consumer that gets nothing believes that there is nothing
+    assert [event.decider_id for event in view.lease_events("v", 1)] == ["new"]
+    assert len(view.dead_letters("v")) == 2
+
+
+# Killed in the middle
+
+
+@each_answer
+def test_a_session_that_is_killed_in_the_middle_of_its_answer_changes_nothing(
+    view: EventStore, connect: Connect, answer: Answer
+) -> None:
+    append(view, "a")
+    pump(view, "v")
+    consumer, gate = connect(), connect(autocommit=False)
+    (event,) = EventStore(consumer).lease_events("v")
+    before = locks(view)
+    gate.execute("select from event_store.stream_locks for update")
+    answered = start(lambda: answer(EventStore(consumer), event, event.lease_token))
+    wait_blocked(view.connection, consumer.info.backend_pid)
+    terminate(view.connection, consumer.info.backend_pid)
+    assert answered.exception(20) is not None
+    gate.rollback()
+    assert locks(view) == before
+    assert answer(view, event, event.lease_token)
+
+
+def test_an_answer_that_is_given_twice_at_once_counts_once(view: EventStore, connect: Connect) -> None:
+    for answer in (ANSWERS["ack_event"], ANSWERS["nack_event"], ANSWERS["fail_event"]):
+        append(view, decider_id := str(uuid4()))
+        pump(view, "v")
+        (event,) = [e for e in view.lease_events("v", 100) if e.decider_id == decider_id]
+        stores = [EventStore(connect()) for _ in range(3)]
+        results = at_once([partial(answer, s, event, event.lease_token) for s in stores])
+        errors = [result.exception() for result in results]
+        assert sorted(type(error).__name__ for error in errors) == ["NoneType", "NotInFlight", "NotInFlight"]
+
+
+# Arguments
+
+
+def test_calls_in_one_transaction_see_each_other_and_commit_together(view: EventStore, connect: Connect) -> None:
+    first, second, third = append_to(view, "a", "a", "a")
+    pump(view, "v")
+    connection = connect(autocommit=False)
+    store = EventStore(connection)
+    for expected in (first, second):
+        (event,) = store.lease_events("v", 10)
+        assert event.offset == expected.offset
+        store.extend_lock("v", "a", event.offset, 60, event.lease_token)
+        store.ack_event("v", "a", event.offset, event.lease_token)
+    (event,) = store.lease_events("v", 10)
+    store.fail_event("v", "a", event.offset, "no", event.lease_token)
+    assert store.lease_events("v", 10) == []
+    assert value(view.connection, "select last_offset < %s from event_store.stream_locks", first.offset)
+    connection.commit()
+    assert rows(view.connection, "select last_offset, last_error, attempts from event_store.stream_locks") == [
+        (second.offset, "no", 1)
+    ]
+    assert event.offset == third.offset
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("unknown",), UnknownView),
+        ((None,), UnknownView),
+        (("bulk",), WrongMode),
+        (("v", 0), Malformed),
+        (("v", -1), Malformed),
+        (("v", None), Malformed),
+        (("v", 1, 0), Malformed),
+        (("v", 1, -5), Malformed),
+    ],
+)
+def test_a_wrong_request_is_refused(view: EventStore, arguments: tuple[str], error: type[MillraceError]) -> None:
+    view.register_view("bulk", mode="bulk")
+    refusal(error, lambda: view.lease_events(*arguments))
+
+
+@pytest.mark.parametrize(("limit", "seconds"), [(2**31 - 1, 2**31 - 1), (1, 1)])
+def test_the_largest_and_smallest_requests_are_served(view: EventStore, limit: int, seconds: int) -> None:
+    append(view, "a")
+    pump(view, "v")
+    (event,) = view.lease_events("v", limit, seconds)
+    view.ack_event("v", "a", event.offset, event.lease_token)
+
+
+@pytest.mark.parametrize("call", ["ack_event", "nack_event", "schedule_nack_event"])
+def test_answers_take_uuids_and_named_tokens(view: EventStore, call: str) -> None:
+    decider_id = uuid4()
+    append(view, str(decider_id))
+    pump(view, "v")
+    (event,) = view.lease_events("v")
+    delay = "v_milliseconds => 5, " if call == "schedule_nack_event" else ""
+    query = f"""
+        select last_offset from event_store.{call}(
+          v_view => 'v', v_decider_id => %s, {delay}v_offset => %s, v_lease_token => %s
+        )
+    """
+    arguments = (decider_id, event.offset, event.lease_token)
+    ((last_offset,),) = view.connection.execute(query.encode(), arguments).fetchall()
+    assert (last_offset == event.offset) == (call == "ack_event")
+
+
+def test_it_is_called_with_named_arguments(view: EventStore) -> None:
+    append(view, str(uuid4()))
+    pump(view, "v")
+    cursor = view.connection.execute(
+        "select * from event_store.lease_events(v_view => 'v', v_limit => 10, v_seconds => 300)"
+    )
+    assert cursor.description is not None
+    assert [column.name for column in cursor.description] == [*COLUMNS, "lease_token", "attempt"]
+    assert len(cursor.fetchall()) == 1
+    assert view.connection.execute("select * from event_store.lease_events('v')").fetchall() == []

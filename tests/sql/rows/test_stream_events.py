@@ -1,0 +1,397 @@
+"""Rows mode: the next event of each free stream, one consumer at a time."""
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from random import Random
+from threading import Lock as Mutex
+from typing import LiteralString
+from uuid import UUID, uuid4
+
+import pytest
+
+from millrace.resources.errors import Malformed, MillraceError, NotInFlight, UnknownView, WrongMode
+from millrace.resources.event_store import EventStore
+from tests.sql.events.test_append_event import COLUMNS
+from tests.support.factories import (
+    Connect,
+    append,
+    append_to,
+    assert_rising,
+    at_once,
+    pump,
+    rows,
+    set_clock,
+    start,
+    value,
+    wait_blocked,
+)
+
+
+@pytest.fixture
+def view(orders: EventStore) -> EventStore:
+    """A store with a rows view `v` that wants everything."""
+    orders.register_view("v", "-infinity")
+    return orders
+
+
+def fetched(store: EventStore, limit: int = 100) -> list[tuple[str, int]]:
+    return [(event.decider_id, event.offset) for event in store.stream_events("v", limit)]
+
+
+def test_it_returns_the_next_event_of_each_stream_oldest_first(view: EventStore) -> None:
+    a1, b1, _, _ = append_to(view, "a", "b", "a", "b")
+    pump(view, "v")
+    assert fetched(view) == [("a", a1.offset), ("b", b1.offset)]
+    assert fetched(view) == []
+
+
+def test_an_acknowledged_stream_gives_its_next_event(view: EventStore) -> None:
+    appended = append_to(view, "a", "a", "a")
+    pump(view, "v")
+    for event in appended:
+        assert fetched(view) == [("a", event.offset)]
+        view.ack_event("v", "a", event.offset)
+    assert fetched(view) == []
+
+
+def test_by_itself_it_sequences_and_dispatches_where_nobody_does(view: EventStore) -> None:
+    append(view, "a")
+    set_clock(view.connection, (datetime.now(UTC) + timedelta(seconds=5)).isoformat())
+    assert [event.decider_id for event in view.stream_events("v", 10)] == ["a"]
+
+
+def test_it_leaves_sequencing_to_others_where_somebody_did_it_just_now(view: EventStore, connect: Connect) -> None:
+    append(view, "a")
+    pump(view, "v")
+    consumer = connect(autocommit=False)
+    consumer.execute("select")
+    assert len(EventStore(consumer).stream_events("v", 10)) == 1
+    append(view, "b")
+    assert EventStore(consumer).stream_events("v", 10) == []
+    assert view.sequence_events() == 1  # nobody holds the sequencer's lock
+
+
+def test_it_takes_at_most_the_limit(view: EventStore) -> None:
+    append_to(view, *[f"o-{n}" for n in range(10)])
+    pump(view, "v")
+    assert [len(fetched(view, limit)) for limit in (1, 4, 100, 100)] == [1, 4, 5, 0]
+
+
+# A16
+
+
+@pytest.mark.parametrize(("seconds", "lasts"), [(None, 60), (7, 7)])
+def test_a_lease_lasts_as_the_caller_or_the_view_says(view: EventStore, seconds: int | None, lasts: int) -> None:
+    view.register_view("v", lock_timeout_s=60)
+    append(view, "a")
+    pump(view, "v")
+    start_ = datetime(2030, 1, 1, tzinfo=UTC)
+    set_clock(view.connection, start_.isoformat())
+    (event,) = view.stream_events("v", 1, seconds)
+    set_clock(view.connection, (start_ + timedelta(seconds=lasts, milliseconds=-1)).isoformat())
+    assert view.stream_events("v") == []
+    set_clock(view.connection, (start_ + timedelta(seconds=lasts)).isoformat())
+    assert view.stream_events("v") == [event]
+
+
+def test_a_lease_uses_the_wall_clock_inside_a_long_transaction(view: EventStore, connect: Connect) -> None:
+    consumer = connect(autocommit=False)
+    consumer.execute("select")
+    append(view, "a")
+    pump(view, "v")
+    assert len(EventStore(consumer).stream_events("v", 1, 60)) == 1
+    assert value(consumer, "select locked_until > now() + interval '60 seconds' from event_store.stream_locks")
+
+
+# A17
+
+
+def test_a_consumer_that_keeps_its_transaction_open_blocks_no_append(view: EventStore, connect: Connect) -> None:
+    append_to(view, "a", "b")
+    pump(view, "v")
+    consumer = connect(autocommit=False)
+    held = EventStore(consumer).stream_events("v", 10)
+    EventStore(consumer).ack_event("v", "a", held[0].offset)
+    view.connection.execute("set lock_timeout = '2s'")
+    append_to(view, "a", "b", "c")
+    append(view, "d")
+    assert len(view.get_events("a", "order")) == 2
+
+
+def test_a_consumer_that_keeps_its_transaction_open_hides_no_event_while_somebody_sequences(
+    view: EventStore, connect: Connect
+) -> None:
+    append_to(view, "a", "b")
+    pump(view, "v")
+    consumer = connect(autocommit=False)
+    consumer.execute("select")
+    held = EventStore(consumer).stream_events("v", 1)
+    view.connection.execute("set lock_timeout = '2s'")
+    append_to(view, "b", "c", held[0].decider_id)
+    pump(view, "v")
+    assert {decider_id for decider_id, _ in fetched(view)} == {"b", "c"}
+
+
+# A18
+
+
+def test_a_hot_stream_does_not_starve_nor_starves_others(view: EventStore) -> None:
+    """New streams come as fast as events are consumed, a hot one has much to do: each waits its turn."""
+    append_to(view, *["hot"] * 50, "cold")
+    pump(view, "v")
+    order = []
+    for n in range(30):
+        append(view, f"new-{n}")
+        pump(view, "v")
+        for decider_id, offset in fetched(view, 1):
+            view.ack_event("v", decider_id, offset)
+            order.append(decider_id)
+    assert order[:2] == ["hot", "cold"]
+    assert order.count("hot") > 3
+    assert order.count("new-0") == order.count("new-5") == 1
+
+
+# A20
+
+
+def test_two_consumers_never_hold_the_same_stream(view: EventStore, connect: Connect) -> None:
+    append_to(view, *["a", "b", "c"] * 3)
+    pump(view, "v")
+    first, second = connect(autocommit=False), connect()
+    first.execute("select")
+    held = EventStore(first).stream_events("v", 2)
+    others = fetched(EventStore(second))
+    assert len(held) == 2
+    assert len(others) == 1
+    assert not {event.decider_id for event in held} & {decider_id for decider_id, _ in others}
+    first.commit()
+    assert fetched(view) == []
+
+
+def test_there_is_no_phantom_lease(view: EventStore, connect: Connect) -> None:
+    """Of a stream whose last event another consumer acknowledged meanwhile, nothing is leased."""
+    append(view, "a")
+    pump(view, "v")
+    (event,) = view.stream_events("v")
+    older = connect(autocommit=False)
+    older.execute("select from event_store.stream_locks")  # began before the ack
+    view.ack_event("v", "a", event.offset)
+    assert EventStore(older).stream_events("v", 10) == []
+    older.commit()
+    assert rows(view.connection, "select from event_store.stream_locks where in_flight is not null") == []
+
+
+def test_a_consumer_whose_look_is_older_than_its_lock_leases_no_acknowledged_event(
+    view: EventStore, connect: Connect
+) -> None:
+    """It looks at a free stream, another one takes and acknowledges the event, then it gets the lock."""
+    append(view, "a")
+    pump(view, "v")
+    # whoever says so waits at the gate while it looks for the streams that have something pending
+    view.connection.execute(
+        """
+        create or replace function event_store_private.wants(v_deciders text[], v_events text[], v_decider text, v_event text)
+        returns boolean language plpgsql as $$
+        begin
+          if current_setting('test.waits_at_gate', true) = 'yes' then
+            perform set_config('test.waits_at_gate', '', false);
+            perform pg_advisory_xact_lock(4711);
+          end if;
+          return true;
+        end $$;
+        """
+    )
+    gate, older, other = connect(), EventStore(connect()), EventStore(connect())
+    for store in (older, other):
+        set_clock(store.connection, "2030-01-01 00:00:00+00")  # else the ack's time alone would tell
+    pump(other, "v")
+    gate.execute("select pg_advisory_lock(4711)")
+    older.connection.execute("set test.waits_at_gate = 'yes'")
+    # not autocommit: then it leaves dispatching, which asks for the filter as well, to others
+    older.connection.autocommit = False
+    older.connection.execute("select")
+    fetching = start(lambda: older.stream_events("v", 10))
+    wait_blocked(view.connection, older.connection.info.backend_pid)
+    (event,) = other.stream_events("v", 10)
+    other.ack_event("v", "a", event.offset)
+    gate.execute("select pg_advisory_unlock(4711)")
+    assert fetching.result(20) == []
+    older.connection.commit()
+    assert rows(view.connection, "select in_flight, attempts from event_store.stream_locks") == [(None, 0)]
+
+
+def test_an_event_that_is_not_sequenced_is_neither_returned_nor_leased(view: EventStore, connect: Connect) -> None:
+    append_to(view, "a", "b")
+    pump(view, "v")
+    for decider_id, offset in fetched(view):
+        view.ack_event("v", decider_id, offset)
+    sequencer = connect(autocommit=False)
+    append_to(view, "a", "b")
+    assert EventStore(sequencer).sequence_events() == 2
+    assert fetched(view) == []
+    assert rows(view.connection, "select from event_store.stream_locks where in_flight is not null") == []
+    sequencer.commit()
+    assert len(fetched(view)) == 2
+
+
+def test_a_stream_whose_next_event_is_not_sequenced_does_not_keep_others_waiting(
+    view: EventStore, connect: Connect
+) -> None:
+    append_to(view, "a")
+    pump(view, "v")
+    for decider_id, offset in fetched(view):
+        view.ack_event("v", decider_id, offset)
+    append(view, "b")
+    pump(view, "v")
+    append_to(view, "a")  # its lock is free and has waited longer
+    connect(autocommit=False).execute("select from event_store.sequencer for update")
+    view.connection.execute("update event_store.stream_locks set locked_until = '-infinity' where decider_id = 'a'")
+    assert [decider_id for decider_id, _ in fetched(view, 1)] == ["b"]
+
+
+def test_racing_consumers_get_every_event_once_and_in_order(view: EventStore, connect: Connect) -> None:
+    """Five consumers, some in transactions that they keep open or roll back, during appends."""
+    total = 300
+    mutex = Mutex()
+    effects: list[tuple[str, int]] = []
+
+    def produce() -> None:
+        store = EventStore(connect())
+        for n in range(total // 10):
+            append_to(store, *[f"o-{(n + k) % 23}" for k in range(10)])
+            pump(store, "v")
+
+    def consume(seed: int) -> None:
+        random = Random(seed)
+        connection = connect(autocommit=False)
+        store = EventStore(connection)
+        while len(effects) < total:
+            pump(store, "v")
+            connection.commit()
+            mine = []
+            for _ in range(random.randrange(1, 3)):
+                for event in store.stream_events("v", random.randrange(1, 9)):
+                    store.ack_event("v", event.decider_id, event.offset)
+                    mine.append((event.decider_id, event.offset))
+            if random.random() < 0.2:
+                connection.rollback()
+            else:
+                with mutex:  # as an effect that commits with the ack
+                    connection.commit()
+                    effects.extend(mine)
+
+    producer = start(produce)
+    for result in at_once([partial(consume, seed) for seed in range(4)]):
+        result.result()
+    producer.result(20)
+    assert Counter(effects).most_common(1)[0][1] == 1
+    assert len(effects) == total
+    for n in range(23):
+        assert_rising([offset for decider_id, offset in effects if decider_id == f"o-{n}"])
+    pump(view, "v")
+    assert rows(view.connection, "select from event_store.stream_locks") == []
+
+
+# Filters, other views, refusals
+
+
+def test_two_deciders_that_share_an_id_are_two_streams(view: EventStore) -> None:
+    append(view, "x")
+    append(view, "x", decider="invoice")
+    pump(view, "v")
+    held = view.stream_events("v", 10)
+    assert [event.decider for event in held] == ["order", "invoice"]
+    for event in reversed(held):
+        (lock,) = view.ack_event("v", "x", event.offset)
+        assert (lock.offset, lock.last_offset) == (event.offset, event.offset)
+
+
+def test_a_view_gets_only_what_it_wants(orders: EventStore) -> None:
+    orders.register_view("v", "-infinity", deciders=["order"], events=["paid", "shipped"])
+    last: UUID | None = None
+    for event in ("placed", "paid", "placed", "shipped"):
+        last = append(orders, "a", last, event=event).event_id
+    append(orders, "b")
+    append(orders, "c", decider="invoice", event="paid")
+    pump(orders, "v")
+    got: list[tuple[str, str]] = []
+    while events := orders.stream_events("v", 10):
+        got.extend((event.decider_id, event.event) for event in events)
+        for event_ in events:
+            orders.ack_event("v", event_.decider_id, event_.offset)
+    assert got == [("a", "paid"), ("a", "shipped")]
+
+
+def test_every_view_gets_every_event(view: EventStore) -> None:
+    view.register_view("w", "-infinity")
+    append(view, "a")
+    pump(view, "v")
+    pump(view, "w")
+    assert [len(view.stream_events(name, 5)) for name in ("v", "w")] == [1, 1]
+
+
+def test_a_view_that_is_not_enabled_is_given_nothing(view: EventStore) -> None:
+    append(view, "a")
+    pump(view, "v")
+    view.connection.execute("update event_store.views set enabled = false")
+    assert view.stream_events("v") == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("unknown",), UnknownView),
+        (("bulk",), WrongMode),
+        (("v", 0), Malformed),
+        (("v", -1), Malformed),
+        (("v", None), Malformed),
+        (("v", 1, 0), Malformed),
+    ],
+)
+def test_a_wrong_request_is_refused(view: EventStore, arguments: tuple[str], error: type[MillraceError]) -> None:
+    view.register_view("bulk", mode="bulk")
+    with pytest.raises(error):
+        view.stream_events(*arguments)
+
+
+def test_an_event_is_delivered_again_after_the_consumer_died(view: EventStore, connect: Connect) -> None:
+    append(view, "a")
+    pump(view, "v")
+    dead = connect(autocommit=False)
+    (event,) = EventStore(dead).stream_events("v")
+    view.connection.execute("select pg_terminate_backend(%s, 5000)", (dead.info.backend_pid,))
+    assert view.stream_events("v") == [event]
+    with pytest.raises(NotInFlight):
+        view.ack_event("v", "a", event.offset + 1)
+    view.ack_event("v", "a", event.offset)
+
+
+def test_it_is_called_with_named_arguments_as_in_fstore_sql(view: EventStore) -> None:
+    append(view, str(uuid4()))
+    pump(view, "v")
+    cursor = view.connection.execute(
+        "select * from event_store.stream_events(v_view_name => 'v', v_limit => 10, v_seconds => 300)"
+    )
+    assert cursor.description is not None
+    assert [column.name for column in cursor.description] == COLUMNS
+    assert len(cursor.fetchall()) == 1
+    assert view.connection.execute("select * from event_store.stream_events('v')").fetchall() == []
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+def test_a_fetch_reads_no_more_locks_than_it_takes_however_many_wait(view: EventStore, limit: int) -> None:
+    """Also where the planner knows nothing of the tables yet."""
+    set_clock(view.connection, "2030-01-01 00:00:00+00")  # somebody dispatched within the second
+    append_to(view, *[f"o-{n}" for n in range(300)])
+    pump(view, "v")
+    reads: LiteralString = """
+        select sum(pg_stat_get_xact_tuples_returned(indexrelid) + pg_stat_get_xact_tuples_fetched(indexrelid))::int
+        from pg_index where indrelid = 'event_store.stream_locks'::regclass
+    """
+    for _ in range(7):  # from the sixth call on, a session may plan anew
+        with view.connection.transaction():
+            before = value(view.connection, reads)
+            assert len(view.stream_events("v", limit)) == limit
+            # and what the fetches before it left at the front of the index
+            assert value(view.connection, reads) - before <= 15 * limit

@@ -1,0 +1,76 @@
+"""A view that is given events, or no more."""
+
+from millrace.resources.errors import Malformed, UnknownView
+from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.refusals import refusals
+from tests.sql.rows.test_stream_events import view
+from tests.support.factories import append, append_to, pump, refusal, rows, set_clock
+
+__all__ = ["view"]
+
+
+def test_a_disabled_view_is_given_nothing_and_what_is_in_flight_is_answered_as_ever(view: EventStore) -> None:
+    append_to(view, *"abcd", "late")
+    pump(view, "v")
+    a, b, c, d = view.lease_events("v", 4)
+    assert not view.enable_view("v", False).enabled
+    assert view.lease_events("v", 10) == view.stream_events("v", 10) == []
+    view.extend_lock("v", "a", a.offset, 60, a.lease_token)
+    view.ack_event("v", "a", a.offset, a.lease_token)
+    assert view.ack_events("v", [b.offset], [b.lease_token]) == {b.offset}
+    view.nack_event("v", "c", c.offset, c.lease_token)
+    view.fail_event("v", "d", d.offset, "no", d.lease_token)
+    assert view.lease_events("v", 10) == []
+    assert view.enable_view("v").enabled
+    set_clock(view.connection, "2030-01-01 00:00:00+00")
+    assert {event.decider_id for event in view.lease_events("v", 10)} == {"c", "d", "late"}
+
+
+def test_a_disabled_bulk_view_commits_what_it_leased_and_claims_no_more(orders: EventStore) -> None:
+    orders.register_view("b", "-infinity", mode="bulk")
+    append_to(orders, *[f"o-{n}" for n in range(9)])
+    leases = orders.claim_batch("b", "owner")
+    orders.enable_view("b", False)
+    orders.commit_batch("b", leases)
+    append(orders, "more")
+    assert orders.claim_batch("b", "owner") == []
+    orders.enable_view("b", True)
+    assert len(orders.claim_batch("b", "owner")) == 1
+
+
+def test_a_change_is_written_down_and_what_is_no_change_is_not(view: EventStore) -> None:
+    set_clock(view.connection, "2030-01-01 00:00:00+00")
+    first = view.enable_view("v", False)
+    set_clock(view.connection, "2030-01-02 00:00:00+00")
+    assert view.enable_view("v", False) == first
+    view.enable_view("v", True)
+    audited = "select operation, view, detail, done_by = session_user from event_store.audit_log order by audit_id"
+    assert rows(view.connection, audited) == [
+        ("enable_view", "v", {"enabled": False}, True),
+        ("enable_view", "v", {"enabled": True}, True),
+    ]
+
+
+def test_registering_again_does_not_enable(view: EventStore) -> None:
+    view.enable_view("v", False)
+    assert not view.register_view("v", lock_timeout_s=5).enabled
+
+
+def test_a_wrong_request_is_refused(view: EventStore) -> None:
+    refusal(UnknownView, lambda: view.enable_view("unknown"))
+
+    def neither() -> None:
+        with refusals():
+            view.connection.execute("select event_store.enable_view(v_view => 'v', v_enabled => null)")
+
+    refusal(Malformed, neither)
+
+
+def test_why_is_written_down_and_no_older_overload_stays(view: EventStore) -> None:
+    view.enable_view("v", False, reason="its receiver moves")
+    assert rows(view.connection, "select reason from event_store.audit_log") == [("its receiver moves",)]
+    query = """
+        select count(*) from pg_proc where pronamespace = 'event_store'::regnamespace
+          and proname in ('enable_view', 'retry_dead_letters')
+    """
+    assert rows(view.connection, query) == [(2,)]

@@ -1,0 +1,523 @@
+"""Moving a view to another position: where to, what is refused, what goes with it, and never beside a consumer."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from psycopg import sql
+
+from millrace.resources.archive.store import ArchiveStore
+from millrace.resources.errors import (
+    BelongsToReadModel,
+    LeaseLost,
+    Malformed,
+    MillraceError,
+    NotInFlight,
+    PositionOutOfRange,
+    UnknownPartition,
+    UnknownView,
+    ViewInUse,
+)
+from millrace.resources.event_store import AppendedEvent, EventStore, Seek, StreamFailure
+from tests.sql.bulk.test_claim_batch import bulk
+from tests.support.factories import (
+    Connect,
+    append_to,
+    at_once,
+    give_to_read_model,
+    ids_of_one_partition,
+    pump,
+    rows,
+    set_clock,
+    start,
+    value,
+    wait_blocked,
+)
+
+__all__ = ["bulk"]
+
+MODES = pytest.mark.parametrize("view", ["v", "r"])
+
+
+@pytest.fixture
+def placed(bulk: EventStore) -> list[AppendedEvent]:
+    """Log partition 0 holds positions 3 to 9, one event a minute; the bulk view `v` and the rows view `r` stand at 5."""
+    ids = ids_of_one_partition(bulk.connection, 2)
+    events = []
+    for minute in range(10):
+        set_clock(bulk.connection, f"2030-01-01 00:{minute:02}:00+00")
+        events += append_to(bulk, ids[minute % 2])
+    bulk.sequence_events()
+    bulk.register_view("r", "-infinity")
+    for view in ("v", "r"):
+        bulk.seek_view(view, "RESET_TO_OFFSET", 5, partition=0)
+    ArchiveStore(bulk.connection).mark_archived(0, 3)
+    ArchiveStore(bulk.connection).raise_low_water_mark(0, 3)
+    set_clock(bulk.connection, "2030-01-01 01:00:00+00")
+    return events
+
+
+def position(store: EventStore, view: str = "v", partition: int = 0) -> int:
+    found = value(
+        store.connection,
+        "select position from event_store.checkpoints where view = %s and partition = %s",
+        view,
+        partition,
+    )
+    assert isinstance(found, int)
+    return found
+
+
+def everything(store: EventStore) -> dict[str, list[Any]]:
+    """All rows of all tables."""
+    return {
+        name: store.connection.execute(
+            sql.SQL("select t::text from {} t order by 1").format(sql.Identifier(schema, name))
+        ).fetchall()
+        for schema, name in rows(
+            store.connection,
+            "select schemaname, tablename from pg_tables where schemaname in ('event_store', 'read_models')",
+        )
+        if name != "sequencer"  # it says when somebody last looked for new events
+    }
+
+
+# B4
+
+PLACES = [
+    ("EXACT_OFFSET", 3, None, 3),
+    ("EXACT_OFFSET", 9, None, 9),
+    ("RESET_TO_OFFSET", 3, None, 3),
+    ("RESET_TO_OFFSET", 10, None, 10),
+    ("RESET_TO_OFFSET", 25, None, 25),
+    ("RESET_TO_EARLIEST", None, None, 3),
+    ("RESET_TO_LATEST", None, None, 10),
+    ("RESUME_OR_EARLIEST", None, None, 5),
+    ("RESUME_OR_LATEST", None, None, 5),
+    ("EXACT_TIMESTAMP", None, "-infinity", 3),
+    ("EXACT_TIMESTAMP", None, "2030-01-01 00:01:00+00", 3),
+    ("EXACT_TIMESTAMP", None, "2030-01-01 00:05:59+00", 6),
+    ("EXACT_TIMESTAMP", None, "2030-01-01 00:06:00+00", 6),
+    ("EXACT_TIMESTAMP", None, "2030-01-01 01:06:00+01", 6),
+    ("EXACT_TIMESTAMP", None, "2030-01-01 00:09:01+00", 10),
+    ("EXACT_TIMESTAMP", None, "infinity", 10),
+]
+REFUSED: list[tuple[str, int, str]] = [
+    ("EXACT_OFFSET", -1, "-1 is negative"),
+    ("EXACT_OFFSET", 2, "2 lies below the earliest position; earliest position 3, high-water mark 10"),
+    ("EXACT_OFFSET", 10, "there is no event at 10 yet; earliest position 3, high-water mark 10"),
+    ("EXACT_OFFSET", 2**62, "there is no event at"),
+    ("RESET_TO_OFFSET", -1, "-1 is negative"),
+    ("RESET_TO_OFFSET", -(2**63), "is negative"),
+    ("RESET_TO_OFFSET", 0, "0 lies below the earliest position; earliest position 3"),
+]
+
+
+@MODES
+def test_each_kind_moves_to_its_place_and_a_dry_run_says_so_and_changes_nothing(
+    bulk: EventStore, placed: list[AppendedEvent], view: str
+) -> None:
+    assert placed
+    before = everything(bulk)
+    for kind, offset, timestamp, to_position in PLACES:
+        note = "waits beyond the high-water mark" if to_position > 10 else None
+        expected = [Seek(0, 5, to_position, 3, 10, 0, 0, note)]
+        assert bulk.seek_view(view, kind, offset, timestamp, 0, dry_run=True) == expected
+        assert everything(bulk) == before
+        with bulk.connection.transaction(force_rollback=True):
+            assert bulk.seek_view(view, kind, offset, timestamp, 0) == expected
+            assert position(bulk, view) == to_position
+
+
+def test_a_place_that_the_log_does_not_hold_is_refused_and_the_position_stays(
+    bulk: EventStore, placed: list[AppendedEvent]
+) -> None:
+    assert placed
+    before = everything(bulk)
+    for kind, offset, detail in REFUSED:
+        for dry_run in (False, True):
+            with pytest.raises(PositionOutOfRange, match=detail) as refused:
+                bulk.seek_view("v", kind, offset, partition=0, dry_run=dry_run)
+            assert "available_offset_range" in str(refused.value.hint)
+            assert everything(bulk) == before
+
+
+def test_beyond_the_mark_the_view_waits_and_then_goes_on(bulk: EventStore, placed: list[AppendedEvent]) -> None:
+    (stream, *_) = ids_of_one_partition(bulk.connection, 1)
+    assert placed
+    for view in ("v", "r"):
+        bulk.seek_view(view, "RESET_TO_OFFSET", 12, partition=0)
+    append_to(bulk, stream, stream)
+    assert bulk.claim_batch("v", "me") == []
+    pump(bulk, "r")
+    assert bulk.stream_events("r") == []
+    assert [bulk.view_lag(view)[0].lag for view in ("v", "r")] == [0, 0]
+    third = append_to(bulk, stream)
+    (lease,) = bulk.claim_batch("v", "me")
+    assert (lease.from_position, lease.to_position) == (12, 13)
+    pump(bulk, "r")
+    assert [event.event_id for event in bulk.stream_events("r")] == [third[0].event_id]
+
+
+@pytest.mark.parametrize(("kind", "to_position"), [("RESUME_OR_EARLIEST", 3), ("RESUME_OR_LATEST", 10)])
+def test_a_saved_position_that_is_not_kept_any_more_is_reported(
+    bulk: EventStore, placed: list[AppendedEvent], kind: str, to_position: int
+) -> None:
+    assert placed
+    bulk.connection.execute("update event_store.checkpoints set position = 1 where view = 'v' and partition = 0")
+    note = "the position 1 lies below the earliest position"
+    assert bulk.seek_view("v", kind, partition=0) == [Seek(0, 1, to_position, 3, 10, 0, 0, note)]
+    assert bulk.seek_view("v", kind, partition=0)[0].note is None
+
+
+def test_all_log_partitions_move_or_none(bulk: EventStore, placed: list[AppendedEvent]) -> None:
+    assert placed
+    seeks = bulk.seek_view("v", "RESET_TO_LATEST")
+    assert [seek.partition for seek in seeks] == list(range(16))
+    assert position(bulk) == 10
+    assert [s.to_position for s in bulk.seek_view("v", "EXACT_TIMESTAMP", timestamp="2030-01-01 00:04:00+00")] == [
+        4
+    ] + [0] * 15
+
+
+# B5
+
+
+def test_a_seek_is_written_down_with_who_why_from_and_to(bulk: EventStore, placed: list[AppendedEvent]) -> None:
+    assert placed
+    bulk.connection.execute("delete from event_store.audit_log")
+    bulk.seek_view("v", "RESET_TO_EARLIEST", partition=0, reason="rows were lost")
+    (entry,) = rows(
+        bulk.connection, "select operation, view, done_by = session_user, reason, detail from event_store.audit_log"
+    )
+    assert entry[:4] == ("seek_view", "v", True, "rows were lost")
+    assert entry[4] == {
+        "kind": "RESET_TO_EARLIEST",
+        "position": None,
+        "timestamp": None,
+        "partition": 0,
+        "from_position": 5,
+        "to_position": 3,
+        "locks_removed": 0,
+        "dead_letters_removed": 0,
+    }
+
+
+def fail(store: EventStore, *decider_ids: str) -> None:
+    """Let these streams of the bulk view fail, the others succeed."""
+    leases = store.claim_batch("v", "me")
+    with store.connection.transaction():
+        for lease in leases:
+            store.fail_streams("v", lease, [StreamFailure("order", each, "no") for each in decider_ids])
+        store.commit_batch("v", leases)
+
+
+def test_locks_and_dead_letters_go_and_are_counted(bulk: EventStore, placed: list[AppendedEvent]) -> None:
+    streams = ids_of_one_partition(bulk.connection, 2)
+    fail(bulk, *streams)
+    bulk.register_view("v", mode="bulk", max_attempts=2)
+    set_clock(bulk.connection, "2030-01-01 02:00:00+00")
+    fail(bulk, streams[0])
+    append_to(bulk, streams[1])
+    bulk.register_view("v", mode="bulk")
+    fail(bulk, streams[1])
+    plan = bulk.seek_view("v", "RESET_TO_EARLIEST", partition=0, dry_run=True)
+    assert (plan[0].locks_removed, plan[0].dead_letters_removed) == (2, 1)
+    assert len(bulk.dead_letters()) == 1
+    # staying where it is keeps them
+    assert bulk.seek_view("v", "RESUME_OR_EARLIEST", partition=0)[0].locks_removed == 0
+    assert len(bulk.dead_letters()) == 1
+    assert bulk.seek_view("v", "RESET_TO_EARLIEST", partition=0) == plan
+    assert value(bulk.connection, "select count(*) from event_store.stream_locks where view = 'v'") == 0
+    (lease,) = bulk.claim_batch("v", "me")
+    delivered = [event.event_id for event in bulk.read_batch("v", lease)]
+    assert delivered[:7] == [event.event_id for event in placed[3:]]
+
+
+def test_the_latest_skips_what_waits_also_where_the_checkpoint_is_there_already(
+    bulk: EventStore, placed: list[AppendedEvent]
+) -> None:
+    assert placed
+    pump(bulk, "r")
+    assert position(bulk, "r") == 10
+    (seek,) = bulk.seek_view("r", "RESET_TO_LATEST", partition=0)
+    assert (seek.from_position, seek.to_position, seek.locks_removed) == (10, 10, 2)
+    assert bulk.stream_events("r", 10) == []
+
+
+def consumed(store: EventStore, view: str = "r") -> list[Any]:
+    """Acknowledge all that a rows view delivers; return the events' ids."""
+    done = []
+    pump(store, view)
+    while events := store.stream_events(view, 10):
+        for event in events:
+            store.ack_event(view, event.decider_id, event.offset)
+        done += [event.event_id for event in events]
+        pump(store, view)
+    return done
+
+
+def test_a_rows_view_delivers_again_in_order_after_a_seek_back(bulk: EventStore, placed: list[AppendedEvent]) -> None:
+    ids = [event.event_id for event in placed]
+    assert sorted(consumed(bulk)) == sorted(ids[5:])
+    bulk.seek_view("r", "RESET_TO_EARLIEST")
+    again = consumed(bulk)
+    assert sorted(again) == sorted(ids[3:])
+    for stream in (0, 1):
+        assert [each for each in again if each in ids[stream::2]] == [
+            each for each in ids[3:] if each in ids[stream::2]
+        ]
+
+
+def test_a_rows_view_skips_after_a_seek_forward(bulk: EventStore, placed: list[AppendedEvent]) -> None:
+    (event,) = bulk.stream_events("r")
+    bulk.ack_event("r", event.decider_id, event.offset)
+    bulk.seek_view("r", "EXACT_OFFSET", 9, partition=0)
+    assert consumed(bulk) == [placed[9].event_id]
+
+
+# Refusals
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_it_is_refused_while_a_lease_is_live(bulk: EventStore, placed: list[AppendedEvent], dry_run: bool) -> None:
+    assert placed
+    (lease,) = bulk.claim_batch("v", "somebody", 1, 60)
+    before = everything(bulk)
+    for partition in (None, 0, 7):  # a view is moved while nobody consumes it
+        with pytest.raises(ViewInUse, match="leased by somebody") as refused:
+            bulk.seek_view("v", "RESET_TO_EARLIEST", partition=partition, dry_run=dry_run)
+        assert refused.value.hint
+    assert everything(bulk) == before
+    bulk.release_batch("v", [lease])
+    assert bulk.seek_view("v", "RESET_TO_EARLIEST", dry_run=dry_run)[0].to_position == 3
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_it_is_refused_while_an_event_is_in_flight(
+    bulk: EventStore, placed: list[AppendedEvent], dry_run: bool
+) -> None:
+    assert placed
+    (event,) = bulk.stream_events("r", 1, 60)
+    before = everything(bulk)
+    with pytest.raises(ViewInUse, match="1 events are in flight, the last until 2030-01-01 01:01:00"):
+        bulk.seek_view("r", "RESET_TO_EARLIEST", dry_run=dry_run)
+    assert everything(bulk) == before
+    bulk.ack_event("r", event.decider_id, event.offset)
+    assert bulk.seek_view("r", "RESET_TO_EARLIEST", dry_run=dry_run)[0].to_position == 3
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_read_models_view_is_refused(bulk: EventStore, placed: list[AppendedEvent], dry_run: bool) -> None:
+    assert placed
+    give_to_read_model(bulk.connection, "v")
+    before = everything(bulk)
+    with pytest.raises(BelongsToReadModel, match="read model m") as refused:
+        bulk.seek_view("v", "RESET_TO_EARLIEST", dry_run=dry_run)
+    assert "millrace reset m" in str(refused.value.hint)
+    assert everything(bulk) == before
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_that_it_belongs_to_a_read_model_is_said_before_that_it_is_in_use(
+    bulk: EventStore, placed: list[AppendedEvent], dry_run: bool
+) -> None:
+    assert placed
+    give_to_read_model(bulk.connection, "v")
+    assert bulk.claim_batch("v", "somebody")
+    with pytest.raises(BelongsToReadModel):
+        bulk.seek_view("v", "RESET_TO_EARLIEST", dry_run=dry_run)
+
+
+MALFORMED: list[tuple[tuple[Any, ...], type[MillraceError]]] = [
+    (("unknown", "RESET_TO_EARLIEST"), UnknownView),
+    ((None, "RESET_TO_EARLIEST"), UnknownView),
+    (("v", None), Malformed),
+    (("v", "earliest"), Malformed),
+    (("v", "EXACT_OFFSET"), Malformed),
+    (("v", "EXACT_OFFSET", None, None, 0), Malformed),
+    (("v", "EXACT_OFFSET", 5), Malformed),
+    (("v", "EXACT_OFFSET", 5, "2030-01-01", 0), Malformed),
+    (("v", "EXACT_TIMESTAMP", 5, "2030-01-01", 0), Malformed),
+    (("v", "EXACT_TIMESTAMP"), Malformed),
+    (("v", "EXACT_TIMESTAMP", None, "yesteryear"), Malformed),
+    (("v", "RESET_TO_LATEST", 5, None, 0), Malformed),
+    (("v", "RESUME_OR_LATEST", None, "2030-01-01"), Malformed),
+    (("v", "RESET_TO_LATEST", None, None, 16), UnknownPartition),
+    (("v", "RESET_TO_LATEST", None, None, -1), UnknownPartition),
+]
+
+
+def test_a_malformed_seek_is_refused(bulk: EventStore, placed: list[AppendedEvent]) -> None:
+    assert placed
+    before = everything(bulk)
+    for arguments, error in MALFORMED:
+        for dry_run in (False, True):
+            with pytest.raises(error):
+                bulk.seek_view(*arguments, dry_run=dry_run)
+    assert everything(bulk) == before
+
+
+# Zombies
+
+
+def test_a_zombie_of_before_the_seek_cannot_commit(
+    bulk: EventStore, placed: list[AppendedEvent], connect: Connect
+) -> None:
+    assert placed
+    leases = bulk.claim_batch("v", "me", lease_s=60)
+    other = EventStore(connect())
+    set_clock(other.connection, "2030-01-01 01:01:00+00")
+    assert other.seek_view("v", "RESET_TO_EARLIEST", dry_run=True)[0].from_position == 5
+    bulk.extend_lease("v", leases, 60)  # a dry run ended nothing
+    set_clock(other.connection, "2030-01-01 01:02:00+00")
+    other.seek_view("v", "RESET_TO_EARLIEST")
+    for call in (
+        lambda: bulk.commit_batch("v", leases),
+        lambda: bulk.extend_lease("v", leases),
+        lambda: bulk.read_batch("v", leases[0]),
+    ):
+        with pytest.raises(LeaseLost):
+            call()
+    assert position(bulk) == 3
+
+
+@pytest.mark.parametrize("kind", ["RESET_TO_EARLIEST", "RESUME_OR_EARLIEST"])
+def test_a_zombie_of_before_the_seek_cannot_acknowledge(
+    bulk: EventStore, placed: list[AppendedEvent], connect: Connect, kind: str
+) -> None:
+    assert placed
+    (late,) = bulk.lease_events("r", 1, 60)
+    other = EventStore(connect())
+    set_clock(other.connection, "2030-01-01 01:01:00+00")
+    other.seek_view("r", kind)
+    for token in (late.lease_token, None):
+        with pytest.raises(NotInFlight):
+            bulk.ack_event("r", late.decider_id, late.offset, token)
+    pump(other, "r")
+    while late.offset not in (events := {event.offset: event for event in other.lease_events("r", 10)}):
+        assert other.ack_events("r", list(events)) == set(events)
+    # the same event is somebody else's now
+    with pytest.raises(NotInFlight):
+        bulk.ack_event("r", late.decider_id, late.offset, late.lease_token)
+    other.ack_event("r", late.decider_id, late.offset, events[late.offset].lease_token)
+
+
+def test_what_a_zombie_left_is_delivered_from_the_new_position_on(
+    bulk: EventStore, placed: list[AppendedEvent], connect: Connect
+) -> None:
+    ids = [event.event_id for event in placed]
+    assert len(bulk.stream_events("r", 10, 60)) == 2
+    other = EventStore(connect())
+    set_clock(other.connection, "2030-01-01 01:01:00+00")
+    assert other.seek_view("r", "EXACT_OFFSET", 8, partition=0)[0].locks_removed == 2
+    assert sorted(consumed(other)) == sorted(ids[8:])
+    other.seek_view("r", "RESET_TO_LATEST")
+    assert consumed(other) == []
+    assert value(bulk.connection, "select count(*) from event_store.stream_locks") == 0
+
+
+# Races
+
+
+def claims(store: EventStore) -> object:
+    return store.claim_batch("v", "me", lease_s=60)
+
+
+def streams(store: EventStore) -> object:
+    return store.stream_events("r", 1, 60)
+
+
+@pytest.mark.parametrize(("view", "consume"), [("v", claims), ("r", streams)])
+def test_a_seek_never_waits_for_a_consumer_that_keeps_its_transaction_open(
+    bulk: EventStore, placed: list[AppendedEvent], connect: Connect, view: str, consume: Callable[[EventStore], object]
+) -> None:
+    assert placed
+    holder = connect(autocommit=False)
+    set_clock(holder, "2030-01-01 01:00:00+00")
+    assert consume(EventStore(holder))
+    with pytest.raises(ViewInUse, match="is still open"):
+        bulk.seek_view(view, "RESET_TO_EARLIEST")
+    holder.rollback()
+    bulk.seek_view(view, "RESET_TO_EARLIEST")
+
+
+def test_a_seek_never_waits_for_an_open_commit_nor_acknowledgement(
+    bulk: EventStore, placed: list[AppendedEvent], connect: Connect
+) -> None:
+    assert placed
+    leases, (event,) = bulk.claim_batch("v", "me", lease_s=60), bulk.stream_events("r", 1, 60)
+    later = connect()
+    set_clock(later, "2030-01-01 01:01:00+00")
+    for view in ("v", "r"):
+        holder = connect(autocommit=False)
+        if view == "v":
+            EventStore(holder).commit_batch("v", leases)
+        else:
+            EventStore(holder).ack_event("r", event.decider_id, event.offset)
+        with pytest.raises(ViewInUse, match="commits or acknowledges"):
+            EventStore(later).seek_view(view, "RESET_TO_EARLIEST")
+        holder.rollback()
+        EventStore(later).seek_view(view, "RESET_TO_EARLIEST")
+
+
+def test_during_an_open_seek_nothing_is_given_out_and_zombies_wait_and_lose(
+    bulk: EventStore, placed: list[AppendedEvent], connect: Connect
+) -> None:
+    assert placed
+    leases, (event,) = bulk.claim_batch("v", "me", lease_s=60), bulk.stream_events("r", 1, 60)
+    seeker, zombies = connect(autocommit=False), [connect(), connect()]
+    set_clock(seeker, "2030-01-01 01:01:00+00")
+    set_clock(bulk.connection, "2030-01-01 01:01:00+00")
+    for view in ("v", "r"):
+        EventStore(seeker).seek_view(view, "RESET_TO_EARLIEST")
+    assert bulk.claim_batch("v", "them") == []
+    assert bulk.stream_events("r") == []
+    assert bulk.dispatch_events("r") == 0
+    with pytest.raises(ViewInUse):
+        bulk.claim_partition("v", 0, "them")
+    with pytest.raises(ViewInUse):
+        bulk.seek_view("v", "RESET_TO_LATEST")
+    late: list[tuple[Any, type[MillraceError]]] = [
+        (start(lambda: EventStore(zombies[0]).commit_batch("v", leases)), LeaseLost),
+        (start(lambda: EventStore(zombies[1]).ack_event("r", event.decider_id, event.offset)), NotInFlight),
+    ]
+    for zombie in zombies:
+        wait_blocked(bulk.connection, zombie.info.backend_pid)
+    seeker.commit()
+    for result, error in late:
+        with pytest.raises(error):
+            result.result(20)
+    assert [position(bulk, view) for view in ("v", "r")] == [3, 3]
+    assert bulk.claim_batch("v", "them")[0].from_position == 3
+
+
+def test_a_seek_and_consumers_at_once_never_lose_an_event(
+    bulk: EventStore, placed: list[AppendedEvent], connect: Connect
+) -> None:
+    """Whatever comes first, after the last seek to the earliest position everything is delivered."""
+    set_clock(bulk.connection, "")
+
+    def drain() -> int:
+        store, taken = EventStore(connect()), 0
+        for _ in range(30):
+            if leases := store.claim_batch("v", "me"):
+                store.commit_batch("v", leases)
+                taken += len(leases)
+        return taken
+
+    def seek() -> int:
+        store, moved = EventStore(connect()), 0
+        for n in range(30):
+            try:
+                store.seek_view("v", ("RESET_TO_EARLIEST", "RESET_TO_LATEST")[n % 2], partition=0)
+                moved += 1
+            except ViewInUse:
+                pass
+        return moved
+
+    for result in at_once([drain, drain, seek, seek]):
+        result.result()
+    bulk.seek_view("v", "RESET_TO_EARLIEST")
+    (lease,) = bulk.claim_batch("v", "me")
+    assert [e.event_id for e in bulk.read_batch("v", lease)] == [event.event_id for event in placed[3:]]

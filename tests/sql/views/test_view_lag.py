@@ -1,0 +1,104 @@
+"""How far a view is behind."""
+
+import pytest
+
+from millrace.resources.archive.store import ArchiveStore
+from millrace.resources.errors import UnknownView
+from millrace.resources.event_store import EventStore, PartitionLag, StreamFailure
+from tests.support.factories import append, append_to, ids_of_one_partition, set_clock
+
+# B7
+
+
+def test_lag_is_mark_minus_position_and_0_at_the_end(orders: EventStore) -> None:
+    orders.register_view("v", "-infinity", mode="bulk")
+    zero, three = (ids_of_one_partition(orders.connection, 1, partition)[0] for partition in (0, 3))
+    set_clock(orders.connection, "2030-01-01 00:00:00+00")
+    append_to(orders, zero, zero, three)
+    orders.sequence_events()
+    set_clock(orders.connection, "2030-01-01 00:01:30+00")
+    lag = orders.view_lag("v")
+    assert [each.partition for each in lag] == list(range(16))
+    assert lag[0] == PartitionLag(0, 0, 2, 2, 2, 90.0)
+    assert lag[1] == PartitionLag(1, 0, 0, 0, 0, None)
+    assert lag[3] == PartitionLag(3, 0, 1, 1, 1, 90.0)
+    orders.commit_batch("v", orders.claim_batch("v", "me"))
+    assert orders.view_lag("v")[0] == PartitionLag(0, 2, 2, 0, 0, None)
+    assert sum(each.lag for each in orders.view_lag("v")) == 0
+
+
+def test_events_that_the_view_does_not_want_are_not_pending(orders: EventStore) -> None:
+    orders.register_view("v", "-infinity", mode="bulk", deciders=["order"], events=["paid"])
+    (decider_id,) = ids_of_one_partition(orders.connection, 1)
+    first = append(orders, decider_id)
+    append(orders, decider_id, first.event_id, event="paid")
+    append(orders, decider_id, decider="invoice", event="paid")
+    orders.sequence_events()
+    (lag, *_) = orders.view_lag("v")
+    assert (lag.lag, lag.pending) == (3, 1)
+    assert lag.pending_age_s is not None
+
+
+def test_in_rows_mode_what_waits_in_a_lock_is_pending(orders: EventStore) -> None:
+    orders.register_view("v", "-infinity")
+    (decider_id,) = ids_of_one_partition(orders.connection, 1)
+    set_clock(orders.connection, "2030-01-01 00:00:00+00")
+    append_to(orders, decider_id, decider_id)
+    orders.sequence_events()
+    orders.dispatch_events("v")
+    set_clock(orders.connection, "2030-01-01 00:00:10+00")
+    (lag, *_) = orders.view_lag("v")
+    assert lag == PartitionLag(0, 2, 2, 0, 2, 10.0)
+    (event,) = orders.stream_events("v")
+    orders.ack_event("v", decider_id, event.offset)
+    assert orders.view_lag("v")[0].pending == 1
+
+
+def test_in_bulk_mode_what_waits_or_is_parked_is_pending_with_its_age(orders: EventStore) -> None:
+    orders.register_view("v", "-infinity", mode="bulk", max_attempts=1)
+    bad, good = ids_of_one_partition(orders.connection, 2)
+    set_clock(orders.connection, "2030-01-01 00:00:00+00")
+    append_to(orders, bad, good, bad)
+    leases = orders.claim_batch("v", "me")
+    orders.fail_streams("v", leases[0], [StreamFailure("order", bad, "no")])
+    orders.commit_batch("v", leases)
+    set_clock(orders.connection, "2030-01-01 00:00:10+00")
+    append_to(orders, bad, good)
+    orders.sequence_events()
+    assert orders.view_lag("v")[0] == PartitionLag(0, 3, 5, 2, 4, 10.0)
+    orders.discard_dead_letter("v", "order", bad, "a test")
+    orders.commit_batch("v", orders.claim_batch("v", "me"))
+    assert orders.view_lag("v")[0] == PartitionLag(0, 5, 5, 0, 0, None)
+
+
+def test_lag_is_never_negative(orders: EventStore) -> None:
+    orders.register_view("v", "-infinity", mode="bulk")
+    (decider_id,) = ids_of_one_partition(orders.connection, 1)
+    orders.seek_view("v", "RESET_TO_OFFSET", 5, partition=0)
+    append_to(orders, decider_id)
+    orders.sequence_events()
+    assert orders.view_lag("v")[0] == PartitionLag(0, 5, 1, 0, 0, None)
+    assert orders.poll_views()[0].due == 0
+    assert orders.view_info("v")[0].lag == 0
+
+
+def test_what_was_given_up_is_not_pending(orders: EventStore) -> None:
+    orders.register_view("v", "-infinity", mode="bulk")
+    append_to(orders, *ids_of_one_partition(orders.connection, 2) * 2)
+    orders.commit_batch("v", orders.claim_batch("v", "me"))
+    ArchiveStore(orders.connection).mark_archived(0, 4)
+    ArchiveStore(orders.connection).raise_low_water_mark(0, 4)
+    ArchiveStore(orders.connection).purge_events(0)
+    assert orders.view_lag("v")[0] == PartitionLag(0, 4, 4, 0, 0, None)
+
+
+def test_every_view_has_its_own_lag(orders: EventStore) -> None:
+    append(orders)
+    orders.register_view("all", "-infinity", mode="bulk")
+    orders.register_view("new", mode="bulk")
+    assert [sum(each.lag for each in orders.view_lag(view)) for view in ("all", "new")] == [1, 0]
+
+
+def test_an_unknown_view_is_refused(orders: EventStore) -> None:
+    with pytest.raises(UnknownView, match="register_view"):
+        orders.view_lag("unknown")

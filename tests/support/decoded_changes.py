@@ -1,0 +1,70 @@
+"""Messages as changes, for tests of what messages mean.
+
+Belongs here: decoding a whole transaction, looking into changes. Not here: the bytes of messages (`pgoutput_bytes`).
+"""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from millrace.resources.capture.declaration import CapturedTable
+from millrace.resources.capture.decoding.changes import (
+    Change,
+    ChangeDecoder,
+)
+from millrace.resources.capture.decoding.pgoutput import (
+    LogicalMessage,
+    Lsn,
+)
+from tests.support.pgoutput_bytes import (
+    INT4,
+    TEXT,
+    begin,
+    commit,
+    encode,
+    relation,
+)
+from tests.support.sources import Source
+
+T = relation(("id", INT4), ("note", TEXT))
+
+
+FULL = relation(("id", INT4), ("note", TEXT), identity="f")
+
+
+def decoder(*tables: CapturedTable) -> ChangeDecoder:
+    return ChangeDecoder(tables or (CapturedTable("t"),), "shop", 3, 1000)
+
+
+def decoded(*raw: bytes, tables: Iterable[CapturedTable] = ()) -> list[Change]:
+    """Decode messages as those of one transaction."""
+    to_changes = decoder(*tables)
+    return [change for message in (begin(), *raw, commit()) for change in to_changes.feed(message)]
+
+
+def streamed(source: Source, *tables: CapturedTable) -> list[Change]:
+    to_changes = decoder(*tables)
+    return [change for message in source.take() for change in to_changes.feed(message)]
+
+
+def annotated(content: bytes, prefix: str = "millrace.annotations", *, transactional: bool = True) -> bytes:
+    return encode(LogicalMessage(transactional, Lsn(1), prefix, content))
+
+
+def data(change: Change) -> dict[str, Any]:
+    assert change.data is not None
+    assert (change.fault, change.raw, change.relation) == (None, None, None)
+    found: dict[str, Any] = json.loads(change.data)
+    return found
+
+
+def body(change: Change) -> dict[str, Any]:
+    """Return the data without the keys that every change's data has."""
+    shared = {"commit_lsn", "commit_idx", "xid", "committed_at", "source"}
+    found = data(change)
+    assert shared <= found.keys()
+    return {key: value for key, value in found.items() if key not in shared}
+
+
+def moves(changes: Iterable[Change]) -> list[tuple[str, str | None, dict[str, Any]]]:
+    return [(change.action, change.decider_id, body(change)) for change in changes]

@@ -1,0 +1,90 @@
+"""The pages of the project's documents, as tests read them: their code blocks by chapter, and their tables.
+
+Belongs here: taking a page apart. Not here: following what it says (`reader`), what is asserted.
+"""
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from millrace.resources.settings import PROJECT
+
+EXECUTED = {"sh", "sql", "python"}
+PAGES = ("README.md", *sorted(str(path.relative_to(PROJECT)) for path in (PROJECT / "docs").glob("*.md")))
+
+
+@dataclass
+class Block:
+    """A fenced block, the line that it begins at, and what the page says it prints, if it does."""
+
+    page: str
+    language: str
+    text: str
+    line: int
+    printed: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.page}, block at line {self.line}"
+
+
+@cache
+def parsed(page: str) -> tuple[Token, ...]:
+    """Return the Markdown of a page."""
+    return tuple(MarkdownIt("commonmark").enable("table").parse((PROJECT / page).read_text()))
+
+
+def chapters(page: str) -> dict[str, list[Block]]:
+    """Return the blocks below each heading of the first two levels; text below an executed one is its output."""
+    found: dict[str, list[Block]] = {}
+    blocks: list[Block] = []
+    before: Token | None = None
+    tokens = parsed(page)
+    for index, token in enumerate(tokens):
+        if token.type == "heading_open" and token.tag in {"h1", "h2"}:
+            blocks = found.setdefault(tokens[index + 1].content, [])
+        if token.type == "fence":
+            if token.info == "text" and before is not None and before.type == "fence" and before.info in EXECUTED:
+                blocks[-1].printed = token.content
+            else:
+                blocks.append(Block(page, token.info, token.content, (token.map or [0])[0] + 1))
+        before = token
+    return {chapter: blocks for chapter, blocks in found.items() if blocks}
+
+
+def table(page: str, first_heading: str) -> list[list[str]]:
+    """Return the rows of the one table of a page whose first column has this heading."""
+    tables: list[list[list[str]]] = []
+    for token, following in pairwise(parsed(page)):
+        if token.type == "table_open":
+            tables.append([])
+        elif token.type == "tr_open":
+            tables[-1].append([])
+        elif token.type in {"th_open", "td_open"}:
+            tables[-1][-1].append(following.content)
+    (wanted,) = [rows for rows in tables if rows[0][0] == first_heading]
+    return wanted[1:]
+
+
+def quoted(cell: str) -> list[str]:
+    """Return what a cell of a table has between backticks."""
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def links(page: str) -> list[str]:
+    """Return where the links of a page lead to."""
+    return [
+        str(child.attrGet("href"))
+        for token in parsed(page)
+        for child in token.children or ()
+        if child.type == "link_open"
+    ]
+
+
+def anchors(page: str) -> set[str]:
+    """Return the names by which links find the headings of a page."""
+    headings = [following.content for token, following in pairwise(parsed(page)) if token.type == "heading_open"]
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

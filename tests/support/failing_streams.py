@@ -1,0 +1,63 @@
+"""What a test of failing streams needs: a view whose streams share a log partition, a drain that lets some of them fail.
+
+Belongs here: what several tests of failing streams in bulk mode share, its fixtures too. Not here: what a test asserts by itself.
+"""
+
+from collections.abc import Collection
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+
+from millrace.resources.event_store import EventStore, Lease, LogEvent, StreamFailure
+from tests.sql.bulk.test_claim_batch import bulk
+from tests.support.factories import ids_of_one_partition, rows, set_clock
+
+__all__ = ["bulk"]
+
+Delivered = list[tuple[str, UUID]]
+
+
+def at(store: EventStore, seconds: int) -> None:
+    """Move this session's clock to so many seconds after its beginning."""
+    set_clock(store.connection, (datetime(2030, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)).isoformat())
+
+
+def failure(decider_id: str, error: str = "no such customer") -> StreamFailure:
+    return StreamFailure("order", decider_id, error)
+
+
+def read(store: EventStore, leases: list[Lease], view: str = "v") -> list[LogEvent]:
+    return [event for lease in leases for event in store.read_batch(view, lease)]
+
+
+def finish(store: EventStore, leases: list[Lease], poisoned: Collection[str] = (), view: str = "v") -> Delivered:
+    """Do as a drain does with its leases: streams that are poisoned fail; return what was acknowledged."""
+    done: Delivered = []
+    with store.connection.transaction():
+        for lease in leases:
+            events = store.read_batch(view, lease)
+            done += [(e.decider_id, e.event_id) for e in events if e.decider_id not in poisoned]
+            failed = [failure(each) for each in sorted({e.decider_id for e in events} & set(poisoned))]
+            if failed:
+                store.fail_streams(view, lease, failed)
+        store.commit_batch(view, leases)
+    return done
+
+
+def state(store: EventStore) -> object:
+    return (
+        rows(store.connection, "select * from event_store.checkpoints order by view, partition"),
+        rows(store.connection, "select * from event_store.stream_locks order by view, decider_id, decider"),
+    )
+
+
+def locks(store: EventStore) -> list[tuple[str, int]]:
+    return rows(store.connection, "select decider_id, attempts from event_store.stream_locks order by 1")
+
+
+@pytest.fixture
+def streams(bulk: EventStore) -> list[str]:
+    """Three streams of log partition 0, at the beginning of the clock."""
+    at(bulk, 0)
+    return ids_of_one_partition(bulk.connection, 3)

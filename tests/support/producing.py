@@ -1,0 +1,90 @@
+"""What tests of producers share: a registered producer, its messages, and a look at all that a message may change.
+
+Belongs here: what several of these tests need, their fixture too. Not here: numbering and repeating (tests/producers/test_exactly_once.py).
+"""
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.producers import ProducerStatistics, ProducerStore, ReceivedMessage
+from tests.support.factories import Connect, new_event, register_orders, rows
+
+STAMP = ("p", 0, 1)
+START = "2030-01-01 00:00:00+00"
+LATER = "2030-01-01 00:01:00+00"
+
+
+@pytest.fixture
+def producer(connect: Connect) -> ProducerStore:
+    """A store in which the producer p is registered, at epoch 1 and sequence 0."""
+    store = ProducerStore(connect())
+    register_orders(EventStore(store.connection))
+    store.register_producer("p")
+    return store
+
+
+def another(connect: Connect) -> ProducerStore:
+    """Another session."""
+    return ProducerStore(connect())
+
+
+def begin(store: ProducerStore, sequence: int, *, epoch: int = 1, timeout_s: int = 60) -> ReceivedMessage:
+    """Begin a message of the producer p."""
+    return store.begin_transaction("p", 0, epoch, sequence, timeout_s)
+
+
+def opened(store: ProducerStore, sequence: int, *, epoch: int = 1, timeout_s: int = 60) -> UUID:
+    """Begin a message that is the next one."""
+    received = begin(store, sequence, epoch=epoch, timeout_s=timeout_s)
+    assert received.status == "opened", received
+    assert received.transaction_id is not None
+    return received.transaction_id
+
+
+def staged(store: ProducerStore, sequence: int, *, epoch: int = 1, timeout_s: int = 60, **state: int) -> UUID:
+    """Begin a message and stage two events and some state."""
+    transaction = opened(store, sequence, epoch=epoch, timeout_s=timeout_s)
+    store.add_events(transaction, two_events())
+    for key, value in state.items():
+        store.add_state_change(transaction, key, value)
+    return transaction
+
+
+def two_events() -> list[NewEvent]:
+    return [new_event("a"), new_event("b")]
+
+
+def do(store: ProducerStore, sequence: int, *, epoch: int = 1, **state: int) -> list[int]:
+    """Do a whole message; return the offsets of its events."""
+    settled = store.commit_transaction(staged(store, sequence, epoch=epoch, **state), {"did": sequence})
+    assert not settled.duplicate
+    return settled.offsets
+
+
+def state_of(store: ProducerStore) -> dict[str, Any]:
+    return {entry.key: entry.value for entry in store.get_producer_state("p", 0)}
+
+
+def statistics(store: ProducerStore) -> ProducerStatistics:
+    """The counters of the producer p, which add up."""
+    (found,) = store.producer_statistics("p")
+    assert found.received == found.duplicates + found.refused + found.opened
+    ended = found.committed + found.aborted + found.abandoned + found.expired + found.superseded
+    assert found.opened == ended + found.open
+    assert found.next_sequence == found.committed + found.abandoned
+    return found
+
+
+def effects(store: ProducerStore) -> dict[str, list[tuple[Any, ...]]]:
+    """All that a message may change but counters."""
+    queries = {
+        "events": 'select event_id, "offset" from event_store.events order by "offset"',
+        "streams": "select decider_id, version from event_store.streams order by 1",
+        "state": "select * from event_store.producer_state order by 1, 2, 3",
+        "results": "select * from event_store.producer_results order by 1, 2, 3",
+        "producers": "select producer_id, partition, epoch, next_sequence from event_store.producers order by 1, 2",
+    }
+    return {name: rows(store.connection, query) for name, query in queries.items()}

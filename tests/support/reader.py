@@ -1,0 +1,242 @@
+"""Somebody who does what a page of the documents says, block by block, on a database of the page's own.
+
+Belongs here: what is done with a block, by its language. Not here: finding the blocks (`documents`), comparing what
+they print (tests/docs/test_blocks.py).
+
+    sh       runs in bash in the page's folder, with the installed `millrace`; `make` only has to be a verb of ours
+    sql      runs statement by statement, and prints as psql prints; `-- in the database NAME` as its first line names
+             another database of the server, made at its first use, whose DSN is the environment's NAME_DSN
+    python   runs with the names of the blocks before it; where it asks for them, `spark` is a session, `dsn` the store.
+             One that begins with `# my_platform/read_models/NAME.py`, or captures, is that file
+
+Before a block of SQL reads a read model, or events of a captured table, its sensor's run is done.
+"""
+
+import contextlib
+import importlib
+import io
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from millrace.assets import captures, read_models
+from millrace.examples.shop import captures as shop_captures
+from millrace.examples.shop import read_models as shop_models
+from millrace.platform_defs.definitions import build_defs
+from millrace.resources.capture.drain import CaptureDrain
+from millrace.resources.capture.setup import remove
+from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.resources.settings import PROJECT
+from tests.support.documents import Block
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EXAMPLE_DSN = "postgresql://millrace@db.example.com/events"
+PACKAGE = "my_platform"
+FILE_MARK = re.compile(rf"# ({PACKAGE}/(?:read_models|captures|reports)/\w+\.py)\n")
+ELSEWHERE = re.compile(r"-- in the database (\w+)\n")
+# the types that psql aligns to the right: int8, int2, int4, oid, float4, float8, numeric
+NUMBERS = {20, 21, 23, 26, 700, 701, 1700}
+
+
+@dataclass
+class Reader:
+    """A reader of one page.
+
+    Attributes:
+        server: Where databases are made.
+        dsn: The event store.
+        folder: Where files go.
+        spark: Gives the session for read models.
+        read: The chapters that were followed.
+        names: What Python blocks have defined.
+        databases: The other databases that were made.
+    """
+
+    server: EmbeddedPostgres
+    dsn: str
+    folder: Path
+    spark: "Callable[[], SparkSession]"
+    read: set[str] = field(default_factory=set)
+    names: dict[str, Any] = field(default_factory=dict)
+    databases: set[str] = field(default_factory=set)
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that the reader has set."""
+        return {
+            "MILLRACE_DSN": self.dsn,
+            "MILLRACE_HOME": str(self.folder / ".millrace"),
+            **{f"{name.upper()}_DSN": self.server.dsn(name) for name in self.databases},
+        }
+
+    def follow(self, block: Block) -> str:
+        """Do what a block says and return what it printed."""
+        if match := FILE_MARK.match(block.text):
+            return self.save(match[1], block.text)
+        return {"sh": self.sh, "sql": self.sql, "python": self.python}[block.language](block)
+
+    def save(self, path: str, text: str) -> str:
+        """Write a file of the reader's own package."""
+        file = self.folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        for package in (file.parent.parent, file.parent):
+            (package / "__init__.py").touch()
+        file.write_text(text)
+        importlib.invalidate_caches()
+        return ""
+
+    def sh(self, block: Block) -> str:
+        """Run a block in bash."""
+        verbs = set(re.findall(r"^([a-z]+):.*## ", (PROJECT / "Makefile").read_text(), re.MULTILINE))
+        asked = re.findall(r"^make (\w+)", block.text, re.MULTILINE)
+        assert set(asked) <= verbs, f"{block}: make has no {asked}"
+        make = self.folder / "bin" / "make"
+        make.parent.mkdir(exist_ok=True)
+        make.write_text("#!/bin/sh\n")
+        make.chmod(0o755)
+        path = os.pathsep.join([str(make.parent), str(Path(sys.executable).parent), os.environ["PATH"]])
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", block.text.replace(EXAMPLE_DSN, self.dsn)],
+            cwd=self.folder,
+            env={**os.environ, **self.environment(), "PATH": path},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, f"{block}:\n{done.stderr}"
+        return done.stdout
+
+    def sql(self, block: Block) -> str:
+        """Run the statements of a block; between two of them is an empty line."""
+        text, dsn = block.text, self.dsn
+        if match := ELSEWHERE.match(text):
+            text, dsn = text[match.end() :], self.database(match[1])
+        else:
+            self.build(set(re.findall(r"\bread_models\.(\w+)", text)))
+            if "'table:" in text:
+                self.capture()
+        statements = [statement for statement in re.split(r";\s*(?:\n\s*\n|$)", text) if statement.strip()]
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            return "\n\n".join(printed(connection, statement) for statement in statements)
+
+    def python(self, block: Block) -> str:
+        """Run a block in the page's Python session."""
+        code = compile(block.text, str(block), "exec")
+        if "spark" in code.co_names:
+            self.names["spark"] = self.spark()
+        self.names.setdefault("dsn", self.dsn)
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            exec(code, self.names)
+        return out.getvalue()
+
+    def build(self, names: set[str]) -> None:
+        """Do what the sensors of read models do that the page declares."""
+        declared = read_models.declared()
+        models = [declared[name] for name in sorted(names) if self.has("read_models", name)]
+        sensors = {sensor.name for sensor in build_defs().sensors or ()} if models else set()
+        for model in models:
+            assert f"poll_{model.view}" in sensors
+            with Consumer(self.dsn, model, self.spark, "reader") as consumer:
+                consumer.drain(budget_s=60, idle_s=0)
+
+    def capture(self) -> None:
+        """Do what the sensors of captures do that the page declares."""
+        for name, declared in captures.declared().items():
+            if self.has("captures", name):
+                with CaptureDrain(self.dsn, declared, "reader") as capturing:
+                    capturing.drain(budget_s=60, idle_s=0)
+
+    def has(self, kind: str, name: str) -> bool:
+        """Tell whether the page has a file of this name."""
+        return (self.folder / PACKAGE / kind / f"{name}.py").exists()
+
+    def database(self, name: str) -> str:
+        """Return the DSN of another database, made at its first use."""
+        if name not in self.databases:
+            self.server.create_database(name)
+            self.databases.add(name)
+            os.environ.update(self.environment())
+        return self.server.dsn(name)
+
+    @contextlib.contextmanager
+    def declaring(self) -> Iterator[None]:
+        """Let the reader's package be found as one's own is."""
+        kinds = {"read_models": shop_models, "captures": shop_captures}
+        before = {kind: list(package.__path__) for kind, package in kinds.items()}
+        for kind, package in kinds.items():
+            package.__path__ = [*before[kind], str(self.folder / PACKAGE / kind)]
+        try:
+            yield
+        finally:
+            for kind, package in kinds.items():
+                package.__path__ = before[kind]
+                for file in (self.folder / PACKAGE / kind).glob("*.py"):
+                    sys.modules.pop(f"{package.__name__}.{file.stem}", None)
+
+    def close(self) -> None:
+        """Drop what the page made on the server."""
+        with (
+            self.declaring(),
+            pytest.MonkeyPatch.context() as patch,
+            psycopg.connect(self.dsn, autocommit=True) as connection,
+        ):
+            for name, value in self.environment().items():
+                patch.setenv(name, value)
+            known = {capture for (capture,) in connection.execute("select capture from event_store.captures")}
+            for name, declared in captures.declared().items():
+                if name in known:
+                    remove(self.dsn, declared, "the page is read")
+        with psycopg.connect(self.server.dsn("postgres"), autocommit=True) as admin:
+            for name in self.databases:
+                admin.execute(
+                    "select pg_drop_replication_slot(slot_name) from pg_replication_slots where database = %s", (name,)
+                )
+                admin.execute(f"drop database {name} with (force)".encode())
+
+
+def printed(connection: psycopg.Connection, statement: str) -> str:
+    """Return what psql prints for a statement."""
+    try:
+        result = connection.execute(statement.encode()).pgresult
+    except psycopg.Error as error:
+        said = error.diag
+        lines = [
+            f"ERROR:  {error.sqlstate}: {said.message_primary}",
+            f"DETAIL:  {said.message_detail}",
+            f"HINT:  {said.message_hint}",
+        ]
+        return "\n".join(lines)
+    assert result is not None
+    if not result.nfields:
+        return ""
+    columns = range(result.nfields)
+    names = [(result.fname(c) or b"").decode() for c in columns]
+    cells = [[(result.get_value(r, c) or b"").decode() for c in columns] for r in range(result.ntuples)]
+    widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
+    lines = [" | ".join(_centred(name, width) for name, width in zip(names, widths, strict=True))]
+    for row in cells:
+        padded = [
+            cell.rjust(width) if result.ftype(c) in NUMBERS else cell.ljust(width)
+            for c, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append(" | ".join(padded))
+    rule = "-+-".join("-" * width for width in widths)
+    count = f"({len(cells)} row{'' if len(cells) == 1 else 's'})"
+    return "\n".join([f" {lines[0]}", f"-{rule}-", *(f" {line}" for line in lines[1:]), count])
+
+
+def _centred(text: str, width: int) -> str:
+    left = (width - len(text)) // 2
+    return " " * left + text + " " * (width - len(text) - left)
