@@ -5,7 +5,8 @@ from typing import cast
 
 import pytest
 
-from millrace.assets.read_models import ReadModel, count, declared
+from millrace import ReadModel, count
+from millrace.assets.declarations import declared
 from tests.support import read_models as models
 
 # as they were when these models were first declared
@@ -22,7 +23,9 @@ FINGERPRINTS = {
     "shipments": "4b322e7e64d66f87cb652b05af311261783f1a6d4188172b6282e42e811a20e4",
     "uses": "f67073bc7cc0a5000b7d0f3aa81123f96091f8bea20358963e6129d0a865c355",
 }
-MODELS = declared() | {model.name: model for model in vars(models).values() if isinstance(model, ReadModel)}
+MODELS = dict(declared("millrace.examples.shop", ["read_models"]).models) | {
+    model.name: model for model in vars(models).values() if isinstance(model, ReadModel)
+}
 
 
 @pytest.mark.parametrize("name", FINGERPRINTS)
