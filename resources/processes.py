@@ -1,16 +1,19 @@
-"""Other processes: whether they live, and waiting for their end.
+"""Other processes: whether they live, waiting for their end, and being the only one that does something.
 
 Belongs here: what holds for any process of this machine. Not here: which processes there should be.
 """
 
+import fcntl
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import psutil
 
 
 def alive(process: psutil.Process) -> bool:
-    """Tell whether the very same process still runs; a zombie does not, even if nobody ever reaps it."""
+    """Return whether the very same process still runs; a zombie does not, even if no parent ever reaps it."""
     try:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
@@ -18,9 +21,9 @@ def alive(process: psutil.Process) -> bool:
 
 
 def wait_ended(processes: Iterable[psutil.Process], seconds: float) -> list[psutil.Process]:
-    """Wait until all have ended or the time is over; give those that still live.
+    """Wait until all have ended or the time is over; return those that still live.
 
-    Unlike `psutil.wait_procs` this does not wait for a slow init to reap what was orphaned.
+    Unlike `psutil.wait_procs` this does not wait for a slow init to reap orphans.
     """
     deadline = time.monotonic() + seconds
     living = [process for process in processes if alive(process)]
@@ -28,3 +31,26 @@ def wait_ended(processes: Iterable[psutil.Process], seconds: float) -> list[psut
         time.sleep(0.02)
         living = [process for process in living if alive(process)]
     return living
+
+
+@contextmanager
+def only_one(path: Path, *, held: Callable[[str], Exception] | None = None, note: str = "") -> Iterator[None]:
+    """Hold the lock of a file during the block. The kernel frees the lock of a killed process.
+
+    Args:
+        path: The file; it is made if need be, and stays.
+        held: Makes the exception to raise while another process holds the lock, from that process's note. Without it
+            the call waits for the lock.
+        note: The text of the file while this process holds the lock.
+    """
+    with path.open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX if held is None else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            assert held is not None
+            lock.seek(0)
+            raise held(lock.read().strip()) from error
+        lock.truncate(0)
+        lock.write(note)
+        lock.flush()
+        yield

@@ -1,9 +1,10 @@
 """The loop that keeps the log in order: sequences new events, dispatches them to rows views, ends overdue transactions.
 
-Belongs here: when to call. Not here: the algorithm (`sql/functions/sequence_events.sql`).
+Belongs here: when to call. Not here: the algorithm (`sequence_events.sql`, `dispatch_events.sql`,
+`expire_transactions.sql`).
 
-Bulk consumers sequence for themselves; the loop serves consumers in long transactions, and everybody's lag. Any number of
-loops may run: they take turns.
+Bulk consumers sequence for themselves. The loop helps consumers that work in long transactions, and keeps every lag
+short. Any number of loops may run: they take turns.
 """
 
 import logging
@@ -26,14 +27,17 @@ logger = logging.getLogger(__name__)
 
 
 def run_sequencer(dsn: str, stop: threading.Event, *, pause_s: float = PAUSE_S) -> None:
-    """Sequence and dispatch until `stop` is set, pausing up to `pause_s` when nothing is new; outlasts restarts of the server."""
+    """Sequence and dispatch until `stop` is set; pause up to `pause_s` seconds while no event is new.
+
+    The loop outlasts restarts of the server.
+    """
     patiently = Retrying(
         retry=retry_if_exception_type(psycopg.OperationalError),
         wait=wait_exponential(multiplier=0.2, max=5),
         stop=lambda _: stop.is_set(),
         sleep=sleep_using_event(stop),
         before_sleep=before_sleep_log(logger, logging.WARNING),
-        retry_error_callback=lambda _: None,  # told to stop while the server was away: nothing is left to do
+        retry_error_callback=lambda _: None,  # `stop` was set while the server was away: the loop is over
     )
     patiently(_run, dsn, stop, pause_s)
 
@@ -50,8 +54,8 @@ def _run(dsn: str, stop: threading.Event, pause_s: float) -> None:
             moved = store.sequence_events()
             for view in store.poll_views():
                 if view.mode == "rows" and view.enabled:
-                    with suppress(UnknownView):  # deleted since we asked
+                    with suppress(UnknownView):  # unregistered after `poll_views` named it
                         moved += store.dispatch_events(view.view)
-            # where events come, more come soon
+            # after an event the next one usually comes soon
             pause = SHORTEST_PAUSE_S if moved else min(pause * 2, pause_s)
             stop.wait(pause)

@@ -53,7 +53,7 @@ def sequenced(observer: psycopg.Connection) -> int:
 
 
 def sessions(observer: psycopg.Connection) -> list[int]:
-    """The loop's sessions."""
+    """Return the loop's sessions."""
     found = rows(
         observer,
         "select pid from pg_stat_activity where datname = current_database() and query ilike '%%poll_views()%%'"

@@ -4,7 +4,6 @@ Belongs here: the order of starting, what one sees meanwhile, and stopping. Not 
 (`supervisor`), which services there are (`services`), and the command line (`millrace.platform_defs.cli`).
 """
 
-import fcntl
 import os
 import signal
 import socket
@@ -25,6 +24,7 @@ from millrace.platform_defs.local.services import Endpoints, find_endpoints, pre
 from millrace.platform_defs.local.supervisor import Service, ServiceState, Supervisor, end_leftovers
 from millrace.resources.errors import MillraceError, Unreachable
 from millrace.resources.postgres.embedded import EmbeddedPostgres, PostgresFailed
+from millrace.resources.processes import only_one
 from millrace.resources.settings import Settings
 
 # times in seconds
@@ -149,18 +149,14 @@ def _stop_on_signals() -> Iterator[None]:
 def _only_one(settings: Settings) -> Iterator[None]:
     """Hold the home's lock; the kernel frees that of a killed process."""
     settings.home.mkdir(parents=True, exist_ok=True)
-    with (settings.home / "up.lock").open("a+") as lock:
-        lock.seek(0)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise CannotStart(
-                f"Millrace already runs in {settings.home}: {lock.read().strip() or 'it is just starting'}.",
-                hint="Stop it with Ctrl-C where it runs, or set MILLRACE_HOME and MILLRACE_PORT for a second one.",
-            ) from error
-        lock.truncate(0)
-        lock.write(f"process {os.getpid()}, {_url(settings)}")
-        lock.flush()
+    with only_one(
+        settings.home / "up.lock",
+        held=lambda note: CannotStart(
+            f"Millrace already runs in {settings.home}: {note or 'it is just starting'}.",
+            hint="Stop it with Ctrl-C where it runs, or set MILLRACE_HOME and MILLRACE_PORT for a second one.",
+        ),
+        note=f"process {os.getpid()}, {_url(settings)}",
+    ):
         yield
 
 

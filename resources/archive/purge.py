@@ -21,8 +21,6 @@ from millrace.resources.event_store import EventStore
 
 PIECE = 10_000
 
-Progress = Callable[[int, int], None]
-
 
 @dataclass(frozen=True)
 class PurgedPartition:
@@ -52,7 +50,7 @@ def purge_before(
     *,
     reason: str | None = None,
     dry_run: bool = False,
-    progress: Progress = lambda _partition, _events: None,
+    progress: Callable[[int, int], None] = lambda _partition, _events: None,
 ) -> list[PurgedPartition]:
     """Delete events that were appended before a time and are archived; a refusal stops only its own log partition.
 
@@ -82,7 +80,7 @@ def _purge(
     *,
     reason: str | None,
     dry_run: bool,
-    progress: Progress,
+    progress: Callable[[int, int], None],
 ) -> PurgedPartition:
     store = ArchiveStore(connection)
     target = EventStore(connection).offset_for_timestamp(partition, before)

@@ -1,27 +1,25 @@
-"""The manifest of a backup: what the backup holds, with checksums. It is written last, and without it there is no backup.
+"""The manifest of a backup: its files and tables with checksums. It is written last; without it there is no backup.
 
-Belongs here: its shape, reading, writing and checking the files that it names. Not here: taking a backup (`backup`), loading
-one (`restore`).
+Belongs here: its shape, reading and writing it, checking the files that it names. Not here: taking a backup (`backup`),
+loading one (`restore`).
 
     manifest.json                          {"checksum": "<SHA-256 of body>", "body": {…}}
     log/p0003/p0003-…-….parquet            the log, in files as those of the archive; later backups add some
-    .reading                               locked by whoever loads the backup: a later one removes nothing meanwhile
-    state/<id>/streams.parquet             a table as it was at the cut, every column as the text that Postgres writes; one folder per backup
+    .reading                               locked by a restore; a backup removes no file meanwhile
+    state/<id>/streams.parquet             a table at the cut, every column as Postgres' text; one folder per backup
 """
 
 import fcntl
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
-from millrace.resources.archive.files import ArchiveDamaged, path_of, require_checksum, sync_folder
+from millrace.resources.archive.files import ArchiveDamaged, path_of, require_checksum, whole_file
 from millrace.resources.errors import BackupDamaged, MillraceError
 from millrace.resources.event_log_source import LogRange
 
@@ -36,6 +34,10 @@ class NoBackup(MillraceError):
     """The folder holds no finished backup."""
 
 
+class ForeignBackup(MillraceError):
+    """The folder holds a backup of another event store or of a later time of this one, or other files."""
+
+
 @dataclass(frozen=True)
 class BackedUpFile:
     """A file of the log."""
@@ -48,18 +50,18 @@ class BackedUpFile:
 
     @property
     def range(self) -> LogRange:
-        """What it holds."""
+        """The positions that it holds."""
         return LogRange(self.partition, self.from_position, self.to_position)
 
     @property
     def path(self) -> str:
-        """Where it is, below the backup's folder."""
+        """Its path below the backup's folder."""
         return f"{LOG}/{path_of(self.range)}"
 
 
 @dataclass(frozen=True)
 class BackedUpTable:
-    """A table as it was at the cut."""
+    """A table of the cut."""
 
     table: str
     columns: tuple[str, ...]
@@ -71,7 +73,7 @@ class BackedUpTable:
 
 @dataclass(frozen=True)
 class BackedUpPartition:
-    """What a backup holds of a log partition: [earliest_position, high_water_mark)."""
+    """A log partition of a backup: the positions [earliest_position, high_water_mark)."""
 
     partition: int
     earliest_position: int
@@ -79,19 +81,19 @@ class BackedUpPartition:
 
     @property
     def events(self) -> int:
-        """How many."""
+        """The number of its events."""
         return self.high_water_mark - self.earliest_position
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a backup holds.
+    """The content of a backup.
 
     Attributes:
         format: The version of this shape.
         schema_version: The last migration of the store.
-        archive_id: Whose backup it is.
-        taken_at: When, by Postgres' clock.
+        archive_id: The identity of the store.
+        taken_at: The time of the cut, by Postgres' clock.
         last_offset: The last offset that the store gave out.
         lease_token: The last lease token that the store gave out.
         partitions: Every log partition, in order.
@@ -113,12 +115,12 @@ class Manifest:
 
     @property
     def events(self) -> int:
-        """How many events it has."""
+        """The number of its events."""
         return sum(partition.events for partition in self.partitions)
 
     @property
     def entries(self) -> tuple[BackedUpFile | BackedUpTable, ...]:
-        """Everything that is a file."""
+        """Its files of both kinds."""
         return (*self.files, *self.tables)
 
     @property
@@ -128,23 +130,15 @@ class Manifest:
 
     @property
     def taken(self) -> datetime:
-        """When it was taken."""
+        """The time of the cut."""
         return datetime.fromisoformat(self.taken_at)
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Put the manifest in place of the one before, whole or not at all."""
+    """Replace the manifest, whole or not at all."""
     body = _text(asdict(manifest))
-    temporary = folder / f".{MANIFEST}.{uuid4().hex}.tmp"
-    try:
-        with temporary.open("x") as sink:
-            sink.write(f'{{"checksum": "{_checksum(body)}", "body": {body}}}\n')
-            sink.flush()
-            os.fsync(sink.fileno())
-        temporary.rename(folder / MANIFEST)
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync_folder(folder)
+    with whole_file(folder / MANIFEST) as sink:
+        sink.write(f'{{"checksum": "{_checksum(body)}", "body": {body}}}\n'.encode())
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -152,7 +146,7 @@ def read_manifest(folder: Path) -> Manifest:
 
     Raises:
         NoBackup: There is none.
-        BackupDamaged: It is not as it was written, or of a later version.
+        BackupDamaged: The manifest has changed, or is of a later version.
     """
     path = folder / MANIFEST
     try:
@@ -182,9 +176,9 @@ def read_manifest(folder: Path) -> Manifest:
 
 @contextmanager
 def reading(folder: Path) -> Iterator[None]:
-    """Let nobody remove what a manifest names that is read in the block, however many backups end meanwhile.
+    """Keep the files that a manifest names during the block, even if later backups end meanwhile.
 
-    Where no backup is taken, as in a copy, there is nothing to lock.
+    A copy of a backup, into which no process takes backups, has nothing to lock.
     """
     try:
         lock = (folder / READING).open()
@@ -198,7 +192,7 @@ def reading(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def nobody_reads(folder: Path) -> Iterator[bool]:
-    """Say whether nobody reads the backup, and until the end of the block let nobody begin to."""
+    """Yield whether no process reads the backup; if so, none begins to until the end of the block."""
     with (folder / READING).open("a") as lock:
         free = False
         with suppress(BlockingIOError):

@@ -1,16 +1,17 @@
 """Restoring a backup into an empty event store: all of it in one transaction, or nothing.
 
-Belongs here: checking a backup and loading it. Not here: what an empty store is and what must hold in the end; that is
-`sql/functions/begin_restore.sql` and `finish_restore.sql`.
+Belongs here: checking a backup and loading it. Not here: the rule which store is empty, and the checks at the end;
+these are in `begin_restore.sql` and `finish_restore.sql`.
 
-Restored are all events with their offsets and times, the order of the log, streams, deciders, views with their checkpoints, locks and dead
-letters, producers with their results and state, and the audit log. Read models are not: they are built anew from the first event.
-Killed anywhere, the store is as empty as before, and the next call begins anew.
+A restore brings back all events with their offsets and times, the order of the log, streams, deciders, views with their
+checkpoints, locks and dead letters, producers with their results and state, and the audit log. It brings no read
+models: they are built anew from the first event. After a kill the store is as empty as before, and the next call begins
+anew.
 """
 
 import io
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,27 +22,25 @@ import pyarrow.parquet as pq
 from psycopg import sql
 
 from millrace.resources.archive.files import ArchiveDamaged, read_file
+from millrace.resources.backup.log_files import Progress
 from millrace.resources.backup.manifest import Manifest, read_manifest, reading, require_backup
 from millrace.resources.backup.store import BackupStore
 from millrace.resources.errors import BackupDamaged, SchemaMismatch
-from millrace.resources.event_log_source import LogRange
+from millrace.resources.event_log_source import COLUMNS, LogRange
 from millrace.resources.event_store.migrations import migrate
 
-_EVENT = (
-    "event", "event_id", "event_version", "decider", "decider_id", "data", "command_id", "previous_id", "final", "created_at", "offset",
-)  # fmt: skip
 _POSITION = ("partition", "position", "offset")
-# The first transaction that a cluster gives out: the event was appended long ago. Ids of another cluster mean nothing here.
+_EVENT = tuple(column for column in COLUMNS if column not in ("partition", "position"))
+# The first transaction of any cluster, so the event counts as appended long ago: ids of another cluster mean nothing
+# here.
 _LONG_AGO = "3"
-# null is nothing, and text is in quotes, also where it is empty: as COPY reads CSV
+# as COPY reads CSV: null is nothing at all, and text has quotes, even an empty one
 _CSV = pa.csv.WriteOptions(include_header=False, quoting_style="all_valid")
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class RestoreReport:
-    """What was restored, in how many seconds; checking the files is `checking_s` of them."""
+    """The restored backup and the seconds it took; `checking_s` of them went into checking the files."""
 
     manifest: Manifest
     events: int
@@ -59,9 +58,10 @@ def restore(dsn: str, folder: Path, *, progress: Progress = lambda _done, _total
 
     Raises:
         NoBackup: The folder holds no finished backup.
-        BackupDamaged: A file is missing or changed, or does not hold what it should; the text names it.
-        NotEmpty: The store holds something.
-        SchemaMismatch: The backup has what this version does not know, or another number of log partitions than the store.
+        BackupDamaged: A file is missing or changed, or the store it makes is not whole; the text says which.
+        NotEmpty: The store is not empty.
+        SchemaMismatch: The backup has tables or columns that this version does not know, or another number of log
+            partitions than the store.
     """
     with reading(folder):
         return _restore(dsn, folder, progress)
@@ -85,7 +85,7 @@ def _restore(dsn: str, folder: Path, progress: Progress) -> RestoreReport:
                 for batch in _batches(folder / table.path):
                     _copy(connection, into, batch)
             except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn) as error:
-                # not told by its schema_version: before the first release that has no order
+                # its schema_version does not tell: before the first release versions have no order
                 raise SchemaMismatch(
                     "The backup is of another version of Millrace.",
                     detail=f"Postgres says: {error.diag.message_primary}.",

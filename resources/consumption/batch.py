@@ -23,7 +23,7 @@ from millrace.resources.consumption.staging import (
 )
 from millrace.resources.event_store import Lease, LockedPartition
 from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.tables import StagedRows
+from millrace.resources.read_models.merge import StagedRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

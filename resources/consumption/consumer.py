@@ -38,8 +38,7 @@ from millrace.resources.consumption.failing_streams import End, Failure, Finding
 from millrace.resources.errors import LeaseLost, MillraceError, NotInFlight, PartitionLeased, Unreachable
 from millrace.resources.event_store import EventStore, Lease, StreamFailure
 from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.tables import (
-    DependentObjects,
+from millrace.resources.read_models.merge import (
     StagedRows,
     StagedRowsLost,
     forget_batch,
@@ -47,9 +46,8 @@ from millrace.resources.read_models.tables import (
     merge_batch,
     next_batch,
     replace_partitions,
-    require_ownership,
-    require_whole_log,
 )
+from millrace.resources.read_models.tables import DependentObjects, require_ownership, require_whole_log
 from millrace.resources.read_models.versions import (
     attach_version,
     mark_built,

@@ -17,16 +17,13 @@ import pyarrow as pa
 from millrace.resources.archive.history import LogHistory, history_frame
 from millrace.resources.consumption.failing_streams import Part, Source, Stream
 from millrace.resources.event_store import Lease, LockedPartition
-from millrace.resources.read_models.column_types import typed
-from millrace.resources.read_models.columns import ORDER, Column, KeyColumn
+from millrace.resources.read_models.columns import ORDER
 from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.fold import Fold
-from millrace.resources.read_models.plans import folded_rows, recomputed_rows
-from millrace.resources.read_models.recompute import Recompute
-from millrace.resources.read_models.tables import SCHEMA, StagedRows
+from millrace.resources.read_models.merge import StagedRows
+from millrace.resources.read_models.plans import state_rows
+from millrace.resources.read_models.tables import SCHEMA
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column as SparkColumn
     from pyspark.sql import DataFrame, SparkSession
 
 
@@ -130,45 +127,6 @@ def list_offsets(events: "DataFrame", limit: int = 1000) -> Sequence[int]:
         return offsets
     (row,) = events.select(f.max(ORDER)).collect()
     return range(offsets[0], row[0] + 1)
-
-
-def state_rows(events: "DataFrame", model: ReadModel, dsn: str, ranges: Sequence[Lease]) -> "DataFrame":
-    """The rows that the events of some ranges add to the model's state, whatever kind of model it is."""
-    if isinstance(model, Fold):
-        return folded_rows(events, model, dsn, ranges)
-    if isinstance(model, Recompute):
-        return recomputed_rows(events, model, dsn, ranges)
-    return partial_rows(events, model)
-
-
-def partial_rows(events: "DataFrame", model: ReadModel) -> "DataFrame":
-    """One row per log partition and key: the columns of the model's state.
-
-    Raises, when it runs, Spark's error for a value that its column's type does not hold exactly.
-    """
-    from pyspark.sql import functions as f
-
-    def value(column: Column | KeyColumn) -> "SparkColumn":
-        if column.source is None:
-            return f.lit(1)
-        source = f.col("`{}`".format(column.source.replace("`", "``")))
-        return typed(source, column.source, column.type) if column.source in model.extracted else source
-
-    def wanted(column: Column) -> "SparkColumn":
-        # only after this: what a column does not look at must not fail its cast
-        return value(column) if column.events is None else f.when(f.col("event").isin(*column.events), value(column))
-
-    keyed = events.select("*", *(value(key).alias(f"key {name}") for name, key in model.keys.items()))
-    for name in model.keys:
-        keyed = keyed.where(f.col(f"`key {name}`").isNotNull())
-    grouped = keyed.groupBy("partition", *(f.col(f"`key {name}`").alias(name) for name in model.keys))
-    return grouped.agg(
-        *(
-            state.partial(wanted(column), f.col(ORDER)).alias(state.name)
-            for name, column in model.stored.items()
-            for state in column.state(name)
-        )
-    )
 
 
 def stage_batch(

@@ -395,7 +395,7 @@ class EventStore(SqlFunctions):
         return self._one(DatabaseIdentity, "select * from event_store.database_identity()")
 
     def backup_cut(self) -> BackupCut:
-        """Return the identity of this store, which copies share, and the numbers above which a restored store goes on."""
+        """Return the identity of this store, which copies share, and the numbers above which a restored one goes on."""
         return self._one(BackupCut, "select * from event_store.backup_cut()")
 
     def audit_log(self, view: str | None = None, limit: int = 100) -> list[AuditEntry]:

@@ -1,1 +1,1 @@
-"""Importing files of events from elsewhere."""
+"""Importing event logs from files: CSV, JSON Lines and Parquet."""

@@ -1,11 +1,11 @@
 """Opens event files: CSV, JSON Lines and Parquet, told apart by their names, and reads the rows of Parquet.
 
-Belongs here: which format a file has, and Parquet. Not here: text formats (`millrace.resources.importer.text`), and what a row means
-(`millrace.resources.importer.importer`).
+Belongs here: the format of a file, and Parquet. Not here: text formats (`text`), the meaning of a row (`importer`).
 
-Rows come one after the other in constant memory, numbered from 1 in the order of the file, so a row keeps its number when
-the file is read again. Values are what JSON can say: CSV has text, an empty cell is null. JSON Lines and Parquet keep their
-types; a number that a float would round, a decimal and a time are exact text; not-a-number is null; bytes are base64.
+Rows come one after the other in constant memory, numbered from 1 in the order of the file, so a row keeps its number
+when the file is read again. Values are JSON values: CSV has text, and an empty cell is null. JSON Lines and Parquet
+keep their types; a number that a float would round, a decimal and a time are exact text; not-a-number is null; bytes
+are base64.
 """
 
 import base64
@@ -38,7 +38,7 @@ PARQUET_ROWS = 1000
 
 
 def file_format(path: Path) -> Format:
-    """Tell a file's format by its name; `.gz` after the suffix of a text format is fine.
+    """Return a file's format by its name; `.gz` may follow the suffix of a text format.
 
     Raises:
         ImportRefused: The suffix says nothing.
@@ -59,7 +59,7 @@ def open_event_file(path: Path, file_format: Format) -> Iterator[EventFile]:
     """Open a file for one pass over its rows.
 
     Raises:
-        ImportRefused: It is missing, empty, damaged, or not of this format. Also raised while the rows are read.
+        ImportRefused: The file is missing, empty, damaged, or of another format. Reading the rows raises it, too.
     """
     if not path.is_file():
         raise ImportRefused(f"{path} is not a file." if path.exists() else f"There is no file {path}.")
@@ -119,7 +119,7 @@ def _values(column: pa.Array) -> list[Any]:
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - Parquet has any type, JSON too
-    """Return a value that JSON can say."""
+    """Return a value as JSON can hold it."""
     if isinstance(value, float):
         return None if math.isnan(value) else value if math.isfinite(value) else str(value)
     if isinstance(value, datetime | date | time):

@@ -1,12 +1,12 @@
 """Imports an event log from a file: the engine behind `millrace import`.
 
-Belongs here: what a row means as an event, batches, refusals, the report. Not here: reading files; that is
-`millrace.resources.importer.files`.
+Belongs here: the event that a row becomes, batches, refusals, the report. Not here: reading files (`files`, `text`),
+times (`times`), the file of rejected rows (`rejects`).
 
-A row becomes an event of its stream, appended at the stream's end in the order of the file; the columns that do not name
-stream and event become its data. `event_id` follows from the source's name and the row's number, so an import that is run
-again, goes on after a kill, or runs twice at once stores every row once; a file that grew adds its new rows. Nothing is
-kept per stream, and a batch is bounded in rows and bytes, so memory does not grow with the file.
+A row becomes an event of its stream, appended at the stream's end in the order of the file; the columns that do not
+name stream and event become its data. `event_id` follows from the source's name and the row's number. So an import that
+runs again, goes on after a kill, or runs twice at once stores every row once, and a file that grew adds its new rows.
+The import keeps nothing per stream, and bounds a batch in rows and bytes, so memory does not grow with the file.
 """
 
 import time as clock
@@ -26,7 +26,7 @@ from millrace.resources.importer.rejects import Rejects
 from millrace.resources.importer.rows import EventFile, Row
 from millrace.resources.importer.times import iso_time
 
-# Every event_id of an import hangs on it: it must never change.
+# Every event_id of an import follows from it: it must never change.
 NAMESPACE = UUID("6d696c6c-7261-5365-8000-696d706f7274")
 BATCH_BYTES = 8 * 1024 * 1024
 NAME_BYTES = 1024
@@ -36,7 +36,7 @@ MOST_EVENT_TYPES = 10_000
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns that say which stream, which event and, if there is one, when."""
+    """The names of the columns of the stream, of the event and, if the file has one, of the time."""
 
     stream: str
     event: str
@@ -45,7 +45,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class ImportProgress:
-    """How far an import is: `done` of `total` in bytes of the file, or in rows of Parquet."""
+    """The progress of an import: `done` of `total`, in bytes of the file, or in rows of Parquet."""
 
     done: int
     total: int
@@ -55,7 +55,7 @@ class ImportProgress:
 
 @dataclass(frozen=True)
 class ImportReport:
-    """What an import did. `rows` is the sum of the appended, the stored before and the rejected.
+    """The result of an import; `rows` is the sum of `appended`, `already_there` and `rejected`.
 
     `streams` counts the streams whose first event is a row of this file.
     """
@@ -85,60 +85,47 @@ def import_events(
 ) -> ImportReport:
     """Append every row of a file that can be an event, once, and write the others to a rejects file.
 
-    A rejected row has no stream or event, an unreadable time, or is refused by the store by itself. The rejects file has one
-    JSON object per row with `line`, `reason` and `raw`; it is made when the first one is rejected, replacing an older one.
+    A rejected row has no stream or event, has an unreadable time, or is refused by the store for itself. The rejects
+    file has one JSON object per row with `line`, `reason` and `raw`; the first rejected row makes it and replaces an
+    older one.
 
     Args:
         dsn: The event store's database.
         file: CSV, JSON Lines (both also .gz) or Parquet.
-        decider: The decider that every event gets.
-        columns: Which columns mean what.
-        source: The name that event ids follow from; the file's name by default.
-        format: By default what the file's suffix says.
+        decider: The decider of every event.
+        columns: The columns of stream, event and time.
+        source: The name that event ids follow from; by default the file's name.
+        format: By default the format of the file's suffix.
         rejects: By default `<file>.rejects.jsonl`.
         batch_size: The rows of one transaction.
         progress: Called after each batch.
 
     Raises:
-        ImportRefused: The file or a column is not there, or a row's event_id is stored with other content. What was
-            appended before stays.
+        ImportRefused: The file or a column is missing, or a row's event_id is stored with other content. The rows that
+            were appended before stay.
         SchemaMismatch: The database has no event store.
         Unreachable: The database does not answer; run it again to go on.
     """
     started = clock.monotonic()
     name = source or file.name
     rejects = rejects or file.with_name(f"{file.name}.rejects.jsonl")
-    fault = _name_fault("the decider", decider) or _name_fault("the source", name)
-    if fault:
-        raise ImportRefused(f"The import cannot start: {fault}.")
-    if rejects.exists() and file.exists() and rejects.samefile(file):
-        raise ImportRefused(f"{rejects} is the file to import; rejected rows must go elsewhere.")
+    _require_start(file, decider, name, rejects)
     with open_event_file(file, format or file_format(file)) as opened:
-        _require(file, opened, columns)
+        _require_columns(file, opened, columns)
         with _database() as failing, psycopg.connect(dsn, autocommit=True) as connection, Rejects(rejects) as out:
             failing.append(connection)
-            run = _Run(EventStore(connection), name, out)
+            run = _Run(EventStore(connection), name, out, started)
             # One thread: parsing the next batch meanwhile gained nothing on two cores, for Postgres is the slower part.
             for batch in _batches(opened, _Mapping(name, decider, columns), batch_size):
                 run.take(batch)
                 if progress:
-                    progress(ImportProgress(batch.done, opened.total, run.rows, clock.monotonic() - started))
-    return ImportReport(
-        source=name,
-        rows=run.rows,
-        appended=run.appended,
-        already_there=run.rows - run.appended - out.written,
-        rejected=out.written,
-        streams=run.streams,
-        event_types=len(run.event_types),
-        rejects=rejects if out.written else None,
-        seconds=clock.monotonic() - started,
-    )
+                    progress(ImportProgress(batch.done, opened.total, run.rows, run.seconds))
+            return run.report()
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A row and the event that it is, or why it is none."""
+    """A row with its event, or with the reason why it has none."""
 
     row: Row
     event: NewEvent | None
@@ -213,15 +200,35 @@ def _batches(file: EventFile, mapping: _Mapping, batch_size: int) -> Iterator[_B
 
 @dataclass
 class _Run:
-    """What one import has done so far."""
+    """One import under way, and its counts so far."""
 
     store: EventStore
     source: str
     rejects: Rejects
+    started: float
     rows: int = 0
     appended: int = 0
     streams: int = 0
     event_types: set[str] = field(default_factory=set)
+
+    @property
+    def seconds(self) -> float:
+        """The time since it started."""
+        return clock.monotonic() - self.started
+
+    def report(self) -> ImportReport:
+        """Return the result."""
+        return ImportReport(
+            source=self.source,
+            rows=self.rows,
+            appended=self.appended,
+            already_there=self.rows - self.appended - self.rejects.written,
+            rejected=self.rejects.written,
+            streams=self.streams,
+            event_types=len(self.event_types),
+            rejects=self.rejects.path if self.rejects.written else None,
+            seconds=self.seconds,
+        )
 
     def take(self, batch: _Batch) -> None:
         """Append a batch's events and write its rejects, in the order of the rows."""
@@ -277,7 +284,15 @@ class _Run:
             self.streams += event.previous_id is None
 
 
-def _require(file: Path, opened: EventFile, columns: Columns) -> None:
+def _require_start(file: Path, decider: str, source: str, rejects: Path) -> None:
+    fault = _name_fault("the decider", decider) or _name_fault("the source", source)
+    if fault:
+        raise ImportRefused(f"The import cannot start: {fault}.")
+    if rejects.exists() and file.exists() and rejects.samefile(file):
+        raise ImportRefused(f"{rejects} is the file to import; rejected rows must go elsewhere.")
+
+
+def _require_columns(file: Path, opened: EventFile, columns: Columns) -> None:
     missing = [name for name in (columns.stream, columns.event, columns.time) if name and name not in opened.columns]
     if missing and opened.columns:
         raise ImportRefused(
@@ -289,7 +304,7 @@ def _require(file: Path, opened: EventFile, columns: Columns) -> None:
 
 @contextmanager
 def _database() -> Iterator[list[psycopg.Connection]]:
-    """Say what a database that fails means for the import."""
+    """Turn the errors of a database into those of the import."""
     connections: list[psycopg.Connection] = []
     try:
         yield connections

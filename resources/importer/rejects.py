@@ -1,6 +1,6 @@
-"""The rejects file of an import: the rows that could not be events, as they were, with the reason.
+"""The rejects file of an import: the rows that could not become events, unchanged, with the reason.
 
-Belongs here: that file. Not here: why a row is rejected.
+Belongs here: that file. Not here: the reasons (`importer`, `text`).
 
 One JSON object per row, in the order of the rows: `line`, `reason`, `raw`. The same import writes the same file again.
 """
@@ -17,7 +17,7 @@ from millrace.resources.importer.rows import Row
 
 
 class Rejects:
-    """The rejects file. There is none until a row is rejected; one of an earlier run is removed."""
+    """The rejects file. The first rejected row makes it; the file of an earlier run is removed at once."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,6 +1,6 @@
-"""What the readers of event files have in common: a row, an open file, a row's greatest size.
+"""The shapes that the readers of event files share: a row, an open file, a row's greatest size.
 
-Belongs here: those shapes. Not here: how a format is read.
+Belongs here: these shapes. Not here: reading a format (`files`, `text`).
 """
 
 from collections.abc import Callable, Iterator
@@ -16,15 +16,15 @@ ROW_LIMIT = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row: its values by column, or the reason why it has none.
+    """One row: its values by column, or its fault.
 
     Attributes:
         number: From 1, unreadable rows included, blank lines left out.
-        line: The line of the file that it begins in; for Parquet its number.
+        line: The line of the file where it begins; for Parquet its number.
         raw: Its text in the file; empty for Parquet.
         size: About how many bytes it has.
         values: By column.
-        fault: Why it cannot be read, as a clause about "it".
+        fault: The reason why it is unreadable, as a clause about "it"; None for a readable row.
     """
 
     number: int
@@ -37,7 +37,7 @@ class Row:
 
 @dataclass(frozen=True)
 class EventFile:
-    """An open file: its columns, its rows (once), and how far reading them is, in bytes or, for Parquet, in rows."""
+    """An open file: its columns, its rows (once), and the progress of reading, in bytes or, for Parquet, in rows."""
 
     columns: tuple[str, ...]
     rows: Iterator[Row]

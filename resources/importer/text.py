@@ -1,9 +1,10 @@
 """Reads the rows of CSV and JSON Lines files, plain or gzipped, in constant memory.
 
-Belongs here: text, its encoding, its lines, and what makes one row of it unreadable. Not here: Parquet, and what a row means.
+Belongs here: text, its encoding, its lines, and the faults that make a row unreadable. Not here: Parquet (`files`), the
+meaning of a row (`importer`).
 
-An unreadable row is given with its fault, and the rows after it are read as if it were not there: a quote that is opened and
-not closed costs its own line only.
+An unreadable row comes with its fault, and the rows after it come as if it were not there: an unclosed quote costs only
+its own line.
 """
 
 import csv
@@ -62,7 +63,7 @@ class _Lines:
         self._size = 0
 
     def row(self) -> str:
-        """Return the row's lines as they are in the file."""
+        """Return the row's lines as the file has them."""
         return self._row[0] if len(self._row) == 1 else "".join(self._row)
 
     def keep_first(self) -> str:
@@ -73,7 +74,7 @@ class _Lines:
 
 
 def _open_text(path: Path, stack: ExitStack, newline: str) -> tuple[BinaryIO, TextIOWrapper]:
-    """Open plain or gzipped UTF-8; the first file tells how far reading is."""
+    """Open plain or gzipped UTF-8; return the plain file, whose position is the progress of reading, and its text."""
     plain = cast(BinaryIO, stack.enter_context(path.open("rb")))
     content = plain
     if path.suffix.lower() == ".gz":
@@ -165,7 +166,7 @@ _DECODER = json.JSONDecoder(parse_float=_exact, parse_constant=_refuse_constant)
 
 
 def _object(raw: str) -> dict[str, Any] | str:
-    """Return the JSON object or what is wrong with it."""
+    """Return the JSON object, or its fault."""
     try:
         value = _DECODER.decode(raw)
     except RecursionError:

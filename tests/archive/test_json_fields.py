@@ -64,7 +64,7 @@ documents = st.lists(st.tuples(keys, st.recursive(scalars, _nested, max_leaves=5
 def by_postgres(
     store: EventStore, found: list[str], paths: list[list[str]]
 ) -> tuple[list[str], list[list[str | None]]]:
-    """The texts as jsonb prints them, and for each path the value in each."""
+    """Return the texts as jsonb prints them, and for each path the value in each."""
     stored = rows(
         store.connection,
         "select d::jsonb::text, array(select d::jsonb #>> array(select jsonb_array_elements_text(p.path))"

@@ -22,7 +22,7 @@ NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 
 @pytest.fixture
 def old(store: EventStore, dsn: str, tmp_path: Path) -> EventStore:
-    """Log partition 0 holds six events of before noon and four of after, log partition 1 two of before; nine and two are archived."""
+    """Log partition 0 has six events before noon and four after, nine archived; log partition 1 two, archived."""
     register_orders(store)
     (one,), (two,) = (ids_of_one_partition(store.connection, 1, partition) for partition in (0, 1))
     set_clock(store.connection, "2026-01-05 11:00:00+00")

@@ -1,4 +1,4 @@
-"""Rebuilds from archive and tail: the rows of a clean run, from exactly what is leased, whatever happens to log and archive meanwhile."""
+"""Rebuilds from archive and tail: the rows of a clean run, from just the leased range, whatever happens meanwhile."""
 
 import logging
 import threading
@@ -154,7 +154,7 @@ def test_what_is_appended_and_archived_after_the_lease_is_not_in_the_rebuild_but
     listed: list[LogHistory] = []
 
     def later(store: EventStore, root: Path, partitions: list[int]) -> LogHistory:
-        """What archive and log hold when both went on since the lease."""
+        """Return what archive and log hold when both went on since the lease."""
         fill(things, 60, seed=2)
         things.sequence_events()
         archive(dsn, root, tail=True)
@@ -183,7 +183,7 @@ def test_the_lease_keeps_the_tail_from_being_purged_until_the_rebuild_is_committ
     refused = []
 
     def purging() -> "SparkSession":
-        """The archive goes on and somebody wants to give up all of it, when the rebuild knows what it will read."""
+        """Extend the archive and try to give up all of it, while the rebuild knows what it will read."""
         archive(dsn, tmp_path, tail=True, partitions=range(partition, partition + 1))
         with pytest.raises(HistoryNeeded, match="rebuilder reads it from 2") as refusal:
             ArchiveStore(things.connection).raise_low_water_mark(

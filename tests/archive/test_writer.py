@@ -66,7 +66,7 @@ def listed(store: EventStore) -> list[tuple[int, int]]:
 
 
 def files(root: Path) -> list[tuple[int, int]]:
-    """The files that are there, which must have no others beside them."""
+    """Return the ranges of the files in the folder, which must hold no others."""
     names = sorted(path.name for path in (root / "p0000").iterdir()) if (root / "p0000").exists() else []
     ranges = [found for name in names if (found := range_of(name)) is not None]
     assert len(ranges) == len(names), names
@@ -74,7 +74,7 @@ def files(root: Path) -> list[tuple[int, int]]:
 
 
 def assert_archive_is_the_log(store: EventStore, root: Path) -> None:
-    """What is listed is there, checked, and holds each archived event once with every value that it has in Postgres."""
+    """Check the listed files: they hold each archived event once, with every value that it has in Postgres."""
     held = archived(store.connection, 0)
     assert require_files(root, held, held.archived_position) == len(held.files)
     found = [row for file in held.files for row in pq.read_table(root / file.path).to_pylist()]

@@ -19,7 +19,7 @@ from millrace.resources.consumption import failing_streams
 from millrace.resources.consumption.consumer import Commit, Consumer, DrainReport, PartitionsFailed
 from millrace.resources.event_store import EventStore, Lease, NewEvent
 from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.tables import replace_partitions
+from millrace.resources.read_models.merge import replace_partitions
 from millrace.resources.read_models.versions import ensure_version
 from millrace.resources.settings import PROJECT
 from tests.consumption.test_consumer_failures import TOTALS, correct

@@ -1,7 +1,7 @@
 """Importing event logs: what a row becomes, and every row once, whenever the import is killed.
 
-Not here: rows and files that cannot be imported (`test_import_rejects`), the times of a foreign log (`test_source_times`),
-and the command (`test_import_command`).
+Not here: rows and files that cannot be imported (`test_rejects`), the times of a foreign log (`test_times`), and the
+command (`tests/platform_defs/cli/test_import.py`).
 """
 
 import gzip

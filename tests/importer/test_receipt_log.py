@@ -1,4 +1,4 @@
-"""A real log as a new user takes it: imported by the command, then read models of one's own, built by drains that get killed.
+"""A real log as a new user takes it: imported by the command, then own read models, built by drains that get killed.
 
 What the read models must hold is computed from the file by Python's csv module.
 """
@@ -142,7 +142,7 @@ def start_drain(dsn: str, spark_remote: str) -> "subprocess.Popen[bytes]":
 
 
 def progress(observer: psycopg.Connection) -> int:
-    """The positions that both views have behind them."""
+    """Return how many positions both views have behind them."""
     return int(value(observer, "select coalesce(sum(position), 0) from event_store.checkpoints"))
 
 

@@ -32,7 +32,7 @@ from tests.support.killed_producers import SOURCE, payments, work
 
 
 def events_of(store: ProducerStore, prefix: str) -> dict[str, list[Any]]:
-    """What is in each stream, in order."""
+    """Return the content of each stream, in order."""
     found: dict[str, list[Any]] = {}
     for decider_id, data in rows(
         store.connection,

@@ -15,8 +15,9 @@ from millrace.resources.consumption.staging import stage_batch
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.read_models.column_types import exact
 from millrace.resources.read_models.declaration import InvalidReadModel, ReadModel
-from millrace.resources.read_models.fold import Fold, stored_row
-from millrace.resources.read_models.tables import merge_batch, next_batch
+from millrace.resources.read_models.fold import Fold
+from millrace.resources.read_models.fold_task import stored_row
+from millrace.resources.read_models.merge import merge_batch, next_batch
 from tests.support.drains import things
 from tests.support.factories import rows
 from tests.support.read_models import DECIDER

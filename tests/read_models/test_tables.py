@@ -12,7 +12,8 @@ from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.read_models.tables import NotOwned, merge_batch, next_batch, replace_partitions
+from millrace.resources.read_models.merge import merge_batch, next_batch, replace_partitions
+from millrace.resources.read_models.tables import NotOwned
 from millrace.resources.read_models.versions import ensure_version, reset_model
 from tests.support import read_models as models
 from tests.support.factories import Connect, refusal, rows

@@ -47,8 +47,8 @@ def finish(store: EventStore, leases: list[Lease], poisoned: Collection[str] = (
 
 def state(store: EventStore) -> object:
     return (
-        rows(store.connection, "select * from event_store.checkpoints order by view, partition"),
-        rows(store.connection, "select * from event_store.stream_locks order by view, decider_id, decider"),
+        rows(store.connection, "select c::text from event_store.checkpoints c order by view, partition"),
+        rows(store.connection, "select k::text from event_store.stream_locks k order by view, decider_id, decider"),
     )
 
 

@@ -1,0 +1,42 @@
+"""A filled store, and an empty one to restore it into."""
+
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+
+from millrace.resources.event_store import EventStore
+from millrace.resources.postgres.embedded import EmbeddedPostgres
+from tests.support.factories import pump, set_clock
+from tests.support.filled_store import fill
+
+
+@pytest.fixture
+def target(postgres: EmbeddedPostgres, spares: Callable[[], str]) -> Iterator[str]:
+    """Another store, empty."""
+    name = spares()
+    yield postgres.dsn(name)
+    with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
+        admin.execute(f"drop database {name} with (force)".encode())
+
+
+@pytest.fixture
+def restored(target: str) -> Iterator[EventStore]:
+    with psycopg.connect(target, autocommit=True) as connection:
+        yield EventStore(connection)
+
+
+@pytest.fixture
+def filled(store: EventStore) -> EventStore:
+    """Fill a store: some events unsequenced, views of both modes, leases and locks in all states, dead letters."""
+    fill(store.connection)
+    store.register_view("parked", "-infinity", max_attempts=1)
+    pump(store, "parked")
+    (event, *_) = store.lease_events("parked", 1)
+    store.fail_event("parked", event.decider_id, event.offset, 'no "customer",\n\\. \\N ü', event.lease_token)
+    store.retry_dead_letters("parked", reason="")
+    (event, *_) = store.lease_events("parked", 1)
+    store.fail_event("parked", event.decider_id, event.offset, "again", event.lease_token)
+    store.enable_view("parked", enabled=False)
+    set_clock(store.connection, "")
+    return store

@@ -1,0 +1,159 @@
+"""A backup is one consistent cut, whoever appends, consumes or commits meanwhile."""
+
+import threading
+from pathlib import Path
+from typing import LiteralString
+from uuid import uuid4
+
+from millrace.resources.backup.backup import backup
+from millrace.resources.backup.manifest import read_manifest
+from millrace.resources.backup.restore import restore
+from millrace.resources.backup.store import BackupStore
+from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.producers import ProducerStore
+from tests.support.backups import tables
+from tests.support.factories import (
+    Connect,
+    append_to,
+    assert_dense_and_ordered,
+    assert_log_holds_every_event_once,
+    at_once,
+    pump,
+    read_log,
+    register_orders,
+    rows,
+    start,
+    value,
+    wait_until,
+)
+
+
+def test_events_that_have_no_partition_offset_yet_are_not_in_it_and_heads_are_those_of_the_log(
+    store: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path, connect: Connect
+) -> None:
+    register_orders(store)
+    append_to(store, "o-1", "o-1", "o-2")
+    store.sequence_events()
+    before = tables(store)
+    sequencing = connect(autocommit=False)
+    sequencing.execute("select from event_store.sequencer for update")  # somebody is at it, and does not get on
+    append_to(store, "o-1", "o-1", "o-3")
+    heads = {(head.decider_id, head.version) for head in BackupStore(store.connection).sequenced_streams()}
+    assert heads == {("o-1", 2), ("o-2", 1)}
+    backup(dsn, tmp_path)
+    restore(target, tmp_path)
+    assert tables(restored) == before
+    (head,) = [restored.stream_head("o-1", "order")]
+    assert head is not None
+    assert head.version == 2
+    append_to(restored, "o-1")
+    restored.sequence_events()
+    assert_log_holds_every_event_once(restored.connection)
+
+
+def test_a_backup_during_appends_is_a_consistent_cut(
+    store: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path, connect: Connect
+) -> None:
+    register_orders(store).register_view("v", "-infinity")
+
+    def produce() -> None:
+        mine = EventStore(connect())
+        for n in range(60):
+            append_to(mine, *[f"o-{n * k % 7}" for k in range(5)])
+            mine.sequence_events()
+
+    def consume() -> None:
+        mine = EventStore(connect())
+        for _ in range(60):
+            pump(mine, "v")
+            for event in mine.lease_events("v", 3):
+                mine.ack_event("v", event.decider_id, event.offset, event.lease_token)
+
+    def save() -> None:
+        for _ in range(4):
+            backup(dsn, tmp_path, max_events=10)
+
+    for result in at_once([produce, produce, consume, save]):
+        result.result()
+    restore(target, tmp_path)  # whose last step checks that marks, events, streams and positions fit each other
+    assert_dense_and_ordered(read_log(restored.connection))
+    for view_position, mark in rows(
+        restored.connection,
+        "select c.position, p.high_water_mark from event_store.checkpoints c join event_store.partitions p using (partition)",
+    ):
+        assert view_position <= mark
+
+
+def test_a_backup_while_producers_commit_has_the_events_of_each_message_that_it_calls_done(
+    store: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path, connect: Connect
+) -> None:
+    register_orders(store)
+    first, *later = (tmp_path / str(n) for n in range(6))
+    sent: list[int] = []
+    done = threading.Event()
+
+    def produce(partition: int) -> None:
+        mine = ProducerStore(connect())
+        mine.register_producer("p", partition)
+        while not done.is_set():
+            events = [NewEvent("order", f"p-{partition}", "placed", uuid4(), {}, uuid4())]
+            sent.append(mine.ingest_events("p", partition, 1, len(sent), events, {"n": len(sent)}).next_sequence)
+
+    def sequence() -> None:
+        mine = EventStore(connect())
+        while not done.is_set():
+            mine.sequence_events()
+
+    running = [start(lambda: produce(0)), start(sequence)]
+    wait_until(lambda: len(sent) > 20, "some messages are sent")
+    for folder in (first, *later):
+        backup(dsn, folder)
+    done.set()
+    for each in running:
+        each.result(20)
+    last = later[-1]
+    restore(target, last)
+    kept = ProducerStore(restored.connection)
+    ((statistics),) = kept.producer_statistics()
+    assert 20 < statistics.next_sequence <= len(sent)
+    assert statistics.committed == statistics.next_sequence
+    assert value(restored.connection, "select count(*) from event_store.events") == statistics.committed
+    assert value(restored.connection, "select count(*) from event_store.producer_results") == statistics.committed
+    assert [entry.value for entry in kept.get_producer_state("p", 0)] == [statistics.committed - 1]
+    for folder in (first, *later):
+        manifest = read_manifest(folder)
+        (results,) = [table.rows for table in manifest.tables if table.table == "producer_results"]
+        assert manifest.events == results
+
+
+def test_after_a_restore_a_duplicate_gets_its_original_answer_and_the_producer_goes_on(
+    filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
+) -> None:
+    backup(dsn, tmp_path)
+    restore(target, tmp_path)
+    query = "select transaction_id from event_store.producer_results order by sequence"
+    assert rows(restored.connection, query) == rows(filled.connection, query)
+    store = ProducerStore(restored.connection)
+    assert store.begin_transaction("orders.csv", 0, 1, 0).result == {"total": 7}
+    assert store.begin_transaction("orders.csv", 0, 1, 1).outcome == "abandoned"
+    # what was open is not in it
+    assert rows(restored.connection, "select from event_store.transactions") == []
+    registered = store.register_producer("orders.csv")
+    assert (registered.epoch, registered.next_sequence) == (2, 2)
+    assert store.ingest_events("orders.csv", 0, 2, 2, state={"total": 9}).status == "committed"
+
+
+def test_a_backup_waits_until_a_message_that_is_being_done_is_done(
+    filled: EventStore, dsn: str, tmp_path: Path, connect: Connect
+) -> None:
+    open_ = ProducerStore(connect(autocommit=False))
+    open_.register_producer("open")
+    event = NewEvent("order", "open", "placed", uuid4(), {}, uuid4())
+    open_.ingest_events("open", 0, 1, 0, [event])
+    taken = start(lambda: backup(dsn, tmp_path))
+    query: LiteralString = (
+        "select count(*) from pg_locks where relation = 'event_store.producers'::regclass and not granted"
+    )
+    wait_until(lambda: value(filled.connection, query) == 1, "the backup waits")
+    open_.connection.commit()
+    assert taken.result(20).events == value(filled.connection, "select count(*) from event_store.events")

@@ -1,0 +1,131 @@
+"""What a restore loads must be whole, leaves no rights, and lets nobody append meanwhile."""
+
+from pathlib import Path
+from typing import LiteralString
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from millrace.resources.backup.backup import backup
+from millrace.resources.backup.restore import restore
+from millrace.resources.backup.store import BackupStore
+from millrace.resources.errors import BackupDamaged, Malformed, SchemaMismatch
+from millrace.resources.event_store import EventStore
+from tests.support.backups import tables
+from tests.support.factories import append, refusal, register_orders, rows, value
+
+
+def test_what_is_loaded_must_be_whole_and_nothing_stays_of_what_is_not(
+    filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
+) -> None:
+    assert filled
+    manifest = backup(dsn, tmp_path)
+    marks = (
+        [each.partition for each in manifest.partitions],
+        [each.earliest_position for each in manifest.partitions],
+        [each.high_water_mark for each in manifest.partitions],
+    )
+
+    def nothing_between(partition: list[int], earliest_position: list[int], high_water_mark: list[int]) -> None:
+        with restored.connection.transaction():
+            BackupStore(restored.connection).begin_restore()
+            BackupStore(restored.connection).finish_restore(partition, earliest_position, high_water_mark, 1, 1, {})
+
+    assert "holds 0 events" in str(refusal(BackupDamaged, lambda: nothing_between(*marks)).detail)
+    refused = refusal(BackupDamaged, lambda: nothing_between([0], [0], [0]))
+    assert "1 log partitions are stated, of 16" in str(refused.detail)
+    assert restored.partition_info()[0].high_water_mark == 0
+    refusal(Malformed, lambda: BackupStore(restored.connection).finish_restore([0], [0], [0], 1, 1, {}))
+    restore(target, tmp_path)
+
+
+def test_a_backup_that_has_a_column_which_the_store_has_not_is_refused_as_one_of_another_version(
+    filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
+) -> None:
+    assert filled
+    backup(dsn, tmp_path)
+    restored.connection.execute("alter table event_store.audit_log drop column reason")
+    refused = refusal(SchemaMismatch, lambda: restore(target, tmp_path))
+    assert 'column "reason" of relation "audit_log" does not exist' in str(refused.detail)
+    assert restored.view_info() == []
+
+
+def test_an_owner_backs_up_and_restores_and_has_no_right_to_the_tables_afterwards(
+    filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
+) -> None:
+    user = f"user_{uuid4().hex}"
+    filled.connection.execute(f"create role {user} login in role event_store_owner".encode())
+    try:
+        backup(dsn.replace("postgres@", f"{user}@"), tmp_path)
+        restore(target.replace("postgres@", f"{user}@"), tmp_path)
+        assert tables(restored) == tables(filled)
+        query = "select has_table_privilege(%s, 'event_store.events', 'insert')"
+        assert value(restored.connection, query, user) is False
+        assert (
+            value(restored.connection, "select done_by from event_store.audit_log order by audit_id desc limit 1")
+            == user
+        )
+    finally:
+        filled.connection.execute(f"drop role {user}".encode())
+
+
+def test_a_restore_that_was_begun_by_hand_and_is_not_finished_cannot_be_committed_and_leaves_no_right_to_the_tables(
+    filled: EventStore, restored: EventStore, target: str
+) -> None:
+    user = f"user_{uuid4().hex}"
+    filled.connection.execute(f"create role {user} login in role event_store_owner".encode())
+    insert: LiteralString = "insert into event_store.deciders values ('order', 'placed', 1, '')"
+    try:
+        with psycopg.connect(target, user=user) as owner:
+            BackupStore(owner).begin_restore()
+            owner.execute(insert)
+            with pytest.raises(psycopg.Error, match="a restore has begun and is not finished") as refused:
+                owner.commit()
+            assert refused.value.sqlstate == "MR005"
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                owner.execute(insert)
+            owner.rollback()
+            # whatever is rolled back to, and whenever it is checked
+            owner.execute("savepoint before")
+            BackupStore(owner).begin_restore()
+            owner.execute("rollback to before")
+            owner.commit()
+            BackupStore(owner).begin_restore()
+            with pytest.raises(psycopg.Error, match="not finished"):
+                owner.execute("set constraints all immediate")
+            owner.rollback()
+        assert tables(restored)["deciders"] == []
+        for (table,) in rows(restored.connection, "select unnest(event_store_private.restore_tables())::text"):
+            assert value(restored.connection, "select has_table_privilege(%s, %s, 'insert')", user, table) is False
+    finally:
+        filled.connection.execute(f"drop role {user}".encode())
+
+
+def test_a_restore_that_sequences_what_it_loaded_cannot_be_committed_either(restored: EventStore, target: str) -> None:
+    # an event of a transaction that is over, as sequencers take them
+    before = value(restored.connection, "select pg_current_xact_id()::text")
+    with psycopg.connect(target) as owner:
+        BackupStore(owner).begin_restore()
+        owner.execute("insert into event_store.deciders values ('order', 'placed', 1, '')")
+        owner.execute(
+            "insert into event_store.events"
+            ' (event, event_id, event_version, decider, decider_id, data, command_id, final, created_at, "offset", transaction_id)'
+            " select 'placed', u, 1, 'order', 'o-1', '{}', u, false, now(), 1, %s::xid8 from gen_random_uuid() u",
+            (before,),
+        )
+        assert EventStore(owner).sequence_events() == 0
+        with pytest.raises(psycopg.Error, match="a restore has begun and is not finished"):
+            owner.commit()
+    assert tables(restored)["events"] == []
+
+
+def test_while_a_restore_runs_nobody_else_appends(restored: EventStore, target: str) -> None:
+    restored.connection.execute("set lock_timeout = '100ms'")
+    with psycopg.connect(target) as other:
+        BackupStore(other).begin_restore()
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            register_orders(restored)
+        assert restored.sequence_events() == 0
+        other.rollback()
+    append(register_orders(restored))

@@ -1,0 +1,24 @@
+"""What a backup keeps of a store.
+
+Belongs here: looking at it in a store. Not here: the stores (`tests/backup/conftest.py`).
+"""
+
+import json
+from typing import Any
+
+from psycopg import sql
+
+from millrace.resources.backup.state_tables import STATE_TABLES
+from millrace.resources.event_store import EventStore
+
+
+def tables(store: EventStore) -> dict[str, list[dict[str, Any]]]:
+    """Return every row of every table that a backup keeps, without the values that another cluster has otherwise."""
+    found = {}
+    for table in (*STATE_TABLES, "events", "event_log", "partitions"):
+        query = sql.SQL("select to_jsonb(t) - %s::text[] from {} t").format(sql.Identifier("event_store", table))
+        passing = ["transaction_id", "lease_pid", "archived_position"]
+        loaded = [row for (row,) in store.connection.execute(query, (passing,))]
+        found[table] = sorted(loaded, key=lambda row: json.dumps(row, sort_keys=True))
+    found["audit_log"] = [row for row in found["audit_log"] if row["operation"] != "restore"]
+    return found
