@@ -4,10 +4,10 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format bench bench-store bench-spark bench-ingest clean
+.PHONY: help setup run test lint format bench clean
 
 help: ## List what one can do
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Millrace needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Run: make PYTHON=/path/to/python3.11")'
@@ -34,17 +34,8 @@ format: $(STAMP) ## Rewrite the sources in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(STAMP) ## Measure the time from append to row, while `make run` runs in another terminal
-	$(BIN)/python -m benchmarks.append_to_row $(ARGS)
-
-bench-store: $(STAMP) ## Measure the event store beside fstore-sql's schema, SCHEMA=its schema.sql (about 20 minutes)
-	$(BIN)/python -m benchmarks.event_store --other-schema $(SCHEMA) $(ARGS)
-
-bench-spark: $(STAMP) ## Measure Spark on the store beside JDBC and fstore-sql's schema, SCHEMA=its schema.sql (about 15 minutes)
-	$(BIN)/python -m benchmarks.spark --other-schema $(SCHEMA) $(ARGS)
-
-bench-ingest: $(STAMP) ## Measure exactly-once messages and change capture beside plain appends and pg_recvlogical (about 10 minutes)
-	$(BIN)/python -m benchmarks.ingest $(ARGS)
+bench: $(STAMP) ## Measure: ARGS=append_to_row (beside `make run`), event_store, spark or ingest, and its options
+	$(BIN)/python -m benchmarks $(ARGS)
 
 clean: ## Remove the virtual environment and the local data of `make run`
 	rm -rf $(VENV) .millrace

@@ -1,4 +1,4 @@
-"""The asset graph, one file per stage. Bodies call functions of `resources`, which tests can call, and show what these did.
+"""The asset graph, one file per stage. Bodies call functions of `resources`, and show what these did.
 
 Belongs here: what all assets share: their owners, and the one table of groups. Not here: jobs, schedules, sensors
 (`millrace.platform_defs`).
@@ -8,7 +8,7 @@ OWNERS = ["team:data-platform"]
 
 
 class Group:
-    """The names of the groups of assets, in the order in which events pass them; no enum, for Dagster wants plain text."""
+    """The groups of assets, in the order in which events pass them; no enum, for Dagster wants plain text."""
 
     SOURCES = "sources"  # tables of other databases
     CHANGE_CAPTURE = "change_capture"  # their changes, which become events

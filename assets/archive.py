@@ -1,7 +1,7 @@
 """The archive as an asset, one partition per log partition: materializing some extends their Parquet files.
 
-Belongs here: the group `archive`. Not here: writing files (`millrace.resources.archive.writer`), deleting from Postgres what is
-archived (`millrace.resources.archive.purge`).
+Belongs here: the group `archive`. Not here: writing files (`millrace.resources.archive.writer`), deleting from Postgres
+what is archived (`millrace.resources.archive.purge`).
 """
 
 from collections.abc import Iterator
@@ -33,8 +33,8 @@ class ArchiveConfig(dg.Config):
 def archive_asset(partitions: dg.StaticPartitionsDefinition, root: Path) -> dg.AssetsDefinition:
     """Make the asset `archive/events` in a folder.
 
-    One run archives as many log partitions as it is asked to. Each that is done is recorded at once: where one fails, Dagster
-    shows which.
+    One run archives as many log partitions as it is asked to. Each that is done is recorded at once: where one fails,
+    Dagster shows which.
     """
 
     @dg.asset(

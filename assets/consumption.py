@@ -1,6 +1,7 @@
 """Drains: the asset `consumption/view_events`, one partition per view.
 
-Belongs here: starting a consumer for a view and showing what it did in Dagster. Not here: the loop (`millrace.resources.consumption.consumer`).
+Belongs here: starting a consumer for a view and showing what it did in Dagster. Not here: the loop
+(`millrace.resources.consumption.consumer`).
 """
 
 from collections import Counter
@@ -36,8 +37,8 @@ class DrainConfig(dg.Config):
 def view_events_asset(declared: Declarations, archive: Path) -> dg.AssetsDefinition:
     """Make the asset whose partition `<view>` is a drain of that view.
 
-    A view of a declared read model is built into its table, any other one is pushed to its URL. A drain that finds no history
-    in Postgres reads it from the folder `archive`.
+    A view of a declared read model is built into its table, any other one is pushed to its URL. A drain that finds no
+    history in Postgres reads it from the folder `archive`.
     """
     models = {model.view: model for model in declared.models.values()}
 
@@ -189,7 +190,7 @@ def waiting_metadata(store: EventStore, view: str) -> dict[str, float]:
 
 
 def lag_metadata(lags: Sequence[PartitionLag]) -> dict[str, float]:
-    """Return how far a view is behind, under names that plot: events that it wants, the age of the oldest in seconds."""
+    """Return how far a view is behind, under names that plot: events that it wants, the age of the oldest in s."""
     return {
         "lag": sum(lag.pending for lag in lags),
         "lag_seconds": round(max((lag.pending_age_s or 0.0 for lag in lags), default=0.0), 3),

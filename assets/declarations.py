@@ -7,8 +7,8 @@
       services.py           `services(surroundings)`: processes of its own for `millrace up`
       commands.py           `app`, a Typer: commands of its own for `millrace`
 
-A file that fails to load costs only itself: the others load, nothing of it is removed from the store, and a `Fault` says
-where it fails. Two things of one name are refused, for one would hide the other.
+A file that fails to load costs only itself: the others load, nothing of it is removed from the store, and a `Fault`
+says where it fails. Two things of one name are refused, for one would hide the other.
 
 Belongs here: finding and loading. Not here: the words to declare with (`millrace`), what is made of declarations
 (`millrace.platform_defs`).

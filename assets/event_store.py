@@ -65,7 +65,7 @@ def event_store_assets(log_partitions: int, sources: Sequence[dg.AssetKey] = ())
 
 
 def table_rows(connection: psycopg.Connection, table: str) -> int:
-    """Count the rows of a table of the store by Postgres' own statistics: no scan, exact but for what a crash forgot."""
+    """Return the rows of a table by Postgres' own statistics: no scan, exact but for what a crash forgot."""
     row = connection.execute(
         "select n_live_tup from pg_stat_user_tables where schemaname = 'event_store' and relname = %s", (table,)
     ).fetchone()

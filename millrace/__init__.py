@@ -5,8 +5,8 @@ This is the face: everything that a user's own code imports, and nothing else is
     from millrace import EventStore, read_model, stream_id, count
     from millrace.testing import given
 
-Belongs here: names. They are looked up when they are first used, for every process imports this package and few need Spark
-or Dagster. Not here: what they name; nothing inside imports from here.
+Belongs here: names. They are looked up when they are first used, for every process imports this package and few need
+Spark or Dagster. Not here: what they name; nothing inside imports from here.
 """
 
 from importlib import import_module

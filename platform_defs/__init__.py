@@ -1,1 +1,5 @@
-"""What Dagster loads, and the command line: definitions, sensors, jobs, schedules, storage. No SQL, no Spark plans."""
+"""What is started: what Dagster loads (`definitions` and the nouns beside it), the command line, the local platform.
+
+Belongs here: jobs, schedules, sensors, checks, storage. Not here: assets (`millrace.assets`), the work
+(`millrace.resources`).
+"""

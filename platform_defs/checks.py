@@ -114,7 +114,7 @@ def loads_check(asset: dg.AssetKey, faults: Sequence[Fault]) -> dg.AssetChecksDe
 
 
 def slots_check(captures: Mapping[str, Capture]) -> dg.AssetChecksDefinition:
-    """Make the check that every capture's slot is there, is read, and holds back no more of its source's log than it may."""
+    """Make the check that every capture's slot is there, is read, and holds back a bounded part of its source's log."""
 
     @dg.asset_check(
         asset=WAL_EVENTS,

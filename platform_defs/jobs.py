@@ -1,6 +1,7 @@
 """The jobs that a person or a schedule starts by name.
 
-Belongs here: selections of assets. Not here: what assets do; the jobs of reports, which their schedules make (`schedules`).
+Belongs here: selections of assets. Not here: what assets do; the jobs of reports, which their schedules make
+(`schedules`).
 """
 
 import dagster as dg

@@ -62,7 +62,8 @@ def _obstacle(row: "ViewPoll", runs: ViewRuns, now: float) -> str | None:  # noq
     """Return the first reason against starting a drain now, if there is one."""
     since_end = float("inf") if runs.last_ended is None else now - runs.last_ended
     wait = backoff_s(runs.failures)
-    # its process was killed together with the code server, which would have noticed: Dagster still calls the run started
+    # its process was killed together with the code server, which would have noticed: Dagster still calls the run
+    # started
     dead = row.consumers == 0 and runs.started is not None and now - runs.started > STARTUP_S
     if not row.enabled:
         return "the view is disabled"

@@ -35,5 +35,5 @@ def prune_old_runs(context: dg.OpExecutionContext, config: PruneConfig) -> int:
 
 @dg.job(name="prune_runs", description="Deletes old finished runs of Dagster.")
 def prune_runs() -> None:
-    """The job around the op."""
+    """Run the op."""
     prune_old_runs()

@@ -34,8 +34,8 @@ PRUNE_RUNS = dg.ScheduleDefinition(
 def report_schedules(reports: Sequence[dg.AssetsDefinition]) -> list[dg.ScheduleDefinition]:
     """Make the nightly schedule of the daily reports, each with its job.
 
-    There is one, `report_days` with the job `reports`, unless some reports begin at another day than others: Dagster runs only
-    those together whose partitions are the same. A report that has no days is built when an operator says so.
+    There is one, `report_days` with the job `reports`, unless some reports begin at another day than others: Dagster
+    runs only those together whose partitions are the same. A report that has no days is built when an operator says so.
     """
     by_days: dict[dg.DailyPartitionsDefinition, list[dg.AssetsDefinition]] = {}
     for report in reports:

@@ -1,4 +1,4 @@
-"""The sensors that start drains: one per declared view, one for the views that only the database knows, one per capture.
+"""The sensors that start drains: one per declared view, one for views of the database only, one per capture.
 
 Belongs here: gathering the facts for `plan_polls` and asking for runs. Not here: the decision (`polling`), the drain.
 """
@@ -114,7 +114,7 @@ def require_startable(instance: dg.DagsterInstance, info: CaptureInfo, *, held: 
 
 
 def poll_model(postgres: PostgresResource, model: ReadModel) -> ViewPoll:
-    """Ask the store for the view that a declared read model is consumed as; return it under the name that was declared."""
+    """Ask the store for the view that a declared read model is consumed as; return it under its declared name."""
     with postgres.store() as store:
         built = current_version(store.connection, model)
         ready = built is not None and is_ready_to_serve(store.connection, built)

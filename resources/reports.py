@@ -39,11 +39,12 @@ def replace_day(
     Args:
         connection: Where the table is.
         table: `schema.table`, each a plain name.
-        columns: The columns in their order: name → (Postgres type, what it says). One of them is `day`, a date. None may
-            be null.
+        columns: The columns in their order: name → (Postgres type, what it says). One of them is `day`, a date. None
+            may be null.
         day: The day.
         rows: Its rows: the values of all columns but `day`, by name.
-        key: The columns that tell rows of one day apart; the primary key is `day` and these. Used when the table is made.
+        key: The columns that tell rows of one day apart; the primary key is `day` and these. Used when the table is
+            made.
 
     Returns:
         How many rows the table has now, of all days.

@@ -72,7 +72,7 @@ class Installed:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of these sources, built without what an earlier build left."""
+    """Build the wheel of these sources, without what an earlier build left."""
     folder = tmp_path_factory.mktemp("wheel")
     for name in SOURCES:
         ignored = shutil.ignore_patterns("__pycache__")
@@ -88,15 +88,25 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """A Python that has the packages that we need, and of ours the wheel only."""
+    """Make a Python that has the packages that we need, and of ours the wheel only."""
     home = tmp_path_factory.mktemp("installed")
     venv.create(home, symlinks=True, with_pip=False)
     packages = Path(sysconfig.get_path("purelib", vars={"base": str(home), "platbase": str(home)}))
-    # a path that a .pth names is searched, but its own .pth files, an editable installation among them, are not followed
+    # a path that a .pth names is searched; its own .pth files, an editable installation among them, are not followed
     shared = [entry for entry in sys.path if Path(entry).name == "site-packages"]
     (packages / "packages.pth").write_text("\n".join(shared) + "\n")
-    install = [sys.executable, "-m", "pip", "--python", home / "bin" / "python", "install", "--no-deps", "--quiet"]
-    subprocess.run([*install, wheel], check=True, capture_output=True)
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        home / "bin" / "python",
+        "install",
+        "--no-deps",
+        "--quiet",
+        wheel,
+    ]
+    subprocess.run(install, check=True, capture_output=True)
     for program in ("dagster", "dagster-daemon", "dagster-webserver"):
         _, _, text = (Path(sys.executable).parent / program).read_text().partition("\n")
         file = home / "bin" / program

@@ -1,7 +1,7 @@
 """Change capture: the assets `change_capture/wal_events` and `change_capture/change_events`, one partition per capture.
 
-Belongs here: running a capture and showing what it did in Dagster. Not here: the steps (`millrace.resources.capture.drain`),
-what is captured, which a user declares.
+Belongs here: running a capture and showing what it did in Dagster. Not here: the steps
+(`millrace.resources.capture.drain`), what is captured, which a user declares.
 """
 
 from collections.abc import Iterator, Mapping

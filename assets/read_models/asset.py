@@ -28,8 +28,8 @@ class RebuildConfig(dg.Config):
 def read_model_asset(model: ReadModel, partitions: dg.StaticPartitionsDefinition, archive: Path) -> dg.AssetsDefinition:
     """Make the asset `read_models/<name>`; `archive` is the folder that a rebuild reads old events from.
 
-    One run rebuilds as many log partitions as it is asked to, in one job. Each that is done is recorded by itself: where one
-    fails, Dagster shows which.
+    One run rebuilds as many log partitions as it is asked to, in one job. Each that is done is recorded by itself:
+    where one fails, Dagster shows which.
     """
 
     @dg.asset(

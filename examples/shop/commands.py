@@ -1,7 +1,7 @@
 """The shop's own commands: `millrace simulate` and `millrace simulate-crm`.
 
-The command line finds `app` here because the shop is the package of declarations. What is imported at the top is imported
-for `millrace --help` too, so what does the work is imported where it is done.
+The command line finds `app` here because the shop is the package of declarations. What is imported at the top is
+imported for `millrace --help` too, so what does the work is imported where it is done.
 
 Belongs here: options, how results look. Not here: what is simulated (`simulator`, `customers_simulator`).
 """

@@ -1,7 +1,7 @@
 """The commands on history as a whole: `millrace purge`, `backup`, `restore`.
 
-Belongs here: their options, their progress bars, how results look. Not here: what may be deleted (`millrace.resources.archive`),
-what a backup holds (`millrace.resources.backup`).
+Belongs here: their options, their progress bars, how results look. Not here: what may be deleted
+(`millrace.resources.archive`), what a backup holds (`millrace.resources.backup`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,7 +41,10 @@ def purge_command(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, change nothing.")] = False,
     dsn: DsnOption = None,
 ) -> None:
-    """Delete old events that are archived and that no view needs. The archive is checked first; interrupted, run it again."""
+    """Delete old events that are archived and that no view needs.
+
+    The archive is checked first. Interrupted, run it again.
+    """
     from millrace.resources.archive.purge import purge_before
 
     errors = Console(stderr=True)

@@ -1,7 +1,7 @@
 """The commands on the log: `millrace import`, `partitions`.
 
-Belongs here: their options, the progress bar, how results look. Not here: importing (`millrace.resources.importer`), what is
-counted (`sql/functions/log/partition_info.sql`).
+Belongs here: their options, the progress bar, how results look. Not here: importing (`millrace.resources.importer`),
+what is counted (`sql/functions/log/partition_info.sql`).
 """
 
 from collections.abc import Sequence

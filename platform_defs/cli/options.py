@@ -1,6 +1,7 @@
 """The option --dsn of every command that works on an event store, and the connection it leads to.
 
-Belongs here: which store a command means. Not here: where a running deployment is; that is `millrace.resources.postgres.dsn`.
+Belongs here: which store a command means. Not here: where a running deployment is; that is
+`millrace.resources.postgres.dsn`.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """Which services `millrace up` runs on this machine, and how each is called.
 
-Belongs here: command lines, environments, ports and readiness. Not here: keeping them alive (`supervisor`), what a package
-of declarations may know of them (`surroundings`).
+Belongs here: command lines, environments, ports and readiness. Not here: keeping them alive (`supervisor`), what a
+package of declarations may know of them (`surroundings`).
 
     spark      Spark Connect, warm across runs; not started if SPARK_REMOTE or SPARK_MASTER is set
     sequence   gives committed events their positions
@@ -10,8 +10,8 @@ of declarations may know of them (`surroundings`).
     web        the UI
 
 Behind these come those of the package of declarations, if it has a `services.py`. Dagster is three services and not
-`dagster dev`: a crash of the UI then ends no run, it takes 130 MB less, and it is up three seconds earlier. All listen on
-127.0.0.1 only, work in the folder that `millrace up` was started in, and find a package of declarations there.
+`dagster dev`: a crash of the UI then ends no run, it takes 130 MB less, and it is up three seconds earlier. All listen
+on 127.0.0.1 only, work in the folder that `millrace up` was started in, and find a package of declarations there.
 """
 
 import json

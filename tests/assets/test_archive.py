@@ -50,7 +50,7 @@ def test_materializing_a_log_partition_extends_its_archive_and_says_how_far(
 
 
 def schedule_tick(dsn: str, defs: dg.Definitions) -> dg.RunRequest | None:
-    """What the schedule asks for; at most one run."""
+    """Return what the schedule asks for; at most one run."""
     context = dg.build_schedule_context(
         resources={"postgres": PostgresResource(dsn=dsn)},
         scheduled_execution_time=NOW,

@@ -67,7 +67,7 @@ def run(instance: dg.DagsterInstance, captured: Captured, capture: Capture | Non
 
 
 def shown(result: dg.ExecuteInProcessResult, asset: dg.AssetKey) -> dict[str, Any]:
-    """The metadata of the run's last materialization of an asset."""
+    """Return the metadata of the run's last materialization of an asset."""
     found = [m for m in result.asset_materializations_for_node("change_capture") if m.asset_key == asset]
     return {name: metadata.value for name, metadata in found[-1].metadata.items()}
 
@@ -308,7 +308,7 @@ def test_a_slot_that_lags_behind_the_log_of_others_is_moved_on(
 def checks(
     instance: dg.DagsterInstance, captured: Captured, capture: Capture | None = None
 ) -> dict[str, dg.AssetCheckEvaluation]:
-    """What the hourly job finds: the checks that failed, all of which it has run."""
+    """Run the hourly job and return the checks that failed, all of which it has run."""
     job = definitions(captured, capture).resolve_job_def("apply_schema")
     result = job.execute_in_process(instance=instance)
     evaluations = {check.check_name: check for check in result.get_asset_check_evaluations()}

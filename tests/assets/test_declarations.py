@@ -41,7 +41,7 @@ Declare = Callable[..., str]
 
 @pytest.fixture
 def declare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Declare]:
-    """Writes the files of a package and returns its name."""
+    """Write the files of a package and return its name."""
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def write(package: str = "declared_here", /, **files: str) -> str:

@@ -1,4 +1,4 @@
-"""The read models of a captured table: given changes, when built, then the rows of the source; and the whole way from there."""
+"""The read models of a captured table: given changes, when built, then the rows of the source; and the whole way."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,7 +31,7 @@ MOMENT = "2026-01-05 12:00:00.123+00"
 
 @pytest.fixture
 def crm(new_source: Callable[[], Source], dsn: str, connect: Connect) -> Captured:
-    """The example's customer database, captured as it is declared."""
+    """Make the example's customer database, captured as it is declared."""
     source = new_source()
     source.connection.execute(SCHEMA)
     return Captured(source, replace(CRM, source=lambda: source.dsn), dsn, connect())
@@ -56,7 +56,7 @@ def history(connection: psycopg.Connection) -> list[tuple[Any, ...]]:
 
 
 def changes(connection: psycopg.Connection) -> list[tuple[Any, ...]]:
-    """What the store says of each captured change, as the history should have it."""
+    """Return what the store says of each captured change, as the history should have it."""
     return rows(
         connection,
         """

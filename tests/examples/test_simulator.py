@@ -63,7 +63,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 @pytest.fixture
 def simulated(dsn: str, store: EventStore) -> dict[str, list[tuple[str, dict[str, Any]]]]:
-    """The events of each order, its payment and its shipment, in the order they were appended."""
+    """Return the events of each order, its payment and its shipment, in the order they were appended."""
     run(dsn, 2000, seed=1)
     lives = defaultdict(list)
     for _, decider_id, event, data, _ in stored(store):
@@ -186,7 +186,8 @@ def test_a_rate_is_kept_by_waiting_on_stop(dsn: str, monkeypatch: pytest.MonkeyP
             return False
 
     simulate(dsn, rate=50, events=40, seed=6, stop=Impatient())
-    # nobody really waits here and no time passes, so the debt only grows: the last wait is all of 40 events at 50 a second
+    # nobody really waits here and no time passes, so the debt only grows: the last wait is all of 40 events at 50 a
+    # second
     assert waits[-1] == pytest.approx(0.8)
     assert waits == sorted(waits)
 

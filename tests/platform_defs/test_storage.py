@@ -16,7 +16,7 @@ from millrace.resources.settings import PROJECT
 
 @pytest.fixture(scope="module")
 def dsn(postgres: EmbeddedPostgres) -> str:
-    """An empty database for Dagster alone."""
+    """Make an empty database for Dagster alone."""
     postgres.create_database("dagster")
     return postgres.dsn("dagster")
 

@@ -1,10 +1,10 @@
 """Reports: classical daily batches in Spark, one partition per day, for what is asked about a day and not about now.
 
-Belongs here: the report's plan and its columns. Not here: how a day is put into a table (`replace_day`), what follows the
-log within seconds (`read_models/`).
+Belongs here: the report's plan and its columns. Not here: how a day is put into a table (`replace_day`), what follows
+the log within seconds (`read_models/`).
 
-A report of a day is a function of the day's events alone, and writing it replaces what was written before: any day may be
-materialized again, in any order, as often as one likes.
+A report of a day is a function of the day's events alone, and writing it replaces what was written before: any day may
+be materialized again, in any order, as often as one likes.
 """
 
 from datetime import UTC, date, datetime, time, timedelta
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 TABLE = "reports.daily_orders"
 
 DAYS = dg.DailyPartitionsDefinition(start_date="2026-11-01", timezone="UTC")
-# An event's time is that of its append, its place in the log that of its commit: a transaction that is open over midnight
-# puts events of the old day behind those of the new one. How long after midnight such events are still found.
+# An event's time is that of its append, its place in the log that of its commit: a transaction that is open over
+# midnight puts events of the old day behind those of the new one. How long after midnight such events are still found.
 LATEST_COMMIT = timedelta(hours=1)
 
 # column -> Postgres type, what it says
@@ -71,7 +71,7 @@ def daily_orders(
 
 
 def read_day(spark: "SparkSession", dsn: str, archive: Path, day: date) -> "DataFrame":
-    """Read the events of orders that were appended on a day in UTC, from the archive and, what is not there, from Postgres.
+    """Read the events of orders that were appended on a day in UTC, each once, from the archive and from Postgres.
 
     Raises:
         LogIncomplete: Events that may be of the day are nowhere.

@@ -1,7 +1,7 @@
 """The command `millrace new`: a repository for one's own declarations.
 
-Belongs here: where it goes and what it is called; what is in it lies in `template`. Not here: how declarations are found
-(`millrace.assets.declarations`).
+Belongs here: where it goes and what it is called; what is in it lies in `template`. Not here: how declarations are
+found (`millrace.assets.declarations`).
 """
 
 import keyword

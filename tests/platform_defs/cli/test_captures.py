@@ -54,7 +54,7 @@ def slots(captured: Captured) -> list[str]:
 
 
 def quarantine(captured: Captured) -> None:
-    """A change that is too large for an event, one behind it, and one of another row."""
+    """Make a change that is too large for an event, one behind it, and one of another row."""
     captured.drain()
     captured.source.run(
         "insert into items values (1, repeat('x', 2000000))", "update items set name = 'b' where id = 1",

@@ -19,7 +19,7 @@ RUNNER = CliRunner()
 
 @pytest.fixture
 def view(store: EventStore) -> EventStore:
-    """A store with events of two streams and a rows view v that parks at the first failure."""
+    """Make a store with events of two streams and a rows view v that parks at the first failure."""
     register_orders(store)
     store.register_view("v", "-infinity", max_attempts=1)
     append_to(store, "a", "a", "b")
@@ -36,7 +36,7 @@ def millrace(dsn: str, *arguments: str, answer: str | None = None) -> str:
 
 
 def cells(output: str) -> list[list[str]]:
-    """The rows of a table that was printed."""
+    """Return the rows of a table that was printed."""
     return [[cell.strip() for cell in line.split("│")[1:-1]] for line in output.splitlines() if line.startswith("│")]
 
 

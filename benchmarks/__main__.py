@@ -1,0 +1,28 @@
+"""Runs one of the measurements: `python -m benchmarks [WHICH] [its options]`, or `make bench ARGS='WHICH …'`.
+
+Belongs here: which there are. Not here: what each measures, and its options.
+"""
+
+import runpy
+import sys
+
+WHICH = {
+    "append_to_row": "the time from append to row, while `make run` runs in another terminal; the default",
+    "event_store": "the event store beside fstore-sql's schema (about 20 minutes)",
+    "spark": "Spark on the store beside JDBC and fstore-sql's schema (about 15 minutes)",
+    "ingest": "exactly-once messages and change capture beside plain appends and pg_recvlogical (about 10 minutes)",
+}
+
+
+def main() -> None:
+    """Hand over to the measurement that is named first, with all that follows."""
+    named = len(sys.argv) > 1 and not sys.argv[1].startswith("-")
+    which = sys.argv.pop(1) if named else "append_to_row"
+    if which not in WHICH:
+        told = "\n".join(f"  {name:<14} {what}" for name, what in WHICH.items())
+        sys.exit(f"There is no measurement {which!r}. There are:\n{told}")
+    runpy.run_module(f"benchmarks.{which}", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
