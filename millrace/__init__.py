@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from millrace.platform_defs.cli.signals import stop_on_signals
     from millrace.platform_defs.local.supervisor import Service
     from millrace.platform_defs.local.surroundings import Surroundings
-    from millrace.resources.archive.history import day_history, history_frame
+    from millrace.resources.archive.history import day_history, history_frame, read_history
     from millrace.resources.capture.declaration import Capture, CapturedTable, InvalidCapture
     from millrace.resources.errors import (
         BackupDamaged,
@@ -82,7 +82,7 @@ if TYPE_CHECKING:
     from millrace.resources.postgres.dsn import embedded_dsn
     from millrace.resources.postgres.resource import PostgresResource
     from millrace.resources.producers import IdempotentProducer, ProducerStamp, ProducerStore
-    from millrace.resources.producers.exactly_once import Answer, ExactlyOnce
+    from millrace.resources.producers.exactly_once import Answer, ExactlyOnce, Transaction
     from millrace.resources.read_models.columns import (
         all_,
         any_,
@@ -122,11 +122,11 @@ _PLACES = {
     "resources.event_store.migrations": "migrate",
     # Exactly-once producers
     "resources.producers": "IdempotentProducer ProducerStamp ProducerStore",
-    "resources.producers.exactly_once": "Answer ExactlyOnce",
+    "resources.producers.exactly_once": "Answer ExactlyOnce Transaction",
     # Spark, and reports in it
     "resources.spark": "spark_session",
     "resources.event_log_source": "EventLogSource",
-    "resources.archive.history": "day_history history_frame",
+    "resources.archive.history": "day_history history_frame read_history",
     "resources.reports": "replace_day",
     "resources.postgres.resource": "PostgresResource",
     "resources.spark.resource": "SparkResource",
@@ -157,11 +157,11 @@ __all__ = [
     "PartitionInfo", "PartitionLag", "PartitionLeased", "PositionOutOfRange", "PostgresResource", "ProducerFenced",
     "ProducerStamp", "ProducerStore", "ReadModel", "RecordedEvent", "SchemaMismatch", "Seek", "SequenceGap",
     "Service", "SparkResource", "State", "StreamClosed", "StreamHead", "StreamWentOn", "Surroundings",
-    "TransactionEnded", "UnknownCapture", "UnknownPartition", "UnknownProducer", "UnknownTransaction",
-    "UnknownView", "Unreachable", "View", "ViewInUse", "ViewInfo", "WrongMode", "all_", "any_", "avg", "chosen_dsn",
-    "count", "day_history", "embedded_dsn", "field", "first", "fold", "history_frame", "last", "max_", "migrate",
-    "min_", "read_model", "recompute", "replace_day", "set_union", "spark_session", "stop_on_signals", "stream_id",
-    "sum_",
+    "Transaction", "TransactionEnded", "UnknownCapture", "UnknownPartition", "UnknownProducer",
+    "UnknownTransaction", "UnknownView", "Unreachable", "View", "ViewInUse", "ViewInfo", "WrongMode", "all_",
+    "any_", "avg", "chosen_dsn", "count", "day_history", "embedded_dsn", "field", "first", "fold", "history_frame",
+    "last", "max_", "migrate", "min_", "read_history", "read_model", "recompute", "replace_day", "set_union",
+    "spark_session", "stop_on_signals", "stream_id", "sum_",
 ]  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """How a read model is tested: given events, when it is built, then these rows; on a real Postgres and a real Spark.
 
-    from millrace.assets.read_models import count, last, read_model, stream_id, sum_
+    from millrace import count, last, read_model, stream_id, sum_
     from millrace.testing import event, given
 
     @read_model(view="orders", deciders=["order"], key=["order_id"])
