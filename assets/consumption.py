@@ -12,7 +12,9 @@ import psycopg
 
 from millrace.assets.event_store import OWNERS
 from millrace.assets.partitions import VIEWS, log_partition_key
-from millrace.resources.consumption.consumer import Commit, Consumer, DrainReport
+from millrace.resources.consumption.commit import Commit
+from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.consumption.report import DrainReport
 from millrace.resources.event_store import EventStore, PartitionLag
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.read_models.declaration import ReadModel
@@ -56,7 +58,8 @@ def view_events_asset(models: Mapping[str, ReadModel]) -> dg.AssetsDefinition:
         if model:
             report, view = drain_read_model(context, config, model, postgres.current_dsn(), spark)
         else:
-            report = push_events(postgres.current_dsn(), view, budget_s=config.budget_s, idle_s=config.idle_s)
+            pushed = push_events(postgres.current_dsn(), view, budget_s=config.budget_s, idle_s=config.idle_s)
+            report = DrainReport(batches=pushed.batches, events=pushed.events, busy_s=pushed.busy_s)
         with postgres.store() as store:
             return dg.MaterializeResult(
                 metadata=drain_metadata(report) | waiting_metadata(store, view) | lag_metadata(store.view_lag(view))
@@ -70,7 +73,7 @@ def drain_read_model(
 ) -> tuple[DrainReport, str]:
     """Drain a read model under the run's id and record the progress on its partitions; return what was done, and the view it was."""
     archive = Settings().archive_folder
-    with Consumer(dsn, model, lambda: spark.spark_session, context.run.run_id, archive=archive) as consumer:
+    with Consumer.open(dsn, model, lambda: spark.spark_session, context.run.run_id, archive=archive) as consumer:
         progress = Progress(context, model, consumer.model.view, dsn)
         try:
             report = consumer.drain(budget_s=config.budget_s, idle_s=config.idle_s, on_commit=progress.add)
