@@ -1,1 +1,21 @@
-"""The asset graph, one file per stage. Bodies are short: they call functions of `resources` that tests can call."""
+"""The asset graph, one file per stage. Bodies call functions of `resources`, which tests can call, and show what these did.
+
+Belongs here: what all assets share: their owners, and the one table of groups. Not here: jobs, schedules, sensors
+(`millrace.platform_defs`).
+"""
+
+from enum import StrEnum
+
+OWNERS = ["team:data-platform"]
+
+
+class Group(StrEnum):
+    """The groups of assets, in the order in which events pass them."""
+
+    SOURCES = "sources"  # tables of other databases
+    CHANGE_CAPTURE = "change_capture"  # their changes, which become events
+    EVENT_STORE = "event_store"  # the tables of the store
+    CONSUMPTION = "consumption"  # what drains views
+    READ_MODELS = "read_models"  # the tables that drains build
+    ARCHIVE = "archive"  # the log in files
+    REPORTS = "reports"  # tables of days, which users declare

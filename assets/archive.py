@@ -1,6 +1,7 @@
 """The archive as an asset, one partition per log partition: materializing some extends their Parquet files.
 
-Belongs here: the group `archive`. Not here: writing files (`millrace.resources.archive.writer`), giving up what is archived (`millrace.resources.archive.purge`).
+Belongs here: the group `archive`. Not here: writing files (`millrace.resources.archive.writer`), deleting from Postgres what is
+archived (`millrace.resources.archive.purge`).
 """
 
 from collections.abc import Iterator
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from millrace.assets.event_store import OWNERS
+from millrace.assets import OWNERS, Group
 from millrace.assets.partitions import log_partition_of
 from millrace.resources.archive.files import SCHEMA
 from millrace.resources.archive.writer import MAX_EVENTS, MIN_EVENTS, ArchiveReport, archive_partition
@@ -19,7 +20,10 @@ KEY = dg.AssetKey(["archive", "events"])
 
 
 class ArchiveConfig(dg.Config):
-    """How large files are, in events, and whether the last few events are archived in a small one, which later runs replace."""
+    """How large files are, in events.
+
+    `tail`: whether the last few events are archived in a small file, which later runs replace.
+    """
 
     max_events: int = MAX_EVENTS
     min_events: int = MIN_EVENTS
@@ -27,19 +31,19 @@ class ArchiveConfig(dg.Config):
 
 
 def archive_asset(partitions: dg.StaticPartitionsDefinition, root: Path) -> dg.AssetsDefinition:
-    """The asset `archive/events` in a folder.
+    """Make the asset `archive/events` in a folder.
 
-    One run archives as many log partitions as it is asked to. Each that is done is recorded at once, so that where one fails Dagster
+    One run archives as many log partitions as it is asked to. Each that is done is recorded at once: where one fails, Dagster
     shows which.
     """
 
     @dg.asset(
         key=KEY,
         partitions_def=partitions,
-        # none: what is materialized is logged
+        # yields nothing: each finished partition is recorded with `log_event` below
         output_required=False,
         deps=[dg.AssetKey(["event_store", "event_log"])],
-        group_name="archive",
+        group_name=Group.ARCHIVE,
         kinds={"postgres", "parquet"},
         owners=OWNERS,
         description="The log in Parquet files, each checked and listed in event_store.archive_files.",

@@ -3,27 +3,28 @@
 Belongs here: starting a consumer for a view and showing what it did in Dagster. Not here: the loop (`millrace.resources.consumption.consumer`).
 """
 
-import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 
 import dagster as dg
 import psycopg
 
-from millrace.assets.event_store import OWNERS
+from millrace.assets import OWNERS, Group
+from millrace.assets.declarations import Declarations
 from millrace.assets.partitions import VIEWS, log_partition_key
-from millrace.resources.consumption.consumer import Commit, Consumer, DrainReport
+from millrace.assets.runs import Progress, release_dead
+from millrace.resources.consumption.commit import Commit
+from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.consumption.report import DrainReport
 from millrace.resources.event_store import EventStore, PartitionLag
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.versions import current_version
-from millrace.resources.settings import Settings
 from millrace.resources.spark.resource import SparkResource
 from millrace.resources.subscriptions.push import push_events
 
 KEY = dg.AssetKey(["consumption", "view_events"])
-# Dagster keeps every event for ever: sixteen partitions a view add up
-REPORT_EVERY_S = 300.0
 LAG_CHECK = "lag_within_objective"
 
 
@@ -34,14 +35,19 @@ class DrainConfig(dg.Config):
     idle_s: float = 30
 
 
-def view_events_asset(models: Mapping[str, ReadModel]) -> dg.AssetsDefinition:
-    """The asset whose partition `<view>` is a drain of that view; `models` are the declared read models by view."""
+def view_events_asset(declared: Declarations, archive: Path) -> dg.AssetsDefinition:
+    """Make the asset whose partition `<view>` is a drain of that view.
+
+    A view of a declared read model is built into its table, any other one is pushed to its URL. A drain that finds no history
+    in Postgres reads it from the folder `archive`.
+    """
+    models = {model.view: model for model in declared.models.values()}
 
     @dg.asset(
         key=KEY,
         partitions_def=VIEWS,
         deps=[dg.AssetKey(["event_store", "event_log"]), dg.AssetKey(["event_store", "checkpoints"])],
-        group_name="consumption",
+        group_name=Group.CONSUMPTION,
         kinds={"spark", "postgres"},
         owners=OWNERS,
         description="Consumes a view's new events: claim, build in Spark, commit rows and checkpoint together.",
@@ -52,11 +58,15 @@ def view_events_asset(models: Mapping[str, ReadModel]) -> dg.AssetsDefinition:
         view = context.partition_key
         model = models.get(view)
         with postgres.store() as store:
-            release_dead_owners(context.instance, store, view_of(store, model) if model else view)
+            held = store.lease_owners(view_of(store, model) if model else view)
+            release_dead(context.instance, held, store.release_owner)
         if model:
-            report, view = drain_read_model(context, config, model, postgres.current_dsn(), spark)
+            report, view = drain_read_model(context, config, model, postgres.current_dsn(), spark, archive)
         else:
-            report = push_events(postgres.current_dsn(), view, budget_s=config.budget_s, idle_s=config.idle_s)
+            for fault in declared.faults_of("read_models"):
+                context.log.warning("Its read model may be the one that fails to load: %s", fault)
+            pushed = push_events(postgres.current_dsn(), view, budget_s=config.budget_s, idle_s=config.idle_s)
+            report = DrainReport(batches=pushed.batches, events=pushed.events, busy_s=pushed.busy_s)
         with postgres.store() as store:
             return dg.MaterializeResult(
                 metadata=drain_metadata(report) | waiting_metadata(store, view) | lag_metadata(store.view_lag(view))
@@ -66,34 +76,41 @@ def view_events_asset(models: Mapping[str, ReadModel]) -> dg.AssetsDefinition:
 
 
 def drain_read_model(
-    context: dg.AssetExecutionContext, config: DrainConfig, model: ReadModel, dsn: str, spark: SparkResource
+    context: dg.AssetExecutionContext,
+    config: DrainConfig,
+    model: ReadModel,
+    dsn: str,
+    spark: SparkResource,
+    archive: Path,
 ) -> tuple[DrainReport, str]:
-    """Drain a read model under the run's id and record the progress on its partitions; return what was done, and the view it was."""
-    archive = Settings().archive_folder
-    with Consumer(dsn, model, lambda: spark.spark_session, context.run.run_id, archive=archive) as consumer:
-        progress = Progress(context, model, consumer.model.view, dsn)
+    """Drain a read model under the run's id and record the progress on its partitions.
+
+    Return what was done, and which view of the event store it was done for.
+    """
+    with Consumer.open(dsn, model, lambda: spark.spark_session, context.run.run_id, archive=archive) as consumer:
+        progress = DrainProgress(context, model, consumer.model.view, dsn)
         try:
             report = consumer.drain(budget_s=config.budget_s, idle_s=config.idle_s, on_commit=progress.add)
             return report, consumer.model.view
         finally:
-            progress.report()
+            progress.finish()
 
 
-class Progress:
-    """Shows a running drain in Dagster: after its first commit, then every five minutes, and in the end.
+class DrainProgress(Progress[DrainReport]):
+    """Shows a running drain in Dagster, and how it stands in the end.
 
     Each time it records a materialization of the read model's log partitions that are up to date or moved, one of the
     drain's own asset with numbers that plot, and how the model stands to its objective.
     """
 
     def __init__(self, context: dg.AssetExecutionContext, model: ReadModel, view: str, dsn: str) -> None:
+        super().__init__(self._record)
         self._context = context
         self._model = model
         self._view = view
         self._dsn = dsn
         self._sofar = DrainReport()
         self._events: Counter[int] = Counter()
-        self._reported_at = float("-inf")
 
     def add(self, commit: Commit) -> None:
         """Take note of a commit, and report if it is time."""
@@ -111,25 +128,27 @@ class Progress:
         self._context.log.debug(
             "committed %d events into %d rows in %.2f s", commit.events, commit.rows, commit.seconds
         )
-        if time.monotonic() - self._reported_at >= REPORT_EVERY_S:
-            self.report()
+        self.step(self._sofar)
 
-    def report(self) -> None:
-        """Record how it stands."""
+    def finish(self) -> None:
+        """Show how it stands in the end."""
+        self.show(self._sofar)
+
+    def _record(self, sofar: DrainReport) -> None:
         with psycopg.connect(self._dsn, autocommit=True) as connection:
             store = EventStore(connection)
             lags = store.view_lag(self._view)
             waiting = waiting_metadata(store, self._view)
         metadata = lag_metadata(lags)
-        # first, for Dagster takes what is older than its upstream for out of date
+        # the drain's own first: Dagster takes an asset that is older than its upstream for out of date
         self._context.log_event(
             dg.AssetMaterialization(
-                KEY, partition=self._model.view, metadata={**drain_metadata(self._sofar), **waiting, **metadata}
+                KEY, partition=self._model.view, metadata={**drain_metadata(sofar), **waiting, **metadata}
             )
         )
         asset = dg.AssetKey(["read_models", self._model.name])
         for lag in lags:
-            # one that has nothing for this model is up to date, too
+            # a log partition that has nothing for this model is up to date, too
             if self._events[lag.partition] or lag.pending == 0:
                 self._context.log_event(
                     dg.AssetMaterialization(
@@ -148,24 +167,15 @@ class Progress:
             )
         )
         self._events.clear()
-        self._reported_at = time.monotonic()
 
 
 def view_of(store: EventStore, model: ReadModel) -> str:
-    """The event store's view that a read model is consumed as: that of the version that its declaration is."""
+    """Return the event store's view that a read model is consumed as: that of the version that its declaration is."""
     return (current_version(store.connection, model) or model).view
 
 
-def release_dead_owners(instance: dg.DagsterInstance, store: EventStore, view: str) -> None:
-    """Give back leases of runs that Dagster knows to be over: a run that was killed could not."""
-    for owner in store.lease_owners(view):
-        run = instance.get_run_by_id(owner)
-        if run is not None and run.is_finished:
-            store.release_owner(owner)
-
-
 def drain_metadata(report: DrainReport) -> dict[str, float]:
-    """What a drain did, under names that plot."""
+    """Return what a drain did, under names that plot."""
     return {
         "events": report.events,
         "rows": report.rows,
@@ -176,13 +186,13 @@ def drain_metadata(report: DrainReport) -> dict[str, float]:
 
 
 def waiting_metadata(store: EventStore, view: str) -> dict[str, float]:
-    """What of a view waits for an operator, under names that plot."""
+    """Return how many streams of a view wait for an operator, under names that plot."""
     (info,) = store.view_info(view)
     return {"dead_letters": info.dead_letters}
 
 
 def lag_metadata(lags: Sequence[PartitionLag]) -> dict[str, float]:
-    """How far a view is behind, under names that plot: events that it wants, and the age of the oldest, in seconds."""
+    """Return how far a view is behind, under names that plot: events that it wants, the age of the oldest in seconds."""
     return {
         "lag": sum(lag.pending for lag in lags),
         "lag_seconds": round(max((lag.pending_age_s or 0.0 for lag in lags), default=0.0), 3),

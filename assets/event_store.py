@@ -1,6 +1,7 @@
 """The event store's tables as assets: materializing them applies `sql/` and reports what they hold.
 
-Belongs here: the group `event_store`. Not here: the schema itself (`sql/`), how it is applied (`millrace.resources.event_store.migrations`).
+Belongs here: the group `event_store`. Not here: the schema itself (`sql/`), how it is applied
+(`millrace.resources.event_store.migrations`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -8,10 +9,10 @@ from collections.abc import Iterator, Sequence
 import dagster as dg
 import psycopg
 
+from millrace.assets import OWNERS, Group
 from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.resource import PostgresResource
 
-OWNERS = ["team:data-platform"]
 # table -> (what it depends on, what it is)
 TABLES: dict[str, tuple[list[str], str]] = {
     "deciders": ([], "The kinds of event that each decider may append."),
@@ -28,7 +29,7 @@ TABLES: dict[str, tuple[list[str], str]] = {
 
 
 def event_store_assets(log_partitions: int, sources: Sequence[dg.AssetKey] = ()) -> dg.AssetsDefinition:
-    """The multi-asset of the event store's tables; `sources` are assets that append events."""
+    """Make the multi-asset of the event store's tables; `sources` are assets that append events."""
 
     @dg.multi_asset(
         name="event_store",
@@ -40,7 +41,7 @@ def event_store_assets(log_partitions: int, sources: Sequence[dg.AssetKey] = ())
                     *(sources if table == "events" else ()),
                 ],
                 description=description,
-                group_name="event_store",
+                group_name=Group.EVENT_STORE,
                 kinds={"postgres", "table"},
                 owners=OWNERS,
             )
@@ -64,7 +65,7 @@ def event_store_assets(log_partitions: int, sources: Sequence[dg.AssetKey] = ())
 
 
 def table_rows(connection: psycopg.Connection, table: str) -> int:
-    """The rows of a table of the store by Postgres' own statistics: no scan, exact but for what a crash forgot."""
+    """Count the rows of a table of the store by Postgres' own statistics: no scan, exact but for what a crash forgot."""
     row = connection.execute(
         "select n_live_tup from pg_stat_user_tables where schemaname = 'event_store' and relname = %s", (table,)
     ).fetchone()
@@ -72,7 +73,7 @@ def table_rows(connection: psycopg.Connection, table: str) -> int:
 
 
 def table_schema(connection: psycopg.Connection, schema: str, table: str) -> dg.TableSchema:
-    """The columns of a table with their types and comments."""
+    """Return the columns of a table with their types and comments."""
     rows = connection.execute(
         """
         select a.attname, format_type(a.atttypid, a.atttypmod), coalesce(col_description(a.attrelid, a.attnum), '')

@@ -9,15 +9,15 @@ VIEWS = dg.DynamicPartitionsDefinition(name="views")
 
 
 def log_partitions(count: int) -> dg.StaticPartitionsDefinition:
-    """The log partitions as asset partitions p00, p01 and so on."""
+    """Return the log partitions as asset partitions p00, p01 and so on."""
     return dg.StaticPartitionsDefinition([log_partition_key(partition) for partition in range(count)])
 
 
 def log_partition_key(partition: int) -> str:
-    """The key of a log partition."""
+    """Return the key of a log partition."""
     return f"p{partition:02}"
 
 
 def log_partition_of(key: str) -> int:
-    """The log partition of a key."""
+    """Return the log partition of a key."""
     return int(key.removeprefix("p"))

@@ -1,1 +1,182 @@
-"""Millrace: a Postgres event store, exactly-once views, read models on Spark, run by Dagster."""
+"""Millrace: a Postgres event store, exactly-once views, read models on Spark, run by Dagster.
+
+This is the face: everything that a user's own code imports, and nothing else is public.
+
+    from millrace import EventStore, read_model, stream_id, count
+    from millrace.testing import given
+
+Belongs here: names. They are looked up when they are first used, for every process imports this package and few need Spark
+or Dagster. Not here: what they name; nothing inside imports from here.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from millrace.platform_defs.cli.options import DsnOption, chosen_dsn
+    from millrace.platform_defs.cli.signals import stop_on_signals
+    from millrace.platform_defs.local.supervisor import Service
+    from millrace.platform_defs.local.surroundings import Surroundings
+    from millrace.resources.archive.history import day_history, history_frame, read_history
+    from millrace.resources.capture.declaration import Capture, CapturedTable, InvalidCapture
+    from millrace.resources.errors import (
+        BackupDamaged,
+        BelongsToReadModel,
+        CaptureInUse,
+        ChangesDiffer,
+        ChangesWaiting,
+        Conflict,
+        DeciderCaptured,
+        EventIdReused,
+        EventNotRegistered,
+        ForbiddenChange,
+        HistoryNeeded,
+        ImportRefused,
+        LeaseLost,
+        Malformed,
+        MillraceError,
+        NotEmpty,
+        NotInFlight,
+        NotParked,
+        NotQuarantined,
+        PartitionLeased,
+        PositionOutOfRange,
+        ProducerFenced,
+        SchemaMismatch,
+        SequenceGap,
+        StreamClosed,
+        StreamWentOn,
+        TransactionEnded,
+        UnknownCapture,
+        UnknownPartition,
+        UnknownProducer,
+        UnknownTransaction,
+        UnknownView,
+        Unreachable,
+        ViewInUse,
+        WrongMode,
+    )
+    from millrace.resources.event_log_source import EventLogSource
+    from millrace.resources.event_store import (
+        AppendedEvent,
+        AuditEntry,
+        AvailableRange,
+        ChainedEvent,
+        DeadLetter,
+        DeciderEvent,
+        EventStore,
+        Json,
+        LeasedEvent,
+        Lock,
+        LogEvent,
+        NewEvent,
+        PartitionInfo,
+        PartitionLag,
+        RecordedEvent,
+        Seek,
+        StreamHead,
+        View,
+        ViewInfo,
+    )
+    from millrace.resources.event_store.migrations import migrate
+    from millrace.resources.postgres.dsn import embedded_dsn
+    from millrace.resources.postgres.resource import PostgresResource
+    from millrace.resources.producers import IdempotentProducer, ProducerStamp, ProducerStore
+    from millrace.resources.producers.exactly_once import Answer, ExactlyOnce, Transaction
+    from millrace.resources.read_models.columns import (
+        all_,
+        any_,
+        avg,
+        count,
+        field,
+        first,
+        last,
+        max_,
+        min_,
+        set_union,
+        stream_id,
+        sum_,
+    )
+    from millrace.resources.read_models.declaration import InvalidReadModel, ReadModel, read_model
+    from millrace.resources.read_models.fold import Event, State, fold
+    from millrace.resources.read_models.recompute import recompute
+    from millrace.resources.reports import replace_day
+    from millrace.resources.spark import spark_session
+    from millrace.resources.spark.resource import SparkResource
+
+# module -> the names that are taken from it
+_PLACES = {
+    # Declaring read models
+    "resources.read_models.columns": "all_ any_ avg count field first last max_ min_ set_union stream_id sum_",
+    "resources.read_models.declaration": "InvalidReadModel ReadModel read_model",
+    "resources.read_models.fold": "Event State fold",
+    "resources.read_models.recompute": "recompute",
+    # Declaring captures
+    "resources.capture.declaration": "Capture CapturedTable InvalidCapture",
+    # The event store
+    "resources.event_store": (
+        "AppendedEvent AuditEntry AvailableRange ChainedEvent DeadLetter DeciderEvent EventStore Json "
+        "LeasedEvent Lock LogEvent NewEvent PartitionInfo PartitionLag RecordedEvent Seek StreamHead View "
+        "ViewInfo"
+    ),
+    "resources.event_store.migrations": "migrate",
+    # Exactly-once producers
+    "resources.producers": "IdempotentProducer ProducerStamp ProducerStore",
+    "resources.producers.exactly_once": "Answer ExactlyOnce Transaction",
+    # Spark, and reports in it
+    "resources.spark": "spark_session",
+    "resources.event_log_source": "EventLogSource",
+    "resources.archive.history": "day_history history_frame read_history",
+    "resources.reports": "replace_day",
+    "resources.postgres.resource": "PostgresResource",
+    "resources.spark.resource": "SparkResource",
+    # Services and commands of one's own
+    "platform_defs.local.supervisor": "Service",
+    "platform_defs.local.surroundings": "Surroundings",
+    "platform_defs.cli.options": "DsnOption chosen_dsn",
+    "platform_defs.cli.signals": "stop_on_signals",
+    "resources.postgres.dsn": "embedded_dsn",
+    # Errors
+    "resources.errors": (
+        "BackupDamaged BelongsToReadModel CaptureInUse ChangesDiffer ChangesWaiting Conflict DeciderCaptured "
+        "EventIdReused EventNotRegistered ForbiddenChange HistoryNeeded ImportRefused LeaseLost Malformed "
+        "MillraceError NotEmpty NotInFlight NotParked NotQuarantined PartitionLeased PositionOutOfRange "
+        "ProducerFenced SchemaMismatch SequenceGap StreamClosed StreamWentOn TransactionEnded UnknownCapture "
+        "UnknownPartition UnknownProducer UnknownTransaction UnknownView Unreachable ViewInUse WrongMode"
+    ),
+}
+_MODULE_OF = {name: module for module, names in _PLACES.items() for name in names.split()}
+
+__all__ = [
+    "Answer", "AppendedEvent", "AuditEntry", "AvailableRange", "BackupDamaged", "BelongsToReadModel", "Capture",
+    "CaptureInUse", "CapturedTable", "ChainedEvent", "ChangesDiffer", "ChangesWaiting", "Conflict", "DeadLetter",
+    "DeciderCaptured", "DeciderEvent", "DsnOption", "Event", "EventIdReused", "EventLogSource",
+    "EventNotRegistered", "EventStore", "ExactlyOnce", "ForbiddenChange", "HistoryNeeded", "IdempotentProducer",
+    "ImportRefused", "InvalidCapture", "InvalidReadModel", "Json", "LeaseLost", "LeasedEvent", "Lock", "LogEvent",
+    "Malformed", "MillraceError", "NewEvent", "NotEmpty", "NotInFlight", "NotParked", "NotQuarantined",
+    "PartitionInfo", "PartitionLag", "PartitionLeased", "PositionOutOfRange", "PostgresResource", "ProducerFenced",
+    "ProducerStamp", "ProducerStore", "ReadModel", "RecordedEvent", "SchemaMismatch", "Seek", "SequenceGap",
+    "Service", "SparkResource", "State", "StreamClosed", "StreamHead", "StreamWentOn", "Surroundings",
+    "Transaction", "TransactionEnded", "UnknownCapture", "UnknownPartition", "UnknownProducer",
+    "UnknownTransaction", "UnknownView", "Unreachable", "View", "ViewInUse", "ViewInfo", "WrongMode", "all_",
+    "any_", "avg", "chosen_dsn", "count", "day_history", "embedded_dsn", "field", "first", "fold", "history_frame",
+    "last", "max_", "migrate", "min_", "read_history", "read_model", "recompute", "replace_day", "set_union",
+    "spark_session", "stop_on_signals", "stream_id", "sum_",
+]  # fmt: skip
+
+
+# unseen by a type checker, which would take every name for one of ours
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Import a name's module when the name is first used."""
+        if name not in _MODULE_OF:
+            raise AttributeError(f"module 'millrace' has no attribute {name!r}")
+        value = getattr(import_module(f"millrace.{_MODULE_OF[name]}"), name)
+        # the next use finds it without asking
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

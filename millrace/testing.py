@@ -1,6 +1,6 @@
 """How a read model is tested: given events, when it is built, then these rows; on a real Postgres and a real Spark.
 
-    from millrace.assets.read_models import count, last, read_model, stream_id, sum_
+    from millrace import count, last, read_model, stream_id, sum_
     from millrace.testing import event, given
 
     @read_model(view="orders", deciders=["order"], key=["order_id"])
@@ -31,13 +31,15 @@
         later.then([{"order_id": "o-1", "lines": 1}]).rebuilt().then([{"order_id": "o-1", "lines": 1}])
 
 `event(decider, decider_id, name, **data)` is an event to come: its data are the keywords. `given(…)` registers events
-and appends them, in this order, to an event store of its own. `when(model)` consumes them, as a drain does. `then(rows)`
-compares rows in any order, by the columns that the expected rows name; `rows` gives all of them, for assertions of another
-kind. Where the model cannot be built from some streams, `StreamsFailed` names each, its event and the reason.
+and appends them, in this order, to an event store of its own. `when(model)` consumes them, as a drain does.
+`then(rows)` compares rows in any order, by the columns that the expected rows name; `rows` gives all of them, for
+assertions of another kind. Where the model cannot be built from some streams, `StreamsFailed` names each, its event
+and the reason.
 
 It needs no fixture and no plugin, and works in each process of pytest-xdist. The first `given` of a process starts a
 Postgres in a temporary folder. The first `when` opens a Spark session: a local one, or where `SPARK_REMOTE` or
-`SPARK_MASTER` say. Both end with the process. `given` takes an event store or a session of the caller's as `dsn=`, `spark=`.
+`SPARK_MASTER` say. Both end with the process. `given` takes an event store or a session of the caller's as `dsn=`,
+`spark=`.
 
 Belongs here: what tests of read models need, for users and for us. Not here: anything that runs outside of tests.
 """
@@ -60,7 +62,8 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from millrace.resources.consumption.consumer import Commit, Consumer
+from millrace.resources.consumption.commit import Commit
+from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore, Json, NewEvent
 from millrace.resources.event_store.migrations import migrate
@@ -149,7 +152,7 @@ class Given:
         return Built(self, declared)
 
     def _consumer(self, model: ReadModel) -> Consumer:
-        return Consumer(self.dsn, model, lambda: self._spark or _shared_spark(), _OWNER)
+        return Consumer.open(self.dsn, model, lambda: self._spark or _shared_spark(), _OWNER)
 
 
 class Built:
@@ -256,26 +259,28 @@ def _same_value(found: object, expected: object) -> bool:
     return bool(found == expected)
 
 
-@cache
-def _until_exit() -> ExitStack:
-    """Return what is closed when this process ends, the last thing first."""
-    stack = ExitStack()
-    atexit.register(stack.close)
-    return stack
+# what ends with this process: the session last, for that takes longest, and Spark's server ends with us in any case
+_POSTGRES, _SPARK = ExitStack(), ExitStack()
+
+
+@atexit.register
+def _end() -> None:
+    _POSTGRES.close()
+    _SPARK.close()
 
 
 @cache
 def _folder() -> Path:
     # no TemporaryDirectory: at the end of the process that would go before the server that is in it
     folder = Path(tempfile.mkdtemp(prefix="millrace-testing-"))
-    _until_exit().callback(shutil.rmtree, folder, ignore_errors=True)
+    _POSTGRES.callback(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
 @cache
 def _server() -> EmbeddedPostgres:
     """Return the Postgres of this process, with a database to copy stores from."""
-    server = _until_exit().enter_context(EmbeddedPostgres(_folder() / "postgres"))
+    server = _POSTGRES.enter_context(EmbeddedPostgres(_folder() / "postgres"))
     with psycopg.connect(server.dsn("postgres"), autocommit=True) as admin:
         # a test may lose its data with the machine; stores that come and go would wait for the disk
         admin.execute("alter system set fsync = off")
@@ -303,4 +308,4 @@ def _shared_spark() -> "SparkSession":
     if "SPARK_REMOTE" not in os.environ:
         # where a Java has to be made first, it goes with this process and not into the user's folders
         os.environ["JAVA_HOME"] = str(find_java(_folder() / "java").home)
-    return _until_exit().enter_context(spark_session())
+    return _SPARK.enter_context(spark_session())

@@ -9,6 +9,8 @@ import dagster as dg
 
 from millrace.assets.captures.asset import CHANGE_EVENTS, WAL_EVENTS
 from millrace.assets.consumption import LAG_CHECK, lag_metadata
+from millrace.assets.declarations import Declarations, Fault
+from millrace.assets.faults import faults_by_asset
 from millrace.resources.capture.declaration import Capture
 from millrace.resources.capture.health import capture_health
 from millrace.resources.capture.store import CaptureStore
@@ -24,14 +26,15 @@ CHECKPOINTS = dg.AssetKey(["event_store", "checkpoints"])
 STREAM_LOCKS = dg.AssetKey(["event_store", "stream_locks"])
 
 
-def all_checks(models: Sequence[ReadModel], captures: Mapping[str, Capture]) -> list[dg.AssetChecksDefinition]:
-    """Every check there is."""
+def all_checks(declared: Declarations) -> list[dg.AssetChecksDefinition]:
+    """Make every check there is."""
     return [
         offsets_are_dense,
         leases_are_in_time,
         no_dead_letters,
-        *(lag_check(model) for model in models),
-        *([slots_check(captures), no_quarantined_changes] if captures else []),
+        *(lag_check(model) for model in declared.models.values()),
+        *([slots_check(declared.captures), no_quarantined_changes] if declared.captures else []),
+        *(loads_check(key, faults) for key, faults in faults_by_asset(declared).items()),
     ]
 
 
@@ -76,7 +79,7 @@ def no_dead_letters(postgres: PostgresResource) -> dg.AssetCheckResult:
 
 
 def lag_check(model: ReadModel) -> dg.AssetChecksDefinition:
-    """The check that a read model is no older than it promises."""
+    """Make the check that a read model is no older than it promises."""
 
     @dg.asset_check(
         asset=dg.AssetKey(["read_models", model.name]),
@@ -96,8 +99,22 @@ def lag_check(model: ReadModel) -> dg.AssetChecksDefinition:
     return check
 
 
+def loads_check(asset: dg.AssetKey, faults: Sequence[Fault]) -> dg.AssetChecksDefinition:
+    """Make the check that a file of declarations loads; it is there only while the file does not, and fails."""
+
+    @dg.asset_check(
+        asset=asset,
+        name="declaration_loads",
+        description=f"The file that declares it loads. Now it fails: {faults[0]}",
+    )
+    def check() -> dg.AssetCheckResult:
+        return dg.AssetCheckResult(passed=False, metadata={"fails": [str(fault) for fault in faults]})
+
+    return check
+
+
 def slots_check(captures: Mapping[str, Capture]) -> dg.AssetChecksDefinition:
-    """The check that every capture's slot is there, is read, and holds back no more of its source's log than it may."""
+    """Make the check that every capture's slot is there, is read, and holds back no more of its source's log than it may."""
 
     @dg.asset_check(
         asset=WAL_EVENTS,
@@ -128,7 +145,7 @@ def slots_check(captures: Mapping[str, Capture]) -> dg.AssetChecksDefinition:
 
 @dg.asset_check(
     asset=CHANGE_EVENTS,
-    description="Every captured change became an event: none is quarantined, none waits behind such a one of its row.",
+    description="Every captured change became an event: none is quarantined, none waits behind a quarantined one of its row.",
 )
 def no_quarantined_changes(postgres: PostgresResource) -> dg.AssetCheckResult:
     """Count the quarantined changes of each capture."""

@@ -1,71 +1,84 @@
 """Everything that Dagster loads, assembled. Nothing here talks to a database.
 
-Belongs here: putting together. Not here: any logic.
+Belongs here: putting together. Not here: any logic, any declaration.
 """
 
 from collections.abc import Mapping
 
 import dagster as dg
 
-from millrace.assets import captures as captures_
 from millrace.assets.archive import archive_asset
 from millrace.assets.captures.asset import CHANGE_EVENTS, change_capture_assets, source_table_specs
 from millrace.assets.consumption import view_events_asset
+from millrace.assets.declarations import Declarations, declared
 from millrace.assets.event_store import event_store_assets
+from millrace.assets.faults import stand_ins
 from millrace.assets.partitions import log_partitions
-from millrace.assets.read_models import declared
 from millrace.assets.read_models.asset import read_model_asset
-from millrace.examples.shop.reports.daily_orders import daily_orders
 from millrace.platform_defs.checks import all_checks
-from millrace.platform_defs.jobs import APPLY_SCHEMA, ARCHIVE, CAPTURE, DRAIN, REPORTS, rebuild_job
+from millrace.platform_defs.jobs import APPLY_SCHEMA, ARCHIVE, CAPTURE, DRAIN, REBUILD
 from millrace.platform_defs.prune import prune_runs
-from millrace.platform_defs.schedules import PRUNE_RUNS, REPORT_DAYS, REPORT_EVENT_STORE, archive_schedule
+from millrace.platform_defs.schedules import PRUNE_RUNS, REPORT_EVENT_STORE, archive_schedule, report_schedules
 from millrace.platform_defs.sensors import capture_sensor, poll_sensor, undeclared_sensor
-from millrace.resources.capture.declaration import Capture
 from millrace.resources.postgres.resource import PostgresResource
-from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.settings import Settings
 from millrace.resources.spark.resource import SparkResource
 
 
 def build_defs(
     *,
-    models: Mapping[str, ReadModel] | None = None,
-    captures: Mapping[str, Capture] | None = None,
+    declarations: Declarations | None = None,
     settings: Settings | None = None,
     resources: Mapping[str, object] | None = None,
 ) -> dg.Definitions:
-    """Assemble the definitions; tests pass their own models, captures, settings and resources."""
-    models = declared() if models is None else models
-    captures = captures_.declared() if captures is None else captures
-    captures_.require_own_names(captures, [model.view for model in models.values()])
+    """Assemble the definitions; tests pass their own declarations, settings and resources.
+
+    Raises:
+        InvalidDeclarations: The package that the settings name is not there, is empty, or declares something twice.
+    """
     settings = settings or Settings()
-    partitions = log_partitions(settings.log_partitions)
+    found = declared(settings.declared_package) if declarations is None else declarations
+    partitions, archive = log_partitions(settings.log_partitions), settings.archive_folder
+    models, captures = found.models.values(), found.captures
+    assets = [
+        event_store_assets(settings.log_partitions, [CHANGE_EVENTS] if captures else []),
+        view_events_asset(found, archive),
+        *(read_model_asset(model, partitions, archive) for model in models),
+        archive_asset(partitions, archive),
+        *found.reports,
+        *([change_capture_assets(captures, settings.log_partitions)] if captures else []),
+    ]
     return dg.Definitions(
         assets=[
-            event_store_assets(settings.log_partitions, [CHANGE_EVENTS] if captures else []),
-            view_events_asset({model.view: model for model in models.values()}),
-            *(read_model_asset(model, partitions) for model in models.values()),
-            archive_asset(partitions, settings.archive_folder),
-            daily_orders,
+            *assets,
             *source_table_specs(captures),
-            *([change_capture_assets(captures)] if captures else []),
+            *stand_ins(found, [key for each in assets for key in each.keys]),
         ],
-        asset_checks=all_checks(list(models.values()), captures),
+        asset_checks=all_checks(found),
         jobs=[
-            *(APPLY_SCHEMA, ARCHIVE, DRAIN, REPORTS, prune_runs),
+            APPLY_SCHEMA,
+            ARCHIVE,
+            DRAIN,
+            prune_runs,
             *([CAPTURE] if captures else []),
-            *([rebuild_job(list(models))] if models else []),
+            *([REBUILD] if models else []),
         ],
-        schedules=[REPORT_EVENT_STORE, REPORT_DAYS, PRUNE_RUNS, archive_schedule(settings)],
+        schedules=[REPORT_EVENT_STORE, PRUNE_RUNS, archive_schedule(settings), *report_schedules(found.reports)],
         sensors=[
-            *(poll_sensor(model, DRAIN) for model in models.values()),
-            undeclared_sensor(list(models.values()), DRAIN),
-            *(capture_sensor(capture, CAPTURE) for capture in captures.values()),
+            *(poll_sensor(model) for model in models),
+            undeclared_sensor(found.models.values()),
+            *(capture_sensor(capture) for capture in captures.values()),
         ],
-        resources={"postgres": PostgresResource(), "spark": SparkResource(), **(resources or {})},
+        resources={
+            "postgres": PostgresResource(),
+            "spark": SparkResource(),
+            "archive_folder": archive,
+            **(resources or {}),
+        },
         # a process per step would double what a run costs
         executor=dg.in_process_executor,
+        # the UI shows it with the code location
+        metadata={"declarations": found.package or "none", "files that fail": [str(fault) for fault in found.faults]},
     )
 
 

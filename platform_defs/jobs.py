@@ -1,22 +1,16 @@
 """The jobs that a person or a schedule starts by name.
 
-Belongs here: selections of assets. Not here: what assets do.
+Belongs here: selections of assets. Not here: what assets do; the jobs of reports, which their schedules make (`schedules`).
 """
-
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from millrace.assets import archive, consumption
+from millrace.assets import Group, archive, consumption
 from millrace.assets.captures import asset as change_capture
-
-if TYPE_CHECKING:
-    from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 APPLY_SCHEMA = dg.define_asset_job(
     "apply_schema",
-    selection=dg.AssetSelection.groups("event_store") | dg.AssetSelection.all_asset_checks(),
+    selection=dg.AssetSelection.groups(Group.EVENT_STORE) | dg.AssetSelection.all_asset_checks(),
     description="Applies sql/ to the event store, reports what its tables hold, and runs every check.",
 )
 DRAIN = dg.define_asset_job(
@@ -40,17 +34,8 @@ ARCHIVE = dg.define_asset_job(
     description="Extends the archive of one log partition; a backfill extends all.",
 )
 
-REPORTS = dg.define_asset_job(
-    "reports",
-    selection=dg.AssetSelection.groups("reports"),
-    description="Builds the reports of one day; a backfill builds those of many.",
+REBUILD = dg.define_asset_job(
+    "rebuild",
+    selection=dg.AssetSelection.groups(Group.READ_MODELS),
+    description="Rebuilds log partitions of every read model from their events; as a backfill, better in a single run, all.",
 )
-
-
-def rebuild_job(models: Sequence[str]) -> "UnresolvedAssetJobDefinition":
-    """The job that rebuilds log partitions of every read model."""
-    return dg.define_asset_job(
-        "rebuild",
-        selection=dg.AssetSelection.assets(*(dg.AssetKey(["read_models", model]) for model in models)),
-        description="Rebuilds log partitions of every read model from their events; as a backfill, better in a single run, all.",
-    )

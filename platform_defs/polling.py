@@ -1,12 +1,15 @@
 """When to start a drain: a pure function over what is known of views and their runs.
 
-Belongs here: the decision. Not here: where the facts come from, or what a drain does (`sensors`, `millrace.resources.consumption.consumer`).
+Belongs here: the decision. Not here: where the facts come from (`sensors`), what a drain does
+(`millrace.resources.consumption`).
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from millrace.resources.event_store import ViewPoll
+if TYPE_CHECKING:
+    from millrace.resources.event_store import ViewPoll
 
 BACKOFF_S = 5.0
 LONGEST_BACKOFF_S = 60.0
@@ -40,33 +43,37 @@ class Poll:
     reason: str
 
 
-def plan_polls(rows: Sequence[ViewPoll], runs: Mapping[str, ViewRuns], now: float) -> list[Poll]:
+def plan_polls(rows: "Sequence[ViewPoll]", runs: Mapping[str, ViewRuns], now: float) -> list[Poll]:
     """Decide for each view whether to start a drain now."""
     return [_plan(row, runs.get(row.view, ViewRuns()), now) for row in rows]
 
 
 def backoff_s(failures: int) -> float:
-    """How long to wait after so many failures in a row, in seconds: doubling, bounded."""
+    """Return how long to wait after so many failures in a row, in seconds: doubling, bounded."""
     return 0.0 if failures == 0 else min(BACKOFF_S * 2 ** min(failures - 1, 16), LONGEST_BACKOFF_S)
 
 
-def _plan(row: ViewPoll, runs: ViewRuns, now: float) -> Poll:
+def _plan(row: "ViewPoll", runs: ViewRuns, now: float) -> Poll:
     obstacle = _obstacle(row, runs, now)
     return Poll(row.view, start=obstacle is None, reason=f"{row.view}: {obstacle or f'{row.due} due'}")
 
 
-def _obstacle(row: ViewPoll, runs: ViewRuns, now: float) -> str | None:
+def _obstacle(row: "ViewPoll", runs: ViewRuns, now: float) -> str | None:  # noqa: PLR0911 - an obstacle each
+    """Return the first reason against starting a drain now, if there is one."""
     since_end = float("inf") if runs.last_ended is None else now - runs.last_ended
     wait = backoff_s(runs.failures)
-    # a run whose process is gone, whatever its status says: killed together with the server that would have noticed
+    # its process was killed together with the code server, which would have noticed: Dagster still calls the run started
     dead = row.consumers == 0 and runs.started is not None and now - runs.started > STARTUP_S
-    obstacles = {
-        "the view is disabled": not row.enabled,
-        "the view has no pooling_delay_s: its client polls by itself": row.pooling_delay_s is None
-        and not row.edge_function_url,
-        "nothing is due": row.due == 0,
-        f"a drain is in flight, {row.due} due": runs.in_flight and not dead,
-        f"{runs.failures} drains failed in a row; the next one starts in {wait - since_end:.0f} s": since_end < wait,
-        f"its pooling_delay_s of {row.pooling_delay_s} is not over": since_end < (row.pooling_delay_s or 0),
-    }
-    return next((obstacle for obstacle, holds in obstacles.items() if holds), None)
+    if not row.enabled:
+        return "the view is disabled"
+    if row.pooling_delay_s is None and not row.edge_function_url:
+        return "the view has no pooling_delay_s: its client polls by itself"
+    if row.due == 0:
+        return "nothing is due"
+    if runs.in_flight and not dead:
+        return f"a drain is in flight, {row.due} due"
+    if since_end < wait:
+        return f"{runs.failures} drains failed in a row; the next one starts in {wait - since_end:.0f} s"
+    if since_end < (row.pooling_delay_s or 0):
+        return f"its pooling_delay_s of {row.pooling_delay_s} is not over"
+    return None

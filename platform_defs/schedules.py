@@ -1,12 +1,15 @@
 """What runs by the clock.
 
-Belongs here: times. Not here: jobs.
+Belongs here: times, and the jobs of reports, which follow from what users declare. Not here: the other jobs (`jobs`).
 """
+
+from collections.abc import Sequence
+from datetime import timedelta
 
 import dagster as dg
 
 from millrace.assets.partitions import log_partition_key
-from millrace.platform_defs.jobs import APPLY_SCHEMA, ARCHIVE, REPORTS
+from millrace.platform_defs.jobs import APPLY_SCHEMA, ARCHIVE
 from millrace.platform_defs.prune import prune_runs
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.settings import Settings
@@ -27,19 +30,57 @@ PRUNE_RUNS = dg.ScheduleDefinition(
     description="Every night: Dagster forgets runs that are older than a week.",
 )
 
-REPORT_DAYS = dg.build_schedule_from_partitioned_job(
-    REPORTS,
-    name="report_days",
-    # when a transaction that was open over midnight has long ended: millrace.examples.shop.reports.daily_orders.LATEST_COMMIT
-    hour_of_day=2,
-    minute_of_hour=15,
-    default_status=dg.DefaultScheduleStatus.RUNNING,
-    description="Every night at 02:15 UTC: the reports of the day before.",
-)
+
+def report_schedules(reports: Sequence[dg.AssetsDefinition]) -> list[dg.ScheduleDefinition]:
+    """Make the nightly schedule of the daily reports, each with its job.
+
+    There is one, `report_days` with the job `reports`, unless some reports begin at another day than others: Dagster runs only
+    those together whose partitions are the same. A report that has no days is built when an operator says so.
+    """
+    by_days: dict[dg.DailyPartitionsDefinition, list[dg.AssetsDefinition]] = {}
+    for report in reports:
+        if isinstance(report.partitions_def, dg.DailyPartitionsDefinition):
+            by_days.setdefault(report.partitions_def, []).append(report)
+    ordered = sorted(by_days.items(), key=lambda each: each[0].start)
+    return [
+        _report_schedule(days, together, f"_from_{days.start:%Y_%m_%d}" if number else "")
+        for number, (days, together) in enumerate(ordered)
+    ]
+
+
+def _report_schedule(
+    days: dg.DailyPartitionsDefinition, reports: Sequence[dg.AssetsDefinition], suffix: str
+) -> dg.ScheduleDefinition:
+    job = dg.define_asset_job(
+        f"reports{suffix}",
+        selection=dg.AssetSelection.assets(*reports),
+        description="Builds the reports of one day; a backfill builds those of many.",
+    )
+
+    @dg.schedule(
+        name=f"report_days{suffix}",
+        job=job,
+        # by then a transaction that was open over midnight has long ended
+        cron_schedule="15 2 * * *",
+        execution_timezone=days.timezone,
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description=f"Every night at 02:15 {days.timezone}: the reports of the day before.",
+    )
+    def report_days(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        before = context.scheduled_execution_time - timedelta(days=1)
+        if before < days.start:
+            return dg.SkipReason(f"The first day, {days.start:%Y-%m-%d}, is not over.")
+        day = days.get_partition_key_for_timestamp(before.timestamp())
+        return dg.RunRequest(run_key=day, partition_key=day)
+
+    return report_days
 
 
 def archive_schedule(settings: Settings) -> dg.ScheduleDefinition:
-    """Every hour one run for all log partitions if one has something to archive; off unless it is said where the archive is."""
+    """Make the schedule that asks every hour for one run over all log partitions, if one has something to archive.
+
+    It is off unless `archive_dir` says where the archive is.
+    """
 
     @dg.schedule(
         name="archive_hourly",
@@ -48,7 +89,8 @@ def archive_schedule(settings: Settings) -> dg.ScheduleDefinition:
         default_status=dg.DefaultScheduleStatus.RUNNING
         if settings.archive_dir is not None
         else dg.DefaultScheduleStatus.STOPPED,
-        description="Every hour: the archive is extended by what is new in each log partition. On where MILLRACE_ARCHIVE_DIR is set.",
+        description="Every hour: the archive is extended by what is new in each log partition."
+        " On where MILLRACE_ARCHIVE_DIR is set.",
     )
     def archive_hourly(
         context: dg.ScheduleEvaluationContext, postgres: PostgresResource
@@ -59,7 +101,7 @@ def archive_schedule(settings: Settings) -> dg.ScheduleDefinition:
             return dg.SkipReason("Everything that has a position is archived.")
         return dg.RunRequest(
             run_key=context.scheduled_execution_time.isoformat(),
-            # those between that are not behind cost a look
+            # log partitions in between that are not behind: the run finds nothing to write for them
             tags={
                 "dagster/asset_partition_range_start": log_partition_key(behind[0]),
                 "dagster/asset_partition_range_end": log_partition_key(behind[-1]),

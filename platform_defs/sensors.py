@@ -4,10 +4,9 @@ Belongs here: gathering the facts for `plan_polls` and asking for runs. Not here
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC
-from typing import TYPE_CHECKING
 
 import dagster as dg
 
@@ -23,9 +22,6 @@ from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.versions import current_version, is_ready_to_serve
 
-if TYPE_CHECKING:
-    from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
-
 VIEW_TAG = "millrace/view"
 CAPTURE_TAG = "millrace/capture"
 PARTITION_TAG = "dagster/partition"
@@ -39,12 +35,12 @@ UNFINISHED = (
 )
 
 
-def poll_sensor(model: ReadModel, job: "UnresolvedAssetJobDefinition") -> dg.SensorDefinition:
-    """The sensor `poll_<view>` of a declared read model."""
+def poll_sensor(model: ReadModel) -> dg.SensorDefinition:
+    """Make the sensor `poll_<view>` of a declared read model."""
 
     @dg.sensor(
         name=f"poll_{model.view}",
-        job=job,
+        job_name="drain",
         # the sensor loop rounds up to its next turn of 5 s; shorter delays are kept inside the drain
         minimum_interval_seconds=1,
         default_status=dg.DefaultSensorStatus.RUNNING,
@@ -56,13 +52,13 @@ def poll_sensor(model: ReadModel, job: "UnresolvedAssetJobDefinition") -> dg.Sen
     return poll
 
 
-def undeclared_sensor(models: Sequence[ReadModel], job: "UnresolvedAssetJobDefinition") -> dg.SensorDefinition:
-    """The sensor `poll_views` for views that were registered only in the database, found without a reload."""
+def undeclared_sensor(models: Iterable[ReadModel]) -> dg.SensorDefinition:
+    """Make the sensor `poll_views` for views that were registered only in the database, found without a reload."""
     declared = {model.view for model in models}
 
     @dg.sensor(
         name="poll_views",
-        job=job,
+        job_name="drain",
         minimum_interval_seconds=1,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Starts drains of views that were registered by SQL and are pushed to a URL.",
@@ -74,12 +70,12 @@ def undeclared_sensor(models: Sequence[ReadModel], job: "UnresolvedAssetJobDefin
     return poll
 
 
-def capture_sensor(capture: Capture, job: "UnresolvedAssetJobDefinition") -> dg.SensorDefinition:
-    """The sensor `poll_<capture>` of a declared capture."""
+def capture_sensor(capture: Capture) -> dg.SensorDefinition:
+    """Make the sensor `poll_<capture>` of a declared capture."""
 
     @dg.sensor(
         name=f"poll_{capture.name}",
-        job=job,
+        job_name="capture",
         minimum_interval_seconds=1,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=f"Captures the changes of {', '.join(t.name for t in capture.tables)} when there are some.",
@@ -118,7 +114,7 @@ def require_startable(instance: dg.DagsterInstance, info: CaptureInfo, *, held: 
 
 
 def poll_model(postgres: PostgresResource, model: ReadModel) -> ViewPoll:
-    """What the store knows of the view that a declared read model is consumed as, under the name that was declared."""
+    """Ask the store for the view that a declared read model is consumed as; return it under the name that was declared."""
     with postgres.store() as store:
         built = current_version(store.connection, model)
         ready = built is not None and is_ready_to_serve(store.connection, built)
@@ -130,7 +126,7 @@ def poll_model(postgres: PostgresResource, model: ReadModel) -> ViewPoll:
 
 
 def poll_rows(postgres: PostgresResource, wanted: Callable[[ViewPoll], bool]) -> list[ViewPoll]:
-    """What the store knows of some views, once new events are sequenced and those that nobody wants are passed over."""
+    """Ask the store for some views, once new events are sequenced and those that nobody wants are passed over."""
     with postgres.store() as store:
         store.sequence_events()
         rows = [row for row in store.poll_views() if wanted(row)]
@@ -153,7 +149,10 @@ def request_drains(
     polls = plan_polls(rows, runs, time.time())
     starts = [poll.view for poll in polls if poll.start]
     unknown = [view for view in starts if partitions and not context.instance.has_dynamic_partition("views", view)]
-    reasons = "; ".join(poll.reason for poll in polls) or "no view is registered that nothing else polls"
+    reasons = (
+        "; ".join(poll.reason for poll in polls)
+        or "Nothing to poll: every registered view is a declared read model or has no edge_function_url."
+    )
     if not starts:
         return dg.SensorResult(skip_reason=reasons)
     context.log.info(reasons)
@@ -167,7 +166,7 @@ def request_drains(
 
 
 def view_runs(instance: dg.DagsterInstance, view: str) -> ViewRuns:
-    """What Dagster knows of a view's drains, also of those started from the UI."""
+    """Ask Dagster for a view's drains, also for those started from the UI."""
     # a run started from the UI has no tag of ours; the partition's tag is on all
     records = instance.get_run_records(dg.RunsFilter(tags={PARTITION_TAG: view}), limit=RECENT_RUNS)
     unfinished = [r for r in records if r.dagster_run.status in UNFINISHED]

@@ -10,8 +10,6 @@ made them: `_engine` is private, so dagster is pinned and a test counts connecti
 from collections.abc import Mapping
 from typing import Any, Self
 
-from dagster import _check as check
-from dagster._serdes import ConfigurableClassData
 from dagster_postgres import DagsterPostgresStorage
 from dagster_postgres.utils import create_pg_engine, pg_url_from_config
 from sqlalchemy.engine import make_url
@@ -30,7 +28,7 @@ class PooledPostgresStorage(DagsterPostgresStorage):
         self,
         postgres_url: str,
         should_autocreate_tables: bool = True,
-        inst_data: ConfigurableClassData | None = None,
+        inst_data: Any = None,  # noqa: ANN401 - the type is private to Dagster
     ) -> None:
         # A plain postgresql:// means psycopg 3 to SQLAlchemy 2.1, and dagster-postgres speaks psycopg 2 only.
         url = make_url(postgres_url).set(drivername="postgresql+psycopg2")
@@ -46,11 +44,16 @@ class PooledPostgresStorage(DagsterPostgresStorage):
         )
         for storage in (self._run_storage, self._event_log_storage, self._schedule_storage):
             # Fails when a new dagster-postgres no longer has it, and not later by being slow.
-            check.invariant(hasattr(storage, "_engine"), "dagster-postgres changed: see platform_defs/storage.py")
+            if not hasattr(storage, "_engine"):
+                raise TypeError("dagster-postgres changed: see platform_defs/storage.py")
             storage._engine = engine
 
     @classmethod
-    def from_config_value(cls, inst_data: ConfigurableClassData | None, config_value: Mapping[str, Any]) -> Self:
+    def from_config_value(
+        cls,
+        inst_data: Any,  # noqa: ANN401 - the type is private to Dagster
+        config_value: Mapping[str, Any],
+    ) -> Self:
         """Build it from the `config` under `storage: custom:` in dagster.yaml."""
         return cls(
             postgres_url=pg_url_from_config(config_value),

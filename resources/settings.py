@@ -1,14 +1,22 @@
 """What a deployment can set, read from the environment when it is asked for, never at import.
 
-Belongs here: names, defaults and meaning of settings. Not here: what is done with them.
+Belongs here: names, defaults and meaning of settings. Not here: what is done with them; settings of what users declare.
 """
 
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+# the folder that holds `sql/` and `platform_defs/`: a checkout, or the installed package
 PROJECT = Path(__file__).resolve().parent.parent
+# what the embedded store shows if nobody says what to declare
+EXAMPLE = "millrace.examples.shop"
+
+
+def _absolute(path: Path) -> Path:
+    return path.expanduser().absolute()
 
 
 class Settings(BaseSettings):
@@ -16,8 +24,18 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="MILLRACE_", extra="ignore")
 
-    home: Path = Field(default=PROJECT / ".millrace", description="Where the local servers keep their data.")
+    home: Annotated[Path, AfterValidator(_absolute)] = Field(
+        default=Path(".millrace"),
+        # the folder that is the current one when it is read
+        validate_default=True,
+        description="Where the local servers keep their data; by default in the current folder.",
+    )
     dsn: str | None = Field(default=None, description="The event store; none means the embedded Postgres.")
+    declarations: str | None = Field(
+        default=None,
+        description="The package of your read models, captures and reports; none means the example with the embedded"
+        " Postgres, and nothing with a store of your own.",
+    )
     log_partitions: int = Field(
         default=16,
         ge=1,
@@ -25,13 +43,14 @@ class Settings(BaseSettings):
         description="Log partitions of a new database; fixed once the database exists.",
     )
     port: int = Field(default=3000, ge=1, le=65535, description="The Dagster UI's port on 127.0.0.1.")
-    simulate: bool = Field(default=True, description="Whether the example shop is simulated in the embedded Postgres.")
-    crm_dsn: str | None = Field(
-        default=None, description="The example's customer database; none means the one beside the embedded event store."
-    )
     archive_dir: Path | None = Field(default=None, description="The folder of the archive; none means in the home.")
 
     @property
     def archive_folder(self) -> Path:
         """Where the archive is."""
         return (self.archive_dir or self.home / "archive").expanduser().resolve()
+
+    @property
+    def declared_package(self) -> str | None:
+        """The package to take declarations from, if any: an example is never built in a store of the user's own."""
+        return self.declarations or (EXAMPLE if self.dsn is None else None)

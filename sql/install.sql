@@ -210,7 +210,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'ff34fe37a647242873499681116f53a96e3f7eacd3b5efe5df29ad9e25f44b0f'),
+  (0, '92e077c0820a07a6210e12f5582b215e794eb436e76521b32e3375e0fc6c935e'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import textwrap
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -15,9 +16,8 @@ import psutil
 import psycopg
 import pytest
 
-from millrace import testing
-from millrace.assets.read_models import Event as FoldedEvent
-from millrace.assets.read_models import State, count, fold, last, read_model, stream_id, sum_
+from millrace import Event as FoldedEvent
+from millrace import State, count, fold, last, read_model, stream_id, sum_, testing
 from millrace.resources.settings import PROJECT
 from millrace.resources.spark import java
 from millrace.resources.spark.java import JavaNotFound
@@ -55,26 +55,39 @@ def test_the_example_runs_as_a_users_own_test_on_a_spark_and_a_postgres_of_its_p
 ) -> None:
     lines = (testing.__doc__ or "").splitlines()
     example = textwrap.dedent("\n".join(line for line in lines if not line or line.startswith("    ")))
-    project, temporary = tmp_path / "project", tmp_path / "temporary"
-    project.mkdir()
-    temporary.mkdir()
-    (project / "test_orders.py").write_text(example)
+    (tmp_path / "test_orders.py").write_text(example)
     env = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYTEST_", "MILLRACE_"))}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-n", "1", "-W", "error", "-p", "no:cacheprovider"],
-        cwd=project,
-        env=env | {"PYTHONPATH": str(PROJECT), "TMPDIR": str(temporary), "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=580,
-        check=False,
-    )
+    # not tmp_path: other runs of pytest close its parents to the account that Postgres runs as
+    with tempfile.TemporaryDirectory(prefix="millrace-") as temporary:
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "pytest",
+                "-q",
+                "-n",
+                "1",
+                "-W",
+                "error",
+                "--tb",
+                "native",
+                "-p",
+                "no:cacheprovider",
+            ],
+            cwd=tmp_path,
+            env=env | {"PYTHONPATH": str(PROJECT), "TMPDIR": temporary, "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True,
+            text=True,
+            timeout=580,
+            check=False,
+        )
+        # others keep folders of their own there
+        left = [path.name for path in Path(temporary).iterdir() if path.name.startswith("millrace")]
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"\b2 passed", done.stdout)
-    assert [path.name for path in project.iterdir()] == ["test_orders.py"]
-    # Java keeps a folder of its own there
-    assert [path for path in temporary.iterdir() if path.name.startswith("millrace")] == []
-    assert not any(str(temporary) in command for command in commands())
+    assert [path.name for path in tmp_path.iterdir()] == ["test_orders.py"]
+    assert left == []
+    assert not any(temporary in command for command in commands())
 
 
 def commands() -> list[str]:

@@ -1,20 +1,22 @@
 """The read models as assets, one partition per log partition: materializing one rebuilds it from archive and log.
 
-Belongs here: the group `read_models`. Not here: declarations (`assets/read_models/`), the rebuild (`millrace.resources.consumption.consumer`).
+Belongs here: the group `read_models`. Not here: declarations (a user's package), the rebuild
+(`millrace.resources.consumption`).
 """
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import dagster as dg
 
-from millrace.assets import consumption
-from millrace.assets.event_store import OWNERS
+from millrace.assets import OWNERS, Group, consumption
 from millrace.assets.partitions import log_partition_key, log_partition_of
-from millrace.resources.consumption.consumer import Commit, Consumer
+from millrace.assets.runs import release_dead
+from millrace.resources.consumption.commit import Commit
+from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.errors import MillraceError
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.settings import Settings
 from millrace.resources.spark.resource import SparkResource
 
 
@@ -24,23 +26,23 @@ class RebuildConfig(dg.Config):
     wait_s: float = 60
 
 
-def read_model_asset(model: ReadModel, partitions: dg.StaticPartitionsDefinition) -> dg.AssetsDefinition:
-    """The asset `read_models/<name>`.
+def read_model_asset(model: ReadModel, partitions: dg.StaticPartitionsDefinition, archive: Path) -> dg.AssetsDefinition:
+    """Make the asset `read_models/<name>`; `archive` is the folder that a rebuild reads old events from.
 
-    One run rebuilds as many log partitions as it is asked to, in one job. Each that is done is recorded by itself, so that where one
-    fails Dagster shows which.
+    One run rebuilds as many log partitions as it is asked to, in one job. Each that is done is recorded by itself: where one
+    fails, Dagster shows which.
     """
 
     @dg.asset(
         key=["read_models", model.name],
         partitions_def=partitions,
-        # none: what is materialized is logged
+        # yields nothing: each finished partition is recorded with `log_event` below
         output_required=False,
         deps=[
             dg.AssetDep(consumption.KEY, partition_mapping=dg.SpecificPartitionsPartitionMapping([model.view])),
             dg.AssetDep(["event_store", "event_log"]),
         ],
-        group_name="read_models",
+        group_name=Group.READ_MODELS,
         kinds={"spark", "postgres", "table"},
         owners=OWNERS,
         description=f"{model.description} Drains keep it fresh; materializing a partition rebuilds it.",
@@ -56,10 +58,9 @@ def read_model_asset(model: ReadModel, partitions: dg.StaticPartitionsDefinition
         context: dg.AssetExecutionContext, config: RebuildConfig, postgres: PostgresResource, spark: SparkResource
     ) -> Iterator[dg.MaterializeResult[None]]:
         with postgres.store() as store:
-            consumption.release_dead_owners(context.instance, store, consumption.view_of(store, model))
-        archive = Settings().archive_folder
+            release_dead(context.instance, store.lease_owners(consumption.view_of(store, model)), store.release_owner)
         failed: list[MillraceError] = []
-        with Consumer(
+        with Consumer.open(
             postgres.current_dsn(), model, lambda: spark.spark_session, context.run.run_id, archive=archive
         ) as consumer:
             for outcome in rebuild_partitions(
@@ -90,7 +91,10 @@ def read_model_asset(model: ReadModel, partitions: dg.StaticPartitionsDefinition
 def rebuild_partitions(
     consumer: Consumer, partitions: Sequence[int], wait_s: float
 ) -> Iterator[Commit | MillraceError]:
-    """Rebuild log partitions together, in one job; where that fails, each by itself. Gives what was committed and what failed."""
+    """Rebuild log partitions together, in one job; where that fails, each by itself.
+
+    Yields a commit for what was built, an error for each log partition that could not be.
+    """
     try:
         yield consumer.rebuild(*partitions, wait_s=wait_s)
     except MillraceError as error:

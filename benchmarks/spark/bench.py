@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.event_store.bench import Database, schema_in
-from millrace.assets.read_models import ReadModel, declared
+from millrace.assets.declarations import declared
 from millrace.examples.shop.events import register_shop
 from millrace.platform_defs.local.services import free_port
 from millrace.resources.event_store import EventStore
@@ -33,7 +33,7 @@ from millrace.resources.spark import spark_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ORDERS: ReadModel = declared()["orders"]
+ORDERS = declared("millrace.examples.shop", ["read_models"]).models["orders"]
 EVENTS_PER_ORDER = 5
 ORDERS_PER_CALL = 2000
 SAMPLE_S = 0.3

@@ -1,22 +1,22 @@
-"""The command `millrace simulate`.
+"""The shop's own commands: `millrace simulate` and `millrace simulate-crm`.
 
-Belongs here: its options, how its result and its errors look. Not here: what is simulated; that is
-`millrace.examples.shop.simulator`.
+The command line finds `app` here because the shop is the package of declarations. What is imported at the top is imported
+for `millrace --help` too, so what does the work is imported where it is done.
+
+Belongs here: options, how results look. Not here: what is simulated (`simulator`, `customers_simulator`).
 """
 
 import logging
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
-from millrace.examples.shop.simulator import simulate
-from millrace.platform_defs.cli.options import DsnOption, chosen_dsn
-from millrace.platform_defs.cli.signals import stop_on_signals
-from millrace.resources.errors import MillraceError
+from millrace import DsnOption, chosen_dsn, stop_on_signals
+
+app = typer.Typer()
 
 
+@app.command("simulate")
 def simulate_command(
     rate: Annotated[float, typer.Option(min=0, help="Events per second on average; 0 for as fast as it goes.")] = 20.0,
     events: Annotated[int | None, typer.Option(min=1, help="Stop after so many events; by default never.")] = None,
@@ -24,15 +24,32 @@ def simulate_command(
     dsn: DsnOption = None,
 ) -> None:
     """Append events of the example shop until stopped with Ctrl-C or SIGTERM."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    console, errors = Console(), Console(stderr=True)
-    try:
-        with stop_on_signals() as stop:
-            report = simulate(chosen_dsn(dsn), rate=rate or None, events=events, seed=seed, stop=stop)
-    except MillraceError as error:
-        errors.print(Text(str(error), style="red"))
-        raise typer.Exit(1) from error
-    console.print(
+    from millrace.examples.shop.simulator import simulate
+
+    _log()
+    with stop_on_signals() as stop:
+        report = simulate(chosen_dsn(dsn), rate=rate or None, events=events, seed=seed, stop=stop)
+    typer.echo(
         f"Appended {report.events:,} events of {report.orders:,} orders in {report.seconds:,.1f} s"
         f" ({report.conflicts:,} appends repeated after a conflict)."
     )
+
+
+@app.command("simulate-crm")
+def simulate_crm_command(
+    rate: Annotated[float, typer.Option(min=0, help="Transactions per second; 0 for as fast as it goes.")] = 2.0,
+    changes: Annotated[int | None, typer.Option(min=1, help="Stop after so many; by default never.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Makes the course repeatable on an empty table.")] = None,
+) -> None:
+    """Change the customers of the example shop in their own database, until stopped with Ctrl-C or SIGTERM."""
+    from millrace.examples.shop.customers import crm_dsn
+    from millrace.examples.shop.customers_simulator import simulate_crm
+
+    _log()
+    with stop_on_signals() as stop:
+        done = simulate_crm(crm_dsn(), rate=rate or None, changes=changes, seed=seed, stop=stop)
+    typer.echo(f"Changed customers in {done:,} transactions.")
+
+
+def _log() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")

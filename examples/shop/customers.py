@@ -1,16 +1,18 @@
 """The customer database of the example shop, beside its event store: one ordinary table.
 
-Belongs here: where it is and what it has. Not here: its changes (`millrace.examples.shop.customers_simulator`), how they are captured
-(`millrace.examples.shop.captures.crm`).
+Belongs here: where it is and what it has. Not here: its changes (`customers_simulator`), how they are captured
+(`captures/crm.py`).
 """
+
+import os
 
 import psycopg
 
-from millrace.resources.errors import Unreachable
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.settings import Settings
+from millrace import Unreachable, embedded_dsn
 
 DATABASE = "crm"
+# names another one, which nobody simulates
+VARIABLE = "MILLRACE_CRM_DSN"
 
 # FULL: an update also says what was there before
 SCHEMA = """
@@ -27,22 +29,19 @@ alter table customers replica identity full;
 
 
 def crm_dsn() -> str:
-    """Where the customer database is: `MILLRACE_CRM_DSN`, or beside the embedded event store.
+    """Return the DSN of the customer database: `MILLRACE_CRM_DSN`, or of the one beside the embedded event store.
 
     Raises:
         Unreachable: Neither is there.
     """
-    settings = Settings()
-    if settings.crm_dsn is not None:
-        return settings.crm_dsn
-    postgres = EmbeddedPostgres(settings.home / "postgres")
-    if settings.dsn is not None or postgres.pid() is None:
+    dsn = os.environ.get(VARIABLE) or embedded_dsn(DATABASE)
+    if dsn is None:
         raise Unreachable(
             "There is no customer database to capture.",
-            detail="MILLRACE_CRM_DSN is not set, and the event store is not the embedded one of a running `make run`.",
-            hint="Set MILLRACE_CRM_DSN, or remove examples/shop/captures/crm.py and its read models if you do not need the example.",
+            detail=f"{VARIABLE} is not set, and the event store is not the embedded one of a running `millrace up`.",
+            hint=f"Set {VARIABLE}, or set MILLRACE_DECLARATIONS to a package of your own if you do not need the example.",
         )
-    return postgres.dsn(DATABASE)
+    return dsn
 
 
 def make_crm(dsn: str) -> None:

@@ -1,6 +1,6 @@
 """Simulates the people who keep the shop's customers: rows come, change and go, as in any application's table.
 
-Belongs here: the statements. Not here: the table (`millrace.examples.shop.customers`), what becomes of its changes.
+Belongs here: the statements. Not here: the table (`customers`), what becomes of its changes.
 """
 
 import logging

@@ -1,14 +1,14 @@
 """The example domain: a shop with orders, payments and shipments.
 
 Belongs here: which events its deciders may append and which of them end a stream. Not here: in which order they happen;
-that is `millrace.examples.shop.simulator`.
+that is `lives`.
 
 Ids are `order-…`, `payment-…` and `shipment-…`; every event of a payment or shipment names its order and its customer.
 """
 
 from dataclasses import dataclass
 
-from millrace.resources.event_store import DeciderEvent, EventStore
+from millrace import DeciderEvent, EventStore
 
 
 @dataclass(frozen=True)

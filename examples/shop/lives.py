@@ -1,14 +1,14 @@
 """Plans the lives of the shop's orders: from being placed to being delivered or cancelled.
 
 Belongs here: what happens to an order, in which order, how often. Pure: a plan depends on its random generator alone.
-Not here: what the events mean (`millrace.examples.shop.events`), and appending them (`millrace.examples.shop.simulator`).
+Not here: what the events mean (`events`), and appending them (`simulator`).
 """
 
 import random
 from dataclasses import dataclass
 
+from millrace import Json
 from millrace.examples.shop.events import FINAL
-from millrace.resources.event_store import Json
 
 # few enough that a customer comes back and keys cross streams
 CUSTOMERS = 200

@@ -1,7 +1,7 @@
 """Simulates the shop: many orders live at once, and their events come interleaved.
 
-Belongs here: how the events are appended, how fast, and for how long. Not here: which ones; an order's life is planned by
-`millrace.examples.shop.lives` when the order is placed.
+Belongs here: how the events are appended, how fast, and for how long. Not here: which ones; `lives` plans an
+order's life when the order is placed.
 
 One step of a life chosen at random happens at a time. Only unfinished orders are kept in memory, `MOST_LIVES` at most.
 The same seed gives the same lives; ids carry a number of the run, so runs never meet. Orders that a stopped run left
@@ -28,10 +28,9 @@ from tenacity import (
     wait_exponential,
 )
 
+from millrace import ChainedEvent, Conflict, EventStore, SchemaMismatch, StreamClosed, Unreachable
 from millrace.examples.shop.events import register_shop
 from millrace.examples.shop.lives import Step, plan_life
-from millrace.resources.errors import Conflict, SchemaMismatch, StreamClosed, Unreachable
-from millrace.resources.event_store import ChainedEvent, EventStore
 
 MOST_LIVES = 100
 # An outage is not made up for at full speed: at most this much of the pace is caught up.

@@ -1,6 +1,7 @@
-"""The commands for operators of captures: `millrace capture status | check | restart | remove | quarantined | requeue | discard`.
+"""The commands for operators of captures, `millrace capture …`.
 
-Belongs here: their options and how results look. Not here: what they do (`millrace.resources.capture.setup`, `sql/functions`).
+Belongs here: their options and how results look. Not here: what they do (`millrace.resources.capture`,
+`sql/functions/capture`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from millrace.assets.captures import declared
+from millrace.assets.declarations import Declarations, declared
 from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store
 from millrace.platform_defs.cli.output import table
 from millrace.resources.capture.declaration import Capture
@@ -21,10 +22,11 @@ from millrace.resources.capture.setup import remove, restart
 from millrace.resources.capture.source.connection import connect_source
 from millrace.resources.capture.source.readiness import require_ready
 from millrace.resources.capture.source.slot import slot_state
-from millrace.resources.capture.store import CaptureStore, QuarantinedChange
+from millrace.resources.capture.store import CaptureInfo, CaptureStore, QuarantinedChange
 from millrace.resources.errors import MillraceError
+from millrace.resources.settings import Settings
 
-capture_app = typer.Typer(
+app = typer.Typer(
     help="Look after captures: tables of other databases whose changes become events.", no_args_is_help=True
 )
 
@@ -34,19 +36,14 @@ Name = Annotated[str, typer.Argument(help="The capture.", metavar="CAPTURE")]
 Why = Annotated[str, typer.Option("--reason", help="Why, for the audit log.")]
 
 
-@capture_app.command("status")
+@app.command("status")
 def status_command(dsn: DsnOption = None) -> None:
     """Show each declared capture: how far it is, how its slot is, what waits."""
-    known = declared()
+    known = _known()
     with _store(dsn) as store:
-        problems = [
-            f"{info.capture}: it is registered and no longer declared; while slot {info.slot} is there, its source keeps its log."
-            " Declare it again to go on, or to remove it with: millrace capture remove"
-            for info in store.capture_info()
-            if info.capture not in known
-        ]
+        problems = [_undeclared(info, known) for info in store.capture_info() if info.capture not in known.captures]
     rows = []
-    for capture in known.values():
+    for capture in known.captures.values():
         try:
             health = capture_health(chosen_dsn(dsn), capture)
         except MillraceError as error:
@@ -73,7 +70,7 @@ def status_command(dsn: DsnOption = None) -> None:
         console.print(Text(problem, style="red"), soft_wrap=True)
 
 
-@capture_app.command("check")
+@app.command("check")
 def check_command(name: Name, dsn: DsnOption = None) -> None:
     """Ask a capture's source for all that it lacks; nothing is changed."""
     capture = _declared(name)
@@ -85,14 +82,14 @@ def check_command(name: Name, dsn: DsnOption = None) -> None:
     Console().print(f"The source of {name} can be captured.")
 
 
-@capture_app.command("restart")
+@app.command("restart")
 def restart_command(name: Name, reason: Why, dsn: DsnOption = None) -> None:
     """Begin a capture anew after changes were lost: with a new slot, and all rows of its tables read again."""
     generation = restart(chosen_dsn(dsn), _declared(name), reason)
     Console().print(f"{name} begins anew with generation {generation}; its next run reads all rows of its tables.")
 
 
-@capture_app.command("remove")
+@app.command("remove")
 def remove_command(
     name: Name,
     reason: Why,
@@ -109,7 +106,7 @@ def remove_command(
     Console().print(f"{name} is removed with its slot and its publication.")
 
 
-@capture_app.command("quarantined")
+@app.command("quarantined")
 def quarantined_command(name: Name, dsn: DsnOption = None) -> None:
     """List the changes that could not become events, and why."""
     with _store(dsn) as store:
@@ -119,11 +116,13 @@ def quarantined_command(name: Name, dsn: DsnOption = None) -> None:
     if not waiting:
         console.print(f"{name} has no quarantined changes.")
         return
-    title = f"Quarantined changes of {name}: {waiting:,}" + (f", the first {MOST_SHOWN}" * (waiting > MOST_SHOWN))
+    title = f"Quarantined changes of {name}: {waiting:,}"
+    if waiting > MOST_SHOWN:
+        title += f", the first {MOST_SHOWN}"
     console.print(table(title, ("number", "decider", "row", "action", "why"), map(_cells, found)))
 
 
-@capture_app.command("requeue")
+@app.command("requeue")
 def requeue_command(name: Name, reason: Why, dsn: DsnOption = None) -> None:
     """Try quarantined changes again, each row's in order, after the cause is repaired."""
     with _store(dsn) as store:
@@ -131,7 +130,7 @@ def requeue_command(name: Name, reason: Why, dsn: DsnOption = None) -> None:
     Console().print(f"{done.requeued:,} changes are events now; {done.waiting:,} still wait.")
 
 
-@capture_app.command("discard")
+@app.command("discard")
 def discard_command(
     number: Annotated[int, typer.Argument(help="The change's number, as `quarantined` shows it.", metavar="NUMBER")],
     reason: Why,
@@ -158,11 +157,30 @@ def _store(dsn: str | None) -> Iterator[CaptureStore]:
         yield CaptureStore(store.connection)
 
 
+def _known() -> Declarations:
+    return declared(Settings().declared_package, ["captures"])
+
+
 def _declared(name: str) -> Capture:
-    known = declared()
-    if name not in known:
-        raise MillraceError(f"There is no capture {name!r}.", hint=f"Declared are: {', '.join(known) or 'none'}.")
-    return known[name]
+    known = _known()
+    if name not in known.captures:
+        raise MillraceError(
+            f"There is no capture {name!r}.",
+            detail="\n".join(f"A file of captures fails to load: {fault}" for fault in known.faults) or None,
+            hint=f"Declared are: {', '.join(known.captures) or 'none'}.",
+        )
+    return known.captures[name]
+
+
+def _undeclared(info: CaptureInfo, known: Declarations) -> str:
+    """Say what an operator can do about a capture that is registered, and that no file declares."""
+    if known.faults:
+        files = "; ".join(map(str, known.faults))
+        return f"{info.capture}: it is registered, and its declaration may be one that fails to load: {files}"
+    return (
+        f"{info.capture}: it is registered and no longer declared; while slot {info.slot} is there, its source keeps its"
+        " log. Declare it again to go on, or to remove it with: millrace capture remove"
+    )
 
 
 def _cells(row: QuarantinedChange) -> Sequence[object]:

@@ -1,26 +1,37 @@
-"""The command `millrace purge`.
+"""The commands on history as a whole: `millrace purge`, `backup`, `restore`.
 
-Belongs here: its options and how its result looks. Not here: what may be given up; that is `millrace.resources.archive.purge` and
-`sql/functions/raise_low_water_mark.sql`.
+Belongs here: their options, their progress bars, how results look. Not here: what may be deleted (`millrace.resources.archive`),
+what a backup holds (`millrace.resources.backup`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
-from millrace.platform_defs.cli.options import DsnOption, chosen_store
+from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store
 from millrace.platform_defs.cli.output import table
-from millrace.resources.archive.purge import PurgedPartition, purge_before
 from millrace.resources.errors import HistoryNeeded
 from millrace.resources.settings import Settings
 
-COLUMNS = ("partition", "from", "to", "events", "files checked", "not given up, because")
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from millrace.resources.archive.purge import PurgedPartition
+
+app = typer.Typer()
+
+Folder = Annotated[Path, typer.Argument(help="The folder of the backup.", metavar="DIR", file_okay=False)]
+
+PURGED = ("partition", "from", "to", "events", "files checked", "not given up, because")
 
 
+@app.command("purge")
 def purge_command(
     before: Annotated[datetime, typer.Option(help="Events that were appended before this time, in UTC.")],
     archive: Annotated[
@@ -31,6 +42,8 @@ def purge_command(
     dsn: DsnOption = None,
 ) -> None:
     """Delete old events that are archived and that no view needs. The archive is checked first; interrupted, run it again."""
+    from millrace.resources.archive.purge import purge_before
+
     errors = Console(stderr=True)
     with chosen_store(dsn) as store, errors.status("Checking the archive ...") as status:
         results = purge_before(
@@ -42,7 +55,7 @@ def purge_command(
             progress=lambda partition, events: status.update(f"Log partition {partition}: {events:,} events deleted"),
         )
     title = "Purged" + (" (dry run, nothing was changed)" if dry_run else "")
-    Console().print(table(title, COLUMNS, map(_cells, results)))
+    Console().print(table(title, PURGED, map(_cells, results)))
     refused = [result for result in results if result.refused]
     if refused:
         raise HistoryNeeded(
@@ -51,6 +64,76 @@ def purge_command(
         )
 
 
-def _cells(result: PurgedPartition) -> Sequence[object]:
+@app.command("backup")
+def backup_command(
+    folder: Folder,
+    archive: Annotated[
+        Path | None,
+        typer.Option(
+            help="The folder of the archive, for what was purged. By default MILLRACE_ARCHIVE_DIR.", file_okay=False
+        ),
+    ] = None,
+    dsn: DsnOption = None,
+) -> None:
+    """Back up the events and all that consumers have done, as of one moment.
+
+    Into the same DIR again, only what is new is added.
+    """
+    from millrace.resources.backup.backup import backup
+
+    with _bar("Backing up") as bar:
+        manifest = backup(
+            chosen_dsn(dsn),
+            folder,
+            archive=archive or Settings().archive_folder,
+            progress=lambda done, total: bar.update(bar.task_ids[0], completed=done, total=total),
+        )
+    rows = {table.table: table.rows for table in manifest.tables}
+    _say(
+        f"Backed up {manifest.events:,} events of {rows['streams']:,} streams and {rows['views']:,} views"
+        f" as of {manifest.taken:%Y-%m-%d %H:%M:%S} UTC: {manifest.bytes:,} bytes in {folder}."
+    )
+    if manifest.left_out:
+        _say(f"Views of read models are not in it, they are built anew: {', '.join(manifest.left_out)}.")
+
+
+@app.command("restore")
+def restore_command(folder: Folder, dsn: DsnOption = None) -> None:
+    """Restore a backup into an empty database: all of it, or nothing.
+
+    Read models are built anew by their next drains.
+    """
+    from millrace.resources.backup.restore import restore
+
+    with _bar("Restoring") as bar:
+        report = restore(
+            chosen_dsn(dsn),
+            folder,
+            progress=lambda done, total: bar.update(bar.task_ids[0], completed=done, total=total),
+        )
+    _say(
+        f"Restored {report.events:,} events as of {report.manifest.taken:%Y-%m-%d %H:%M:%S} UTC"
+        f" in {report.seconds:,.1f} s."
+    )
+    if report.manifest.left_out:
+        _say(f"Their read models are built anew from the first event: {', '.join(report.manifest.left_out)}.")
+
+
+def _say(line: str) -> None:
+    Console().print(Text(line), soft_wrap=True)
+
+
+@contextmanager
+def _bar(what: str) -> "Iterator[Progress]":
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+    errors = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
+        bar.add_task(what, total=None)
+        yield bar
+
+
+def _cells(result: "PurgedPartition") -> Sequence[object]:
     numbers = (result.from_position, result.to_position, result.events, result.files)
     return (result.partition, *(f"{number:,}" for number in numbers), result.refused)

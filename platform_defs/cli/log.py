@@ -1,24 +1,33 @@
-"""The command `millrace import`.
+"""The commands on the log: `millrace import`, `partitions`.
 
-Belongs here: its options, its progress bar, how its result and its errors look. Not here: importing; that is
-`millrace.resources.importer.importer`.
+Belongs here: their options, the progress bar, how results look. Not here: importing (`millrace.resources.importer`), what is
+counted (`sql/functions/log/partition_info.sql`).
 """
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from millrace.platform_defs.cli.options import DsnOption, chosen_dsn
-from millrace.resources.errors import MillraceError
-from millrace.resources.importer.files import Format
-from millrace.resources.importer.importer import Columns, ImportProgress, ImportReport, import_events
+from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store
+from millrace.platform_defs.cli.output import table
+from millrace.resources.event_store import PartitionInfo
+
+if TYPE_CHECKING:
+    from millrace.resources.importer.importer import ImportProgress, ImportReport
+
+app = typer.Typer()
+
+Format = Literal["csv", "jsonl", "parquet"]
+
+PARTITIONS = ("partition", "earliest", "archived", "mark", "events", "bytes", "last activity", "active views")
 
 
+@app.command("import")
 def import_command(
     file: Annotated[Path, typer.Argument(help="CSV, JSON Lines or Parquet; the first two also as .gz.")],
     stream: Annotated[str, typer.Option(help="The column that names the stream, such as case:concept:name.")],
@@ -38,45 +47,53 @@ def import_command(
     dsn: DsnOption = None,
 ) -> None:
     """Import an event log. Run again, it goes on where it was; no row is stored twice."""
-    console, errors = Console(), Console(stderr=True)
-    try:
-        with Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TaskProgressColumn(),
-            TextColumn("{task.fields[rows]:,} rows, {task.fields[speed]:,.0f} rows/s"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=errors,
-            transient=True,
-            disable=not errors.is_terminal,
-        ) as bar:
-            task = bar.add_task(file.name, total=None, rows=0, speed=0.0)
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
-            def show(progress: ImportProgress) -> None:
-                speed = progress.rows / progress.seconds if progress.seconds else 0.0
-                bar.update(task, completed=progress.done, total=progress.total, rows=progress.rows, speed=speed)
+    from millrace.resources.importer.importer import Columns, import_events
 
-            report = import_events(
-                chosen_dsn(dsn),
-                file,
-                decider=decider,
-                columns=Columns(stream, event, time),
-                source=source,
-                format=format_name,
-                rejects=rejects,
-                batch_size=batch_size,
-                progress=show,
-            )
-    except MillraceError as error:
-        errors.print(Text(str(error), style="red"))
-        raise typer.Exit(1) from error
+    errors = Console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[rows]:,} rows, {task.fields[speed]:,.0f} rows/s"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=errors,
+        transient=True,
+        disable=not errors.is_terminal,
+    ) as bar:
+        task = bar.add_task(file.name, total=None, rows=0, speed=0.0)
+
+        def show(progress: "ImportProgress") -> None:
+            speed = progress.rows / progress.seconds if progress.seconds else 0.0
+            bar.update(task, completed=progress.done, total=progress.total, rows=progress.rows, speed=speed)
+
+        report = import_events(
+            chosen_dsn(dsn),
+            file,
+            decider=decider,
+            columns=Columns(stream, event, time),
+            source=source,
+            format=format_name,
+            rejects=rejects,
+            batch_size=batch_size,
+            progress=show,
+        )
+    console = Console()
     console.print(_table(report))
     if report.rejects:
         console.print(Text(f"{report.rejected:,} rows were rejected; see {report.rejects}", style="yellow"))
 
 
-def _table(report: ImportReport) -> Table:
+def _table(report: "ImportReport") -> Table:
     table = Table(title=Text(f"Imported {report.source}"), show_header=False)
     table.add_column()
     table.add_column(justify="right")
@@ -92,3 +109,17 @@ def _table(report: ImportReport) -> Table:
     table.add_row("seconds", f"{report.seconds:,.1f}")
     table.add_row("rows/s", f"{report.rows / max(report.seconds, 0.001):,.0f}")
     return table
+
+
+@app.command("partitions")
+def partitions_command(dsn: DsnOption = None) -> None:
+    """Show what each log partition holds: from its earliest position up to before its high-water mark."""
+    with chosen_store(dsn) as store:
+        partitions = store.partition_info()
+    Console().print(table("Log partitions", PARTITIONS, map(_partition, partitions)))
+
+
+def _partition(info: PartitionInfo) -> Sequence[object]:
+    numbers = (info.earliest_position, info.archived_position, info.high_water_mark, info.events, info.bytes)
+    activity = info.last_activity and info.last_activity.isoformat(timespec="seconds")
+    return (info.partition, *(f"{number:,}" for number in numbers), activity, info.active_views)

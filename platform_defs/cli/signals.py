@@ -1,6 +1,6 @@
 """Commands that run until somebody stops them.
 
-Belongs here: a request to stop as an event. Not here: `millrace up`, which has servers to stop (`up.py`).
+Belongs here: a request to stop as an event. Not here: `millrace up`, which has servers to stop (`millrace.platform_defs.local`).
 """
 
 import signal

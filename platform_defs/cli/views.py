@@ -1,4 +1,4 @@
-"""The commands for operators of views: `millrace enable`, `disable`, `unregister`, `seek`, `dead-letters`, `retry`, `discard`, `audit`.
+"""The commands for operators of views: `millrace enable`, `disable`, `unregister`, `seek`, `dead-letters` and the like.
 
 Belongs here: their options and how results look. Not here: what they do; that is in `sql/functions`.
 """
@@ -19,6 +19,8 @@ from millrace.platform_defs.cli.output import table
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import AuditEntry, DeadLetter, EventStore, Seek
 
+app = typer.Typer()
+
 View = Annotated[str, typer.Argument(help="The view.", metavar="VIEW")]
 Reason = Annotated[str | None, typer.Option(help="Why, for the audit log.")]
 
@@ -35,6 +37,7 @@ class SeekKind(StrEnum):
     EXACT_TIMESTAMP = "EXACT_TIMESTAMP"
 
 
+@app.command("enable")
 def enable_command(view: View, reason: Reason = None, dsn: DsnOption = None) -> None:
     """Let a view be given events again."""
     with chosen_store(dsn) as store:
@@ -42,6 +45,7 @@ def enable_command(view: View, reason: Reason = None, dsn: DsnOption = None) -> 
     Console().print(Text(f"{view} is given events." if changed else f"{view} was enabled before; nothing was changed."))
 
 
+@app.command("disable")
 def disable_command(view: View, reason: Reason = None, dsn: DsnOption = None) -> None:
     """Let a view be given no more events; what is in flight may still be acknowledged or committed."""
     with chosen_store(dsn) as store:
@@ -50,13 +54,17 @@ def disable_command(view: View, reason: Reason = None, dsn: DsnOption = None) ->
     Console().print(Text(said if changed else f"{view} was disabled before; nothing was changed."), soft_wrap=True)
 
 
+@app.command("unregister")
 def unregister_command(
     view: View,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     reason: Reason = None,
     dsn: DsnOption = None,
 ) -> None:
-    """Remove a view; its progress, its locks and its dead letters are lost. Refused while something of it is leased or in flight."""
+    """Remove a view; its progress, its locks and its dead letters are lost.
+
+    Refused while something of it is leased or in flight.
+    """
     with chosen_store(dsn) as store:
         if not yes:
             # what is refused is refused before anybody is asked
@@ -67,6 +75,7 @@ def unregister_command(
     Console().print(Text(f"{view} is removed with its progress."))
 
 
+@app.command("seek")
 def seek_command(
     view: View,
     kind: Annotated[SeekKind, typer.Argument(case_sensitive=False, help="Where to.")],
@@ -89,6 +98,7 @@ def seek_command(
     )
 
 
+@app.command("dead-letters")
 def dead_letters_command(
     view: Annotated[str | None, typer.Argument(help="The view; by default all.", metavar="[VIEW]")] = None,
     dsn: DsnOption = None,
@@ -103,6 +113,7 @@ def dead_letters_command(
     Console().print(table("Dead letters", columns, map(_letter, letters)))
 
 
+@app.command("retry")
 def retry_command(
     view: View,
     decider: Annotated[str | None, typer.Option(help="Only streams of this decider.")] = None,
@@ -116,6 +127,7 @@ def retry_command(
     Console().print(Text(f"{retried} streams of {view} are tried again."))
 
 
+@app.command("discard")
 def discard_command(
     view: View,
     decider: Annotated[str, typer.Argument(help="The stream's decider.")],
@@ -133,6 +145,7 @@ def discard_command(
     Console().print(Text(f"Given up: {given_up}. Stream ({decider}, {decider_id}) goes on in {view}."))
 
 
+@app.command("audit")
 def audit_command(
     view: Annotated[str | None, typer.Option(help="Only what was done to this view; by default all.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many entries, the newest first.")] = 20,

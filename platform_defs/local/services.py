@@ -1,25 +1,25 @@
 """Which services `millrace up` runs on this machine, and how each is called.
 
-Belongs here: command lines, environments, ports and readiness. Not here: keeping them alive (`services.py`).
+Belongs here: command lines, environments, ports and readiness. Not here: keeping them alive (`supervisor`), what a package
+of declarations may know of them (`surroundings`).
 
     spark      Spark Connect, warm across runs; not started if SPARK_REMOTE or SPARK_MASTER is set
     sequence   gives committed events their positions
     code       loads the definitions; runs are its children
     daemon     sensors, schedules, run queue
     web        the UI
-    simulate   appends events of the example shop; to the embedded Postgres only
-    crm        changes the customers of the example shop, in a database of their own; beside the embedded Postgres only
 
-Dagster is three services and not `dagster dev`: a crash of the UI then ends no run, it takes 130 MB less, and it
-is up three seconds earlier. All listen on 127.0.0.1 only.
+Behind these come those of the package of declarations, if it has a `services.py`. Dagster is three services and not
+`dagster dev`: a crash of the UI then ends no run, it takes 130 MB less, and it is up three seconds earlier. All listen on
+127.0.0.1 only, work in the folder that `millrace up` was started in, and find a package of declarations there.
 """
 
 import json
+import logging
 import os
 import shutil
 import socket
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -31,17 +31,17 @@ import requests
 from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy.engine import URL
 
-from millrace.examples.shop.customers import DATABASE as CRM
-from millrace.examples.shop.customers import make_crm
+from millrace.assets.declarations import Fault, fault_in, load_part
 from millrace.platform_defs.local.supervisor import Service
-from millrace.resources.errors import Unreachable
+from millrace.platform_defs.local.surroundings import PROGRAMS, Surroundings
+from millrace.resources.errors import MillraceError, Unreachable
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.settings import PROJECT, Settings
 from millrace.resources.spark.java import find_java
 from millrace.resources.spark.session import LOCAL_CONFIGURATION, SESSION_CONFIGURATION
 
 LOOPBACK = "127.0.0.1"
-PROGRAMS = Path(sys.executable).parent
+logger = logging.getLogger(__name__)
 
 SPARK_CONF = {
     **SESSION_CONFIGURATION,
@@ -64,8 +64,8 @@ class Endpoints:
     # None for a Spark that somebody else runs.
     spark_port: int | None
     java_home: Path | None
-    # None where the event store is the user's: the example's customers are not simulated.
-    crm_dsn: str | None = None
+    # None where the event store is the user's.
+    postgres: EmbeddedPostgres | None = None
 
 
 def find_endpoints(settings: Settings, postgres: EmbeddedPostgres | None) -> Endpoints:
@@ -82,17 +82,13 @@ def find_endpoints(settings: Settings, postgres: EmbeddedPostgres | None) -> End
         # all runs share one session, see resources/spark/session.py
         remote = shared_session(spark_port)
     if postgres is not None:
-        for database in ("millrace", "dagster", CRM):
+        for database in ("millrace", "dagster"):
             postgres.create_database(database)
         dsn, dagster_dsn = postgres.dsn("millrace"), postgres.dsn("dagster")
-        crm_dsn = settings.crm_dsn
-        if crm_dsn is None:
-            crm_dsn = postgres.dsn(CRM)
-            make_crm(crm_dsn)
     else:
-        dsn, crm_dsn = str(settings.dsn), settings.crm_dsn
+        dsn = str(settings.dsn)
         dagster_dsn = os.environ.get("MILLRACE_DAGSTER_DSN") or _schema_for_dagster(dsn)
-    return Endpoints(dsn, dagster_dsn, free_port(), remote, spark_port, java_home, crm_dsn)
+    return Endpoints(dsn, dagster_dsn, free_port(), remote, spark_port, java_home, postgres)
 
 
 def _schema_for_dagster(dsn: str) -> str:
@@ -118,7 +114,7 @@ def _schema_for_dagster(dsn: str) -> str:
 
 
 def shared_session(port: int) -> str:
-    """A `SPARK_REMOTE` for a server of our own, with one session for all who use it."""
+    """Return a `SPARK_REMOTE` for a server of our own, with one session for all who use it."""
     return f"sc://{LOOPBACK}:{port}/;session_id={uuid4()}"
 
 
@@ -141,12 +137,13 @@ def prepare_home(settings: Settings, endpoints: Endpoints) -> None:
 
 
 def environment(settings: Settings, endpoints: Endpoints) -> dict[str, str]:
-    """The environment of our services: ours, with where the servers are."""
+    """Return the environment of all services: ours, with where the servers are."""
     found = {
         "MILLRACE_HOME": str(settings.home),
         "MILLRACE_DSN": endpoints.dsn,
         "MILLRACE_DAGSTER_DSN": endpoints.dagster_dsn,
-        "MILLRACE_CRM_DSN": endpoints.crm_dsn,
+        # said, for with MILLRACE_DSN set it would mean nothing declared
+        "MILLRACE_DECLARATIONS": settings.declared_package,
         "MILLRACE_LOG_PARTITIONS": str(settings.log_partitions),
         "MILLRACE_ARCHIVE_DIR": str(settings.archive_folder),
         "DAGSTER_HOME": str(settings.home / "dagster"),
@@ -160,37 +157,59 @@ def environment(settings: Settings, endpoints: Endpoints) -> dict[str, str]:
 
 
 def services(settings: Settings, endpoints: Endpoints) -> list[Service]:
-    """List the services in the order of their start."""
+    """List the services in the order of their start, those of the package of declarations behind ours.
+
+    Raises:
+        MillraceError: The package names one of its services as another one is named.
+    """
     env = environment(settings, endpoints)
+    here = Surroundings(endpoints.dsn, settings.home, Path.cwd(), env, endpoints.postgres)
+    # first, for they may add to the environment
+    declared = declared_services(settings.declared_package, here)
     workspace = str(settings.home / "dagster" / "workspace.yaml")
     code_port = str(endpoints.code_port)
-    module = ("-m", "millrace.platform_defs.definitions", "-d", str(PROJECT))
-
-    def run(
-        name: str, program: str, *arguments: str, ready: Callable[[], bool] = lambda: True, seconds: float = 15
-    ) -> Service:
-        argv = (str(PROGRAMS / program), *arguments)
-        return Service(name=name, argv=argv, env=env, ready=ready, cwd=PROJECT, stop_seconds=seconds)
-
+    # never the folder of Millrace: its `assets` would be found before the user's
+    module = ("-m", "millrace.platform_defs.definitions", "-d", str(here.folder))
     code_ready = partial(_accepts, endpoints.code_port)
     code = ("code-server", "start", *module, "-h", LOOPBACK, "-p", code_port)
-    own = settings.simulate and settings.dsn is None
     web = ("-w", workspace, "-h", LOOPBACK, "-p", str(settings.port))
-    return [
+    ours = [
         *([spark_service(settings, endpoints.spark_port, env)] if endpoints.spark_port else []),
-        run("sequence", "millrace", "sequence"),
+        here.run("sequence", "millrace", "sequence"),
         # Runs are its children: on TERM they release their leases, which may take a commit's time.
-        run("code", "dagster", *code, ready=code_ready, seconds=30),
-        run("daemon", "dagster-daemon", "run", "-w", workspace),
-        run("web", "dagster-webserver", *web, ready=partial(_answers, settings.port)),
-        # never into a store or a database that is not ours: events cannot be removed
-        *([run("simulate", "millrace", "simulate")] if own else []),
-        *([run("crm", "millrace", "simulate-crm")] if own and settings.crm_dsn is None else []),
+        here.run("code", "dagster", *code, ready=code_ready, stop_s=30),
+        here.run("daemon", "dagster-daemon", "run", "-w", workspace),
+        here.run("web", "dagster-webserver", *web, ready=partial(_answers, settings.port)),
     ]
+    names = [service.name for service in (*ours, *declared)]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise MillraceError(
+            f"There are two services named {min(twice)!r}.",
+            hint=f"Give the one in {settings.declared_package}.services another name.",
+        )
+    return [*ours, *declared]
+
+
+def declared_services(package: str | None, here: Surroundings) -> list[Service]:
+    """Ask a package of declarations for its own services.
+
+    A `services.py` that fails costs its services only: the log says where it fails.
+    """
+    module = load_part(package, "services")
+    if package is None or module is None:
+        return []
+    fault = module if isinstance(module, Fault) else None
+    if not isinstance(module, Fault):
+        try:
+            return [*module.services(here)]
+        except Exception as error:  # noqa: BLE001  whatever a user's function does wrong
+            fault = fault_in(package, "services", error)
+    logger.error("The services of %s are not started: %s", package, fault)
+    return []
 
 
 def spark_service(settings: Settings, port: int, env: dict[str, str]) -> Service:
-    """The Spark Connect server on a port of 127.0.0.1."""
+    """Describe the Spark Connect server on a port of 127.0.0.1."""
     spec = find_spec("pyspark")
     spark_home = Path((spec and spec.origin) or "").parent
     folder = settings.home / "spark"

@@ -1,6 +1,6 @@
 """Local services: child processes that are started, watched, restarted and ended together.
 
-Belongs here: the life of child processes, whatever they run. Not here: which ones there are (see `up.py`).
+Belongs here: the life of child processes, whatever they run. Not here: which ones there are (`services`).
 
 Every process of a service inherits one environment variable, `MILLRACE_SERVICE=<home>/run/<name>`. It finds
 what left its group, its session and its parent, also after the supervisor was killed, and nothing else.
@@ -25,13 +25,14 @@ from millrace.resources.errors import MillraceError
 from millrace.resources.processes import alive, wait_ended
 
 MARK = "MILLRACE_SERVICE"
-FIRST_DELAY_SECONDS = 1.0
-LONGEST_DELAY_SECONDS = 30.0
+# times in seconds
+FIRST_DELAY_S = 1.0
+LONGEST_DELAY_S = 30.0
 # A service that stayed ready this long has earned a quick restart again.
-STEADY_SECONDS = 60.0
+STEADY_S = 60.0
 # What a dead service left has no reason to take long; what a killed supervisor left may be finishing a run.
-ORPHAN_SECONDS = 2.0
-LEFTOVER_SECONDS = 10.0
+ORPHAN_S = 2.0
+LEFTOVER_S = 10.0
 LOG_BYTES = 20_000_000
 QUOTED_LINES = 15
 
@@ -44,7 +45,14 @@ class ServiceFailed(MillraceError):
 class Service:
     """A process to keep running.
 
-    `env` is its whole environment. `ready` tells whether it serves, without raising and without effects.
+    Attributes:
+        name: What its log and the terminal call it.
+        argv: Its command line.
+        env: Its whole environment.
+        ready: Tells whether it serves, without raising and without effects.
+        cwd: Its current folder; None for that of the supervisor.
+        ready_s: How long it may take until it is ready, in seconds.
+        stop_s: How long it gets to end after SIGTERM, in seconds.
     """
 
     name: str
@@ -52,8 +60,8 @@ class Service:
     env: Mapping[str, str]
     ready: Callable[[], bool]
     cwd: Path | None = None
-    ready_seconds: float = 60.0
-    stop_seconds: float = 15.0
+    ready_s: float = 60.0
+    stop_s: float = 15.0
 
 
 @dataclass(frozen=True)
@@ -93,11 +101,11 @@ class Supervisor:
             raise
 
     def poll(self) -> list[str]:
-        """Start again what died, each after its own growing delay; give a sentence for each change."""
+        """Start again what died, each after its own growing delay; return a sentence for each change."""
         return [sentence for child in self._children for sentence in child.look()]
 
     def states(self) -> list[ServiceState]:
-        """Tell how each service is, as of the last `poll`."""
+        """Return how each service is, as of the last `poll`."""
         return [ServiceState(child.service.name, child.state, child.pid, child.restarts) for child in self._children]
 
     def stop(self, report: Callable[[str], None] = lambda _: None) -> None:
@@ -128,7 +136,7 @@ class _Child:
         self.restarts = 0
         self._popen: subprocess.Popen[bytes] | None = None
         self._since = 0.0
-        self._delay = FIRST_DELAY_SECONDS
+        self._delay = FIRST_DELAY_S
 
     @property
     def pid(self) -> int | None:
@@ -166,13 +174,13 @@ class _Child:
             return []
         code = self._popen.poll()
         if code is None and self.state == "ready":
-            if now - self._since > STEADY_SECONDS:
-                self._delay = FIRST_DELAY_SECONDS
+            if now - self._since > STEADY_S:
+                self._delay = FIRST_DELAY_S
             return []
         if code is None and self.service.ready():
             self.state, self._since = "ready", now
             return [] if at_first else [f"{name} is ready again."]
-        if code is None and now - self._since < self.service.ready_seconds:
+        if code is None and now - self._since < self.service.ready_s:
             return []
         failure = "was not ready in time" if code is None else f"ended with {_meaning(code)}"
         self.end()
@@ -182,7 +190,7 @@ class _Child:
         return [f"{name} {failure}; it starts again in {self._delay:.0f} s. Its log: {self.log}"]
 
     def _spawn_again(self) -> list[str]:
-        self._delay = min(self._delay * 2, LONGEST_DELAY_SECONDS)
+        self._delay = min(self._delay * 2, LONGEST_DELAY_S)
         self.restarts += 1
         try:
             self.spawn()
@@ -201,8 +209,8 @@ class _Child:
             strays = _descendants(leader, str(self.mark))
             # Those in other groups are mostly ended by their parents, so the group goes first.
             asked = [process for process in strays if _group_of(process) == self._popen.pid]
-            wait_ended([*leader, *asked], self.service.stop_seconds)
-            _end_all(lambda: _descendants(leader, str(self.mark)), strays, ORPHAN_SECONDS)
+            wait_ended([*leader, *asked], self.service.stop_s)
+            _end_all(lambda: _descendants(leader, str(self.mark)), strays, ORPHAN_S)
             self._popen.wait()
         self._popen = None
         self._record.unlink(missing_ok=True)
@@ -219,7 +227,7 @@ class _Child:
 
 
 def end_leftovers(home: Path) -> list[str]:
-    """End all that still runs of this home's services and give their names; only for who holds its lock."""
+    """End all that still runs of this home's services and return their names; the caller holds the home's lock."""
     run = home.resolve() / "run"
     names = []
     leaders = []
@@ -234,7 +242,7 @@ def end_leftovers(home: Path) -> list[str]:
         record.unlink()
     strays = _descendants(leaders, f"{run}/")
     names += sorted({_mark_of(stray).removeprefix(f"{run}/") for stray in strays} - {"", *names})
-    _end_all(lambda: _descendants(leaders, f"{run}/"), [*leaders, *strays], LEFTOVER_SECONDS)
+    _end_all(lambda: _descendants(leaders, f"{run}/"), [*leaders, *strays], LEFTOVER_S)
     return sorted(names)
 
 

@@ -1,7 +1,7 @@
 """`millrace up`: every server on this machine, started in order, watched, and stopped together.
 
 Belongs here: the order of starting, what one sees meanwhile, and stopping. Not here: how a process is kept alive
-(`services.py`), which services there are (`local_services.py`), and the command line (`cli.py`).
+(`supervisor`), which services there are (`services`), and the command line (`millrace.platform_defs.cli`).
 """
 
 import os
@@ -19,6 +19,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from millrace.assets.declarations import find_package
 from millrace.platform_defs.local.services import Endpoints, find_endpoints, prepare_home, services
 from millrace.platform_defs.local.supervisor import Service, ServiceState, Supervisor, end_leftovers
 from millrace.resources.errors import MillraceError, Unreachable
@@ -26,10 +27,11 @@ from millrace.resources.postgres.embedded import EmbeddedPostgres, PostgresFaile
 from millrace.resources.processes import only_one
 from millrace.resources.settings import Settings
 
-LOOK_SECONDS = 0.5
-STATUS_SECONDS = 2.0
-PLAIN_SECONDS = 10.0
-REVIVE_SECONDS = 10.0
+# times in seconds
+LOOK_S = 0.5
+STATUS_S = 2.0
+PLAIN_S = 10.0
+REVIVE_S = 10.0
 
 
 class CannotStart(MillraceError):
@@ -71,6 +73,8 @@ def up(
             if ended := end_leftovers(settings.home):
                 _say(out, f"Ended what a killed run had left: {', '.join(ended)}.")
             _require_free_port(settings.port)
+            if settings.declared_package is not None:
+                find_package(settings.declared_package)
             postgres = None
             if settings.dsn is None:
                 postgres = EmbeddedPostgres(settings.home / "postgres")
@@ -93,13 +97,14 @@ def up(
 
 
 def where_to_look(settings: Settings, endpoints: Endpoints) -> list[str]:
-    """Tell a newcomer where things are."""
+    """Return lines that tell a newcomer where things are."""
     return [
         "",
         f"  Dagster   {_url(settings)}",
         f"  Postgres  {endpoints.dsn}",
         f"  Spark     {endpoints.spark_remote or 'as set by SPARK_MASTER'}",
         f"  Logs      {settings.home / 'logs'}",
+        f"  Declared  {settings.declared_package or 'nothing; set MILLRACE_DECLARATIONS'}",
         "",
     ]
 
@@ -198,23 +203,23 @@ def _watch(
             if postgres is not None and postgres.pid() is None and time.monotonic() >= revive_at:
                 _say(out, f"postgres is gone; starting it again. Its log: {postgres.log}")
                 # On a full disk it cannot start now, and can once there is room.
-                revive_at = time.monotonic() + REVIVE_SECONDS
+                revive_at = time.monotonic() + REVIVE_S
                 try:
                     postgres.start()
                 except PostgresFailed as error:
                     _say(out, str(error))
-            if status is not None and time.monotonic() - status_at >= STATUS_SECONDS:
+            if status is not None and time.monotonic() - status_at >= STATUS_S:
                 lines, status_at = _ask(status), time.monotonic()
             states = supervisor.states()
             if view:
                 view.update(_table(states, lines))
-            elif time.monotonic() - plain_at >= PLAIN_SECONDS:
+            elif time.monotonic() - plain_at >= PLAIN_S:
                 plain = [", ".join(f"{s.name} {s.state}" for s in states), *lines]
                 # What did not change is not said again: this is somebody's log file.
                 for line in plain if plain != shown else []:
                     _say(out, line)
                 shown, plain_at = plain, time.monotonic()
-            time.sleep(LOOK_SECONDS)
+            time.sleep(LOOK_S)
 
 
 def _ask(status: Callable[[], list[str]]) -> list[str]:

@@ -1,6 +1,6 @@
 """Rows of Postgres as Arrow: one connection through ADBC, in one transaction that reads one snapshot.
 
-Belongs here: what ADBC wants to be told. Not here: what is asked (`reading`).
+Belongs here: how ADBC is used. Not here: the statements (`reading`).
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import adbc_driver_manager as adbc
     import pyarrow as pa
 
-# What a task holds at once, and hands on to Spark, is a few of these, or one event if that is larger.
+# A task holds a few batches of this size at once, or one event if that is larger.
 BATCH_BYTES = 4 * 1024 * 1024
 
 
@@ -30,11 +30,11 @@ class ArrowConnection:
         self._reader: pa.RecordBatchReader | None = None
 
     def rows(self, statement: str) -> list[tuple[Any, ...]]:
-        """All rows of a statement that has few, or none; its columns have different names."""
+        """Return all rows of a statement that has few; its columns must have different names."""
         return [row for batch in self.batches(statement) for row in zip(*batch.to_pydict().values(), strict=True)]
 
     def batches(self, statement: str) -> "Iterator[pa.RecordBatch]":
-        """The rows of a statement; the next statement ends them."""
+        """Yield the rows of a statement; the next statement ends them."""
         import adbc_driver_manager as adbc
         import pyarrow as pa
 
@@ -49,7 +49,7 @@ class ArrowConnection:
 
     def close(self) -> None:
         """End the rows of the last statement."""
-        # ADBC reads them from the connection, which must not be gone before
+        # ADBC reads them from the connection: they must be closed before it is
         if self._reader is not None:
             self._reader.close()
             self._reader = None
@@ -57,7 +57,7 @@ class ArrowConnection:
 
 @contextmanager
 def arrow_connection(dsn: str) -> Iterator[ArrowConnection]:
-    """Connect for the time of a `with`.
+    """Connect until the end of a `with`.
 
     Raises:
         InvalidOption: The DSN is unreadable.
@@ -75,7 +75,7 @@ def arrow_connection(dsn: str) -> Iterator[ArrowConnection]:
             with adbc.AdbcStatement(connection) as statement:
                 statement.set_options(**size)
                 opened = ArrowConnection(dsn, statement)
-                # what the marks promise is there for the SELECT too, although somebody removes it at this moment
+                # one snapshot: history that is removed meanwhile is still there for the SELECT that follows the marks
                 opened.rows("set transaction isolation level repeatable read, read only")
                 try:
                     yield opened

@@ -24,11 +24,11 @@ class EventLogReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
-        """Plan the tasks; Postgres is asked only for what the options leave open, the rest the tasks check."""
+        """Plan the tasks. Postgres is asked only if the options do not state both ends; then the tasks check these."""
         options = self._options
         ranges = stated_ranges(options)
         if ranges is None:
-            times = [position for position in (options.start, options.end) if isinstance(position, datetime)]
+            times = [bound for bound in (options.start, options.end) if isinstance(bound, datetime)]
             with EventLog(options.dsn) as log:
                 state = log.look(times, options.partitions)
             ranges = self._held(wanted_ranges(options, state), state.held)
@@ -38,7 +38,7 @@ class EventLogReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Read one task's ranges as Arrow batches."""
-        # Spark asks for one partition without an input where there are none
+        # if there are no partitions, Spark asks for one that is not ours
         if not isinstance(partition, EventLogInput):
             return
         if partition.retried is None:

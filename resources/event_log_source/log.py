@@ -1,7 +1,7 @@
 """Postgres: what the log holds now, and the errors of a connection.
 
-Belongs here: the one statement that looks at the log's marks. Not here: reading events (`reading`), and what a plan makes of
-the marks (`ranges`).
+Belongs here: the one statement that looks at the log's marks. Not here: reading events (`reading`), what a plan makes
+of the marks (`ranges`).
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from .ranges import LogRange, LogState
 if TYPE_CHECKING:
     import psycopg
 
-# One statement, one snapshot: the marks name an exact set of events.
+# One statement, so one snapshot: the marks of all log partitions name an exact set of events.
 _LOOK = """
 select p.partition, p.earliest_position, p.high_water_mark, times.positions
 from event_store.partitions p
@@ -37,7 +37,7 @@ class Unreadable(ConnectionError):
 
 
 class EventLog:
-    """Looks at the log through a connection that it opens when it is first asked, and keeps."""
+    """Looks at the log, through a connection that is opened at the first look and kept."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
@@ -56,7 +56,7 @@ class EventLog:
             self._connection = None
 
     def look(self, times: Sequence[datetime] = (), partitions: Sequence[int] | None = None) -> LogState:
-        """What the log holds, and where each time lies in the chosen log partitions.
+        """Return what the log holds, and where each time lies in the chosen log partitions.
 
         Raises:
             InvalidOption: The DSN is unreadable.
@@ -88,7 +88,7 @@ class EventLog:
 
 
 def without_password(dsn: str) -> str:
-    """The DSN as it may be shown.
+    """Return a DSN as it may be shown.
 
     Raises:
         InvalidOption: It is no DSN.

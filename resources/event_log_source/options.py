@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 Mode = Literal["batch", "stream"]
 # where a read begins or ends: an end of the log, a position for each log partition, or a time
-Position = Literal["earliest", "latest"] | Mapping[int, int] | datetime
+Bound = Literal["earliest", "latest"] | Mapping[int, int] | datetime
 
-# column -> Spark type, SQL expression over event_log l and events e
+# column -> (Spark type, SQL expression over event_log l and events e)
 COLUMNS: dict[str, tuple[str, str]] = {
     "partition": ("int", "l.partition"),
     "position": ("bigint", "l.position"),
@@ -51,7 +51,7 @@ OPTIONS: dict[str, frozenset[Mode]] = {
     "extract": BOTH,
 }
 
-_OFFSETS = 'JSON {"<log partition>": <position>, …}'
+_POSITIONS = 'JSON {"<log partition>": <position>, …}'
 _TIME = "milliseconds since 1970, or a time with its zone such as 2030-01-31T12:00:00Z"
 _READ_BY: dict[Mode, str] = {"batch": "spark.read", "stream": "spark.readStream"}
 _LARGEST = 2**63 - 1
@@ -59,7 +59,7 @@ _RECORDS = 500_000
 
 
 class InvalidOption(ValueError):
-    """An option of the source is missing, unreadable or asks for what is not there; the text names it and what is allowed."""
+    """An option is missing, unreadable or asks for what is not there; the text names it and what is allowed."""
 
     def __init__(self, option: str, value: object, allowed: str) -> None:
         super().__init__(f"event_log: option {option!r} is {value!r}; allowed: {allowed}")
@@ -67,12 +67,29 @@ class InvalidOption(ValueError):
 
 @dataclass(frozen=True)
 class EventLogOptions:
-    """The source's options, read and checked."""
+    """The source's options, read and checked.
 
-    dsn: str = field(repr=False)  # it may hold a password
-    start: Position
-    end: Position
-    max_offsets: int | None
+    Attributes:
+        dsn: The event store's Postgres; it may hold a password.
+        start: Where to begin.
+        end: Where to end; of a batch only.
+        max_positions: How many positions a batch of a stream reads at most; None for no limit.
+        fail_on_data_loss: Whether to fail where the log does not hold what is to be read.
+        min_partitions: How many Spark tasks read at least.
+        max_records: How many positions a Spark task reads at most.
+        partitions: The log partitions; None for all.
+        deciders: The deciders; None for all.
+        events: The events; None for all.
+        view: The bulk view whose locked streams are left out; None for none.
+        lease_tokens: By log partition, the leases of the view whose retries are read, too.
+        columns: The columns, in their order.
+        extract: New columns, and the paths of the fields of `data` that they are.
+    """
+
+    dsn: str = field(repr=False)
+    start: Bound
+    end: Bound
+    max_positions: int | None
     fail_on_data_loss: bool
     min_partitions: int
     max_records: int
@@ -102,12 +119,12 @@ class EventLogOptions:
         clash = set(extract) & set(columns)
         if clash:
             raise InvalidOption("extract", min(clash), "names that are not columns already")
-        start = _position(given, "starting", "earliest", {"earliest"} if mode == "batch" else {"earliest", "latest"})
-        end = _position(given, "ending", "latest", {"latest"})
+        start = _bound(given, "starting", "earliest", {"earliest"} if mode == "batch" else {"earliest", "latest"})
+        end = _bound(given, "ending", "latest", {"latest"})
         if isinstance(start, datetime) and isinstance(end, datetime) and start > end:
             raise InvalidOption("startingTimestamp", given["startingtimestamp"], "times up to endingTimestamp")
         lease_tokens = (
-            _json(given, "leaseTokens", 'JSON {"<log partition>": <token of its lease>, …}', _is_offsets) or {}
+            _json(given, "leaseTokens", 'JSON {"<log partition>": <token of its lease>, …}', _is_by_partition) or {}
         )
         if lease_tokens and not given.get("view"):
             raise InvalidOption("leaseTokens", given["leasetokens"], "only with the option view")
@@ -117,7 +134,7 @@ class EventLogOptions:
             dsn=given["dsn"],
             start=start,
             end=end,
-            max_offsets=_whole(given, "maxOffsetsPerTrigger"),
+            max_positions=_whole(given, "maxOffsetsPerTrigger"),
             fail_on_data_loss=_flag(given, "failOnDataLoss", default=True),
             min_partitions=_whole(given, "minPartitions") or 1,
             max_records=_whole(given, "maxRecordsPerPartition") or _RECORDS,
@@ -131,7 +148,7 @@ class EventLogOptions:
         )
 
     def schema(self) -> str:
-        """The rows' schema as DDL: the chosen columns, then the extracted fields as text."""
+        """Return the rows' schema as DDL: the chosen columns, then the extracted fields as text."""
         types = {column: COLUMNS[column][0] for column in self.columns} | dict.fromkeys(self.extract, "string")
         return ", ".join(f"`{column.replace('`', '``')}` {type_}" for column, type_ in types.items())
 
@@ -149,7 +166,7 @@ def _require_known(given: Mapping[str, str], mode: Mode | None) -> None:
             raise InvalidOption(names[name], given[name], f"only with {_READ_BY[other]}, not with {_READ_BY[mode]}")
 
 
-def _position(given: Mapping[str, str], which: str, default: Literal["earliest", "latest"], ends: set[str]) -> Position:
+def _bound(given: Mapping[str, str], which: str, default: Literal["earliest", "latest"], ends: set[str]) -> Bound:
     offsets, timestamp = f"{which}Offsets", f"{which}Timestamp"
     text = given.get(timestamp.lower())
     if text is not None:
@@ -159,8 +176,8 @@ def _position(given: Mapping[str, str], which: str, default: Literal["earliest",
     text = given.get(offsets.lower(), default)
     if text in ends:
         return "earliest" if text == "earliest" else "latest"
-    stated = _json(given, offsets, f"{', '.join(sorted(ends))}, or {_OFFSETS}", _is_offsets)
-    return {int(partition): offset for partition, offset in stated.items()}
+    stated = _json(given, offsets, f"{', '.join(sorted(ends))}, or {_POSITIONS}", _is_by_partition)
+    return {int(partition): position for partition, position in stated.items()}
 
 
 def _time(option: str, text: str) -> datetime:
@@ -222,7 +239,8 @@ def _is_digits(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= len(str(_LARGEST))
 
 
-def _is_offsets(value: object) -> bool:
+def _is_by_partition(value: object) -> bool:
+    """Return whether a value is a whole number for each of some log partitions."""
     if not isinstance(value, dict) or not all(_is_digits(k) and _is_whole(v) for k, v in value.items()):
         return False
     return len({int(k) for k in value}) == len(value)

@@ -1,4 +1,4 @@
-"""Ranges of the log: what an option names of it, what is kept of that, and who reads which part.
+"""Ranges of the log: which ones the options name, what the log holds of them, and which task reads which part.
 
 Belongs here: plans, as pure functions of what Postgres said. Not here: asking Postgres (`log`), reading (`reading`).
 """
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from .options import EventLogOptions, InvalidOption, Position
+from .options import Bound, EventLogOptions, InvalidOption
 
 
 @dataclass(frozen=True, order=True)
@@ -31,7 +31,7 @@ class LogState:
 
     Attributes:
         held: For each log partition, from its first kept position to its high-water mark.
-        at: For each time that was asked for and each log partition, the first position appended at or after it.
+        at: For each time that was asked for and each log partition, the first position appended at or after that time.
     """
 
     held: Mapping[int, LogRange]
@@ -49,15 +49,15 @@ class DataLoss(RuntimeError):
 
 
 def warn(wanted: str, held: str) -> None:
-    """Say in the log that data were passed over."""
+    """Warn through Python's logger `event_log` that data is passed over."""
     logging.getLogger("event_log").warning("event_log: %s, and %s; going on, as failOnDataLoss is false", wanted, held)
 
 
 def stated_ranges(options: EventLogOptions) -> list[LogRange] | None:
-    """The ranges of a batch where both options name them, so that nobody needs to ask Postgres; else None.
+    """Return the ranges of a batch if both ends are stated by position, so that Postgres need not be asked; else None.
 
     Raises:
-        InvalidOption: The two do not fit each other.
+        InvalidOption: The two ends do not fit each other.
     """
     start, end = options.start, options.end
     if not isinstance(start, Mapping) or not isinstance(end, Mapping):
@@ -74,7 +74,7 @@ def stated_ranges(options: EventLogOptions) -> list[LogRange] | None:
 
 
 def wanted_ranges(options: EventLogOptions, state: LogState) -> list[LogRange]:
-    """The ranges of a batch, exact: whatever is appended later is not in them.
+    """Return the ranges of a batch. They are exact: an event that is appended later is in none of them.
 
     Raises:
         InvalidOption: A log partition does not exist, or a position lies outside of it.
@@ -84,12 +84,12 @@ def wanted_ranges(options: EventLogOptions, state: LogState) -> list[LogRange]:
     ranges = [LogRange(partition, first, ending[partition]) for partition, first in starting.items()]
     if isinstance(options.start, Mapping) and isinstance(options.end, Mapping):
         _require_forward(ranges)
-    # a time may lie beyond the other end: that is no event
+    # where a time lies beyond the other end, there is no event between
     return [wanted for wanted in ranges if wanted.size > 0]
 
 
-def positions(option: str, position: Position, partitions: Sequence[int] | None, state: LogState) -> dict[int, int]:
-    """The position that an option names in each chosen log partition, where it names none its default.
+def positions(option: str, bound: Bound, partitions: Sequence[int] | None, state: LogState) -> dict[int, int]:
+    """Return the position that an option names in each chosen log partition; where it names none, its default.
 
     Raises:
         InvalidOption: A log partition does not exist or is not chosen, or a position lies beyond the log's end.
@@ -97,25 +97,26 @@ def positions(option: str, position: Position, partitions: Sequence[int] | None,
     held = state.held
     chosen = chosen_partitions(partitions, held)
     ends = {p: held[p].from_position if option == "startingOffsets" else held[p].to_position for p in chosen}
-    if isinstance(position, datetime):
-        at = {p: state.at[position][p] for p in chosen}
+    if isinstance(bound, datetime):
+        at = {p: state.at[bound][p] for p in chosen}
         if option == "startingOffsets":
-            # What was removed before the first kept event may be of that time, too: failOnDataLoss decides.
+            # Where the first kept event is the first of that time, removed ones before it may be of that time, too. The
+            # position before it lets failOnDataLoss decide.
             at = {p: first - 1 if 0 < first == held[p].from_position else first for p, first in at.items()}
         return at
-    if not isinstance(position, Mapping):
-        return {p: held[p].from_position if position == "earliest" else held[p].to_position for p in chosen}
-    for partition, named in position.items():
+    if not isinstance(bound, Mapping):
+        return {p: held[p].from_position if bound == "earliest" else held[p].to_position for p in chosen}
+    for partition, named in bound.items():
         if partition not in ends:
             raise InvalidOption(option, partition, f"log partitions {_names(chosen)}")
-        # below the first kept one is a matter of failOnDataLoss
+        # a position below the first kept one is a matter of failOnDataLoss
         if named > held[partition].to_position:
             raise InvalidOption(option, named, held_text(held[partition]))
-    return ends | dict(position)
+    return ends | dict(bound)
 
 
 def chosen_partitions(partitions: Sequence[int] | None, held: Mapping[int, LogRange]) -> list[int]:
-    """The log partitions to read, in order.
+    """Return the log partitions to read, in order.
 
     Raises:
         InvalidOption: One does not exist.
@@ -127,10 +128,10 @@ def chosen_partitions(partitions: Sequence[int] | None, held: Mapping[int, LogRa
 
 
 def require_end(ranges: Iterable[LogRange], held: Mapping[int, LogRange]) -> None:
-    """Refuse stated ranges that end where the log is not yet, rather than read fewer rows.
+    """Refuse stated ranges that end beyond the log's end: a read of them would give fewer rows than were asked for.
 
     Raises:
-        InvalidOption: A log partition does not exist, or does not reach so far.
+        InvalidOption: A log partition does not exist, or ends before its range does.
     """
     for wanted in ranges:
         if wanted.partition not in held:
@@ -140,12 +141,12 @@ def require_end(ranges: Iterable[LogRange], held: Mapping[int, LogRange]) -> Non
 
 
 def held_ranges(ranges: Iterable[LogRange], held: Mapping[int, LogRange], *, fail_on_data_loss: bool) -> list[LogRange]:
-    """The part of each range that the log holds; where that is less than the range, `failOnDataLoss` decides.
+    """Return the part of each range that the log holds; where that is less than the range, `failOnDataLoss` decides.
 
-    A range whose end lies before its beginning is one whose beginning nobody knows any more.
+    A range whose end lies before its beginning counts as missing: its real beginning is not known any more.
 
     Raises:
-        DataLoss: Something is missing, and that is not to be passed over.
+        DataLoss: Something is missing, and `fail_on_data_loss` is true.
     """
     kept = []
     for wanted in ranges:
@@ -165,49 +166,72 @@ def held_ranges(ranges: Iterable[LogRange], held: Mapping[int, LogRange], *, fai
 def split(ranges: Sequence[LogRange], max_records: int, min_tasks: int) -> list[tuple[LogRange, ...]]:
     """Share ranges of different log partitions evenly over as few tasks as allowed: each position once, no task empty.
 
-    Tasks differ by one position at most. Each has a slice of every range, as a batch has: events that were appended at about
-    the same time lie side by side in Postgres, whatever their log partition is, and are read faster together.
+    Tasks differ by one position at most. Each has a slice of every range, as a batch has: events that were appended at
+    about the same time lie side by side in Postgres, whatever their log partition is, and are read faster together.
+
+    Args:
+        ranges: At most one of each log partition.
+        max_records: How many positions a task has at most.
+        min_tasks: How many tasks there are at least, unless there are fewer positions.
     """
     total = sum(wanted.size for wanted in ranges)
-    tasks = min(total, max(min_tasks, -(-total // max_records)))
+    if total == 0:
+        return []
+    full_tasks, rest = divmod(total, max_records)
+    tasks = min(total, max(min_tasks, full_tasks + 1 if rest else full_tasks))
     target = {wanted.partition: wanted.to_position for wanted in ranges}
     start = {wanted.partition: wanted.from_position for wanted in ranges}
     slices = []
-    for task in range(tasks):
-        end = advance(start, target, (task + 1) * total // tasks - task * total // tasks)
+    shared = 0
+    for task in range(1, tasks + 1):
+        # after this task so many positions are shared out
+        until = total * task // tasks
+        end = advance(start, target, until - shared)
         slices.append(tuple(LogRange(p, first, end[p]) for p, first in start.items() if first < end[p]))
-        start = end
+        start, shared = end, until
     return slices
 
 
 def advance(start: Mapping[int, int], target: Mapping[int, int], limit: int | None) -> dict[int, int]:
-    """Where a batch ends that begins at `start`, reads `limit` positions at most, and none beyond `target`.
+    """Return where a batch ends that begins at `start`, reads `limit` positions at most, and none beyond `target`.
 
     Each log partition gets a share in proportion to what it has pending, and one position at least. Where the limit is
     smaller than the number of log partitions that have something, they take turns.
     """
     pending = {p: target[p] - first for p, first in sorted(start.items()) if target[p] > first}
-    total = sum(pending.values())
-    if limit is None or total <= limit:
+    if limit is None or sum(pending.values()) <= limit:
         shares = pending
     elif limit < len(pending):
-        # the sum of positions is how often it was somebody's turn
-        turn = sum(start.values()) % len(start)
-        order = sorted(start)
-        circle = [p for p in order[turn:] + order[:turn] if p in pending]
-        shares = dict.fromkeys(circle[:limit], 1)
+        shares = dict.fromkeys(_next_in_turn(start, pending, limit), 1)
     else:
-        rest, others = limit - len(pending), total - len(pending)
-        shares = {p: 1 + rest * (size - 1) // others for p, size in pending.items()}
-        # what rounding down left goes where it took most
-        by_remainder = sorted(pending, key=lambda p: (-(rest * (pending[p] - 1) % others), p))
-        for p in by_remainder[: limit - sum(shares.values())]:
-            shares[p] += 1
+        shares = _proportional(pending, limit)
     return {p: first + shares.get(p, 0) for p, first in sorted(start.items())}
 
 
+def _next_in_turn(start: Mapping[int, int], pending: Mapping[int, int], number: int) -> list[int]:
+    """Return so many of the log partitions that have something pending, going round in a circle from batch to batch."""
+    order = sorted(start)
+    # where the circle stands is not stored: each turn moved one position on, so their sum tells
+    turn = sum(start.values()) % len(order)
+    return [p for p in order[turn:] + order[:turn] if p in pending][:number]
+
+
+def _proportional(pending: Mapping[int, int], limit: int) -> dict[int, int]:
+    """Share `limit` positions, fewer than are pending: one for each log partition, the rest in proportion."""
+    rest = limit - len(pending)
+    others = sum(pending.values()) - len(pending)
+    exact = {p: divmod(rest * (size - 1), others) for p, size in pending.items()}
+    shares = {p: 1 + whole for p, (whole, _) in exact.items()}
+    # rounding down left some positions: they go where it took most
+    left = limit - sum(shares.values())
+    by_loss = sorted(pending, key=lambda p: (-exact[p][1], p))
+    for p in by_loss[:left]:
+        shares[p] += 1
+    return shares
+
+
 def held_text(held: LogRange) -> str:
-    """What a log partition holds, for an error."""
+    """Say what a log partition holds, for an error."""
     return f"positions {held.from_position} to {held.to_position} of log partition {held.partition}"
 
 

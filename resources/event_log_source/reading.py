@@ -18,21 +18,22 @@ if TYPE_CHECKING:
     from psycopg import sql
     from pyspark.sql.types import StructType
 
-# By index, whatever the statistics say: Postgres would rather read all events for each task than look up those of one range.
+# By index, whatever the statistics say. Left to itself Postgres reads all events for each task, not those of its
+# ranges.
 PLAN = (
     "select set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),"
     " set_config('enable_mergejoin', 'off', true)"
 )
-# Where a task's events are most of those between its first and its last one, as they are when all log partitions are read,
-# going through these once is twice as fast.
+# Where a task's events are most of those between its first and its last offset, as they are when all log partitions are
+# read, one scan over these offsets is twice as fast.
 DENSE_PLAN = (
     "select set_config('enable_seqscan', 'off', true), set_config('enable_nestloop', 'off', true),"
     " set_config('enable_hashjoin', 'on', true), set_config('enable_mergejoin', 'on', true),"
     " set_config('work_mem', '64MB', true)"
 )
-# below that many positions it saves less than asking costs
+# With fewer positions than this the scan saves less than asking for the offsets costs.
 DENSE_POSITIONS = 10_000
-# how many offsets, gaps included, may lie between the first and the last event for each position that is read
+# How many offsets there may be between the first and the last, gaps included, for each position that is read.
 DENSE_OFFSETS = 3
 _MARKS = "select partition, earliest_position, high_water_mark from event_store.partitions"
 
@@ -41,7 +42,7 @@ Keep = Callable[[Sequence[LogRange], Mapping[int, LogRange]], Sequence[LogRange]
 
 @dataclass(frozen=True)
 class EventLogInput(InputPartition):
-    """What one Spark task reads: slices of ranges, or what the lease of a log partition tries again."""
+    """What one Spark task reads: slices of ranges, or what the lease of the log partition `retried` retries."""
 
     ranges: tuple[LogRange, ...]
     retried: int | None = None
@@ -50,7 +51,13 @@ class EventLogInput(InputPartition):
 def read_ranges(
     options: EventLogOptions, schema: "StructType", ranges: Sequence[LogRange], keep: Keep
 ) -> "Iterator[pa.RecordBatch]":
-    """Read ranges as Arrow batches, in no order, after `keep` made of what the log holds what is to be read.
+    """Read ranges as Arrow batches, in no order.
+
+    Args:
+        options: What is read.
+        schema: The rows' schema.
+        ranges: The slices of this task.
+        keep: Returns the part of them to read, given what the log holds at this moment.
 
     Raises:
         Unreadable: Postgres does not answer, or not with an event log.
@@ -70,7 +77,7 @@ def read_ranges(
 
 
 def read_retries(options: EventLogOptions, schema: "StructType", partition: int) -> "Iterator[pa.RecordBatch]":
-    """Read what the lease of a log partition tries again as Arrow batches, in no order.
+    """Read the events that the lease of a log partition retries as Arrow batches, in no order.
 
     Raises:
         Unreadable: Postgres does not answer, or not with an event log.
@@ -94,7 +101,7 @@ def _read(
 
 
 def dense_offsets(connection: ArrowConnection, ranges: Sequence[LogRange]) -> tuple[int, int] | None:
-    """The offsets of the first and the last event of some ranges, if these are many and few others lie between them."""
+    """Return the first and the last offset of ranges, if their events are many and few others lie between them."""
     from psycopg import sql
 
     positions = sum(wanted.size for wanted in ranges)
@@ -108,9 +115,9 @@ def dense_offsets(connection: ArrowConnection, ranges: Sequence[LogRange]) -> tu
 def query(
     options: EventLogOptions, ranges: Sequence[LogRange], between: tuple[int, int] | None = None
 ) -> "sql.Composed":
-    """The SELECT that reads ranges; without bind parameters, because ADBC reads by COPY only then.
+    """Return the SELECT that reads ranges. It has no bind parameters: ADBC reads by COPY only without.
 
-    `between` is what `dense_offsets` said: all offsets of the ranges lie there.
+    All offsets of the ranges lie in `between`, if it is not None (`dense_offsets`).
     """
     from psycopg import sql
 
@@ -129,7 +136,7 @@ def query(
 
 
 def _slices(ranges: Sequence[LogRange]) -> "sql.Composed":
-    """The positions of ranges, as `l`: by index for each range, whatever the rest of the plan is, for `offset 0` sees to that."""
+    """Return the positions of ranges, as `l`. Because of `offset 0` each range is read by index, in every plan."""
     from psycopg import sql
 
     values = sql.SQL(", ").join(
@@ -143,7 +150,7 @@ def _slices(ranges: Sequence[LogRange]) -> "sql.Composed":
 
 
 def retries_query(options: EventLogOptions, partition: int) -> "sql.Composed":
-    """The SELECT that reads what the lease of a log partition tries again, as the function `read_batch` does."""
+    """Return the SELECT that reads what a log partition's lease retries, as the function `read_batch` does."""
     from psycopg import sql
 
     columns, conditions = _chosen(options)
@@ -162,7 +169,7 @@ def retries_query(options: EventLogOptions, partition: int) -> "sql.Composed":
 
 
 def _chosen(options: EventLogOptions) -> "tuple[sql.Composed, sql.Composed]":
-    """The columns and the filters of every SELECT."""
+    """Return the columns and the filters of every SELECT."""
     from psycopg import sql
 
     columns = [sql.SQL("{} as {}").format(sql.SQL(COLUMNS[c][1]), sql.Identifier(c)) for c in options.columns]

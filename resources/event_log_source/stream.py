@@ -2,8 +2,9 @@
 
 Belongs here: how Spark's micro-batches follow the log. Not here: the plans themselves (`ranges`).
 
-Spark keeps an offset, `{"<log partition>": <position>, …}`, in its checkpoint and compares it as text: log
-partitions are in order. A batch is decided by its two offsets alone, so one that failed is read again with the same rows.
+An offset, here, is Spark's word: `{"<log partition>": <position>, …}`, with the log partitions in order, because Spark
+keeps it in its checkpoint and compares it as text. A batch is decided by its two offsets alone, so one that failed is
+read again with the same rows.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,20 +42,23 @@ class EventLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._log = EventLog(options.dsn)
-        self._target: dict[int, int] | None = None  # of a query with the trigger AvailableNow
+        # where a query with the trigger AvailableNow ends
+        self._target: dict[int, int] | None = None
+        # where the log ended at the last look
         self._latest: dict[int, int] | None = None
+        # log partitions that end before where the query stands, of which it was warned
         self._waiting: set[int] = set()
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Where a new query begins. Spark asks again when a query restarts whose first batch was never finished."""
+        """Return where a new query begins. Spark asks again if a query restarts whose first batch never finished."""
         start = self._options.start
         times = [start] if isinstance(start, datetime) else []
         state = self._log.look(times, self._options.partitions)
         return _offset(positions("startingOffsets", start, self._options.partitions, state))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """`maxOffsetsPerTrigger`, or everything there is."""
-        limit = self._options.max_offsets
+        """Return `maxOffsetsPerTrigger`, or everything there is."""
+        limit = self._options.max_positions
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
@@ -62,7 +66,7 @@ class EventLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._ends(self._log.look())
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Where the batch ends that begins at `start`; `start` itself if nothing is pending.
+        """Return where the batch ends that begins at `start`; `start` itself if nothing is pending.
 
         Raises:
             DataLoss: The log does not hold `start` any more, or not yet.
@@ -72,12 +76,12 @@ class EventLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest = self._ends(state)
         target = self._latest if self._target is None else self._target
         for partition, position in first.items():
-            self._require_held(LogRange(partition, position, position), state.held[partition])
+            self._require_held(position, state.held[partition])
         begin = {p: max(position, state.held[p].from_position) for p, position in first.items()}
         return _offset(advance(begin, target, limit.max_rows if isinstance(limit, ReadMaxRows) else None))
 
     def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802 - Spark's name
-        """Where the log ended when a batch was last planned, for the query's progress."""
+        """Return where the log ended when a batch was last planned, for the query's progress."""
         return None if self._latest is None else _offset(self._latest)
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
@@ -106,7 +110,11 @@ class EventLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {p: state.held[p].to_position for p in chosen_partitions(self._options.partitions, state.held)}
 
     def _positions(self, offset: Mapping[str, Any], state: LogState) -> dict[int, int]:
-        """An offset of Spark's, which must name the log partitions that are chosen now."""
+        """Read an offset of Spark's.
+
+        Raises:
+            InvalidOption: It names other log partitions than those that are chosen now.
+        """
         found = {int(partition): position for partition, position in offset.items()}
         chosen = chosen_partitions(self._options.partitions, state.held)
         if sorted(found) != chosen:
@@ -115,16 +123,17 @@ class EventLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         return found
 
-    def _require_held(self, position: LogRange, held: LogRange) -> None:
-        # Where the history before it is removed, `partitions` says so for the batch. Beyond the end there is no batch.
-        if held.from_position <= position.from_position <= held.to_position:
-            self._waiting.discard(position.partition)
+    def _require_held(self, position: int, held: LogRange) -> None:
+        """Refuse, or warn once, if the log does not hold the position where the query stands."""
+        if held.from_position <= position <= held.to_position:
+            self._waiting.discard(held.partition)
             return
-        wanted = f"the query stands at position {position.from_position} of log partition {position.partition}"
+        wanted = f"the query stands at position {position} of log partition {held.partition}"
         if self._options.fail_on_data_loss:
             raise DataLoss(wanted, f"it holds {held_text(held)}")
-        if position.from_position > held.to_position and position.partition not in self._waiting:
-            self._waiting.add(position.partition)
+        # If history was removed, `partitions` warns of it when it plans the batch. Beyond the end there is no batch.
+        if position > held.to_position and held.partition not in self._waiting:
+            self._waiting.add(held.partition)
             warn(wanted, f"it holds {held_text(held)}")
 
     def _held(self, ranges: Sequence[LogRange], held: Mapping[int, LogRange]) -> list[LogRange]:
@@ -132,4 +141,5 @@ class EventLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _offset(positions_: Mapping[int, int]) -> dict[str, int]:
+    """Write positions as an offset of Spark's."""
     return {str(partition): position for partition, position in sorted(positions_.items())}

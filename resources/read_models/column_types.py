@@ -1,6 +1,6 @@
-"""The types of read models' values: what a text in `data` is as a type, and which Postgres type holds it.
+"""The types of read models' values: how a text in `data` is read as a type, and which Postgres type holds it.
 
-Belongs here: types, exactly. Not here: what a column makes of its values (`columns`).
+Belongs here: types, exactly. Not here: how a column merges its values (`columns`).
 
 A field of data is text, read as the column's type exactly or not at all: a value that the type does not hold fails its
 stream, which keeps its events and names the value. Nothing is rounded, cut, guessed or made null.
@@ -41,7 +41,7 @@ _DECIMAL = re.compile(r"decimal\(([0-9]{1,2}),([0-9]{1,2})\)")
 
 _RANGES = {"int": range(-(2**31), 2**31), "bigint": range(-(2**63), 2**63)}
 
-# what Spark's cast would take although it has to change it
+# values that Spark's cast takes although it has to change them
 _INEXACT = {
     "double": r"[^0-9.eE+\-\s]",  # NaN, Infinity, 1d
     "date": r"^(?!\s*[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}\s*$)",  # a year, a timestamp
@@ -54,7 +54,7 @@ class InvalidColumn(ValueError):
 
 
 def exact(value: object, type_: str) -> object:
-    """A value of a JSON document as a type, as `typed` takes texts, but a text is no number and no truth.
+    """Return a value of a JSON document as a type. Unlike `typed`, it takes no text for a number or a boolean.
 
     Raises:
         ValueError: The type does not hold it exactly.
@@ -103,7 +103,7 @@ def _exact_text(text: str, type_: str) -> object:
 
 
 def postgres_type(spark_type: str) -> str:
-    """The Postgres type that holds every value of a Spark type, also of an array of one."""
+    """Return the Postgres type that holds every value of a Spark type, also of an array of one."""
     if spark_type.startswith("array<"):
         element, *collation = postgres_type(spark_type.removeprefix("array<").removesuffix(">")).split(" collate ")
         return f"{element}[]" + "".join(f" collate {name}" for name in collation)
@@ -113,7 +113,7 @@ def postgres_type(spark_type: str) -> str:
 
 
 def typed(text: "SparkColumn", source: str, type_: str) -> "SparkColumn":
-    """A field of data, which is text, as a type; raises, when it runs, for a value that the type does not hold exactly."""
+    """Read a field of data, a text, as a type; when it runs, a value that the type does not hold exactly raises."""
     from pyspark.sql import functions as f
 
     value = text.cast(type_)
@@ -129,7 +129,7 @@ def typed(text: "SparkColumn", source: str, type_: str) -> "SparkColumn":
 
 
 def arrow_type(spark_type: str) -> pa.DataType:
-    """The Arrow type in which Spark gives and takes a type."""
+    """Return the Arrow type in which Spark gives and takes a type."""
     decimal = _DECIMAL.fullmatch(spark_type)
     if decimal:
         return pa.decimal128(int(decimal[1]), int(decimal[2]))
@@ -145,7 +145,7 @@ def arrow_type(spark_type: str) -> pa.DataType:
 
 
 def is_type(text: str) -> bool:
-    """Whether this is the name of a type that a value can have."""
+    """Say whether a value can have a type of this name."""
     return text in _POSTGRES_TYPES or _is_decimal(text)
 
 

@@ -1,23 +1,36 @@
-"""The columns of read models: mergeable values.
+"""The columns of a read model: mergeable values, the third of Millrace's three ideas.
 
-Each is a monoid, given as state columns: how Spark makes a partial value from events, and how Postgres merges partial
-values. A merge is an aggregate, so the same one serves increments, rebuilds and keys that cross log partitions: batch and
+Each column is a monoid, told by its state columns. For each of these Spark makes one partial value of the events that a
+batch has for a key, and Postgres merges partial values into one. The merge is an aggregate, so it does not matter how
+events were cut into batches, and the same merge serves a drain, a rebuild and keys that cross log partitions: batch and
 incremental agree by construction.
 
-Belongs here: the kinds of columns. Not here: what a model is (`read_model`), its tables (`read_model_tables`), its plan
-(`read_model_build`).
+| column       | state columns     | Spark's partial value         | Postgres' merge                         |
+|--------------|-------------------|-------------------------------|-----------------------------------------|
+| `count`      | the count         | count                         | sum                                     |
+| `sum_`       | the sum           | sum                           | sum                                     |
+| `avg`        | a sum and a count | both                          | both; the view divides                  |
+| `min_ max_`  | the value         | min, max                      | min, max                                |
+| `first last` | value, offset     | those of the first, last one  | those of the lowest, highest offset     |
+| `any_ all_`  | the truth         | or, and                       | or, and                                 |
+| `set_union`  | an array          | the distinct values           | the distinct elements of the arrays     |
+
+Belongs here: the kinds of columns. Not here: what a model is (`declaration`), its tables (`tables`), the statement that
+merges (`merge`), Spark's plan (`plans`).
 
 A column's `source` is a column of the event (`event`, `created_at`, …) or a field of its data by path (`data.amount`).
-Events where the source is missing or null do not count. `events=` restricts a column to some events.
+Events whose source is missing or null do not count. `events=` restricts a column to some events.
 
-A field of data is text, read as the column's type exactly or not at all (`column_types`).
+A field of data is text. It is read as the column's type exactly or not at all (`column_types`).
 
-A sum that outgrows bigint or 38 digits fails its log partition and names the column.
+A sum that outgrows bigint or 38 digits fails, and the error names the column.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from psycopg import sql
 
 from millrace.resources.event_log_source import COLUMNS
 from millrace.resources.read_models.column_types import ALLOWED_TYPES, InvalidColumn, is_type, postgres_type
@@ -25,7 +38,8 @@ from millrace.resources.read_models.column_types import ALLOWED_TYPES, InvalidCo
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
 
-ORDER = "offset"  # what decides between first and last: rises along each stream, the same in every recomputation
+# decides between first and last: it rises along each stream and is the same in every recomputation
+ORDER = "offset"
 
 
 @dataclass(frozen=True)
@@ -36,14 +50,14 @@ class StateColumn:
         name: Its name in the state table.
         spark_type: Its type in Spark.
         partial: From the source column, filtered and typed, and the order column, to Spark's aggregate.
-        merge: The Postgres aggregate over partial values; `{column}` is this column, `{order}` its `<name>_offset`.
+        merge: The Postgres aggregate of partial values; it names this column, and maybe others of the same row.
         stored_as: Its type in Postgres, where that is not the usual one of its Spark type.
     """
 
     name: str
     spark_type: str
     partial: "Callable[[SparkColumn, SparkColumn], SparkColumn]"
-    merge: str
+    merge: sql.Composable
     stored_as: str | None = None
 
     @property
@@ -69,12 +83,16 @@ class Column:
     events: tuple[str, ...] | None = None
 
     def state(self, name: str) -> tuple[StateColumn, ...]:
-        """The stored columns for this column under a name."""
+        """Return the stored columns of this column under a name."""
         return _STATE[self.kind](self, name)
 
-    def value(self, name: str) -> str:
-        """The SQL expression of the public value; `{<stored column>}` stands for the stored columns."""
-        return f"{{{name}_sum}}::numeric / nullif({{{name}_count}}, 0)" if self.kind == "avg" else f"{{{name}}}"
+    def value(self, name: str) -> sql.Composable:
+        """Return the SQL expression of its public value, over its stored columns."""
+        if self.kind == "avg":
+            return sql.SQL("{}::numeric / nullif({}, 0)").format(
+                sql.Identifier(f"{name}_sum"), sql.Identifier(f"{name}_count")
+            )
+        return sql.Identifier(name)
 
 
 @dataclass(frozen=True)
@@ -86,22 +104,22 @@ class KeyColumn:
 
 
 def stream_id() -> KeyColumn:
-    """The stream's `decider_id` as key: the model has one row per stream, or per id where it takes several deciders."""
+    """Key by the stream's `decider_id`: one row per stream, or per id where the model takes several deciders."""
     return KeyColumn("decider_id")
 
 
 def field(source: str, *, type: str | None = None) -> KeyColumn:  # noqa: A002 - the word of the declaration
-    """A column of the event or a field of its data as key; the key may cross streams."""
+    """Key by a column of the event or a field of its data; one key may have events of several streams."""
     return KeyColumn(_source(source), _type(source, type))
 
 
 def count(source: str | None = None, *, events: list[str] | None = None) -> Column:
-    """The number of events, or of those where `source` is not null; 0 for none."""
+    """Count events, or those whose `source` is not null; 0 for none."""
     return Column("count", source and _source(source), _type(source, None) if source else "bigint", _events(events))
 
 
 def sum_(source: str, *, type: str = "bigint", events: list[str] | None = None) -> Column:  # noqa: A002
-    """The sum, exact: of `bigint` or `decimal(p,s)`; 0 for none."""
+    """Add up values of `bigint` or `decimal(p,s)`, exactly; 0 for none."""
     if type != "bigint" and not type.startswith("decimal"):
         raise InvalidColumn(
             f"sum_({source!r}): type is {type!r}; sums are bigint or decimal(p,s), which add up exactly"
@@ -110,7 +128,7 @@ def sum_(source: str, *, type: str = "bigint", events: list[str] | None = None) 
 
 
 def avg(source: str, *, type: str = "decimal(38,18)", events: list[str] | None = None) -> Column:  # noqa: A002
-    """The mean, kept as exact sum and count; null for none."""
+    """Take the mean, kept as exact sum and count; null for none."""
     if type != "bigint" and not type.startswith("decimal"):
         raise InvalidColumn(
             f"avg({source!r}): type is {type!r}; means are of bigint or decimal(p,s), which add up exactly"
@@ -119,72 +137,50 @@ def avg(source: str, *, type: str = "decimal(38,18)", events: list[str] | None =
 
 
 def min_(source: str, *, type: str | None = None, events: list[str] | None = None) -> Column:  # noqa: A002
-    """The smallest value; text by its bytes; null for none."""
+    """Keep the smallest value; texts are compared by their bytes; null for none."""
     return Column("min", _source(source), _ordered(source, type), _events(events))
 
 
 def max_(source: str, *, type: str | None = None, events: list[str] | None = None) -> Column:  # noqa: A002
-    """The largest value; text by its bytes; null for none."""
+    """Keep the largest value; texts are compared by their bytes; null for none."""
     return Column("max", _source(source), _ordered(source, type), _events(events))
 
 
 def first(source: str, *, type: str | None = None, events: list[str] | None = None) -> Column:  # noqa: A002
-    """The value of the first event that has one; null for none."""
+    """Keep the value of the first event, by offset, that has one; null for none."""
     return Column("first", _source(source), _type(source, type), _events(events))
 
 
 def last(source: str, *, type: str | None = None, events: list[str] | None = None) -> Column:  # noqa: A002
-    """The value of the last event that has one; null for none."""
+    """Keep the value of the last event, by offset, that has one; null for none."""
     return Column("last", _source(source), _type(source, type), _events(events))
 
 
 def any_(source: str, *, events: list[str] | None = None) -> Column:
-    """Whether some value is true; false for none."""
+    """Say whether some value is true; false for none."""
     return Column("any", _source(source), _type(source, "boolean"), _events(events))
 
 
 def all_(source: str, *, events: list[str] | None = None) -> Column:
-    """Whether every value is true; true for none."""
+    """Say whether every value is true; true for none."""
     return Column("all", _source(source), _type(source, "boolean"), _events(events))
 
 
 def set_union(source: str, *, type: str | None = None, events: list[str] | None = None) -> Column:  # noqa: A002
-    """The distinct values as a sorted array, text by its bytes; empty for none. Each change writes the whole set."""
+    """Collect the distinct values, sorted, texts by their bytes; empty for none. Each change writes the whole array."""
     element = _type(source, type)
     if element == "double":
         raise InvalidColumn(f"set_union({source!r}): type is 'double', which 0 and -0 are two of; use decimal(p,s)")
     return Column("set_union", _source(source), element, _events(events))
 
 
-def replaced_position(name: str) -> StateColumn:
-    """A state column that says up to which position of its log partition a row was computed."""
-    from pyspark.sql import functions as f
-
-    return StateColumn(name, "bigint", lambda _, order: f.max(order), "max({column})")
-
-
-def replaced(name: str, spark_type: str, position: str, *, stored_as: str | None = None) -> StateColumn:
-    """A state column that is computed anew as a whole: the value at the highest position is kept."""
-    from pyspark.sql import functions as f
-
-    merge = f'(array_agg({{column}} order by "{position}" desc))[1]'
-    if spark_type.startswith("array<"):
-        # arrays of several lengths have no aggregate; rows have
-        merge = (
-            "(select r.a from rows from ("  # noqa: S608 - names of ours
-            f'unnest(array_agg(row({{column}}) order by "{position}" desc)) as (a {postgres_type(spark_type)})'
-            ") with ordinality r(a, n) order by r.n limit 1)"
-        )
-    return StateColumn(name, spark_type, f.max_by, merge, stored_as)
-
-
 def last_position(events: tuple[str, ...] | None = None) -> Column:
-    """The offset of the last event, or of the last of some."""
+    """Keep the offset of the last event, or of the last one of some events."""
     return Column("max", ORDER, COLUMNS[ORDER][0], events)
 
 
 def data_path(source: str) -> tuple[str, ...] | None:
-    """The path in `data` that a source names, None for a column of the event."""
+    """Return the path in `data` that a source names, None for a column of the event."""
     return tuple(source.split(".")[1:]) if source.startswith("data.") else None
 
 
@@ -233,7 +229,8 @@ def _sum_type(column: Column) -> str:
 def _count_state(_: Column, name: str) -> tuple[StateColumn, ...]:
     from pyspark.sql import functions as f
 
-    return (StateColumn(name, "bigint", lambda value, _: f.count(value), "sum({column})::bigint"),)
+    merge = sql.SQL("sum({})::bigint").format(sql.Identifier(name))
+    return (StateColumn(name, "bigint", lambda value, _: f.count(value), merge),)
 
 
 def _sum_state(column: Column, name: str) -> tuple[StateColumn, ...]:
@@ -245,7 +242,7 @@ def _avg_state(column: Column, name: str) -> tuple[StateColumn, ...]:
 
 
 def _summed(column: Column, name: str, declared: str) -> StateColumn:
-    """The exact sum; where it outgrows its type, an error that names the declared column."""
+    """Return the state of an exact sum; where it outgrows its type, the error names the declared column."""
     from pyspark.sql import functions as f
 
     type_ = _sum_type(column)
@@ -257,14 +254,20 @@ def _summed(column: Column, name: str, declared: str) -> StateColumn:
         exact = f.coalesce(summed.cast(type_), f.lit(0).cast(type_))
         return f.when(summed.isNull() & (f.count(value) > 0), f.raise_error(f.lit(overflow))).otherwise(exact)
 
-    held = "bigint" if type_ == "bigint" else "numeric"
-    fits = (
-        "sum({column}) between -9223372036854775808 and 9223372036854775807"
-        if type_ == "bigint"
-        else f"abs(sum({{column}})) < 1e{38 - int(type_.rstrip(')').split(',')[1])}"
+    if type_ == "bigint":
+        held = "bigint"
+        fits = "{sum} between -9223372036854775808 and 9223372036854775807"
+    else:
+        held = "numeric"
+        scale = int(type_.rstrip(")").split(",")[1])
+        fits = f"abs({{sum}}) < 1e{38 - scale}"
+    # SQL has no expression that raises: casting the sentence to a number does, and the error shows it
+    merge = sql.SQL("case when {fits} then {sum}::{held} else ({overflow} || {sum})::{held} end").format(
+        fits=sql.SQL(fits).format(sum=_aggregate("sum", name)),
+        sum=_aggregate("sum", name),
+        held=sql.SQL(held),
+        overflow=sql.Literal(f"{overflow}: "),
     )
-    # SQL has no expression that raises: casting the sentence does, and shows it
-    merge = f"case when {fits} then sum({{column}})::{held} else ('{overflow}: ' || sum({{column}}))::{held} end"
     return StateColumn(name, type_, partial, merge)
 
 
@@ -272,50 +275,56 @@ def _extreme_state(aggregate: str) -> "Callable[[Column, str], tuple[StateColumn
     def state(column: Column, name: str) -> tuple[StateColumn, ...]:
         from pyspark.sql import functions as f
 
+        smallest_or_largest = getattr(f, aggregate)
         return (
-            StateColumn(name, column.type, lambda value, _: getattr(f, aggregate)(value), f"{aggregate}({{column}})"),
+            StateColumn(name, column.type, lambda value, _: smallest_or_largest(value), _aggregate(aggregate, name)),
         )
 
     return state
 
 
 def _decided_state(aggregate: str, direction: str) -> "Callable[[Column, str], tuple[StateColumn, ...]]":
-    """First and last: the value and the offset that decided it."""
+    """Return the state of first or last: the value, and the offset that decided it."""
 
     def state(column: Column, name: str) -> tuple[StateColumn, ...]:
         from pyspark.sql import functions as f
 
-        def decides(value: "SparkColumn", order: "SparkColumn") -> "SparkColumn":
+        offset = f"{name}_offset"
+        decided, decided_by = getattr(f, aggregate), getattr(f, f"{aggregate}_by")
+
+        def order_of(value: "SparkColumn", order: "SparkColumn") -> "SparkColumn":
+            """Give an event without a value no offset, so that it never decides."""
             return f.when(value.isNotNull(), order)
 
+        of_that_offset = sql.SQL("(array_agg({} order by {} {} nulls last))[1]").format(
+            sql.Identifier(name), sql.Identifier(offset), sql.SQL(direction)
+        )
         return (
             StateColumn(
-                name,
-                column.type,
-                lambda value, order: getattr(f, f"{aggregate}_by")(value, decides(value, order)),
-                f"(array_agg({{column}} order by {{order}} {direction} nulls last))[1]",
+                name, column.type, lambda value, order: decided_by(value, order_of(value, order)), of_that_offset
             ),
             StateColumn(
-                f"{name}_offset",
+                offset,
                 "bigint",
-                lambda value, order: getattr(f, aggregate)(decides(value, order)),
-                f"{aggregate}({{column}})",
+                lambda value, order: decided(order_of(value, order)),
+                _aggregate(aggregate, offset),
             ),
         )
 
     return state
 
 
-def _truth_state(aggregate: str, merge: str, empty: bool) -> "Callable[[Column, str], tuple[StateColumn, ...]]":
+def _truth_state(aggregate: str, *, empty: bool) -> "Callable[[Column, str], tuple[StateColumn, ...]]":
     def state(_: Column, name: str) -> tuple[StateColumn, ...]:
         from pyspark.sql import functions as f
 
+        truth = getattr(f, aggregate)
         return (
             StateColumn(
                 name,
                 "boolean",
-                lambda value, _: f.coalesce(getattr(f, aggregate)(value), f.lit(empty)),
-                f"{merge}({{column}})",
+                lambda value, _: f.coalesce(truth(value), f.lit(empty)),
+                _aggregate(aggregate, name),
             ),
         )
 
@@ -326,16 +335,16 @@ def _set_state(column: Column, name: str) -> tuple[StateColumn, ...]:
     from pyspark.sql import functions as f
 
     type_ = f"array<{column.type}>"
-    return (
-        StateColumn(
-            name,
-            type_,
-            lambda value, _: f.collect_set(value),
-            # arrays of several lengths have no aggregate: they go into rows, and the rows into one array
-            "(select coalesce(array_agg(distinct v.v order by v.v), '{{}}')"  # noqa: S608 - a type of ours
-            f" from unnest(array_agg(row({{column}}))) r(a {postgres_type(type_)}), unnest(r.a) v(v))",
-        ),
-    )
+    # arrays of several lengths have no aggregate: they go into rows, and the rows into one array
+    merge = sql.SQL(
+        "(select coalesce(array_agg(distinct v.v order by v.v), '{{}}')"
+        " from unnest(array_agg(row({}))) r(a {}), unnest(r.a) v(v))"
+    ).format(sql.Identifier(name), sql.SQL(postgres_type(type_)))
+    return (StateColumn(name, type_, lambda value, _: f.collect_set(value), merge),)
+
+
+def _aggregate(aggregate: str, name: str) -> sql.Composed:
+    return sql.SQL("{}({})").format(sql.SQL(aggregate), sql.Identifier(name))
 
 
 _STATE: "dict[str, Callable[[Column, str], tuple[StateColumn, ...]]]" = {
@@ -346,7 +355,7 @@ _STATE: "dict[str, Callable[[Column, str], tuple[StateColumn, ...]]]" = {
     "max": _extreme_state("max"),
     "first": _decided_state("min", "asc"),
     "last": _decided_state("max", "desc"),
-    "any": _truth_state("bool_or", "bool_or", empty=False),
-    "all": _truth_state("bool_and", "bool_and", empty=True),
+    "any": _truth_state("bool_or", empty=False),
+    "all": _truth_state("bool_and", empty=True),
     "set_union": _set_state,
 }

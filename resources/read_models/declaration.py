@@ -1,7 +1,8 @@
 """What a read model is: a name, the view it is consumed as, a key and columns.
 
-Belongs here: the declaration. Not here: column kinds (`columns`), tables (`read_model_tables`), Spark's plan
-(`read_model_build`), when it runs (`consumer`).
+Belongs here: the declaration by columns, and the checks that every kind of declaration shares. Not here: kinds of
+columns (`columns`), models that are functions (`function_model`), tables (`tables`), Spark's plan (`plans`), when it
+runs (`consumption`).
 
     @read_model(view="orders", deciders=["order"], key=["order_id"])
     class Orders:
@@ -16,14 +17,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
+from psycopg import sql
+
 from millrace.resources.read_models.column_types import postgres_type
 from millrace.resources.read_models.columns import Column, KeyColumn, StateColumn, data_path, last_position
 
 # Postgres cuts identifiers at 63 bytes, and the longest suffix of ours is `_state_v999_p1023_new`
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
-# what a staged row has besides the model's columns
+# the columns of a staged row besides the model's
 _TAKEN = {"partition", "batch", "attempt", "staged_at"}
-# what the schema read_models has besides the models' views
+# names of tables in the schema read_models
 _TABLE = re.compile(r"declarations|batch_seq|.*_(state|staging)(_.*)?")
 
 
@@ -50,7 +53,8 @@ class ReadModel:
         deciders: The deciders it takes events of; None for all.
         events: The events it takes; None for all.
         deletes: The events that remove a row; none for rows that stay.
-        version: Which of the model's declarations this is, counted where it was built first; it says where the rows are.
+        version: Which of the model's declarations this is, counted where it was built first; it says where the rows
+            are.
         pooling_delay_s: How long a drain waits after a poll that found nothing, in seconds.
         max_lag_s: How old a pending event may become before the model counts as late, in seconds.
     """
@@ -68,7 +72,7 @@ class ReadModel:
     version: int = 1
 
     def at_version(self, version: int, view: str) -> Self:
-        """The model as one of its versions: with that one's tables, consumed as that one's view."""
+        """Return the model as one of its versions: with that one's tables, consumed as that one's view."""
         return replace(self, version=version, view=view)
 
     @property
@@ -103,25 +107,27 @@ class ReadModel:
         return tuple(state for name, column in self.stored.items() for state in column.state(name))
 
     @property
-    def public_values(self) -> dict[str, str]:
-        """The SQL expression of each column besides the key; `{<stored column>}` stands for the stored columns."""
+    def public_values(self) -> dict[str, sql.Composable]:
+        """The SQL expression of each column besides the key, over the stored columns."""
         return {name: column.value(name) for name, column in self.columns.items()}
 
     @property
-    def visible(self) -> str:
-        """The SQL condition of a row that people see, over stored columns as in `public_values`."""
-        return f"{{{_LAST_DELETE}}} is distinct from {{{_LAST}}}" if self.deletes else "true"
+    def visible(self) -> sql.Composable:
+        """The SQL condition of a row that people see, over the stored columns."""
+        if not self.deletes:
+            return sql.SQL("true")
+        return sql.SQL("{} is distinct from {}").format(sql.Identifier(_LAST_DELETE), sql.Identifier(_LAST))
 
     @property
-    def expanded(self) -> str:
-        """What stands after the state in the public view's FROM; nothing where a stored row is a public row."""
-        return ""
+    def expanded(self) -> sql.Composable:
+        """The text after the state table in the public view's FROM; empty where a stored row is a public row."""
+        return sql.SQL("")
 
     @property
     def fingerprint(self) -> str:
-        """Changes when the declaration changes in what its rows hold; its docstring and delays do not count.
+        """Changes with the declaration, as far as it decides what rows hold: not with its docstring or its delays.
 
-        It is of the model as it is declared, not as one of its versions.
+        It belongs to the model as it is declared, not to one of its versions.
         """
         rows: tuple[object, ...] = (self.view, self.keys, self.columns, self.deciders, self.events)
         # an attribute that is not used leaves the fingerprints of older versions as they are
@@ -140,7 +146,7 @@ class ReadModel:
         return {source: path for source in sorted(self.sources) if (path := data_path(source))}
 
     def public_columns(self) -> dict[str, str]:
-        """The columns of `read_models.<name>` with their Postgres types, key first."""
+        """Return the columns of `read_models.<name>` with their Postgres types, key first."""
         types = {name: postgres_type(key.type) for name, key in self.keys.items()}
         for name, column in self.columns.items():
             types[name] = "numeric" if column.kind == "avg" else column.state(name)[0].postgres_type
@@ -164,8 +170,8 @@ def read_model(
         key: The names of the attributes that make up its key, each a `stream_id()` or a `field(…)`.
         deciders: The deciders whose events it takes; None for all.
         events: The events it takes; None for all.
-        deletes: The events that remove a row: it is gone while the last event of its key, by offset, is one of these, and
-            comes back, with all that it was, by a later event. Its key is looked up in these events as in all others.
+        deletes: The events that remove a row. The row is gone while the last event of its key, by offset, is one of
+            these. A later event brings it back with all that it was. These events have the key as all others have it.
         pooling_delay_s: How long to wait after a poll that found nothing, in seconds.
         max_lag_s: How old a pending event may become before the model counts as late, in seconds.
 
@@ -222,7 +228,7 @@ def read_model(
 
 
 def snake_case(name: str) -> str:
-    """The name of the read model that a class or a function declares."""
+    """Return the name of the read model that a class or a function declares."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
@@ -233,7 +239,7 @@ def naming_problems(
     events: Sequence[str] | None,
     docstring: str | None,
 ) -> Iterator[Problem]:
-    """What may be wrong with every kind of declaration: what is bad, and in which way."""
+    """List what may be wrong with any kind of declaration: which names are bad, and in which way."""
     yield (
         [n for n in (name, *members) if not _NAME.fullmatch(n)],
         "is no name: use a-z, 0-9, _, at most 40 characters",

@@ -1,23 +1,26 @@
-"""Spark's plans of read models that are Python functions: folds, and functions of whole streams.
+"""Spark's plans of read models: from events to rows of the state, for each kind of model.
 
-Belongs here: from events to rows of the state. Not here: columns (`read_model_build`), what a fold's task does with a stream
-(`fold`), staging and commits.
+Belongs here: columns, folds, and functions of whole streams, as plans. Not here: a kind's words (`columns`, `fold`,
+`recompute`), what a fold's task does with a stream (`fold_task`), staging and commits (`consumption`).
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_log_source import COLUMNS
 from millrace.resources.event_store import Lease
-from millrace.resources.read_models.column_types import arrow_type
+from millrace.resources.read_models.column_types import arrow_type, typed
+from millrace.resources.read_models.columns import ORDER, Column, KeyColumn
 from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.fold import POSITION, READ, STREAM, Fold, folder
+from millrace.resources.read_models.fold import READ, STREAM, Fold
+from millrace.resources.read_models.fold_task import folder
+from millrace.resources.read_models.function_model import POSITION
+from millrace.resources.read_models.merge import stored_states
 from millrace.resources.read_models.recompute import Recompute
 from millrace.resources.read_models.stream_histories import history_reader
-from millrace.resources.read_models.tables import stored_states
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
@@ -28,8 +31,43 @@ class FunctionFailed(MillraceError):
     """A read model's function of DataFrames fails, whatever the events are, or returns other columns than declared."""
 
 
+def state_rows(events: "DataFrame", model: ReadModel, dsn: str, ranges: Sequence[Lease]) -> "DataFrame":
+    """Return the rows that the events of some ranges add to the model's state, whatever kind of model it is."""
+    return _PLANS[type(model)](events, model, dsn, ranges)
+
+
+def partial_rows(events: "DataFrame", model: ReadModel) -> "DataFrame":
+    """Return one row per log partition and key: the columns of the model's state.
+
+    Raises, when it runs, Spark's error for a value that its column's type does not hold exactly.
+    """
+    from pyspark.sql import functions as f
+
+    def value(column: Column | KeyColumn) -> "SparkColumn":
+        if column.source is None:
+            return f.lit(1)
+        source = f.col("`{}`".format(column.source.replace("`", "``")))
+        return typed(source, column.source, column.type) if column.source in model.extracted else source
+
+    def wanted(column: Column) -> "SparkColumn":
+        # only after this: what a column does not look at must not fail its cast
+        return value(column) if column.events is None else f.when(f.col("event").isin(*column.events), value(column))
+
+    keyed = events.select("*", *(value(key).alias(f"key {name}") for name, key in model.keys.items()))
+    for name in model.keys:
+        keyed = keyed.where(f.col(f"`key {name}`").isNotNull())
+    grouped = keyed.groupBy("partition", *(f.col(f"`key {name}`").alias(name) for name in model.keys))
+    return grouped.agg(
+        *(
+            state.partial(wanted(column), f.col(ORDER)).alias(state.name)
+            for name, column in model.stored.items()
+            for state in column.state(name)
+        )
+    )
+
+
 def folded_rows(events: "DataFrame", model: Fold, dsn: str, ranges: Sequence[Lease]) -> "DataFrame":
-    """One row per stream: its state after the events of some ranges, from the stored one on.
+    """Return one row per stream: its state after the events of some ranges, from the stored one on.
 
     Raises, when it runs, Spark's error for an event at which the function fails.
     """
@@ -45,7 +83,7 @@ def folded_rows(events: "DataFrame", model: Fold, dsn: str, ranges: Sequence[Lea
 
 
 def recomputed_rows(events: "DataFrame", model: Recompute, dsn: str, ranges: Sequence[Lease]) -> "DataFrame":
-    """One row per stream of some ranges: arrays of what the function makes of the stream from its first event on.
+    """Return one row per stream of some ranges: its rows, as arrays, computed from the stream's first event on.
 
     Raises:
         FunctionFailed: The function failed before it saw an event, or returned other columns than are declared.
@@ -85,7 +123,7 @@ def recomputed_rows(events: "DataFrame", model: Recompute, dsn: str, ranges: Seq
 
 
 def _computed(model: Recompute, history: "DataFrame", identity: Sequence[str]) -> "DataFrame":
-    """What the function makes of events, if it is what is declared."""
+    """Return the rows that the function makes of events, if they have the declared columns."""
     try:
         rows = model.function(history)
         found = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
@@ -120,6 +158,14 @@ def _others(model: Recompute) -> list[str]:
 
 
 def _state_schema(model: ReadModel) -> dict[str, str]:
-    """The columns of the state with their Spark types, in order."""
+    """Return the columns of the state with their Spark types, in order."""
     keys = {"partition": "int"} | {name: key.type for name, key in model.keys.items()}
     return keys | {column.name: column.spark_type for column in model.state_columns}
+
+
+# a model of columns asks neither the store nor the ranges
+_PLANS: "dict[type[ReadModel], Callable[[DataFrame, Any, str, Sequence[Lease]], DataFrame]]" = {
+    ReadModel: lambda events, model, _dsn, _ranges: partial_rows(events, model),
+    Fold: folded_rows,
+    Recompute: recomputed_rows,
+}

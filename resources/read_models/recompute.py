@@ -1,26 +1,27 @@
-"""Read models that are a function of whole streams: (events: DataFrame) -> DataFrame, computed anew for the touched streams.
+"""Read models that are a function of whole streams: (events: DataFrame) -> DataFrame, run anew for the touched streams.
 
-Belongs here: the declaration. Not here: Spark's plan (`function_rows`), the tables (`read_model_tables`).
+Belongs here: the declaration. Not here: Spark's plan (`plans`), reading whole streams (`stream_histories`), the tables
+(`tables`).
 
-    @recompute(view="lines", deciders=["order"], key=["order_id", "line"], columns={"line": "int", "amount": "decimal(18,2)"})
+    @recompute(view="lines", deciders=["order"], key=["order_id", "line"], columns={"line": "int", "amount": "bigint"})
     def order_lines(events: "DataFrame") -> "DataFrame":
         \"\"\"One row per line of an order.\"\"\"
 
-A stream's rows are stored together, as arrays, with the position up to which they were computed, and later ones replace
-them: a row that the function returns no more is gone. The cost of a batch is that of the whole histories of its streams: for
-streams that stay short, or for what neither columns nor a fold say.
+A stream's rows are stored together, as arrays, with the position up to which they were computed. Later ones replace
+them, so a row that the function does not return any more is gone. A batch costs as much as the whole histories of its
+streams: this is for streams that stay short, or for rows that neither columns nor a fold can tell.
 """
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from psycopg import sql
+
 from millrace.resources.event_log_source import COLUMNS
-from millrace.resources.read_models.column_types import postgres_type
-from millrace.resources.read_models.columns import StateColumn, replaced, replaced_position
-from millrace.resources.read_models.declaration import ReadModel, naming_problems, refuse, snake_case
-from millrace.resources.read_models.fold import POSITION, code_of, column_problems, stream_key
+from millrace.resources.read_models.columns import StateColumn
+from millrace.resources.read_models.declaration import refuse, snake_case
+from millrace.resources.read_models.function_model import FunctionModel, declare, replaced, replaced_position
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -29,55 +30,45 @@ Function = Callable[["DataFrame"], "DataFrame"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recompute(ReadModel):
+class Recompute(FunctionModel):
     """A read model whose rows a function of DataFrames computes from whole streams.
 
     Attributes:
         function: From the events of some streams, all of each, to their rows.
-        types: The columns besides the stream's, and their types.
-        row_key: Those of them that tell the rows of one stream apart.
-        code_version: What is raised when something that the function uses changed.
+        row_key: The columns that tell the rows of one stream apart.
     """
 
     function: Function = field(repr=False)
-    types: dict[str, str]
     row_key: tuple[str, ...]
-    code_version: int
+
+    @property
+    def shape(self) -> tuple[object, ...]:
+        """The key of a stream's rows."""
+        return (self.row_key,)
 
     @property
     def state_columns(self) -> tuple[StateColumn, ...]:
         """The position, and an array per column: the rows of the stream, side by side."""
         return (
-            replaced_position(POSITION),
-            *(replaced(name, f"array<{type_}>", POSITION) for name, type_ in self.types.items()),
+            replaced_position(),
+            *(replaced(name, f"array<{type_}>") for name, type_ in self.types.items()),
         )
 
     @property
-    def public_values(self) -> dict[str, str]:
+    def public_values(self) -> dict[str, sql.Composable]:
         """The elements of the arrays."""
-        return {name: f"r.{{{name}}}" for name in self.types}
+        return {name: sql.SQL("r.{}").format(sql.Identifier(name)) for name in self.types}
 
     @property
-    def expanded(self) -> str:
+    def expanded(self) -> sql.Composable:
         """One row per element."""
-        names = ", ".join(f"{{{name}}}" for name in self.types)
-        return f", unnest({names}) r({names})"
+        names = sql.SQL(", ").join(map(sql.Identifier, self.types))
+        return sql.SQL(", unnest({names}) r({names})").format(names=names)
 
     @property
     def sources(self) -> set[str]:
         """The function sees every column of the event."""
         return set(COLUMNS)
-
-    @property
-    def fingerprint(self) -> str:
-        """Changes with the declaration and with the function's code, not with its comments or its formatting."""
-        rows = (self.view, self.keys, self.types, self.row_key, self.deciders, self.events, self.code_version)
-        return hashlib.sha256(repr((*rows, code_of(self.function))).encode()).hexdigest()
-
-    def public_columns(self) -> dict[str, str]:
-        """The columns of `read_models.<name>` with their Postgres types, the stream first."""
-        types = dict.fromkeys(self.keys, "string") | self.types
-        return {name: postgres_type(type_).removesuffix(' collate "C"') for name, type_ in types.items()}
 
 
 def recompute(
@@ -93,17 +84,20 @@ def recompute(
 ) -> Callable[[Function], Recompute]:
     """Declare a read model by a function of DataFrames: its name is the model's, its docstring says what a row is.
 
-    The function gets the events of some streams, each from its first event on, with the columns of the source `event_log`, in
-    no order. It returns `decider_id`, unless there is exactly one decider also `decider`, and the declared columns in their
-    exact types. It looks at each stream by itself, and at nothing else: not at the time, not at another table.
+    The function gets the events of some streams, each from its first event on, in no order, with the columns of the
+    source `event_log`. It returns `decider_id` (and `decider`, unless `deciders` names exactly one) and the declared
+    columns in their exact types. It looks at each stream by itself, and at nothing else: not at the time, not at
+    another table.
 
     Args:
         view: The name under which it consumes the event store.
-        key: What the stream's `decider_id` is called in the model, then the columns that tell the rows of one stream apart.
+        key: What the stream's `decider_id` is called in the model, then the columns that tell the rows of one stream
+            apart.
         columns: The columns besides the stream's, and their types.
         deciders: The deciders whose events it takes; None for all.
         events: The events it takes; None for all.
-        version: Raise it when the function changes what it does by something that it calls: only its own code is looked at.
+        version: Raise it when the function changes what it does by something that it calls: only its own code is
+            looked at.
         pooling_delay_s: How long to wait after a poll that found nothing, in seconds.
         max_lag_s: How old a pending event may become before the model counts as late, in seconds.
 
@@ -111,34 +105,26 @@ def recompute(
         InvalidReadModel: Names, key or columns do not fit together.
     """
 
-    def declare(function: Function) -> Recompute:
-        name = snake_case(function.__name__)
-        docstring = function.__doc__ or ""
+    def declared(function: Function) -> Recompute:
         listed = not isinstance(key, str) and len(key) > 0
-        keys = stream_key(key[0], deciders) if listed else {}
+        bad_key = [] if listed else ["key"]
         refuse(
-            name,
-            (
-                ([] if listed else ["key"], "is no list: begin with what the stream's decider_id is called"),
-                *naming_problems(name, [*keys, *columns], deciders, events, docstring),
-                *column_problems(keys, columns),
-                ([n for n in key[1:] if n not in columns], "is named in key= but not in columns="),
-            ),
+            snake_case(function.__name__),
+            [(bad_key, "is no list: begin with what the stream's decider_id is called")],
         )
-        return Recompute(
-            name=name,
+        return declare(
+            Recompute,
+            function,
+            key[0],
+            columns,
             view=view,
-            description=" ".join(docstring.split()),
-            keys=keys,
-            columns={},
-            deciders=tuple(sorted(set(deciders))) if deciders is not None else None,
-            events=tuple(sorted(set(events))) if events is not None else None,
+            deciders=deciders,
+            events=events,
+            version=version,
+            problems=[([n for n in key[1:] if n not in columns], "is named in key= but not in columns=")],
             pooling_delay_s=pooling_delay_s,
             max_lag_s=max_lag_s,
-            function=function,
-            types={column: type_.replace(" ", "") for column, type_ in columns.items()},
             row_key=tuple(key[1:]),
-            code_version=version,
         )
 
-    return declare
+    return declared

@@ -5,7 +5,7 @@ Belongs here: calling them. Not here: when (`versions`), and the tables of a mod
 
 from dataclasses import dataclass
 
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.sql_functions import SqlFunctions
 
 
 @dataclass(frozen=True)
@@ -35,17 +35,16 @@ class ModelVersion:
     version: int
 
 
-class ReadModelStore(EventStore):
-    """The event store with its functions for read models. Every method raises the `MillraceError` of its SQL function."""
+class ReadModelStore(SqlFunctions):
+    """The SQL functions of read models. Every method raises the `MillraceError` of its SQL function."""
 
     def model_versions(self, model: str) -> list[Version]:
-        """Return the versions of a model that there are, the oldest first."""
+        """Return the versions of a model, the oldest first."""
         return self._all(Version, "select * from event_store.model_versions(%s)", (model,))
 
     def version_of_view(self, view: str) -> ModelVersion | None:
         """Return which model, and which version of it, is consumed as a view; None where no model is."""
-        found = self._all(ModelVersion, "select * from event_store.version_of_view(%s)", (view,))
-        return found[0] if found else None
+        return self._first(ModelVersion, "select * from event_store.version_of_view(%s)", (view,))
 
     def lock_model(self, model: str) -> None:
         """Keep everybody else from the model's versions until the transaction ends."""
@@ -54,7 +53,7 @@ class ReadModelStore(EventStore):
     def declare_version(
         self, model: str, version: int, view: str, fingerprint: str, serves: bool, unbuilt: list[int]
     ) -> None:
-        """Write down a version whose tables were made, in the transaction that makes them."""
+        """Record a version, in the transaction that makes its tables."""
         self._value(
             str,
             "select event_store.declare_version(%s, %s, %s, %s, %s, %s::int[])",
@@ -66,7 +65,7 @@ class ReadModelStore(EventStore):
         self._value(str, "select event_store.serve_version(%s, %s)", (model, version))
 
     def is_unused_version(self, model: str, version: int, built: int, abandoned_s: int = 86_400) -> bool:
-        """Whether a version does not serve and is older than the one that is built, or was declared so long ago."""
+        """Return whether a version does not serve and is older than the built one, or was declared so long ago."""
         return self._value(
             bool, "select event_store.is_unused_version(%s, %s, %s, %s)", (model, version, built, abandoned_s)
         )
@@ -76,10 +75,10 @@ class ReadModelStore(EventStore):
         self._value(str, "select event_store.drop_version(%s, %s)", (model, version))
 
     def mark_built(self, model: str, version: int, partitions: list[int]) -> None:
-        """Take note, in the transaction of their rebuild, that log partitions are built from their first events on."""
+        """Record, in the transaction of their rebuild, that log partitions are built from their first events on."""
         self._value(str, "select event_store.mark_built(%s, %s, %s::int[])", (model, version, partitions))
 
     def purged_discards(self, view: str) -> frozenset[int]:
-        """Return the offsets of discarded events of any version of the model that declares a view, which were purged."""
+        """Return the offsets of purged events that were discarded for any version of the model that declares a view."""
         offsets = self._value(list, "select array(select event_store.purged_discards(%s))", (view,))
         return frozenset(offsets)

@@ -1,6 +1,7 @@
-"""Reads whole histories of many streams from Postgres, in Spark's tasks: what `mapInArrow` needs for it.
+"""Reads whole histories of many streams from Postgres, in Spark's tasks: a function for `mapInArrow`.
 
-Belongs here: the SELECT by streams and its batches. Not here: ranges of the log (`event_log_source`), which streams are read.
+Belongs here: the SELECT by streams and its batches. Not here: ranges of the log (`event_log_source`), which streams
+are read.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,8 @@ from millrace.resources.event_log_source.reading import PLAN
 if TYPE_CHECKING:
     from psycopg import sql
 
-_STREAMS = 1_000  # as many as a statement looks up
+# the streams that one statement looks up
+_STREAMS = 1_000
 
 
 class HistoryShortened(Exception):
@@ -26,9 +28,9 @@ class HistoryShortened(Exception):
 def history_reader(
     dsn: str, events: Sequence[str] | None, schema: pa.Schema
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for `mapInArrow` from rows (partition, decider, decider_id, position) to these streams' events, in no order.
+    """Return the function for `mapInArrow` from (partition, decider, decider_id, position) to these streams' events.
 
-    Each stream is read from its first event up to the one at `position` in its log partition.
+    It reads each stream from its first event up to the one at `position` in its log partition, and gives no order.
 
     Args:
         dsn: The event store.
@@ -64,7 +66,7 @@ def history_reader(
 def query(
     streams: Sequence[tuple[int, str, str, int]], events: Sequence[str] | None, columns: Sequence[str]
 ) -> "sql.Composed":
-    """The SELECT for some streams; without bind parameters, because ADBC reads by COPY only then."""
+    """Return the SELECT for some streams; without bind parameters, for only then ADBC reads by COPY."""
     from psycopg import sql
 
     _, deciders, ids, positions = (list(values) for values in zip(*streams, strict=True))

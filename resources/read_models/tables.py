@@ -1,22 +1,21 @@
-"""The tables of read models, made from their declarations, and the SQL that merges, swaps and reads them.
+"""The tables and views of read models, made from their declarations: their names, their owner, their readers.
 
-Belongs here: every statement on the tables and views of models. Not here: which version of a model there is
-(`read_model_versions`), Spark, leases, when to call.
+Belongs here: statements that create and drop them. Not here: their rows (`merge`), which version of a model there is
+(`versions`), when to call.
 
 A model `orders` has
     read_models.orders          what people read: a SQL view of the state's public values
     read_models.orders_state    partial values, partitioned by list of the log partition like the log itself
-    read_models.orders_staging  unlogged: what Spark's tasks wrote and no commit has merged yet
-and a later version 2 tables of its own, `orders_state_v2` and `orders_staging_v2`.
+    read_models.orders_staging  unlogged: rows that Spark's tasks wrote and no commit has merged yet
+and a later version 2 has tables of its own, `orders_state_v2` and `orders_staging_v2`.
 Commits of different log partitions never touch the same row of the state, and one log partition can be replaced alone.
 
-They belong to the role event_store_owner where the login that makes them is a member, so that every member can rebuild and reset
-them: swapping and dropping take ownership.
+They belong to the role event_store_owner where the login that makes them is a member, so that every member can
+rebuild and reset them: swapping and dropping take ownership.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import psycopg
 from psycopg import sql
@@ -42,16 +41,36 @@ class DependentObjects(MillraceError):
     """Something in the database depends on a model's view or tables, which are to change or to go."""
 
 
-class StagedRowsLost(MillraceError):
-    """The staged rows are not those that Spark's tasks reported."""
+def relation(name: str) -> sql.Identifier:
+    """Return a table or view of the schema `read_models`."""
+    return sql.Identifier(SCHEMA, name)
 
 
-@dataclass(frozen=True)
-class StagedRows:
-    """The rows that one Spark task attempt staged for a batch."""
+def listed(names: Iterable[str], of: str | None = None) -> sql.Composed:
+    """Return column names with commas between them, each of the table alias `of` if there is one."""
+    return sql.SQL(", ").join(sql.Identifier(of, name) if of else sql.Identifier(name) for name in names)
 
-    attempt: int
-    rows: int
+
+def state_key(model: ReadModel) -> list[str]:
+    """Return the key of the model's state and of its staged rows."""
+    return ["partition", *model.keys]
+
+
+def stored_columns(model: ReadModel) -> list[str]:
+    """Return the other columns of the model's state and of its staged rows."""
+    return [column.name for column in model.state_columns]
+
+
+def child_table(model: ReadModel, partition: int) -> str:
+    """Return the name of the state's table of one log partition."""
+    return f"{model.state_table}_p{partition:04}"
+
+
+def merged_columns(model: ReadModel) -> sql.Composed:
+    """Return the aggregates that merge partial values, each named as its column, for a SELECT that groups by key."""
+    return sql.SQL(", ").join(
+        sql.SQL("{} as {}").format(column.merge, sql.Identifier(column.name)) for column in model.state_columns
+    )
 
 
 def require_whole_log(connection: psycopg.Connection, partition: int | None = None) -> None:
@@ -108,28 +127,47 @@ def require_ownership(connection: psycopg.Connection, model: ReadModel) -> None:
 
 def create_tables(connection: psycopg.Connection, model: ReadModel) -> None:
     """Make the tables of a version of the model; within a transaction."""
+    state, staging = relation(model.state_table), relation(model.staging_table)
+    columns = _column_definitions(model)
     with _as_owners(connection):
-        for statement in (
-            "create table {}.{state} ({definitions}, constraint {pkey} primary key ({key})) partition by list (partition)",
-            "create unlogged table {}.{staging} ({definitions}, batch bigint not null, attempt bigint not null,"
-            " staged_at timestamptz not null default clock_timestamp())",
-            "create index on {}.{staging} (batch, partition)",
-            # also where another login than the migrating one makes them
-            "grant select on {}.{state} to event_store_reader",
-            "comment on table {}.{state} is 'Partial values per log partition; read the view instead.'",
-            "comment on table {}.{staging} is 'Rows that Spark''s tasks wrote and no commit has merged yet.'",
-        ):
-            connection.execute(_format(model, statement))
         partitions = connection.execute("select partition from event_store.partitions order by partition").fetchall()
-        for (partition,) in partitions:
-            connection.execute(
-                _format(
-                    model,
-                    "create table {}.{child} partition of {}.{state} for values in ({partition})",
-                    child=sql.Identifier(_child(model, partition)),
-                    partition=sql.Literal(partition),
+        for statement in (
+            sql.SQL("create table {} ({}, constraint {} primary key ({})) partition by list (partition)").format(
+                state, columns, sql.Identifier(f"{model.state_table}_pkey"), listed(state_key(model))
+            ),
+            sql.SQL(
+                "create unlogged table {} ({}, batch bigint not null, attempt bigint not null,"
+                " staged_at timestamptz not null default clock_timestamp())"
+            ).format(staging, columns),
+            sql.SQL("create index on {} (batch, partition)").format(staging),
+            # also where another login than the migrating one makes them
+            sql.SQL("grant select on {} to event_store_reader").format(state),
+            sql.SQL("comment on table {} is 'Partial values per log partition; read the view instead.'").format(state),
+            sql.SQL("comment on table {} is 'Rows that Spark''s tasks wrote and no commit has merged yet.'").format(
+                staging
+            ),
+            *(
+                sql.SQL("create table {} partition of {} for values in ({})").format(
+                    relation(child_table(model, partition)), state, sql.Literal(partition)
                 )
-            )
+                for (partition,) in partitions
+            ),
+        ):
+            connection.execute(statement)
+
+
+def _column_definitions(model: ReadModel) -> sql.Composed:
+    """Return the columns that the state and the staged rows have, with their types."""
+    key_types = {"partition": "int"} | {name: postgres_type(column.type) for name, column in model.keys.items()}
+    return sql.SQL(", ").join(
+        [
+            *(sql.SQL("{} {} not null").format(sql.Identifier(n), sql.SQL(type_)) for n, type_ in key_types.items()),
+            *(
+                sql.SQL("{} {}").format(sql.Identifier(column.name), sql.SQL(column.postgres_type))
+                for column in model.state_columns
+            ),
+        ]
+    )
 
 
 def drop_tables(connection: psycopg.Connection, model: ReadModel) -> None:
@@ -138,8 +176,8 @@ def drop_tables(connection: psycopg.Connection, model: ReadModel) -> None:
     Raises:
         DependentObjects: Something in the database depends on them.
     """
-    for statement in ("drop table if exists {}.{state}", "drop table if exists {}.{staging}"):
-        _drop(connection, model, statement)
+    for table in (model.state_table, model.staging_table):
+        _drop(connection, model, sql.SQL("drop table if exists {}").format(relation(table)))
 
 
 def create_view(connection: psycopg.Connection, model: ReadModel) -> None:
@@ -151,32 +189,43 @@ def create_view(connection: psycopg.Connection, model: ReadModel) -> None:
         DependentObjects: It has other columns, and something in the database depends on the present ones.
         psycopg.errors.LockNotAvailable: Readers held the view for longer than the lock timeout.
     """
+    view = relation(model.name)
+    statement = sql.SQL("create or replace view {} as {}").format(view, _view_query(model))
     try:
         with connection.transaction():
-            connection.execute(_format(model, _view_statement(model)))
+            connection.execute(statement)
     except psycopg.errors.InvalidTableDefinition:
         grants = _grants(connection, model)
         drop_view(connection, model)
-        connection.execute(_format(model, _view_statement(model)))
+        connection.execute(statement)
         for grant in grants:
             connection.execute(grant)
-    owner = sql.Identifier(_owner(connection, model.state_table))
-    # reads the tables with its owner's rights
-    connection.execute(_format(model, "alter view {}.{view} owner to {owner}", owner=owner))
-    connection.execute(_format(model, "grant select on {}.{view} to event_store_reader"))
-    connection.execute(_format(model, "comment on view {}.{view} is {description}"))
+    owner = sql.Identifier(owner_of(connection, model.state_table))
+    # it reads the tables with its owner's rights
+    connection.execute(sql.SQL("alter view {} owner to {}").format(view, owner))
+    connection.execute(sql.SQL("grant select on {} to event_store_reader").format(view))
+    connection.execute(sql.SQL("comment on view {} is {}").format(view, sql.Literal(model.description)))
 
 
-def _view_statement(model: ReadModel) -> str:
-    if not model.crosses_streams:
-        return "create or replace view {}.{view} as select {public} from {}.{state}{expanded} where {visible}"
-    return (
-        "create or replace view {}.{view} as select {public} from"
-        " (select {public_key}, {merges} from {}.{state} group by {public_key}) merged where {visible}"
+def _view_query(model: ReadModel) -> sql.Composed:
+    """Return the query of the public view: over the state, or over the merge of all log partitions' states."""
+    keys = listed(model.keys)
+    public = sql.SQL(", ").join(
+        [
+            *map(sql.Identifier, model.keys),
+            *(sql.SQL("{} as {}").format(value, sql.Identifier(name)) for name, value in model.public_values.items()),
+        ]
     )
+    state = relation(model.state_table)
+    if not model.crosses_streams:
+        return sql.SQL("select {} from {}{} where {}").format(public, state, model.expanded, model.visible)
+    return sql.SQL(
+        "select {public} from (select {keys}, {merged} from {state} group by {keys}) merged where {visible}"
+    ).format(public=public, keys=keys, merged=merged_columns(model), state=state, visible=model.visible)
 
 
-def _owner(connection: psycopg.Connection, table: str) -> str:
+def owner_of(connection: psycopg.Connection, table: str) -> str:
+    """Return the role that a table of the schema `read_models` belongs to."""
     row = connection.execute(
         "select pg_get_userbyid(relowner) from pg_class where oid = to_regclass(%s)", (f"{SCHEMA}.{table}",)
     ).fetchone()
@@ -190,26 +239,27 @@ def drop_view(connection: psycopg.Connection, model: ReadModel) -> None:
     Raises:
         DependentObjects: Something in the database depends on it.
     """
-    _drop(connection, model, "drop view if exists {}.{view}")
+    _drop(connection, model, sql.SQL("drop view if exists {}").format(relation(model.name)))
 
 
-def _drop(connection: psycopg.Connection, model: ReadModel, statement: str) -> None:
+def _drop(connection: psycopg.Connection, model: ReadModel, statement: sql.Composed) -> None:
     try:
-        connection.execute(_format(model, statement))
+        connection.execute(statement)
     except psycopg.errors.DependentObjectsStillExist as error:
         raise DependentObjects(
-            f"What people read of read model {model.name} cannot be replaced, for other objects depend on it.",
+            f"The view or a table of read model {model.name} cannot be replaced: other objects depend on it.",
             detail=error.diag.message_detail,
             hint="Drop them, try again (the next drain does), and create them anew.",
         ) from error
 
 
 def _grants(connection: psycopg.Connection, model: ReadModel) -> list[sql.Composed]:
-    """The statements that grant again what is granted on the model's view, as far as it has the columns."""
+    """Return statements that grant again what is granted on the model's view, as far as it has the columns."""
     granted = connection.execute(
         """
         select
-          a.privilege_type, c.attname, case a.grantee when 0 then null else pg_get_userbyid(a.grantee) end, a.is_grantable
+          a.privilege_type, c.attname, case a.grantee when 0 then null else pg_get_userbyid(a.grantee) end,
+          a.is_grantable
         from (
           select relacl, null::name, relowner from pg_class where oid = to_regclass(%(view)s)
           union all
@@ -227,179 +277,12 @@ def _grants(connection: psycopg.Connection, model: ReadModel) -> list[sql.Compos
         sql.SQL("grant {}{} on {} to {}{}").format(
             sql.SQL(privilege),
             sql.SQL(" ({})").format(sql.Identifier(column)) if column else sql.SQL(""),
-            sql.Identifier(SCHEMA, model.name),
+            relation(model.name),
             sql.Identifier(grantee) if grantee else sql.SQL("public"),
             sql.SQL(" with grant option" if grantable else ""),
         )
         for privilege, column, grantee, grantable in granted
     ]
-
-
-def next_batch(connection: psycopg.Connection) -> int:
-    """Draw a number for a batch of staged rows."""
-    row = connection.execute("select nextval('read_models.batch_seq')").fetchone()
-    assert row is not None
-    return int(row[0])
-
-
-def merge_batch(connection: psycopg.Connection, model: ReadModel, batch: int, staged: Sequence[StagedRows]) -> int:
-    """Merge a batch's staged rows into the state and return how many rows of the state changed.
-
-    Runs in the caller's transaction, after `commit_batch` has locked and checked the leases.
-
-    Raises:
-        StagedRowsLost: The staging table was emptied by a server crash, or a task reported what it did not write.
-    """
-    _require_staged(connection, model, batch, staged)
-    if not staged:
-        return 0
-    merged = connection.execute(
-        _format(
-            model,
-            """
-            insert into {}.{state} ({key}, {columns})
-            select {key}, {merges}
-            from (
-              select {key}, {columns} from {}.{staging} where batch = %(batch)s and attempt = any (%(attempts)s)
-              union all
-              select {known_key}, {known_columns}
-              from (
-                select distinct {key} from {}.{staging} where batch = %(batch)s and attempt = any (%(attempts)s)
-              ) touched
-              -- limit 1 keeps this an index probe per touched key, however many rows the model has
-              cross join lateral (select * from {}.{state} s where {same_key} limit 1) known
-            ) both_sides
-            group by {key}
-            on conflict ({key}) do update set {assignments}
-            """,
-        ),
-        {"batch": batch, "attempts": [s.attempt for s in staged]},
-    ).rowcount
-    forget_batch(connection, model, batch)
-    return merged
-
-
-def replace_partitions(
-    connection: psycopg.Connection,
-    model: ReadModel,
-    partitions: Sequence[int],
-    batch: int,
-    staged: Sequence[StagedRows],
-) -> dict[int, int]:
-    """Build new child tables of the state from a batch's staged rows, swap them in, and return the rows of each log partition.
-
-    Runs in the caller's transaction, after `commit_batch`. Readers see the old rows until it commits, then the new ones;
-    only the swaps themselves, at the end, lock them out. But a transaction in REPEATABLE READ that began before the swap and
-    looks at the model only after it finds these log partitions empty, as after a TRUNCATE.
-
-    Raises:
-        StagedRowsLost: As `merge_batch`.
-        psycopg.errors.LockNotAvailable: Readers held the table for longer than the lock timeout.
-    """
-    _require_staged(connection, model, batch, staged)
-    rows = {partition: _fill_child(connection, model, partition, batch, staged) for partition in partitions}
-    forget_batch(connection, model, batch)
-    connection.execute("set local lock_timeout = '10s'")
-    for partition in partitions:
-        for statement in (
-            "alter table {}.{state} detach partition {}.{child}",
-            "drop table {}.{child}",
-            "alter table {}.{fresh} rename to {child}",
-            "alter table {}.{state} attach partition {}.{child} for values in ({partition})",
-            "alter table {}.{child} drop constraint {bounds}",
-        ):
-            connection.execute(_format(model, statement, **_child_names(model, partition)))
-    return rows
-
-
-def _fill_child(
-    connection: psycopg.Connection, model: ReadModel, partition: int, batch: int, staged: Sequence[StagedRows]
-) -> int:
-    """Make the child table that is to be swapped in and return its rows."""
-    names = _child_names(model, partition)
-    # like the child, not the parent: two swaps that both hold the parent would wait for each other
-    connection.execute(_format(model, "create table {}.{fresh} (like {}.{child} including all)", **names))
-    owner = sql.Identifier(_owner(connection, _child(model, partition)))
-    # whoever rebuilds, the next one can, too
-    connection.execute(_format(model, "alter table {}.{fresh} owner to {owner}", owner=owner, **names))
-    rows = connection.execute(
-        _format(
-            model,
-            """
-            insert into {}.{fresh} ({key}, {columns})
-            select {key}, {merges}
-            from {}.{staging}
-            where batch = %(batch)s and attempt = any (%(attempts)s) and partition = {partition}
-            group by {key}
-            """,
-            **names,
-        ),
-        {"batch": batch, "attempts": [s.attempt for s in staged]},
-    ).rowcount
-    # proves the bounds, so that attaching does not read the table under lock
-    connection.execute(
-        _format(model, "alter table {}.{fresh} add constraint {bounds} check (partition = {partition})", **names)
-    )
-    return rows
-
-
-def _child_names(model: ReadModel, partition: int) -> dict[str, sql.Composable]:
-    child = _child(model, partition)
-    return {
-        "child": sql.Identifier(child),
-        "fresh": sql.Identifier(f"{child}_new"),
-        "bounds": sql.Identifier(f"{model.state_table}_bounds"),
-        "partition": sql.Literal(partition),
-    }
-
-
-def stored_states(model: ReadModel) -> str:
-    """The query for the states of a fold's streams: from arrays of log partitions, deciders and ids to those with position and state.
-
-    Spark's tasks run it, each for as many streams as a batch of its events has.
-    """
-    same = {"decider": "s.{} = k.decider", "decider_id": "s.{} = k.decider_id"}
-    return _format(
-        model,
-        """
-        select k.partition, k.decider, k.decider_id, s._position, s._state::text
-        from unnest(%(partitions)s::int[], %(deciders)s::text[], %(ids)s::text[]) k(partition, decider, decider_id)
-        -- limit 1 keeps this an index probe per stream, however many rows the model has
-        cross join lateral (select * from {}.{state} s where s.partition = k.partition and {same_stream} limit 1) s
-        """,
-        same_stream=sql.SQL(" and ").join(
-            sql.SQL(same[key.source]).format(sql.Identifier(name)) for name, key in model.keys.items()
-        ),
-    ).as_string()
-
-
-def forget_batch(connection: psycopg.Connection, model: ReadModel, batch: int) -> None:
-    """Remove the staged rows of a batch."""
-    connection.execute(_format(model, "delete from {}.{staging} where batch = %s"), (batch,))
-
-
-def forget_dead_batches(connection: psycopg.Connection, model: ReadModel, older_than_s: int = 86_400) -> int:
-    """Remove staged rows of attempts that died: those older than any running batch can be. Return how many."""
-    return connection.execute(
-        _format(model, "delete from {}.{staging} where staged_at < clock_timestamp() - make_interval(secs => %s)"),
-        (older_than_s,),
-    ).rowcount
-
-
-def _require_staged(connection: psycopg.Connection, model: ReadModel, batch: int, staged: Sequence[StagedRows]) -> None:
-    found: dict[int, int] = dict(
-        connection.execute(
-            _format(model, "select attempt, count(*) from {}.{staging} where batch = %s group by attempt"), (batch,)
-        ).fetchall()
-    )
-    lost = [s for s in staged if found.get(s.attempt, 0) != s.rows]
-    if lost:
-        raise StagedRowsLost(
-            f"The staged rows of read model {model.name} are incomplete; the batch is built again.",
-            detail=f"batch {batch}: "
-            + ", ".join(f"attempt {s.attempt}: {found.get(s.attempt, 0)} of {s.rows}" for s in lost),
-            hint="Postgres empties the unlogged staging tables after a crash.",
-        )
 
 
 @contextmanager
@@ -411,7 +294,9 @@ def _as_owners(connection: psycopg.Connection) -> Iterator[None]:
           current_setting('role'),
           pg_has_role(%(role)s, 'USAGE')
             -- a membership by itself does not allow it any more
-            and pg_has_role(%(role)s, case when current_setting('server_version_num')::int >= 160000 then 'SET' else 'MEMBER' end)
+            and pg_has_role(
+              %(role)s, case when current_setting('server_version_num')::int >= 160000 then 'SET' else 'MEMBER' end
+            )
         """,
         {"role": OWNERS},
     ).fetchall()
@@ -419,57 +304,3 @@ def _as_owners(connection: psycopg.Connection) -> Iterator[None]:
         connection.execute("select set_config('role', %s, true)", (OWNERS,))
     yield
     connection.execute("select set_config('role', %s, true)", (before,))
-
-
-def _child(model: ReadModel, partition: int) -> str:
-    return f"{model.state_table}_p{partition:04}"
-
-
-def _format(model: ReadModel, statement: str, **names: sql.Composable) -> sql.Composed:
-    """Fill in a statement: `{}` is the schema, `{state}`, `{key}`, … what their names say. Values stay parameters."""
-    key = ["partition", *model.keys]
-    states = model.state_columns
-    stored = {s.name: sql.Identifier(s.name) for s in states}
-    comma = sql.SQL(", ")
-    key_types = {"partition": "int"} | {name: postgres_type(column.type) for name, column in model.keys.items()}
-    template = sql.SQL(statement.replace("{}", "{schema}"))
-    return template.format(
-        schema=sql.Identifier(SCHEMA),
-        view=sql.Identifier(model.name),
-        state=sql.Identifier(model.state_table),
-        staging=sql.Identifier(model.staging_table),
-        pkey=sql.Identifier(f"{model.state_table}_pkey"),
-        description=sql.Literal(model.description),
-        key=comma.join(map(sql.Identifier, key)),
-        known_key=comma.join(sql.Identifier("known", n) for n in key),
-        same_key=sql.SQL(" and ").join(sql.SQL("s.{0} = touched.{0}").format(sql.Identifier(n)) for n in key),
-        columns=comma.join(sql.Identifier(s.name) for s in states),
-        known_columns=comma.join(sql.Identifier("known", s.name) for s in states),
-        merges=comma.join(
-            sql.SQL("{} as {}").format(
-                sql.SQL(s.merge).format(column=sql.Identifier(s.name), order=sql.Identifier(f"{s.name}_offset")),
-                sql.Identifier(s.name),
-            )
-            for s in states
-        ),
-        assignments=comma.join(sql.SQL("{0} = excluded.{0}").format(sql.Identifier(s.name)) for s in states),
-        definitions=comma.join(
-            [
-                *(sql.SQL("{} {} not null").format(sql.Identifier(n), sql.SQL(t)) for n, t in key_types.items()),
-                *(sql.SQL("{} {}").format(sql.Identifier(s.name), sql.SQL(s.postgres_type)) for s in states),
-            ]
-        ),
-        public_key=comma.join(map(sql.Identifier, model.keys)),
-        public=comma.join(
-            [
-                *map(sql.Identifier, model.keys),
-                *(
-                    sql.SQL("{} as {}").format(sql.SQL(value).format(**stored), sql.Identifier(name))
-                    for name, value in model.public_values.items()
-                ),
-            ]
-        ),
-        visible=sql.SQL(model.visible).format(**stored),
-        expanded=sql.SQL(model.expanded).format(**stored),
-        **names,
-    )

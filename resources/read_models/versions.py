@@ -1,11 +1,12 @@
-"""The versions of a read model: one that people read, and another one that is built beside it from a changed declaration.
+"""The versions of a read model: one that people read, and one that is built beside it from a changed declaration.
 
-Belongs here: which versions there are, which one a declaration is, when the model's SQL view shows the next one. Not here: their
-tables (`tables`), building them (`consumption.consumer`).
+Belongs here: which versions there are, which one a declaration is, when the model's SQL view shows the next one. Not
+here: their tables (`tables`), building them (`consumption`).
 
-A version is told by the fingerprint of its declaration. It has tables and a view of the event store of its own, and so its own
-checkpoints and locks: building it leaves alone what serves. It serves when it stands nowhere behind the version before it, so
-no reader ever sees less than before; then that one goes. One that another declaration overtook before it served goes, too.
+A version is told by the fingerprint of its declaration. It has tables and a view of the event store of its own, and
+so its own checkpoints and locks: building it leaves the serving version alone. It serves as soon as it stands nowhere
+behind the version before it, so that no reader ever sees less than before. Then the version before it goes. A version
+that another declaration overtook before it served goes, too.
 """
 
 from contextlib import suppress
@@ -27,41 +28,42 @@ from millrace.resources.read_models.tables import (
     require_whole_log,
 )
 
-# readers of the view wait behind who wants to replace it, and that one for those who read it now
+# replacing the view waits for its present readers, and all later readers wait behind that: so not for longer
 LOCK_TIMEOUT = "1s"
-# an unfinished version may be the work of newer code than this: so long after its declaration nobody builds it any more
+# newer code than this may be building an unfinished version; after this long it is given up
 ABANDONED_S = 86_400
 
 
 class WrongView(MillraceError):
-    """The event store's view of a read model is not there any more, or is not the model's."""
+    """The event store's view of a read model was removed, or belongs to something else."""
 
 
 def versions(connection: psycopg.Connection, name: str) -> list[Version]:
-    """The versions of a model that there are, the oldest first."""
+    """Return the versions of a model, the oldest first."""
     return ReadModelStore(connection).model_versions(name)
 
 
 def current_version(connection: psycopg.Connection, model: ReadModel) -> ReadModel | None:
-    """The model as the version that its declaration is; None where no drain has made that yet."""
+    """Return the model as the version of its declaration; None where no drain has made that version yet."""
     found = _declared_as(versions(connection, model.name), model)
     return model.at_version(found.version, found.view) if found else None
 
 
 def unbuilt_partitions(connection: psycopg.Connection, model: ReadModel) -> list[int]:
-    """The log partitions that are to be rebuilt before the model's view can be consumed: Postgres has not all their events."""
+    """Return the log partitions whose first events only the archive has: the version has to rebuild them first."""
     return next((v.unbuilt for v in versions(connection, model.name) if v.version == model.version), [])
 
 
 def mark_built(connection: psycopg.Connection, model: ReadModel, partitions: list[int]) -> None:
-    """Take note, in the transaction of their rebuild, that log partitions are built from their first events on."""
+    """Record, in the transaction of their rebuild, that log partitions are built from their first events on."""
     ReadModelStore(connection).mark_built(model.name, model.version, partitions)
 
 
 def purged_discards(connection: psycopg.Connection, view: str) -> frozenset[int]:
-    """The offsets of the events that an operator discarded for any version of a model, and that only the archive has.
+    """Return the offsets of events that an operator discarded for any version of a model and that were purged since.
 
-    `view` is what the model declares. Where such an event fails again, nobody could try it later: it stays given up.
+    `view` is the one that the model declares. A rebuild leaves these events out: if one failed again, no later drain
+    could read it.
     """
     return ReadModelStore(connection).purged_discards(view)
 
@@ -71,7 +73,7 @@ def attach_version(connection: psycopg.Connection, model: ReadModel, archive: Pa
 
     Raises what `ensure_version` does.
     """
-    # one transaction: nobody may drop it in between as one that another declaration overtook
+    # one transaction: otherwise another declaration's drain could drop the version in between, as one that it overtook
     with connection.transaction():
         built = ensure_version(connection, model, archive)
         EventStore(connection).attach_consumer(built.view)
@@ -82,8 +84,8 @@ def attach_version(connection: psycopg.Connection, model: ReadModel, archive: Pa
 def ensure_version(connection: psycopg.Connection, model: ReadModel, archive: Path | None = None) -> ReadModel:
     """Make the model's tables and register its view, once; of several callers one does it.
 
-    Returns the model as the version that its declaration is. Where another version serves, this one is built beside it. Where
-    the log was shortened, `archive` is the folder that has what the log has not.
+    Returns the model as the version that its declaration is. Where another version serves, this one is built beside
+    it. Where the log was shortened, `archive` is the folder that has what the log has not.
 
     Raises:
         WrongView: The view was removed, or is somebody else's.
@@ -100,7 +102,7 @@ def ensure_version(connection: psycopg.Connection, model: ReadModel, archive: Pa
         if found is None:
             return _make_version(connection, model, known, archive)
         # rows without their checkpoint would count every event again; a checkpoint without its rows would miss history
-        if not ReadModelStore(connection).is_registered(found.view):
+        if not EventStore(connection).is_registered(found.view):
             raise WrongView(
                 f"The view {found.view} of read model {model.name} was removed, and its progress with it.",
                 hint=f"Build it anew: millrace reset {model.name}",
@@ -111,7 +113,7 @@ def ensure_version(connection: psycopg.Connection, model: ReadModel, archive: Pa
 
 
 def serve_if_caught_up(connection: psycopg.Connection, model: ReadModel) -> bool:
-    """Let the model's SQL view show this version if it stands nowhere behind the one that serves; whether it serves now.
+    """Let the model's SQL view show this version if it stands nowhere behind the serving one; return whether it serves.
 
     Raises:
         DependentObjects: The view has other columns, and something in the database depends on it.
@@ -123,19 +125,19 @@ def serve_if_caught_up(connection: psycopg.Connection, model: ReadModel) -> bool
         with connection.transaction() as switch:
             _lock(connection, model)
             _wait_for_locks_at_most(connection, LOCK_TIMEOUT)
-            # first what readers may keep it from: while it waits, the one that serves is free to go on
+            # before the last look: while this waits for readers, the serving version consumes further
             create_view(connection, model)
             if not is_ready_to_serve(connection, model):
                 raise psycopg.Rollback(switch)
             ReadModelStore(connection).serve_version(model.name, model.version)
     except (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure):
-        return False  # not now
+        return False  # the next call tries again
     drop_unused_versions(connection, model)
     return _serves(connection, model)
 
 
 def is_ready_to_serve(connection: psycopg.Connection, model: ReadModel) -> bool:
-    """Whether this version of the model could serve, and does not yet."""
+    """Say whether this version of the model could serve and does not yet."""
     known = {version.version: version for version in versions(connection, model.name)}
     serving = next((version for version in known.values() if version.serves), None)
     # one that was overtaken, or is gone, does not come back
@@ -145,9 +147,10 @@ def is_ready_to_serve(connection: psycopg.Connection, model: ReadModel) -> bool:
 
 
 def drop_unused_versions(connection: psycopg.Connection, model: ReadModel) -> None:
-    """Remove every version that neither serves nor is the given one; what is in use stays until another time.
+    """Remove every version that neither serves nor is the given one.
 
-    So does a newer one than the given one, for a day: code that is newer than this builds it.
+    A version that somebody builds or reads stays until another call. A version that is newer than the given one stays
+    for a day: newer code than this may be building it.
     """
     for version in versions(connection, model.name):
         if version.serves or version.version == model.version:
@@ -155,8 +158,8 @@ def drop_unused_versions(connection: psycopg.Connection, model: ReadModel) -> No
         with suppress(MillraceError, psycopg.errors.LockNotAvailable), connection.transaction():
             _lock(connection, model)
             _wait_for_locks_at_most(connection, LOCK_TIMEOUT)
-            store = ReadModelStore(connection)
-            if store.is_unused_version(model.name, version.version, model.version, ABANDONED_S):
+            models = ReadModelStore(connection)
+            if models.is_unused_version(model.name, version.version, model.version, ABANDONED_S):
                 _drop(connection, model.at_version(version.version, version.view), "replaced")
 
 
@@ -180,11 +183,11 @@ def reset_model(connection: psycopg.Connection, model: ReadModel) -> None:
 def _make_version(
     connection: psycopg.Connection, model: ReadModel, known: list[Version], archive: Path | None
 ) -> ReadModel:
-    """Make the tables of another version of the model, the first or one beside those that are known, and register its view."""
-    store = ReadModelStore(connection)
+    """Make the tables of the first version of the model, or of one beside the known ones, and register its view."""
+    store, models = EventStore(connection), ReadModelStore(connection)
     if not known:
         if store.is_registered(model.view):
-            owner = store.version_of_view(model.view)
+            owner = models.version_of_view(model.view)
             raise WrongView(
                 f"The view {model.view} is registered already, and not for read model {model.name}.",
                 detail=f"It is that of version {owner.version} of read model {owner.model}." if owner else None,
@@ -207,12 +210,12 @@ def _make_version(
         store.enable_view(built.view, False, reason=f"{serving.view} was disabled")
     # now that the registration keeps what there is
     unbuilt = _only_archived(connection, archive)
-    store.declare_version(model.name, built.version, built.view, model.fingerprint, not known, unbuilt)
+    models.declare_version(model.name, built.version, built.view, model.fingerprint, not known, unbuilt)
     return built
 
 
 def _only_archived(connection: psycopg.Connection, archive: Path | None) -> list[int]:
-    """The log partitions whose first events Postgres has not; refused where the archive has them not either."""
+    """Return the log partitions whose first events only the archive has; refuse where it does not have them either."""
     store = EventStore(connection)
     shortened = [held.partition for held in store.available_offset_range() if held.earliest_position]
     history = log_history(connection, archive, shortened) if archive is not None and shortened else None
@@ -225,7 +228,7 @@ def _only_archived(connection: psycopg.Connection, archive: Path | None) -> list
 
 def _drop(connection: psycopg.Connection, model: ReadModel, why: str) -> None:
     require_ownership(connection, model)
-    # waits for events, and would find no view; a lease refuses below
+    # an attached consumer may hold no lease now, and would not find its view; a lease refuses below
     consumers = sum(poll.consumers for poll in EventStore(connection).poll_views() if poll.view == model.view)
     if consumers:
         raise _being_built(model, f"{consumers} consumers of its view are at work or wait for events")
@@ -246,7 +249,7 @@ def _serves(connection: psycopg.Connection, model: ReadModel) -> bool:
 
 
 def _declared_as(known: list[Version], model: ReadModel) -> Version | None:
-    """The version that a declaration is: one that serves, or one that is built after it."""
+    """Return the version of a declaration: the serving one, or one that is built after it."""
     serving = next((version.version for version in known if version.serves), 0)
     return next((v for v in known if v.fingerprint == model.fingerprint and v.version >= serving), None)
 

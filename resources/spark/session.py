@@ -1,23 +1,27 @@
 """Spark sessions: a local one, one of a Spark Connect server, or of any cluster.
 
-Belongs here: how a session is made and closed. Not here: what it computes; Dagster (`resource`).
+Belongs here: how a session is made and closed. Not here: what it computes; Dagster (`resource`); which Java it runs on
+(`java`); which code it brings along (`shipped_code`).
 
 `SPARK_REMOTE=sc://…` uses a Spark Connect server, which stays warm across runs; `SPARK_MASTER=…` any master; neither a
-local session. Every session is closed by whoever opened it, also when it fails; a Connect session that `SPARK_REMOTE` names
-(`sc://host:port/;session_id=<uuid>`) is shared and stays on the server.
+local session. Whoever opens a session closes it, also when it fails. A Connect session that `SPARK_REMOTE` names
+(`sc://host:port/;session_id=<uuid>`) is shared and stays on the server: one session for each version of our code,
+because a session keeps for ever what it imported first.
 
-Where tasks run in other processes than ours, a session brings our code along (`shipped_code`). What else a cluster wants to be
-told, such as the memory of its executors, is Spark's own configuration: `spark-defaults.conf` in `SPARK_CONF_DIR`.
+Where tasks run in other processes than ours, a session brings our code along. What else a cluster wants to be told,
+such as the memory of its executors, is Spark's own configuration: `spark-defaults.conf` in `SPARK_CONF_DIR`.
 """
 
 import os
+import re
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
+from uuid import UUID, uuid5
 
 from millrace.resources import event_log_source
 from millrace.resources.errors import Unreachable
@@ -30,25 +34,28 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.connect.session import SparkSession as ConnectSession
 
-# what every session needs for the same rows everywhere, and small jobs many times a minute
+# what every session needs for the same rows everywhere, and for small jobs many times a minute
 SESSION_CONFIGURATION = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.caseSensitive": "true",  # JSON's keys and Postgres' columns are
     "spark.sql.shuffle.partitions": "2",
 }
-# what a Spark inside this process or machine needs besides: loopback only, nothing that a terminal does not want
+# what a Spark of this process needs besides: it listens on loopback only, and does not draw on the terminal
 LOCAL_CONFIGURATION = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-# they write an exception of Spark's, as it is raised, to stderr: a line of JSON with a stack of Java. It says all that itself
+# These loggers write each exception of Spark's to stderr when it is raised, as a line of JSON with a stack of Java.
+# Whoever catches the exception says it once.
 _LOGGERS_OF_EXCEPTIONS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
-CONNECT_SECONDS = 5
+CONNECT_S = 5
 CONNECT_PORT = 15002
 MASTER_PORT = 7077
+# tries of a call to a Connect server that went away, about five seconds; Spark's default is ten minutes
+CONNECT_TRIES = 4
 
 
 @contextmanager
@@ -58,6 +65,7 @@ def spark_session(configuration: dict[str, str] | None = None) -> "Iterator[Spar
     Raises:
         Unreachable: Nothing listens at `SPARK_REMOTE` or `SPARK_MASTER`, or what listens there gives no session.
         JavaNotFound: A local session has no Java to run on.
+        PackageMissing: The package of the declarations cannot be brought to Spark's tasks.
     """
     spark = open_session(configuration or {})
     try:
@@ -71,7 +79,7 @@ def open_session(configuration: dict[str, str]) -> "SparkSession":
     from pyspark.logger import PySparkLogger
 
     for name in _LOGGERS_OF_EXCEPTIONS:
-        # made here by Spark's own class: what it logs has arguments that other loggers refuse
+        # made here, by Spark's own class: Spark logs with arguments that a plain logger of the same name refuses
         PySparkLogger.getLogger(name).disabled = True
     remote = os.environ.get("SPARK_REMOTE")
     if remote:
@@ -88,51 +96,90 @@ def _open_remote(remote: str, configuration: dict[str, str]) -> "SparkSession":
         CONNECT_PORT,
         hint="Start it (`make run` does), or unset SPARK_REMOTE to use a local Spark.",
     )
-    builder = SparkSession.builder.appName("millrace").remote(remote)
-    for name, value in (SESSION_CONFIGURATION | configuration).items():
-        builder = builder.config(name, value)
-    # a session of our own: the one that somebody else in this process opened is closed by them
+    code = shipped_code()
+    builder = SparkSession.builder.appName("millrace").remote(session_for(code, remote))
+    _configure(builder, SESSION_CONFIGURATION | configuration)
+    # not `getOrCreate`: a session that somebody else in this process opened is closed by them
     spark = type(builder).create(builder)
     with _closed_on_failure(spark):
         _give_up_soon(spark)
-        # Spark 4.3 keeps the Python processes of every session it ever had (SPARK-54055), half a gigabyte each: who names a
-        # session in SPARK_REMOTE shares it, and leaves it, warm, to the next one.
+        # Spark 4.3 keeps the Python processes of every session it ever had (SPARK-54055), half a gigabyte each. A
+        # session that SPARK_REMOTE names stays on the server, warm, for the next one who names it.
         cast("ConnectSession", spark).release_session_on_close = ";session_id=" not in remote
-        # before the source is registered: its Python processes get the files that the session had then
-        spark.addArtifacts(str(shipped_code()), pyfile=True)
-        _pickle_source()
-        spark.dataSource.register(EventLogSource)
+        # before the source is registered: its Python processes get the files that the session has at that time
+        spark.addArtifacts(str(code), pyfile=True)
+        _register_source(spark)
     return spark
+
+
+def session_for(code: Path, remote: str) -> str:
+    """Return the address of a Connect session for the code that is shipped: other code gets another session.
+
+    A session that was named in the address is replaced by one whose id is derived from it and from the code; an address
+    that names none stays as it is.
+    """
+    return re.sub(r"(?<=;session_id=)[^;]+", lambda named: str(uuid5(UUID(named[0]), code.name)), remote)
 
 
 def _open_master(master: str, configuration: dict[str, str]) -> "SparkSession":
-    from py4j.protocol import Py4JError
     from pyspark.sql import SparkSession
 
     require_master(master)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ["JAVA_HOME"] = str(find_java(Settings().home / "java").home)
-    builder = SparkSession.builder.appName("millrace").master(master)
     # executors on other machines must reach the driver
-    settings = SESSION_CONFIGURATION | (LOCAL_CONFIGURATION if master.startswith("local") else {})
-    for name, value in (settings | configuration).items():
-        builder = builder.config(name, value)
-    try:
-        spark = builder.getOrCreate()
-    except Py4JError as error:
-        if _runs_here(master):
-            raise
-        raise Unreachable(
-            f"The Spark master {master} gives no session.",
-            # the first line says which call failed, the second one why
-            detail=" ".join(str(error).splitlines()[1:2]).lstrip(": "),
-            hint="Look at the master's log. It must run Spark's version of here, and accept applications from this machine.",
-        ) from error
+    ours = SESSION_CONFIGURATION | (LOCAL_CONFIGURATION if master.startswith("local") else {})
+    builder = SparkSession.builder.appName("millrace").master(master)
+    _configure(builder, ours | configuration)
+    spark = _started(builder, master)
     with _closed_on_failure(spark):
-        if not _runs_here(master):
+        if _runs_here(master):
+            spark.dataSource.register(EventLogSource)
+        else:
             _ship(spark)
-        spark.dataSource.register(EventLogSource)
+            _register_source(spark)
     return spark
+
+
+def _configure(builder: "SparkSession.Builder", configuration: Mapping[str, str]) -> None:
+    for name, value in configuration.items():
+        builder.config(name, value)
+
+
+def _started(builder: "SparkSession.Builder", master: str) -> "SparkSession":
+    """Start Spark's JVM and the session.
+
+    Raises:
+        Unreachable: The master gives no session.
+    """
+    from py4j.protocol import Py4JError
+
+    python = os.environ.get("PYSPARK_PYTHON", sys.executable)
+    with _environment(PYSPARK_PYTHON=python, JAVA_HOME=str(find_java(Settings().home / "java").home)):
+        try:
+            return builder.getOrCreate()
+        except Py4JError as error:
+            if _runs_here(master):
+                raise
+            raise Unreachable(
+                f"The Spark master {master} gives no session.",
+                # the first line says which call failed, the second one why
+                detail=" ".join(str(error).splitlines()[1:2]).lstrip(": "),
+                hint="Look at the master's log. It must run the same version of Spark, and accept applications from here.",
+            ) from error
+
+
+@contextmanager
+def _environment(**variables: str) -> Iterator[None]:
+    """Set variables of this process until the `with` ends: Spark's launcher takes its environment from nowhere else."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 @contextmanager
@@ -146,34 +193,41 @@ def _closed_on_failure(spark: "SparkSession") -> Iterator[None]:
 
 
 def _runs_here(master: str) -> bool:
-    """Whether tasks run on this machine under our own Python, which imports our code from where we did."""
+    """Return whether tasks run on this machine under our own Python, which imports our code from where we did."""
     return master == "local" or master.startswith("local[")
 
 
 def _ship(spark: "SparkSession") -> None:
+    """Bring our code to the executors of a cluster."""
     code = shipped_code()
     spark.sparkContext.addPyFile(str(code))
-    # Spark lets this process import from the file, too: it has the modules themselves
+    # Spark puts the file on this process's own path, too. This process has the modules themselves.
     sys.path[:] = [entry for entry in sys.path if Path(entry).name != code.name]
-    _pickle_source()
 
 
-def _pickle_source() -> None:
-    """Let the source travel in what is pickled: Spark 4.3 plans streams in Python processes that do not get the session's files."""
+def _register_source(spark: "SparkSession") -> None:
+    """Register `event_log` so that the source itself travels in what is pickled.
+
+    Spark 4.3 plans streams in Python processes that do not get the session's files.
+    """
     from pyspark import cloudpickle
 
     cloudpickle.register_pickle_by_value(event_log_source)  # type: ignore[no-untyped-call]
+    spark.dataSource.register(EventLogSource)
 
 
 def _give_up_soon(spark: "SparkSession") -> None:
-    """Let calls to a server that went away fail after about five seconds, not after Spark's ten minutes."""
-    from pyspark.sql.connect.client.retries import DefaultPolicy
-
-    spark.client.set_retry_policies([DefaultPolicy(max_retries=4)])
+    """Let calls to a server that went away fail after `CONNECT_TRIES`."""
+    client = spark.client
+    client.set_retry_policies([type(policy)(max_retries=CONNECT_TRIES) for policy in client.get_retry_policies()])
 
 
 def require_master(master: str) -> None:
-    """Refuse a master's address where nobody listens; masters without one, such as `yarn`, are found by Spark."""
+    """Refuse a master's address where nobody listens. A master without an address, such as `yarn`, is left to Spark.
+
+    Raises:
+        Unreachable: Nobody listens.
+    """
     _, scheme, addresses = master.removeprefix("k8s://").rpartition("://")
     if not scheme:
         return
@@ -186,12 +240,16 @@ def require_master(master: str) -> None:
 
 
 def _require_listener(message: str, addresses: Sequence[str], default_port: int, *, hint: str) -> None:
-    """Find out at once what Spark's clients find out after minutes of retries: whether somebody listens at one address."""
+    """Refuse at once if nobody listens at any of the addresses; Spark's clients would retry for minutes.
+
+    Raises:
+        Unreachable: With what each address said.
+    """
     refusals = []
     for address in addresses:
         try:
             url = urlsplit(f"//{address}")
-            socket.create_connection((url.hostname or "", url.port or default_port), CONNECT_SECONDS).close()
+            socket.create_connection((url.hostname or "", url.port or default_port), CONNECT_S).close()
         except (OSError, ValueError) as error:
             refusals.append(f"{address}: {error}")
         else:

@@ -1,9 +1,10 @@
-"""Our own code in one file, for Spark to bring to wherever its tasks run.
+"""The code that Spark's tasks import from us, in one file, for a session to bring to wherever its tasks run.
 
-Belongs here: what is in the file. Not here: handing it to a session (`spark`).
+Belongs here: which packages are in the file, making it. Not here: handing it to a session (`session`).
 
-Tasks import the source `event_log`, and what read models are declared with. What these import in turn and is not ours
-(pyarrow, pandas, the ADBC driver, psycopg) must be installed where the tasks run.
+Tasks import the source `event_log`, what read models are declared with, and the declarations themselves: `millrace`,
+and the user's package that MILLRACE_DECLARATIONS names. What these import in turn (pyarrow, pandas, the ADBC driver,
+psycopg, packages of the user's beside the declarations) must be installed where the tasks run.
 """
 
 import atexit
@@ -13,39 +14,82 @@ import os
 import shutil
 import tempfile
 import zipfile
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
-import millrace
+from millrace.resources.errors import MillraceError
 
-PACKAGES = ("millrace",)
-# the oldest that a zip can say: the same code makes the same file, whenever it was checked out
+# the oldest date that a zip can hold: the same code makes the same file, whenever it was checked out
 _DATE = (1980, 1, 1, 0, 0, 0)
 
 
-@cache
+class PackageMissing(MillraceError):
+    """A package that Spark's tasks need cannot be found here."""
+
+
+def packages_to_ship() -> list[str]:
+    """Return the top-level packages that tasks import: ours, and that of the user's declarations if that is another."""
+    declarations = os.environ.get("MILLRACE_DECLARATIONS", "")
+    return list(dict.fromkeys(["millrace", *filter(None, [declarations.partition(".")[0]])]))
+
+
 def shipped_code() -> Path:
-    """Our packages as a zip that Python imports from; its name says what is in it. It is there until this process ends."""
-    content = zip_of(Path(millrace.__file__).parents[1])
+    """Return a zip of the packages, from which Python can import. It is there until this process ends.
+
+    Its name tells its content: other code has another name.
+
+    Raises:
+        PackageMissing: A package is not to be found.
+    """
+    return _zip_of_packages(tuple(packages_to_ship()))
+
+
+@cache
+def _zip_of_packages(packages: tuple[str, ...]) -> Path:
+    content = zip_of({package: _folders(package) for package in packages})
     folder = Path(tempfile.mkdtemp(prefix="millrace-code-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    # a session that is shared keeps what it got before: other code needs another name
     path = folder / f"millrace-{hashlib.sha256(content).hexdigest()[:12]}.zip"
     path.write_bytes(content)
     return path
 
 
-def zip_of(root: Path) -> bytes:
-    """The modules of our packages below a folder as a zip, the same for the same modules."""
+def zip_of(packages: Mapping[str, Sequence[Path]]) -> bytes:
+    """Write the modules of packages into a zip: the same bytes for the same modules.
+
+    Args:
+        packages: The name of each package, and the folders that it is in: one, or several for a namespace.
+    """
+    modules = {
+        str(Path(package, path.relative_to(folder))): path
+        for package, folders in packages.items()
+        for folder in folders
+        for path in _modules(folder)
+    }
+    # Python 3.11 and 3.12 find a folder without `__init__.py` only if the zip says that it is there
+    folders = {f"{parent}/" for name in modules for parent in Path(name).parents if parent.name}
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
-        for package in PACKAGES:
-            # in a checkout the rooms of `millrace` are links
-            for path in sorted(
-                Path(folder, file)
-                for folder, _, files in os.walk(root / package, followlinks=True)
-                for file in files
-                if file.endswith(".py")
-            ):
-                archive.writestr(zipfile.ZipInfo(str(path.relative_to(root)), _DATE), path.read_bytes())
+        for name in sorted(folders | modules.keys()):
+            archive.writestr(zipfile.ZipInfo(name, _DATE), b"" if name in folders else modules[name].read_bytes())
     return content.getvalue()
+
+
+def _folders(package: str) -> list[Path]:
+    spec = find_spec(package)
+    if spec is None or spec.submodule_search_locations is None:
+        raise PackageMissing(
+            f"There is no package {package} to bring to Spark's tasks.",
+            detail="it is not on Python's path" if spec is None else f"it is a single file, {spec.origin}",
+            hint="Set MILLRACE_DECLARATIONS to a package that can be imported here.",
+        )
+    return [Path(folder) for folder in spec.submodule_search_locations]
+
+
+def _modules(folder: Path) -> Iterator[Path]:
+    # in a checkout the rooms of `millrace` are links
+    for within, folders, files in os.walk(folder, followlinks=True):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (Path(within, file) for file in files if file.endswith(".py"))

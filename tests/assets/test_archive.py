@@ -6,9 +6,9 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-from dagster._core.test_utils import instance_for_test
 
 from millrace.assets.archive import KEY
+from millrace.assets.declarations import Declarations
 from millrace.assets.partitions import log_partitions
 from millrace.platform_defs.definitions import build_defs
 from millrace.platform_defs.schedules import archive_schedule
@@ -24,7 +24,7 @@ NOW = datetime(2026, 1, 5, 12, 20, tzinfo=UTC)
 
 @pytest.fixture
 def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
-    with instance_for_test(temp_dir=str(tmp_path)) as instance:
+    with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
         yield instance
 
 
@@ -33,7 +33,11 @@ def test_materializing_a_log_partition_extends_its_archive_and_says_how_far(
 ) -> None:
     fill(store)
     root = tmp_path / "archive"
-    defs = build_defs(models={}, settings=Settings(archive_dir=root), resources={"postgres": PostgresResource(dsn=dsn)})
+    defs = build_defs(
+        declarations=Declarations(),
+        settings=Settings(archive_dir=root),
+        resources={"postgres": PostgresResource(dsn=dsn)},
+    )
     result = defs.resolve_job_def("archive").execute_in_process(instance=instance, partition_key="p00")
     assert result.success
     (record,) = instance.fetch_materializations(KEY, limit=9).records
@@ -60,7 +64,7 @@ def schedule_tick(dsn: str, defs: dg.Definitions) -> dg.RunRequest | None:
 def test_the_schedule_asks_for_one_run_of_the_log_partitions_that_are_behind_and_says_when_none_is(
     store: EventStore, dsn: str
 ) -> None:
-    defs = build_defs(models={})
+    defs = build_defs(declarations=Declarations())
 
     def asked() -> tuple[str, ...]:
         request = schedule_tick(dsn, defs)
@@ -80,7 +84,11 @@ def test_the_run_of_the_schedule_archives_them_all_and_where_one_fails_only_that
 ) -> None:
     fill(store)
     root = tmp_path / "archive"
-    defs = build_defs(models={}, settings=Settings(archive_dir=root), resources={"postgres": PostgresResource(dsn=dsn)})
+    defs = build_defs(
+        declarations=Declarations(),
+        settings=Settings(archive_dir=root),
+        resources={"postgres": PostgresResource(dsn=dsn)},
+    )
     job = defs.resolve_job_def("archive")
     request = schedule_tick(dsn, defs)
     assert request

@@ -11,22 +11,22 @@ from typing import Any
 
 import dagster as dg
 import pytest
-from dagster._core.test_utils import instance_for_test
 
 from millrace.assets.captures.asset import CHANGE_EVENTS, WAL_EVENTS
+from millrace.assets.declarations import Declarations
 from millrace.platform_defs.definitions import build_defs
 from millrace.platform_defs.sensors import PARTITION_TAG
 from millrace.resources.capture import drain as pipeline
 from millrace.resources.capture.declaration import Capture
 from millrace.resources.capture.store import CaptureStore
+from millrace.resources.event_store.migrations import validate
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.settings import PROJECT
 from tests.support.capturing import Captured, captured, new_source
 from tests.support.drains import eventually
 from tests.support.factories import rows, value
-from tests.support.migrators import empty
 
-__all__ = ["captured", "empty", "new_source"]
+__all__ = ["captured", "new_source"]
 
 NOWHERE = "postgresql://nobody@127.0.0.1:1/nothing"
 QUICKLY = {"ops": {"change_capture": {"config": {"idle_s": 0}}}}
@@ -34,12 +34,13 @@ QUICKLY = {"ops": {"change_capture": {"config": {"idle_s": 0}}}}
 RUN = """
 import sys
 import dagster as dg
+from millrace.assets.declarations import Declarations
 from millrace.platform_defs.definitions import build_defs
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.postgres.resource import PostgresResource
 source, store = sys.argv[1:]
 capture = Capture("shop", lambda: source, (CapturedTable("items"),))
-defs = build_defs(models={}, captures={"shop": capture}, resources={"postgres": PostgresResource(dsn=store)})
+defs = build_defs(declarations=Declarations(captures={"shop": capture}), resources={"postgres": PostgresResource(dsn=store)})
 config = {"ops": {"change_capture": {"config": {"idle_s": 3600, "budget_s": 3600}}}}
 with dg.DagsterInstance.get() as instance:
     defs.resolve_job_def("capture").execute_in_process(instance=instance, partition_key="shop", run_config=config)
@@ -48,14 +49,15 @@ with dg.DagsterInstance.get() as instance:
 
 @pytest.fixture
 def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
-    with instance_for_test(temp_dir=str(tmp_path)) as instance:
+    with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
         yield instance
 
 
 def definitions(captured: Captured, capture: Capture | None = None) -> dg.Definitions:
     capture = capture or captured.capture
     return build_defs(
-        models={}, captures={capture.name: capture}, resources={"postgres": PostgresResource(dsn=captured.dsn)}
+        declarations=Declarations(captures={capture.name: capture}),
+        resources={"postgres": PostgresResource(dsn=captured.dsn)},
     )
 
 
@@ -97,14 +99,15 @@ def requested(result: dg.SensorResult) -> list[str | None]:
     return [request.partition_key for request in result.run_requests or []]
 
 
-def test_a_store_that_an_older_version_made_is_migrated_by_the_first_run(
+def test_a_store_with_functions_of_another_version_is_migrated_by_the_first_run(
     instance: dg.DagsterInstance, captured: Captured
 ) -> None:
-    captured.store.execute("update event_store.migrations set name = 'older' where version = 0")
+    captured.store.execute("update event_store.migrations set name = 'other' where version = 0")
     captured.store.execute("drop function event_store.store_changes, event_store.emit_changes")
     captured.source.run("insert into items values (1)")
     assert requested(tick(instance, captured)) == ["shop"]
     assert run(instance, captured).success
+    validate(captured.dsn)
     assert captured.replayed() == captured.table()
 
 

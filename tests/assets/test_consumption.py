@@ -8,14 +8,13 @@ from uuid import uuid4
 
 import dagster as dg
 import pytest
-from dagster._core.test_utils import instance_for_test
 
 from millrace.assets.consumption import KEY
+from millrace.assets.declarations import Declarations, declared
 from millrace.assets.partitions import log_partition_key, log_partitions
-from millrace.assets.read_models import declared
 from millrace.examples.shop.events import register_shop
 from millrace.platform_defs.definitions import build_defs
-from millrace.resources.consumption.consumer import PartitionsFailed
+from millrace.resources.consumption.report import PartitionsFailed
 from millrace.resources.errors import PartitionLeased
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.postgres.resource import PostgresResource
@@ -25,14 +24,15 @@ from millrace.resources.read_models.versions import ensure_version
 from tests.support.factories import pump
 
 AT_ONCE = {"ops": {"read_models__orders": {"config": {"wait_s": 0}}}}
-ORDERS = declared()["orders"]
+SHOP = declared("millrace.examples.shop", ["read_models", "captures"])
+ORDERS = SHOP.models["orders"]
 READ_MODEL = dg.AssetKey(["read_models", "orders"])
 QUICKLY = {"ops": {"consumption__view_events": {"config": {"idle_s": 0}}}}
 
 
 @pytest.fixture
 def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
-    with instance_for_test(temp_dir=str(tmp_path)) as instance:
+    with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
         instance.add_dynamic_partitions("views", ["strangers"])
         yield instance
 
@@ -64,7 +64,9 @@ def run_job(
 ) -> dg.ExecuteInProcessResult:
     if job == "drain":  # the sensor adds it with its first request
         instance.add_dynamic_partitions("views", [partition])
-    defs = build_defs(models={"orders": model}, resources={"postgres": PostgresResource(dsn=dsn)})
+    defs = build_defs(
+        declarations=Declarations(models={"orders": model}), resources={"postgres": PostgresResource(dsn=dsn)}
+    )
     resolved = defs.resolve_job_def(job)
     return resolved.execute_in_process(
         instance=instance, partition_key=partition, run_config=config or {}, raise_on_error=False
@@ -200,7 +202,9 @@ def test_one_run_rebuilds_a_range_of_log_partitions_and_only_the_one_that_fails_
     place(shop, 40)
     ensure_version(shop.connection, ORDERS)
     shop.claim_partition("orders", 3, "somebody else", 600)
-    defs = build_defs(models={"orders": ORDERS}, resources={"postgres": PostgresResource(dsn=dsn)})
+    defs = build_defs(
+        declarations=Declarations(models={"orders": ORDERS}), resources={"postgres": PostgresResource(dsn=dsn)}
+    )
     tags = {"dagster/asset_partition_range_start": "p00", "dagster/asset_partition_range_end": "p15"}
     result = defs.resolve_job_def("rebuild").execute_in_process(
         instance=instance, tags=tags, run_config=AT_ONCE, raise_on_error=False
@@ -245,7 +249,7 @@ def test_a_view_that_nothing_consumes_is_refused_with_a_remedy(
 
 def test_applying_the_schema_reports_every_table(instance: dg.DagsterInstance, dsn: str, shop: EventStore) -> None:
     place(shop, 3)
-    defs = build_defs(models={}, resources={"postgres": PostgresResource(dsn=dsn)})
+    defs = build_defs(declarations=Declarations(), resources={"postgres": PostgresResource(dsn=dsn)})
     result = defs.resolve_job_def("apply_schema").execute_in_process(instance=instance)
     assert result.success
     event = result.asset_materializations_for_node("event_store")
@@ -264,7 +268,9 @@ def test_checks_pass_on_a_sound_store_and_name_what_is_wrong(
     ensure_version(shop.connection, ORDERS)
 
     def failing() -> set[str]:
-        defs = build_defs(models={"orders": ORDERS}, resources={"postgres": PostgresResource(dsn=dsn)})
+        defs = build_defs(
+            declarations=replace(SHOP, models={"orders": ORDERS}), resources={"postgres": PostgresResource(dsn=dsn)}
+        )
         result = defs.resolve_job_def("apply_schema").execute_in_process(instance=instance)
         checks = result.get_asset_check_evaluations()
         assert len(checks) == 6

@@ -67,7 +67,7 @@ def test_the_blocks_of_a_chapter_run_in_order_and_print_what_the_page_says(
 ) -> None:
     reader = readers(page)
     # what the blocks set in the environment goes with the test
-    for name in ("MILLRACE_DSN", "MILLRACE_HOME", "LEGACY_DSN"):
+    for name in ("MILLRACE_DSN", "MILLRACE_HOME", "MILLRACE_DECLARATIONS", "LEGACY_DSN"):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     for name, value in reader.environment().items():

@@ -6,16 +6,20 @@ from pathlib import Path
 import pytest
 import typer
 
-from millrace.assets import read_models
+import millrace
+from millrace.examples.shop.commands import app as commands_of_the_shop
 from millrace.platform_defs.cli import app
+from millrace.resources.read_models import columns as words
 from millrace.resources.settings import PROJECT, Settings
 from tests.support.documents import PAGES, anchors, chapters, links, parsed, quoted, table
+
+MODELS = {"read_model", "fold", "recompute"}
 
 
 def test_the_table_of_commands_has_every_command() -> None:
     told = {quoted(row[0])[0].split()[1] for row in table("docs/operating.md", "command")}
-    commands = typer.main.get_command(app)
-    assert told == set(getattr(commands, "commands", {}))
+    commands = [typer.main.get_command(each) for each in (app, commands_of_the_shop)]
+    assert told == {name for each in commands for name in getattr(each, "commands", {})}
 
 
 def test_the_table_of_settings_has_every_setting_with_its_default() -> None:
@@ -29,7 +33,7 @@ def test_the_table_of_settings_has_every_setting_with_its_default() -> None:
 def test_the_tables_of_columns_and_of_functions_have_every_kind() -> None:
     columns = {name.split("(")[0] for row in table("docs/read_models.md", "column") for name in quoted(row[0])}
     models = {quoted(row[0])[0] for row in table("docs/read_models.md", "declared by")}
-    assert columns | models == set(read_models.__all__) - {"Event", "ReadModel", "State", "declared"}
+    assert columns | models == {name for name in millrace.__all__ if name in vars(words) or name in MODELS}
 
 
 def test_what_the_layout_names_is_there() -> None:

@@ -13,7 +13,9 @@ SIZES = st.lists(st.integers(0, 200), max_size=8)
 
 
 def covered(parts: Sequence[LogRange]) -> list[tuple[int, int]]:
-    return sorted((part.partition, offset) for part in parts for offset in range(part.from_position, part.to_position))
+    return sorted(
+        (part.partition, position) for part in parts for position in range(part.from_position, part.to_position)
+    )
 
 
 @given(

@@ -8,7 +8,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from millrace.assets.read_models import declared
+from millrace.assets.declarations import declared
 from millrace.examples.shop.captures.crm import CRM
 from millrace.examples.shop.customers import SCHEMA
 from millrace.resources.consumption.consumer import Consumer
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["new_source"]
 
-CUSTOMERS, HISTORY = declared()["crm_customers"], declared()["crm_customer_history"]
+SHOP = declared("millrace.examples.shop", ["read_models"]).models
+CUSTOMERS, HISTORY = SHOP["crm_customers"], SHOP["crm_customer_history"]
 DECIDER = "table:public.customers"
 MOMENT = "2026-01-05 12:00:00.123+00"
 
@@ -38,7 +39,7 @@ def crm(new_source: Callable[[], Source], dsn: str, connect: Connect) -> Capture
 
 def build(dsn: str, spark: "SparkSession") -> None:
     for model in (CUSTOMERS, HISTORY):
-        with Consumer(dsn, model, lambda: spark, "test") as consumer:
+        with Consumer.open(dsn, model, lambda: spark, "test") as consumer:
             report = consumer.drain(budget_s=60, idle_s=0)
         assert report.failed_streams == 0
 

@@ -137,6 +137,7 @@ def test_the_command_ends_cleanly_on_a_signal(
 @pytest.mark.parametrize("where", ["none", "away"])
 def test_the_command_says_what_is_wrong_and_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     monkeypatch.setenv("MILLRACE_DSN", "postgresql://nobody@127.0.0.1:1/nothing")
+    monkeypatch.setenv("MILLRACE_DECLARATIONS", "millrace.examples.shop")
     monkeypatch.delenv("MILLRACE_CRM_DSN", raising=False)
     if where == "away":
         monkeypatch.setenv("MILLRACE_CRM_DSN", f"postgresql://postgres@/none?host={tmp_path}")

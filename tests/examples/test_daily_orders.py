@@ -10,8 +10,9 @@ import dagster as dg
 import psycopg
 import pytest
 
+from millrace.assets.declarations import Declarations
 from millrace.examples.shop.events import register_shop
-from millrace.examples.shop.reports.daily_orders import DAYS, LATEST_COMMIT, read_day
+from millrace.examples.shop.reports.daily_orders import DAYS, LATEST_COMMIT, daily_orders, read_day
 from millrace.platform_defs.definitions import build_defs
 from millrace.resources.archive.history import day_history, log_history
 from millrace.resources.archive.purge import purge_before
@@ -57,7 +58,9 @@ ON_TUESDAY = [("2026-11-03", "app", 1, 1, Decimal("19.90"), 0), ("2026-11-03", "
 
 
 def materialize(dsn: str, day: datetime) -> dict[str, object]:
-    defs = build_defs(models={}, resources={"postgres": PostgresResource(dsn=dsn)})
+    defs = build_defs(
+        declarations=Declarations(reports=(daily_orders,)), resources={"postgres": PostgresResource(dsn=dsn)}
+    )
     result = defs.resolve_job_def("reports").execute_in_process(partition_key=day.date().isoformat())
     assert result.success
     (materialization,) = result.asset_materializations_for_node("reports__daily_orders")
@@ -171,11 +174,13 @@ def test_whoever_reads_the_store_may_read_reports_and_every_column_is_explained(
     assert unexplained == []
 
 
-# Dagster's own schedule of a partitioned job calls it
-@pytest.mark.filterwarnings("ignore:Function `JobDefinition.run_request_for_partition`:DeprecationWarning")
 def test_the_schedule_asks_for_yesterday_when_late_events_are_in() -> None:
-    schedule = build_defs().resolve_schedule_def("report_days")
-    context = dg.build_schedule_context(scheduled_execution_time=datetime(2026, 11, 4, 2, 15, tzinfo=UTC))
+    defs = build_defs()
+    schedule = defs.resolve_schedule_def("report_days")
+    context = dg.build_schedule_context(
+        repository_def=defs.get_repository_def(),
+        scheduled_execution_time=datetime(2026, 11, 4, 2, 15, tzinfo=UTC),
+    )
     (request,) = schedule.evaluate_tick(context).run_requests or []
     assert request.partition_key == "2026-11-03"
     assert schedule.cron_schedule == "15 2 * * *"

@@ -33,7 +33,7 @@ from millrace.resources.settings import PROJECT
 
 PATIENCE_S = 60
 
-CHILD = "import typer; from millrace.examples.shop.commands import simulate_command; typer.run(simulate_command)"
+CHILD = "from millrace.platform_defs.cli import main; main()"
 
 
 def run(dsn: str, events: int, seed: int | None = None, stop: threading.Event | None = None) -> SimulationReport:
@@ -305,7 +305,10 @@ def test_a_database_that_never_answered_or_has_no_event_store_is_named(
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
 def test_the_command_ends_cleanly_on_a_signal(dsn: str, sent: signal.Signals) -> None:
     child = subprocess.Popen(
-        [sys.executable, "-c", CHILD, "--rate", "200", "--dsn", dsn], cwd=PROJECT, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", CHILD, "simulate", "--rate", "200", "--dsn", dsn],
+        cwd=PROJECT,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         wait_until(lambda: count(dsn) > 20)
@@ -319,7 +322,7 @@ def test_the_command_ends_cleanly_on_a_signal(dsn: str, sent: signal.Signals) ->
 
 def test_the_command_says_in_red_what_is_wrong_and_fails(tmp_path: Path) -> None:
     child = subprocess.run(
-        [sys.executable, "-c", CHILD, "--dsn", f"postgresql://postgres@/none?host={tmp_path}"],
+        [sys.executable, "-c", CHILD, "simulate", "--dsn", f"postgresql://postgres@/none?host={tmp_path}"],
         cwd=PROJECT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert child.returncode == 1

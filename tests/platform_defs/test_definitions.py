@@ -1,26 +1,25 @@
-import importlib
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import dagster as dg
 import pytest
-from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
 
-from millrace.assets import captures
+from millrace.assets.declarations import InvalidDeclarations, declared
 from millrace.assets.event_store import TABLES
-from millrace.assets.read_models import declared
-from millrace.examples.shop import captures as shop_captures
 from millrace.platform_defs.definitions import build_defs
-from millrace.resources.capture.declaration import InvalidCapture
+from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.settings import PROJECT
+
+SHOP = declared("millrace.examples.shop")
 
 
 @pytest.fixture(scope="module")
-def graph() -> AssetGraph:
-    return build_defs().resolve_asset_graph()
+def defs() -> dg.Definitions:
+    return build_defs(declarations=SHOP)
 
 
 def test_the_workspace_validates_without_any_setting() -> None:
@@ -39,10 +38,11 @@ def test_the_workspace_validates_without_any_setting() -> None:
 
 def test_definitions_load_without_a_database(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLRACE_DSN", "postgresql://nobody@127.0.0.1:1/nothing")
-    dg.Definitions.validate_loadable(build_defs())
+    dg.Definitions.validate_loadable(build_defs(declarations=SHOP))
 
 
-def test_every_asset_has_a_group_kinds_an_owner_and_a_description(graph: AssetGraph) -> None:
+def test_every_asset_has_a_group_kinds_an_owner_and_a_description(defs: dg.Definitions) -> None:
+    graph = defs.resolve_asset_graph()
     for key in graph.get_all_asset_keys():
         node = graph.get(key)
         assert node.group_name in {
@@ -53,30 +53,33 @@ def test_every_asset_has_a_group_kinds_an_owner_and_a_description(graph: AssetGr
         assert node.description
 
 
-def test_lineage_leads_from_events_to_every_read_model(graph: AssetGraph) -> None:
+def test_lineage_leads_from_events_to_every_read_model(defs: dg.Definitions) -> None:
+    graph = defs.resolve_asset_graph()
     events = dg.AssetKey(["event_store", "events"])
-    for name in declared():
+    for name in SHOP.models:
         assert events in graph.get_ancestor_asset_keys(dg.AssetKey(["read_models", name]))
 
 
-def test_lineage_leads_from_a_captured_table_to_events(graph: AssetGraph) -> None:
+def test_lineage_leads_from_a_captured_table_to_events(defs: dg.Definitions) -> None:
+    graph = defs.resolve_asset_graph()
     way = [["crm", "public", "customers"], ["change_capture", "wal_events"], ["change_capture", "change_events"]]
     for table, following in pairwise([*way, ["event_store", "events"]]):
         assert dg.AssetKey(table) in graph.get(dg.AssetKey(following)).parent_keys
     assert dg.AssetKey(way[0]) in graph.get_ancestor_asset_keys(dg.AssetKey(["read_models", "crm_customers"]))
 
 
-def test_captures_are_partitions_and_the_event_store_has_none(graph: AssetGraph) -> None:
+def test_captures_are_partitions_and_the_event_store_has_none(defs: dg.Definitions) -> None:
+    graph = defs.resolve_asset_graph()
     for table in ("wal_events", "change_events"):
         partitions = graph.get(dg.AssetKey(["change_capture", table])).partitions_def
         assert partitions is not None
-        assert partitions.get_partition_keys() == list(captures.declared())
+        assert partitions.get_partition_keys() == list(SHOP.captures)
     assert graph.get(dg.AssetKey(["event_store", "events"])).partitions_def is None
-    assert build_defs().resolve_job_def("apply_schema").partitions_def is None
+    assert defs.resolve_job_def("apply_schema").partitions_def is None
 
 
 def test_without_captures_there_is_nothing_of_them() -> None:
-    defs = build_defs(captures={})
+    defs = build_defs(declarations=replace(SHOP, captures={}))
     dg.Definitions.validate_loadable(defs)
     groups = {defs.resolve_asset_graph().get(key).group_name for key in defs.resolve_asset_graph().get_all_asset_keys()}
     assert not groups & {"sources", "change_capture"}
@@ -85,31 +88,15 @@ def test_without_captures_there_is_nothing_of_them() -> None:
 
 @pytest.mark.parametrize("name", ["orders", "views"])
 def test_a_capture_that_is_named_as_a_view_is_refused(name: str) -> None:
-    capture = captures.Capture(name, lambda: "", (captures.CapturedTable("items"),))
-    with pytest.raises(InvalidCapture, match=f"capture {name}: a view has this name"):
-        build_defs(captures={name: capture})
+    capture = Capture(name, lambda: "", (CapturedTable("items"),))
+    with pytest.raises(InvalidDeclarations, match=f"capture {name}: a view has this name"):
+        build_defs(declarations=replace(SHOP, captures={name: capture}))
 
 
-def test_two_captures_of_one_name_or_one_decider_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(shop_captures, "__path__", [*shop_captures.__path__, str(tmp_path)])
-    for file, name, said in (
-        ("one_name", "crm", "capture crm is declared twice"),
-        ("one_decider", "other", "decider table:public.customers is declared twice"),
-    ):
-        (tmp_path / f"{file}.py").write_text(
-            "from millrace.assets.captures import Capture, CapturedTable\n"
-            f"C = Capture({name!r}, lambda: '', (CapturedTable('customers'),))\n"
-        )
-        importlib.invalidate_caches()
-        with pytest.raises(InvalidCapture, match=said):
-            captures.declared()
-        (tmp_path / f"{file}.py").unlink()
-        sys.modules.pop(f"{shop_captures.__name__}.{file}")
-
-
-def test_every_table_and_every_read_model_is_an_asset(graph: AssetGraph) -> None:
+def test_every_table_and_every_read_model_is_an_asset(defs: dg.Definitions) -> None:
+    graph = defs.resolve_asset_graph()
     expected = {dg.AssetKey(["event_store", table]) for table in TABLES}
-    expected |= {dg.AssetKey(["read_models", name]) for name in declared()}
+    expected |= {dg.AssetKey(["read_models", name]) for name in SHOP.models}
     expected |= {dg.AssetKey(["consumption", "view_events"]), dg.AssetKey(["reports", "daily_orders"])}
     expected.add(dg.AssetKey(["archive", "events"]))
     expected |= {dg.AssetKey(["change_capture", table]) for table in ("wal_events", "change_events")}
@@ -117,8 +104,9 @@ def test_every_table_and_every_read_model_is_an_asset(graph: AssetGraph) -> None
     assert expected == set(graph.get_all_asset_keys())
 
 
-def test_read_models_have_the_log_partitions_and_their_column_schema(graph: AssetGraph) -> None:
-    for name, model in declared().items():
+def test_read_models_have_the_log_partitions_and_their_column_schema(defs: dg.Definitions) -> None:
+    graph = defs.resolve_asset_graph()
+    for name, model in SHOP.models.items():
         node = graph.get(dg.AssetKey(["read_models", name]))
         assert node.partitions_def is not None
         assert node.partitions_def.get_partition_keys() == [f"p{n:02}" for n in range(16)]
@@ -127,9 +115,9 @@ def test_read_models_have_the_log_partitions_and_their_column_schema(graph: Asse
         assert [column.name for column in schema.columns] == list(model.public_columns())
 
 
-def test_each_declared_view_and_capture_has_a_sensor_and_one_serves_the_other_views() -> None:
-    sensors = {sensor.name for sensor in build_defs().sensors or []}
-    named = {model.view for model in declared().values()} | set(captures.declared())
+def test_each_declared_view_and_capture_has_a_sensor_and_one_serves_the_other_views(defs: dg.Definitions) -> None:
+    sensors = {sensor.name for sensor in defs.sensors or []}
+    named = {model.view for model in SHOP.models.values()} | set(SHOP.captures)
     assert sensors == {f"poll_{name}" for name in named} | {"poll_views"}
-    checks = {key.name for key in build_defs().resolve_asset_graph().asset_check_keys}
+    checks = {key.name for key in defs.resolve_asset_graph().asset_check_keys}
     assert {"slots_are_healthy", "no_quarantined_changes"} <= checks

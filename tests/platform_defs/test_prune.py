@@ -2,8 +2,8 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-from dagster._core.test_utils import instance_for_test
 
+from millrace.assets.declarations import Declarations
 from millrace.platform_defs.definitions import build_defs
 
 
@@ -11,8 +11,8 @@ def test_old_finished_runs_are_forgotten_and_unfinished_ones_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("millrace.platform_defs.prune.CHUNK", 2)
-    with instance_for_test(temp_dir=str(tmp_path)) as instance:
-        job = build_defs(models={}).resolve_job_def("prune_runs")
+    with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
+        job = build_defs(declarations=Declarations()).resolve_job_def("prune_runs")
         for _ in range(3):
             instance.create_run_for_job(job_def=job, status=dg.DagsterRunStatus.SUCCESS)
         alive = instance.create_run_for_job(job_def=job, status=dg.DagsterRunStatus.STARTED)

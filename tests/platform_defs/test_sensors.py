@@ -7,9 +7,8 @@ from uuid import uuid4
 
 import dagster as dg
 import pytest
-from dagster._core.test_utils import instance_for_test
 
-from millrace.assets.read_models import declared
+from millrace.assets.declarations import Declarations, declared
 from millrace.examples.shop.events import register_shop
 from millrace.platform_defs.definitions import build_defs
 from millrace.platform_defs.sensors import PARTITION_TAG
@@ -19,12 +18,12 @@ from millrace.resources.read_models.columns import last
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.versions import ensure_version, serve_if_caught_up
 
-ORDERS = declared()["orders"]
+ORDERS = declared("millrace.examples.shop", ["read_models"]).models["orders"]
 
 
 @pytest.fixture
 def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
-    with instance_for_test(temp_dir=str(tmp_path)) as instance:
+    with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
         yield instance
 
 
@@ -40,7 +39,9 @@ def place(store: EventStore) -> None:
 
 
 def tick(instance: dg.DagsterInstance, dsn: str, sensor: str, model: ReadModel = ORDERS) -> dg.SensorResult:
-    defs = build_defs(models={"orders": model}, resources={"postgres": PostgresResource(dsn=dsn)})
+    defs = build_defs(
+        declarations=Declarations(models={"orders": model}), resources={"postgres": PostgresResource(dsn=dsn)}
+    )
     context = dg.build_sensor_context(instance, definitions=defs, resources={"postgres": PostgresResource(dsn=dsn)})
     result = defs.resolve_sensor_def(sensor)(context)
     assert isinstance(result, dg.SensorResult)
@@ -134,7 +135,9 @@ def test_a_view_registered_by_sql_with_a_url_is_drained_without_a_reload(
     instance: dg.DagsterInstance, dsn: str, shop: EventStore
 ) -> None:
     place(shop)
-    assert "no view is registered" in reason(tick(instance, dsn, "poll_views"))
+    assert "Nothing to poll: every registered view is a declared read model or has no" in reason(
+        tick(instance, dsn, "poll_views")
+    )
     shop.register_view("pushed", "-infinity", pooling_delay_s=1, edge_function_url="http://127.0.0.1:9/")
     (request,) = tick(instance, dsn, "poll_views").run_requests or []
     assert request.partition_key == "pushed"

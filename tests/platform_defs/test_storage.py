@@ -8,7 +8,6 @@ from pathlib import Path
 import dagster as dg
 import psycopg
 import pytest
-from dagster._core.run_coordinator import QueuedRunCoordinator
 
 from millrace.platform_defs.storage import MOST_CONNECTIONS, PooledPostgresStorage
 from millrace.resources.postgres.embedded import EmbeddedPostgres
@@ -48,7 +47,7 @@ def test_dagster_yaml_gives_our_storage_and_a_quick_queue(instance: dg.DagsterIn
     assert storage is not None
     assert isinstance(storage.rehydrate(PooledPostgresStorage), PooledPostgresStorage)
     coordinator = instance.run_coordinator
-    assert isinstance(coordinator, QueuedRunCoordinator)
+    assert isinstance(coordinator, dg.QueuedRunCoordinator)
     assert coordinator.dequeue_interval_seconds == 1
     assert instance.run_monitoring_enabled
     assert instance.run_monitoring_max_resume_run_attempts == 0

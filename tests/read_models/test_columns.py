@@ -13,7 +13,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.consumption.staging import partial_rows, read_events, stage_batch
+from millrace.resources.consumption.staging import read_events, stage_batch
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.read_models.column_types import InvalidColumn
 from millrace.resources.read_models.columns import (
@@ -33,7 +33,8 @@ from millrace.resources.read_models.columns import (
     sum_,
 )
 from millrace.resources.read_models.declaration import ReadModel, read_model
-from millrace.resources.read_models.tables import merge_batch, next_batch
+from millrace.resources.read_models.merge import merge_batch, next_batch
+from millrace.resources.read_models.plans import partial_rows
 from millrace.resources.read_models.versions import ensure_version
 from tests.support.factories import ids_of_one_partition, rows, value
 
@@ -80,7 +81,7 @@ def thing(decider_id: str, data: object, event: str = "made") -> NewEvent:
 
 
 def build(dsn: str, spark: "SparkSession", model: ReadModel) -> None:
-    with Consumer(dsn, model, lambda: spark, "test") as consumer:
+    with Consumer.open(dsn, model, lambda: spark, "test") as consumer:
         consumer.drain(budget_s=60, idle_s=0)
 
 

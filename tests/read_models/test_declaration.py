@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from millrace.assets.read_models import declared
+from millrace.assets.declarations import declared
 from millrace.resources.read_models.columns import (
     Column,
     KeyColumn,
@@ -160,7 +160,7 @@ def test_what_is_not_used_leaves_the_fingerprint_as_earlier_versions_had_it() ->
 
 
 def test_the_fingerprints_of_the_declared_models_are_all_different() -> None:
-    prints = [one.fingerprint for one in declared().values()]
+    prints = [one.fingerprint for one in declared("millrace.examples.shop").models.values()]
     assert len(set(prints)) == len(prints) > 0
 
 

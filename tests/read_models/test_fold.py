@@ -9,14 +9,15 @@ from uuid import uuid4
 
 import pytest
 
-from millrace.assets.read_models import Event, State, fold
+from millrace import Event, State, fold
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.staging import stage_batch
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.read_models.column_types import exact
 from millrace.resources.read_models.declaration import InvalidReadModel, ReadModel
-from millrace.resources.read_models.fold import Fold, stored_row
-from millrace.resources.read_models.tables import merge_batch, next_batch
+from millrace.resources.read_models.fold import Fold
+from millrace.resources.read_models.fold_task import stored_row
+from millrace.resources.read_models.merge import merge_batch, next_batch
 from tests.support.drains import things
 from tests.support.factories import rows
 from tests.support.read_models import DECIDER
@@ -28,7 +29,7 @@ __all__ = ["things"]
 
 
 def build(dsn: str, spark: "SparkSession", model: ReadModel) -> None:
-    with Consumer(dsn, model, lambda: spark, "test") as consumer:
+    with Consumer.open(dsn, model, lambda: spark, "test") as consumer:
         consumer.drain(budget_s=60, idle_s=0)
 
 

@@ -12,7 +12,8 @@ from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.read_models.tables import NotOwned, merge_batch, next_batch, replace_partitions
+from millrace.resources.read_models.merge import merge_batch, next_batch, replace_partitions
+from millrace.resources.read_models.tables import NotOwned
 from millrace.resources.read_models.versions import ensure_version, reset_model
 from tests.support import read_models as models
 from tests.support.factories import Connect, refusal, rows
@@ -106,7 +107,7 @@ def test_tables_of_somebody_else_are_refused_before_anything_is_built_and_the_re
     def not_asked() -> Any:  # noqa: ANN401 - it returns never
         pytest.fail("Spark was asked")
 
-    with Consumer(make_conninfo(dsn, user=owner.info.user), Everything, not_asked, "test") as consumer:
+    with Consumer.open(make_conninfo(dsn, user=owner.info.user), Everything, not_asked, "test") as consumer:
         refused = refusal(NotOwned, lambda: consumer.rebuild(7))
     assert other.info.user in refused.message
     assert owner.info.user in str(refused.detail)

@@ -5,6 +5,7 @@ processes work in folders of their own, so what tasks import of ours is what the
 """
 
 import io
+import json
 import os
 import shutil
 import subprocess
@@ -15,7 +16,9 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -25,9 +28,9 @@ from millrace.resources.errors import Unreachable
 from millrace.resources.event_store import EventStore
 from millrace.resources.settings import PROJECT, Settings
 from millrace.resources.spark.java import find_java
-from millrace.resources.spark.session import require_master, spark_session
-from millrace.resources.spark.shipped_code import zip_of
-from tests.support.drains import assert_equals_a_clean_run, busiest, fill, things
+from millrace.resources.spark.session import require_master, session_for, spark_session
+from millrace.resources.spark.shipped_code import PackageMissing, packages_to_ship, shipped_code, zip_of
+from tests.support.drains import assert_equals_a_clean_run, busiest, fill, thing, things
 from tests.support.factories import rows
 from tests.support.spark_places import build_at
 
@@ -48,6 +51,41 @@ CLUSTER = {
     "spark.driver.extraJavaOptions": JAVA_OPTIONS,
 }
 
+# A user's package: a fold in a folder without __init__, and a module that it imports. Spark pickles the fold itself by
+# value, and what it calls by name.
+GREETINGS = '''
+from millrace.resources.read_models.fold import Event, State, fold
+from my_platform.words import word
+
+
+@fold(view="greetings", deciders=["thing"], key="thing", columns={"word": "string", "times": "int"})
+def greetings(state: State | None, event: Event) -> State | None:
+    """One row per thing."""
+    return {"word": word(), "times": (state or {"times": 0})["times"] + 1}
+'''
+BUILD_GREETINGS = """
+import json
+from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.spark import spark_session
+from my_platform.read_models.greetings import greetings
+dsn, configuration = sys.argv[1:]
+with spark_session(json.loads(configuration)) as spark, Consumer(dsn, greetings, lambda: spark, "test") as consumer:
+    consumer.drain(budget_s=60, idle_s=0)
+"""
+# several jobs, so that Python processes of the server which have imported something are used again
+SAY_WORDS = """
+import json
+import pyarrow as pa
+from millrace.resources.spark import spark_session
+def say(batches):
+    from my_platform.words import word
+    for _ in batches:
+        yield pa.RecordBatch.from_pydict({"word": [word()]})
+with spark_session() as spark:
+    said = [row.word for _ in range(3) for row in spark.range(0, 10, 1, 2).mapInArrow(say, "word string").collect()]
+print(json.dumps(sorted(set(said))))
+"""
+
 
 @dataclass(frozen=True)
 class Place:
@@ -65,7 +103,9 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     venv.create(home, symlinks=True)
     packages = Path(sysconfig.get_path("purelib", vars={"base": str(home), "platbase": str(home)}))
     # a path that a .pth file names is searched; its own .pth files, such as an editable installation's, are not read
-    (packages / "packages.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    specs = map(find_spec, ("pyspark", "pyarrow", "psycopg", "adbc_driver_postgresql"))
+    found = {str(Path(spec.origin).parents[1]) for spec in specs if spec and spec.origin}
+    (packages / "packages.pth").write_text("\n".join(found) + "\n")
     python = home / "bin" / "python"
 
     def run(imports: str) -> subprocess.CompletedProcess[str]:
@@ -74,7 +114,7 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return subprocess.run(command, cwd=home, env=env, capture_output=True, text=True, check=False)
 
     assert run("pyspark, pyarrow, psycopg, adbc_driver_postgresql").returncode == 0
-    for module in ("resources", "assets", "tests"):
+    for module in ("millrace", "tests"):
         assert "ModuleNotFoundError" in run(module).stderr
     return python
 
@@ -120,10 +160,15 @@ def _said(log: Path, *words: str) -> bool:
     return log.exists() and any(word in log.read_text(errors="replace") for word in words)
 
 
+def unset() -> dict[str, str]:
+    """Return the environment without what leads to any Spark or Python."""
+    return {name: word for name, word in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_", "PYTHON"))}
+
+
 @pytest.fixture(params=["local", "connect", "cluster"])
 def place(request: pytest.FixtureRequest) -> Place:
     """Each place where Spark may run, as the environment says it."""
-    clean = {name: word for name, word in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_", "PYTHON"))}
+    clean = unset()
     if request.param == "connect":
         # a session of its own, not the shared one
         remote = str(request.getfixturevalue("spark_remote")).partition("/;")[0]
@@ -157,6 +202,72 @@ def test_a_read_model_a_batch_and_a_stream_give_the_same_rows_wherever_spark_run
         assert all(file.startswith("./millrace-") for file, _, _ in built.origins)
 
 
+def declare(folder: Path, word: str) -> None:
+    """Write a package of declarations into a folder, without __init__: a fold, and a module that it imports."""
+    rooms = folder / "my_platform" / "read_models"
+    rooms.mkdir(parents=True, exist_ok=True)
+    (rooms / "greetings.py").write_text(GREETINGS)
+    (folder / "my_platform" / "words.py").write_text(f"def word() -> str:\n    return {word!r}\n")
+
+
+def run_own(program: str, place: Place, folder: Path, *arguments: str) -> str:
+    """Run a program that has a folder's declarations in a process of its own, as a run is; return what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path += [{str(PROJECT)!r}, {str(folder)!r}]\n{program}", *arguments],
+        cwd=folder,
+        env={**place.env, "MILLRACE_DECLARATIONS": "my_platform"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-6000:]
+    return done.stdout
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("place", ["connect", "cluster"], indirect=True)
+def test_a_fold_of_the_users_own_package_runs_where_only_the_session_brings_it(
+    things: EventStore, dsn: str, place: Place, tmp_path: Path
+) -> None:
+    things.append_events([thing("a"), thing("b"), thing("a")])
+    things.sequence_events()
+    declare(tmp_path, "hello")
+    run_own(BUILD_GREETINGS, place, tmp_path, dsn, json.dumps(place.configuration))
+    built = rows(things.connection, "select thing, word, times from read_models.greetings order by 1")
+    assert built == [("a", "hello", 2), ("b", "hello", 1)]
+
+
+@pytest.mark.timeout(600)
+def test_a_shared_session_never_runs_the_declarations_of_before(spark_remote: str, tmp_path: Path) -> None:
+    assert ";session_id=" in spark_remote
+    place = Place({**unset(), "SPARK_REMOTE": spark_remote}, {}, sys.executable)
+    for word in ("hello", "goodbye"):
+        declare(tmp_path, word)
+        assert json.loads(run_own(SAY_WORDS, place, tmp_path)) == [word]
+
+
+def test_other_code_gets_another_session_and_the_same_code_the_same() -> None:
+    shared = f"sc://127.0.0.1:15002/;token=t;session_id={uuid4()};user_id=u"
+    one, other = Path("millrace-1.zip"), Path("millrace-2.zip")
+    assert session_for(one, shared) == session_for(one, shared) != session_for(other, shared)
+    assert session_for(one, shared).split(";")[::3] == shared.split(";")[::3]
+    assert session_for(one, "sc://127.0.0.1:15002") == "sc://127.0.0.1:15002"
+
+
+def test_declarations_that_cannot_be_brought_along_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MILLRACE_DECLARATIONS", "millrace.examples.shop")
+    assert packages_to_ship() == ["millrace"]
+    monkeypatch.setenv("MILLRACE_DECLARATIONS", "not_here.declared")
+    assert packages_to_ship() == ["millrace", "not_here"]
+    with pytest.raises(PackageMissing, match="no package not_here"):
+        shipped_code()
+    (tmp_path / "not_here.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(PackageMissing, match="a single file"):
+        shipped_code()
+
+
 @pytest.mark.parametrize(
     "master", ["spark://127.0.0.1:1", "spark://127.0.0.1:1,127.0.0.1:2", "k8s://https://127.0.0.1:1"]
 )
@@ -175,11 +286,12 @@ def test_an_address_is_enough_of_several_masters(master: str) -> None:
 
 
 def test_the_same_code_makes_the_same_file_with_every_module_that_tasks_import(tmp_path: Path) -> None:
+    packages = {"millrace": [tmp_path / "millrace"]}
     shutil.copytree(PROJECT / "millrace", tmp_path / "millrace")
-    code = zip_of(tmp_path)
+    code = zip_of(packages)
     for path in tmp_path.rglob("*.py"):
         os.utime(path, (0, 0))
-    assert zip_of(tmp_path) == code
+    assert zip_of(packages) == code
     with zipfile.ZipFile(io.BytesIO(code)) as archive:
         names = set(archive.namelist())
     assert {

@@ -76,7 +76,7 @@ def load(spark: "SparkSession", dsn: str, **options: object) -> "DataFrame":
 
 
 def purge(log: EventStore, partition: int, below: int) -> None:
-    """Remove what a log partition holds below an offset."""
+    """Remove what a log partition holds below a position."""
     ArchiveStore(log.connection).mark_archived(partition, below)
     ArchiveStore(log.connection).raise_low_water_mark(partition, below)
     ArchiveStore(log.connection).purge_events(partition)

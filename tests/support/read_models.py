@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from millrace.assets.read_models import (
+from millrace import (
     Event,
     State,
     all_,

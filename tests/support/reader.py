@@ -27,15 +27,13 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from millrace.assets import captures, read_models
-from millrace.examples.shop import captures as shop_captures
-from millrace.examples.shop import read_models as shop_models
+from millrace.assets.declarations import Declarations, declared
 from millrace.platform_defs.definitions import build_defs
 from millrace.resources.capture.drain import CaptureDrain
 from millrace.resources.capture.setup import remove
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.settings import PROJECT
+from millrace.resources.settings import EXAMPLE, PROJECT
 from tests.support.documents import Block
 
 if TYPE_CHECKING:
@@ -76,8 +74,17 @@ class Reader:
         return {
             "MILLRACE_DSN": self.dsn,
             "MILLRACE_HOME": str(self.folder / ".millrace"),
+            "MILLRACE_DECLARATIONS": self.package(),
             **{f"{name.upper()}_DSN": self.server.dsn(name) for name in self.databases},
         }
+
+    def package(self) -> str:
+        """Return where declarations are: in the reader's own package, once the page has one, before that in the shop."""
+        return PACKAGE if (self.folder / PACKAGE).exists() else EXAMPLE
+
+    def declared(self) -> Declarations:
+        """Return what is declared."""
+        return declared(self.package())
 
     def follow(self, block: Block) -> str:
         """Do what a block says and return what it printed."""
@@ -143,19 +150,19 @@ class Reader:
 
     def build(self, names: set[str]) -> None:
         """Do what the sensors of read models do that the page declares."""
-        declared = read_models.declared()
-        models = [declared[name] for name in sorted(names) if self.has("read_models", name)]
-        sensors = {sensor.name for sensor in build_defs().sensors or ()} if models else set()
+        known = self.declared()
+        models = [known.models[name] for name in sorted(names) if self.has("read_models", name)]
+        sensors = {sensor.name for sensor in build_defs(declarations=known).sensors or ()} if models else set()
         for model in models:
             assert f"poll_{model.view}" in sensors
-            with Consumer(self.dsn, model, self.spark, "reader") as consumer:
+            with Consumer.open(self.dsn, model, self.spark, "reader") as consumer:
                 consumer.drain(budget_s=60, idle_s=0)
 
     def capture(self) -> None:
         """Do what the sensors of captures do that the page declares."""
-        for name, declared in captures.declared().items():
+        for name, capture in self.declared().captures.items():
             if self.has("captures", name):
-                with CaptureDrain(self.dsn, declared, "reader") as capturing:
+                with CaptureDrain(self.dsn, capture, "reader") as capturing:
                     capturing.drain(budget_s=60, idle_s=0)
 
     def has(self, kind: str, name: str) -> bool:
@@ -173,17 +180,14 @@ class Reader:
     @contextlib.contextmanager
     def declaring(self) -> Iterator[None]:
         """Let the reader's package be found as one's own is."""
-        kinds = {"read_models": shop_models, "captures": shop_captures}
-        before = {kind: list(package.__path__) for kind, package in kinds.items()}
-        for kind, package in kinds.items():
-            package.__path__ = [*before[kind], str(self.folder / PACKAGE / kind)]
+        sys.path.insert(0, str(self.folder))
+        importlib.invalidate_caches()
         try:
             yield
         finally:
-            for kind, package in kinds.items():
-                package.__path__ = before[kind]
-                for file in (self.folder / PACKAGE / kind).glob("*.py"):
-                    sys.modules.pop(f"{package.__name__}.{file.stem}", None)
+            sys.path.remove(str(self.folder))
+            for name in [name for name in sys.modules if name.partition(".")[0] == PACKAGE]:
+                del sys.modules[name]
 
     def close(self) -> None:
         """Drop what the page made on the server."""
@@ -195,9 +199,9 @@ class Reader:
             for name, value in self.environment().items():
                 patch.setenv(name, value)
             known = {capture for (capture,) in connection.execute("select capture from event_store.captures")}
-            for name, declared in captures.declared().items():
+            for name, capture in self.declared().captures.items():
                 if name in known:
-                    remove(self.dsn, declared, "the page is read")
+                    remove(self.dsn, capture, "the page is read")
         with psycopg.connect(self.server.dsn("postgres"), autocommit=True) as admin:
             for name in self.databases:
                 admin.execute(

@@ -1,6 +1,6 @@
 """The customer database of the example shop: an ordinary table that a program updates, and knows nothing of events."""
 
-from millrace.assets.captures import Capture, CapturedTable
+from millrace import Capture, CapturedTable
 from millrace.examples.shop.customers import crm_dsn
 
 CRM = Capture(name="crm", source=crm_dsn, tables=(CapturedTable("customers"),))

@@ -1,6 +1,6 @@
 """The history of each customer in the customer database: every captured change."""
 
-from millrace.assets.read_models import field, last, read_model, stream_id
+from millrace import field, last, read_model, stream_id
 
 
 @read_model(view="crm_customer_history", deciders=["table:public.customers"], key=["record_key", "seq"])

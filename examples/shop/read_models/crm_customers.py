@@ -1,6 +1,6 @@
 """The customers as they are now in the customer database: a captured table, collapsed."""
 
-from millrace.assets.read_models import Event, State, fold
+from millrace import Event, State, fold
 
 
 @fold(

@@ -1,6 +1,6 @@
 """The customers of the example shop: a key that crosses streams, orders and payments."""
 
-from millrace.assets.read_models import avg, count, field, max_, read_model, sum_
+from millrace import avg, count, field, max_, read_model, sum_
 
 
 @read_model(view="customers", deciders=["order", "payment"], key=["customer_id"])

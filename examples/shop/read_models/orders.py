@@ -1,6 +1,6 @@
 """The orders of the example shop."""
 
-from millrace.assets.read_models import count, last, min_, read_model, stream_id, sum_
+from millrace import count, last, min_, read_model, stream_id, sum_
 
 
 @read_model(view="orders", deciders=["order"], key=["order_id"])

@@ -1,6 +1,6 @@
 """The shipments of the example shop."""
 
-from millrace.assets.read_models import any_, first, last, max_, min_, read_model, stream_id
+from millrace import any_, first, last, max_, min_, read_model, stream_id
 
 
 @read_model(view="shipments", deciders=["shipment"], key=["shipment_id"])

@@ -24,7 +24,7 @@ begin
     event_store.source_generations, event_store.quarantined_changes, event_store.capture_gaps
     in exclusive mode;
   foreach _table in array event_store_private.restore_tables() loop
-    -- how many is nobody's question: a store in use has millions
+    -- a thousand say enough: a store in use has millions
     execute format('select count(*) from (select from %s limit 1000) counted', _table) into _rows;
     if _rows > 0 then
       _found := _found || format('%s has %s rows', _table, case _rows when 1000 then '1000 or more' else _rows::text end);

@@ -26,7 +26,7 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
--- a process that hangs in its transaction is in nobody's way for ever
+-- a process that hangs in its transaction is not waited for
 set lock_timeout = '5s'
 as $$
 #variable_conflict use_column

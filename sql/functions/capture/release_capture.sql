@@ -1,4 +1,4 @@
--- Gives the lease of a capture back; returns whether it was still held: a lost lease is nobody's error here.
+-- Gives the lease of a capture back; returns whether it was still held: a lost lease is no error here.
 create or replace function event_store.release_capture(
   v_capture text,
   v_lease_token bigint

@@ -1,5 +1,6 @@
--- Whether a view has acknowledged every event that another one has: who looks at what is built from the first instead
--- of the second misses nothing. Nothing of the second moves until the transaction ends.
+-- Says whether a view has acknowledged every event that another one has. A reader that goes over from the rows of the
+-- other one to those of this one then misses nothing. It locks the checkpoints of the other view: that stays where it
+-- is until the transaction ends.
 -- Example: select has_caught_up('orders_v2', 'orders')
 create or replace function event_store.has_caught_up(
   v_view text,

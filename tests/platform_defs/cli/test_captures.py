@@ -8,6 +8,7 @@ import psycopg
 import pytest
 from typer.testing import CliRunner
 
+from millrace.assets.declarations import Declarations
 from millrace.platform_defs.cli import app
 from millrace.platform_defs.cli import captures as capture_commands
 from millrace.resources.capture.declaration import Capture, CapturedTable
@@ -30,7 +31,7 @@ def _declared(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def declare(monkeypatch: pytest.MonkeyPatch, *captures: Capture) -> None:
-    monkeypatch.setattr(capture_commands, "declared", lambda: {capture.name: capture for capture in captures})
+    monkeypatch.setattr(capture_commands, "declared", lambda *_: Declarations(captures={c.name: c for c in captures}))
 
 
 def run(dsn: str, arguments: Sequence[str], answer: str | None = None) -> str:
@@ -195,6 +196,7 @@ def test_what_is_left_out_or_unreadable_is_named(command: list[str], said: str) 
 def test_a_source_that_nobody_configured_is_refused_with_the_setting(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setenv("MILLRACE_DSN", dsn)
+    monkeypatch.setenv("MILLRACE_DECLARATIONS", "millrace.examples.shop")
     monkeypatch.delenv("MILLRACE_CRM_DSN", raising=False)
     for command in (["check", "crm"], ["restart", "crm", "--reason", "w"]):
         with pytest.raises(Unreachable, match=r"(?s)no customer database.*Set MILLRACE_CRM_DSN"):

@@ -35,7 +35,7 @@ signal.pause()
 
 def python(name: str, code: str, ready: Callable[[], bool], *arguments: str) -> Service:
     argv = (sys.executable, "-c", code, *arguments)
-    return Service(name=name, argv=argv, env=dict(os.environ), ready=ready, stop_seconds=5, ready_seconds=20)
+    return Service(name=name, argv=argv, env=dict(os.environ), ready=ready, stop_s=5, ready_s=20)
 
 
 def family(home: Path, name: str = "family", *how: str) -> Service:
@@ -95,7 +95,7 @@ def test_a_service_that_dies_at_once_is_quoted_and_the_others_are_stopped(home: 
 
 
 def test_a_service_that_never_gets_ready_is_given_up(home: Path) -> None:
-    slow = replace(python("slow", SLEEP, lambda: False), ready_seconds=0.2)
+    slow = replace(python("slow", SLEEP, lambda: False), ready_s=0.2)
     with pytest.raises(ServiceFailed, match="slow was not ready in time"):
         Supervisor(home, [slow]).start()
 
@@ -160,7 +160,7 @@ def test_the_delay_grows_with_each_death(home: Path) -> None:
 
 def test_what_a_killed_supervisor_left_is_ended_by_the_next(home: Path) -> None:
     supervise = (
-        "import sys, pathlib, signal; sys.path.insert(0, sys.argv[2]); import test_services as t;"
+        "import sys, pathlib, signal; sys.path.insert(0, sys.argv[2]); import test_supervisor as t;"
         "home = pathlib.Path(sys.argv[1]); s = t.Supervisor(home, [t.family(home), t.family(home, 'other')]);"
         "s.start(); print('up', flush=True); signal.pause()"
     )

@@ -1,6 +1,6 @@
 """`millrace up` in a process of its own, with tiny services, and its real services one by one.
 
-Not here: the supervisor's own cases (`test_services.py`) and what our definitions do.
+Not here: the supervisor's own cases (`test_supervisor.py`) and what our definitions do.
 """
 
 import fcntl
@@ -231,28 +231,38 @@ def test_the_examples_customers_are_beside_the_embedded_store_unless_they_are_el
 ) -> None:
     monkeypatch.setenv("SPARK_REMOTE", "sc://elsewhere:15002")
     monkeypatch.delenv("MILLRACE_CRM_DSN", raising=False)
+    platform = ["sequence", "code", "daemon", "web"]
     with EmbeddedPostgres(home / "postgres") as postgres:
         settings = Settings(home=home, dsn=None)
+        endpoints = find_endpoints(settings, postgres)
         for _ in range(2):
-            endpoints = find_endpoints(settings, postgres)
-        assert endpoints.crm_dsn == postgres.dsn("crm")
-        with psycopg.connect(endpoints.crm_dsn) as connection:
+            listed = services(settings, endpoints)
+        assert [service.name for service in listed] == [*platform, "simulate", "crm"]
+        assert {service.env["MILLRACE_CRM_DSN"] for service in listed} == {postgres.dsn("crm")}
+        assert {service.env["MILLRACE_DECLARATIONS"] for service in listed} == {"millrace.examples.shop"}
+        with psycopg.connect(postgres.dsn("crm")) as connection:
             assert connection.execute("select count(*) from customers").fetchone() == (0,)
             assert connection.execute("show wal_level").fetchone() == ("logical",)
-        listed = services(settings, endpoints)
-        assert [service.name for service in listed] == ["sequence", "code", "daemon", "web", "simulate", "crm"]
-        assert {service.env["MILLRACE_CRM_DSN"] for service in listed} == {endpoints.crm_dsn}
 
-        elsewhere = settings.model_copy(update={"crm_dsn": dsn})
-        endpoints = find_endpoints(elsewhere, postgres)
-        assert endpoints.crm_dsn == dsn
+        with monkeypatch.context() as quiet:
+            quiet.setenv("MILLRACE_SIMULATE", "false")
+            assert [service.name for service in services(settings, endpoints)] == platform
+
+        monkeypatch.setenv("MILLRACE_CRM_DSN", dsn)
+        listed = services(settings, endpoints)
+        assert {service.env["MILLRACE_CRM_DSN"] for service in listed} == {dsn}
         # nobody writes into a database that is not ours
-        assert "crm" not in [service.name for service in services(elsewhere, endpoints)]
+        assert "crm" not in [service.name for service in listed]
         with psycopg.connect(dsn) as connection:
             assert connection.execute("select to_regclass('customers')").fetchone() == (None,)
-    endpoints = find_endpoints(Settings(home=home, dsn=dsn), None)
-    assert endpoints.crm_dsn is None
-    assert all("MILLRACE_CRM_DSN" not in service.env for service in services(Settings(home=home, dsn=dsn), endpoints))
+    monkeypatch.delenv("MILLRACE_CRM_DSN")
+    # nor into a store that is not ours, even if the example is declared for it
+    for declarations in (None, "millrace.examples.shop"):
+        theirs = Settings(home=home, dsn=dsn, declarations=declarations)
+        listed = services(theirs, find_endpoints(theirs, None))
+        assert [service.name for service in listed] == platform
+        assert all("MILLRACE_CRM_DSN" not in service.env for service in listed)
+        assert {service.env.get("MILLRACE_DECLARATIONS") for service in listed} == {declarations}
 
 
 @contextmanager
@@ -295,7 +305,7 @@ def test_dagster_serves_one_code_location_on_loopback_only(home: Path, dsn: str,
     settings = Settings(home=home, dsn=dsn, port=free_port())
     endpoints = find_endpoints(settings, None)
     prepare_home(settings, endpoints)
-    stub = {"millrace.platform_defs.definitions": "stub_definitions", str(PROJECT): str(tmp_path)}
+    stub = {"millrace.platform_defs.definitions": "stub_definitions", str(Path.cwd()): str(tmp_path)}
     chosen = [
         replace(service, argv=tuple(stub.get(word, word) for word in service.argv))
         for service in services(settings, endpoints)

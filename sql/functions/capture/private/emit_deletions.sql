@@ -76,7 +76,7 @@ begin
         when waiting.action is not null then
           waiting.source_generation < v_capture.source_generation or waiting.xid < v_read.published_xid
         when e.event = 'backfilled' then s.last_offset < v_read.backfill_offset
-        -- what was purged, or is nobody's change, shows when it came and not where from
+        -- an event that no capture appended tells when it came, and not from where
         else coalesce(
           (e.data -> 'source' ->> 'generation')::int < v_capture.source_generation or (e.data ->> 'xid')::xid8 < v_read.published_xid,
           s.last_offset < v_read.backfill_offset

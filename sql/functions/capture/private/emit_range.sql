@@ -68,7 +68,7 @@ begin
     from (
       select
         w.*,
-        -- whose stream nobody knows is in nobody's way
+        -- a change whose stream is unknown holds no other one back
         w.why is not null or bool_or(w.why is not null) over (
           partition by w.decider_id, w.decider order by w.nth rows unbounded preceding
         ) or (

@@ -1,8 +1,15 @@
 -- The guard of every way into events: functions, COPY, a bare INSERT. It checks the event, moves the stream's row,
--- which is the optimistic lock, and draws the offset with that row locked, so offsets rise along each stream.
--- An event that is stored already, unchanged, is skipped. Streams of captured tables are their captures' alone, which
--- append batches. append_events does the same for a whole batch and then sets event_store.streams_advanced for its
--- insert.
+-- which is the optimistic lock, and draws the offset with that row locked, so offsets rise along each stream. An event
+-- that is stored already, unchanged, is skipped. Streams of captured tables are their captures' alone, which append
+-- batches.
+--
+-- append_batch does the same for a whole batch and then sets event_store.streams_advanced for its insert, as a restore
+-- does. So the guard is off for whoever sets event_store.streams_advanced and may INSERT: the owner of the table, and
+-- no role.
+--
+-- What an event must meet is written out three times: for the first event of a stream, for a later one, and to say
+-- which of it was not met. One function for all three was measured: it costs each append 4 to 10 % more, for Postgres
+-- cannot inline it.
 create or replace function event_store_private.guard_append()
 returns trigger
 language plpgsql

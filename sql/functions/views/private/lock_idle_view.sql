@@ -48,7 +48,7 @@ begin
   update event_store.checkpoints
   set lease_owner = null, leased_until = null, leased_from = null, leased_to = null, rebuilds = false
   where view = v_view and lease_owner is not null;
-  -- who got an event in rows mode may still answer; what a bulk lease left behind was nobody's
+  -- a consumer that got an event in rows mode may still answer; the owner of an expired bulk lease may not
   update event_store.stream_locks set in_flight = null, taken_over = taken_over or _view.mode = 'rows', lease_pid = null
   where view = v_view and in_flight is not null;
   return _view;

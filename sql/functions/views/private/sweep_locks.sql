@@ -1,9 +1,12 @@
--- Removes the locks of these log partitions that have nothing left: no wanted event of the stream lies between what was
--- acknowledged and the checkpoint. A lock whose stream was acknowledged beyond the checkpoint stays until that has
--- passed, or what lies between would be delivered again. An event that is still in flight counts as left, unless its
--- lock ended and the view does not want it any more: then nobody would ever get it. Returns how many. The caller holds
--- the partitions' checkpoints. It looks at streams that had caught up when they were acknowledged, so it costs no more
--- with many that wait; v_all: at all, for those that end another way, as by a filter that was narrowed.
+-- Removes the locks of these log partitions that have nothing left to deliver, and returns how many. The caller holds
+-- the checkpoints of the partitions.
+--
+-- A lock has nothing left if the view wants no event of its stream after the acknowledged one. It stays while the
+-- stream is acknowledged beyond the checkpoint: without it, the events in between would be delivered again. An event in
+-- flight counts as left, unless its lock ended and the view does not want it any more: no consumer would ever get it.
+--
+-- It looks at streams that had caught up when they were acknowledged, so that streams which wait cost nothing. v_all:
+-- it looks at all, for those that end another way, as by a filter that was narrowed.
 create or replace function event_store_private.sweep_locks(
   v_view event_store.views,
   v_partitions int[],

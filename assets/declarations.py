@@ -1,0 +1,293 @@
+"""Find what a user declared: the read models, captures and reports of one package, and its services and commands.
+
+    my_platform/            any package that Python can import; MILLRACE_DECLARATIONS names it
+      read_models/          a file each, or one module read_models.py; each of these is optional
+      captures/
+      reports/              Dagster assets
+      services.py           `services(surroundings)`: processes of its own for `millrace up`
+      commands.py           `app`, a Typer: commands of its own for `millrace`
+
+A file that fails to load costs only itself: the others load, nothing of it is removed from the store, and a `Fault` says
+where it fails. Two things of one name are refused, for one would hide the other.
+
+Belongs here: finding and loading. Not here: the words to declare with (`millrace`), what is made of declarations
+(`millrace.platform_defs`).
+"""
+
+import importlib
+import pkgutil
+import traceback
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, cast
+
+from millrace.resources.capture.declaration import Capture
+from millrace.resources.errors import MillraceError
+from millrace.resources.read_models.declaration import ReadModel
+
+if TYPE_CHECKING:
+    import dagster as dg
+
+ROOMS = ("read_models", "captures", "reports")
+# what a package may have besides; `millrace up` and the command line load them by themselves
+FILES = ("services", "commands")
+
+
+class InvalidDeclarations(MillraceError):
+    """A package of declarations is not there, is empty, or declares two things of one name."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A file of declarations that fails to load.
+
+    Attributes:
+        room: Which part of the package it is in: `read_models`, `captures`, `reports`, `services` or `commands`.
+        name: The file's name without its suffix, which by convention is that of what it declares.
+        file: Where the error is, which may be another file that this one imports.
+        line: Its line, counted from 1; 0 if Python does not say.
+        error: What Python says.
+    """
+
+    room: str
+    name: str
+    file: Path
+    line: int
+    error: str
+
+    def __str__(self) -> str:
+        """Say where and what on one line, as compilers do."""
+        return f"{self.file}:{self.line}: {self.error}"
+
+
+@dataclass(frozen=True)
+class Declarations:
+    """What a package declares.
+
+    Attributes:
+        models: The read models by name.
+        captures: The captures by name.
+        reports: The assets of its reports.
+        faults: The files that fail to load; what they declared before stays as it is in the store.
+        package: The name of the package; None where nothing is declared.
+        files: Where each thing was found, by its kind and name, such as `read model orders`.
+
+    Raises:
+        InvalidDeclarations: Two captured tables have one decider, or a capture has the name of a view.
+    """
+
+    models: Mapping[str, ReadModel] = field(default_factory=dict)
+    captures: Mapping[str, Capture] = field(default_factory=dict)
+    reports: "tuple[dg.AssetsDefinition, ...]" = ()
+    faults: tuple[Fault, ...] = ()
+    package: str | None = None
+    files: Mapping[str, Path] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        deciders: dict[str, str] = {}
+        for capture in self.captures.values():
+            for table in capture.tables:
+                other = deciders.setdefault(table.stream_decider, capture.name)
+                if other != capture.name:
+                    raise InvalidDeclarations(
+                        f"captures: the decider {table.stream_decider} is declared twice",
+                        detail=self._where(f"capture {other}", f"capture {capture.name}"),
+                        hint="Give one of the tables a decider= of its own.",
+                    )
+        # sensors and runs are found by these names; poll_views is the sensor of the views that nobody declared
+        views = {model.view: f"read model {model.name}" for model in self.models.values()} | {"views": ""}
+        for name in sorted(views.keys() & self.captures.keys()):
+            raise InvalidDeclarations(
+                f"capture {name}: a view has this name; give the capture another one",
+                detail=self._where(f"capture {name}", views[name]),
+            )
+
+    def faults_of(self, room: str) -> list[Fault]:
+        """Return the files of one room that fail to load."""
+        return [fault for fault in self.faults if fault.room == room]
+
+    def _where(self, *things: str) -> str | None:
+        return _both(*(self.files[thing] for thing in things if thing in self.files))
+
+
+def declared(package: str | None, rooms: Collection[str] = ROOMS) -> Declarations:
+    """Import a package of declarations and return what it declares, in the order of names.
+
+    Args:
+        package: Its name, as `Settings.declared_package` has it; None declares nothing.
+        rooms: Which parts to load; reports import Dagster, which takes seconds.
+
+    Raises:
+        InvalidDeclarations: There is no such package, there is nothing in it, or it declares two things of one name.
+    """
+    if package is None:
+        return Declarations()
+    find_package(package)
+    found, faults = _Found(package), []
+    for room in rooms:
+        for module in _modules(package, room):
+            if isinstance(module, Fault):
+                faults.append(module)
+            else:
+                found.look_through(room, module)
+    models = {thing.name: thing for thing in found.things if isinstance(thing, ReadModel)}
+    captures = {thing.name: thing for thing in found.things if isinstance(thing, Capture)}
+    return Declarations(
+        models=dict(sorted(models.items())),
+        captures=dict(sorted(captures.items())),
+        # the only other things that are found
+        reports=tuple(cast("dg.AssetsDefinition", t) for t in found.things if not isinstance(t, ReadModel | Capture)),
+        faults=tuple(faults),
+        package=package,
+        files=found.files,
+    )
+
+
+def find_package(package: str) -> ModuleType:
+    """Import a package of declarations, without what is in it.
+
+    Raises:
+        InvalidDeclarations: It is not there, it fails to load, or it has none of the parts that declare something.
+    """
+    remedy = (
+        "Set MILLRACE_DECLARATIONS to a package that Python can import: install it, or start in the folder it is in."
+        " `millrace new DIR` makes one."
+    )
+    if _spec(package) is None:
+        raise InvalidDeclarations(
+            f"There is no package {package!r} to take declarations from.",
+            detail=f"MILLRACE_DECLARATIONS names it, and Python finds it neither installed nor in {Path.cwd()}.",
+            hint=remedy,
+        )
+    try:
+        module = importlib.import_module(package)
+    except Exception as error:
+        raise InvalidDeclarations(
+            f"The package {package} fails to load, with all that it declares.",
+            detail=str(_fault(error, package, "", [])),
+            hint="Correct the file. What was declared before stays as it is in the store.",
+        ) from error
+    if not any(_spec(f"{package}.{part}") for part in (*ROOMS, *FILES)):
+        raise InvalidDeclarations(
+            f"The package {package} declares nothing.",
+            detail=f"It has none of {', '.join(ROOMS)}, {', '.join(f'{file}.py' for file in FILES)}.",
+            hint=remedy,
+        )
+    return module
+
+
+def load_part(package: str | None, part: str) -> ModuleType | Fault | None:
+    """Import one module of a package of declarations, such as `services`.
+
+    Return None if the package has none, and a fault if it fails to load.
+    """
+    if package is None or _spec(f"{package}.{part}") is None:
+        return None
+    return _load(f"{package}.{part}", part)
+
+
+def fault_in(package: str, part: str, error: Exception) -> Fault:
+    """Return where an error that a function of a package raised was raised."""
+    return _fault(error, f"{package}.{part}", part, _folders(package))
+
+
+class _Found:
+    """What was found so far, and where."""
+
+    def __init__(self, package: str) -> None:
+        self.package = package
+        self.things: list[object] = []
+        self.files: dict[str, Path] = {}
+
+    def look_through(self, room: str, module: ModuleType) -> None:
+        """Take what a module declares; what it imports from another file of the room is not declared twice."""
+        for value in vars(module).values():
+            names = list(_names(room, value))
+            if not names or any(value is thing for thing in self.things):
+                continue
+            file = Path(module.__file__ or module.__name__)
+            for name in names:
+                if name in self.files:
+                    raise InvalidDeclarations(
+                        f"{name} is declared twice in {self.package}",
+                        detail=_both(self.files[name], file),
+                        hint="Give one of them another name, or remove it.",
+                    )
+                self.files[name] = file
+            self.things.append(value)
+
+
+def _names(room: str, value: object) -> Iterator[str]:
+    """Give the names that a value takes, each with its kind, if it is a declaration."""
+    if room == "reports":
+        import dagster as dg
+
+        if isinstance(value, dg.AssetsDefinition):
+            yield from (f"report {key.to_user_string()}" for key in value.keys)
+    elif room == "read_models" and isinstance(value, ReadModel):
+        yield from (f"read model {value.name}", f"view {value.view}")
+    elif room == "captures" and isinstance(value, Capture):
+        yield f"capture {value.name}"
+
+
+def _modules(package: str, room: str) -> Iterator[ModuleType | Fault]:
+    """Import a room, which is a module or a package with any number of them."""
+    module = load_part(package, room)
+    if module is None:
+        return
+    yield module
+    if isinstance(module, ModuleType):
+        yield from _below(module, room)
+
+
+def _below(package: ModuleType, room: str) -> Iterator[ModuleType | Fault]:
+    path = [Path(folder) for folder in getattr(package, "__path__", ())]
+    files = {info.name for info in pkgutil.iter_modules(map(str, path))}
+    # a folder needs no __init__.py to be a package
+    folders = {below.parent.name for folder in path for below in folder.glob("*/*.py")}
+    for name in sorted(files | folders):
+        module = _load(f"{package.__name__}.{name}", room)
+        yield module
+        if isinstance(module, ModuleType):
+            yield from _below(module, room)
+
+
+def _load(name: str, room: str) -> ModuleType | Fault:
+    try:
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  whatever a user's file does wrong
+        return _fault(error, name, room, _folders(name.partition(f".{room}")[0]))
+
+
+def _fault(error: BaseException, module: str, room: str, folders: Collection[str]) -> Fault:
+    """Find the last line of the user's own code that led to an error."""
+    spec = _spec(module)
+    origin = (spec.origin if spec else None) or module
+    file, line = origin, 0
+    for frame in traceback.extract_tb(error.__traceback__):
+        if frame.filename == origin or any(Path(frame.filename).is_relative_to(folder) for folder in folders):
+            file, line = frame.filename, frame.lineno or 0
+    if isinstance(error, SyntaxError) and error.filename:
+        file, line = error.filename, error.lineno or 0
+    said = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
+    return Fault(room, module.rpartition(".")[2], Path(file), line, f"{type(error).__name__}: {said}".rstrip(": "))
+
+
+def _folders(package: str) -> list[str]:
+    spec = _spec(package)
+    return [*(spec.submodule_search_locations or ())] if spec else []
+
+
+def _spec(name: str) -> ModuleSpec | None:
+    try:
+        return find_spec(name)
+    except (ImportError, ValueError):  # a part of the name is not there, or is no package
+        return None
+
+
+def _both(*files: Path) -> str | None:
+    return f"Declared in {' and '.join(str(file) for file in files)}." if files else None

@@ -1,0 +1,32 @@
+"""The shop's own processes of `millrace up`: what appends orders, and what changes customers.
+
+    simulate   appends events of the shop, to the embedded event store only: events cannot be removed
+    crm        changes the customers in a database of their own, beside the embedded event store only
+
+Belongs here: which processes there are, and when. Not here: what they do (`simulator`, `customers_simulator`).
+"""
+
+import os
+
+from millrace import Service, Surroundings
+from millrace.examples.shop.customers import DATABASE, VARIABLE, make_crm
+
+# no simulation where it is one of these
+OFF = {"0", "false", "no", "off"}
+
+
+def services(here: Surroundings) -> list[Service]:
+    """List the simulators; none where the event store, or the customer database, is not ours to write into."""
+    if not here.embedded:
+        return []
+    ours = not os.environ.get(VARIABLE)
+    if ours:
+        # all that is started gets it, so that the capture finds it
+        here.env[VARIABLE] = here.make_database(DATABASE)
+        make_crm(here.env[VARIABLE])
+    if os.environ.get("MILLRACE_SIMULATE", "").lower() in OFF:
+        return []
+    return [
+        here.run("simulate", "millrace", "simulate"),
+        *([here.run("crm", "millrace", "simulate-crm")] if ours else []),
+    ]

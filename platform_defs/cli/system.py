@@ -1,0 +1,132 @@
+"""The commands on a deployment as a whole: `millrace up`, `status`, `migrate`, `sequence`, `reset`, `psql`.
+
+Belongs here: their options and how results look. Not here: what they do (`millrace.platform_defs.local`,
+`millrace.resources`).
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store
+from millrace.platform_defs.cli.output import table
+from millrace.platform_defs.cli.signals import stop_on_signals
+from millrace.resources.errors import MillraceError
+from millrace.resources.event_store import ViewInfo
+from millrace.resources.settings import Settings
+
+app = typer.Typer()
+
+VIEWS = ("view", "mode", "lag", "in flight", "waiting", "dead letters")
+
+
+@app.command("up")
+def up_command() -> None:
+    """Start everything on this machine and watch it; Ctrl-C stops it all."""
+    from millrace.platform_defs.local.up import up
+
+    settings = Settings()
+    up(
+        settings,
+        status=lambda: [f"{row.view}: lag {row.lag:,}" for row in _views(None)],
+        started=lambda: _submit("apply_schema", settings.port),
+    )
+
+
+@app.command("migrate")
+def migrate_command(dsn: DsnOption = None) -> None:
+    """Bring the event store's schema to this version of the code."""
+    from millrace.resources.event_store.migrations import migrate
+
+    report = migrate(chosen_dsn(dsn), log_partitions=Settings().log_partitions)
+    done = [*report.applied, *(["functions"] if report.functions_replaced else [])]
+    Console().print(f"Schema version {report.version}; applied: {', '.join(done) or 'nothing, it was up to date'}.")
+
+
+@app.command("status")
+def status_command(dsn: DsnOption = None) -> None:
+    """Show the lag of each view, in positions of the log, what its streams do, and declarations that fail to load."""
+    Console().print(table("Views", VIEWS, map(_cells, _views(dsn))))
+    for problem in _problems(Settings().declared_package):
+        Console().print(Text(problem, style="red"), soft_wrap=True)
+
+
+@app.command("sequence")
+def sequence_command(dsn: DsnOption = None) -> None:
+    """Give committed events their positions, until stopped with Ctrl-C or SIGTERM."""
+    from millrace.resources.sequencer import run_sequencer
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    with stop_on_signals() as stop:
+        run_sequencer(chosen_dsn(dsn), stop)
+
+
+@app.command("reset")
+def reset_command(model: str, dsn: DsnOption = None) -> None:
+    """Remove a read model's tables and progress; the next drain builds it anew from the first event."""
+    from millrace.assets.declarations import declared
+    from millrace.resources.read_models.versions import reset_model
+
+    known = declared(Settings().declared_package, ["read_models"])
+    if model not in known.models:
+        raise MillraceError(
+            f"There is no read model {model!r}.",
+            detail="\n".join(f"A file of read models fails to load: {fault}" for fault in known.faults) or None,
+            hint=f"Declared are: {', '.join(known.models) or 'none'}.",
+        )
+    with chosen_store(dsn) as store:
+        reset_model(store.connection, known.models[model])
+    Console().print(f"Read model {model} is removed; its next drain builds it from the first event.")
+
+
+@app.command("psql")
+def psql_command(
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="What psql gets, behind --.", metavar="[-- ARGS]")
+    ] = None,
+    dsn: DsnOption = None,
+) -> None:
+    """Open psql on the event store's database."""
+    from millrace.resources.postgres.psql import psql_command as command_of
+
+    command = command_of(chosen_dsn(dsn), arguments or [])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(command.argv[0], command.argv, command.env)  # noqa: S606 - the user's own psql, instead of us
+
+
+def _views(dsn: str | None) -> list[ViewInfo]:
+    with chosen_store(dsn) as store:
+        return store.view_info()
+
+
+def _cells(row: ViewInfo) -> Sequence[object]:
+    counts = (row.lag, row.in_flight, row.waiting, row.dead_letters)
+    return (row.view, row.mode if row.enabled else "disabled", *(f"{count:,}" for count in counts))
+
+
+def _problems(package: str | None) -> list[str]:
+    """Say which files of declarations fail to load, and where."""
+    from millrace.assets.declarations import FILES, Fault, declared, load_part
+
+    try:
+        faults = [*declared(package).faults, *(load_part(package, part) for part in FILES)]
+    except MillraceError as error:
+        return [str(error)]
+    return [f"A declaration fails to load: {fault}" for fault in faults if isinstance(fault, Fault)]
+
+
+def _submit(job: str, port: int) -> None:
+    """Ask the running Dagster for a run; a refusal is worth a line, not an end."""
+    from dagster_graphql import DagsterGraphQLClient, DagsterGraphQLClientError
+
+    try:
+        DagsterGraphQLClient("127.0.0.1", port_number=port).submit_job_execution(job)
+    except DagsterGraphQLClientError as error:
+        Console(stderr=True).print(Text(f"Dagster did not take the job {job}: {error}", style="yellow"))

@@ -1,0 +1,245 @@
+"""The rows of read models: staged, merged, replaced; with `columns` the third of Millrace's three ideas.
+
+Belongs here: statements on the rows of the state and of the staging table. Not here: the tables themselves
+(`tables`), how a column merges (`columns`), the transaction that also moves the position (`consumption.commit`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import psycopg
+from psycopg import sql
+
+from millrace.resources.errors import MillraceError
+from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.tables import (
+    child_table,
+    listed,
+    merged_columns,
+    owner_of,
+    relation,
+    state_key,
+    stored_columns,
+)
+
+# a batch's rows, of the task attempts that Spark took; others died or came too late
+_STAGED = sql.SQL("batch = %(batch)s and attempt = any (%(attempts)s)")
+
+
+class StagedRowsLost(MillraceError):
+    """The staged rows are not those that Spark's tasks reported."""
+
+
+@dataclass(frozen=True)
+class StagedRows:
+    """The rows that one Spark task attempt staged for a batch."""
+
+    attempt: int
+    rows: int
+
+
+def next_batch(connection: psycopg.Connection) -> int:
+    """Draw a number for a batch of staged rows."""
+    row = connection.execute("select nextval('read_models.batch_seq')").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def merge_batch(connection: psycopg.Connection, model: ReadModel, batch: int, staged: Sequence[StagedRows]) -> int:
+    """Merge a batch's staged rows into the state and return how many rows of the state changed.
+
+    Runs in the caller's transaction, after `commit_batch` has locked and checked the leases.
+
+    Raises:
+        StagedRowsLost: The staging table was emptied by a server crash, or a task reported what it did not write.
+    """
+    _require_staged(connection, model, batch, staged)
+    if not staged:
+        return 0
+    key, columns = state_key(model), stored_columns(model)
+    merged = connection.execute(
+        sql.SQL(
+            """
+            insert into {state} ({key}, {columns})
+            select {key}, {merged}
+            from (
+              select {key}, {columns} from {staging} where {staged}
+              union all
+              select {known_key}, {known_columns}
+              from (select distinct {key} from {staging} where {staged}) touched
+              -- limit 1 keeps this an index probe per touched key, however many rows the model has
+              cross join lateral (select * from {state} s where {same_key} limit 1) known
+            ) both_sides
+            group by {key}
+            on conflict ({key}) do update set {assignments}
+            """
+        ).format(
+            state=relation(model.state_table),
+            staging=relation(model.staging_table),
+            staged=_STAGED,
+            key=listed(key),
+            columns=listed(columns),
+            merged=merged_columns(model),
+            known_key=listed(key, of="known"),
+            known_columns=listed(columns, of="known"),
+            same_key=sql.SQL(" and ").join(sql.SQL("s.{0} = touched.{0}").format(sql.Identifier(n)) for n in key),
+            assignments=sql.SQL(", ").join(
+                sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in columns
+            ),
+        ),
+        _parameters(batch, staged),
+    ).rowcount
+    forget_batch(connection, model, batch)
+    return merged
+
+
+def replace_partitions(
+    connection: psycopg.Connection,
+    model: ReadModel,
+    partitions: Sequence[int],
+    batch: int,
+    staged: Sequence[StagedRows],
+) -> dict[int, int]:
+    """Build new child tables of the state from a batch's staged rows and swap them in; return the rows of each.
+
+    Runs in the caller's transaction, after `commit_batch`. Readers see the old rows until it commits, then the new
+    ones. Only the swaps themselves, at the end, lock them out. Exception: a REPEATABLE READ transaction that started
+    before the swap and first reads the model after it sees these log partitions empty (the new child tables are newer
+    than its snapshot, as after TRUNCATE).
+
+    Raises:
+        StagedRowsLost: As `merge_batch`.
+        psycopg.errors.LockNotAvailable: Readers held the table for longer than the lock timeout.
+    """
+    _require_staged(connection, model, batch, staged)
+    rows = {partition: _fill_new_child(connection, model, partition, batch, staged) for partition in partitions}
+    forget_batch(connection, model, batch)
+    connection.execute("set local lock_timeout = '10s'")
+    state, bounds = relation(model.state_table), _bounds(model)
+    for partition in partitions:
+        child, new = relation(child_table(model, partition)), relation(_new_child(model, partition))
+        name = sql.Identifier(child_table(model, partition))
+        for statement in (
+            sql.SQL("alter table {} detach partition {}").format(state, child),
+            sql.SQL("drop table {}").format(child),
+            sql.SQL("alter table {} rename to {}").format(new, name),
+            sql.SQL("alter table {} attach partition {} for values in ({})").format(
+                state, child, sql.Literal(partition)
+            ),
+            sql.SQL("alter table {} drop constraint {}").format(child, bounds),
+        ):
+            connection.execute(statement)
+    return rows
+
+
+def _fill_new_child(
+    connection: psycopg.Connection, model: ReadModel, partition: int, batch: int, staged: Sequence[StagedRows]
+) -> int:
+    """Make the child table that is to be swapped in and return its number of rows."""
+    child, new = child_table(model, partition), relation(_new_child(model, partition))
+    # like the child, not the parent: two swaps that both hold the parent would wait for each other
+    connection.execute(sql.SQL("create table {} (like {} including all)").format(new, relation(child)))
+    # the next login that rebuilds may be another one
+    owner = sql.Identifier(owner_of(connection, child))
+    connection.execute(sql.SQL("alter table {} owner to {}").format(new, owner))
+    rows = connection.execute(
+        sql.SQL(
+            """
+            insert into {new} ({key}, {columns})
+            select {key}, {merged}
+            from {staging}
+            where {staged} and partition = {partition}
+            group by {key}
+            """
+        ).format(
+            new=new,
+            key=listed(state_key(model)),
+            columns=listed(stored_columns(model)),
+            merged=merged_columns(model),
+            staging=relation(model.staging_table),
+            staged=_STAGED,
+            partition=sql.Literal(partition),
+        ),
+        _parameters(batch, staged),
+    ).rowcount
+    # proves the bounds, so that attaching does not read the table under lock
+    connection.execute(
+        sql.SQL("alter table {} add constraint {} check (partition = {})").format(
+            new, _bounds(model), sql.Literal(partition)
+        )
+    )
+    return rows
+
+
+def _new_child(model: ReadModel, partition: int) -> str:
+    return f"{child_table(model, partition)}_new"
+
+
+def _bounds(model: ReadModel) -> sql.Identifier:
+    return sql.Identifier(f"{model.state_table}_bounds")
+
+
+def stored_states(model: ReadModel) -> str:
+    """Return the query for the states of a fold's streams, as a text that Spark's tasks run.
+
+    Its parameters are arrays of log partitions, deciders and ids; its rows are these with the position and the state.
+    A task runs it once for the streams of each batch of its events.
+    """
+    identity = {"decider": sql.SQL("k.decider"), "decider_id": sql.SQL("k.decider_id")}
+    return (
+        sql.SQL(
+            """
+            select k.partition, k.decider, k.decider_id, s._position, s._state::text
+            from unnest(%(partitions)s::int[], %(deciders)s::text[], %(ids)s::text[]) k(partition, decider, decider_id)
+            -- limit 1 keeps this an index probe per stream, however many rows the model has
+            cross join lateral (
+              select * from {state} s where s.partition = k.partition and {same_stream} limit 1
+            ) s
+            """
+        )
+        .format(
+            state=relation(model.state_table),
+            same_stream=sql.SQL(" and ").join(
+                sql.SQL("s.{} = {}").format(sql.Identifier(name), identity[key.source])
+                for name, key in model.keys.items()
+            ),
+        )
+        .as_string()
+    )
+
+
+def forget_batch(connection: psycopg.Connection, model: ReadModel, batch: int) -> None:
+    """Remove the staged rows of a batch."""
+    connection.execute(sql.SQL("delete from {} where batch = %s").format(relation(model.staging_table)), (batch,))
+
+
+def forget_dead_batches(connection: psycopg.Connection, model: ReadModel) -> None:
+    """Remove staged rows that are a day old: no batch runs so long, so their attempts died."""
+    connection.execute(
+        sql.SQL("delete from {} where staged_at < clock_timestamp() - interval '1 day'").format(
+            relation(model.staging_table)
+        )
+    )
+
+
+def _require_staged(connection: psycopg.Connection, model: ReadModel, batch: int, staged: Sequence[StagedRows]) -> None:
+    found: dict[int, int] = dict(
+        connection.execute(
+            sql.SQL("select attempt, count(*) from {} where batch = %s group by attempt").format(
+                relation(model.staging_table)
+            ),
+            (batch,),
+        ).fetchall()
+    )
+    lost = [s for s in staged if found.get(s.attempt, 0) != s.rows]
+    if lost:
+        raise StagedRowsLost(
+            f"The staged rows of read model {model.name} are incomplete; the batch is built again.",
+            detail=f"batch {batch}: "
+            + ", ".join(f"attempt {s.attempt}: {found.get(s.attempt, 0)} of {s.rows}" for s in lost),
+            hint="Postgres empties the unlogged staging tables after a crash.",
+        )
+
+
+def _parameters(batch: int, staged: Sequence[StagedRows]) -> dict[str, object]:
+    return {"batch": batch, "attempts": [s.attempt for s in staged]}

@@ -1,0 +1,100 @@
+"""The tables of reports: rows of a day, written in place of what was there.
+
+Belongs here: writing a day. Not here: a report's plan and its columns, which a user declares; the events of a day
+(`archive.history`).
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import date
+from typing import Any, Protocol
+
+import psycopg
+from psycopg import sql
+
+# the column that says which day a row is of
+DAY = "day"
+
+
+class Values(Protocol):
+    """A row whose values are found by name: a mapping, or a row as Spark collects it."""
+
+    def __getitem__(self, name: str, /) -> Any:  # noqa: ANN401 - of whatever type
+        """Return the value of a column."""
+
+
+def replace_day(
+    connection: psycopg.Connection,
+    table: str,
+    columns: Mapping[str, tuple[str, str]],
+    day: date,
+    rows: Sequence[Values],
+    *,
+    key: Sequence[str] = (),
+) -> int:
+    """Put the rows of a day in place of those that the table had of it, in one transaction.
+
+    Makes the table and its schema if they are not there, readable by `event_store_reader`. Two runs for one table write
+    one after the other: the later one wins, and both are whole.
+
+    Args:
+        connection: Where the table is.
+        table: `schema.table`, each a plain name.
+        columns: The columns in their order: name → (Postgres type, what it says). One of them is `day`, a date. None may
+            be null.
+        day: The day.
+        rows: Its rows: the values of all columns but `day`, by name.
+        key: The columns that tell rows of one day apart; the primary key is `day` and these. Used when the table is made.
+
+    Returns:
+        How many rows the table has now, of all days.
+
+    Raises:
+        ValueError: The name has no schema, or there is no column `day`.
+    """
+    schema, dot, name = table.partition(".")
+    if not (dot and schema and name) or DAY not in columns:
+        raise ValueError(
+            f"A report needs a table named schema.table and a column {DAY!r}; got {table!r}, {list(columns)}."
+        )
+    whole = sql.Identifier(schema, name)
+    others = [column for column in columns if column != DAY]
+    with connection.transaction():
+        connection.execute("select pg_advisory_xact_lock(hashtextextended(%s, 0))", (table,))
+        ((known,),) = connection.execute("select to_regclass(%s) is not null", (whole.as_string(),)).fetchall()
+        if not known:  # once it is there, nobody needs the right to make schemas any more
+            _make(connection, schema, whole, columns, key)
+        connection.execute(sql.SQL("delete from {} where {} = %s").format(whole, sql.Identifier(DAY)), (day,))
+        with connection.cursor() as cursor:
+            cursor.executemany(
+                sql.SQL("insert into {} ({}) values ({})").format(
+                    whole,
+                    sql.SQL(", ").join(map(sql.Identifier, [DAY, *others])),
+                    sql.SQL(", ").join([sql.Placeholder()] * len(columns)),
+                ),
+                [(day, *(row[column] for column in others)) for row in rows],
+            )
+        ((total,),) = connection.execute(sql.SQL("select count(*) from {}").format(whole)).fetchall()
+    return int(total)
+
+
+def _make(
+    connection: psycopg.Connection,
+    schema: str,
+    whole: sql.Identifier,
+    columns: Mapping[str, tuple[str, str]],
+    key: Sequence[str],
+) -> None:
+    """Make a report's table, with its comments, for readers."""
+    connection.execute(sql.SQL("create schema if not exists {}").format(sql.Identifier(schema)))
+    parts = [
+        sql.SQL("{} {} not null").format(sql.Identifier(name), sql.SQL(type_)) for name, (type_, _) in columns.items()
+    ]
+    if key:
+        parts.append(sql.SQL("primary key ({})").format(sql.SQL(", ").join(map(sql.Identifier, [DAY, *key]))))
+    connection.execute(sql.SQL("create table {} ({})").format(whole, sql.SQL(", ").join(parts)))
+    for name, (_, description) in columns.items():
+        comment = sql.SQL("comment on column {}.{} is {}")
+        connection.execute(comment.format(whole, sql.Identifier(name), sql.Literal(description)))
+    reader = sql.Identifier("event_store_reader")
+    connection.execute(sql.SQL("grant usage on schema {} to {}").format(sql.Identifier(schema), reader))
+    connection.execute(sql.SQL("grant select on {} to {}").format(whole, reader))

@@ -1,0 +1,235 @@
+"""What a user declared is found once; what fails costs only itself; what cannot be is refused with the files."""
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from millrace.assets.declarations import Declarations, Fault, InvalidDeclarations, declared, load_part
+from millrace.platform_defs.definitions import build_defs
+from millrace.resources.settings import EXAMPLE, Settings
+
+MODEL = """
+from millrace import count, read_model, stream_id
+
+@read_model(view="{view}", deciders=["d"], key=["k"])
+class {name}:
+    '''A model.'''
+
+    k = stream_id()
+    n = count()
+"""
+CAPTURE = """
+from millrace import Capture, CapturedTable
+
+C = Capture("{name}", lambda: "", (CapturedTable("{table}"),))
+"""
+REPORT = """
+import dagster as dg
+
+@dg.asset(key=["reports", "{name}"], partitions_def=dg.DailyPartitionsDefinition(start_date="{start}"))
+def {name}():
+    '''A report.'''
+"""
+SORTED_MODEL = MODEL.format(view="a", name="A")
+
+Declare = Callable[..., str]
+
+
+@pytest.fixture
+def declare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Declare]:
+    """Writes the files of a package and returns its name."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def write(package: str = "declared_here", /, **files: str) -> str:
+        for name, text in {"__init__": "", **files}.items():
+            file = tmp_path.joinpath(package, *name.split("__", 1) if name != "__init__" else [name]).with_suffix(".py")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+        importlib.invalidate_caches()
+        return package
+
+    yield write
+    for name in [name for name in sys.modules if name.partition(".")[0] == "declared_here"]:
+        del sys.modules[name]
+
+
+def test_the_rooms_of_a_package_are_looked_through_with_their_subfolders(declare: Declare, tmp_path: Path) -> None:
+    package = declare(
+        read_models__a=SORTED_MODEL,
+        read_models__z="from declared_here.read_models.a import A\n",
+        captures=CAPTURE.format(name="c", table="t"),
+        reports__days=REPORT.format(name="days", start="2026-11-01"),
+    )
+    (tmp_path / package / "read_models" / "deeper").mkdir()
+    (tmp_path / package / "read_models" / "deeper" / "b.py").write_text(MODEL.format(view="b", name="B"))
+    found = declared(package)
+    assert list(found.models) == ["a", "b"]
+    assert list(found.captures) == ["c"]
+    assert [report.key.to_user_string() for report in found.reports] == ["reports/days"]
+    assert found.faults == ()
+    assert found.files["read model b"] == tmp_path / package / "read_models" / "deeper" / "b.py"
+    dg.Definitions.validate_loadable(build_defs(declarations=found))
+
+
+def test_reports_are_not_imported_by_who_does_not_ask_for_them(declare: Declare) -> None:
+    package = declare(read_models__a=SORTED_MODEL, reports__days="raise AssertionError")
+    assert declared(package, ["read_models"]).faults == ()
+
+
+def test_without_a_setting_the_embedded_store_shows_the_example_and_a_store_of_ones_own_shows_nothing() -> None:
+    assert Settings(dsn=None).declared_package == EXAMPLE
+    assert Settings(dsn="postgresql://somewhere").declared_package is None
+    assert Settings(dsn="postgresql://somewhere", declarations="mine").declared_package == "mine"
+    assert Settings(dsn=None, declarations="").declared_package == EXAMPLE
+    assert declared(None) == Declarations()
+    dg.Definitions.validate_loadable(build_defs(settings=Settings(dsn="postgresql://somewhere")))
+
+
+# Refused ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("package", ["no_such_package", "no_such.package", "json.no_such", "not a name", ".relative"])
+def test_an_unknown_package_is_refused_with_the_setting_and_the_remedy(package: str) -> None:
+    with pytest.raises(
+        InvalidDeclarations, match=f"(?s)There is no package '{package}'.*MILLRACE_DECLARATIONS.*new DIR"
+    ):
+        declared(package)
+
+
+def test_a_package_that_declares_nothing_is_refused_with_what_it_may_have(declare: Declare) -> None:
+    for package in ("json", declare()):
+        with pytest.raises(
+            InvalidDeclarations, match=r"(?s)declares nothing.*read_models, captures, reports, services.py"
+        ):
+            declared(package)
+
+
+def test_a_package_that_fails_as_a_whole_is_refused_with_the_line(declare: Declare, tmp_path: Path) -> None:
+    package = declare(read_models__a=SORTED_MODEL)
+    (tmp_path / package / "__init__.py").write_text("\n1 / 0\n")
+    with pytest.raises(InvalidDeclarations, match=r"(?s)fails to load.*__init__.py:2: ZeroDivisionError"):
+        declared(package)
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"read_models__b": MODEL.format(view="b", name="A")}, "read model a is declared twice"),
+        ({"read_models__b": MODEL.format(view="a", name="B")}, "view a is declared twice"),
+        ({"captures__b": CAPTURE.format(name="c", table="u")}, "capture c is declared twice"),
+        ({"captures__b": CAPTURE.format(name="b", table="t")}, "decider table:public.t is declared twice"),
+        ({"captures__b": CAPTURE.format(name="a", table="u")}, "capture a: a view has this name"),
+        ({"reports__b": REPORT.format(name="days", start="2026-11-02")}, "report reports/days is declared twice"),
+    ],
+)
+def test_two_things_of_one_name_are_refused_with_both_files(declare: Declare, files: dict[str, str], said: str) -> None:
+    package = declare(
+        read_models__a=SORTED_MODEL,
+        captures__a=CAPTURE.format(name="c", table="t"),
+        reports__a=REPORT.format(name="days", start="2026-11-01"),
+        **files,
+    )
+    with pytest.raises(InvalidDeclarations, match=said) as refused:
+        declared(package)
+    assert refused.value.detail is not None
+    assert refused.value.detail.count(".py") == 2
+
+
+def test_two_things_of_one_name_in_one_file_are_refused_too(declare: Declare) -> None:
+    package = declare(read_models__a=SORTED_MODEL + SORTED_MODEL.replace("class A", "class a") + "B = A\n")
+    with pytest.raises(InvalidDeclarations, match="read model a is declared twice"):
+        declared(package)
+
+
+# Faults ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "error"),
+    [
+        ("import json\nimport no_such_thing\n", 2, "ModuleNotFoundError: No module named 'no_such_thing'"),
+        ("x = 1\ny = (\n", 2, "SyntaxError: '(' was never closed"),
+        (MODEL.format(view="b", name="B").replace("count()", "count(events=7)"), 9, "TypeError"),
+        (MODEL.format(view="b", name="B").replace('key=["k"]', 'key=["other"]'), 4, "InvalidReadModel: "),
+        ("import sys\nsys.exit('no')\n", 2, "SystemExit: no"),
+    ],
+)
+def test_a_file_that_fails_costs_only_itself_and_says_file_and_line(
+    declare: Declare, tmp_path: Path, text: str, line: int, error: str
+) -> None:
+    package = declare(read_models__a=SORTED_MODEL, read_models__b=text)
+    found = declared(package)
+    assert list(found.models) == ["a"]
+    (fault,) = found.faults
+    assert (fault.room, fault.name) == ("read_models", "b")
+    assert str(fault).startswith(f"{tmp_path / package / 'read_models' / 'b.py'}:{line}: {error}")
+
+
+def test_an_error_in_what_a_file_imports_is_told_where_it_is(declare: Declare, tmp_path: Path) -> None:
+    package = declare(
+        read_models__a="from declared_here.shared import words\n", shared="def f():\n    raise ValueError('no')\nf()\n"
+    )
+    (fault,) = declared(package).faults
+    assert str(fault) == f"{tmp_path / package / 'shared.py'}:2: ValueError: no"
+    assert fault.name == "a"
+
+
+def test_what_fails_keeps_its_place_in_the_graph_and_is_red(declare: Declare) -> None:
+    package = declare(
+        read_models__a=SORTED_MODEL, read_models__b="import no_such_thing\n", captures__c="1 / 0\n", reports__d="x\n"
+    )
+    found = declared(package)
+    defs = build_defs(declarations=found)
+    dg.Definitions.validate_loadable(defs)
+    graph = defs.resolve_asset_graph()
+    for key in (["read_models", "b"], ["captures", "c"], ["reports", "d"]):
+        node = graph.get(dg.AssetKey(key))
+        assert "fails to load" in (node.description or "")
+        assert ".py:1: " in (node.description or "")
+    assert graph.get(dg.AssetKey(["read_models", "a"])).is_executable
+    assert {key.name for key in graph.asset_check_keys if key.asset_key == dg.AssetKey(["read_models", "b"])} == {
+        "declaration_loads"
+    }
+    assert "b.py:1: ModuleNotFoundError" in str(defs.metadata["files that fail"].value)
+    # only what loads is rebuilt, and checked for its lag
+    assert defs.resolve_job_def("rebuild").asset_layer.executable_asset_keys == {dg.AssetKey(["read_models", "a"])}
+
+
+def test_the_check_of_a_file_that_fails_fails_with_its_line(declare: Declare) -> None:
+    package = declare(read_models__b="import no_such_thing\n")
+    (check,) = [
+        check
+        for check in build_defs(declarations=declared(package)).asset_checks or ()
+        if isinstance(check, dg.AssetChecksDefinition) and check.check_key.name == "declaration_loads"
+    ]
+    result = check()
+    assert isinstance(result, dg.AssetCheckResult)
+    assert not result.passed
+    assert "b.py:1: ModuleNotFoundError" in str(result.metadata["fails"].value)
+
+
+def test_services_and_commands_are_loaded_by_themselves(declare: Declare, tmp_path: Path) -> None:
+    package = declare(services="answer = 42\n", commands="raise OSError('none')\n")
+    services, commands = load_part(package, "services"), load_part(package, "commands")
+    assert vars(services)["answer"] == 42
+    file = tmp_path / package / "commands.py"
+    assert commands == Fault("commands", "commands", file, 1, "OSError: none")
+    assert load_part(package, "reports") is None
+    assert load_part(None, "services") is None
+
+
+def test_reports_whose_days_begin_apart_have_a_nightly_schedule_each(declare: Declare) -> None:
+    package = declare(
+        reports__a=REPORT.format(name="a", start="2026-11-03"),
+        reports__b=REPORT.format(name="b", start="2026-11-01"),
+        reports__c=REPORT.format(name="c", start="2026-11-01"),
+    )
+    defs = build_defs(declarations=declared(package))
+    for job, names in (("reports", {"b", "c"}), ("reports_from_2026_11_03", {"a"})):
+        selected = defs.resolve_job_def(job).asset_layer.executable_asset_keys
+        assert selected == {dg.AssetKey(["reports", name]) for name in names}
+    assert defs.resolve_schedule_def("report_days_from_2026_11_03").job_name == "reports_from_2026_11_03"

@@ -1,0 +1,308 @@
+"""How the rooms of the house lie: who may import whom, and how large a room and a file may be.
+
+The rules read the sources, they import nothing. What is imported for a type checker only does not count.
+"""
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from millrace.resources.settings import PROJECT
+
+PRODUCT = ("examples", "platform_defs", "assets", "resources")
+OTHERS = ("tests", "benchmarks", "scripts")
+# from top to bottom: a room imports what is in its own line or below; `platform_defs` is what no longer name is of
+LAYERS = (
+    ("examples",),
+    ("platform_defs.definitions", "platform_defs.cli"),
+    ("platform_defs",),
+    ("assets", "testing"),
+    ("resources.consumption", "resources.subscriptions"),
+    ("resources.read_models", "resources.backup"),
+    ("resources.archive", "resources.capture", "resources.importer"),
+    ("resources.sequencer", "resources.reports"),
+    ("resources.producers",),
+    ("resources.postgres", "resources.spark"),
+    ("resources.event_store",),
+    ("resources.event_log_source", "resources.errors", "resources.settings", "resources.processes"),
+)
+# packages whose `__init__.py` has names that others import
+FACES = {
+    "resources.event_store",
+    "resources.producers",
+    "resources.spark",
+    "resources.event_log_source",
+    "assets",
+    "platform_defs.cli",
+}
+DAGSTER = {"resources.postgres.resource", "resources.spark.resource"}
+PURE = (
+    "resources.capture.decoding.*",
+    "resources.capture.declaration",
+    "resources.consumption.failing_streams",
+    "resources.archive.json_fields",
+    "resources.event_log_source.ranges",
+    "platform_defs.polling",
+    "resources.read_models.column_types",
+    "resources.errors",
+)
+IMPURE = {"psycopg", "pyspark", "requests", "adbc_driver_postgresql"}
+MOST_FILES = 15
+CROWDED = {
+    "tests/support": "fixtures of every room, each named by its noun",
+}
+MOST_LINES = 400
+LONG = {
+    "resources/event_store/client.py": "one method for each function",
+    "tests/sql/events/test_append_event.py": "each refusal of one function",
+    "tests/sql/log/test_sequence_events.py": "kills and races of one function",
+    "tests/sql/views/test_register_view.py": "each argument of one function",
+    "tests/sql/views/test_seek_view.py": "seven kinds of one function",
+    "tests/read_models/test_versions.py": "the life of a version, from its declaration to its end",
+    "tests/subscriptions/test_push.py": "each answer of a receiver",
+    "tests/support/view_lives.py": "one model, which the property tests of all views run",
+}
+# where a statement of SQL may stand in Python, and why it is no function of sql/
+SQL = {
+    "resources.event_store.client": "calls functions",
+    "resources.event_store.migrations": "makes the schema that functions stand in",
+    "resources.archive.store": "calls functions",
+    "resources.archive.files": "one cursor over what a file gets",
+    "resources.backup.backup": "reads one snapshot of all tables",
+    "resources.backup.restore": "copies files into tables",
+    "resources.backup.state_tables": "copies tables into files",
+    "resources.backup.store": "calls functions",
+    "resources.capture.store": "calls functions",
+    "resources.capture.drain": "settings of its own session",
+    "resources.capture.source.*": "runs on a source, which has none of our functions",
+    "resources.event_log_source.*": "plans in Spark's tasks, a folder that stands alone",
+    "resources.postgres.embedded": "makes databases",
+    "resources.producers.store": "calls functions",
+    "resources.read_models.*": "tables that follow from declarations",
+    "resources.reports": "tables that follow from reports",
+    "assets.event_store": "what Postgres knows of the tables",
+    "platform_defs.local.services": "a schema for Dagster",
+    "testing": "rows as a test compares them",
+    "examples.*": "what users write",
+}
+STATEMENT = re.compile(
+    r"\s*(select\s|insert into |update \S+\s+set |delete from |create (or replace )?(unlogged |temp )?(table|schema|index|view|function)"
+    r"|alter (table|view|system)|drop (table|schema|function|view)|grant \w+ on|truncate |lock table|comment on |copy )"
+)
+
+
+@cache
+def sources(*rooms: str) -> Mapping[str, ast.Module]:
+    """Return the modules below some folders, by their names below `millrace`, or below the project."""
+    found = {}
+    for room in rooms:
+        for file in (PROJECT / room).rglob("*.py"):
+            name = ".".join(file.relative_to(PROJECT).with_suffix("").parts).removesuffix(".__init__")
+            found[name] = ast.parse(file.read_text(), str(file))
+    return found
+
+
+@cache
+def product() -> Mapping[str, ast.Module]:
+    """Return the modules of the package `millrace`, its own two included."""
+    own = {name: ast.parse((PROJECT / "millrace" / f"{name}.py").read_text()) for name in ("testing",)}
+    return {**sources(*PRODUCT), **own}
+
+
+def statements(tree: ast.AST, *, late: bool = True) -> Iterator[ast.AST]:
+    """Walk through a module, but not through what only a type checker sees; if not `late`, what runs at its import."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            continue
+        if late or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+            yield from statements(node, late=late)
+
+
+def imports(name: str, tree: ast.AST, *, late: bool = True) -> Iterator[tuple[str, str | None]]:
+    """Give the modules that a module imports, and the name that is taken from each, if one is."""
+    package = name if is_package(name) else name.rpartition(".")[0]
+    for node in statements(tree, late=late):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, None) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = ["millrace", *package.split(".")[: len(package.split(".")) - node.level + 1]] if node.level else []
+            module = ".".join([*above, *filter(None, [node.module])])
+            yield from ((module, alias.name) for alias in node.names)
+
+
+def is_package(name: str) -> bool:
+    return (PROJECT / name.replace(".", "/") / "__init__.py").exists()
+
+
+def imported(name: str, tree: ast.AST) -> set[str]:
+    """Return which of our own modules a module imports, by their names below `millrace`."""
+    found = set()
+    for module, taken in imports(name, tree):
+        if module.startswith("millrace."):
+            inner = module.removeprefix("millrace.")
+            found.add(f"{inner}.{taken}" if f"{inner}.{taken}" in product() else inner)
+    return found - {name}
+
+
+@cache
+def graph() -> dict[str, set[str]]:
+    """Return our modules with what each one imports of us."""
+    return {name: imported(name, tree) for name, tree in product().items()}
+
+
+def within(module: str, names: Iterable[str]) -> str | None:
+    """Return the longest of these names that a module is, or is in; `.*` at their end is of all below."""
+    fitting = [n for n in names if module == n.removesuffix(".*") or module.startswith(n.removesuffix(".*") + ".")]
+    return max(fitting, key=len, default=None)
+
+
+def level(module: str) -> int:
+    """Return how far below the top a module is."""
+    rooms = {room: depth for depth, line in enumerate(LAYERS) for room in line}
+    room = within(module, rooms)
+    assert room is not None, f"{module} is in no layer"
+    return rooms[room]
+
+
+def test_every_module_imports_only_what_is_in_its_layer_or_below() -> None:
+    upward = [
+        f"{module} imports {other}"
+        for module, others in graph().items()
+        for other in others
+        if module not in {"resources"} and level(other) < level(module)
+    ]
+    assert upward == []
+
+
+def test_nothing_of_the_product_imports_an_example() -> None:
+    inside = {module: others for module, others in graph().items() if not within(module, ["examples"])}
+    assert [module for module, others in inside.items() if any(within(other, ["examples"]) for other in others)] == []
+
+
+def test_no_modules_and_no_rooms_import_each_other_in_a_circle() -> None:
+    assert circle(graph()) == []
+    rooms: dict[str, set[str]] = {}
+    for module, others in graph().items():
+        rooms.setdefault(room_of(module), set()).update(map(room_of, others))
+    assert circle({room: others - {room} for room, others in rooms.items()}) == []
+
+
+def room_of(module: str) -> str:
+    """Return the room of a module: two names deep in `resources`, one in what lies above."""
+    parts = module.split(".")
+    return ".".join(parts[: 2 if parts[0] == "resources" else 1])
+
+
+def circle(edges: Mapping[str, set[str]]) -> list[str]:
+    """Return the names that are left when those that import none of the others are taken away, again and again."""
+    left = {name: set(others) & edges.keys() for name, others in edges.items()}
+    while free := [name for name, others in left.items() if not others & left.keys()]:
+        for name in free:
+            del left[name]
+    return sorted(left)
+
+
+@pytest.mark.parametrize("rooms", [PRODUCT, OTHERS], ids=["product", "tests"])
+def test_nothing_is_imported_by_the_name_that_its_folder_has_in_a_checkout(rooms: tuple[str, ...]) -> None:
+    bare = [
+        f"{name} imports {module}"
+        for name, tree in sources(*rooms).items()
+        for module, _ in imports(name, tree)
+        if module.partition(".")[0] in {*PRODUCT, "sql"}
+    ]
+    assert bare == []
+
+
+def test_inside_nothing_is_imported_from_the_face_for_users() -> None:
+    inside = {name: tree for name, tree in product().items() if not within(name, ["examples"])}
+    assert [
+        name for name, tree in inside.items() if any(module == "millrace" for module, _ in imports(name, tree))
+    ] == []
+
+
+def test_a_package_has_no_names_of_its_own_but_the_faces() -> None:
+    packages = {name: tree for name, tree in product().items() if is_package(name) and not within(name, ["examples"])}
+    assert [n for n, tree in packages.items() if n not in FACES and len(tree.body) > 1] == []
+
+
+def test_of_resources_two_modules_know_dagster() -> None:
+    knowing = {
+        name
+        for name, tree in sources("resources").items()
+        for module, _ in imports(name, tree)
+        if module.partition(".")[0].startswith("dagster")
+    }
+    assert knowing == DAGSTER
+
+
+def test_no_module_imports_what_is_private_to_another_package() -> None:
+    private = [
+        f"{name} imports {module}"
+        for name, tree in {**product(), **sources(*OTHERS)}.items()
+        for module, taken in imports(name, tree)
+        if module.startswith("dagster") and any(part.startswith("_") for part in (*module.split("."), taken or ""))
+    ]
+    assert private == []
+
+
+def test_pure_modules_reach_no_database_no_spark_and_no_network() -> None:
+    for module in product():
+        if within(module, PURE) is None:
+            continue
+        reached, todo = set(), [module]
+        while todo:
+            one = todo.pop()
+            reached.add(one)
+            todo += sorted(graph()[one] - reached)
+        impure = {
+            f"{one} imports {other}"
+            for one in reached
+            for other, _ in imports(one, product()[one], late=False)
+            if other.partition(".")[0] in IMPURE
+        }
+        assert impure == set(), module
+
+
+def test_pure_modules_are_there() -> None:
+    for pure in (*PURE, *SQL):
+        assert any(within(module, [pure]) for module in product()), pure
+
+
+def test_sql_stands_in_python_only_where_no_function_can_do_it() -> None:
+    found = {name for name, tree in product().items() if any(STATEMENT.match(text) for text in texts(tree))}
+    assert sorted(name for name in found if within(name, SQL) is None) == []
+
+
+def texts(tree: ast.AST) -> Iterator[str]:
+    """Give the texts of a module that are no docstrings."""
+    for node in ast.walk(tree):
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Constant) and isinstance(child.value, str) and not isinstance(node, ast.Expr):
+                yield child.value
+            elif isinstance(child, ast.Constant) and isinstance(child.value, bytes):
+                yield child.value.decode(errors="replace")
+
+
+def files() -> Iterator[Path]:
+    for room in (*PRODUCT, *OTHERS, "millrace"):
+        # the links in `millrace` lead to the other rooms
+        yield from (PROJECT / room).glob("*.py") if room == "millrace" else (PROJECT / room).rglob("*.py")
+
+
+def test_no_folder_holds_more_files_than_one_can_look_over() -> None:
+    held: dict[str, int] = {}
+    for file in files():
+        if file.name != "__init__.py":
+            folder = str(file.parent.relative_to(PROJECT))
+            held[folder] = held.get(folder, 0) + 1
+    assert {folder for folder, count in held.items() if count > MOST_FILES} == set(CROWDED)
+
+
+def test_no_file_is_longer_than_one_reads() -> None:
+    long = {str(file.relative_to(PROJECT)) for file in files() if len(file.read_text().splitlines()) > MOST_LINES}
+    assert long == set(LONG)
