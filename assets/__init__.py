@@ -4,13 +4,11 @@ Belongs here: what all assets share: their owners, and the one table of groups. 
 (`millrace.platform_defs`).
 """
 
-from enum import StrEnum
-
 OWNERS = ["team:data-platform"]
 
 
-class Group(StrEnum):
-    """The groups of assets, in the order in which events pass them."""
+class Group:
+    """The names of the groups of assets, in the order in which events pass them; no enum, for Dagster wants plain text."""
 
     SOURCES = "sources"  # tables of other databases
     CHANGE_CAPTURE = "change_capture"  # their changes, which become events

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from millrace.platform_defs.cli import captures, history, log, system, views
+from millrace.platform_defs.cli import captures, history, log, new, system, views
 from millrace.resources.errors import MillraceError
 from millrace.resources.settings import Settings
 
@@ -21,7 +21,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for commands in (system.app, log.app, views.app, history.app):
+for commands in (system.app, new.app, log.app, views.app, history.app):
     app.add_typer(commands)
 app.add_typer(captures.app, name="capture")
 

@@ -1,0 +1,74 @@
+"""`millrace new`: what it refuses and what it makes. That the repository works is in tests/test_wheel.py."""
+
+import ast
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from millrace.assets.declarations import declared
+from millrace.platform_defs.cli import app
+from millrace.platform_defs.cli.new import make_repository, package_name
+from millrace.resources.errors import MillraceError
+
+
+@pytest.mark.parametrize(
+    ("folder", "package"),
+    [("my_platform", "my_platform"), ("My Platform", "my_platform"), ("orders-2026", "orders_2026"), ("büro", "b_ro")],
+)
+def test_the_package_is_named_after_its_folder(folder: str, package: str) -> None:
+    assert package_name(folder) == package
+
+
+@pytest.mark.parametrize(
+    ("folder", "why"),
+    [
+        ("2026", "begins with a letter"),
+        ("---", "begins with a letter"),
+        ("", "begins with a letter"),
+        ("class", "a word of Python itself"),
+        ("match", "a word of Python itself"),
+        ("json", "There is a module 'json' already"),
+        ("Millrace", "There is a module 'millrace' already"),
+        ("tests", "There is a module 'tests' already"),
+    ],
+)
+def test_a_name_that_is_none_of_a_package_is_refused_with_what_to_do(folder: str, why: str) -> None:
+    with pytest.raises(MillraceError, match=f"(?s){why}.*such as my_platform"):
+        package_name(folder)
+
+
+def test_a_folder_that_is_not_empty_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / ".hidden").write_text("something")
+    (tmp_path / "file").write_text("something")
+    for name in ("mine", "file"):
+        with pytest.raises(MillraceError, match="is not an empty folder"):
+            make_repository(tmp_path / name)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == [".hidden", "file", "mine"]
+
+
+def test_it_makes_a_package_that_declares_a_read_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "new_platform"
+    result = CliRunner().invoke(app, ["new", str(folder)], env={"COLUMNS": "250"})
+    assert result.exit_code == 0, result.output
+    assert f"cd {folder} && make run" in result.output
+    assert {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} == {
+        ".gitignore", "Makefile", "README.md", "first_events.sql", "pyproject.toml", "tests/test_orders.py",
+        *(f"new_platform/{room}__init__.py" for room in ("", "read_models/", "captures/", "reports/")),
+        "new_platform/read_models/orders.py",
+    }  # fmt: skip
+    assert len((folder / "README.md").read_text().splitlines()) <= 12
+    for file in folder.rglob("*.py"):
+        ast.parse(file.read_text())
+    monkeypatch.syspath_prepend(str(folder))
+    found = declared("new_platform")
+    assert (list(found.models), found.faults) == (["orders"], ())
+
+
+def test_an_empty_folder_is_taken_and_may_be_the_current_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here_it_is").mkdir()
+    monkeypatch.chdir(tmp_path / "here_it_is")
+    result = CliRunner().invoke(app, ["new", "."], env={"COLUMNS": "250"})
+    assert result.output.strip() == "Made the package here_it_is in .; next: make run"
+    assert Path("README.md").exists()

@@ -1,0 +1,220 @@
+"""What is installed: a wheel of one package, which works where there is no checkout, beside a user's own repository."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import LiteralString
+
+import psutil
+import psycopg
+import pytest
+from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
+
+from millrace.platform_defs.local.services import free_port
+from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.resources.processes import wait_ended
+from millrace.resources.settings import PROJECT
+from tests.support.factories import value
+
+SOURCES = ("millrace", "assets", "examples", "platform_defs", "resources", "sql")
+FILES = ("pyproject.toml", "README.md", "LICENSE")
+READY_S = 150
+IMPORT_ALL = """
+import importlib, pkgutil, millrace
+from millrace.resources.settings import PROJECT
+names = [module.name for module in pkgutil.walk_packages(millrace.__path__, "millrace.")]
+for name in names:
+    importlib.import_module(name)
+for name in millrace.__all__:
+    getattr(millrace, name)
+print(len(names), PROJECT)
+"""
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A Python with the wheel, far from the checkout."""
+
+    home: Path
+    packages: Path
+
+    def run(
+        self, *command: object, cwd: Path | None = None, env: Mapping[str, str] | None = None, code: int = 0
+    ) -> str:
+        """Run one of its programs and return all that it says."""
+        done = subprocess.run(
+            [str(self.home / "bin" / str(command[0])), *map(str, command[1:])],
+            cwd=cwd or self.home,
+            env=self.env(env),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=280,
+            check=False,
+        )
+        assert done.returncode == code, done.stdout
+        return done.stdout
+
+    def env(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Return the environment of a newcomer."""
+        strange = ("MILLRACE_", "DAGSTER_", "SPARK_", "PYTHON", "PYTEST_")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(strange)}
+        return {**kept, "PATH": f"{self.home / 'bin'}:{os.environ['PATH']}", **(more or {})}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of these sources, built without what an earlier build left."""
+    folder = tmp_path_factory.mktemp("wheel")
+    for name in SOURCES:
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(PROJECT / name, folder / "sources" / name, symlinks=True, ignore=ignored)
+    for name in FILES:
+        shutil.copy(PROJECT / name, folder / "sources")
+    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet", "--wheel-dir"]
+    done = subprocess.run([*build, folder, folder / "sources"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (made,) = folder.glob("*.whl")
+    return made
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """A Python that has the packages that we need, and of ours the wheel only."""
+    home = tmp_path_factory.mktemp("installed")
+    venv.create(home, symlinks=True, with_pip=False)
+    packages = Path(sysconfig.get_path("purelib", vars={"base": str(home), "platbase": str(home)}))
+    # a path that a .pth names is searched, but its own .pth files, an editable installation among them, are not followed
+    shared = [entry for entry in sys.path if Path(entry).name == "site-packages"]
+    (packages / "packages.pth").write_text("\n".join(shared) + "\n")
+    install = [sys.executable, "-m", "pip", "--python", home / "bin" / "python", "install", "--no-deps", "--quiet"]
+    subprocess.run([*install, wheel], check=True, capture_output=True)
+    for program in ("dagster", "dagster-daemon", "dagster-webserver"):
+        _, _, text = (Path(sys.executable).parent / program).read_text().partition("\n")
+        file = home / "bin" / program
+        # the Python that PATH finds first: theirs
+        file.write_text(f"#!/usr/bin/env python\n{text}")
+        file.chmod(0o755)
+    return Installed(home, packages)
+
+
+def test_the_wheel_has_one_package_with_all_that_it_needs(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"millrace"}
+    for room in ("assets", "examples", "platform_defs", "resources", "sql"):
+        expected = {
+            str(Path("millrace", file.relative_to(PROJECT)))
+            for file in (PROJECT / room).rglob("*")
+            if file.is_file() and "__pycache__" not in file.parts
+        }
+        assert expected <= set(names)
+    assert {"millrace/py.typed", "millrace/testing.py", "millrace/platform_defs/dagster.yaml"} <= set(names)
+    assert not [name for name in names if "test_" in name and not name.endswith(".template")]
+
+
+def test_everything_of_it_is_imported_from_where_it_is_installed(installed: Installed) -> None:
+    count, project = installed.run("python", "-W", "ignore", "-c", IMPORT_ALL).split()
+    assert int(count) > 100
+    assert Path(project) == installed.packages / "millrace"
+
+
+def test_its_command_line_makes_a_store(installed: Installed, postgres: EmbeddedPostgres) -> None:
+    assert "millrace" in installed.run("millrace", "--help")
+    postgres.create_database("from_a_wheel")
+    dsn = postgres.dsn("from_a_wheel")
+    assert "Schema version" in installed.run("millrace", "migrate", "--dsn", dsn)
+    assert "Views" in installed.run("millrace", "status", env={"MILLRACE_DSN": dsn})
+
+
+OWN = {
+    "assets/__init__.py": 'OURS = "our own assets"\n',
+    "resources/__init__.py": 'OURS = "our own resources"\n',
+}
+# a user's file that takes from packages of theirs that are named as rooms of Millrace
+BORROWING = """
+from assets import OURS as assets
+from millrace.assets import OWNERS
+from resources import OURS as resources
+
+assert (assets, resources) == ("our own assets", "our own resources")
+assert OWNERS
+"""
+
+
+@pytest.mark.timeout(600)
+def test_a_new_repository_tests_its_example_and_runs_until_its_rows_are_there(
+    installed: Installed, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("new") / "our_platform"
+    installed.run("millrace", "new", folder)
+    for name, text in OWN.items():
+        (folder / name).parent.mkdir()
+        (folder / name).write_text(text)
+    orders = folder / "our_platform" / "read_models" / "orders.py"
+    orders.write_text(orders.read_text() + BORROWING)
+    (folder / "our_platform" / "read_models" / "broken.py").write_text("import no_such_module\n")
+    assert "1 passed" in installed.run("python", "-W", "ignore", "-m", "pytest", cwd=folder)
+
+    env = {"MILLRACE_DECLARATIONS": "our_platform", "MILLRACE_PORT": str(free_port())}
+    up = subprocess.Popen(
+        [installed.home / "bin" / "millrace", "up"],
+        cwd=folder,
+        env=installed.env(env),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    tree = [psutil.Process(up.pid)]
+    try:
+        dsn = EmbeddedPostgres(folder / ".millrace" / "postgres").dsn("millrace")
+        until(up, lambda: migrated(dsn))
+        installed.run("millrace", "psql", "--", "-f", "first_events.sql", cwd=folder)
+        row = ["psql", "--", "-At", "-c", "select channel, lines, total from read_models.orders"]
+        until(up, lambda: built(dsn))
+        assert installed.run("millrace", *row, cwd=folder).strip() == "web|1|19.90"
+        said = installed.run("millrace", "status", cwd=folder, env=env)
+        assert f"{folder}/our_platform/read_models/broken.py:1: ModuleNotFoundError" in said.replace("\n", "")
+        tree += psutil.Process(up.pid).children(recursive=True)
+    finally:
+        up.send_signal(signal.SIGTERM)
+        output, _ = up.communicate(timeout=90)
+    assert up.returncode == 0, output
+    assert wait_ended(tree, 5) == []
+    assert EmbeddedPostgres(folder / ".millrace" / "postgres").pid() is None
+    # nothing was written beside the installed package, nor is it where services run
+    assert not (installed.packages / ".millrace").exists()
+
+
+def until(up: subprocess.Popen[str], happens: Callable[[], bool]) -> None:
+    """Wait for a state of what `millrace up` has started, for as long as that runs."""
+    asking = Retrying(
+        wait=wait_fixed(0.5), stop=stop_after_delay(READY_S), retry=retry_if_result(lambda done: not done)
+    )
+    asking(lambda: up.poll() is not None or happens())
+    assert up.poll() is None, up.communicate()[0]
+
+
+def migrated(dsn: str) -> bool:
+    return asked(dsn, "select to_regprocedure('event_store.sequence_events()') is not null")
+
+
+def built(dsn: str) -> bool:
+    return asked(dsn, "select to_regclass('read_models.orders') is not null") and asked(
+        dsn, "select exists (select from read_models.orders where total > 0)"
+    )
+
+
+def asked(dsn: str, question: LiteralString) -> bool:
+    try:
+        with psycopg.connect(dsn) as connection:
+            return bool(value(connection, question))
+    except psycopg.OperationalError:
+        return False
