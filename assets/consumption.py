@@ -15,7 +15,9 @@ from millrace.assets import OWNERS, Group
 from millrace.assets.declarations import Declarations
 from millrace.assets.partitions import VIEWS, log_partition_key
 from millrace.assets.runs import Progress, release_dead
-from millrace.resources.consumption.consumer import Commit, Consumer, DrainReport
+from millrace.resources.consumption.commit import Commit
+from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.consumption.report import DrainReport
 from millrace.resources.event_store import EventStore, PartitionLag
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.read_models.declaration import ReadModel
@@ -64,7 +66,8 @@ def view_events_asset(declared: Declarations, archive: Path) -> dg.AssetsDefinit
         else:
             for fault in declared.faults_of("read_models"):
                 context.log.warning("Its read model may be the one that fails to load: %s", fault)
-            report = push_events(postgres.current_dsn(), view, budget_s=config.budget_s, idle_s=config.idle_s)
+            pushed = push_events(postgres.current_dsn(), view, budget_s=config.budget_s, idle_s=config.idle_s)
+            report = DrainReport(batches=pushed.batches, events=pushed.events, busy_s=pushed.busy_s)
         with postgres.store() as store:
             return dg.MaterializeResult(
                 metadata=drain_metadata(report) | waiting_metadata(store, view) | lag_metadata(store.view_lag(view))
@@ -85,7 +88,7 @@ def drain_read_model(
 
     Return what was done, and which view of the event store it was done for.
     """
-    with Consumer(dsn, model, lambda: spark.spark_session, context.run.run_id, archive=archive) as consumer:
+    with Consumer.open(dsn, model, lambda: spark.spark_session, context.run.run_id, archive=archive) as consumer:
         progress = DrainProgress(context, model, consumer.model.view, dsn)
         try:
             report = consumer.drain(budget_s=config.budget_s, idle_s=config.idle_s, on_commit=progress.add)

@@ -62,7 +62,8 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from millrace.resources.consumption.consumer import Commit, Consumer
+from millrace.resources.consumption.commit import Commit
+from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore, Json, NewEvent
 from millrace.resources.event_store.migrations import migrate
@@ -151,7 +152,7 @@ class Given:
         return Built(self, declared)
 
     def _consumer(self, model: ReadModel) -> Consumer:
-        return Consumer(self.dsn, model, lambda: self._spark or _shared_spark(), _OWNER)
+        return Consumer.open(self.dsn, model, lambda: self._spark or _shared_spark(), _OWNER)
 
 
 class Built:

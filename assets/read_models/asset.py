@@ -12,7 +12,8 @@ import dagster as dg
 from millrace.assets import OWNERS, Group, consumption
 from millrace.assets.partitions import log_partition_key, log_partition_of
 from millrace.assets.runs import release_dead
-from millrace.resources.consumption.consumer import Commit, Consumer
+from millrace.resources.consumption.commit import Commit
+from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.errors import MillraceError
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.read_models.declaration import ReadModel
@@ -59,7 +60,7 @@ def read_model_asset(model: ReadModel, partitions: dg.StaticPartitionsDefinition
         with postgres.store() as store:
             release_dead(context.instance, store.lease_owners(consumption.view_of(store, model)), store.release_owner)
         failed: list[MillraceError] = []
-        with Consumer(
+        with Consumer.open(
             postgres.current_dsn(), model, lambda: spark.spark_session, context.run.run_id, archive=archive
         ) as consumer:
             for outcome in rebuild_partitions(

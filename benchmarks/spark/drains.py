@@ -12,7 +12,9 @@ from benchmarks.event_store.bench import Database
 from benchmarks.spark.bench import ORDERS, Bench, Measured, Memory, Result, timed
 from benchmarks.spark.reads import growth
 from millrace import ReadModel
-from millrace.resources.consumption.consumer import Commit, Consumer, DrainReport
+from millrace.resources.consumption.commit import Commit
+from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.consumption.report import DrainReport
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.versions import reset_model
 
@@ -56,7 +58,7 @@ def batch_s(bench: Bench, database: Database, rows: int, numbers: Iterator[int])
             {"rows": rows, "batch": BATCH, "label": f"batch-{next(numbers)}-"},
         )
         EventStore(connection).sequence_events()
-    with Consumer(database.dsn, ORDERS, lambda: bench.spark, "bench") as consumer:
+    with Consumer.open(database.dsn, ORDERS, lambda: bench.spark, "bench") as consumer:
         began = time.perf_counter()
         report = consumer.drain(budget_s=ENOUGH_S, idle_s=0)
         seconds = time.perf_counter() - began
@@ -85,7 +87,7 @@ def drain_rate(bench: Bench, log: Database, events: int) -> float:
     """Forget what was built and drain everything; return the events per second."""
     with log.connect() as connection:
         reset_model(connection, ORDERS)
-    with Consumer(log.dsn, ORDERS, lambda: bench.spark, "bench") as consumer:
+    with Consumer.open(log.dsn, ORDERS, lambda: bench.spark, "bench") as consumer:
         began = time.perf_counter()
         report = consumer.drain(budget_s=ENOUGH_S, idle_s=0)
         seconds = time.perf_counter() - began
@@ -132,7 +134,7 @@ def all_s(
         def note(_: Commit) -> None:
             commits.append(time.perf_counter())
 
-        with Consumer(log.dsn, model, lambda: bench.spark, f"bench {model.name}") as consumer:
+        with Consumer.open(log.dsn, model, lambda: bench.spark, f"bench {model.name}") as consumer:
             start.wait()
             began = time.perf_counter()
             require_events(
@@ -153,7 +155,7 @@ def all_s(
 
 def drained(bench: Bench, database: Database) -> DrainReport:
     """Drain everything there is."""
-    with Consumer(database.dsn, ORDERS, lambda: bench.spark, "bench") as consumer:
+    with Consumer.open(database.dsn, ORDERS, lambda: bench.spark, "bench") as consumer:
         return consumer.drain(budget_s=ENOUGH_S, idle_s=0)
 
 

@@ -1,7 +1,7 @@
-"""What leases deliver, as Spark builds it: all at once, or the parts by which the streams that fail are found.
+"""The events that leases deliver, as Spark builds them: all at once, or in parts, by which failing streams are found.
 
-Belongs here: staging and looking at parts of one batch. Not here: which parts (`failing_streams`), plans (`read_model_build`),
-the commit (`consumer`).
+Belongs here: staging one batch, and looking at parts of it. Not here: which part is next (`failing_streams`), reading
+and staging themselves (`staging`), plans (`read_models.plans`), the commit (`commit`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +28,7 @@ from millrace.resources.read_models.merge import StagedRows
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# merges staged rows and undoes it, or raises PartFails
+# applies staged rows and undoes it; raises PartFails if Postgres does not take them
 Attempt = Callable[[Sequence[StagedRows]], None]
 
 
@@ -40,8 +40,8 @@ class LeasedBatch:
         dsn: The event store.
         model: The read model.
         leases: The leases.
-        locked: Where streams have locks; empty for a rebuild, which reads all streams.
-        history: From where a rebuild reads; None: from Postgres alone.
+        locked: The log partitions whose streams have locks; none for a rebuild, which reads all streams.
+        history: Where a rebuild reads the events from; None: from Postgres alone.
     """
 
     def __init__(
@@ -61,14 +61,14 @@ class LeasedBatch:
         self.history = history
 
     def stage(self, batch: int) -> list[StagedRows]:
-        """Build all of it and stage the rows under the number of a batch."""
+        """Build all of it and stage the rows under the number of a batch; return which rows those are."""
         return stage_batch(self.spark(), self.dsn, self.model, self.leases, batch, self.locked, self.history)
 
     @contextmanager
     def parts(self, batch: int, attempt: Attempt | None) -> "Iterator[LeasedParts]":
-        """Its parts, staged under the number of a batch; `attempt` tries whether they can be merged, too.
+        """Give its parts; their rows are staged under the number of a batch. `attempt`, if given, tries them, too.
 
-        Spark keeps the events until the end of the block: they are read once, however many parts are built.
+        Spark keeps the events until the end of the block, so that they are read once, however many parts are built.
         """
         parts = LeasedParts(self, batch, attempt)
         try:
@@ -78,7 +78,7 @@ class LeasedBatch:
 
 
 class LeasedParts:
-    """What a search for failing streams asks of a leased batch."""
+    """The parts of a leased batch, as the search for failing streams asks for them: a `failing_streams.Batch`."""
 
     def __init__(self, leased: LeasedBatch, batch: int, attempt: Attempt | None) -> None:
         self._leased = leased
@@ -87,10 +87,10 @@ class LeasedParts:
         self._kept: dict[Source, str] = {}
 
     def build(self, part: Part) -> list[StagedRows]:
-        """Stage a part.
+        """Build a part and stage its rows.
 
         Raises:
-            PartFails: Its events do not let it be built, or merged.
+            PartFails: It cannot be built, or its rows cannot be applied, because of its events.
         """
         leased = self._leased
         try:
@@ -104,21 +104,21 @@ class LeasedParts:
         return staged
 
     def count(self, part: Part) -> int:
-        """About how many streams a part has."""
+        """Return about how many streams a part has."""
         return count_streams(self._events(part))
 
     def streams(self, part: Part, limit: int) -> list[Stream]:
-        """The streams of a part, `limit` at most."""
+        """Return the streams of a part, `limit` at most."""
         return list_streams(self._events(part), limit)
 
     def offsets(self, part: Part) -> Sequence[int]:
-        """All offsets of a part's events, and maybe numbers between them."""
+        """Return all offsets of a part's events, rising, and maybe numbers between them."""
         return list_offsets(self._events(part))
 
     def forget(self) -> None:
         """Let Spark drop the events."""
         for name in self._kept.values():
-            # of a session that is gone nothing is left
+            # a session that is gone took them with it
             with suppress(*build_errors()):
                 self._leased.spark().catalog.uncacheTable(name)
                 self._leased.spark().catalog.dropTempView(name)
@@ -126,7 +126,8 @@ class LeasedParts:
     def _events(self, part: Part) -> "DataFrame":
         leased, spark = self._leased, self._leased.spark()
         if part.of not in self._kept:
-            # a view: its plan, which asks Python and Postgres, is made once; sessions are shared, names are not
+            # a view, whose plan is made once: planning asks Python and Postgres. Its name is no other's in a shared
+            # session
             name = f"millrace_{uuid4().hex}"
             events = read_events(
                 spark,

@@ -1,15 +1,15 @@
-"""What the error of a build means: whether Spark is gone, whether the events are the reason, and what to tell about it.
+"""Reads errors of a build: whether Spark is gone, whether events may be the reason, and the one line to tell of it.
 
-Belongs here: reading errors of Spark and of Postgres. Not here: what a consumer does then (`consumer`).
+Belongs here: errors of Spark and of Postgres. Not here: what is done about them (`builder`, `consumer`).
 """
 
 import psycopg
 
 _LONGEST_CAUSE = 2000
-# of the merge: what lies in the rows and not in the server
+# errors of a merge whose reason is in the rows and not in the server
 _DATA_ERRORS = (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.ProgramLimitExceeded)
-# Spark passes these on as errors of a task: the source cannot read, the tasks cannot read states or write rows, the log is not whole, a
-# machine is lost
+# Spark passes these on as errors of a task, but no event is the reason: the source or the archive's reader cannot read
+# (`event_log: `), a task cannot reach Postgres, the log is not whole, a machine is lost
 _SERVERS = (
     "event_log: ",
     "adbc_driver_manager.OperationalError",
@@ -23,7 +23,7 @@ _SERVERS = (
 
 
 def build_errors() -> tuple[type[Exception], ...]:
-    """What a build and its merge may raise."""
+    """Return the classes of errors that a build and its merge may raise."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -31,7 +31,7 @@ def build_errors() -> tuple[type[Exception], ...]:
 
 
 def is_gone(error: Exception) -> bool:
-    """Whether Spark's server, or our session in it, does not exist any more, so that no other batch can be built either."""
+    """Return whether Spark's server or our session in it does not exist any more, so that no batch can be built."""
     from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
     if not isinstance(error, SparkConnectGrpcException):
@@ -43,7 +43,7 @@ def is_gone(error: Exception) -> bool:
 
 
 def is_of_events(error: Exception) -> bool:
-    """Whether single events may be the reason, so that other events could be built; false where it is surely not them."""
+    """Return whether events may be the cause by their data; false for errors of a server, a plan or a lost machine."""
     from pyspark.errors import AnalysisException, ParseException, PySparkException
 
     if isinstance(error, psycopg.Error):
@@ -54,9 +54,9 @@ def is_of_events(error: Exception) -> bool:
 
 
 def cause(error: Exception) -> str:
-    """The one line of Spark's many that says what is wrong: no stack of Java, and of a Python stack the last line.
+    """Return the one line of Spark's many that says what is wrong: of a Python stack the last one, none of Java's.
 
-    It can be stored: values that it quotes may be long, and hold what Postgres does not take.
+    It can be stored: it is cut where it quotes long values, and characters that Postgres does not take are replaced.
     """
     text = str(error).split("JVM stacktrace:")[0]
     said = [line for line in text.splitlines() if line.strip() and not line.startswith((" ", "Traceback"))]

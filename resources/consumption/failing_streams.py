@@ -1,13 +1,14 @@
-"""Finds the streams that fail a batch, and in each the event that it fails at, by building parts of the batch.
+"""Finds the streams that make a batch fail, and the event that each of them fails at, by building parts of the batch.
 
 Belongs here: which part is built next, as a search that knows neither Spark nor Postgres. Not here: building a part
-(`read_model_build`), what happens to a stream that fails (`consumer`).
+(`batch`), what happens to a stream that fails (`commit`).
 
-A part that can be built is kept, so each stream that is well is built once more, whatever its number; only the halves that hold a
-failing stream are divided again, by a hash of the stream as long as they are many, then by name. To find one stream of n takes
-about 1.5 log2(n) + 3 builds, each further one as much for what it does not share with those before.
+The search builds one half of a part, then the other. A half that can be built is kept, so that each good stream is
+built once. A half that fails is divided again: by a hash of the stream while its streams are many, then by name. One
+failing stream among n takes about 1.5 log2(n) + 3 builds; each further one as much, less the divisions that it
+shares.
 
-The search gives up where it would not end soon, or where what fails is not a stream: see `End`.
+The search gives up where it would not end soon, or where the reason is not in single streams: see `End`.
 """
 
 import hashlib
@@ -19,18 +20,19 @@ from typing import Generic, Literal, Protocol, TypeVar
 Built_co = TypeVar("Built_co", covariant=True)
 Kept = TypeVar("Kept")
 
-# as many streams are told by name
+# a part of about so many streams is divided by their names
 NAMED = 32
-# found in one search at most; those that are left are found in the next batch
+# the most failing streams, and builds, of one search; the next batch finds the rest
 MOST_FAILURES = 100
 MOST_BUILDS = 400
-# so many that fail, and nothing else that does not: then it is not the streams
+# if so many streams fail and nothing was built before, the cause is shared: no stream is blamed
 ALL_FAIL = 8
 
-# the ranges without the streams that have a lock, the events that are tried again, or both
+# new events without those of streams that have a lock; events of locked streams that are tried again; or both
 Source = Literal["all", "range", "retries"]
 
 _HASHES = (-(2**63), 2**63)
+_ALL_STREAMS = 2**31 - 1
 
 
 @dataclass(frozen=True, order=True)
@@ -79,21 +81,22 @@ class Batch(Protocol[Built_co]):
         """Build a part; raise `PartFails` if its events do not let it."""
 
     def count(self, part: Part) -> int:
-        """About how many streams a part has."""
+        """Return about how many streams a part has."""
 
     def streams(self, part: Part, limit: int) -> list[Stream]:
-        """The streams of a part, `limit` at most."""
+        """Return the streams of a part, `limit` at most."""
 
     def offsets(self, part: Part) -> Sequence[int]:
-        """Rising numbers, all offsets of a part's events among them."""
+        """Return rising numbers, all offsets of a part's events among them."""
 
 
 class End(Enum):
     """How a search ended.
 
-    FOUND: All that fails is named, all else is built. None named: the parts can be built, and only all together cannot.
-    MANY: More fail than are named; what else there is, is not known.
-    ALL: So many fail that it is not the streams: nothing could be built.
+    FOUND: Every failing stream is named, everything else is built. If none is named, each part can be built, and only
+        all of them together cannot.
+    MANY: More streams fail than are named; the rest of the batch was not looked at.
+    ALL: Nothing could be built, and so many streams fail that the cause is not in them.
     """
 
     FOUND = "found"
@@ -103,9 +106,14 @@ class End(Enum):
 
 @dataclass
 class Findings(Generic[Kept]):
-    """What a search found, and what it built: what is not named in `failures`, and of these what comes before the failing event.
+    """The result of a search.
 
-    `before` is the latter alone: whatever else there is, that much of the streams in `failures` can be built.
+    Attributes:
+        failures: The streams that fail, each with its event and the reason.
+        built: The parts that were built: other streams, and the events of failing streams before the failing one.
+        before: Of these the latter alone.
+        builds: How many parts were tried.
+        end: How the search ended.
     """
 
     failures: list[Failure] = field(default_factory=list)
@@ -115,22 +123,22 @@ class Findings(Generic[Kept]):
     end: End = End.FOUND
 
 
-class _GivenUpError(Exception):
-    pass
+class _GivenUp(Exception):
+    """The search ends before everything is found."""
 
 
 def find_failing_streams(batch: Batch[Kept], *, ranges: bool = True, retries: bool) -> Findings[Kept]:
-    """Divide a batch that cannot be built until each stream that fails is found, or the search gives up.
+    """Divide a batch that cannot be built until each failing stream is found, or the search gives up.
 
-    `ranges` says whether the batch has new events, `retries` whether it tries streams again. Those are looked at by themselves,
-    for they are likely to fail again.
+    `ranges` says whether the batch has new events, `retries` whether it tries locked streams again. The latter are
+    searched by themselves, for they are likely to fail again.
     """
     search = _Search(batch)
     try:
         well = not ranges or search.divide(Part("range"), count=None, fails=not retries)
         if retries:
             search.divide(Part("retries"), count=None, fails=well)
-    except _GivenUpError:
+    except _GivenUp:
         pass
     return search.findings
 
@@ -141,9 +149,10 @@ class _Search(Generic[Kept]):
         self._batch = batch
 
     def divide(self, part: Part, count: int | None, *, fails: bool) -> bool:
-        """Name what fails in a part and build the rest; return whether nothing fails.
+        """Name the failing streams of a part and build the rest; return whether nothing fails.
 
-        `count` is about how many streams it has. `fails`: it is known to, or else it is built first.
+        `count` is about how many streams the part has, None if that is not known. `fails` says that the part is known
+        to fail; otherwise it is built first.
         """
         error = None
         if not fails:
@@ -151,34 +160,35 @@ class _Search(Generic[Kept]):
             if error is None:
                 return True
         if part.streams is None:
-            part, count = self._looked_at(part, count)
+            part, count = self._named_if_few(part, count)
         if part.streams is not None and len(part.streams) <= 1:
             return not part.streams or self._name(part, part.streams[0], error)
         left, right = _halves(part)
-        half = None if count is None else -(-count // 2)
+        half = None if count is None else (count + 1) // 2
         left_is_well = self.divide(left, half, fails=False)
         return self.divide(right, half, fails=left_is_well) and left_is_well
 
-    def _looked_at(self, part: Part, count: int | None) -> tuple[Part, int | None]:
-        """The part with its streams by name if they are few, else about how many they are."""
-        only_one_hash = part.hashes is not None and part.hashes[1] - part.hashes[0] == 1
-        if count is None or count <= NAMED or only_one_hash:
-            limit = 2**31 - 1 if only_one_hash else 2 * NAMED
-            streams = sorted(self._batch.streams(part, limit), key=_shuffled)
-            if len(streams) < limit:
-                return replace(part, hashes=None, streams=tuple(streams)), len(streams)
-            return part, self._batch.count(part)
-        return part, count
+    def _named_if_few(self, part: Part, count: int | None) -> tuple[Part, int | None]:
+        """Return the part by the names of its streams if these are few; and about how many streams it has."""
+        indivisible = part.hashes is not None and part.hashes[1] - part.hashes[0] == 1
+        if count is not None and count > NAMED and not indivisible:
+            return part, count
+        # the count is an estimate; and streams of one hash have to be told by name, however many they are
+        limit = _ALL_STREAMS if indivisible else 2 * NAMED
+        streams = sorted(self._batch.streams(part, limit), key=_shuffled)
+        if len(streams) < limit:
+            return replace(part, hashes=None, streams=tuple(streams)), len(streams)
+        return part, self._batch.count(part)
 
     def _name(self, part: Part, stream: Stream, error: str | None) -> bool:
-        """Find the event that one stream fails at, and build what comes before it."""
+        """Find the event that a stream fails at and build those before it; return whether the stream does not fail."""
         if error is None:
             error = self._build(part)
             if error is None:
                 return True
         offsets = self._batch.offsets(part)
         before: Kept | None = None
-        # what lies below first is well, what reaches to last fails
+        # the events before offsets[first] can be built, those up to offsets[last] cannot
         first, last = 0, len(offsets) - 1
         while first < last:
             middle = (first + last) // 2
@@ -213,11 +223,12 @@ class _Search(Generic[Kept]):
 
     def _give_up(self, end: End) -> None:
         self.findings.end = end
-        raise _GivenUpError
+        raise _GivenUp
 
 
 def _shuffled(stream: Stream) -> bytes:
-    # the same in each search, and not by log partition or name: what fails together must not stand together before all others
+    # The same order in each search. Not by log partition or name: streams that fail together have neighbouring names,
+    # and must not all come first, or the search would take them for everything.
     return hashlib.sha256(repr(stream).encode()).digest()
 
 

@@ -1,14 +1,16 @@
-"""Builds a batch of a read model in Spark: events of leased ranges → partial rows → the staging table.
+"""Reads the events of leased ranges in Spark, and writes the rows that are made of them into the staging table.
 
-Belongs here: Spark's plan and what its tasks write. Not here: leases and commits (`consumer`), merging (`read_model_tables`).
+Belongs here: both ends of Spark's work. Not here: the plan between them (`read_models.plans`), leases and commits
+(`builder`, `commit`), merging (`read_models.merge`).
 
-A task's rows are stamped with the batch and the task's attempt, and nothing is committed by Spark: a failed, speculative or
-zombie attempt leaves rows that no commit reads.
+A task stamps its rows with the batch and with its attempt, and Spark commits nothing of a model. A failed,
+speculative or late attempt leaves rows that no commit reads.
 """
 
 import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
+from itertools import chain
 from operator import or_
 from typing import TYPE_CHECKING
 
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-# a task costs a tenth of a second apart from its events, and there is a core for each of some tasks
+# a task costs a tenth of a second besides its events, and some tasks run side by side
 TASK_EVENTS = 125_000
 
 
@@ -42,18 +44,25 @@ def read_events(
     streams: bool = False,
     history: LogHistory | None = None,
 ) -> "DataFrame":
-    """What some leases deliver of the events that the model takes, with the columns and fields that it needs.
+    """Read the events that some leases deliver and the model takes, with the columns and fields that it needs.
 
-    `locked` says where streams have locks: these are left out, and those that a lease tries again are read instead. Without
-    any, and in a rebuild, it is plain ranges, which `history` takes from the archive. `streams`: the columns that name a stream, too.
+    Args:
+        spark: The session.
+        dsn: The event store.
+        model: The read model.
+        ranges: The leases.
+        locked: The log partitions whose streams have locks. These streams are left out, but those that a lease tries
+            again are read. None in a rebuild: it reads all streams.
+        of: Which of these events: new ones, those that are tried again, or both.
+        streams: Whether to read the columns that name a stream, too.
+        history: Where a rebuild reads the events from; None: from Postgres alone.
     """
     from pyspark.sql import functions as f
 
     needed = {"partition", ORDER, "event"} | (model.sources - set(model.extracted))
     if streams:
         needed |= {"decider", "decider_id"}
-    positions = sum(r.to_position - r.from_position for r in ranges)
-    tasks = 1 + positions // TASK_EVENTS
+    tasks = 1 + sum(lease.to_position - lease.from_position for lease in ranges) // TASK_EVENTS
     if history is not None:
         events = history_frame(
             spark,
@@ -66,7 +75,9 @@ def read_events(
             min_partitions=tasks,
         )
         return events.where(~f.col(ORDER).isin(*history.given_up)) if history.given_up else events
+    # without new events a range is empty: it begins at its end
     starts = {str(r.partition): r.to_position if of == "retries" else r.from_position for r in ranges}
+    # the log partitions whose leases give events that are tried again
     retried = {lock.partition for lock in locked if lock.retries and of != "range"}
     reader = (
         spark.read.format("event_log")
@@ -88,12 +99,12 @@ def read_events(
 
 
 def events_of(part: Part, events: "DataFrame") -> "DataFrame":
-    """The events of a part."""
+    """Return the events of a part."""
     from pyspark.sql import functions as f
 
     if part.hashes is not None:
         first, end = part.hashes
-        # the last number of the interval: its end may be no bigint
+        # between the first and the last hash: the interval's end may be no bigint
         events = events.where(f.xxhash64("decider", "decider_id").between(first, end - 1))
     if part.streams is not None:
         named = [(f.col("decider") == s.decider) & (f.col("decider_id") == s.decider_id) for s in part.streams]
@@ -104,7 +115,7 @@ def events_of(part: Part, events: "DataFrame") -> "DataFrame":
 
 
 def count_streams(events: "DataFrame") -> int:
-    """About how many streams some events are of, to a few in a hundred."""
+    """Return about how many streams some events are of, to a few in a hundred."""
     from pyspark.sql import functions as f
 
     (row,) = events.select(f.approx_count_distinct(f.xxhash64("decider", "decider_id"))).collect()
@@ -112,14 +123,14 @@ def count_streams(events: "DataFrame") -> int:
 
 
 def list_streams(events: "DataFrame", limit: int) -> list[Stream]:
-    """The streams that some events are of, `limit` at most."""
+    """Return the streams that some events are of, `limit` at most."""
     return [
         Stream(*row) for row in events.select("partition", "decider", "decider_id").distinct().limit(limit).collect()
     ]
 
 
 def list_offsets(events: "DataFrame", limit: int = 1000) -> Sequence[int]:
-    """The offsets of events, rising; where they are more than `limit`, all numbers from the first to the last."""
+    """Return the offsets of events, rising; of `limit` or more events, all numbers from the first to the last."""
     from pyspark.sql import functions as f
 
     offsets = [row[0] for row in events.select(ORDER).orderBy(ORDER).limit(limit).collect()]
@@ -138,21 +149,21 @@ def stage_batch(
     locked: Sequence[LockedPartition] = (),
     history: LogHistory | None = None,
 ) -> list[StagedRows]:
-    """Build the rows of what some leases deliver and stage them; return what each winning task attempt wrote."""
+    """Build the rows of the events that some leases deliver and stage them; return what each task attempt wrote."""
     return stage_events(read_events(spark, dsn, model, ranges, locked, history=history), dsn, model, ranges, batch)
 
 
 def stage_events(
     events: "DataFrame", dsn: str, model: ReadModel, ranges: Sequence[Lease], batch: int
 ) -> list[StagedRows]:
-    """Build the rows of some events of leased ranges and stage them; return what each winning task attempt wrote."""
+    """Build the rows of some events of leased ranges and stage them; return what each winning attempt wrote."""
     rows = state_rows(events, model, dsn, ranges)
     reports = rows.mapInArrow(stager(dsn, model.staging_table, batch), "attempt bigint, rows bigint").collect()
     return [StagedRows(report["attempt"], report["rows"]) for report in reports]
 
 
 def stager(dsn: str, table: str, batch: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for `mapInArrow` that copies its rows into a staging table and yields (attempt, rows) once."""
+    """Return the function for `mapInArrow` that copies rows into a staging table and yields (attempt, rows) once."""
 
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from adbc_driver_postgresql import dbapi
@@ -161,27 +172,19 @@ def stager(dsn: str, table: str, batch: int) -> Callable[[Iterator[pa.RecordBatc
         context = TaskContext.get()
         assert context is not None
         attempt = context.taskAttemptId()
-        head = next((b for b in batches if b.num_rows), None)
-        if head is None:
+        filled = (one for one in batches if one.num_rows)
+        first = next(filled, None)
+        if first is None:
             return
         rows = 0
 
         def stamped() -> Iterator[pa.RecordBatch]:
             nonlocal rows
-            yield stamp(head)
-            for following in batches:
-                if following.num_rows:
-                    yield stamp(following)
+            for one in chain([first], filled):
+                rows += one.num_rows
+                yield _stamp(one, batch, attempt)
 
-        def stamp(unstamped: pa.RecordBatch) -> pa.RecordBatch:
-            nonlocal rows
-            rows += unstamped.num_rows
-            size = unstamped.num_rows
-            return unstamped.append_column("batch", pa.repeat(pa.scalar(batch, pa.int64()), size)).append_column(
-                "attempt", pa.repeat(pa.scalar(attempt, pa.int64()), size)
-            )
-
-        schema = head.schema.append(pa.field("batch", pa.int64())).append(pa.field("attempt", pa.int64()))
+        schema = _stamp(first.slice(0, 0), batch, attempt).schema
         with dbapi.connect(dsn) as connection, connection.cursor() as cursor:
             reader = pa.RecordBatchReader.from_batches(schema, stamped())
             cursor.adbc_ingest(table, reader, mode="append", db_schema_name=SCHEMA)
@@ -189,3 +192,9 @@ def stager(dsn: str, table: str, batch: int) -> Callable[[Iterator[pa.RecordBatc
         yield pa.RecordBatch.from_pydict({"attempt": [attempt], "rows": [rows]})
 
     return stage
+
+
+def _stamp(rows: pa.RecordBatch, batch: int, attempt: int) -> pa.RecordBatch:
+    for name, number in (("batch", batch), ("attempt", attempt)):
+        rows = rows.append_column(name, pa.repeat(pa.scalar(number, pa.int64()), rows.num_rows))
+    return rows

@@ -1,6 +1,7 @@
 """Where the event store of this deployment is.
 
-Belongs here: choosing between the user's Postgres and the embedded one. Not here: starting either.
+Belongs here: choosing between the user's Postgres and the embedded one. Not here: starting the embedded one
+(`embedded`).
 """
 
 from millrace.resources.errors import Unreachable
@@ -21,10 +22,10 @@ def embedded_dsn(database: str) -> str | None:
 
 
 def current_dsn(settings: Settings) -> str:
-    """Return the event store's DSN: `MILLRACE_DSN`, or that of the embedded Postgres that `millrace up` runs.
+    """Return the event store's DSN: `MILLRACE_DSN`, else that of the embedded Postgres, which `millrace up` runs.
 
     Raises:
-        Unreachable: Neither is there.
+        Unreachable: `MILLRACE_DSN` is not set, and the embedded Postgres does not run.
     """
     if settings.dsn is not None:
         return settings.dsn

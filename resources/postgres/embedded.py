@@ -1,10 +1,14 @@
-"""A PostgreSQL 18 of our own from the PyPI wheel, on a unix socket, for `millrace up` and for the tests.
+"""The embedded Postgres: a PostgreSQL 18 from the PyPI wheel, on a unix socket, for `millrace up` and for the tests.
 
-Belongs here: the life of that server (files, settings, start, stop) and its DSNs.
-Not here: what is in its databases, and any server the user runs.
+Belongs here: the life of that server (files, settings, start, stop) and its DSNs. Not here: what is in its databases; a
+server of the user's own (`dsn` chooses between the two); psql (`psql`).
 
-Layout of the directory: `data` (the cluster), `socket`, `server.log`, `lock`. The server is a daemon: it
-outlives the Python that started it, and the next `start()` goes on with it.
+Layout of the directory: `data` (the cluster), `socket`, `server.log`, `lock`. The server is a daemon: it outlives the
+Python that started it, and the next `start()` goes on with it.
+
+Postgres refuses to run as root. Started by root, the server runs as the user `postgres`, else as `pgserver`, which is
+created if it does not exist, and the folders above its directory are opened for that user to pass. Each such change of
+the machine is logged as a warning before it is made.
 """
 
 import hashlib
@@ -38,8 +42,10 @@ PROGRAMS = Path((_WHEEL and _WHEEL.origin) or "").resolve().parent / "pginstall1
 # Linux allows 107 bytes for the path of a unix socket, macOS 103.
 SOCKET_PATH_BYTES = 103
 # Crash recovery replays at most max_wal_size, which is far below this even on a slow disk.
-START_SECONDS = 300
-STOP_SECONDS = 60
+START_S = 300
+STOP_S = 60
+# the user that is created for the server where we are root and there is no user `postgres`
+ACCOUNT = "pgserver"
 
 SETTINGS = """\
 # Written by Millrace before every start; changes here are lost.
@@ -61,15 +67,15 @@ logger = logging.getLogger(__name__)
 
 
 class PostgresFailed(MillraceError):
-    """The embedded server cannot do what was asked; the message says why and what helps."""
+    """The embedded server cannot do what was asked; the message says why."""
 
 
 class EmbeddedPostgres:
     """One cluster in one directory; any number of processes may hold one of these for the same directory.
 
     Args:
-        directory: Where it is.
-        programs: The folder of the server's programs, those of another version for tests.
+        directory: Where the cluster is.
+        programs: The folder of the server's programs; tests give those of other versions.
     """
 
     def __init__(self, directory: Path, programs: Path = PROGRAMS) -> None:
@@ -99,10 +105,10 @@ class EmbeddedPostgres:
                 return
             self._end()
             self._end_orphans()
-            # Nobody runs here now; Postgres would believe a stale file whose pid is in use again or a zombie.
+            # No server runs here now. Postgres would believe a stale file whose pid is in use again, or is a zombie's.
             for stale in (self.data / "postmaster.pid", *self.socket.glob(".s.PGSQL.*")):
                 stale.unlink(missing_ok=True)
-            options = ["-D", str(self.data), "-l", str(self.log), "-w", "-t", str(START_SECONDS), "start"]
+            options = ["-D", str(self.data), "-l", str(self.log), "-w", "-t", str(START_S), "start"]
             self.log.touch()
             self._give(self.log)
             mark = self.log.stat().st_size
@@ -123,12 +129,12 @@ class EmbeddedPostgres:
                 shutil.rmtree(self.socket, ignore_errors=True)
 
     def pid(self) -> int | None:
-        """Give the server's process id, or none when it is not running."""
+        """Return the server's process id; None if it is not running."""
         postmaster = self._postmaster()
         return postmaster.pid if postmaster else None
 
     def dsn(self, database: str) -> str:
-        """Give the connection string of a database; it is the same before and after every restart."""
+        """Return the connection string of a database; it is the same before and after every restart."""
         return f"postgresql://postgres@/{quote(database, safe='')}?host={quote(str(self.socket))}"
 
     def create_database(self, name: str) -> None:
@@ -150,7 +156,7 @@ class EmbeddedPostgres:
 
     @cached_property
     def socket(self) -> Path:
-        """The folder of the socket: ours, or a private temporary one if our path is too long."""
+        """The folder of the socket: in our directory, or a private temporary one if our path is too long."""
         near = self.directory / "socket"
         if _fits(near):
             return near
@@ -164,7 +170,7 @@ class EmbeddedPostgres:
 
     @cached_property
     def _account(self) -> pwd.struct_passwd | None:
-        """Whom the server runs as: none means as us; Postgres refuses to run as root."""
+        """The user that the server runs as; None if that is us."""
         owner = self.data.stat().st_uid if self.data.exists() else None
         if os.geteuid() != 0:
             if owner not in (None, os.geteuid()):
@@ -174,12 +180,10 @@ class EmbeddedPostgres:
             return None
         if owner:
             return pwd.getpwuid(owner)
-        for name in ("postgres", "pgserver"):
+        for name in ("postgres", ACCOUNT):
             with suppress(KeyError):
                 return pwd.getpwnam(name)
-        # Fixed words, found on PATH as every administrator's tool is.
-        subprocess.run(["useradd", "--system", "--no-create-home", "pgserver"], check=True)  # noqa: S607
-        return pwd.getpwnam("pgserver")
+        return _made_account()
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -215,9 +219,9 @@ class EmbeddedPostgres:
             os.chown(path, self._account.pw_uid, self._account.pw_gid)
 
     def _own(self, folder: Path) -> None:
-        """Make a folder that only the server's account can enter."""
+        """Make a folder that only the server's user can enter."""
         folder.mkdir(mode=0o700, exist_ok=True)
-        # In a shared temporary folder somebody else may have made it first, with the name we would use.
+        # In a shared temporary folder another user may have made a folder of this name first.
         if folder.is_symlink() or folder.stat().st_uid not in {
             os.geteuid(),
             self._account.pw_uid if self._account else -1,
@@ -227,7 +231,7 @@ class EmbeddedPostgres:
         self._give(folder)
 
     def _run(self, program: str, arguments: Sequence[str]) -> None:
-        # A file and not a pipe: the daemon could keep a pipe open, and we would wait for its end.
+        # A file and not a pipe: the daemon would keep the pipe open, and we would wait for its end.
         with tempfile.TemporaryFile("w+") as said:
             done = subprocess.run(  # noqa: S603  Postgres' own programs
                 [str(self.programs / program), *arguments],
@@ -245,7 +249,7 @@ class EmbeddedPostgres:
                 raise PostgresFailed(f"{program} failed: {said.read().strip()}")
 
     def _postmaster(self) -> psutil.Process | None:
-        """Find the running server; a stale pid file, even one whose pid is in use again, is none."""
+        """Return the running server; None if the pid file is stale, even if its pid is in use again."""
         with suppress(OSError, ValueError, IndexError, psutil.Error):
             process = psutil.Process(int((self.data / "postmaster.pid").read_text().splitlines()[0]))
             if self._is_ours(process):
@@ -253,8 +257,8 @@ class EmbeddedPostgres:
         return None
 
     def _accepts(self) -> bool:
-        """Wait until a running server takes connections: it may be recovering, or just about to die."""
-        deadline = time.monotonic() + START_SECONDS
+        """Wait until a running server takes connections; return False if it ends instead, or never does."""
+        deadline = time.monotonic() + START_S
         while self._postmaster() is not None and time.monotonic() < deadline:
             with suppress(psycopg.OperationalError), psycopg.connect(self.dsn("postgres")):
                 return True
@@ -269,15 +273,15 @@ class EmbeddedPostgres:
         postmaster = self._postmaster()
         if postmaster is None:
             return
-        # "fast" ends sessions, "immediate" is what a power cut does: recovery follows at the next start.
+        # A fast shutdown, then an immediate one, after which the next start recovers as after a power cut, then a kill.
         for ending in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
             with suppress(psutil.NoSuchProcess):
                 postmaster.send_signal(ending)
-            if not wait_ended([postmaster], STOP_SECONDS):
+            if not wait_ended([postmaster], STOP_S):
                 return
 
     def _end_orphans(self) -> None:
-        """End server processes whose postmaster was killed: they hold its shared memory and block a start."""
+        """End server processes whose postmaster was killed: they keep its shared memory, which blocks a start."""
         orphans = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
@@ -291,7 +295,7 @@ class EmbeddedPostgres:
 
 
 def major_version(programs: Path) -> int:
-    """Ask a folder of server programs for its version of PostgreSQL, such as 18."""
+    """Return the major version of the server programs in a folder, such as 18."""
     said = subprocess.run(  # noqa: S603  Postgres' own program
         [str(programs / "postgres"), "--version"], capture_output=True, text=True, check=True
     )
@@ -302,11 +306,32 @@ def _fits(folder: Path) -> bool:
     return len(os.fsencode(folder / ".s.PGSQL.5432.lock")) <= SOCKET_PATH_BYTES
 
 
+def _made_account() -> pwd.struct_passwd:
+    """Create the user that the server runs as where we are root."""
+    command = ["useradd", "--system", "--no-create-home", ACCOUNT]
+    logger.warning("Running as root, and Postgres must not: %s", " ".join(command))
+    try:
+        # fixed words; found on PATH, as every administrator's tool is
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+        said = done.stderr.strip()
+    except OSError as error:
+        said = str(error)
+    try:
+        # also if the command failed: another process may have been first
+        return pwd.getpwnam(ACCOUNT)
+    except KeyError:
+        raise PostgresFailed(
+            f"Postgres must not run as root, and the user {ACCOUNT} cannot be created.",
+            detail=f"{' '.join(command)}: {said}",
+            hint=f"Create a user postgres or {ACCOUNT}, or start Millrace as another user than root.",
+        ) from None
+
+
 def _let_in(*paths: Path) -> None:
-    """Let the server's account pass through the folders above these paths, when we are root."""
+    """Let the server's user pass through the folders above these paths, where we are root."""
     for path in paths:
         for folder in (path, *path.parents):
             mode = folder.stat().st_mode
             if not mode & 0o001:
-                logger.warning("Running as root: chmod o+x %s, for Postgres must not run as root.", folder)
+                logger.warning("Running as root, and Postgres must not: chmod o+x %s", folder)
                 folder.chmod(mode | 0o001)

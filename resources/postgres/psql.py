@@ -20,8 +20,8 @@ from millrace.resources.postgres.embedded import PROGRAMS
 
 CONNECT_S = 10
 PROBE_S = 10
-# The wheel's psql was built where terminals are described in other folders than Debian's: without them it cannot edit a
-# line.
+# Where systems describe their terminals. The wheel's psql was built on one that knows fewer of these folders; where it
+# finds no description, it cannot edit a line.
 TERMINALS = "/etc/terminfo:/lib/terminfo:/usr/share/terminfo:/usr/lib/terminfo"
 
 

@@ -1,6 +1,7 @@
 """The event store as a Dagster resource.
 
-Belongs here: opening connections for assets and sensors. Not here: what is asked of them (`event_store`).
+Belongs here: opening connections for assets and sensors. Not here: what is asked of them (`event_store`), which server
+it is (`dsn`).
 """
 
 from collections.abc import Iterator
@@ -17,17 +18,17 @@ from millrace.resources.settings import Settings
 
 
 class PostgresResource(ConfigurableResource["PostgresResource"]):
-    """The event store's Postgres. Without a DSN it is the deployment's own, looked up when it is first used."""
+    """The event store's Postgres. Without a DSN it is the deployment's own, looked up at each use."""
 
     dsn: str | None = Field(
         default=None, description="A connection string; none for MILLRACE_DSN or the embedded Postgres."
     )
 
     def current_dsn(self) -> str:
-        """The connection string in force.
+        """Return the connection string in force.
 
         Raises:
-            Unreachable: There is none.
+            Unreachable: There is none: no DSN is given or set, and the embedded Postgres does not run.
         """
         return self.dsn if self.dsn is not None else current_dsn(Settings())
 

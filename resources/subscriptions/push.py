@@ -1,48 +1,61 @@
 """Pushes the events of a rows view to its URL by HTTP POST.
 
-Belongs here: one delivery and what its answer means. Not here: order, leases and redelivery; those are the store's.
+Belongs here: one delivery, and what its answer means. Not here: order, locks and redelivery; those are the store's.
 
-Any answer 2xx acknowledges the event. An answer 4xx, except 408, 425 and 429, says that the receiver refuses this event: it
-failed, is sent again later each time, and ends as a dead letter with the answer as its error; its stream waits, others go
-on. Anything else (also a redirect, which would lose the body), or no answer, says that the receiver is not there: the event
-is given back for a later try, however often, with the answer as its lock's error. The receiver may see an event again (a lost answer), never out of its stream's
-order; `event_id` tells.
+An answer 2xx acknowledges the event.
+
+An answer 4xx, except 408, 425 and 429, says that the receiver refuses this event. The event failed: it is sent again,
+later each time, and becomes a dead letter in the end, with the answer as its error. Its stream waits, others go on.
+
+Any other answer (also a redirect, which would lose the body), or none, says that the receiver is not there. The event
+is given back for a later try, however often, with the answer as its lock's error.
+
+Where an answer was lost, the receiver sees the event again; it tells that by `event_id`. It never sees an event out
+of its stream's order.
 """
 
 import json
 import time
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 import psycopg
 import requests
 
-from millrace.resources.consumption.consumer import DrainReport
 from millrace.resources.errors import MillraceError, NotInFlight
 from millrace.resources.event_store import EventStore, LeasedEvent, RecordedEvent
 
 TIMEOUT_S = 10.0
 RETRY_MS = 5_000
 LIMIT = 100
-# Past the end of a lock another pusher sends the same event, and then its followers: nothing is sent so late. This and
-# not the view's lock_timeout_s, which may be shorter than one delivery.
+# How long locks are taken for. The view's lock_timeout_s may be shorter than one delivery. Nothing is sent past the
+# end of a lock: another pusher sends the same event then, and its followers after it.
 LOCK_S = 300
-# Try later, not: never send me that.
+# answers 4xx that say "later", not "never"
 NOT_NOW = {408, 425, 429}
 ERROR_CHARACTERS = 500
-# An event that is no JSON for the rest of the world fails as if its receiver refused it.
+# an event that is no JSON outside of Postgres fails as if its receiver refused it
 UNSENDABLE = 400
 JSON = {"Content-Type": "application/json"}
 
 
-def push_events(dsn: str, view: str, *, budget_s: float, idle_s: float) -> DrainReport:
+@dataclass
+class PushReport:
+    """The work of a push: events that were acknowledged, batches that were leased, seconds that both took."""
+
+    events: int = 0
+    batches: int = 0
+    busy_s: float = 0.0
+
+
+def push_events(dsn: str, view: str, *, budget_s: float, idle_s: float) -> PushReport:
     """Deliver events until nothing came for `idle_s` or the budget of seconds is used up.
 
     Raises:
         MillraceError: The view has no URL.
         UnknownView: The view is not registered.
     """
-    report = DrainReport()
+    report = PushReport()
     started = busy_at = time.monotonic()
     with psycopg.connect(dsn, autocommit=True) as connection, requests.Session() as session:
         store = EventStore(connection)

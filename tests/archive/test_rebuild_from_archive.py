@@ -18,9 +18,11 @@ from millrace.resources.archive.history import LogHistory, LogIncomplete, log_hi
 from millrace.resources.archive.listing import archived
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.archive.writer import archive_partition
-from millrace.resources.consumption import consumer as consuming
+from millrace.resources.consumption import rebuild as rebuilding
 from millrace.resources.consumption.build_errors import build_errors
-from millrace.resources.consumption.consumer import Commit, Consumer, PartitionsFailed
+from millrace.resources.consumption.commit import Commit
+from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.consumption.report import PartitionsFailed
 from millrace.resources.errors import HistoryNeeded
 from millrace.resources.event_store import EventStore
 from millrace.resources.postgres.resource import PostgresResource
@@ -60,7 +62,7 @@ def purge(store: EventStore, *, all_of_it: bool = True) -> None:
 def rebuild(
     dsn: str, spark: "Callable[[], SparkSession]", root: Path | None, partition: int, model: ReadModel = Everything
 ) -> Commit:
-    with Consumer(dsn, model, spark, "rebuilder", archive=root) as consumer:
+    with Consumer.open(dsn, model, spark, "rebuilder", archive=root) as consumer:
         return consumer.rebuild(partition)
 
 
@@ -99,7 +101,7 @@ def test_a_new_model_and_a_new_version_are_built_from_the_archive_where_the_log_
     events += all_events(things)[-20:]
 
     before = rows_of(things.connection, Narrow)
-    with pytest.raises(HistoryMissing), Consumer(dsn, Everything, lambda: spark, "no archive"):
+    with pytest.raises(HistoryMissing), Consumer.open(dsn, Everything, lambda: spark, "no archive"):
         pass
     assert rows_of(things.connection, Narrow) == before
     commits: list[Commit] = []
@@ -110,7 +112,7 @@ def test_a_new_model_and_a_new_version_are_built_from_the_archive_where_the_log_
         if len(commits) == 2:
             stop.set()
 
-    with Consumer(dsn, Everything, lambda: spark, "first", archive=tmp_path) as consumer:
+    with Consumer.open(dsn, Everything, lambda: spark, "first", archive=tmp_path) as consumer:
         assert consumer.model.version == 2
         consumer.drain(budget_s=60, idle_s=0, on_commit=two, stop=stop)
         assert len(unbuilt_partitions(things.connection, consumer.model)) > 0
@@ -118,7 +120,7 @@ def test_a_new_model_and_a_new_version_are_built_from_the_archive_where_the_log_
     assert rows_of(things.connection, Narrow) == before
 
     # where that one ended, another one goes on
-    with Consumer(dsn, Everything, lambda: spark, "next", archive=tmp_path) as consumer:
+    with Consumer.open(dsn, Everything, lambda: spark, "next", archive=tmp_path) as consumer:
         report = consumer.drain(budget_s=60, idle_s=0)
     assert report.events + sum(commit.events for commit in commits) == len(events)
     assert close(rows_of(things.connection, Everything)) == close(expected_everything(events))
@@ -161,7 +163,7 @@ def test_what_is_appended_and_archived_after_the_lease_is_not_in_the_rebuild_but
         listed.append(log_history(store.connection, root, partitions))
         return listed[-1]
 
-    monkeypatch.setattr(consuming, "log_history", later)
+    monkeypatch.setattr(rebuilding, "log_history", later)
     commit = rebuild(dsn, lambda: spark, tmp_path, partition)
     (history,) = listed
     assert max(file.range.to_position for file in history.files) > commit.leases[0].to_position
@@ -312,7 +314,7 @@ def test_a_stream_that_fails_in_a_rebuild_waits_and_all_others_are_built_from_ar
     things.sequence_events()
     archive(dsn, tmp_path)
     assert archived(things.connection, partition).archived_position == 7
-    with Consumer(dsn, Everything, lambda: spark, "rebuilder", archive=tmp_path) as consumer:
+    with Consumer.open(dsn, Everything, lambda: spark, "rebuilder", archive=tmp_path) as consumer:
         (failure,) = consumer.rebuild(partition).failures
     assert failure.stream.decider_id == bad
     assert rows(things.connection, "select thing_id, events from read_models.everything order by thing_id") == sorted(
@@ -357,7 +359,7 @@ def test_an_event_that_was_discarded_and_purged_stays_given_up_in_every_version(
     assert rows_of(things.connection, Everything) == expected
 
     changed = replace(Everything, columns={**Everything.columns, "again": count()})
-    with Consumer(dsn, changed, lambda: spark, "next", archive=tmp_path) as consumer:
+    with Consumer.open(dsn, changed, lambda: spark, "next", archive=tmp_path) as consumer:
         assert consumer.drain(budget_s=60, idle_s=0).failed_streams == 0
     assert [row[:-1] for row in rows_of(things.connection, changed)] == expected
 
@@ -370,7 +372,7 @@ def test_log_partitions_that_cannot_be_rebuilt_do_not_hold_up_the_others_and_are
     purge(things)
     shortened = [held.partition for held in things.available_offset_range() if held.earliest_position]
     assert len(shortened) > 1
-    with Consumer(dsn, Everything, lambda: spark, "next", archive=tmp_path) as consumer:
+    with Consumer.open(dsn, Everything, lambda: spark, "next", archive=tmp_path) as consumer:
         damaged = next(tmp_path.glob(f"p{shortened[0]:04}/*.parquet"))
         damaged.rename(tmp_path / "kept")
         with pytest.raises(PartitionsFailed, match=f"p{shortened[0]:02}: .*is not there"):

@@ -14,7 +14,7 @@ from millrace.assets.declarations import Declarations, declared
 from millrace.assets.partitions import log_partition_key, log_partitions
 from millrace.examples.shop.events import register_shop
 from millrace.platform_defs.definitions import build_defs
-from millrace.resources.consumption.consumer import PartitionsFailed
+from millrace.resources.consumption.report import PartitionsFailed
 from millrace.resources.errors import PartitionLeased
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.postgres.resource import PostgresResource

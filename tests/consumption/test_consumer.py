@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from millrace.resources.consumption.consumer import Consumer, DrainReport
+from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.consumption.report import DrainReport
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.versions import ensure_version
 from tests.read_models.test_given_when_then import all_events, close, rows_of
@@ -35,7 +36,7 @@ __all__ = ["observer", "things"]
 
 def test_a_drain_without_budget_takes_nothing(things: EventStore, dsn: str, spark: "SparkSession") -> None:
     fill(things, 10)
-    with Consumer(dsn, Everything, lambda: spark, "next") as consumer:
+    with Consumer.open(dsn, Everything, lambda: spark, "next") as consumer:
         assert consumer.drain(budget_s=0, idle_s=60) == DrainReport()
     assert things.lease_owners("everything") == []
 
@@ -43,7 +44,7 @@ def test_a_drain_without_budget_takes_nothing(things: EventStore, dsn: str, spar
 def test_a_drain_that_is_told_to_stop_ends_after_its_batch(things: EventStore, dsn: str, spark: "SparkSession") -> None:
     fill(things, 60)
     stop = threading.Event()
-    with Consumer(dsn, Everything, lambda: spark, "next") as consumer:
+    with Consumer.open(dsn, Everything, lambda: spark, "next") as consumer:
         report = consumer.drain(
             budget_s=PATIENCE_S, idle_s=60, batch_events=10, stop=stop, on_commit=lambda _: stop.set()
         )
@@ -56,7 +57,7 @@ def test_an_idle_drain_takes_what_comes_and_ends_when_nothing_came_for_its_idle_
 ) -> None:
     asked: list[int] = []
     idle = replace(Everything, pooling_delay_s=0)
-    with Consumer(dsn, idle, lambda: spark, "next") as consumer:
+    with Consumer.open(dsn, idle, lambda: spark, "next") as consumer:
         running = start(
             lambda: consumer.drain(budget_s=PATIENCE_S, idle_s=1, on_commit=lambda c: asked.append(c.events))
         )
@@ -79,15 +80,14 @@ def test_a_batch_that_is_not_committed_leaves_no_staged_rows(
     things: EventStore, dsn: str, spark: "SparkSession"
 ) -> None:
     fill(things, 60)
-    with Consumer(dsn, Everything, lambda: spark, "late") as consumer:
-        lost = threading.Event()
+    lost = threading.Event()
 
-        def spark_whose_leases_are_lost_meanwhile() -> "SparkSession":
-            things.connection.execute("update event_store.checkpoints set lease_token = lease_token + 1")
-            lost.set()
-            return spark
+    def spark_whose_leases_are_lost_meanwhile() -> "SparkSession":
+        things.connection.execute("update event_store.checkpoints set lease_token = lease_token + 1")
+        lost.set()
+        return spark
 
-        consumer._spark = spark_whose_leases_are_lost_meanwhile
+    with Consumer.open(dsn, Everything, spark_whose_leases_are_lost_meanwhile, "late") as consumer:
         report = consumer.drain(budget_s=60, idle_s=0, stop=lost)
         assert (report.batches, report.failed) == (0, {})
     assert rows(things.connection, "select count(*) from read_models.everything_staging") == [(0,)]

@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 
 from millrace.resources.consumption import failing_streams
-from millrace.resources.consumption.consumer import Commit, Consumer, DrainReport, PartitionsFailed
+from millrace.resources.consumption.commit import Commit
+from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.consumption.report import DrainReport, PartitionsFailed
 from millrace.resources.event_store import EventStore, Lease, NewEvent
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.merge import replace_partitions
@@ -223,10 +225,10 @@ def test_while_log_partitions_are_built_one_by_one_the_leases_of_those_that_wait
     fill(things, 60)
     waited: list[int] = []
     leased: LiteralString = "select partition, leased_until from event_store.checkpoints where partition = any (%s)"
-    with Consumer(dsn, Everything, lambda: spark, "next", lease_s=3) as consumer:
-        build = consumer._build_and_commit
+    with Consumer.open(dsn, Everything, lambda: spark, "next", lease_s=3) as consumer:
+        build = consumer._builder.build
 
-        def one_by_one(leases: Sequence[Lease]) -> Commit:
+        def one_by_one(store: EventStore, leases: Sequence[Lease]) -> Commit:
             if len(leases) > 1:
                 waited.extend(lease.partition for lease in leases)
                 raise PySparkException("only all together fail")
@@ -236,9 +238,9 @@ def test_while_log_partitions_are_built_one_by_one_the_leases_of_those_that_wait
                 lambda: all(until > before[p] for p, until in rows(observer, leased, waited)),
                 "the leases of those that wait are extended",
             )
-            return build(leases)
+            return build(store, leases)
 
-        monkeypatch.setattr(consumer, "_build_and_commit", one_by_one)
+        monkeypatch.setattr(consumer._builder, "build", one_by_one)
         report = consumer.drain(budget_s=PATIENCE_S, idle_s=0)
     assert (waited, report.failed, report.events) == ([], {}, 60)
     assert report.batches > 5
@@ -261,8 +263,8 @@ def test_a_rebuild_that_readers_hold_up_while_it_tries_which_streams_can_be_merg
             raise psycopg.errors.LockNotAvailable("canceling statement due to lock timeout")
         return replace_partitions(*arguments)
 
-    monkeypatch.setattr("millrace.resources.consumption.consumer.replace_partitions", held_up)
-    with Consumer(at(dsn, 1), TOTALS, lambda: spark, "rebuilder") as consumer:
+    monkeypatch.setattr("millrace.resources.consumption.commit.replace_partitions", held_up)
+    with Consumer.open(at(dsn, 1), TOTALS, lambda: spark, "rebuilder") as consumer:
         commit = consumer.rebuild(3)
     assert [failure.stream.decider_id for failure in commit.failures] == [bad]
     assert rows_of(things.connection, TOTALS) == [("p", 1)]
@@ -273,7 +275,7 @@ import sys
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.spark import spark_session
 from tests.support.read_models import Everything
-with spark_session() as spark, Consumer(sys.argv[1], Everything, lambda: spark, "next") as consumer:
+with spark_session() as spark, Consumer.open(sys.argv[1], Everything, lambda: spark, "next") as consumer:
     assert consumer.drain(budget_s=60, idle_s=0).failed_streams == 1
 """
 
@@ -303,7 +305,7 @@ def test_a_rebuild_parks_what_fails_frees_what_does_not_and_equals_a_clean_run(
     things.append_events([thing(failing, worth=2)])
     drain(at(dsn, 6), spark)
     correct(things.connection, failing, '{"worth": "a lot"}')
-    with Consumer(at(dsn, 7), Everything, lambda: spark, "rebuilder") as consumer:
+    with Consumer.open(at(dsn, 7), Everything, lambda: spark, "rebuilder") as consumer:
         commit = consumer.rebuild(partition)
     assert {failure.stream.decider_id for failure in commit.failures} == {failing, parked}
     assert locks(things) == [(failing, 1), (parked, 6)]
@@ -374,7 +376,7 @@ def test_increments_with_failures_and_discards_equal_a_rebuild_with_the_same_dis
         assert len(discarded) == 4
         assert_holds_all_but(things, discarded)
         again: set[int] = set()
-        with Consumer(at(dsn, clock), Everything, lambda: spark, "rebuilder") as consumer:
+        with Consumer.open(at(dsn, clock), Everything, lambda: spark, "rebuilder") as consumer:
             partitions = {event.partition for event in read_log(things.connection) if event.offset in discarded}
             for partition in partitions:
                 consumer.rebuild(partition)

@@ -14,7 +14,9 @@ import psycopg
 import pytest
 
 from millrace.platform_defs.local.services import free_port
-from millrace.resources.consumption.consumer import Commit, Consumer, PartitionsFailed
+from millrace.resources.consumption.commit import Commit
+from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.consumption.report import PartitionsFailed
 from millrace.resources.errors import Unreachable
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.columns import field, sum_
@@ -134,7 +136,7 @@ def test_without_a_spark_server_a_drain_fails_in_one_sentence_and_gives_its_leas
         with spark_session() as session:
             return session
 
-    with pytest.raises(Unreachable) as gone, Consumer(dsn, Everything, nowhere, "next") as consumer:
+    with pytest.raises(Unreachable) as gone, Consumer.open(dsn, Everything, nowhere, "next") as consumer:
         consumer.drain(budget_s=PATIENCE_S, idle_s=0)
     assert gone.value.message == f"No Spark Connect server answers at {os.environ['SPARK_REMOTE']}."
     assert things.lease_owners("everything") == []
@@ -184,7 +186,7 @@ def test_a_spark_server_that_dies_in_mid_drain_fails_it_within_seconds_and_the_n
     fill(things, 100)
     relay = Relay(urlsplit(spark_remote).port or 0)
     monkeypatch.setenv("SPARK_REMOTE", f"sc://127.0.0.1:{relay.server_address[1]}")
-    with spark_session() as session, Consumer(dsn, Everything, lambda: session, "next") as consumer:
+    with spark_session() as session, Consumer.open(dsn, Everything, lambda: session, "next") as consumer:
         cut_at: list[float] = []
 
         def cut(_: Commit) -> None:

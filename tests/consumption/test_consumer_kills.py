@@ -58,7 +58,7 @@ from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.spark import spark_session
 from tests.support import read_models as read_models_for_tests
 model = getattr(read_models_for_tests, sys.argv[3])
-with spark_session() as spark, Consumer(sys.argv[1], model, lambda: spark, "victim", lease_s=600) as consumer:
+with spark_session() as spark, Consumer.open(sys.argv[1], model, lambda: spark, "victim", lease_s=600) as consumer:
     consumer.drain(budget_s=60, idle_s=60, batch_events=int(sys.argv[2]))
 """
 
@@ -190,7 +190,7 @@ def test_staged_rows_that_vanish_are_noticed_and_the_batch_is_built_again(
         assert interfered.wait(PATIENCE_S)
         return spark
 
-    with Consumer(dsn, Everything, building, "next") as consumer:
+    with Consumer.open(dsn, Everything, building, "next") as consumer:
         running = start(lambda: consumer.drain(budget_s=PATIENCE_S, idle_s=0))
         assert claimed.wait(PATIENCE_S)
         with held(holder, "select from event_store.checkpoints for update"):

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from millrace.resources.consumption.consumer import Consumer, DrainReport
+from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.consumption.report import DrainReport
 from millrace.resources.errors import LeaseLost
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.versions import ensure_version, reset_model
@@ -39,7 +40,7 @@ def test_a_zombies_commit_is_refused_and_changes_nothing(things: EventStore, dsn
             taken_over.append(drain(later(dsn), spark, owner="B").events)
         return spark
 
-    with Consumer(dsn, Everything, overtaken, "A") as zombie:
+    with Consumer.open(dsn, Everything, overtaken, "A") as zombie:
         report = zombie.drain(budget_s=PATIENCE_S, idle_s=0)
     assert taken_over == [80]
     assert (report.batches, report.events) == (0, 0)
@@ -57,7 +58,7 @@ def test_a_rebuild_whose_lease_was_taken_over_raises_and_changes_nothing(
         drain(later(dsn), spark, owner="B")
         return spark
 
-    with Consumer(dsn, Everything, overtaken, "A") as zombie, pytest.raises(LeaseLost) as lost:
+    with Consumer.open(dsn, Everything, overtaken, "A") as zombie, pytest.raises(LeaseLost) as lost:
         zombie.rebuild(busiest(things))
     assert "token" in str(lost.value)
     assert_equals_a_clean_run(things)
@@ -72,15 +73,15 @@ def test_a_zombie_from_before_a_reset_is_refused_although_its_token_was_drawn_ag
     def reset() -> "SparkSession":
         if not others:
             # stands for a pooler or a failover that lost the session's mark of a consumer at work
-            zombie._connection.execute("select pg_advisory_unlock_all()")
+            zombie._store.connection.execute("select pg_advisory_unlock_all()")
             with psycopg.connect(later(dsn), autocommit=True) as connection:
                 reset_model(connection, Everything)
-            others.append(Consumer(dsn, Everything, lambda: spark, "B").__enter__())
+            others.append(Consumer.open(dsn, Everything, lambda: spark, "B"))
             # B holds the new leases while A comes to commit what it leased before the reset
             things.claim_batch(Everything.view, "B", 1_000, 600)
         return spark
 
-    with Consumer(dsn, Everything, reset, "A") as zombie:
+    with Consumer.open(dsn, Everything, reset, "A") as zombie:
         report = zombie.drain(budget_s=2, idle_s=0)
     assert report.batches == 0
     for other in others:
@@ -101,7 +102,7 @@ def test_leases_are_kept_while_spark_builds_longer_than_they_last(
         assert things.claim_batch(Everything.view, "B", 1_000, 600) == []
         return spark
 
-    with Consumer(dsn, Everything, slow, "A", lease_s=1) as consumer:
+    with Consumer.open(dsn, Everything, slow, "A", lease_s=1) as consumer:
         report = consumer.drain(budget_s=PATIENCE_S, idle_s=0)
     assert (report.batches, report.events) == (1, 60)
     assert_equals_a_clean_run(things)
@@ -122,7 +123,7 @@ def test_two_drains_of_one_view_share_the_work_and_nothing_is_consumed_twice(
                 met.append(together.wait(PATIENCE_S))
             return spark
 
-        with Consumer(dsn, Everything, both_have_claimed, owner) as consumer:
+        with Consumer.open(dsn, Everything, both_have_claimed, owner) as consumer:
             # a poll during the other's claim finds nothing: it has to ask once more
             return consumer.drain(budget_s=PATIENCE_S, idle_s=2, batch_events=30)
 

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from millrace.resources.consumption.consumer import Commit, Consumer, DrainReport
+from millrace.resources.consumption.commit import Commit
+from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.consumption.report import DrainReport
 from millrace.resources.errors import PartitionLeased
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.versions import ensure_version
@@ -58,12 +60,12 @@ def test_a_rebuild_while_others_drain_and_events_are_appended_equals_a_clean_run
         return looks
 
     def consume() -> DrainReport:
-        with Consumer(dsn, Everything, lambda: spark, "drainer") as consumer:
+        with Consumer.open(dsn, Everything, lambda: spark, "drainer") as consumer:
             return consumer.drain(budget_s=PATIENCE_S, idle_s=PATIENCE_S, stop=stop, batch_events=40)
 
     looking, draining = start(read), start(consume)
     try:
-        with Consumer(dsn, Everything, lambda: spark, "rebuilder") as consumer:
+        with Consumer.open(dsn, Everything, lambda: spark, "rebuilder") as consumer:
             for seed, partitions in ((2, [partition]), (3, range(16)), (4, [partition])):
                 fill(things, 40, seed)
                 consumer.rebuild(*partitions, wait_s=30)
@@ -83,7 +85,7 @@ def test_a_rebuild_waits_for_a_leased_partition_and_says_who_has_it(
     ensure_version(things.connection, Everything)
     partition = busiest(things)
     lease = things.claim_partition("everything", partition, "somebody else", 600)
-    with Consumer(dsn, Everything, lambda: spark, "rebuilder") as consumer:
+    with Consumer.open(dsn, Everything, lambda: spark, "rebuilder") as consumer:
         began = time.monotonic()
         with pytest.raises(PartitionLeased, match="somebody else"):
             consumer.rebuild(partition, wait_s=0.3)
@@ -104,7 +106,7 @@ def test_several_log_partitions_are_rebuilt_together_or_none_is(
     things.connection.execute("update read_models.everything_state set events = 0")
     damaged = rows_of(things.connection, Everything)
     lease = things.claim_partition("everything", 15, "somebody else", 600)
-    with Consumer(dsn, Everything, lambda: spark, "rebuilder") as consumer:
+    with Consumer.open(dsn, Everything, lambda: spark, "rebuilder") as consumer:
         with pytest.raises(PartitionLeased, match="somebody else"):
             consumer.rebuild(*range(16), wait_s=0)
         assert things.lease_owners("everything") == ["somebody else"]
@@ -122,7 +124,7 @@ def test_two_rebuilds_of_the_same_partitions_in_any_order_take_turns(
     drain(dsn, spark)
 
     def rebuild(owner: str, *partitions: int) -> Commit:
-        with Consumer(dsn, Everything, lambda: spark, owner) as consumer:
+        with Consumer.open(dsn, Everything, lambda: spark, owner) as consumer:
             return consumer.rebuild(*partitions, wait_s=30)
 
     one, two = at_once([lambda: rebuild("A", *range(16)), lambda: rebuild("B", *reversed(range(16)))])
@@ -136,7 +138,7 @@ def test_two_rebuilds_of_one_partition_at_once_take_turns(things: EventStore, ds
     partition = busiest(things)
 
     def rebuild(owner: str) -> Commit:
-        with Consumer(dsn, Everything, lambda: spark, owner) as consumer:
+        with Consumer.open(dsn, Everything, lambda: spark, owner) as consumer:
             return consumer.rebuild(partition, wait_s=30)
 
     one, two = at_once([lambda: rebuild("A"), lambda: rebuild("B")])
@@ -154,7 +156,7 @@ def test_rebuilds_of_two_partitions_at_once_wait_for_a_reader_and_not_for_each_o
     reader, observer = connect(), connect()
 
     def rebuild(partition: int) -> Commit:
-        with Consumer(dsn, Everything, lambda: spark, f"rebuilder of {partition}") as consumer:
+        with Consumer.open(dsn, Everything, lambda: spark, f"rebuilder of {partition}") as consumer:
             return consumer.rebuild(partition)
 
     with held(reader, "select from read_models.everything"):
@@ -182,7 +184,7 @@ def test_swaps_of_two_partitions_that_come_at_the_same_moment_do_not_deadlock(
         return spark
 
     def rebuild(partition: int) -> Commit:
-        with Consumer(dsn, Everything, building, f"rebuilder of {partition}") as consumer:
+        with Consumer.open(dsn, Everything, building, f"rebuilder of {partition}") as consumer:
             return consumer.rebuild(partition)
 
     both = [start(lambda p=p: rebuild(p)) for p in partitions]  # type: ignore[misc]
@@ -208,7 +210,7 @@ def test_a_reader_in_repeatable_read_from_before_a_swap_misses_the_partition_as_
     with reader.transaction():
         reader.execute("set transaction isolation level repeatable read")
         assert value(reader, "select count(*) from event_store.events") == 1
-        with Consumer(dsn, Everything, lambda: spark, "rebuilder") as consumer:
+        with Consumer.open(dsn, Everything, lambda: spark, "rebuilder") as consumer:
             consumer.rebuild(busiest(things))
         assert value(reader, "select count(*) from read_models.everything") == 0
     assert value(reader, "select count(*) from read_models.everything") == 1
@@ -220,7 +222,7 @@ def test_a_partition_can_be_rebuilt_again_and_again_and_also_where_it_is_empty(
     things.append_events([thing("only", text="a", units=1)])
     drain(dsn, spark)
     full = busiest(things)
-    with Consumer(dsn, Everything, lambda: spark, "rebuilder") as consumer:
+    with Consumer.open(dsn, Everything, lambda: spark, "rebuilder") as consumer:
         assert [consumer.rebuild(full).rows for _ in range(3)] == [1, 1, 1]
         assert consumer.rebuild((full + 1) % 16).rows == 0
     assert_equals_a_clean_run(things)

@@ -39,7 +39,7 @@ def crm(new_source: Callable[[], Source], dsn: str, connect: Connect) -> Capture
 
 def build(dsn: str, spark: "SparkSession") -> None:
     for model in (CUSTOMERS, HISTORY):
-        with Consumer(dsn, model, lambda: spark, "test") as consumer:
+        with Consumer.open(dsn, model, lambda: spark, "test") as consumer:
             report = consumer.drain(budget_s=60, idle_s=0)
         assert report.failed_streams == 0
 

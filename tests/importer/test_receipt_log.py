@@ -75,7 +75,9 @@ def drain(dsn: str) -> None:
     with spark_session() as spark:
 
         def one(number: int) -> None:
-            with Consumer(dsn, MODELS[number], lambda: spark, f"process {os.getpid()}", lease_s=LEASE_S) as consumer:
+            with Consumer.open(
+                dsn, MODELS[number], lambda: spark, f"process {os.getpid()}", lease_s=LEASE_S
+            ) as consumer:
                 consumer.drain(budget_s=PATIENCE_S, idle_s=IDLE_S, batch_events=BATCH_EVENTS)
 
         threads = [threading.Thread(target=one, args=(number,)) for number in range(len(MODELS))]

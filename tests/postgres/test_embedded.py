@@ -1,6 +1,7 @@
 """The embedded server through starts, kills and odd folders. Not here: what is stored in it."""
 
 import os
+import pwd
 import subprocess
 import sys
 import tempfile
@@ -10,7 +11,7 @@ import psutil
 import psycopg
 import pytest
 
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.resources.postgres.embedded import EmbeddedPostgres, PostgresFailed
 from millrace.resources.processes import wait_ended
 
 
@@ -140,6 +141,24 @@ def test_a_killed_initdb_is_done_again(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     with EmbeddedPostgres(tmp_path) as server:
         assert ask(server, "select 1") == "1"
+
+
+def test_where_no_user_can_be_created_for_root_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tool = tmp_path / "useradd"
+    tool.write_text("#!/bin/sh\necho 'cannot lock /etc/passwd' >&2\nexit 1\n")
+    tool.chmod(0o755)
+
+    def unknown(name: str) -> None:
+        raise KeyError(name)
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(pwd, "getpwnam", unknown)
+    with pytest.raises(PostgresFailed, match="useradd --system --no-create-home pgserver: cannot lock /etc/passwd"):
+        EmbeddedPostgres(tmp_path / "home").start()
+    assert "Running as root, and Postgres must not: useradd --system" in caplog.text
 
 
 def test_a_deep_folder_with_odd_characters_gets_a_short_private_socket(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def thing(decider_id: str, data: object, event: str = "made") -> NewEvent:
 
 
 def build(dsn: str, spark: "SparkSession", model: ReadModel) -> None:
-    with Consumer(dsn, model, lambda: spark, "test") as consumer:
+    with Consumer.open(dsn, model, lambda: spark, "test") as consumer:
         consumer.drain(budget_s=60, idle_s=0)
 
 

@@ -29,7 +29,7 @@ def test_a_shortened_log_keeps_a_model_going_and_is_no_ground_to_build_one(
     full = busiest(things)
     ArchiveStore(things.connection).mark_archived(full, 1)
     ArchiveStore(things.connection).raise_low_water_mark(full, 1, "a test")
-    with Consumer(dsn, Everything, lambda: spark, "rebuilder") as consumer:
+    with Consumer.open(dsn, Everything, lambda: spark, "rebuilder") as consumer:
         with pytest.raises(HistoryMissing, match=f"log partition {full} begins at 1"):
             consumer.rebuild(full)
         consumer.rebuild((full + 1) % 16)
@@ -46,7 +46,7 @@ def test_a_model_whose_view_was_removed_is_refused_and_counts_nothing_twice(
     fill(things, 30)
     drain(dsn, spark)
     things.connection.execute("delete from event_store.views where view = 'everything'")
-    with pytest.raises(WrongView, match="was removed"), Consumer(dsn, Everything, lambda: spark, "next"):
+    with pytest.raises(WrongView, match="was removed"), Consumer.open(dsn, Everything, lambda: spark, "next"):
         pass
     reset_model(things.connection, Everything)
     drain(dsn, spark)
@@ -57,7 +57,7 @@ def test_a_view_that_is_somebody_elses_is_not_taken_over(things: EventStore, dsn
     things.register_view("everything", mode="bulk")
     with (
         pytest.raises(WrongView, match="registered already"),
-        Consumer(dsn, Everything, lambda: spark, "next"),
+        Consumer.open(dsn, Everything, lambda: spark, "next"),
     ):
         pass
 

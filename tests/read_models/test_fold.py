@@ -29,7 +29,7 @@ __all__ = ["things"]
 
 
 def build(dsn: str, spark: "SparkSession", model: ReadModel) -> None:
-    with Consumer(dsn, model, lambda: spark, "test") as consumer:
+    with Consumer.open(dsn, model, lambda: spark, "test") as consumer:
         consumer.drain(budget_s=60, idle_s=0)
 
 

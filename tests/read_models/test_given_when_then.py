@@ -88,7 +88,7 @@ def test_increments_over_any_split_of_the_log_equal_a_rebuild_and_an_independent
     @given(seed=st.integers(0, 2**32), parts=st.lists(st.integers(1, 60), min_size=2, max_size=4))
     def holds(seed: int, parts: list[int]) -> None:
         dice = random.Random(seed)
-        with Consumer(dsn, model, lambda: spark, "test") as consumer:
+        with Consumer.open(dsn, model, lambda: spark, "test") as consumer:
             for part in parts:
                 things.append_events(random_events(dice, part))
                 consumer.drain(budget_s=120, idle_s=0, batch_events=40)
@@ -102,7 +102,7 @@ def test_increments_over_any_split_of_the_log_equal_a_rebuild_and_an_independent
     holds()
     before = sorted(rows_of(connection, model), key=repr)
     reset_model(connection, model)
-    with Consumer(dsn, model, lambda: spark, "test") as consumer:
+    with Consumer.open(dsn, model, lambda: spark, "test") as consumer:
         consumer.drain(budget_s=120, idle_s=0)
     assert sorted(rows_of(connection, model), key=repr) == before
 
@@ -110,7 +110,7 @@ def test_increments_over_any_split_of_the_log_equal_a_rebuild_and_an_independent
 def test_a_model_without_events_has_no_rows_and_its_public_columns_are_those_declared(
     dsn: str, spark: "SparkSession", connect: Connect
 ) -> None:
-    with Consumer(dsn, ORDERS, lambda: spark, "test") as consumer:
+    with Consumer.open(dsn, ORDERS, lambda: spark, "test") as consumer:
         assert consumer.drain(budget_s=10, idle_s=0).events == 0
     columns = connect().execute("select * from read_models.orders").description or []
     assert [column.name for column in columns] == list(ORDERS.public_columns())
@@ -118,6 +118,6 @@ def test_a_model_without_events_has_no_rows_and_its_public_columns_are_those_dec
 
 def test_every_declared_read_model_gets_its_tables(dsn: str, spark: "SparkSession", connect: Connect) -> None:
     for model in SHOP.values():
-        with Consumer(dsn, model, lambda: spark, "test"):
+        with Consumer.open(dsn, model, lambda: spark, "test"):
             pass
         assert connect().execute(f"select count(*) from read_models.{model.name}".encode()).fetchone() == (0,)

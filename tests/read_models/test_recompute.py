@@ -22,7 +22,7 @@ __all__ = ["things"]
 
 
 def build(dsn: str, spark: "SparkSession", model: ReadModel) -> None:
-    with Consumer(dsn, model, lambda: spark, "test") as consumer:
+    with Consumer.open(dsn, model, lambda: spark, "test") as consumer:
         consumer.drain(budget_s=60, idle_s=0)
 
 
@@ -89,7 +89,7 @@ def test_rows_that_the_function_returns_no_more_are_gone_and_other_streams_are_n
     assert rows(things.connection, "select xmin from read_models.last_texts_state where thing_id = %s", b) == [
         untouched
     ]
-    with Consumer(dsn, model, lambda: spark, "rebuilder") as consumer:
+    with Consumer.open(dsn, model, lambda: spark, "rebuilder") as consumer:
         assert consumer.rebuild(busiest(things)).rows == 2
     assert rows(things.connection, public) == sorted([(a, 2, None), (b, 1, "ä")])
 

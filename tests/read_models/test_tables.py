@@ -107,7 +107,7 @@ def test_tables_of_somebody_else_are_refused_before_anything_is_built_and_the_re
     def not_asked() -> Any:  # noqa: ANN401 - it returns never
         pytest.fail("Spark was asked")
 
-    with Consumer(make_conninfo(dsn, user=owner.info.user), Everything, not_asked, "test") as consumer:
+    with Consumer.open(make_conninfo(dsn, user=owner.info.user), Everything, not_asked, "test") as consumer:
         refused = refusal(NotOwned, lambda: consumer.rebuild(7))
     assert other.info.user in refused.message
     assert owner.info.user in str(refused.detail)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from millrace.resources.consumption.consumer import Consumer, PartitionsFailed
+from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.consumption.report import PartitionsFailed
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models import versions as read_model_versions
@@ -102,7 +103,7 @@ def test_a_changed_declaration_is_built_beside_what_serves_and_serves_when_it_ha
     fill(things, 20, seed=2)
 
     seen: list[tuple[list[str], bool]] = []
-    with Consumer(dsn, EventsOf, lambda: spark, "next") as consumer:
+    with Consumer.open(dsn, EventsOf, lambda: spark, "next") as consumer:
         assert (consumer.model.version, consumer.model.view) == (2, "everything_v2")
         consumer.drain(
             budget_s=PATIENCE_S,
@@ -120,7 +121,7 @@ def test_a_changed_declaration_is_built_beside_what_serves_and_serves_when_it_ha
 
     fill(things, 20, seed=3)
     assert drain(dsn, spark, EventsOf).events == 20
-    with Consumer(dsn, EventsOf, lambda: spark, "rebuilder") as consumer:
+    with Consumer.open(dsn, EventsOf, lambda: spark, "rebuilder") as consumer:
         consumer.rebuild(busiest(things))
     assert rows_of(things.connection, EventsOf) == expected(things)
 
@@ -186,7 +187,7 @@ def test_readers_never_see_less_than_before_while_versions_change(
     thread = threading.Thread(target=read)
     thread.start()
     try:
-        with Consumer(dsn, EventsOf, lambda: spark, "next") as consumer:
+        with Consumer.open(dsn, EventsOf, lambda: spark, "next") as consumer:
             consumer.drain(budget_s=PATIENCE_S, idle_s=0, batch_events=20)
     finally:
         done.set()
@@ -367,7 +368,7 @@ def test_a_drain_that_readers_keep_from_switching_goes_on_and_does_not_stop_them
 
     with (
         held(connect(), "lock table read_models.everything in access share mode"),
-        Consumer(dsn, replace(Latest, pooling_delay_s=0), nothing, "next") as consumer,
+        Consumer.open(dsn, replace(Latest, pooling_delay_s=0), nothing, "next") as consumer,
     ):
         consumer.drain(budget_s=PATIENCE_S, idle_s=0.3)
     assert len(tries) == 1

@@ -16,6 +16,7 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from uuid import uuid4
 
@@ -102,7 +103,9 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     venv.create(home, symlinks=True)
     packages = Path(sysconfig.get_path("purelib", vars={"base": str(home), "platbase": str(home)}))
     # a path that a .pth file names is searched; its own .pth files, such as an editable installation's, are not read
-    (packages / "packages.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    specs = map(find_spec, ("pyspark", "pyarrow", "psycopg", "adbc_driver_postgresql"))
+    found = {str(Path(spec.origin).parents[1]) for spec in specs if spec and spec.origin}
+    (packages / "packages.pth").write_text("\n".join(found) + "\n")
     python = home / "bin" / "python"
 
     def run(imports: str) -> subprocess.CompletedProcess[str]:
@@ -111,7 +114,7 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return subprocess.run(command, cwd=home, env=env, capture_output=True, text=True, check=False)
 
     assert run("pyspark, pyarrow, psycopg, adbc_driver_postgresql").returncode == 0
-    for module in ("resources", "assets", "tests"):
+    for module in ("millrace", "tests"):
         assert "ModuleNotFoundError" in run(module).stderr
     return python
 
@@ -208,7 +211,7 @@ def declare(folder: Path, word: str) -> None:
 
 
 def run_own(program: str, place: Place, folder: Path, *arguments: str) -> str:
-    """Run a program that has the declarations of a folder, in a process of its own as a run would; return what it prints."""
+    """Run a program that has a folder's declarations in a process of its own, as a run is; return what it prints."""
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path += [{str(PROJECT)!r}, {str(folder)!r}]\n{program}", *arguments],
         cwd=folder,

@@ -14,7 +14,8 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from millrace.resources.consumption.consumer import Consumer, DrainReport
+from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.consumption.report import DrainReport
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.read_models.declaration import ReadModel
 from tests.read_models.test_given_when_then import all_events, close, rows_of
@@ -54,7 +55,7 @@ def thing(decider_id: str, **data: object) -> NewEvent:
 
 
 def drain(dsn: str, spark: "SparkSession", model: ReadModel = Everything, owner: str = "next") -> DrainReport:
-    with Consumer(dsn, model, lambda: spark, owner) as consumer:
+    with Consumer.open(dsn, model, lambda: spark, owner) as consumer:
         return consumer.drain(budget_s=PATIENCE_S, idle_s=0)
 
 

@@ -64,7 +64,7 @@ def main(dsn: str, configuration: str, partition: str) -> None:
             .start(str(folder / "events"))
         )
         assert query.awaitTermination(PATIENCE_S)
-        with Consumer(dsn, Everything, lambda: spark, "test") as consumer:
+        with Consumer.open(dsn, Everything, lambda: spark, "test") as consumer:
             consumer.drain(budget_s=PATIENCE_S, idle_s=0, batch_events=200)
             consumer.rebuild(int(partition))
         built = Built(

@@ -226,7 +226,7 @@ def advance(source: psycopg.Connection, slot: str, lsn: Lsn) -> None:
 def _peek(
     source: psycopg.Connection, slot: str, publication: str, limit_changes: int | None
 ) -> tuple[ExitStack, list[tuple[bytes]], Iterator[tuple[bytes]]]:
-    """Begin to read. The server decodes everything before it gives the first row: errors of decoding are raised here."""
+    """Begin to read. The server decodes everything before it gives a row: errors of decoding are raised here."""
     quoted = publication.replace('"', '""')
     with ExitStack() as opening:
         opening.enter_context(source.transaction())

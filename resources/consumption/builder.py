@@ -1,0 +1,143 @@
+"""Builds the events that leases deliver and commits them, without the streams that fail.
+
+Belongs here: the way from leases to a commit. Not here: the transactions (`commit`), Spark's part (`batch`), which
+part is built next when something fails (`failing_streams`), when leases are claimed (`consumer`, `rebuild`).
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from millrace.resources.archive.history import LogHistory
+from millrace.resources.consumption.batch import LeasedBatch
+from millrace.resources.consumption.build_errors import build_errors, cause, is_of_events
+from millrace.resources.consumption.commit import Commit, Work, commit, commit_failures, staging, try_rows
+from millrace.resources.consumption.failing_streams import End, Failure, Findings, find_failing_streams
+from millrace.resources.consumption.leases import LeaseKeeper
+from millrace.resources.event_store import EventStore, Lease
+from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.merge import StagedRows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class NothingBuilds(Exception):
+    """The reason why nothing of a batch was committed is not in some streams of it; the text says where it is."""
+
+
+class Builder:
+    """Builds and commits batches of one read model.
+
+    Args:
+        dsn: The event store.
+        model: The read model, as the version that is built.
+        spark: Gives the session.
+        lease_s: How long a lease lasts, in seconds; leases are extended while Spark builds.
+    """
+
+    def __init__(self, dsn: str, model: ReadModel, spark: "Callable[[], SparkSession]", lease_s: int) -> None:
+        self.dsn = dsn
+        self.model = model
+        self.spark = spark
+        self.lease_s = lease_s
+
+    def keeper(self, leases: Sequence[Lease] = ()) -> LeaseKeeper:
+        """Return what extends leases during a `with` block."""
+        return LeaseKeeper(self.dsn, self.model.view, self.lease_s, leases)
+
+    def build(self, store: EventStore, leases: Sequence[Lease]) -> Commit:
+        """Build the events that leases deliver, merge them into the model and commit that.
+
+        Raises:
+            NothingBuilds: Nothing was committed, and no stream is to blame.
+            LeaseLost: Somebody took a lease over.
+            StagedRowsLost: Staged rows are missing.
+
+        Raises the errors of `build_errors` where they are not of events.
+        """
+        locked = store.locked_partitions(self.model.view, leases)
+        batch = LeasedBatch(self.spark, self.dsn, self.model, leases, locked)
+        return self._build(store, Work(tuple(leases), rebuild=False, started=time.monotonic()), batch)
+
+    def rebuild(self, store: EventStore, leases: Sequence[Lease], history: LogHistory | None) -> Commit:
+        """Build log partitions from their first events, of all streams, and put the rows in place of the present ones.
+
+        `history` is where the events are read from; None: from Postgres alone. Raises what `build` raises.
+        """
+        batch = LeasedBatch(self.spark, self.dsn, self.model, leases, [], history)
+        return self._build(store, Work(tuple(leases), rebuild=True, started=time.monotonic()), batch)
+
+    def _build(self, store: EventStore, work: Work, batch: LeasedBatch) -> Commit:
+        try:
+            with staging(store.connection, self.model) as number:
+                with self.keeper(work.leases):
+                    staged = batch.stage(number)
+                return self._commit(store, work, number, staged)
+        except build_errors() as error:
+            # of a server that is gone, or of a declaration, the search would learn nothing
+            if not _may_be_of_events(store, error):
+                raise
+            return self._build_without_failing_streams(store, work, batch, error)
+
+    def _build_without_failing_streams(
+        self, store: EventStore, work: Work, batch: LeasedBatch, error: Exception
+    ) -> Commit:
+        """Find the streams that make a build or its merge fail, hand them over to their locks and commit the rest."""
+        try:
+            with staging(store.connection, self.model) as number:
+                with self.keeper(work.leases):
+                    # Streams that Spark refuses are found without merges, which would cost as much again.
+                    merges = partial(try_rows, store, self.model, work, number)
+                    attempt = merges if isinstance(error, psycopg.Error) else None
+                    ranges = any(lease.from_position < lease.to_position for lease in work.leases)
+                    retries = any(locked.retries for locked in batch.locked)
+                    with batch.parts(number, attempt) as parts:
+                        found = find_failing_streams(parts, ranges=ranges, retries=retries)
+                if found.end is End.FOUND and found.failures:
+                    staged = [rows for part in found.built for rows in part]
+                    return self._commit(store, work, number, staged, found.failures)
+                return self._commit_failures(store, work, number, found, error)
+        except psycopg.Error as merging:
+            # Spark builds the rest now: Postgres refuses some of its rows. That search begins anew, once.
+            if merging is error or isinstance(error, psycopg.Error) or not _may_be_of_events(store, merging):
+                raise
+            return self._build_without_failing_streams(store, work, batch, merging)
+
+    def _commit_failures(
+        self, store: EventStore, work: Work, number: int, found: Findings[list[StagedRows]], error: Exception
+    ) -> Commit:
+        """Commit the failures of a search that did not find all of them, unless that is no way out.
+
+        Raises the error itself where no stream fails by itself.
+        """
+        if found.end is End.ALL:
+            raise NothingBuilds(cause(error)) from error
+        if not found.failures:
+            raise error
+        if work.rebuild:
+            raise NothingBuilds(
+                f"{len(found.failures)} streams or more fail, and a rebuild is all or nothing: {cause(error)}"
+            ) from error
+        before = [rows for part in found.before for rows in part]
+        return commit_failures(store, self.model, work, number, before, found.failures)
+
+    def _commit(
+        self,
+        store: EventStore,
+        work: Work,
+        number: int,
+        staged: Sequence[StagedRows],
+        failures: Sequence[Failure] = (),
+    ) -> Commit:
+        # a swap may be tried again, and between two tries nothing else holds the lease
+        with self.keeper(work.leases) if work.rebuild else nullcontext():
+            return commit(store, self.model, work, number, staged, failures)
+
+
+def _may_be_of_events(store: EventStore, error: Exception) -> bool:
+    return not store.connection.closed and is_of_events(error)

@@ -1,0 +1,183 @@
+"""Effect and position commit together: the second of Millrace's three ideas.
+
+One transaction changes the rows of a read model, moves its checkpoints, and hands failing streams over to their
+locks. Whatever dies, whenever, all of it is there or none of it is. The events of a batch that did not commit are
+read again. A commit whose reply was lost needs no care: the next claim starts at the checkpoint. `commit_batch` comes
+before the effect: it locks the checkpoints and refuses a lease that was taken over, so a late consumer changes
+nothing.
+
+Belongs here: the transactions of a batch. Not here: building it (`builder`), the statements on rows
+(`read_models.merge`).
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+import psycopg
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
+
+from millrace.resources.consumption.build_errors import cause, is_of_events
+from millrace.resources.consumption.failing_streams import Failure, PartFails
+from millrace.resources.event_store import EventStore, Lease, StreamFailure
+from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.merge import (
+    StagedRows,
+    forget_batch,
+    merge_batch,
+    next_batch,
+    replace_partitions,
+)
+from millrace.resources.read_models.versions import mark_built
+
+SWAP_ATTEMPTS = 5
+
+
+@dataclass(frozen=True)
+class Work:
+    """A batch on its way to its commit.
+
+    Attributes:
+        leases: The leases that it was built from.
+        rebuild: Whether its rows replace those of whole log partitions; otherwise they are merged into what is there.
+        started: When its build began, by the monotonic clock.
+    """
+
+    leases: tuple[Lease, ...]
+    rebuild: bool
+    started: float
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A batch that was committed.
+
+    Attributes:
+        leases: Its leases, whose checkpoints moved to their ends.
+        rows: How many rows of the state changed.
+        seconds: How long building and committing took.
+        failures: The streams that failed and were handed over to their locks.
+        rows_of: Of a rebuild, the rows of each log partition.
+        whole: False if `leases` is empty and only `failures` were committed: more streams fail than one search names,
+            and the rest of the batch is claimed again.
+    """
+
+    leases: tuple[Lease, ...]
+    rows: int
+    seconds: float
+    failures: tuple[Failure, ...] = ()
+    rows_of: Mapping[int, int] = field(default_factory=dict)
+    whole: bool = True
+
+    @property
+    def events(self) -> int:
+        """How many positions it covered."""
+        return sum(lease.to_position - lease.from_position for lease in self.leases)
+
+
+def commit(
+    store: EventStore,
+    model: ReadModel,
+    work: Work,
+    batch: int,
+    staged: Sequence[StagedRows],
+    failures: Sequence[Failure] = (),
+) -> Commit:
+    """Commit a batch's staged rows with the positions up to which they were built.
+
+    Raises:
+        LeaseLost: Somebody took a lease over; nothing changed.
+        StagedRowsLost: Staged rows are missing; nothing changed.
+    """
+    for attempt in _attempts(work):
+        with attempt, store.connection.transaction():
+            _hand_over(store, model, work, failures)
+            store.commit_batch(model.view, work.leases)
+            rows, rows_of = _apply(store, model, work, batch, staged)
+    return Commit(work.leases, rows, time.monotonic() - work.started, tuple(failures), rows_of)
+
+
+def commit_failures(
+    store: EventStore,
+    model: ReadModel,
+    work: Work,
+    batch: int,
+    before: Sequence[StagedRows],
+    failures: Sequence[Failure],
+) -> Commit:
+    """Hand failing streams over to their locks, and merge the rows of their events before the failing ones.
+
+    Gives the leases back: all other events of the batch are claimed again.
+    """
+    with store.connection.transaction():
+        # The locks say up to which event their streams are in the rows, wherever the checkpoint stands. They fence the
+        # merge, too: all of its rows are of log partitions with a failure.
+        _hand_over(store, model, work, failures)
+        rows, _ = _apply(store, model, work, batch, before)
+        forget_batch(store.connection, model, batch)
+        store.release_batch(model.view, work.leases)
+    return Commit((), rows, time.monotonic() - work.started, tuple(failures), whole=False)
+
+
+def try_rows(store: EventStore, model: ReadModel, work: Work, batch: int, staged: Sequence[StagedRows]) -> None:
+    """Apply some staged rows and undo it, to learn whether Postgres takes them.
+
+    Raises:
+        PartFails: It does not, because of the data in them.
+    """
+    try:
+        for attempt in _attempts(work):
+            with attempt, store.connection.transaction(force_rollback=True):
+                store.commit_batch(model.view, work.leases)
+                _apply(store, model, work, batch, staged)
+    except psycopg.Error as error:
+        if not is_of_events(error):
+            raise
+        raise PartFails(cause(error)) from error
+
+
+@contextmanager
+def staging(connection: psycopg.Connection, model: ReadModel) -> Iterator[int]:
+    """Give a number for staged rows; where their commit fails, they are removed at once."""
+    batch = next_batch(connection)
+    try:
+        yield batch
+    except BaseException:
+        # if this fails, too, they are removed when they are a day old
+        with suppress(psycopg.Error):
+            forget_batch(connection, model, batch)
+        raise
+
+
+def _attempts(work: Work) -> Retrying:
+    # a swap waits for readers, and they for it: so not for long at a time
+    return Retrying(
+        retry=retry_if_exception_type(psycopg.errors.LockNotAvailable),
+        stop=stop_after_attempt(SWAP_ATTEMPTS if work.rebuild else 1),
+        reraise=True,
+    )
+
+
+def _hand_over(store: EventStore, model: ReadModel, work: Work, failures: Sequence[Failure]) -> None:
+    # in the order of log partitions, in which others lock them, too
+    for lease in sorted(work.leases, key=lambda lease: lease.partition):
+        streams = [
+            StreamFailure(f.stream.decider, f.stream.decider_id, f.error, f.offset)
+            for f in failures
+            if f.stream.partition == lease.partition
+        ]
+        if streams:
+            store.fail_streams(model.view, lease, streams)
+
+
+def _apply(
+    store: EventStore, model: ReadModel, work: Work, batch: int, staged: Sequence[StagedRows]
+) -> tuple[int, Mapping[int, int]]:
+    """Change the model's rows; return how many changed, and of a rebuild those of each log partition."""
+    if not work.rebuild:
+        return merge_batch(store.connection, model, batch, staged), {}
+    partitions = [lease.partition for lease in work.leases]
+    rows_of = replace_partitions(store.connection, model, partitions, batch, staged)
+    mark_built(store.connection, model, partitions)
+    return sum(rows_of.values()), rows_of

@@ -1,0 +1,69 @@
+"""Leases kept alive while Spark builds.
+
+Belongs here: the thread that extends them. Not here: claiming and giving back (`consumer`, `rebuild`).
+"""
+
+import threading
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+import psycopg
+
+from millrace.resources.errors import LeaseLost
+from millrace.resources.event_store import EventStore, Lease
+
+
+class LeaseKeeper:
+    """Extends leases of a view, from the beginning to the end of a `with` block.
+
+    It has a thread and connections of its own: the caller waits for Spark meanwhile. It stops without an error where
+    a lease was taken over: the caller's commit is refused then.
+
+    Args:
+        dsn: The event store.
+        view: The view.
+        lease_s: How long a lease lasts, in seconds; it is extended three times as often.
+        leases: The leases to begin with.
+    """
+
+    def __init__(self, dsn: str, view: str, lease_s: int, leases: Sequence[Lease] = ()) -> None:
+        self._dsn = dsn
+        self._view = view
+        self._lease_s = lease_s
+        # never changed, only replaced: the thread reads either the old ones or the new ones
+        self._leases = tuple(leases)
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._extend_until_done, name="lease keeper", daemon=True)
+
+    def add(self, lease: Lease) -> None:
+        """Extend another lease, too, from now on."""
+        self._leases = (*self._leases, lease)
+
+    @property
+    def leases(self) -> tuple[Lease, ...]:
+        """All leases that are extended."""
+        return self._leases
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _extend_until_done(self) -> None:
+        while not self._done.wait(self._lease_s / 3):
+            leases = self._leases
+            if not leases:
+                continue
+            try:
+                with psycopg.connect(self._dsn, autocommit=True) as connection:
+                    EventStore(connection).extend_lease(self._view, leases, self._lease_s)
+            except LeaseLost:
+                return
+            except psycopg.OperationalError:
+                continue  # the next turn tries again
