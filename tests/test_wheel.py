@@ -95,7 +95,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installe
     # a path that a .pth names is searched; its own .pth files, an editable installation among them, are not followed
     shared = [entry for entry in sys.path if Path(entry).name == "site-packages"]
     (packages / "packages.pth").write_text("\n".join(shared) + "\n")
-    install = [
+    install: list[str | Path] = [
         sys.executable,
         "-m",
         "pip",

@@ -1,0 +1,79 @@
+"""The command `millrace new`: a repository for one's own declarations.
+
+Belongs here: where it goes and what it is called; what is in it lies in `template`. Not here: how declarations are
+found (`millrace.assets.declarations`).
+"""
+
+import keyword
+import re
+import shlex
+import sys
+from pathlib import Path
+from string import Template
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from millrace.resources.errors import MillraceError
+
+app = typer.Typer()
+
+TEMPLATE = Path(__file__).parent / "template"
+SUFFIX = ".template"
+# a folder and a file that the repository has besides, and the package that it imports
+TAKEN = {"tests", "millrace"}
+
+
+@app.command("new")
+def new_command(
+    folder: Annotated[Path, typer.Argument(help="The folder; the package is named after it.", metavar="DIR")],
+) -> None:
+    """Make a repository for declarations of your own: a package with an example read model, and its test."""
+    package = make_repository(folder)
+    there = "" if folder.resolve() == Path.cwd() else f"cd {shlex.quote(str(folder))} && "
+    Console().print(Text(f"Made the package {package} in {folder}; next: {there}make run"), soft_wrap=True)
+
+
+def make_repository(folder: Path) -> str:
+    """Make the repository in a folder that is empty or not there, and return the name of its package.
+
+    Raises:
+        MillraceError: There is something in the folder, or its name makes no name of a package.
+    """
+    package = package_name(folder.resolve().name)
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise MillraceError(
+            f"{folder} is not an empty folder.", hint="State another one, or empty it: nothing there is written over."
+        )
+    for source in sorted(TEMPLATE.rglob(f"*{SUFFIX}")):
+        path = Path(str(source.relative_to(TEMPLATE)).removesuffix(SUFFIX))
+        parts = [package if part == "package" else part for part in path.parts]
+        target = folder.joinpath(*parts[:-1], ".gitignore" if parts[-1] == "gitignore" else parts[-1])
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(Template(source.read_text()).substitute(package=package))
+    return package
+
+
+def package_name(folder: str) -> str:
+    """Return the name of the package in a folder of this name: in small letters, `_` for what no name has.
+
+    Raises:
+        MillraceError: That is no name in Python, or Python has another module of this name.
+    """
+    name = re.sub(r"\W", "_", folder, flags=re.ASCII).lower()
+    reason = None
+    if not name.isidentifier() or not name.strip("_"):
+        reason = "A name begins with a letter, and has letters, digits and _."
+    elif keyword.iskeyword(name) or keyword.issoftkeyword(name):
+        reason = f"{name!r} is a word of Python itself."
+    elif name in sys.stdlib_module_names | TAKEN:
+        reason = f"There is a module {name!r} already."
+    if reason:
+        raise MillraceError(
+            f"The folder's name {folder!r} gives no name for a package.",
+            detail=reason,
+            hint="Name the folder as the package shall be named, such as my_platform.",
+        )
+    return name
