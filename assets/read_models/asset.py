@@ -1,6 +1,6 @@
 """The read models as assets, one partition per log partition: materializing one rebuilds it from archive and log.
 
-Belongs here: the group `read_models`. Not here: declarations (`assets/read_models/`), the rebuild (`millrace.resources.consumption.consumer`).
+Belongs here: the group `read_models`. Not here: declarations (`assets/read_models/`), the rebuild (`millrace.resources.consumption.rebuild`).
 """
 
 from collections.abc import Iterator, Sequence
