@@ -1,6 +1,6 @@
-"""The asset graph, one file per stage. Bodies call functions of `resources`, and show what these did.
+"""The asset graph, one file per stage. Bodies call functions of `resources`, and show the outcome.
 
-Belongs here: what all assets share: their owners, and the one table of groups. Not here: jobs, schedules, sensors
+Belongs here: the owners of assets, and the one table of groups. Not here: jobs, schedules, sensors
 (`millrace.platform_defs`).
 """
 
@@ -13,7 +13,7 @@ class Group:
     SOURCES = "sources"  # tables of other databases
     CHANGE_CAPTURE = "change_capture"  # their changes, which become events
     EVENT_STORE = "event_store"  # the tables of the store
-    CONSUMPTION = "consumption"  # what drains views
+    CONSUMPTION = "consumption"  # the drains of views
     READ_MODELS = "read_models"  # the tables that drains build
     ARCHIVE = "archive"  # the log in files
     REPORTS = "reports"  # tables of days, which users declare

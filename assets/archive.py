@@ -1,7 +1,7 @@
 """The archive as an asset, one partition per log partition: materializing some extends their Parquet files.
 
-Belongs here: the group `archive`. Not here: writing files (`millrace.resources.archive.writer`), deleting from Postgres
-what is archived (`millrace.resources.archive.purge`).
+Belongs here: the group `archive`. Not here: writing files (`millrace.resources.archive.writer`), deleting archived
+events from Postgres (`millrace.resources.archive.purge`).
 """
 
 from collections.abc import Iterator

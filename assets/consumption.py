@@ -1,6 +1,6 @@
 """Drains: the asset `consumption/view_events`, one partition per view.
 
-Belongs here: starting a consumer for a view and showing what it did in Dagster. Not here: the loop
+Belongs here: starting a consumer for a view and showing its work in Dagster. Not here: the loop
 (`millrace.resources.consumption.consumer`).
 """
 
@@ -86,7 +86,7 @@ def drain_read_model(
 ) -> tuple[DrainReport, str]:
     """Drain a read model under the run's id and record the progress on its partitions.
 
-    Return what was done, and which view of the event store it was done for.
+    Return the report, and the view of the event store that was drained.
     """
     with Consumer.open(dsn, model, lambda: spark.spark_session, context.run.run_id, archive=archive) as consumer:
         progress = DrainProgress(context, model, consumer.model.view, dsn)
@@ -98,7 +98,7 @@ def drain_read_model(
 
 
 class DrainProgress(Progress[DrainReport]):
-    """Shows a running drain in Dagster, and how it stands in the end.
+    """Shows a running drain in Dagster, and its state in the end.
 
     Each time it records a materialization of the read model's log partitions that are up to date or moved, one of the
     drain's own asset with numbers that plot, and how the model stands to its objective.
@@ -132,7 +132,7 @@ class DrainProgress(Progress[DrainReport]):
         self.step(self._sofar)
 
     def finish(self) -> None:
-        """Show how it stands in the end."""
+        """Show the state of the drain in the end."""
         self.show(self._sofar)
 
     def _record(self, sofar: DrainReport) -> None:
@@ -149,7 +149,7 @@ class DrainProgress(Progress[DrainReport]):
         )
         asset = dg.AssetKey(["read_models", self._model.name])
         for lag in lags:
-            # a log partition that has nothing for this model is up to date, too
+            # a log partition without events for this model is up to date, too
             if self._events[lag.partition] or lag.pending == 0:
                 self._context.log_event(
                     dg.AssetMaterialization(
@@ -176,7 +176,7 @@ def view_of(store: EventStore, model: ReadModel) -> str:
 
 
 def drain_metadata(report: DrainReport) -> dict[str, float]:
-    """Return what a drain did, under names that plot."""
+    """Return the numbers of a drain's work, under names that plot."""
     return {
         "events": report.events,
         "rows": report.rows,

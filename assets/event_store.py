@@ -1,4 +1,4 @@
-"""The event store's tables as assets: materializing them applies `sql/` and reports what they hold.
+"""The event store's tables as assets: materializing them applies `sql/` and reports their rows.
 
 Belongs here: the group `event_store`. Not here: the schema itself (`sql/`), how it is applied
 (`millrace.resources.event_store.migrations`).
@@ -13,7 +13,7 @@ from millrace.assets import OWNERS, Group
 from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.resource import PostgresResource
 
-# table -> (what it depends on, what it is)
+# table -> (the tables that it depends on, its description)
 TABLES: dict[str, tuple[list[str], str]] = {
     "deciders": ([], "The kinds of event that each decider may append."),
     "streams": (["deciders"], "The head of each stream: the optimistic lock of an append."),
@@ -65,7 +65,7 @@ def event_store_assets(log_partitions: int, sources: Sequence[dg.AssetKey] = ())
 
 
 def table_rows(connection: psycopg.Connection, table: str) -> int:
-    """Return the rows of a table by Postgres' own statistics: no scan, exact but for what a crash forgot."""
+    """Return the number of a table's rows by Postgres' own statistics: no scan, and exact unless the server crashed."""
     row = connection.execute(
         "select n_live_tup from pg_stat_user_tables where schemaname = 'event_store' and relname = %s", (table,)
     ).fetchone()

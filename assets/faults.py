@@ -1,4 +1,4 @@
-"""Stand-ins for what a user declared and what fails to load: its place in the graph stays, and says why it is empty.
+"""Stand-ins for declarations that fail to load: the place in the graph stays, and says why it is empty.
 
 Belongs here: one asset per file that fails. Not here: finding these (`declarations`), the check that fails on each
 (`millrace.platform_defs.checks`).

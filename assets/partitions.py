@@ -1,6 +1,6 @@
 """The partitions of assets: log partitions (fixed per database) and views (they come and go).
 
-Belongs here: partition definitions and how their keys are written. Not here: who uses them.
+Belongs here: partition definitions and how their keys are written. Not here: their users.
 """
 
 import dagster as dg

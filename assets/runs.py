@@ -1,6 +1,6 @@
-"""Runs of Dagster as the store sees them: who holds leases, and how a long run shows its progress.
+"""Runs of Dagster as the store sees them: the owners of leases, and the progress of a long run.
 
-Belongs here: what drains and captures have in common as runs. Not here: what they do or show.
+Belongs here: the common part of drains and captures as runs. Not here: their work, and the numbers that they show.
 """
 
 import time
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def release_dead(instance: dg.DagsterInstance, owners: Iterable[str], release: Callable[[str], object]) -> None:
-    """Call `release` for each owner of leases that is a run which Dagster knows to be over: a killed run could not."""
+    """Call `release` for each owner of leases that is a finished run by Dagster's account: a killed run could not."""
     for owner in owners:
         run = instance.get_run_by_id(owner)
         if run is not None and run.is_finished:
@@ -31,11 +31,11 @@ class Progress(Generic[T]):
         self._shown_at = float("-inf")
 
     def step(self, sofar: T) -> None:
-        """Show it if it is time."""
+        """Show the progress if it is time."""
         if time.monotonic() - self._shown_at >= REPORT_EVERY_S:
             self.show(sofar)
 
     def show(self, sofar: T) -> None:
-        """Show it now."""
+        """Show the progress now."""
         self._show(sofar)
         self._shown_at = time.monotonic()

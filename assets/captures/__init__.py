@@ -1,4 +1,4 @@
-"""Change capture as assets: what Dagster shows of each declared capture, and how it runs (`asset`).
+"""Change capture as assets: each declared capture as Dagster shows and runs it (`asset`).
 
 Declarations are in a user's own package, with the words of `millrace`; `millrace.assets.declarations` finds them.
 """

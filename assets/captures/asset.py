@@ -1,7 +1,7 @@
 """Change capture: the assets `change_capture/wal_events` and `change_capture/change_events`, one partition per capture.
 
-Belongs here: running a capture and showing what it did in Dagster. Not here: the steps
-(`millrace.resources.capture.drain`), what is captured, which a user declares.
+Belongs here: running a capture and showing its work in Dagster. Not here: the steps
+(`millrace.resources.capture.drain`), the captured tables, which a user declares.
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,7 +32,7 @@ class CaptureConfig(dg.Config):
 
 
 def change_capture_assets(captures: Mapping[str, Capture], log_partitions: int) -> dg.AssetsDefinition:
-    """Make the two steps of every declared capture; they run together: the second one takes what the first one stored.
+    """Make the two steps of every declared capture; they run together: the second takes the changes stored by the first.
 
     `log_partitions` is how many a new event store gets.
     """
@@ -77,7 +77,7 @@ def change_capture_assets(captures: Mapping[str, Capture], log_partitions: int) 
             with CaptureDrain(dsn, capture, context.run.run_id) as capturing:
                 report = capturing.drain(budget_s=config.budget_s, idle_s=config.idle_s, on_step=Progress(show).step)
         except dg.DagsterExecutionInterruptedError:
-            # a connection that was interrupted in a statement gives nothing back
+            # a connection that was interrupted in a statement cannot give the lease back
             release_owner(postgres, capture.name, context.run.run_id)
             raise
         for key, metadata in capture_metadata(report, capture_health(dsn, capture)).items():
@@ -102,16 +102,16 @@ def source_table_specs(captures: Mapping[str, Capture]) -> list[dg.AssetSpec]:
 
 
 def lease_owner(postgres: PostgresResource, capture: str) -> list[str]:
-    """Return who holds a capture's lease, if anybody does."""
+    """Return the owner of a capture's lease; empty if the lease is free."""
     with postgres.store() as store:
         info = find_capture(CaptureStore(store.connection), capture)
     return [info.lease_owner] if info is not None and info.lease_owner is not None else []
 
 
 def release_owner(postgres: PostgresResource, capture: str, owner: str) -> None:
-    """Give back a capture's lease in the name of its owner, unless somebody else has it by now.
+    """Give back a capture's lease in the name of its owner; a lease that has another owner by now stays.
 
-    What the owner still does is fenced off.
+    The store refuses all later calls of the old owner.
     """
     with postgres.store() as store, suppress(CaptureInUse):
         captures = CaptureStore(store.connection)
@@ -119,7 +119,7 @@ def release_owner(postgres: PostgresResource, capture: str, owner: str) -> None:
 
 
 def capture_metadata(report: CaptureReport, health: CaptureHealth) -> dict[dg.AssetKey, dict[str, float]]:
-    """Return what a capture did and how its slot is, under names that plot."""
+    """Return the numbers of a capture's work and of its slot, under names that plot."""
     return {
         WAL_EVENTS: {
             "changes": report.stored,

@@ -1,4 +1,4 @@
-"""Read models as assets: what Dagster shows of each declared one, and how it is rebuilt (`asset`).
+"""Read models as assets: each declared one as Dagster shows and rebuilds it (`asset`).
 
 Declarations are in a user's own package, with the words of `millrace`; `millrace.assets.declarations` finds them.
 """

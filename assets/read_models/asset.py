@@ -93,7 +93,7 @@ def rebuild_partitions(
 ) -> Iterator[Commit | MillraceError]:
     """Rebuild log partitions together, in one job; where that fails, each by itself.
 
-    Yields a commit for what was built, an error for each log partition that could not be.
+    Yields a commit for each group of log partitions that was built together, and an error for each that failed.
     """
     try:
         yield consumer.rebuild(*partitions, wait_s=wait_s)

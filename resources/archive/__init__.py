@@ -1,1 +1,1 @@
-"""The archive: the log as Parquet files outside of Postgres, reading them, and purging what is archived."""
+"""The archive: the log as Parquet files outside of Postgres, reading them, and purging archived events."""

@@ -34,7 +34,7 @@ _ARROW = {
 }
 # names, order and types of the source event_log
 SCHEMA = pa.schema([(name, _ARROW[type_]) for name, (type_, _) in COLUMNS.items()])
-# what is in memory at once is a few of these, or one event if that is larger
+# a few of these are in memory at once, or one event if that is larger
 BATCH_BYTES = 8 * 1024 * 1024
 _NAME = re.compile(r"p(\d{4,})-(\d{15,})-(\d{15,})\.parquet")
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
@@ -168,7 +168,7 @@ def require_range(path: Path, wanted: LogRange) -> None:
     """Read a file to its end: every page by its checksum, every position of the range once, in order.
 
     Raises:
-        ArchiveDamaged: It is not whole.
+        ArchiveDamaged: The file is not whole.
     """
     for _ in _exactly(wanted, read_file(path, LogRange(wanted.partition, 0, 2**62)), str(path)):
         pass
@@ -178,7 +178,7 @@ def require_checksum(path: Path, size: int, checksum: str) -> None:
     """Check that a file has the size and the checksum that are recorded.
 
     Raises:
-        ArchiveDamaged: It is missing or has others.
+        ArchiveDamaged: The file is missing, or has another size or checksum.
     """
     try:
         found = path.stat().st_size

@@ -39,7 +39,7 @@ def claim_folder(root: Path, archive_id: UUID, database: str) -> None:
                 detail=f"It holds {', '.join(foreign[:5])}.",
                 hint="Choose an empty folder.",
             )
-        with suppress(FileExistsError):  # somebody else was first
+        with suppress(FileExistsError):  # another caller was first
             _write_marker(root, archive_id, database, new=True)
     found = require_folder(root, archive_id)
     if found is None:

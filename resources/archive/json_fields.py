@@ -25,7 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-# what Postgres reads as the position in an array: C's strtol
+# the text that Postgres reads as the position in an array: C's strtol
 _INDEX = re.compile(r"[ \t\n\v\f\r]*[+-]?[0-9]+")
 # a key that stands in a text as it is, and begins with nothing that may follow the end of a string
 _PLAIN = re.compile(r"[^\x00-\x1f\"\\\ud800-\udfff,:}\]][^\x00-\x1f\"\\\ud800-\udfff]*")
@@ -227,8 +227,8 @@ class PlainTexts:
     def _keys(self, key: bytes) -> npt.NDArray[np.int64]:
         """Where `"key": ` stands."""
         sought = b'"%s": ' % key
-        # no quote is in a key, so its two are neighbours: most others are passed over without looking at what is
-        # between
+        # a key contains no quote, so its two quotes are neighbours: most others are passed over without a look at the
+        # text between them
         found: npt.NDArray[np.int64] = self._quotes[:-1][self._apart == len(key) + 1]
         found = found[found + len(sought) < len(self._words)]
         for at in range(0, len(sought), _WORD):

@@ -1,4 +1,4 @@
-"""What the archive lists of each log partition, beside what the log still holds.
+"""The listed files of each log partition, beside the positions that the log still holds.
 
 Belongs here: the listed files in order, and checking them. Not here: the rows that say so (`store`); writing files
 (`writer`); reading them (`history`).

@@ -1,10 +1,9 @@
-"""Purging: delete events from Postgres, in pieces, that are archived, checked and needed by no view.
+"""Purging: deleting events from Postgres, in pieces; these events are archived, checked and needed by no view.
 
 Belongs here: how far each log partition can be shortened, and doing so. Not here: the rule which events are still
 needed; that is `raise_low_water_mark.sql`.
 
-A kill or an interruption leaves nothing half done: no one reads below the low-water mark, and the next call deletes the
-rest.
+A kill or an interruption does no harm: no reader reads below the low-water mark, and the next call deletes the rest.
 """
 
 from collections.abc import Callable
@@ -85,7 +84,7 @@ def _purge(
     store = ArchiveStore(connection)
     target = EventStore(connection).offset_for_timestamp(partition, before)
     held = archived(connection, partition)
-    # only what listed files hold: a mark that somebody set (mark_archived) is nothing that we can check
+    # only events in listed files: a mark that an operator set (mark_archived) cannot be checked
     target = max(min(target, held.end), held.earliest_position)
     files = require_files(root, held, target) if target > held.earliest_position else 0
     refused = None
@@ -98,7 +97,7 @@ def _purge(
             refused, target = f"{error.detail}. {error.hint}", held.earliest_position
     events = target - held.earliest_position
     if not dry_run:
-        # also what an interrupted call left below the mark
+        # also the events that an interrupted call left below the mark
         events = 0
         while purged := store.purge_events(partition, PIECE):
             events += purged

@@ -1,6 +1,6 @@
 """Reads archived files in Spark's tasks: the wanted columns and fields, by Arrow, without Spark's Parquet reader.
 
-Belongs here: which task reads what, and what it does with a file. Not here: which files hold the log (`history`), how
+Belongs here: sharing files over tasks, and a task's work on a file. Not here: which files hold the log (`history`), how
 one is written (`files`).
 
 A file that is missing or differs from its listing fails its task; a read never returns fewer rows.
@@ -160,7 +160,7 @@ def _chosen(batch: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
     for name, chosen in _filters(wanted).items():
         if chosen is not None:
             taken = pc.is_in(batch.column(name), pa.array(chosen, pa.string()))
-            # what would only be copied is left alone
+            # a filter that keeps all rows would only copy them
             if taken.false_count:
                 batch = batch.filter(taken)
     columns = {name: batch.column(name) for name in wanted.columns}

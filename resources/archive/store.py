@@ -1,7 +1,7 @@
 """The store's functions for the archive: one method per SQL function, same name, same argument order.
 
-Belongs here: calls and the rows that they return. Not here: files (`files`, `writer`); the rule what may be purged,
-which is in `raise_low_water_mark.sql`.
+Belongs here: calls and the rows that they return. Not here: files (`files`, `writer`); the rule which events may be
+purged, in `raise_low_water_mark.sql`.
 """
 
 from dataclasses import dataclass

@@ -59,7 +59,7 @@ def archive_partition(
     tail: bool = False,
     keep_replaced_s: float = KEEP_REPLACED_S,
 ) -> ArchiveReport:
-    """Extend the archive of a log partition up to what is sequenced now.
+    """Extend the archive of a log partition up to the last event that is sequenced now.
 
     Args:
         dsn: The event store; the role must be `event_store_owner`.
@@ -68,7 +68,7 @@ def archive_partition(
         max_events: How many events a file holds at most.
         min_events: A file with fewer is small: it is written only for a `tail`, and is replaced when more events come.
         tail: Whether the last few events are archived, too, in a small file.
-        keep_replaced_s: How long a replaced file stays for those who are reading it.
+        keep_replaced_s: How long a replaced file stays for its present readers, in seconds.
 
     Raises:
         ForeignArchive: The folder is another store's.
@@ -84,7 +84,7 @@ def archive_partition(
         claim_folder(root, before.archive_id, database_name(events.database_identity()))
         if not store.lock_archive(partition):
             return _report(before, 0, began, busy=True)
-        before = archived(connection, partition)  # nobody else extends it now
+        before = archived(connection, partition)  # this session alone extends it now
         sweep(root, before, keep_replaced_s)
         written = 0
         for wanted in plan(before, max_events=max_events, min_events=min_events, tail=tail):
@@ -112,7 +112,7 @@ def plan(held: ArchivedPartition, *, max_events: int, min_events: int, tail: boo
         last is not None
         and last.to_position == start < end
         and last.size < min_events
-        and last.from_position >= held.earliest_position  # what was purged cannot be written again
+        and last.from_position >= held.earliest_position  # purged events cannot be written again
     ):
         start = last.from_position
     ranges = [LogRange(held.partition, first, min(first + max_events, end)) for first in range(start, end, max_events)]

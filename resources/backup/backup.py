@@ -88,7 +88,7 @@ def backup(
             before = None
             _require_empty(folder)
         with dbapi.connect(dsn) as connection, connection.cursor() as cursor:
-            # read only, but for what functions must be let do
+            # one snapshot, in which no function may write
             cursor.execute("set transaction isolation level repeatable read, read only")
             cursor.execute("set local timezone = 'UTC'")
             with _producers_held(dsn):

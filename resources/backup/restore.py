@@ -34,7 +34,7 @@ _EVENT = tuple(column for column in COLUMNS if column not in ("partition", "posi
 # The first transaction of any cluster, so the event counts as appended long ago: ids of another cluster mean nothing
 # here.
 _LONG_AGO = "3"
-# as COPY reads CSV: null is nothing at all, and text has quotes, even an empty one
+# as COPY reads CSV: null is an empty field, and text has quotes, even an empty one
 _CSV = pa.csv.WriteOptions(include_header=False, quoting_style="all_valid")
 
 

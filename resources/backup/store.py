@@ -46,7 +46,7 @@ class BackupStore(SqlFunctions):
         lease_token: int,
         detail: Json,
     ) -> int:
-        """Check what a restore loaded and open the store; return how many events it has."""
+        """Check the loaded rows of a restore and open the store; return how many events the store has."""
         return self._value(
             int,
             "select event_store.finish_restore(%s::int[], %s::bigint[], %s::bigint[], %s, %s, %s)",

@@ -61,12 +61,12 @@ class LeasedBatch:
         self.history = history
 
     def stage(self, batch: int) -> list[StagedRows]:
-        """Build all of it and stage the rows under the number of a batch; return which rows those are."""
+        """Build all events and stage their rows under the number of a batch; return the staged rows of each task."""
         return stage_batch(self.spark(), self.dsn, self.model, self.leases, batch, self.locked, self.history)
 
     @contextmanager
     def parts(self, batch: int, attempt: Attempt | None) -> "Iterator[LeasedParts]":
-        """Give its parts; their rows are staged under the number of a batch. `attempt`, if given, tries them, too.
+        """Yield the batch's parts; rows are staged under the number of the batch. `attempt`, if given, tries them, too.
 
         Spark keeps the events until the end of the block, so that they are read once, however many parts are built.
         """
@@ -90,7 +90,7 @@ class LeasedParts:
         """Build a part and stage its rows.
 
         Raises:
-            PartFails: It cannot be built, or its rows cannot be applied, because of its events.
+            PartFails: The part cannot be built, or its rows cannot be applied, because of its events.
         """
         leased = self._leased
         try:
@@ -118,7 +118,7 @@ class LeasedParts:
     def forget(self) -> None:
         """Let Spark drop the events."""
         for name in self._kept.values():
-            # a session that is gone took them with it
+            # a session that is gone took the events with it
             with suppress(*build_errors()):
                 self._leased.spark().catalog.uncacheTable(name)
                 self._leased.spark().catalog.dropTempView(name)

@@ -1,6 +1,6 @@
 """Reads errors of a build: whether Spark is gone, whether events may be the reason, and the one line to tell of it.
 
-Belongs here: errors of Spark and of Postgres. Not here: what is done about them (`builder`, `consumer`).
+Belongs here: errors of Spark and of Postgres. Not here: the reactions to them (`builder`, `consumer`).
 """
 
 import psycopg
@@ -8,7 +8,7 @@ import psycopg
 _LONGEST_CAUSE = 2000
 # errors of a merge whose reason is in the rows and not in the server
 _DATA_ERRORS = (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.ProgramLimitExceeded)
-# Spark passes these on as errors of a task, but no event is the reason: the source or the archive's reader cannot read
+# Spark reports these as errors of a task, but no event is the reason: the source or the archive's reader cannot read
 # (`event_log: `), a task cannot reach Postgres, the log is not whole, a machine is lost
 _SERVERS = (
     "event_log: ",
@@ -54,9 +54,9 @@ def is_of_events(error: Exception) -> bool:
 
 
 def cause(error: Exception) -> str:
-    """Return the one line of Spark's many that says what is wrong: of a Python stack the last one, none of Java's.
+    """Return the one line of Spark's many that states the cause: of a Python stack the last one, none of Java's.
 
-    It can be stored: it is cut where it quotes long values, and characters that Postgres does not take are replaced.
+    The line can be stored: long values that it quotes are cut, and characters that Postgres does not take are replaced.
     """
     text = str(error).split("JVM stacktrace:")[0]
     said = [line for line in text.splitlines() if line.strip() and not line.startswith((" ", "Traceback"))]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class NothingBuilds(Exception):
-    """The reason why nothing of a batch was committed is not in some streams of it; the text says where it is."""
+    """Nothing of a batch was committed, for a reason outside of its streams; the text states the reason."""
 
 
 class Builder:
@@ -47,7 +47,7 @@ class Builder:
         self.lease_s = lease_s
 
     def keeper(self, leases: Sequence[Lease] = ()) -> LeaseKeeper:
-        """Return what extends leases during a `with` block."""
+        """Return a keeper, which extends leases during a `with` block."""
         return LeaseKeeper(self.dsn, self.model.view, self.lease_s, leases)
 
     def build(self, store: EventStore, leases: Sequence[Lease]) -> Commit:
@@ -55,7 +55,7 @@ class Builder:
 
         Raises:
             NothingBuilds: Nothing was committed, and no stream is to blame.
-            LeaseLost: Somebody took a lease over.
+            LeaseLost: Another consumer took a lease over.
             StagedRowsLost: Staged rows are missing.
 
         Raises the errors of `build_errors` where they are not of events.
@@ -67,7 +67,7 @@ class Builder:
     def rebuild(self, store: EventStore, leases: Sequence[Lease], history: LogHistory | None) -> Commit:
         """Build log partitions from their first events, of all streams, and put the rows in place of the present ones.
 
-        `history` is where the events are read from; None: from Postgres alone. Raises what `build` raises.
+        `history` names the place of the events; None: Postgres alone. Raises the errors of `build`.
         """
         batch = LeasedBatch(self.spark, self.dsn, self.model, leases, [], history)
         return self._build(store, Work(tuple(leases), rebuild=True, started=time.monotonic()), batch)
@@ -79,7 +79,7 @@ class Builder:
                     staged = batch.stage(number)
                 return self._commit(store, work, number, staged)
         except build_errors() as error:
-            # of a server that is gone, or of a declaration, the search would learn nothing
+            # if a server is gone, or the declaration is wrong, the search would find no stream
             if not _may_be_of_events(store, error):
                 raise
             return self._build_without_failing_streams(store, work, batch, error)
@@ -111,9 +111,12 @@ class Builder:
     def _commit_failures(
         self, store: EventStore, work: Work, number: int, found: Findings[list[StagedRows]], error: Exception
     ) -> Commit:
-        """Commit the failures of a search that did not find all of them, unless that is no way out.
+        """Commit the failures of a search that did not find all of them, if the next batch can go on from there.
 
-        Raises the error itself where no stream fails by itself.
+        Raises:
+            NothingBuilds: All streams fail, or the work is a rebuild, which is all or nothing.
+
+        Raises the error itself where the search named no stream.
         """
         if found.end is End.ALL:
             raise NothingBuilds(cause(error)) from error

@@ -1,10 +1,10 @@
 """Effect and position commit together: the second of Millrace's three ideas.
 
 One transaction changes the rows of a read model, moves its checkpoints, and hands failing streams over to their
-locks. Whatever dies, whenever, all of it is there or none of it is. The events of a batch that did not commit are
-read again. A commit whose reply was lost needs no care: the next claim starts at the checkpoint. `commit_batch` comes
-before the effect: it locks the checkpoints and refuses a lease that was taken over, so a late consumer changes
-nothing.
+locks. If a process dies, at any moment, all of these changes are there or none is. The events of a batch that did not
+commit are read again. A commit whose reply was lost needs no care: the next claim starts at the checkpoint.
+`commit_batch` comes before the effect: it locks the checkpoints and refuses a lease that was taken over, so a late
+consumer cannot change a row.
 
 Belongs here: the transactions of a batch. Not here: building it (`builder`), the statements on rows
 (`read_models.merge`).
@@ -40,7 +40,7 @@ class Work:
 
     Attributes:
         leases: The leases that it was built from.
-        rebuild: Whether its rows replace those of whole log partitions; otherwise they are merged into what is there.
+        rebuild: Whether its rows replace those of whole log partitions; otherwise they are merged into present rows.
         started: When its build began, by the monotonic clock.
     """
 
@@ -87,8 +87,8 @@ def commit(
     """Commit a batch's staged rows with the positions up to which they were built.
 
     Raises:
-        LeaseLost: Somebody took a lease over; nothing changed.
-        StagedRowsLost: Staged rows are missing; nothing changed.
+        LeaseLost: Another consumer took a lease over; the transaction is rolled back.
+        StagedRowsLost: Staged rows are missing; the transaction is rolled back.
     """
     for attempt in _attempts(work):
         with attempt, store.connection.transaction():
@@ -124,7 +124,7 @@ def try_rows(store: EventStore, model: ReadModel, work: Work, batch: int, staged
     """Apply some staged rows and undo it, to learn whether Postgres takes them.
 
     Raises:
-        PartFails: It does not, because of the data in them.
+        PartFails: Postgres refuses the rows because of their data.
     """
     try:
         for attempt in _attempts(work):
@@ -139,19 +139,19 @@ def try_rows(store: EventStore, model: ReadModel, work: Work, batch: int, staged
 
 @contextmanager
 def staging(connection: psycopg.Connection, model: ReadModel) -> Iterator[int]:
-    """Give a number for staged rows; where their commit fails, they are removed at once."""
+    """Yield a number for staged rows; if the block fails, the rows are removed at once."""
     batch = next_batch(connection)
     try:
         yield batch
     except BaseException:
-        # if this fails, too, they are removed when they are a day old
+        # if this fails, too, the rows are removed when they are a day old
         with suppress(psycopg.Error):
             forget_batch(connection, model, batch)
         raise
 
 
 def _attempts(work: Work) -> Retrying:
-    # a swap waits for readers, and they for it: so not for long at a time
+    # a swap waits for readers, and new readers for the swap: so it waits for a short time, and tries again
     return Retrying(
         retry=retry_if_exception_type(psycopg.errors.LockNotAvailable),
         stop=stop_after_attempt(SWAP_ATTEMPTS if work.rebuild else 1),

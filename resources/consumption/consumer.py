@@ -88,7 +88,7 @@ class Consumer:
         lease_s: int = LEASE_S,
         archive: Path | None = None,
     ) -> Self:
-        """Attach to the version of a read model that its declaration is; make that version if there is none.
+        """Attach to the version of a read model that its declaration stands for; make that version if there is none.
 
         Args:
             dsn: The event store.
@@ -98,7 +98,7 @@ class Consumer:
             lease_s: How long a lease outlives its owner, in seconds.
             archive: The folder of the archive, from which rebuilds read; None: they read Postgres alone.
 
-        Raises what `versions.ensure_version` raises.
+        Raises the errors of `versions.ensure_version`.
         """
         connection = _connect(dsn)
         try:
@@ -186,22 +186,22 @@ class Consumer:
 
         Raises:
             HistoryMissing: A log partition does not hold its first events any more, and none of them is archived.
-            LogIncomplete: Some of them are.
-            ForeignArchive: They are to be read from a folder that is not this store's archive.
-            ArchiveDamaged: They are to be read from a file that is not there.
-            PartitionsFailed: It cannot be built.
-            NotOwned: The model's tables belong to somebody else.
-            PartitionLeased: Somebody held the lease all that time.
-            LeaseLost: Somebody took the lease over while this was building.
+            LogIncomplete: Only some of the missing events are archived.
+            ForeignArchive: The folder with the missing events is not this store's archive.
+            ArchiveDamaged: A file with missing events is not there.
+            PartitionsFailed: A log partition cannot be built.
+            NotOwned: The model's tables belong to a role that the login is no member of.
+            PartitionLeased: Another consumer held the lease all that time.
+            LeaseLost: Another consumer took the lease over during the rebuild.
         """
         rebuild = Rebuild(self._store, self._builder, self._declared, self.owner, self._archive)
         return rebuild.run(partitions, wait_s, stop or threading.Event())
 
     def _rebuild_next(self, report: DrainReport, on_commit: OnCommit, stop: threading.Event) -> bool:
-        """Rebuild the next log partition whose first events only the archive has; return whether there was none left.
+        """Rebuild the next log partition whose first events only the archive has; return true if none is left.
 
         Raises:
-            PartitionsFailed: All that are left cannot be rebuilt, and without them there is nothing to go on from.
+            PartitionsFailed: None of the rest can be rebuilt, and the drain cannot go on without them.
         """
         unbuilt = unbuilt_partitions(self._store.connection, self.model)
         for partition in unbuilt:
@@ -239,7 +239,7 @@ class Consumer:
         try:
             yield self._builder.build(self._store, leases)
         except NothingBuilds as error:
-            # not each by itself: with few streams one cannot tell that these are not the reason
+            # not each by itself: of few streams, a search would blame all of them for a shared reason
             failed.update({lease.partition: str(error) for lease in leases})
         except (LeaseLost, StagedRowsLost, *_CONFLICTS):
             # the consumer that claims next reads the events again
@@ -269,7 +269,7 @@ class Consumer:
 
 
 class _Serving:
-    """Whether a version of a model serves, and when it may be tried again to let it."""
+    """Whether a version of a model serves, and the time of the next try to let it serve."""
 
     def __init__(self, model: ReadModel) -> None:
         self._model = model
@@ -277,7 +277,7 @@ class _Serving:
         self._not_before = float("-inf")
 
     def begin(self, store: EventStore, report: DrainReport) -> None:
-        """Let people read this version of the model, unless they do already or it has not caught up."""
+        """Let people read this version of the model if it has caught up and does not serve yet."""
         if self._serves or time.monotonic() < self._not_before:
             return
         try:

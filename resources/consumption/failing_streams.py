@@ -1,7 +1,7 @@
 """Finds the streams that make a batch fail, and the event that each of them fails at, by building parts of the batch.
 
-Belongs here: which part is built next, as a search that knows neither Spark nor Postgres. Not here: building a part
-(`batch`), what happens to a stream that fails (`commit`).
+Belongs here: the choice of the next part to build, as a search without Spark and Postgres. Not here: building a part
+(`batch`), handing over a stream that fails (`commit`).
 
 The search builds one half of a part, then the other. A half that can be built is kept, so that each good stream is
 built once. A half that fails is divided again: by a hash of the stream while its streams are many, then by name. One
@@ -46,7 +46,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class Part:
-    """A part of what leases deliver.
+    """A part of the events that leases deliver.
 
     Attributes:
         of: Where its events come from.
@@ -75,7 +75,7 @@ class PartFails(Exception):
 
 
 class Batch(Protocol[Built_co]):
-    """What the search asks of a batch."""
+    """A batch as the search sees it."""
 
     def build(self, part: Part) -> Built_co:
         """Build a part; raise `PartFails` if its events do not let it."""
@@ -96,7 +96,7 @@ class End(Enum):
     FOUND: Every failing stream is named, everything else is built. If none is named, each part can be built, and only
         all of them together cannot.
     MANY: More streams fail than are named; the rest of the batch was not looked at.
-    ALL: Nothing could be built, and so many streams fail that the cause is not in them.
+    ALL: No part could be built, and so many streams fail that they must share a cause.
     """
 
     FOUND = "found"

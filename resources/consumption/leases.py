@@ -17,8 +17,8 @@ from millrace.resources.event_store import EventStore, Lease
 class LeaseKeeper:
     """Extends leases of a view, from the beginning to the end of a `with` block.
 
-    It has a thread and connections of its own: the caller waits for Spark meanwhile. It stops without an error where
-    a lease was taken over: the caller's commit is refused then.
+    The keeper has a thread and connections of its own: the caller waits for Spark meanwhile. If a lease was taken
+    over, the keeper stops without an error: the store refuses the caller's commit.
 
     Args:
         dsn: The event store.

@@ -1,7 +1,7 @@
 """Rebuilds log partitions of a read model: from all their events, in archive and Postgres, to new rows.
 
-Belongs here: leasing whole log partitions, where their events are read from, what a failure means. Not here: building
-and swapping (`builder`, `commit`), the loop of a drain (`consumer`).
+Belongs here: leasing whole log partitions, the place of their events, the error of a failure. Not here: building and
+swapping (`builder`, `commit`), the loop of a drain (`consumer`).
 """
 
 import threading
@@ -47,7 +47,7 @@ class Rebuild:
         require_ownership(self.store.connection, self.builder.model)
         try:
             leases = self._lease(partitions, wait_s, stop)
-            # the leases keep it whole from now on
+            # the leases keep the history whole from now on
             history = self._history(leases)
             # from the first event on, wherever the log begins
             whole = [replace(lease, from_position=0) for lease in leases]
@@ -79,8 +79,8 @@ class Rebuild:
         The events stay there until the leases end: the log is not shortened below the beginning of the history, and a
         replaced file stays for an hour.
 
-        Raises what `Consumer.rebuild` says of missing events. Where Postgres has all events, it warns instead, and
-        goes on without the archive.
+        Raises the errors that `Consumer.rebuild` lists for missing events. If Postgres has all events, the rebuild
+        warns instead, and goes on without the archive.
         """
         history = None
         if self.archive is not None:

@@ -3,7 +3,7 @@
 Belongs here: both ends of Spark's work. Not here: the plan between them (`read_models.plans`), leases and commits
 (`builder`, `commit`), merging (`read_models.merge`).
 
-A task stamps its rows with the batch and with its attempt, and Spark commits nothing of a model. A failed,
+A task stamps its rows with the batch and with its attempt, and Spark commits no row of a model. A failed,
 speculative or late attempt leaves rows that no commit reads.
 """
 
@@ -149,14 +149,14 @@ def stage_batch(
     locked: Sequence[LockedPartition] = (),
     history: LogHistory | None = None,
 ) -> list[StagedRows]:
-    """Build the rows of the events that some leases deliver and stage them; return what each task attempt wrote."""
+    """Build and stage the rows of the events that some leases deliver; return the rows of each winning task attempt."""
     return stage_events(read_events(spark, dsn, model, ranges, locked, history=history), dsn, model, ranges, batch)
 
 
 def stage_events(
     events: "DataFrame", dsn: str, model: ReadModel, ranges: Sequence[Lease], batch: int
 ) -> list[StagedRows]:
-    """Build the rows of some events of leased ranges and stage them; return what each winning attempt wrote."""
+    """Build and stage the rows of some events of leased ranges; return the rows of each winning task attempt."""
     rows = state_rows(events, model, dsn, ranges)
     reports = rows.mapInArrow(stager(dsn, model.staging_table, batch), "attempt bigint, rows bigint").collect()
     return [StagedRows(report["attempt"], report["rows"]) for report in reports]

@@ -7,7 +7,7 @@ stream, which keeps its events and names the value. Nothing is rounded, cut, gue
 
 | type           | takes                                                                                              |
 |----------------|----------------------------------------------------------------------------------------------------|
-| `string`       | every value; what is no text as its JSON                                                           |
+| `string`       | every value; a value other than a text as its JSON                                                 |
 | `bigint`, `int`| whole numbers within its range, written without a fraction: 5, not 5.0                             |
 | `decimal(p,s)` | numbers of up to p-s digits and s decimals: decimal(18,2) takes 12.5 and 12.340, not 12.345         |
 | `double`       | finite numbers, as the nearest double; not NaN, not 1e400                                          |
@@ -41,7 +41,7 @@ _DECIMAL = re.compile(r"decimal\(([0-9]{1,2}),([0-9]{1,2})\)")
 
 _RANGES = {"int": range(-(2**31), 2**31), "bigint": range(-(2**63), 2**63)}
 
-# values that Spark's cast takes although it has to change them
+# values that Spark's cast takes and changes
 _INEXACT = {
     "double": r"[^0-9.eE+\-\s]",  # NaN, Infinity, 1d
     "date": r"^(?!\s*[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}\s*$)",  # a year, a timestamp
@@ -54,10 +54,10 @@ class InvalidColumn(ValueError):
 
 
 def exact(value: object, type_: str) -> object:
-    """Return a value of a JSON document as a type. Unlike `typed`, it takes no text for a number or a boolean.
+    """Return a value of a JSON document as a type. Unlike `typed`, this takes no text for a number or a boolean.
 
     Raises:
-        ValueError: The type does not hold it exactly.
+        ValueError: The type does not hold the value exactly.
     """
     number = isinstance(value, int | float) and not isinstance(value, bool)
     found: object = None

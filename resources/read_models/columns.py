@@ -15,7 +15,7 @@ incremental agree by construction.
 | `any_ all_`  | the truth         | or, and                       | or, and                                 |
 | `set_union`  | an array          | the distinct values           | the distinct elements of the arrays     |
 
-Belongs here: the kinds of columns. Not here: what a model is (`declaration`), its tables (`tables`), the statement that
+Belongs here: the kinds of columns. Not here: models (`declaration`), its tables (`tables`), the statement that
 merges (`merge`), Spark's plan (`plans`).
 
 A column's `source` is a column of the event (`event`, `created_at`, …) or a field of its data by path (`data.amount`).

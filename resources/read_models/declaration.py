@@ -1,4 +1,4 @@
-"""What a read model is: a name, the view it is consumed as, a key and columns.
+"""A read model: a name, the view that it is consumed as, a key and columns.
 
 Belongs here: the declaration by columns, and the checks that every kind of declaration shares. Not here: kinds of
 columns (`columns`), models that are functions (`function_model`), tables (`tables`), Spark's plan (`plans`), when it
@@ -125,9 +125,9 @@ class ReadModel:
 
     @property
     def fingerprint(self) -> str:
-        """Changes with the declaration, as far as it decides what rows hold: not with its docstring or its delays.
+        """A hash of all that decides the content of rows: without the docstring and the delays.
 
-        It belongs to the model as it is declared, not to one of its versions.
+        The fingerprint belongs to the model as it is declared, and is the same for all of its versions.
         """
         rows: tuple[object, ...] = (self.view, self.keys, self.columns, self.deciders, self.events)
         # an attribute that is not used leaves the fingerprints of older versions as they are
@@ -239,7 +239,7 @@ def naming_problems(
     events: Sequence[str] | None,
     docstring: str | None,
 ) -> Iterator[Problem]:
-    """List what may be wrong with any kind of declaration: which names are bad, and in which way."""
+    """List the problems that any kind of declaration may have: the bad names, and why they are bad."""
     yield (
         [n for n in (name, *members) if not _NAME.fullmatch(n)],
         "is no name: use a-z, 0-9, _, at most 40 characters",

@@ -1,7 +1,7 @@
 """Read models that are a fold in Python: a function (state, event) -> state, run over each stream in order.
 
-Belongs here: the declaration. Not here: what a Spark task does with the events of its streams (`fold_task`), Spark's
-plan (`plans`), the tables (`tables`).
+Belongs here: the declaration. Not here: a Spark task's work on the events of its streams (`fold_task`), Spark's plan
+(`plans`), the tables (`tables`).
 
     @fold(view="carts", deciders=["cart"], key="cart_id", columns={"items": "int"})
     def carts(state: State | None, event: Event) -> State | None:
@@ -28,7 +28,7 @@ State = dict[str, Any]
 Function = Callable[[State | None, "Event"], State | None]
 # the state column that has the state
 STATE = "_state"
-# what identifies a stream in a task's batches
+# the columns that identify a stream in a task's batches
 STREAM = ("partition", "decider", "decider_id")
 # the columns of the events that a fold reads
 READ = (*STREAM, "position", "event", "event_version", "data", "created_at", "offset")
@@ -79,7 +79,7 @@ class Fold(FunctionModel):
 
     @property
     def sources(self) -> set[str]:
-        """What an `Event` is made of, and what orders it."""
+        """The columns of an `Event`, and those that order the events."""
         return set(READ)
 
 
@@ -97,18 +97,17 @@ def fold(
     """Declare a read model by a function: its name is the model's, its docstring says what a row is.
 
     The function gets the state before, None at a stream's first event, and an event, and returns the state after: a
-    dict that JSON holds as it is, with texts as keys, without tuples. It must not look at anything else: not at the
-    time, not at a database. None removes the row, until a later event returns a state again.
+    dict that JSON holds as it is, with texts as keys, without tuples. The function must depend on these two alone: not
+    on the time, not on a database. None removes the row, until a later event returns a state again.
 
     Args:
         view: The name under which it consumes the event store.
-        key: What the stream's `decider_id` is called. Unless `deciders` names exactly one, the key is `decider` and
+        key: The name of the stream's `decider_id`. Unless `deciders` names exactly one, the key is `decider` and
             this.
         columns: The public columns: keys of the state to types; a key that is missing or None is null.
         deciders: The deciders whose events it takes; None for all.
         events: The events it takes; None for all.
-        version: Raise it when the function changes what it does by something that it calls: only its own code is
-            looked at.
+        version: Raise it when code that the function calls changes: the fingerprint sees only the function's own code.
         pooling_delay_s: How long to wait after a poll that found nothing, in seconds.
         max_lag_s: How old a pending event may become before the model counts as late, in seconds.
 

@@ -1,4 +1,4 @@
-"""What a Spark task does with the events of a fold's streams: look up their states, fold, and write a row for each.
+"""A Spark task's work on the events of a fold's streams: look up their states, fold, and write a row for each.
 
 Belongs here: everything that runs in the task. Not here: the declaration (`fold`), the plan that sorts the events
 (`plans`), the query for stored states (`merge`).
@@ -40,7 +40,7 @@ def folder(
             state.
         schema: The rows' Arrow schema.
     """
-    # only what the task needs: the declaration itself stays here
+    # only the task's needs: the declaration itself stays here
     name, function, types, with_decider = fold.name, fold.function, fold.types, "decider" in fold.keys
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -100,7 +100,7 @@ class StreamFold:
         """Fold the event at a position, unless it is in the state already.
 
         Raises:
-            FoldFailed: The function fails at it.
+            FoldFailed: The function fails at the event.
         """
         if position <= self._position:
             return
@@ -199,7 +199,7 @@ def _moments(column: pa.Array) -> list[datetime]:
 
 
 def failure(name: str, event: Event, error: Exception) -> str:
-    """Say in one line at which event of which stream what failed."""
+    """Describe a failure in one line: the event, its stream and the error."""
     why = traceback.format_exception_only(error)[-1].strip().splitlines()[-1]
     return (
         f"read model {name} failed at {event.decider} {event.decider_id!r}, offset {event.offset}, "

@@ -1,4 +1,4 @@
-"""Read models that are a Python function: what a fold and a recomputed model have in common.
+"""Read models that are a Python function: the common part of a fold and a recomputed model.
 
 Belongs here: the declaration that both share, and state columns that are replaced as a whole. Not here: the two kinds
 (`fold`, `recompute`), Spark's plans (`plans`).
@@ -31,7 +31,7 @@ class FunctionModel(ReadModel):
     Attributes:
         function: The function.
         types: The columns besides the stream's, and their types.
-        code_version: What the user raises when something that the function uses changed.
+        code_version: The number that the user raises when code that the function uses changed.
     """
 
     function: Callable[..., Any] = field(repr=False)
@@ -40,12 +40,12 @@ class FunctionModel(ReadModel):
 
     @property
     def shape(self) -> tuple[object, ...]:
-        """What of the declaration only one kind has, for the fingerprint."""
+        """The part of the declaration that only one kind has, for the fingerprint."""
         return ()
 
     @property
     def fingerprint(self) -> str:
-        """Changes with the declaration and with the function's code, not with its comments or its formatting."""
+        """A hash of the declaration and the function's code, without comments and formatting."""
         declared = (self.view, self.keys, self.types, *self.shape, self.deciders, self.events, self.code_version)
         return hashlib.sha256(repr((*declared, code_of(self.function))).encode()).hexdigest()
 
@@ -67,7 +67,7 @@ def declare(
     problems: Sequence[Problem] = (),
     **settings: Any,  # noqa: ANN401 - passed on to the kind
 ) -> Model:
-    """Declare a read model of a kind by its function; `key` is what the stream's `decider_id` is called.
+    """Declare a read model of a kind by its function; `key` is the name of the stream's `decider_id`.
 
     Raises:
         InvalidReadModel: Names, key or columns do not fit together, or one of `problems` is one.

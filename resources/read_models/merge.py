@@ -51,7 +51,7 @@ def merge_batch(connection: psycopg.Connection, model: ReadModel, batch: int, st
     Runs in the caller's transaction, after `commit_batch` has locked and checked the leases.
 
     Raises:
-        StagedRowsLost: The staging table was emptied by a server crash, or a task reported what it did not write.
+        StagedRowsLost: A server crash emptied the staging table, or a task reported rows that it did not write.
     """
     _require_staged(connection, model, batch, staged)
     if not staged:

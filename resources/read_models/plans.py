@@ -1,7 +1,7 @@
 """Spark's plans of read models: from events to rows of the state, for each kind of model.
 
 Belongs here: columns, folds, and functions of whole streams, as plans. Not here: a kind's words (`columns`, `fold`,
-`recompute`), what a fold's task does with a stream (`fold_task`), staging and commits (`consumption`).
+`recompute`), a task's work on a fold's stream (`fold_task`), staging and commits (`consumption`).
 """
 
 from collections.abc import Callable, Sequence
@@ -50,7 +50,7 @@ def partial_rows(events: "DataFrame", model: ReadModel) -> "DataFrame":
         return typed(source, column.source, column.type) if column.source in model.extracted else source
 
     def wanted(column: Column) -> "SparkColumn":
-        # only after this: what a column does not look at must not fail its cast
+        # the cast comes after this: an event that the column does not look at must not fail the cast
         return value(column) if column.events is None else f.when(f.col("event").isin(*column.events), value(column))
 
     keyed = events.select("*", *(value(key).alias(f"key {name}") for name, key in model.keys.items()))
@@ -76,7 +76,7 @@ def folded_rows(events: "DataFrame", model: Fold, dsn: str, ranges: Sequence[Lea
     ordered = (
         events.select(*READ).repartition(*STREAM).sortWithinPartitions("partition", "decider_id", "decider", READ[3])
     )
-    # from the first event on there is no state before, and a rebuild must not look at what it replaces
+    # from the first event on there is no state before, and a rebuild must not look at the rows that it replaces
     fresh = frozenset(lease.partition for lease in ranges if lease.from_position == 0)
     run = folder(model, dsn, fresh, stored_states(model), schema)
     return ordered.mapInArrow(run, ", ".join(f"`{name}` {type_}" for name, type_ in columns.items()))

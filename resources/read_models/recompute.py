@@ -86,18 +86,17 @@ def recompute(
 
     The function gets the events of some streams, each from its first event on, in no order, with the columns of the
     source `event_log`. It returns `decider_id` (and `decider`, unless `deciders` names exactly one) and the declared
-    columns in their exact types. It looks at each stream by itself, and at nothing else: not at the time, not at
-    another table.
+    columns in their exact types. The function looks at each stream by itself, and only at that: not at the time,
+    not at another table.
 
     Args:
         view: The name under which it consumes the event store.
-        key: What the stream's `decider_id` is called in the model, then the columns that tell the rows of one stream
+        key: The name of the stream's `decider_id` in the model, then the columns that tell the rows of one stream
             apart.
         columns: The columns besides the stream's, and their types.
         deciders: The deciders whose events it takes; None for all.
         events: The events it takes; None for all.
-        version: Raise it when the function changes what it does by something that it calls: only its own code is
-            looked at.
+        version: Raise it when code that the function calls changes: the fingerprint sees only the function's own code.
         pooling_delay_s: How long to wait after a poll that found nothing, in seconds.
         max_lag_s: How old a pending event may become before the model counts as late, in seconds.
 

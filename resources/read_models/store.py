@@ -47,7 +47,7 @@ class ReadModelStore(SqlFunctions):
         return self._first(ModelVersion, "select * from event_store.version_of_view(%s)", (view,))
 
     def lock_model(self, model: str) -> None:
-        """Keep everybody else from the model's versions until the transaction ends."""
+        """Keep other sessions from the model's versions until the transaction ends."""
         self._value(str, "select event_store.lock_model(%s)", (model,))
 
     def declare_version(

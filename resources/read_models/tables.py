@@ -4,7 +4,7 @@ Belongs here: statements that create and drop them. Not here: their rows (`merge
 (`versions`), when to call.
 
 A model `orders` has
-    read_models.orders          what people read: a SQL view of the state's public values
+    read_models.orders          a SQL view of the state's public values, for people to read
     read_models.orders_state    partial values, partitioned by list of the log partition like the log itself
     read_models.orders_staging  unlogged: rows that Spark's tasks wrote and no commit has merged yet
 and a later version 2 has tables of its own, `orders_state_v2` and `orders_staging_v2`.
@@ -74,10 +74,10 @@ def merged_columns(model: ReadModel) -> sql.Composed:
 
 
 def require_whole_log(connection: psycopg.Connection, partition: int | None = None) -> None:
-    """Refuse to build from a log partition (None: from any) that was shortened: the numbers would be wrong.
+    """Refuse to build from a log partition (None: from any) that was shortened: the model's numbers would be wrong.
 
     Raises:
-        HistoryMissing: It was.
+        HistoryMissing: A log partition was shortened.
     """
     shortened = [held for held in EventStore(connection).available_offset_range(partition) if held.earliest_position]
     if shortened:
@@ -91,10 +91,10 @@ def require_whole_log(connection: psycopg.Connection, partition: int | None = No
 
 
 def require_ownership(connection: psycopg.Connection, model: ReadModel) -> None:
-    """Refuse to swap or drop what belongs to a role that the login is no member of, before anything is built for it.
+    """Refuse to swap or drop tables of a role that the login is no member of, before anything is built for them.
 
     Raises:
-        NotOwned: Some table or the view does.
+        NotOwned: A table or the view belongs to such a role.
     """
     owners = [
         owner
@@ -183,10 +183,10 @@ def drop_tables(connection: psycopg.Connection, model: ReadModel) -> None:
 def create_view(connection: psycopg.Connection, model: ReadModel) -> None:
     """Make the SQL view that people read, or let it show this version of the model from now on; within a transaction.
 
-    Who may read it may go on, also where it has other columns now.
+    Everyone who may read the view may go on, also if the view has other columns now.
 
     Raises:
-        DependentObjects: It has other columns, and something in the database depends on the present ones.
+        DependentObjects: The view has other columns, and something in the database depends on the present ones.
         psycopg.errors.LockNotAvailable: Readers held the view for longer than the lock timeout.
     """
     view = relation(model.name)
@@ -254,7 +254,7 @@ def _drop(connection: psycopg.Connection, model: ReadModel, statement: sql.Compo
 
 
 def _grants(connection: psycopg.Connection, model: ReadModel) -> list[sql.Composed]:
-    """Return statements that grant again what is granted on the model's view, as far as it has the columns."""
+    """Return statements that repeat the grants on the model's view, as far as the new view has the columns."""
     granted = connection.execute(
         """
         select
@@ -287,7 +287,7 @@ def _grants(connection: psycopg.Connection, model: ReadModel) -> list[sql.Compos
 
 @contextmanager
 def _as_owners(connection: psycopg.Connection) -> Iterator[None]:
-    """Let what is made belong to the role of all owners, where the login is a member; within a transaction."""
+    """Let new tables and views belong to the role of all owners, if the login is a member; within a transaction."""
     (before, member), *_ = connection.execute(
         """
         select

@@ -69,9 +69,9 @@ def purged_discards(connection: psycopg.Connection, view: str) -> frozenset[int]
 
 
 def attach_version(connection: psycopg.Connection, model: ReadModel, archive: Path | None = None) -> ReadModel:
-    """Become a consumer of the version that `ensure_version` gives, and remove versions that nobody needs.
+    """Become a consumer of the version that `ensure_version` returns, and remove versions without a use.
 
-    Raises what `ensure_version` does.
+    Raises the errors of `ensure_version`.
     """
     # one transaction: otherwise another declaration's drain could drop the version in between, as one that it overtook
     with connection.transaction():
@@ -85,15 +85,15 @@ def ensure_version(connection: psycopg.Connection, model: ReadModel, archive: Pa
     """Make the model's tables and register its view, once; of several callers one does it.
 
     Returns the model as the version that its declaration is. Where another version serves, this one is built beside
-    it. Where the log was shortened, `archive` is the folder that has what the log has not.
+    it. Where the log was shortened, `archive` is the folder with the events that the log lost.
 
     Raises:
-        WrongView: The view was removed, or is somebody else's.
-        HistoryMissing: The tables are not there, the log does not hold all events, and none of the others is archived.
-        LogIncomplete: Some of them are.
-        ForeignArchive: They are in a folder that is not this store's archive.
-        ArchiveDamaged: They are in a file that is not there.
-        NotOwned: What would be replaced belongs to somebody else.
+        WrongView: The view was removed, or belongs to something else.
+        HistoryMissing: The tables are not there, the log lost some events, and none of these is archived.
+        LogIncomplete: Only some of the lost events are archived.
+        ForeignArchive: The folder is not this store's archive.
+        ArchiveDamaged: A file with lost events is not there.
+        NotOwned: The tables or the view to replace belong to a role that the login is no member of.
     """
     with connection.transaction():
         _lock(connection, model)
@@ -117,7 +117,7 @@ def serve_if_caught_up(connection: psycopg.Connection, model: ReadModel) -> bool
 
     Raises:
         DependentObjects: The view has other columns, and something in the database depends on it.
-        psycopg.errors.LockNotAvailable: Somebody reads the view, for longer than others should wait behind this.
+        psycopg.errors.LockNotAvailable: A reader held the view for longer than others should wait behind this call.
     """
     if not is_ready_to_serve(connection, model):
         return _serves(connection, model)
@@ -147,10 +147,10 @@ def is_ready_to_serve(connection: psycopg.Connection, model: ReadModel) -> bool:
 
 
 def drop_unused_versions(connection: psycopg.Connection, model: ReadModel) -> None:
-    """Remove every version that neither serves nor is the given one.
+    """Remove all versions but the serving one and the given one.
 
-    A version that somebody builds or reads stays until another call. A version that is newer than the given one stays
-    for a day: newer code than this may be building it.
+    A version that a drain builds or a reader reads stays until another call. A version that is newer than the given
+    one stays for a day: newer code than this may be building it.
     """
     for version in versions(connection, model.name):
         if version.serves or version.version == model.version:
@@ -168,7 +168,7 @@ def reset_model(connection: psycopg.Connection, model: ReadModel) -> None:
 
     Raises:
         MillraceError: A drain or a rebuild holds a lease.
-        NotOwned: They belong to somebody else.
+        NotOwned: The tables or the view belong to a role that the login is no member of.
     """
     with connection.transaction():
         _lock(connection, model)
@@ -196,7 +196,7 @@ def _make_version(
         built = model
     else:
         serving = next(version for version in known if version.serves)
-        # what it will replace
+        # the tables that it will replace
         require_ownership(connection, model.at_version(serving.version, serving.view))
         number = known[-1].version + 1
         while store.is_registered(f"{model.view}_v{number}"):
@@ -208,14 +208,14 @@ def _make_version(
     _register(connection, built)
     if known and not any(poll.view == serving.view and poll.enabled for poll in store.poll_views()):
         store.enable_view(built.view, False, reason=f"{serving.view} was disabled")
-    # now that the registration keeps what there is
+    # after the registration, which keeps the present events
     unbuilt = _only_archived(connection, archive)
     models.declare_version(model.name, built.version, built.view, model.fingerprint, not known, unbuilt)
     return built
 
 
 def _only_archived(connection: psycopg.Connection, archive: Path | None) -> list[int]:
-    """Return the log partitions whose first events only the archive has; refuse where it does not have them either."""
+    """Return the log partitions whose first events only the archive has; refuse if the archive lacks them, too."""
     store = EventStore(connection)
     shortened = [held.partition for held in store.available_offset_range() if held.earliest_position]
     history = log_history(connection, archive, shortened) if archive is not None and shortened else None
@@ -270,7 +270,7 @@ def _wait_for_locks_at_most(connection: psycopg.Connection, timeout: str) -> Non
 
 
 def _lock(connection: psycopg.Connection, model: ReadModel) -> None:
-    """Keep everybody else from the model's versions until the transaction ends."""
+    """Keep other sessions from the model's versions until the transaction ends."""
     ReadModelStore(connection).lock_model(model.name)
 
 
