@@ -45,6 +45,7 @@ An exception that one module alone raises is declared in that module, below `Mil
     capture          GapOpen, NotReady, SourceRefuses, SlotBusy, SlotLost, PublicationMissing, ForeignPublication,
                      TableMissing, TableRenamed, PgoutputError
     spark, postgres  JavaNotFound, PostgresFailed, PsqlMissing
+    assets           InvalidDeclarations
     platform_defs    ServiceFailed, CannotStart
 
 Belongs here: what can go wrong, as types, without any import. Not here: messages, which the raising code writes; the
