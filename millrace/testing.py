@@ -82,6 +82,8 @@ Row = dict[str, Any]
 # enough that streams lie apart; each model has a table for each
 _LOG_PARTITIONS = 4
 _TEMPLATE = "template_millrace"
+# a Java that lives for a minute: no compiler that pays after ten, no threads that collect garbage beside few cores
+_JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 _OWNER = "a test"
 _numbers = count()
 
@@ -207,14 +209,17 @@ class Built:
         """Append later events: `when` goes on from them."""
         return self._given.given(*events)
 
-    def rebuilt(self) -> "Built":
-        """Build the model anew from its first event, every log partition; it has to have the same rows as before.
+    def rebuilt(self, *partitions: int) -> "Built":
+        """Build log partitions of the model anew from their first events, all of them if none is named.
+
+        A model that looks at nothing but its events has the same rows afterwards.
 
         Raises:
             StreamsFailed: It cannot be built from some streams.
         """
-        with psycopg.connect(self._given.dsn, autocommit=True) as connection:
-            partitions = [info.partition for info in EventStore(connection).partition_info()]
+        if not partitions:
+            with psycopg.connect(self._given.dsn, autocommit=True) as connection:
+                partitions = tuple(info.partition for info in EventStore(connection).partition_info())
         with self._given._consumer(self._model) as consumer:
             _require_no_failures(self._model, [consumer.rebuild(*partitions)])
         return self
@@ -305,7 +310,8 @@ def _drop_store(name: str) -> None:
 @cache
 def _shared_spark() -> "SparkSession":
     """Return the session that all tests of this process share."""
-    if "SPARK_REMOTE" not in os.environ:
-        # where a Java has to be made first, it goes with this process and not into the user's folders
-        os.environ["JAVA_HOME"] = str(find_java(_folder() / "java").home)
-    return _SPARK.enter_context(spark_session())
+    if "SPARK_REMOTE" in os.environ:
+        return _SPARK.enter_context(spark_session())
+    # where a Java has to be made first, it goes with this process and not into the user's folders
+    os.environ["JAVA_HOME"] = str(find_java(_folder() / "java").home)
+    return _SPARK.enter_context(spark_session({"spark.driver.extraJavaOptions": _JAVA_OPTIONS}))

@@ -44,9 +44,10 @@ An exception that one module alone raises is declared in that module, below `Mil
     backup           ForeignBackup, NoBackup, Busy
     capture          GapOpen, NotReady, SourceRefuses, SlotBusy, SlotLost, PublicationMissing, ForeignPublication,
                      TableMissing, TableRenamed, PgoutputError
-    spark, postgres  JavaNotFound, PostgresFailed, PsqlMissing
+    spark, postgres  JavaNotFound, PackageMissing, PostgresFailed, PsqlMissing
     assets           InvalidDeclarations
     platform_defs    ServiceFailed, CannotStart
+    testing          StreamsFailed
 
 Belongs here: what can go wrong, as types, without any import. Not here: messages, which the raising code writes; the
 SQLSTATE of each refusal as code (`event_store.refusals`).

@@ -36,7 +36,9 @@ JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 LONGEST = (
     "tests/platform_defs/local/test_run_everything.py",
     "tests/spark/test_cluster.py",
+    "tests/test_testing.py",
     "tests/consumption/test_consumer_failing_streams.py",
+    "tests/consumption/test_rebuild_failing_streams.py",
     "tests/archive/test_rebuild_from_archive.py",
     "tests/read_models/test_given_when_then.py",
     "tests/read_models/test_columns.py",

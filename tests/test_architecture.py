@@ -62,8 +62,6 @@ LONG = {
     "tests/sql/log/test_sequence_events.py": "kills and races of one function",
     "tests/sql/views/test_register_view.py": "each argument of one function",
     "tests/sql/views/test_seek_view.py": "seven kinds of one function",
-    "tests/read_models/test_versions.py": "the life of a version, from its declaration to its end",
-    "tests/subscriptions/test_push.py": "each answer of a receiver",
     "tests/support/view_lives.py": "one model, which the property tests of all views run",
 }
 # where a statement of SQL may stand in Python, and why it is no function of sql/

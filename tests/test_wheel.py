@@ -95,8 +95,18 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installe
     # a path that a .pth names is searched; its own .pth files, an editable installation among them, are not followed
     shared = [entry for entry in sys.path if Path(entry).name == "site-packages"]
     (packages / "packages.pth").write_text("\n".join(shared) + "\n")
-    pip = [sys.executable, "-m", "pip", "--python", str(home / "bin" / "python")]
-    subprocess.run([*pip, "install", "--no-deps", "--quiet", str(wheel)], check=True, capture_output=True)
+    install: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        home / "bin" / "python",
+        "install",
+        "--no-deps",
+        "--quiet",
+        wheel,
+    ]
+    subprocess.run(install, check=True, capture_output=True)
     for program in ("dagster", "dagster-daemon", "dagster-webserver"):
         _, _, text = (Path(sys.executable).parent / program).read_text().partition("\n")
         file = home / "bin" / program

@@ -1,7 +1,7 @@
 """The read models as assets, one partition per log partition: materializing one rebuilds it from archive and log.
 
 Belongs here: the group `read_models`. Not here: declarations (a user's package), the rebuild
-(`millrace.resources.consumption`).
+(`millrace.resources.consumption.rebuild`).
 """
 
 from collections.abc import Iterator, Sequence

@@ -12,7 +12,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from millrace.platform_defs.cli import captures, history, log, new, system, views
+from millrace.platform_defs.cli import captures, history, log, system, views
+from millrace.platform_defs.cli.new import command as new
 from millrace.resources.errors import MillraceError
 from millrace.resources.settings import Settings
 
@@ -28,8 +29,8 @@ app.add_typer(captures.app, name="capture")
 
 def main() -> None:
     """Run the command line; what Millrace refuses is one red text and exit code 1."""
-    # as `python -m` does: declarations may be in the current folder
-    sys.path.insert(0, str(Path.cwd()))
+    # declarations may be in the current folder; last, for no file there may stand in for an installed package
+    sys.path.append(str(Path.cwd()))
     try:
         add_declared_commands(Settings().declared_package, sys.argv[1:])
         app()

@@ -20,6 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from millrace.resources.errors import MillraceError
+from millrace.resources.settings import Settings
 
 # the oldest date that a zip can hold: the same code makes the same file, whenever it was checked out
 _DATE = (1980, 1, 1, 0, 0, 0)
@@ -31,8 +32,9 @@ class PackageMissing(MillraceError):
 
 def packages_to_ship() -> list[str]:
     """Return the top-level packages that tasks import: ours, and that of the user's declarations if that is another."""
-    declarations = os.environ.get("MILLRACE_DECLARATIONS", "")
-    return list(dict.fromkeys(["millrace", *filter(None, [declarations.partition(".")[0]])]))
+    declarations = Settings().declarations
+    theirs = declarations.partition(".")[0] if declarations else "millrace"
+    return ["millrace"] if theirs == "millrace" else ["millrace", theirs]
 
 
 def shipped_code() -> Path:

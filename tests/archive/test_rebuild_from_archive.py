@@ -30,9 +30,19 @@ from millrace.resources.read_models.columns import count
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.tables import HistoryMissing
 from millrace.resources.read_models.versions import is_ready_to_serve, unbuilt_partitions
-from tests.read_models.test_given_when_then import all_events, close, rows_of
 from tests.support import read_models as models
-from tests.support.drains import Everything, assert_equals_a_clean_run, busiest, drain, fill, thing, things
+from tests.support.drains import (
+    Everything,
+    all_events,
+    assert_equals_a_clean_run,
+    busiest,
+    close,
+    drain,
+    fill,
+    rows_of,
+    thing,
+    things,
+)
 from tests.support.factories import ids_of_one_partition, rows
 from tests.support.read_models import expected_everything, expected_machines, expected_uses
 

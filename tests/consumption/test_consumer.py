@@ -10,23 +10,26 @@ from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import DrainReport
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.versions import ensure_version
-from tests.read_models.test_given_when_then import all_events, close, rows_of
+from tests.support.drains import (
+    PATIENCE_S,
+    Crossing,
+    Everything,
+    all_events,
+    assert_equals_a_clean_run,
+    close,
+    drain,
+    eventually,
+    fill,
+    observer,
+    rows_of,
+    things,
+)
 from tests.support.factories import at_once, rows, start
 from tests.support.read_models import expected_crossing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-from tests.support.drains import (
-    PATIENCE_S,
-    Crossing,
-    Everything,
-    assert_equals_a_clean_run,
-    drain,
-    eventually,
-    fill,
-    observer,
-    things,
-)
+
 
 __all__ = ["observer", "things"]
 

@@ -7,10 +7,9 @@ import socketserver
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import psycopg
 import pytest
 
 from millrace.platform_defs.local.services import free_port
@@ -19,36 +18,18 @@ from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import PartitionsFailed
 from millrace.resources.errors import Unreachable
 from millrace.resources.event_store import EventStore
-from millrace.resources.read_models.columns import field, sum_
-from millrace.resources.read_models.declaration import ReadModel, read_model
+from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.versions import ensure_version
 from millrace.resources.spark import spark_session
+from tests.support.drains import PATIENCE_S, Everything, assert_equals_a_clean_run, drain, fill, thing, things
 from tests.support.factories import ids_of_one_partition, rows
-from tests.support.read_models import DECIDER
+from tests.support.poison import TOTALS, Amounts, correct
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-from tests.support.drains import PATIENCE_S, Everything, assert_equals_a_clean_run, drain, fill, thing, things
+
 
 __all__ = ["things"]
-
-
-@read_model(view="amounts", deciders=[DECIDER], key=["owner"])
-class Amounts:
-    """One row per owner: what can overflow."""
-
-    owner = field("data.owner")
-    units = sum_("data.units")
-
-
-TOTALS = cast("ReadModel", Amounts)
-
-
-def correct(connection: psycopg.Connection, decider_id: str, data: str) -> None:
-    """Change an event behind the store's back: stands for whatever makes the reason of a failure go away."""
-    connection.execute("alter table event_store.events disable trigger user")
-    connection.execute("update event_store.events set data = %s where decider_id = %s", (data, decider_id))
-    connection.execute("alter table event_store.events enable trigger user")
 
 
 def test_a_failing_partition_is_named_with_its_reason_does_not_hold_up_others_and_is_consumed_once_corrected(

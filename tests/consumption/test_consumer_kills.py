@@ -1,13 +1,8 @@
 """Drains that are killed, or robbed of their connection or their staged rows, at any step: the model equals a clean run."""
 
-import os
 import random
-import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 import psycopg
@@ -17,19 +12,13 @@ from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.event_store import EventStore, RecordedEvent
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.versions import ensure_version
-from millrace.resources.settings import PROJECT
-from tests.read_models.test_given_when_then import all_events, close, rows_of
 from tests.support import read_models as models
-from tests.support.factories import Connect, start, terminate, value
-from tests.support.read_models import expected_everything, expected_machines, expected_uses
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 from tests.support.drains import (
     PATIENCE_S,
     Everything,
-    all_blocked,
+    all_events,
     assert_equals_a_clean_run,
+    close,
     drain,
     eventually,
     eventually_blocked,
@@ -37,8 +26,25 @@ from tests.support.drains import (
     held,
     later,
     observer,
+    rows_of,
+    thing,
     things,
 )
+from tests.support.factories import Connect, start, terminate, value
+from tests.support.killed_drains import (
+    consumed,
+    lease_taken,
+    merged_but_not_committed,
+    rows_staged,
+    some_commits,
+    victim,
+)
+from tests.support.poison import assert_holds_all_but, locks, offsets_of, poison
+from tests.support.read_models import expected_everything, expected_machines, expected_uses
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 
 __all__ = ["observer", "things"]
 
@@ -49,54 +55,6 @@ MODELS: dict[str, tuple[ReadModel, Callable[[list[RecordedEvent]], list[tuple[An
     "machines": (cast("ReadModel", models.machines), expected_machines),
     "uses": (cast("ReadModel", models.uses), expected_uses),
 }
-
-
-# a drain in a process of its own, as a Dagster run is one
-VICTIM = """
-import sys
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.spark import spark_session
-from tests.support import read_models as read_models_for_tests
-model = getattr(read_models_for_tests, sys.argv[3])
-with spark_session() as spark, Consumer.open(sys.argv[1], model, lambda: spark, "victim", lease_s=600) as consumer:
-    consumer.drain(budget_s=60, idle_s=60, batch_events=int(sys.argv[2]))
-"""
-
-
-@contextmanager
-def victim(dsn: str, batch_events: int, model: str = "Everything") -> "Iterator[subprocess.Popen[bytes]]":
-    process = subprocess.Popen(
-        [sys.executable, "-c", VICTIM, dsn, str(batch_events), model], cwd=PROJECT, start_new_session=True
-    )
-    try:
-        yield process
-    finally:
-        with suppress(ProcessLookupError):
-            os.kill(process.pid, signal.SIGKILL)
-        process.wait(PATIENCE_S)
-
-
-def lease_taken(observer: psycopg.Connection) -> bool:
-    return bool(value(observer, "select count(*) from event_store.checkpoints where lease_owner = 'victim'"))
-
-
-def rows_staged(observer: psycopg.Connection) -> bool:
-    """Of whatever model, committed or on their way."""
-    sizes = "select sum(pg_relation_size(oid)) from pg_class where relname like '%%_staging' and relkind = 'r'"
-    return bool(value(observer, sizes))
-
-
-def consumed(observer: psycopg.Connection) -> int:
-    return int(value(observer, "select coalesce(sum(position), 0)::int from event_store.checkpoints"))
-
-
-def some_commits(observer: psycopg.Connection) -> bool:
-    return consumed(observer) >= 60
-
-
-def merged_but_not_committed(observer: psycopg.Connection) -> bool:
-    # the checkpoint is moved and the merge waits for the table's lock, which the test holds
-    return bool(all_blocked(observer, 'insert into "read_models"'))
 
 
 @pytest.mark.usefixtures("spark_remote")
@@ -200,3 +158,25 @@ def test_staged_rows_that_vanish_are_noticed_and_the_batch_is_built_again(
         report = running.result(PATIENCE_S)
     assert (report.batches, report.events, len(builds)) == (1, 60, 2)
     assert_equals_a_clean_run(things)
+
+
+@pytest.mark.usefixtures("spark_remote")
+def test_a_kill_after_the_failing_streams_were_handed_over_and_before_the_commit_changes_nothing(
+    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect
+) -> None:
+    things.append_events([poison("bad"), thing("good", worth=1)])
+    ensure_version(things.connection, Everything)
+    observer, holder = connect(), connect()
+    with (
+        held(holder, "lock table read_models.everything_state in share mode"),
+        victim(dsn, batch_events=1000) as process,
+    ):
+        eventually(lambda: merged_but_not_committed(observer) or process.poll() is not None, "the merge waits")
+        assert process.poll() is None
+        process.kill()
+        process.wait(PATIENCE_S)
+    assert locks(things) == []
+    assert value(observer, "select sum(position)::int from event_store.checkpoints") == 0
+    assert drain(later(dsn), spark).failed_streams == 1
+    assert locks(things) == [("bad", 1)]
+    assert_holds_all_but(things, offsets_of(things, "bad"))

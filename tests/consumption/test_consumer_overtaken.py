@@ -11,10 +11,6 @@ from millrace.resources.consumption.report import DrainReport
 from millrace.resources.errors import LeaseLost
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.versions import ensure_version, reset_model
-from tests.support.factories import start, value
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 from tests.support.drains import (
     PATIENCE_S,
     Everything,
@@ -27,6 +23,11 @@ from tests.support.drains import (
     observer,
     things,
 )
+from tests.support.factories import start, value
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 
 __all__ = ["observer", "things"]
 

@@ -12,11 +12,6 @@ from millrace.resources.consumption.report import DrainReport
 from millrace.resources.errors import PartitionLeased
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.versions import ensure_version
-from tests.support.factories import Connect, at_once, rows, start, value
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-from tests.read_models.test_given_when_then import rows_of
 from tests.support.drains import (
     PATIENCE_S,
     Everything,
@@ -27,9 +22,15 @@ from tests.support.drains import (
     eventually,
     fill,
     held,
+    rows_of,
     thing,
     things,
 )
+from tests.support.factories import Connect, at_once, rows, start, value
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 
 __all__ = ["things"]
 

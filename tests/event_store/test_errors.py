@@ -12,7 +12,8 @@ from millrace.resources.event_store.refusals import BY_SQLSTATE, refusals
 from millrace.resources.settings import PROJECT
 from tests.support.factories import Connect
 
-SOURCES = [*PROJECT.glob("resources/**/*.py"), *PROJECT.glob("platform_defs/**/*.py")]
+ROOMS = ("resources/**/*.py", "assets/**/*.py", "platform_defs/**/*.py", "millrace/*.py")
+SOURCES = [path for room in ROOMS for path in PROJECT.glob(room)]
 
 
 def raised(connection: psycopg.Connection, sqlstate: str) -> None:

@@ -11,15 +11,16 @@ import pytest
 from millrace.assets.declarations import declared
 from millrace.examples.shop.captures.crm import CRM
 from millrace.examples.shop.customers import SCHEMA
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.event_store import EventStore, NewEvent
-from tests.read_models.test_given_when_then import rows_of
+from millrace.resources.event_store import NewEvent
+from millrace.resources.read_models.declaration import ReadModel
+from millrace.testing import given
 from tests.support.capturing import Captured, new_source
 from tests.support.factories import Connect, rows
 from tests.support.sources import Source
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
 
 __all__ = ["new_source"]
 
@@ -37,13 +38,6 @@ def crm(new_source: Callable[[], Source], dsn: str, connect: Connect) -> Capture
     return Captured(source, replace(CRM, source=lambda: source.dsn), dsn, connect())
 
 
-def build(dsn: str, spark: "SparkSession") -> None:
-    for model in (CUSTOMERS, HISTORY):
-        with Consumer.open(dsn, model, lambda: spark, "test") as consumer:
-            report = consumer.drain(budget_s=60, idle_s=0)
-        assert report.failed_streams == 0
-
-
 def in_source(crm: Captured) -> list[tuple[Any, ...]]:
     return crm.source.connection.execute(
         "select '[' || customer_id || ']', customer_id, name, email, city, newsletter, updated_at"
@@ -51,8 +45,9 @@ def in_source(crm: Captured) -> list[tuple[Any, ...]]:
     ).fetchall()
 
 
-def history(connection: psycopg.Connection) -> list[tuple[Any, ...]]:
-    return rows(connection, """select * from read_models.crm_customer_history order by record_key collate "C", seq""")
+def built(crm: Captured, model: ReadModel, spark: "SparkSession") -> list[tuple[Any, ...]]:
+    """Return the rows of a model when it has consumed what was captured."""
+    return [tuple(row.values()) for row in given(dsn=crm.dsn, spark=spark).when(model).rows]
 
 
 def changes(connection: psycopg.Connection) -> list[tuple[Any, ...]]:
@@ -78,41 +73,38 @@ def customer(key: int, **columns: object) -> dict[str, object]:
     return {**known, "updated_at": MOMENT, **columns}
 
 
-def test_the_last_change_of_a_customer_decides(store: EventStore, dsn: str, spark: "SparkSession") -> None:
-    for event in ("inserted", "updated", "deleted", "truncated", "backfilled"):
-        store.register_decider_event(DECIDER, event, "a captured change")
-    store.append_events(
-        [
-            change(1, "inserted", customer(1)),
-            change(1, "updated", customer(1, city="Porto")),
-            change(2, "backfilled", customer(2)),
-            change(2, "deleted", customer(2)),
-            # inserted again after an older delete
-            change(3, "inserted", customer(3, email="old")),
-            change(3, "deleted", {"customer_id": 3}, unavailable=["name", "email"]),
-            change(3, "inserted", customer(3)),
-            # what an update does not say stays, and a column that was dropped goes
-            change(4, "inserted", customer(4, email="long", shoe_size=38)),
-            change(4, "updated", {"customer_id": 4, "name": "Bram", "newsletter": True}, unavailable=["email", "updated_at"]),
-            # under another key
-            change(5, "inserted", customer(5)),
-            change(5, "deleted", customer(5), new_key=[6]),
-            change(6, "updated", customer(6), old_key=[5]),
-            change(7, "inserted", customer(7)),
-            NewEvent(DECIDER, "[]", "truncated", uuid4(), {"record": None}, uuid4()),
-            change(7, "deleted", None, truncated=True),
-        ]
+def test_the_last_change_of_a_customer_decides(dsn: str, spark: "SparkSession") -> None:
+    changed = given(
+        change(1, "inserted", customer(1)),
+        change(1, "updated", customer(1, city="Porto")),
+        change(2, "backfilled", customer(2)),
+        change(2, "deleted", customer(2)),
+        # inserted again after an older delete
+        change(3, "inserted", customer(3, email="old")),
+        change(3, "deleted", {"customer_id": 3}, unavailable=["name", "email"]),
+        change(3, "inserted", customer(3)),
+        # what an update does not say stays, and a column that was dropped goes
+        change(4, "inserted", customer(4, email="long", shoe_size=38)),
+        change(4, "updated", {"customer_id": 4, "name": "Bram", "newsletter": True}, unavailable=["email", "updated_at"]),
+        # under another key
+        change(5, "inserted", customer(5)),
+        change(5, "deleted", customer(5), new_key=[6]),
+        change(6, "updated", customer(6), old_key=[5]),
+        change(7, "inserted", customer(7)),
+        NewEvent(DECIDER, "[]", "truncated", uuid4(), {"record": None}, uuid4()),
+        change(7, "deleted", None, truncated=True),
+        dsn=dsn, spark=spark,
     )  # fmt: skip
-    build(dsn, spark)
-    assert [row[:-1] for row in rows_of(store.connection, CUSTOMERS)] == [
+    customers = changed.when(CUSTOMERS)
+    assert [tuple(row.values())[:-1] for row in customers.rows] == [
         ("[1]", 1, "Ada", None, "Porto", False),
         ("[3]", 3, "Ada", None, "Graz", False),
         ("[4]", 4, "Bram", "long", None, True),
         ("[6]", 6, "Ada", None, "Graz", False),
     ]
-    assert len({row[-1] for row in rows_of(store.connection, CUSTOMERS)}) == 1
-    every = history(store.connection)
-    assert [row[2] for row in every if row[0] == "[3]"] == ["inserted", "deleted", "inserted"]
+    assert len({row["updated_at"] for row in customers.rows}) == 1
+    every = changed.when(HISTORY).rows
+    assert [row["action"] for row in every if row["record_key"] == "[3]"] == ["inserted", "deleted", "inserted"]
     assert len(every) == 15
 
 
@@ -133,11 +125,10 @@ def test_the_whole_way_leads_to_the_rows_of_the_source(identity: str, crm: Captu
         "insert into customers (name, city) values (E'a \"quote\", a \\\\ and ü', 'Lyon')",
     )
     crm.drain()
-    build(crm.dsn, spark)
-    assert rows_of(crm.store, CUSTOMERS) == in_source(crm)
+    assert built(crm, CUSTOMERS, spark) == in_source(crm)
+    assert built(crm, HISTORY, spark) == changes(crm.store)
     crm.source.run("truncate customers", "insert into customers (customer_id, name) values (1, 'after'), (900, 'new')")
     crm.drain()
-    build(crm.dsn, spark)
-    assert rows_of(crm.store, CUSTOMERS) == in_source(crm)
+    assert built(crm, CUSTOMERS, spark) == in_source(crm)
     assert len(in_source(crm)) == 2
-    assert history(crm.store) == changes(crm.store)
+    assert built(crm, HISTORY, spark) == changes(crm.store)

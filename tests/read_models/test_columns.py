@@ -41,6 +41,7 @@ from tests.support.factories import ids_of_one_partition, rows, value
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+
 TYPES = ("int", "bigint", "money", "tiny", "double", "boolean", "date", "timestamp", "string")
 MONEY = "decimal(18,2)"
 TINY = "decimal(38,36)"

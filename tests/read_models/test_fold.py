@@ -25,6 +25,7 @@ from tests.support.read_models import DECIDER
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+
 __all__ = ["things"]
 
 

@@ -4,20 +4,19 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import psycopg
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from millrace import testing
 from millrace.assets.declarations import declared
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.event_store import EventStore, RecordedEvent
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.versions import reset_model
+from tests.support.drains import all_events, close
 from tests.support.factories import Connect
 from tests.support.read_models import (
-    DECIDER,
-    EVENTS,
     Crossing,
     Everything,
     Going,
@@ -41,32 +40,6 @@ ORDERS = SHOP["orders"]
 Expected = Callable[[list[RecordedEvent]], list[tuple[Any, ...]]]
 
 
-@pytest.fixture
-def things(store: EventStore) -> EventStore:
-    for event in EVENTS:
-        store.register_decider_event(DECIDER, event, f"a thing was {event}")
-    return store
-
-
-def all_events(store: EventStore) -> list[RecordedEvent]:
-    ids = store.connection.execute("select distinct decider_id from event_store.events").fetchall()
-    events = [event for (decider_id,) in ids for event in store.get_events(decider_id, DECIDER)]
-    return sorted(events, key=lambda event: event.offset)
-
-
-def rows_of(connection: psycopg.Connection, model: ReadModel) -> list[tuple[Any, ...]]:
-    keys = ", ".join(f'"{key}" collate "C"' for key in model.keys)
-    return [
-        tuple(row)
-        for row in connection.execute(f"select * from read_models.{model.name} order by {keys}".encode()).fetchall()
-    ]
-
-
-def close(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Means are quotients: compare them to ten digits."""
-    return sorted((tuple(round(v, 10) if type(v).__name__ == "Decimal" else v for v in row) for row in rows), key=repr)
-
-
 @pytest.mark.parametrize(
     ("model", "expected"),
     [
@@ -79,32 +52,32 @@ def close(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     ],
 )
 def test_increments_over_any_split_of_the_log_equal_a_rebuild_and_an_independent_computation(
-    things: EventStore, dsn: str, spark: "SparkSession", model: ReadModel, expected: Expected
+    store: EventStore, dsn: str, spark: "SparkSession", model: ReadModel, expected: Expected
 ) -> None:
-    connection = things.connection
+    log = testing.given(dsn=dsn, spark=spark)
 
     # each example runs Spark several times: shrinking would take an hour
     @settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
     @given(seed=st.integers(0, 2**32), parts=st.lists(st.integers(1, 60), min_size=2, max_size=4))
     def holds(seed: int, parts: list[int]) -> None:
         dice = random.Random(seed)
-        with Consumer.open(dsn, model, lambda: spark, "test") as consumer:
-            for part in parts:
-                things.append_events(random_events(dice, part))
-                consumer.drain(budget_s=120, idle_s=0, batch_events=40)
-            built = rows_of(connection, model)
-            assert close(built) == close(expected(all_events(things)))
-            for partition in range(16):
-                if dice.random() < 0.3:
-                    consumer.rebuild(partition)
-            assert sorted(rows_of(connection, model), key=repr) == sorted(built, key=repr)
+        for part in parts:
+            built = log.given(*random_events(dice, part)).when(model, batch_events=40)
+        rows = tuples(built)
+        assert close(rows) == close(expected(all_events(store)))
+        for partition in range(16):
+            if dice.random() < 0.3:
+                built.rebuilt(partition)
+        assert sorted(tuples(built), key=repr) == sorted(rows, key=repr)
 
     holds()
-    before = sorted(rows_of(connection, model), key=repr)
-    reset_model(connection, model)
-    with Consumer.open(dsn, model, lambda: spark, "test") as consumer:
-        consumer.drain(budget_s=120, idle_s=0)
-    assert sorted(rows_of(connection, model), key=repr) == before
+    before = sorted(tuples(log.when(model)), key=repr)
+    reset_model(store.connection, model)
+    assert sorted(tuples(log.when(model)), key=repr) == before
+
+
+def tuples(built: testing.Built) -> list[tuple[Any, ...]]:
+    return [tuple(row.values()) for row in built.rows]
 
 
 def test_a_model_without_events_has_no_rows_and_its_public_columns_are_those_declared(

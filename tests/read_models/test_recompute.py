@@ -18,6 +18,7 @@ from tests.support.read_models import DECIDER
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+
 __all__ = ["things"]
 
 

@@ -21,6 +21,7 @@ from tests.support.factories import Connect, refusal, rows
 if TYPE_CHECKING:
     from millrace.resources.read_models.declaration import ReadModel
 
+
 # mypy takes a decorated class for the class
 Everything = cast("ReadModel", models.Everything)
 

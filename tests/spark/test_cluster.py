@@ -54,7 +54,7 @@ CLUSTER = {
 # A user's package: a fold in a folder without __init__, and a module that it imports. Spark pickles the fold itself by
 # value, and what it calls by name.
 GREETINGS = '''
-from millrace.resources.read_models.fold import Event, State, fold
+from millrace import Event, State, fold
 from my_platform.words import word
 
 
@@ -69,7 +69,7 @@ from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.spark import spark_session
 from my_platform.read_models.greetings import greetings
 dsn, configuration = sys.argv[1:]
-with spark_session(json.loads(configuration)) as spark, Consumer(dsn, greetings, lambda: spark, "test") as consumer:
+with spark_session(json.loads(configuration)) as spark, Consumer.open(dsn, greetings, lambda: spark, "test") as consumer:
     consumer.drain(budget_s=60, idle_s=0)
 """
 # several jobs, so that Python processes of the server which have imported something are used again

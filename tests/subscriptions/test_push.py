@@ -1,98 +1,19 @@
 """Events of a rows view pushed to a real HTTP server: what acknowledges, what redelivers, in which order."""
 
-import json
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, LiteralString
 from uuid import uuid4
 
-import psycopg
 import pytest
 
 from millrace.resources.errors import MillraceError
-from millrace.resources.event_store import EventStore, LeasedEvent, NewEvent
+from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.subscriptions import push as webhook
 from millrace.resources.subscriptions.push import push_events
-from tests.support.factories import PATIENCE_S, new_event, pump, register_orders, rows, value
+from tests.support.factories import PATIENCE_S, pump, rows
+from tests.support.receiver import Receiver, locks, place, push, pushed, received, receiver, wake
 
-Answer = Callable[[dict[str, Any]], int | tuple[int, bytes]]
-
-
-class Receiver(ThreadingHTTPServer):
-    """Keeps what it is sent, and answers as the test says."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Post)
-        self.bodies: list[dict[str, Any]] = []
-        self.answer: Answer = lambda _: 204
-        self.promises = 0  # how long the answer's body says it is, if that is a lie
-        self.url = f"http://127.0.0.1:{self.server_address[1]}/events"
-
-
-class _Post(BaseHTTPRequestHandler):
-    server: Receiver
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.bodies.append(body)
-        answer = self.server.answer(body)
-        status, text = answer if isinstance(answer, tuple) else (answer, b"")
-        if status == 0:
-            return  # hangs up without an answer
-        self.send_response(status)
-        if status in {301, 302, 307}:
-            self.send_header("Location", "/elsewhere")
-        self.send_header("Content-Length", str(self.server.promises or len(text)))
-        self.end_headers()
-        with suppress(ConnectionError):  # who has read enough hangs up
-            self.wfile.write(text)
-
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-        pass
-
-
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    with Receiver() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
-
-
-@pytest.fixture
-def pushed(store: EventStore, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> EventStore:
-    monkeypatch.setattr(webhook, "RETRY_MS", 0)
-    register_orders(store)
-    store.register_view("hook", "-infinity", pooling_delay_s=0, edge_function_url=receiver.url)
-    return store
-
-
-def place(store: EventStore, *decider_ids: str, events: tuple[str, ...] = ("placed", "paid", "shipped")) -> None:
-    store.append_events(new_event(decider_id, event=event) for event in events for decider_id in decider_ids)
-    pump(store, "hook")
-
-
-def push(dsn: str, *, budget_s: float = PATIENCE_S) -> int:
-    return push_events(dsn, "hook", budget_s=budget_s, idle_s=0).events
-
-
-def received(receiver: Receiver, decider_id: str) -> list[str]:
-    return [body["event"] for body in receiver.bodies if body["decider_id"] == decider_id]
-
-
-def locks(connection: psycopg.Connection) -> list[tuple[Any, ...]]:
-    return rows(connection, "select decider_id, in_flight from event_store.stream_locks where in_flight is not null")
+__all__ = ["pushed", "receiver"]
 
 
 def test_an_answer_2xx_acknowledges_and_every_event_comes_once_in_its_streams_order(
@@ -204,11 +125,6 @@ def test_an_event_that_only_postgres_holds_as_a_number_fails_and_is_not_sent_for
     assert attempts == 1
 
 
-def wake(store: EventStore) -> None:
-    """Let every stream's wait be over."""
-    store.connection.execute("update event_store.stream_locks set locked_until = '-infinity' where parked_at is null")
-
-
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
@@ -241,26 +157,6 @@ def test_the_status_counts_whatever_becomes_of_the_body(
     assert push(dsn) == (status == 200)
     errors = [letter.last_error for letter in pushed.dead_letters()]
     assert [error.partition(":")[0] for error in errors] == ["HTTP 400 Bad Request"] * (status == 400)
-
-
-@pytest.mark.parametrize("status", [200, 400, 500])
-def test_an_answer_that_comes_after_another_pusher_took_over_changes_nothing(
-    pushed: EventStore, dsn: str, receiver: Receiver, status: int
-) -> None:
-    place(pushed, "a", events=("placed",))
-    held: list[LeasedEvent] = []
-
-    def taken_over(_: dict[str, Any]) -> int:
-        with psycopg.connect(dsn, autocommit=True) as connection:
-            connection.execute("update event_store.stream_locks set locked_until = '-infinity'")
-            held.extend(EventStore(connection).lease_events("hook", 1, 600))
-        return status
-
-    receiver.answer = taken_over
-    assert push(dsn) == 0
-    (event,) = held
-    assert locks(pushed.connection) == [("a", event.offset)]
-    pushed.ack_event("hook", "a", event.offset, event.lease_token)
 
 
 def test_an_answer_that_does_not_come_in_time_redelivers(
@@ -321,85 +217,6 @@ def test_a_receiver_that_nobody_listens_at_gives_every_event_back(
         assert error.startswith("No answer: ")
         assert "Connection refused" in error
         assert attempts == 0
-
-
-def test_an_event_that_another_pusher_took_over_is_left_to_it(pushed: EventStore, dsn: str, receiver: Receiver) -> None:
-    place(pushed, "a", "b", events=("placed",))
-
-    def taken_over(body: dict[str, Any]) -> int:
-        # the receiver was so slow that the lock ended: another pusher delivered and acknowledged it meanwhile
-        if body["decider_id"] == "a":
-            with psycopg.connect(dsn, autocommit=True) as connection:
-                EventStore(connection).ack_event("hook", "a", body["offset"])
-        return 200
-
-    receiver.answer = taken_over
-    assert push(dsn) == 1
-    assert received(receiver, "a") == received(receiver, "b") == ["placed"]
-
-
-def test_the_budget_is_kept_in_the_middle_of_a_batch_and_what_was_not_sent_is_free_at_once(
-    pushed: EventStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place(pushed, "a", "b", "c", events=("placed",))
-    now = 0.0
-
-    def slow(_: dict[str, Any]) -> int:
-        nonlocal now
-        now += 100
-        return 200
-
-    class Clock:
-        monotonic = staticmethod(lambda: now)
-
-    monkeypatch.setattr(webhook, "time", Clock)
-    receiver.answer = slow
-    assert push(dsn, budget_s=150) == 2
-    assert len(receiver.bodies) == 2
-    assert locks(pushed.connection) == []
-    assert push(dsn, budget_s=1_000) == 1
-    assert len({body["event_id"] for body in receiver.bodies}) == 3
-
-
-def test_what_could_not_be_sent_before_its_lock_ends_is_given_back_and_fetched_again(
-    pushed: EventStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place(pushed, "a", "b", "c", "d", events=("placed",))
-    now = 0.0
-
-    def slow(_: dict[str, Any]) -> int:
-        nonlocal now
-        now += 100
-        return 200
-
-    class Clock:
-        monotonic = staticmethod(lambda: now)
-
-    monkeypatch.setattr(webhook, "time", Clock)
-    receiver.answer = slow
-    report = push_events(dsn, "hook", budget_s=10_000, idle_s=0)
-    assert (report.batches, report.events) == (2, 4)
-    assert len({body["event_id"] for body in receiver.bodies}) == len(receiver.bodies) == 4
-
-
-def test_locks_outlast_the_slowest_receiver(pushed: EventStore, dsn: str, receiver: Receiver) -> None:
-    pushed.connection.execute("update event_store.views set lock_timeout_s = 1 where view = 'hook'")
-    place(pushed, "a", events=("placed",))
-    lasts: list[float] = []
-
-    def look(_: dict[str, Any]) -> int:
-        with psycopg.connect(dsn) as connection:
-            lasts.append(
-                value(
-                    connection,
-                    "select extract(epoch from locked_until - clock_timestamp())::float8 from event_store.stream_locks",
-                )
-            )
-        return 200
-
-    receiver.answer = look
-    assert push(dsn) == 1
-    assert lasts[0] > webhook.TIMEOUT_S
 
 
 @pytest.mark.parametrize("view", ["without a URL", "bulk", "not registered"])

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 import psycopg
@@ -16,15 +16,15 @@ import pytest
 
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import DrainReport
-from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.event_store import EventStore, NewEvent, RecordedEvent
 from millrace.resources.read_models.declaration import ReadModel
-from tests.read_models.test_given_when_then import all_events, close, rows_of
 from tests.support import read_models as models
 from tests.support.factories import Connect, rows, value
 from tests.support.read_models import DECIDER, EVENTS, expected_everything, random_events
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
 
 # mypy takes a decorated class for a class
 Everything = cast("ReadModel", models.Everything)
@@ -52,6 +52,25 @@ def fill(store: EventStore, number: int, seed: int = 1) -> None:
 
 def thing(decider_id: str, **data: object) -> NewEvent:
     return NewEvent(DECIDER, decider_id, "made", uuid4(), data, uuid4())
+
+
+def all_events(store: EventStore) -> list[RecordedEvent]:
+    ids = store.connection.execute("select distinct decider_id from event_store.events").fetchall()
+    events = [event for (decider_id,) in ids for event in store.get_events(decider_id, DECIDER)]
+    return sorted(events, key=lambda event: event.offset)
+
+
+def rows_of(connection: psycopg.Connection, model: ReadModel) -> list[tuple[Any, ...]]:
+    keys = ", ".join(f'"{key}" collate "C"' for key in model.keys)
+    return [
+        tuple(row)
+        for row in connection.execute(f"select * from read_models.{model.name} order by {keys}".encode()).fetchall()
+    ]
+
+
+def close(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Means are quotients: compare them to ten digits."""
+    return sorted((tuple(round(v, 10) if type(v).__name__ == "Decimal" else v for v in row) for row in rows), key=repr)
 
 
 def drain(dsn: str, spark: "SparkSession", model: ReadModel = Everything, owner: str = "next") -> DrainReport:

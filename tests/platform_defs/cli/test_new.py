@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from millrace.assets.declarations import declared
 from millrace.platform_defs.cli import app
-from millrace.platform_defs.cli.new import make_repository, package_name
+from millrace.platform_defs.cli.new.command import make_repository, package_name
 from millrace.resources.errors import MillraceError
 
 

@@ -1,6 +1,6 @@
 """The command `millrace new`: a repository for one's own declarations.
 
-Belongs here: where it goes and what it is called; what is in it lies in `repository`. Not here: how declarations are
+Belongs here: where it goes and what it is called; what is in it lies in `template`. Not here: how declarations are
 found (`millrace.assets.declarations`).
 """
 
@@ -20,7 +20,7 @@ from millrace.resources.errors import MillraceError
 
 app = typer.Typer()
 
-TEMPLATE = Path(__file__).parent / "repository"
+TEMPLATE = Path(__file__).parent / "template"
 SUFFIX = ".template"
 # a folder and a file that the repository has besides, and the package that it imports
 TAKEN = {"tests", "millrace"}

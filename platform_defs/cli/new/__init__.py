@@ -1,0 +1,1 @@
+"""What `millrace new` does, and the files of the repository that it makes."""

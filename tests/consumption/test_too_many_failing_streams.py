@@ -1,0 +1,93 @@
+"""Batches in which more streams fail than one search names, or all: what is committed, and that no stream is blamed for a shared cause."""
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from millrace.resources.consumption import failing_streams
+from millrace.resources.consumption.report import PartitionsFailed
+from millrace.resources.event_store import EventStore
+from tests.support.drains import (
+    Everything,
+    drain,
+    observer,
+    thing,
+    things,
+)
+from tests.support.factories import rows, value
+from tests.support.poison import assert_holds_all_but, at, locks, offsets_of, poison
+from tests.support.read_models import DECIDER
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+__all__ = ["observer", "things"]
+
+
+def test_where_everything_fails_no_stream_is_blamed(things: EventStore, dsn: str, spark: "SparkSession") -> None:
+    things.append_events([poison(f"thing-{n}") for n in range(12)])
+    with pytest.raises(PartitionsFailed, match="'a lot'"):
+        drain(dsn, spark)
+    assert locks(things) == []
+    assert sum(lag.lag for lag in things.view_lag(Everything.view)) == 12
+
+
+def test_where_too_many_fail_those_that_were_found_wait_and_the_rest_is_read_again(
+    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failing_streams, "MOST_FAILURES", 2)
+    things.append_events([thing(f"good-{n}", worth=n) for n in range(8)])
+    things.append_events([poison(f"bad-{n}") for n in range(3)])
+    report = drain(at(dsn, 0), spark)
+    assert (report.batches, report.events, report.failed_streams) == (1, 11, 3)
+    assert locks(things) == [(f"bad-{n}", 1) for n in range(3)]
+    assert_holds_all_but(things, [offsets_of(things, f"bad-{n}")[0] for n in range(3)])
+
+
+def test_with_more_failing_streams_than_one_search_names_each_waits_at_its_failing_event_and_discarding_gives_up_that_one(
+    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failing_streams, "MOST_FAILURES", 2)
+    bad = [f"bad-{n}" for n in range(3)]
+    things.append_events([thing("good", worth=1)])
+    things.append_events(
+        [event for each in bad for event in (thing(each, worth=1), poison(each), thing(each, worth=2))]
+    )
+    failing = {each: offsets_of(things, each)[1] for each in bad}
+    waiting = [offset for each in bad for offset in offsets_of(things, each)[1:]]
+    assert drain(at(dsn, 0), spark).failed_streams == 3
+    assert_holds_all_but(things, waiting)
+    acknowledged: dict[str, int] = dict(
+        rows(things.connection, "select decider_id, last_offset from event_store.stream_locks")
+    )
+    assert acknowledged == {each: offset - 1 for each, offset in failing.items()}
+    assert value(things.connection, "select count(*) from read_models.everything_staging") == 0
+
+    # retried all at once they are too many, too
+    drain(at(dsn, 5), spark)
+    assert locks(things) == [(each, 2) for each in bad]
+    things.connection.execute("update event_store.stream_locks set attempts = 4")
+    drain(at(dsn, 20), spark)
+    assert {letter.decider_id: letter.offset for letter in things.dead_letters()} == failing
+    for each in bad:
+        things.discard_dead_letter(Everything.view, DECIDER, each, "nobody knows what it is worth")
+    drain(at(dsn, 30), spark)
+    assert locks(things) == []
+    assert_holds_all_but(things, set(failing.values()))
+
+
+def test_locked_streams_that_all_fail_again_count_that_and_where_new_events_all_fail_with_them_nobody_is_blamed(
+    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = [f"bad-{n}" for n in range(3)]
+    things.append_events([thing("good", worth=1), *[poison(each) for each in bad]])
+    assert drain(at(dsn, 0), spark).failed_streams == 3
+    monkeypatch.setattr(failing_streams, "ALL_FAIL", 2)
+    assert drain(at(dsn, 5), spark).failed_streams == 3
+    assert locks(things) == [(each, 2) for each in bad]
+    # as where the declaration is wrong
+    things.append_events([poison(f"new-{n}") for n in range(3)])
+    with pytest.raises(PartitionsFailed, match="'a lot'"):
+        drain(at(dsn, 20), spark)
+    assert locks(things) == [(each, 2) for each in bad]

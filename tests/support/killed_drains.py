@@ -1,0 +1,67 @@
+"""A drain in a process of its own, to be killed at some step, and how a step is seen from outside.
+
+Belongs here: what several tests of kills share. Not here: what must hold afterwards.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import psycopg
+
+from millrace.resources.settings import PROJECT
+from tests.support.drains import (
+    PATIENCE_S,
+    all_blocked,
+)
+from tests.support.factories import value
+
+# a drain in a process of its own, as a Dagster run is one
+VICTIM = """
+import sys
+from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.spark import spark_session
+from tests.support import read_models as read_models_for_tests
+model = getattr(read_models_for_tests, sys.argv[3])
+with spark_session() as spark, Consumer.open(sys.argv[1], model, lambda: spark, "victim", lease_s=600) as consumer:
+    consumer.drain(budget_s=60, idle_s=60, batch_events=int(sys.argv[2]))
+"""
+
+
+@contextmanager
+def victim(dsn: str, batch_events: int, model: str = "Everything") -> "Iterator[subprocess.Popen[bytes]]":
+    process = subprocess.Popen(
+        [sys.executable, "-c", VICTIM, dsn, str(batch_events), model], cwd=PROJECT, start_new_session=True
+    )
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+        process.wait(PATIENCE_S)
+
+
+def lease_taken(observer: psycopg.Connection) -> bool:
+    return bool(value(observer, "select count(*) from event_store.checkpoints where lease_owner = 'victim'"))
+
+
+def rows_staged(observer: psycopg.Connection) -> bool:
+    """Of whatever model, committed or on their way."""
+    sizes = "select sum(pg_relation_size(oid)) from pg_class where relname like '%%_staging' and relkind = 'r'"
+    return bool(value(observer, sizes))
+
+
+def consumed(observer: psycopg.Connection) -> int:
+    return int(value(observer, "select coalesce(sum(position), 0)::int from event_store.checkpoints"))
+
+
+def some_commits(observer: psycopg.Connection) -> bool:
+    return consumed(observer) >= 60
+
+
+def merged_but_not_committed(observer: psycopg.Connection) -> bool:
+    # the checkpoint is moved and the merge waits for the table's lock, which the test holds
+    return bool(all_blocked(observer, 'insert into "read_models"'))

@@ -1,0 +1,73 @@
+"""What tests of versions of a read model share: changed declarations, a first version, what there is in the database.
+
+Belongs here: what several of their files use, fixtures too. Not here: drains (`drains`).
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+import pytest
+
+from millrace.resources.event_store import EventStore
+from millrace.resources.read_models.columns import count, last, max_, min_
+from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.versions import (
+    ensure_version,
+)
+from tests.support.drains import (
+    Everything,
+    all_events,
+    fill,
+)
+from tests.support.factories import rows
+
+EventsOf = replace(Everything, columns={"events": count(), "status": last("event")})
+
+
+Latest = replace(Everything, columns={"status": last("event"), "seen": max_("created_at")})
+
+
+Impossible = replace(Everything, columns={"least": min_("data.text", type="date")})
+
+
+# also has all columns of the other, at the same places and with more behind
+Wider = replace(EventsOf, columns={**EventsOf.columns, "seen": max_("created_at")})
+
+
+def expected(store: EventStore) -> list[tuple[Any, ...]]:
+    """What `EventsOf` holds, computed in Python."""
+    found: dict[str, tuple[int, str]] = {}
+    for event in all_events(store):
+        found[event.decider_id] = (found.get(event.decider_id, (0, ""))[0] + 1, event.event)
+    return sorted((key, *values) for key, values in found.items())
+
+
+def consume(store: EventStore, model: ReadModel, limit: int = 1_000_000) -> None:
+    """Move a version's checkpoints without any rows."""
+    store.commit_batch(model.view, store.claim_batch(model.view, "test", limit))
+
+
+def relations(connection: psycopg.Connection) -> set[str]:
+    """What there is in the schema besides children, indexes and what all models share."""
+    found = rows(
+        connection,
+        "select relname from pg_class where relnamespace = 'read_models'::regnamespace"
+        " and relkind in ('r', 'p', 'v') and not relispartition and relname <> 'declarations'",
+    )
+    return {name for (name,) in found}
+
+
+def columns(connection: psycopg.Connection) -> list[str]:
+    return [
+        column.name for column in connection.execute("select * from read_models.everything limit 0").description or ()
+    ]
+
+
+@pytest.fixture
+def built(things: EventStore) -> ReadModel:
+    """The first version, which serves, and has consumed what there is."""
+    fill(things, 40)
+    model = ensure_version(things.connection, EventsOf)
+    consume(things, model)
+    return model

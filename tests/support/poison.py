@@ -1,0 +1,64 @@
+"""Streams that a read model cannot be built from: how they are made, seen and corrected.
+
+Belongs here: what several tests of failing streams in drains and rebuilds share. Not here: the SQL functions by
+themselves (`failing_streams`).
+"""
+
+from collections.abc import Collection
+from typing import cast
+
+import psycopg
+
+from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.read_models.columns import field, sum_
+from millrace.resources.read_models.declaration import ReadModel, read_model
+from tests.support.drains import (
+    Everything,
+    all_events,
+    close,
+    rows_of,
+    thing,
+)
+from tests.support.factories import rows
+from tests.support.read_models import DECIDER, expected_everything
+
+
+@read_model(view="amounts", deciders=[DECIDER], key=["owner"])
+class Amounts:
+    """One row per owner: what can overflow."""
+
+    owner = field("data.owner")
+    units = sum_("data.units")
+
+
+TOTALS = cast("ReadModel", Amounts)
+
+
+def correct(connection: psycopg.Connection, decider_id: str, data: str) -> None:
+    """Change an event behind the store's back: stands for whatever makes the reason of a failure go away."""
+    connection.execute("alter table event_store.events disable trigger user")
+    connection.execute("update event_store.events set data = %s where decider_id = %s", (data, decider_id))
+    connection.execute("alter table event_store.events enable trigger user")
+
+
+def at(dsn: str, seconds: int) -> str:
+    """The same database so many seconds after a beginning."""
+    return f"{dsn}&options=-c%20event_store.clock%3D2030-01-01T00:{seconds // 60:02}:{seconds % 60:02}Z"
+
+
+def poison(decider_id: str) -> NewEvent:
+    return thing(decider_id, worth="a lot")
+
+
+def locks(store: EventStore) -> list[tuple[str, int]]:
+    return rows(store.connection, "select decider_id, attempts from event_store.stream_locks order by 1")
+
+
+def assert_holds_all_but(store: EventStore, given_up: Collection[int], model: ReadModel = Everything) -> None:
+    """The model equals a clean run over all events but those at some offsets."""
+    events = [event for event in all_events(store) if event.offset not in given_up]
+    assert close(rows_of(store.connection, model)) == close(expected_everything(events))
+
+
+def offsets_of(store: EventStore, decider_id: str) -> list[int]:
+    return [event.offset for event in store.get_events(decider_id, DECIDER)]

@@ -1,0 +1,101 @@
+"""A real HTTP server that events are pushed to, which keeps what it is sent and answers as a test says.
+
+Belongs here: what several tests of pushes share, its fixtures too. Not here: what a test asserts by itself.
+"""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import psycopg
+import pytest
+
+from millrace.resources.event_store import EventStore
+from millrace.resources.subscriptions import push as webhook
+from millrace.resources.subscriptions.push import push_events
+from tests.support.factories import PATIENCE_S, new_event, pump, register_orders, rows
+
+Answer = Callable[[dict[str, Any]], int | tuple[int, bytes]]
+
+
+class Receiver(ThreadingHTTPServer):
+    """Keeps what it is sent, and answers as the test says."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Post)
+        self.bodies: list[dict[str, Any]] = []
+        self.answer: Answer = lambda _: 204
+        self.promises = 0  # how long the answer's body says it is, if that is a lie
+        self.url = f"http://127.0.0.1:{self.server_address[1]}/events"
+
+
+class _Post(BaseHTTPRequestHandler):
+    server: Receiver
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.bodies.append(body)
+        answer = self.server.answer(body)
+        status, text = answer if isinstance(answer, tuple) else (answer, b"")
+        if status == 0:
+            return  # hangs up without an answer
+        self.send_response(status)
+        if status in {301, 302, 307}:
+            self.send_header("Location", "/elsewhere")
+        self.send_header("Content-Length", str(self.server.promises or len(text)))
+        self.end_headers()
+        with suppress(ConnectionError):  # who has read enough hangs up
+            self.wfile.write(text)
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        pass
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def pushed(store: EventStore, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> EventStore:
+    monkeypatch.setattr(webhook, "RETRY_MS", 0)
+    register_orders(store)
+    store.register_view("hook", "-infinity", pooling_delay_s=0, edge_function_url=receiver.url)
+    return store
+
+
+def place(store: EventStore, *decider_ids: str, events: tuple[str, ...] = ("placed", "paid", "shipped")) -> None:
+    store.append_events(new_event(decider_id, event=event) for event in events for decider_id in decider_ids)
+    pump(store, "hook")
+
+
+def push(dsn: str, *, budget_s: float = PATIENCE_S) -> int:
+    return push_events(dsn, "hook", budget_s=budget_s, idle_s=0).events
+
+
+def received(receiver: Receiver, decider_id: str) -> list[str]:
+    return [body["event"] for body in receiver.bodies if body["decider_id"] == decider_id]
+
+
+def locks(connection: psycopg.Connection) -> list[tuple[Any, ...]]:
+    return rows(connection, "select decider_id, in_flight from event_store.stream_locks where in_flight is not null")
+
+
+def wake(store: EventStore) -> None:
+    """Let every stream's wait be over."""
+    store.connection.execute("update event_store.stream_locks set locked_until = '-infinity' where parked_at is null")
