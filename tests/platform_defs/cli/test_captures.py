@@ -25,7 +25,7 @@ from millrace.resources.errors import (
 )
 from millrace.resources.event_store.migrations import validate
 from tests.platform_defs.cli.test_views import cells
-from tests.support.capturing import Captured, captured, new_source
+from tests.support.capturing.captured import Captured, captured, new_source
 from tests.support.factories import rows, value
 from tests.support.migrators import empty
 
