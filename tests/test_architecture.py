@@ -52,8 +52,7 @@ PURE = (
 )
 IMPURE = {"psycopg", "pyspark", "requests", "adbc_driver_postgresql"}
 MOST_FILES = 15
-CROWDED = {
-}
+CROWDED: dict[str, str] = {}
 MOST_LINES = 400
 LONG = {
     "tests/archive/test_rebuild_from_archive.py": "one story, from archive and tail to the rows of a clean run",
