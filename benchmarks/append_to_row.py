@@ -2,9 +2,9 @@
 
 Belongs here: one number and its spread, against a running `millrace up`. Not here: starting servers, or throughput.
 
-Orders are placed one after the other at random moments, so that they do not fall into step with the drain's polls. Everything
-is warm: it waits for a live drain of the view `orders`, and the first few orders are not counted. The row is
-looked for every two milliseconds; that is how exact the numbers are.
+Orders are placed one after the other at random moments, so that they do not fall into step with the drain's polls.
+Everything is warm: the benchmark waits for a live drain of the view `orders`, and does not count the first few orders.
+It looks for a row every two milliseconds; the numbers are as exact as that.
 
     python -m benchmarks.append_to_row [--appends 100] [--seed 1] [--dsn postgresql://…]
 """
@@ -29,7 +29,8 @@ WARM_UP = 5
 LOOK_S = 0.002
 DRAIN_PATIENCE_S = 120.0
 ROW_PATIENCE_S = 60.0
-# Between two appends, in seconds: more than one polling delay, so that each meets an idle drain at a random point of its wait.
+# Between two appends, in seconds: more than one polling delay, so that each append meets an idle drain at a random
+# point of the drain's wait.
 PAUSE_S = (0.5, 2.5)
 BAR = 40
 
@@ -82,7 +83,7 @@ def wait_for_drain(connection: psycopg.Connection) -> None:
 
 
 def polling_delay(connection: psycopg.Connection) -> int | None:
-    """The view's pooling_delay_s, in seconds."""
+    """Return the view's pooling_delay_s, in seconds, or None if the view is not registered."""
     return next((row.pooling_delay_s for row in EventStore(connection).poll_views() if row.view == VIEW), None)
 
 
@@ -136,7 +137,7 @@ def report(seconds: Sequence[float]) -> str:
 
 
 def percentile(ordered: Sequence[float], percent: int) -> float:
-    """The smallest value that at least so many percent of the values do not exceed (nearest rank)."""
+    """Return the smallest value that at least so many percent of the values do not exceed (nearest rank)."""
     return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]
 
 

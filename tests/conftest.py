@@ -54,7 +54,7 @@ ROOM = 4 * 2**30
 
 
 def in_memory() -> Path | None:
-    """The folder for servers that only tests use: memory, where it has room, else that of temporary files."""
+    """Return a folder in memory for servers that only tests use; None (temporary files) where memory has no room."""
     return MEMORY if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM else None
 
 
@@ -101,7 +101,7 @@ def postgres(pytestconfig: pytest.Config) -> Iterator[EmbeddedPostgres]:
 
 @pytest.fixture(scope="session")
 def template(postgres: EmbeddedPostgres) -> str:
-    """The name of a migrated database without connections."""
+    """Make a migrated database without connections and return its name."""
     postgres.create_database("template_millrace")
     migrate(postgres.dsn("template_millrace"))
     return "template_millrace"
@@ -109,7 +109,7 @@ def template(postgres: EmbeddedPostgres) -> str:
 
 @pytest.fixture(scope="session")
 def spares(postgres: EmbeddedPostgres, template: str) -> Iterator[Callable[[], str]]:
-    """Makes empty event stores, one ahead of its use: the copying takes as long as many a test."""
+    """Yield a maker of empty event stores, which copies one ahead of its use: that takes as long as many a test."""
 
     def make() -> str:
         name = f"test_{next(_numbers)}"
@@ -129,7 +129,7 @@ def spares(postgres: EmbeddedPostgres, template: str) -> Iterator[Callable[[], s
 
 @pytest.fixture
 def dsn(postgres: EmbeddedPostgres, spares: Callable[[], str]) -> Iterator[str]:
-    """An empty event store of the test's own."""
+    """Yield an empty event store of the test's own."""
     name = spares()
     yield postgres.dsn(name)
     with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
@@ -138,7 +138,7 @@ def dsn(postgres: EmbeddedPostgres, spares: Callable[[], str]) -> Iterator[str]:
 
 @pytest.fixture
 def connect(dsn: str) -> Iterator[Callable[..., psycopg.Connection]]:
-    """Opens connections that are closed when the test ends."""
+    """Yield an opener of connections, which are closed when the test ends."""
     opened: list[psycopg.Connection] = []
 
     def open_connection(*, autocommit: bool = True) -> psycopg.Connection:
@@ -152,13 +152,13 @@ def connect(dsn: str) -> Iterator[Callable[..., psycopg.Connection]]:
 
 @pytest.fixture
 def store(connect: Callable[..., psycopg.Connection]) -> EventStore:
-    """The event store behind an autocommit connection."""
+    """Return the event store behind an autocommit connection."""
     return EventStore(connect())
 
 
 @pytest.fixture
 def receipt_log() -> Path:
-    """A real event log: 8,577 events of 1,434 permit applications."""
+    """Return the file of a real event log: 8,577 events of 1,434 permit applications."""
     if not RECEIPT_LOG.exists():
         pytest.skip(f"the receipt log is not here: put it at {RECEIPT_LOG}")
     return RECEIPT_LOG
@@ -166,7 +166,7 @@ def receipt_log() -> Path:
 
 @pytest.fixture(scope="session")
 def spark_remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A Spark Connect server as `make run` starts it, for the whole run; SPARK_REMOTE points to it."""
+    """Start a Spark Connect server as `make run` does, for the whole run; SPARK_REMOTE points to it."""
     settings = Settings(home=tmp_path_factory.mktemp("spark"))
     port = free_port()
     env = {
@@ -183,7 +183,7 @@ def spark_remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def spark(spark_remote: str) -> "Iterator[SparkSession]":
-    """A session of that server, for tests that build many small things."""
+    """Yield a session of that server, for tests that build many small things."""
     assert spark_remote
     with spark_session() as session:
         yield session

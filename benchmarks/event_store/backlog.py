@@ -1,9 +1,9 @@
-"""What waits or is parked: polls, deliveries and commits beside a hundred thousand such streams against beside a hundred.
+"""Waiting and parked streams: polls, deliveries and commits beside a hundred thousand of them against beside a hundred.
 
-`waiting` streams of the rows view are free: dispatch_events made their locks. The other states are written set-based into
-stream_locks, as fail_event and fail_streams leave them, for these take minutes for so many: `parked` streams failed at the only
-attempt, `waiting` ones of the bulk view wait for a retry that does not come while we measure. Rounds consume new streams of one
-event.
+`waiting` streams of the rows view are free: dispatch_events made their locks. The benchmark writes the other states
+set-based into stream_locks, as fail_event and fail_streams leave them, because those functions take minutes for so many
+streams. `parked` streams failed at the only attempt; `waiting` ones of the bulk view wait for a retry, which does not
+come while we measure. Rounds consume new streams of one event.
 """
 
 import time

@@ -69,7 +69,7 @@ def sizes(bench: Bench) -> list[Result]:
 
 
 def appender(connection: psycopg.Connection, name: Name, size: int, number: int) -> Callable[[], float]:
-    """Appends so many batches and gives the events per second."""
+    """Make a function that appends so many batches and returns the events per second."""
     batches = count()
 
     def append() -> float:
@@ -80,7 +80,7 @@ def appender(connection: psycopg.Connection, name: Name, size: int, number: int)
 
 
 def copier(connection: psycopg.Connection, name: Name, size: int, number: int) -> Callable[[], float]:
-    """Copies so many batches and gives the events per second."""
+    """Make a function that copies so many batches and returns the events per second."""
     batches, offsets = count(), count(1, size)
 
     def copy() -> float:
@@ -117,7 +117,7 @@ def append_seconds(connection: psycopg.Connection, text: bytes, size: int) -> fl
 
 
 def copy_text(events: list[Event], offset: int) -> bytes:
-    """The same rows for COPY."""
+    """Write the same rows in COPY's text format."""
     lines = []
     for number, event in enumerate(events):
         fields = [

@@ -91,13 +91,13 @@ class Bench:
         return small if self.small else full
 
     def ours(self, log_partitions: int = 16) -> Database:
-        """A new database of ours."""
+        """Make a new database of ours."""
         database = Database(self._create("ours"), ours=True)
         migrate(database.dsn, log_partitions=log_partitions)
         return self._registered(database)
 
     def theirs(self) -> Database:
-        """A new database with the other schema."""
+        """Make a new database with the other schema."""
         database = Database(self._create("theirs"), ours=False)
         with database.connect() as connection:
             connection.execute(self.other_schema.encode())
@@ -153,14 +153,14 @@ def bench(other_schema: Path, *, rounds: int, small: bool, console: Console) -> 
 
 
 def schema_in(text: str) -> str:
-    """The SQL in a text that may begin with a web page's own words."""
+    """Return the SQL in a text that may begin with a web page's own words."""
     lines = text.splitlines()
     start = next((n for n, line in enumerate(lines) if line.startswith(FIRST_LINE)), 0)
     return "\n".join(lines[start:])
 
 
 def append_script(database: Database, events: int = EVENTS_PER_STREAM) -> str:
-    """A pgbench script: a new stream of so many events, each a transaction, each stating the one before."""
+    """Write a pgbench script: a new stream of so many events, each a transaction, each stating the one before."""
     cast = "" if database.ours else "::uuid"
     lines = ["\\set stream random(1, 9000000000000000000)"]
     for number in range(events):

@@ -19,7 +19,7 @@ CHUNK = 100
 
 
 def row_by_row(bench: Bench) -> list[Result]:
-    """The three ways of a client that takes events one by one."""
+    """Measure the three ways of a client that takes events one by one."""
     ours, theirs = bench.ours(), bench.theirs()
     for database in (ours, theirs):
         database.register_views(1)
@@ -68,7 +68,7 @@ def in_bulk(bench: Bench) -> list[Result]:
 
 
 def empty_polls(bench: Bench) -> list[Result]:
-    """A poll that finds nothing: among a million idle streams against among a hundred."""
+    """Measure a poll that finds nothing: among a million idle streams against among a hundred."""
     many, few = bench.ours(), bench.ours()
     idle = bench.size(1_000_000, 5000)
     polls = bench.size(500, 50)

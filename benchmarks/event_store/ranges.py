@@ -1,7 +1,7 @@
 """Reading ranges of the log by COPY: read_log and read_batch against a bare COPY of the same rows.
 
-One log partition, so that its ranges are ranges of "offset", too: the bare COPY takes the same rows from `events` by their
-primary key. It looks up no position, no lease and no lock.
+One log partition, so that its ranges are ranges of "offset", too: the bare COPY takes the same rows from `events` by
+their primary key. The COPY looks up no position, no lease and no lock.
 """
 
 import time

@@ -37,7 +37,7 @@ def views_100(bench: Bench) -> list[Result]:
 
 
 def long_stream(bench: Bench) -> list[Result]:
-    """The last thousand events of a long stream against the first thousand of new ones."""
+    """Measure the last thousand events of a long stream against the first thousand of new ones."""
     database = bench.ours()
     length, some = bench.size(100_000, 2000), bench.size(1000, 100)
     with database.connect() as connection:

@@ -28,7 +28,7 @@ def appended(bench: Bench, database: Database, views: int) -> tuple[float, float
 
 
 def measured(database: Database) -> tuple[float, float, float]:
-    """The bytes of all tables with their indexes, the WAL position, the number of events."""
+    """Return the bytes of all tables with their indexes, the WAL position, and the number of events."""
     schema = "event_store" if database.ours else "public"
     ((disk, wal, events),) = database.run(
         f"""

@@ -3,9 +3,9 @@
 A writer appends a bounded number of events, one every few milliseconds; one consumer polls without a pause, so that the
 delay is the store's and not that of a client's timer.
 
-stream_events is measured in three situations, for it leaves sequencing to others where it cannot tell that its transaction ends
-with it: with bound parameters beside `millrace sequence`, as services are run; with bound parameters and nobody who
-sequences; and in the simple protocol, where it can tell.
+stream_events leaves sequencing to others where it cannot tell that its transaction ends with the call. So it is
+measured in three situations: with bound parameters beside `millrace sequence`, as services are run; with bound
+parameters and without a sequencer; and in the simple protocol, where stream_events can tell.
 """
 
 import time
@@ -28,7 +28,7 @@ Take = Callable[[psycopg.Connection], dict[UUID, float]]  # each event and when 
 
 
 def delays(bench: Bench) -> list[Result]:
-    """The median and the 99 % of the delay, by stream_events and by claim_batch, against the other schema."""
+    """Measure the median and the 99 % of the delay, by stream_events and by claim_batch, against the other schema."""
     number = bench.size(600, 20)
     sides = {
         "stream_events beside millrace sequence": Side(rows_database(bench.ours()), take_rows, sequenced=True),
@@ -80,7 +80,7 @@ def bulk_database(database: Database) -> Database:
 
 
 def last_percent(values: list[float]) -> float:
-    """What 99 % of the values do not exceed."""
+    """Return the value that 99 % of the values do not exceed."""
     return quantiles(values, n=100, method="inclusive")[98]
 
 

@@ -1,6 +1,7 @@
-"""Writers and consumers that work at the same time, each in a process of its own: threads would wait for each other's Python.
+"""Writers and consumers that work at the same time, in processes of their own: threads wait for each other's Python.
 
-Belongs here: starting them together, what one writer and one consumer do, and when they end. Not here: what is compared.
+Belongs here: starting them together, the work of one writer and of one consumer, and when they end. Not here: the
+comparisons.
 """
 
 import time

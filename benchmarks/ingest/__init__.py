@@ -1,1 +1,1 @@
-"""What comes in from outside: exactly-once messages beside plain appends, captured changes beside a bare reader of the same log."""
+"""Events from outside: exactly-once messages beside plain appends, captured changes beside a bare reader of the log."""

@@ -17,12 +17,12 @@ from millrace.resources.postgres.embedded import EmbeddedPostgres
 
 @dataclass(kw_only=True)
 class IngestBench(Bench):
-    """A server for the stores and one for the sources: on one, each reader of a source's log would read the store's, too."""
+    """A server for the stores and one for the sources, so that readers of a source's log do not read the store's."""
 
     sources: EmbeddedPostgres
 
     def source(self) -> str:
-        """A new source database; returns its connection string."""
+        """Make a new source database and return its connection string."""
         name = f"source_{next(self._numbers)}"
         self.sources.create_database(name)
         return self.sources.dsn(name)

@@ -1,7 +1,7 @@
-"""Change capture: changes per second from the slot to events, and what the size of a transaction does to that and to memory.
+"""Change capture: changes per second from the slot to events, and the price of a large transaction in rate and memory.
 
-The other reader of the same log throws away what it gets: pg_recvlogical, over the replication protocol. A capture reads by SQL,
-keeps what it read, and makes it events.
+The other reader of the same log is pg_recvlogical, over the replication protocol; it throws the changes away. A capture
+reads changes by SQL, keeps them, and makes them events.
 """
 
 import resource
@@ -68,7 +68,7 @@ def rate(bench: IngestBench) -> list[Result]:
 
 
 def transaction_sizes(bench: IngestBench) -> list[Result]:
-    """The same changes in transactions of several sizes; then one large transaction, and the memory that it takes."""
+    """Measure the same changes in transactions of several sizes; then a large transaction, and the memory it takes."""
     changes = bench.size(100_000, 1000)
     sizes = [size for size in (1, 10, 1000, 100_000) if size <= changes]
     pipeline = new_pipeline(bench)
@@ -115,7 +115,7 @@ def seconds_and_memory(pipeline: Pipeline, changes: int) -> tuple[float, float]:
 
 
 def peak_mb() -> float:
-    """The most memory that this process had since it began, in MB."""
+    """Return the most memory that this process had since it began, in MB."""
     status = Path("/proc/self/status")
     if status.exists():
         # on Linux ru_maxrss is not less than what the parent had

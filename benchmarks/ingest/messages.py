@@ -1,6 +1,7 @@
-"""Exactly-once producers: what a message costs more than a plain append, and how fast duplicates are answered.
+"""Exactly-once producers: how much more a message costs than a plain append, and how fast duplicates are answered.
 
-All sides give the same client the same events, made before, each in a stream of its own; the plain one commits each call by itself.
+All sides give the same client the same events, made before, each in a stream of its own. The plain side commits each
+call by itself.
 """
 
 import json
@@ -87,7 +88,7 @@ def new_event() -> NewEvent:
 
 @contextmanager
 def in_one_call(dsn: str) -> Iterator[Send]:
-    """A producer that has all of a message before it calls."""
+    """Yield the sending of a producer that has all of a message before it calls."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         store = ProducerStore(connection)
         producer = IdempotentProducer.register(store, str(uuid4()))
@@ -103,7 +104,7 @@ def in_one_call(dsn: str) -> Iterator[Send]:
 
 @contextmanager
 def in_transaction(dsn: str) -> Iterator[Send]:
-    """A producer whose work appends."""
+    """Yield the sending of a producer whose work appends."""
     with ExactlyOnce(dsn) as once:
         producer = once.register(str(uuid4()))
 
@@ -117,7 +118,7 @@ def in_transaction(dsn: str) -> Iterator[Send]:
 
 @contextmanager
 def plainly(dsn: str) -> Iterator[Send]:
-    """A client that appends, and does not know what became of it when the answer is lost."""
+    """Yield the sending of a client that appends, and cannot tell whether it did when the answer is lost."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         yield EventStore(connection).append_events
 

@@ -72,12 +72,12 @@ class Pipeline:
         return Capture("bench", lambda: self.source, (TABLE,))
 
     def capturing(self) -> CaptureDrain:
-        """A process of the capture."""
+        """Make one process of the capture."""
         # one may wait for its turn while the others are measured
         return CaptureDrain(self.store.dsn, self.capture, "bench", lease_s=int(PATIENCE_S))
 
     def info(self) -> CaptureInfo:
-        """The capture as operators see it."""
+        """Return the capture as operators see it."""
         with self.store.connect() as connection:
             (info,) = CaptureStore(connection).capture_info("bench")
         return info
@@ -122,7 +122,7 @@ def change(source: str, changes: int, of_transaction: int) -> None:
 
 @contextmanager
 def slot_copy(pipeline: Pipeline, name: str) -> Iterator[str]:
-    """A slot that holds what the capture's slot holds now."""
+    """Yield a copy of the capture's slot, which holds the same changes as the slot now; drop it at the end."""
     with connect_source(pipeline.source) as connection:
         connection.execute("select pg_copy_logical_replication_slot(%s, %s)", (pipeline.info().slot, name))
         try:
@@ -183,7 +183,7 @@ def require_all(report: CaptureReport, changes: int) -> None:
 
 
 def timed(work: Callable[[], object]) -> float:
-    """The seconds that something takes."""
+    """Return the seconds that the work takes."""
     began = time.perf_counter()
     work()
     return time.perf_counter() - began

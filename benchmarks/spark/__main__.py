@@ -1,9 +1,10 @@
 """Measures Spark on the event store and prints each line's ratio beside its target.
 
-Everything runs on one temporary server and in one local Spark session, the two sides in turn (A B A B …); a number is the
-median of the rounds. The sides are Spark's JDBC source, with Debian's driver (`apt-get install libpostgresql-jdbc-java`) or
-another one, and the per-event loop of fstore-sql's schema, whose repository has it as `schema.sql`. Beside each number stands
-the most memory that Spark's driver, its Python workers and Postgres took meanwhile.
+Everything runs on one temporary server and in one local Spark session, the two sides in turn (A B A B …); a number is
+the median of the rounds. The sides are Spark's JDBC source, with Debian's driver (`apt-get install
+libpostgresql-jdbc-java`) or another one, and the per-event loop of fstore-sql's schema, whose repository has it as
+`schema.sql`. Beside each number stands the most memory that Spark's driver, its Python workers and Postgres took
+meanwhile.
 
     python -m benchmarks.spark --other-schema schema.sql [--only NAME …] [--events 1000000] [--rounds 3] [--small]
 """
@@ -71,7 +72,7 @@ def main() -> None:
 
 
 def sizes(largest: int) -> list[int]:
-    """The sizes of the logs that are measured: each ten times the one before, up to the largest."""
+    """Return the sizes of the logs to measure: each ten times the one before, up to the largest."""
     found = [FIRST_SIZE]
     while found[-1] * 10 < largest:
         found.append(found[-1] * 10)

@@ -48,7 +48,7 @@ class Memory:
     postgres: float = 0.0
 
     def most(self, other: "Memory") -> "Memory":
-        """The larger of each."""
+        """Return, for each process, the larger of the two numbers."""
         return Memory(
             max(self.driver, other.driver), max(self.workers, other.workers), max(self.postgres, other.postgres)
         )
@@ -123,13 +123,13 @@ class Bench:
     _numbers: Iterator[int] = field(default_factory=count)
 
     def log(self, events: int) -> Database:
-        """A database of ours whose log has so many events of the shop's orders; made once, nothing may be appended."""
+        """Return a database of ours whose log has so many events of the shop's orders; made once, so append nothing."""
         if events not in self._logs:
             self._logs[events] = self.orders(events // EVENTS_PER_ORDER)
         return self._logs[events]
 
     def orders(self, number: int, events: int = EVENTS_PER_ORDER) -> Database:
-        """A new database of ours with so many orders of so many events each."""
+        """Make a new database of ours with so many orders of so many events each."""
         database = Database(self._create(), ours=True)
         migrate(database.dsn)
         with database.connect() as connection:
@@ -143,7 +143,7 @@ class Bench:
         return database
 
     def theirs(self) -> Database:
-        """A new database with the other schema and one view."""
+        """Make a new database with the other schema and one view."""
         database = Database(self._create(), ours=False)
         with database.connect() as connection:
             connection.execute(self.other_schema.encode())
@@ -260,7 +260,7 @@ def append_orders(connection: psycopg.Connection, label: str, numbers: range, ev
 
 
 def timed(work: Callable[[], object]) -> float:
-    """The seconds that something takes."""
+    """Return the seconds that the work takes."""
     began = time.perf_counter()
     work()
     return time.perf_counter() - began

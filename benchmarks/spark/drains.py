@@ -25,7 +25,7 @@ ENOUGH_S = 3600.0
 
 
 def small_batch(bench: Bench) -> list[Result]:
-    """A thousand events onto a model of as many rows as the largest log has events, against one of a thousand rows."""
+    """Drain a thousand events onto a model with a row per event of the largest log, and onto one of a thousand rows."""
     rows = bench.sizes[-1]
     numbers = count()
     databases = [bench.orders(number, events=1) for number in (rows, FEW_ROWS)]
@@ -96,7 +96,7 @@ def drain_rate(bench: Bench, log: Database, events: int) -> float:
 
 
 def ten_views(bench: Bench) -> list[Result]:
-    """Ten views on one log in one session, each with a consumer of its own: as many events as the largest log has, over all."""
+    """Drain ten views on one log in one session, each by its own consumer; in total, the events of the largest log."""
     events = bench.sizes[-1] // VIEWS
     log = bench.log(events)
     models = [replace(ORDERS, name=f"orders_{n}", view=f"orders_{n}") for n in range(VIEWS)]

@@ -93,13 +93,13 @@ def two_fields(bench: Bench) -> list[Result]:
 
 
 def rate(events: int, frame: Callable[[], "DataFrame"], action: "Callable[[DataFrame], object]") -> float:
-    """Events per second of an action on a DataFrame of its own: Spark goes on with what an earlier one on it shuffled."""
+    """Return the events per second of an action on a new DataFrame: on an old one, Spark reuses an earlier shuffle."""
     made = frame()
     return events / timed(lambda: action(made))
 
 
 def jdbc(bench: Bench, database: Database, table: str) -> "DataFrame":
-    """What Spark's JDBC source reads, in tasks of even ranges of offsets."""
+    """Read a table by Spark's JDBC source, in tasks of even ranges of offsets."""
     (bounds,) = database.run('select min("offset"), max("offset") + 1 from event_store.events')
     reader = bench.spark.read.format("jdbc").option("url", bench.jdbc_url(database)).option("dbtable", table)
     options = {"partitionColumn": "offset", "lowerBound": bounds[0], "upperBound": bounds[1], "numPartitions": TASKS}

@@ -1,4 +1,4 @@
-"""Rebuilding a read model from all its events: beside the per-event loop of the other schema, and from the archive beside JDBC."""
+"""Rebuilding a read model: beside the other schema's per-event loop, and from the archive beside JDBC."""
 
 import tempfile
 import time
@@ -66,10 +66,11 @@ def from_postgres(bench: Bench) -> list[Result]:
 
 
 def from_archive(bench: Bench) -> list[Result]:
-    """Every log partition of a model, together, from the archive; and reading and grouping alone, in one job.
+    """Measure all log partitions of a model, together, from the archive; and reading and grouping alone, in one job.
 
-    Beside it one Spark job that makes the same rows without leases, checkpoints and swaps: JDBC reads log and events, from_json takes the
-    fields, the same aggregates, and Spark's JDBC writes them into an empty table with the same key, or nobody.
+    Beside it one Spark job makes the same rows without leases, checkpoints and swaps: JDBC reads log and events,
+    from_json takes the fields, and the aggregates are the same. Spark's JDBC writes the rows into an empty table with
+    the same key, or nothing writes them.
     """
     results: list[Result] = []
     rates = []
@@ -120,7 +121,7 @@ def build_rate(events: int, frame: "Callable[[], DataFrame]") -> float:
 
 
 def by_files(bench: Bench, log: Database, archive: Path) -> "DataFrame":
-    """The model's rows from the archive, in one job."""
+    """Make the model's rows from the archive, in one job."""
     from pyspark.sql import functions as f
 
     columns = ["offset", "event", "decider_id", "created_at"]
@@ -130,7 +131,7 @@ def by_files(bench: Bench, log: Database, archive: Path) -> "DataFrame":
 
 
 def by_jdbc(bench: Bench, log: Database) -> "DataFrame":
-    """The model's rows by JDBC and from_json, in one job."""
+    """Make the model's rows by JDBC and from_json, in one job."""
     from pyspark.sql import functions as f
 
     fields = f.from_json("data", "customer_id string, amount decimal(18,2)").alias("data")
@@ -139,7 +140,7 @@ def by_jdbc(bench: Bench, log: Database) -> "DataFrame":
 
 
 def orders(events: "DataFrame") -> "DataFrame":
-    """The rows of `Orders`, as one would write them by hand."""
+    """Compute the rows of `Orders`, as one would write them by hand."""
     from pyspark.sql import functions as f
 
     placed, line = f.col("event") == "order_placed", f.col("event") == "order_line_added"
@@ -164,7 +165,7 @@ def require_same_rows(log: Database) -> None:
 
 
 def partitions_of(log: Database) -> list[int]:
-    """The log partitions."""
+    """Return the log's partitions, in order."""
     with log.connect() as connection:
         return [
             partition

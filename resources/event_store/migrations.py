@@ -2,22 +2,26 @@
 
 Belongs here: running `sql/`. Not here: any SQL of the schema itself.
 
-A migration and its row in `event_store.migrations` commit together; the last one commits with the functions and the privileges,
-so nobody meets its tables with the functions of before. One migrator works at a time, the others wait for it and find it done.
-Killed anywhere, the next call goes on after the last committed migration. With nothing to do a call only reads.
+A migration and its row in `event_store.migrations` commit together. The last migration commits with the functions and
+the privileges, so no session meets its tables with the functions of before. One migrator works at a time; the others
+wait for it and find the work done. After a kill anywhere, the next call goes on after the last committed migration.
+With nothing to do a call only reads.
 
-The functions are replaced as a whole when a file of them, `sql/roles.sql` or `sql/privileges.sql` has changed. Sessions go on
-meanwhile, with the old function or the new one. The schemas `event_store` and `event_store_private` belong to Millrace: a function
-in them that no file makes is dropped. A trigger that is to go with its function is dropped by a migration.
+The functions are replaced as a whole when a file of them, `sql/roles.sql` or `sql/privileges.sql` has changed. Sessions
+go on meanwhile, with the old function or the new one. The schemas `event_store` and `event_store_private` belong to
+Millrace: the migrator drops a function in them that no file makes. A trigger that is to go with its function is dropped
+by a migration.
 
-Where somebody's open transaction is in the way, the migrator leaves its place in the queue before those behind it notice, and tries
-again for a minute. On a busy store a migration finds a gap if it first locks the tables that every consumer's call takes first:
-`lock table event_store.views, event_store.sequencer in access exclusive mode`. A call that began before it goes on in the old
-function: a column that functions of the version before use is dropped one version later.
+Where another session's open transaction is in the way, the migrator leaves its place in the queue before those behind
+it notice, and tries again for a minute. On a busy store a migration finds a gap if it first locks the tables that every
+consumer's call takes first: `lock table event_store.views, event_store.sequencer in access exclusive mode`. A call that
+began before the migration goes on in the old function. So a column that functions of the version before use is dropped
+one version later.
 
-An older version of the code must not put its functions over newer ones. It is refused by the number of its last migration, so a
-release that changes functions only has a migration too, of one comment. Until the first release a table is changed in its subject's
-migration; a store that was made before is refused by the names of its migrations.
+An older version of the code must not put its functions over newer ones. The number of its last migration shows that it
+is older, and it is refused. So a release that changes only functions has a migration too, of one comment. Until the
+first release a table is changed in its subject's migration; a store that was made before is refused by the names of its
+migrations.
 
 `sql/install.sql` does the same with `psql` alone.
 """
@@ -84,7 +88,7 @@ def known_migrations(directory: Path = SQL / "migrations") -> list[Migration]:
 
 @dataclass(frozen=True)
 class Replaceable:
-    """What is applied anew whenever a part of it has changed: the roles, each function's file by its name, the privileges."""
+    """The roles, each function's file by its name, the privileges: all are applied anew when a part has changed."""
 
     roles: str
     functions: dict[str, str]
@@ -258,8 +262,8 @@ def _replace(connection: psycopg.Connection, replaceable: Replaceable) -> bool:
             with connection.transaction():
                 connection.execute(sql.encode())
         except psycopg.errors.InvalidFunctionDefinition:
-            # Another result or other names of arguments cannot be replaced. Everything else is, and not dropped: a session
-            # that has looked a function up and is about to call it would miss it.
+            # Another result or other names of arguments cannot be replaced. Everything else is replaced and not
+            # dropped: a session that has looked a function up and is about to call it would miss the function.
             _drop(connection, [routine for routine in before if routine.name == name])
             connection.execute(sql.encode())
     after = _routines(connection)

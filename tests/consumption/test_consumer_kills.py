@@ -1,4 +1,4 @@
-"""Drains that are killed, or robbed of their connection or their staged rows, at any step: the model equals a clean run."""
+"""Drains that lose their process, their connection or their staged rows at any step: the model equals a clean run."""
 
 import random
 import threading

@@ -44,7 +44,7 @@ def test_a_rebuild_while_others_drain_and_events_are_appended_equals_a_clean_run
     reader = connect()
 
     def read() -> int:
-        """Every statement sees a whole model: it counts exactly the events below the checkpoint, never fewer than before."""
+        """Assert that every statement sees a whole model: exactly the events below the checkpoint, never fewer."""
         looks, before = 0, (0, 0)
         while not done.is_set():
             ((position, events, number),) = rows(

@@ -1,4 +1,4 @@
-"""Streams that cannot be built in a rebuild: they wait, those that can be built again are freed, all others are there."""
+"""Streams that a rebuild cannot build: they wait, those that can be built again are freed, all others are there."""
 
 import random
 from dataclasses import replace

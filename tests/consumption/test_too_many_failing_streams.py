@@ -1,4 +1,7 @@
-"""Batches in which more streams fail than one search names, or all: what is committed, and that no stream is blamed for a shared cause."""
+"""Batches in which more streams fail than one search names, or all: the healthy part is committed.
+
+No stream is blamed for a cause that all of them share.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -28,7 +28,7 @@ LONG: dict[str, Any] = {"order_id": stream_id(), "a" * 41: count()}
 
 
 def declare(name: str = "Orders", docstring: str | None = "One row per order.", **members: object) -> type:
-    """A class as a declaration has it."""
+    """Make a class as a declaration has it."""
     return type(name, (), {"__doc__": docstring, **members})
 
 

@@ -30,7 +30,7 @@ Login = Callable[[str], psycopg.Connection]
 
 @pytest.fixture
 def login(dsn: str, store: EventStore) -> Iterator[Login]:
-    """Connects as a new user with one of the roles, and nothing else."""
+    """Yield a login: it connects as a new user with one of the roles, and nothing else."""
     users: list[tuple[str, psycopg.Connection]] = []
 
     def connect(role: str) -> psycopg.Connection:

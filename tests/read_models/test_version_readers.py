@@ -1,4 +1,4 @@
-"""People and objects that read a model, when another version of it begins to serve: what they may, what depends on it."""
+"""Readers of a model when another version begins to serve: their privileges, and objects that depend on the view."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -56,7 +56,7 @@ def drop_roles(connection: psycopg.Connection, names: Sequence[str]) -> None:
 
 
 def privileges(connection: psycopg.Connection) -> list[tuple[Any, ...]]:
-    """What is granted on the view and its columns, except to its owner."""
+    """Return the privileges on the view and its columns, except its owner's."""
     return rows(
         connection,
         """

@@ -8,5 +8,5 @@ from tests.support.factories import register_orders
 
 @pytest.fixture
 def orders(store: EventStore) -> EventStore:
-    """A store in which order and invoice may append placed, paid and shipped."""
+    """Return a store in which order and invoice may append placed, paid and shipped."""
     return register_orders(store)

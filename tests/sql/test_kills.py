@@ -1,7 +1,7 @@
-"""Consumers and dispatchers that are killed in the middle of a call: no lock, no event is lost, nothing is leased to the dead.
+"""Consumers and dispatchers that are killed in a call: no lock or event is lost, the dead session leases nothing.
 
-Belongs here: pg_terminate_backend inside stream_events, lease_events, dispatch_events and ack_event. Not here: kills between two
-calls (the test of each function) and of the sequencer alone (test_sequence_events).
+Belongs here: pg_terminate_backend inside stream_events, lease_events, dispatch_events and ack_event. Not here: kills
+between two calls (the test of each function) and of the sequencer alone (test_sequence_events).
 """
 
 from collections.abc import Callable, Iterator
@@ -51,7 +51,7 @@ WHERE_A_CALL_STOPS = [
 
 @contextmanager
 def stopped(store: EventStore, connect: Connect, call: Call, point: str) -> Iterator[psycopg.Connection]:
-    """A session that waits in the call at that point, until the block ends; then what it waits for is free."""
+    """Yield a session that waits in the call at that point; when the block ends, the lock that it waits for is free."""
     store.connection.execute(
         """
         create function pause() returns trigger language plpgsql as $$

@@ -18,7 +18,7 @@ TABLES = ("events", "event_log", "streams", "stream_locks")
 
 @pytest.fixture(scope="module")
 def large(postgres: EmbeddedPostgres) -> Iterator[str]:
-    """A store with 20,000 events of 5,000 streams, a rows view and a bulk view."""
+    """Make a store with 20,000 events of 5,000 streams, a rows view and a bulk view."""
     postgres.create_database("large")
     dsn = postgres.dsn("large")
     migrate(dsn)
@@ -38,7 +38,7 @@ def large(postgres: EmbeddedPostgres) -> Iterator[str]:
 
 @pytest.fixture
 def session(large: str) -> Iterator[EventStore]:
-    """A session whose changes are undone."""
+    """Yield a session whose changes are undone."""
     with psycopg.connect(large) as connection:
         connection.execute("select")
         yield EventStore(connection)
@@ -46,7 +46,7 @@ def session(large: str) -> Iterator[EventStore]:
 
 
 def scans(store: SqlFunctions) -> dict[str, int]:
-    """Scans since the session began, of tables (sequential) and of indexes."""
+    """Count the scans since the session began, of tables (sequential) and of indexes."""
     query: LiteralString = """
         select relname, pg_stat_get_xact_numscans(oid) from pg_class
         where relnamespace = 'event_store'::regnamespace and relkind in ('r', 'i')

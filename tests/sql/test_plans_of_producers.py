@@ -17,7 +17,7 @@ TABLES = ("producers", "producer_results", "producer_state", "transactions", "st
 
 @pytest.fixture
 def old_session(producer: ProducerStore, connect: Connect) -> Iterator[ProducerStore]:
-    """A session that did everything once in an empty, never analyzed store, which then filled."""
+    """Yield a session that did everything once in an empty, never analyzed store, which then filled."""
     assert statistics(producer).received == 0
     connection = connect()
     connection.execute("set plan_cache_mode = force_generic_plan")

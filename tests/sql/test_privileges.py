@@ -69,7 +69,7 @@ Login = Callable[[str], EventStore]
 
 @pytest.fixture
 def login(dsn: str, orders: EventStore) -> Iterator[Login]:
-    """Connects as a new user with one of the roles, and nothing else."""
+    """Yield a login: it connects as a new user with one of the roles, and nothing else."""
     users: list[tuple[str, psycopg.Connection]] = []
 
     def connect(role: str) -> EventStore:

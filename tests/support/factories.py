@@ -1,6 +1,7 @@
-"""What a test of the store needs, in one line each: events, a look at the log, a second session that waits.
+"""Events, a look at the log, a second session that waits: one line each for a test of the store.
 
-Belongs here: makers and looks that several tests share. Not here: fixtures (conftest.py) and what a test asserts by itself.
+Belongs here: makers and looks that several tests share. Not here: fixtures (conftest.py) and the assertions of one
+test.
 """
 
 import threading

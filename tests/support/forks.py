@@ -1,7 +1,7 @@
 """Processes that tests kill: forks, which begin at once and share what their parent has imported.
 
-Belongs here: starting one. Not here: killing it; the programs that do (`killed_producers`, `killed_captures`) have no threads, which a
-fork would not survive.
+Belongs here: starting one. Not here: killing it. The programs that kill (`killed_producers`, `killed_captures`) have no
+threads, which a fork would not survive.
 """
 
 import os
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 
 def fork(work: Callable[[], int]) -> int:
-    """Do the work in a process of its own, which ends with the status that it returns, 1 if it raises; return the process id."""
+    """Do the work in a new process and return its id; the process ends with the work's status, 1 if the work raises."""
     child = os.fork()
     if child:
         return child

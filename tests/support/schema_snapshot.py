@@ -5,7 +5,8 @@
 sql/schema/tables.sql   what a new database has beside functions, to be read and compared
 sql/install.sql         the list of all files that make a store, for `psql`
 
-Belongs here: how they are made. Not here: what is asserted of them (tests/sql/test_schema_snapshot.py, tests/event_store/test_install.py).
+Belongs here: making them. Not here: the assertions about them (tests/sql/test_schema_snapshot.py,
+tests/event_store/test_install.py).
 """
 
 import os
@@ -67,7 +68,7 @@ ENTRY = re.compile(r"^--\n-- Name: (?P<name>.*); Type: (?P<type>.*); Schema: .*\
 
 
 def program_environment() -> dict[str, str]:
-    """The environment in which the programs of the wheel find their libraries."""
+    """Return the environment in which the programs of the wheel find their libraries."""
     return {**os.environ, "LD_LIBRARY_PATH": str(PROGRAMS.parent / "lib")}
 
 

@@ -35,7 +35,7 @@ BY_HAND: list[LiteralString] = [
 
 @pytest.fixture
 def given_up(bulk: EventStore) -> list[str]:
-    """Two streams of five events each in log partition 0, of which the first six events are given up and not deleted yet."""
+    """Append two streams of five events each to log partition 0; give up the first six events, but delete none."""
     ids = ids_of_one_partition(bulk.connection, 2)
     append_to(bulk, *ids * 5)
     bulk.commit_batch("v", bulk.claim_batch("v", "me"))

@@ -23,7 +23,7 @@ from tests.support.factories import (
 
 @pytest.fixture
 def bulk(orders: EventStore) -> EventStore:
-    """A store with a bulk view `v` that wants everything."""
+    """Return a store with a bulk view `v` that wants everything."""
     orders.register_view("v", "-infinity", mode="bulk")
     return orders
 

@@ -1,4 +1,4 @@
-"""A stream that fails at an event which is named: what comes before it is acknowledged, and attempts count for that event."""
+"""A stream that fails at a named event: the events before it are acknowledged, and attempts count for that event."""
 
 from dataclasses import replace
 from typing import Any

@@ -227,7 +227,7 @@ class Lives:
         return f"{min(self.open, default=self.source.xid)}:{self.source.xid}:{xip}"
 
     def begin(self) -> None:
-        """A transaction begins that writes a row which no other one writes."""
+        """Begin a transaction that writes a row which no other one writes."""
         free = [key for key in range(8) if all(row.key != key for row in self.open.values())]
         if not free or any(row.action == "truncated" for row in self.open.values()):
             return
@@ -300,7 +300,7 @@ class Lives:
             self.chunk = None
 
     def lose(self) -> None:
-        """The slot is lost with what nobody read; another one is made."""
+        """Lose the slot with its unread changes, and make another one."""
         if self.open or self.random.random() < 0.5:
             return
         self.source.emit_all()
@@ -314,7 +314,7 @@ class Lives:
             self.source.store.finish_backfill("c", self.source.token, "public", "t", self.random.randint(1, 4))
 
     def declare(self) -> None:
-        """Another filter: some rows are captured no more, of which the log says nothing, and everything is read anew."""
+        """Declare another filter: some rows are captured no more, silently in the log, and everything is read anew."""
         if self.random.random() < 0.5:
             return
         self.number += 1

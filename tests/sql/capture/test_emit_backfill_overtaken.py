@@ -29,18 +29,18 @@ __all__ = ["source"]
 
 
 def now(source: Source) -> str:
-    """A snapshot of the source that sees all that happened in it."""
+    """Return a snapshot of the source that sees all that happened in it."""
     return f"{source.xid}:{source.xid}:"
 
 
 def toasted(source: Source, key: int, **record: object) -> Change:
-    """An update in the source's log that has all but the value of v, which did not change."""
+    """Make an update in the source's log that has all but the value of v, which did not change."""
     (change,) = source.changes(updated(key))
     return with_data(change, record={"id": key} | record, unavailable=["v"])
 
 
 def last(source: Source, key: int) -> tuple[str, Any]:
-    """The newest event of a row: name and record."""
+    """Return the newest event of a row: name and record."""
     event = EventStore(source.store.connection).get_events(decider_id(key), T)[-1]
     return event.event, event.data["record"]
 

@@ -82,7 +82,7 @@ def opened(producer: ProducerStore) -> UUID:
 
 @pytest.fixture
 def captured(source: Source) -> CaptureStore:
-    """A store with orders, a producer and a capture that has the row 7."""
+    """Return a store with orders, a producer and a capture that has the row 7."""
     register_orders(EventStore(source.store.connection))
     ProducerStore(source.store.connection).register_producer("p")
     source.commit(inserted(7))

@@ -1,4 +1,4 @@
-"""Consumers of bulk views in REPEATABLE READ and SERIALIZABLE: right, or a serialization failure that repeating cures."""
+"""Consumers of bulk views in REPEATABLE READ and SERIALIZABLE: right, or refused and right when repeated."""
 
 from functools import partial
 from random import Random

@@ -17,7 +17,7 @@ __all__ = ["level", "source"]
 
 
 def of(source: Source, store: CaptureStore) -> Source:
-    """The same capture under the same lease in another session."""
+    """Return the same capture under the same lease in another session."""
     other = Source.__new__(Source)
     other.__dict__.update(source.__dict__)
     other.store = store

@@ -1,4 +1,7 @@
-"""Producers in REPEATABLE READ and SERIALIZABLE: right, or a serialization failure that repeating cures; never a double effect."""
+"""Producers in REPEATABLE READ and SERIALIZABLE: right, or refused and right when repeated.
+
+No message takes effect twice.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -16,7 +19,7 @@ __all__ = ["level", "producer"]
 
 
 def old(connect: Connect, level: IsolationLevel) -> ProducerStore:
-    """A session in a transaction that sees the store as it is now."""
+    """Open a session in a transaction that sees the store as it is now."""
     return ProducerStore(snapshot(connect, level).connection)
 
 

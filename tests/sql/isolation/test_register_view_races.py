@@ -1,6 +1,6 @@
-"""Registering a view while others append and sequence: nothing after its start is missed, nothing sequenced before it comes.
+"""Registering a view while others append and sequence: it gets all events after its start, and none sequenced before.
 
-Belongs here: interleavings of register_view with the sequencer and with appends. Not here: what it says and keeps
+Belongs here: interleavings of register_view with the sequencer and with appends. Not here: its answers and its row
 (test_register_view).
 """
 
@@ -61,7 +61,7 @@ def stops_after_the_search(observer: psycopg.Connection, registrar: psycopg.Conn
 def test_what_is_sequenced_while_history_is_searched_comes_only_if_it_is_not_before_the_start(
     orders: EventStore, connect: Connect, mode: str
 ) -> None:
-    """The search sees a mark; before the sequencer's row is taken, others raise it by events of both sides of the start."""
+    """Before register_view locks the sequencer's row, others raise the mark by events of both sides of the start."""
     known, before, after, later = ids_of_one_partition(orders.connection, 4)
     append_to(orders, known)
     orders.sequence_events()
@@ -171,7 +171,7 @@ def test_views_registered_while_all_append_and_sequence_get_what_comes_after_and
             store.sequence_events()
 
     def known() -> set[str]:
-        """What has an offset."""
+        """Return the streams whose event is in the log."""
         return {
             row[0]
             for row in rows(

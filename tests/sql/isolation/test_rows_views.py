@@ -1,4 +1,4 @@
-"""Consumers of rows views in REPEATABLE READ and SERIALIZABLE: right, or a serialization failure that repeating cures."""
+"""Consumers of rows views in REPEATABLE READ and SERIALIZABLE: right, or refused and right when repeated."""
 
 from collections import Counter
 from functools import partial

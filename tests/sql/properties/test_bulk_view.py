@@ -1,6 +1,7 @@
-"""Random lives of a bulk view: claims, commits of a part or of too much, failing streams, rebuilds, owners that come too late.
+"""Random lives of a bulk view: claims, commits of a part or of too much, failing streams, rebuilds, late owners.
 
-Belongs here: what owners of a bulk view do. Not here: what happens to any view (view_lives) and what one call promises (tests/sql).
+Belongs here: what owners of a bulk view do. Not here: what happens to any view (view_lives) and what one call promises
+(tests/sql).
 """
 
 from collections.abc import Sequence
@@ -126,7 +127,7 @@ class BulkLife(Life):
         self.claims.append([self.leases[partition]])
 
     def rebuilt(self, consumer: Consumer, held: Held, failed: set[Name]) -> None:
-        """A rebuild settles every stream of its log partition, locked or not, but for those that fail again."""
+        """Settle every stream of the rebuilt log partition, locked or not, but for those that fail again."""
         for name in self.streams_of(held.lease.partition):
             state = self.touch(consumer, name)
             if name in failed:
@@ -135,7 +136,7 @@ class BulkLife(Life):
                 self.streams[name] = Stream(held.lease.partition, since=held.lease.to_position)
 
     def pick_claim(self, consumer: Consumer, pick: int) -> list[Held]:
-        """Some claim, of anybody, whether or not it is still in force, unless a transaction holds it."""
+        """Pick a claim of any consumer, in force or not; leave out the leases that another's open transaction holds."""
         if any(t.leased for t in self.transactions() if t is not consumer.transaction):
             return []  # a claim holds every partition that it looked at until its transaction ends
         claim = self.claims[-1 - pick % len(self.claims)]

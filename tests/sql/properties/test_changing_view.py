@@ -1,4 +1,4 @@
-"""Random lives of a view that is consumed in one mode, then in the other: what one mode left, the other must go on with.
+"""Random lives of a view that is consumed in one mode, then in the other: the second goes on where the first left off.
 
 Belongs here: changing the mode. Not here: what consumers do in either (test_rows_view, test_bulk_view).
 """

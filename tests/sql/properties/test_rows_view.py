@@ -1,6 +1,7 @@
-"""Random lives of a rows view: leases, answers by whoever holds the event or held it once, time that passes in between.
+"""Random lives of a rows view: leases, answers by the event's holder or an earlier one, time that passes in between.
 
-Belongs here: what consumers of a rows view do. Not here: what happens to any view (view_lives) and what one call promises (tests/sql).
+Belongs here: what consumers of a rows view do. Not here: what happens to any view (view_lives) and what one call
+promises (tests/sql).
 """
 
 from collections.abc import Callable, Sequence

@@ -10,7 +10,7 @@ from tests.support.factories import Connect, rows, start, wait_blocked
 
 @pytest.fixture
 def models(store: EventStore) -> ReadModelStore:
-    """A store with read model `m`, version 1 of which serves, and 2 is built."""
+    """Return a store with read model `m`: version 1 serves, version 2 is being built."""
     models = ReadModelStore(store.connection)
     models.declare_version("m", 1, "orders", "one", True, [])
     models.declare_version("m", 2, "orders_v2", "two", False, [1, 3, 5])

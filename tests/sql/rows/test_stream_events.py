@@ -30,7 +30,7 @@ from tests.support.factories import (
 
 @pytest.fixture
 def view(orders: EventStore) -> EventStore:
-    """A store with a rows view `v` that wants everything."""
+    """Return a store with a rows view `v` that wants everything."""
     orders.register_view("v", "-infinity")
     return orders
 

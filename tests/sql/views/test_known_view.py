@@ -8,7 +8,7 @@ from tests.support.factories import refusal, rows
 
 
 def calls_of(store: EventStore, mode: str) -> set[str]:
-    """The functions for everybody that refuse a view of another mode than this: they ask, or call one that does."""
+    """Return the public functions that refuse a view of another mode: those that ask known_view, and their callers."""
     functions = rows(
         store.connection,
         """

@@ -282,7 +282,7 @@ def stored(store: EventStore) -> list[str]:
 
 
 def test_from_rows_to_bulk_nothing_is_lost_or_delivered_twice(orders: EventStore) -> None:
-    """Streams that are acknowledged in part, free, given back, backing off, parked, of a dead consumer, not dispatched."""
+    """Streams are acknowledged in part, free, given back, backing off, parked, leased by the dead or undispatched."""
     orders.register_view("v", "-infinity", max_attempts=1)
     set_clock(orders.connection, "2030-01-01 00:00:00+00")
     append_to(orders, *["part", "back", "parked", "dead"] * 2)

@@ -41,7 +41,7 @@ MODES = pytest.mark.parametrize("view", ["v", "r"])
 
 @pytest.fixture
 def placed(bulk: EventStore) -> list[AppendedEvent]:
-    """Log partition 0 holds positions 3 to 9, one event a minute; the bulk view `v` and the rows view `r` stand at 5."""
+    """Fill positions 3 to 9 of log partition 0, an event a minute; set the bulk view `v` and the rows view `r` to 5."""
     ids = ids_of_one_partition(bulk.connection, 2)
     events = []
     for minute in range(10):

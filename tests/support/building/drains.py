@@ -42,7 +42,7 @@ def things(store: EventStore) -> EventStore:
 
 @pytest.fixture
 def observer(connect: Connect) -> psycopg.Connection:
-    """A second session, to look and to interfere."""
+    """Open a second session, to look and to interfere."""
     return connect()
 
 
@@ -85,7 +85,7 @@ def assert_equals_a_clean_run(store: EventStore) -> None:
 
 
 def later(dsn: str) -> str:
-    """The same database some days on: every lease of today has expired."""
+    """Return the connection string of the same database some days on: every lease of today has expired."""
     return f"{dsn}&options=-c%20event_store.clock%3D2099-01-01"
 
 
@@ -99,7 +99,7 @@ def eventually(state: Callable[[], object], what: str) -> None:
 
 
 def all_blocked(observer: psycopg.Connection, statement: str) -> list[int]:
-    """The sessions of this database that wait for a lock in such a statement."""
+    """Return the sessions of this database that wait for a lock in such a statement."""
     found = rows(
         observer,
         "select pid from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
@@ -123,7 +123,7 @@ def held(connection: psycopg.Connection, statement: str) -> Iterator[None]:
 
 
 def busiest(store: EventStore) -> int:
-    """The log partition with most events."""
+    """Return the log partition with most events."""
     return int(
         value(store.connection, "select partition from event_store.event_log group by 1 order by count(*) desc limit 1")
     )

@@ -36,7 +36,7 @@ Wider = replace(EventsOf, columns={**EventsOf.columns, "seen": max_("created_at"
 
 
 def expected(store: EventStore) -> list[tuple[Any, ...]]:
-    """What `EventsOf` holds, computed in Python."""
+    """Compute the rows of `EventsOf` in Python."""
     found: dict[str, tuple[int, str]] = {}
     for event in all_events(store):
         found[event.decider_id] = (found.get(event.decider_id, (0, ""))[0] + 1, event.event)
@@ -49,7 +49,7 @@ def consume(store: EventStore, model: ReadModel, limit: int = 1_000_000) -> None
 
 
 def relations(connection: psycopg.Connection) -> set[str]:
-    """What there is in the schema besides children, indexes and what all models share."""
+    """Return the tables and views in the schema, without children and without the table that all models share."""
     found = rows(
         connection,
         "select relname from pg_class where relnamespace = 'read_models'::regnamespace"
@@ -66,7 +66,7 @@ def columns(connection: psycopg.Connection) -> list[str]:
 
 @pytest.fixture
 def built(things: EventStore) -> ReadModel:
-    """The first version, which serves, and has consumed what there is."""
+    """Make the first version, which serves and has consumed all events."""
     fill(things, 40)
     model = ensure_version(things.connection, EventsOf)
     consume(things, model)

@@ -174,7 +174,7 @@ def _some(dice: random.Random, fields: dict[str, object]) -> dict[str, object]:
 
 
 def expected_everything(events: Iterable[RecordedEvent]) -> list[tuple[Any, ...]]:
-    """The rows of `Everything`, by thing."""
+    """Compute the rows of `Everything`, by thing."""
     things: dict[str, list[RecordedEvent]] = {}
     for event in events:
         things.setdefault(event.decider_id, []).append(event)
@@ -182,7 +182,7 @@ def expected_everything(events: Iterable[RecordedEvent]) -> list[tuple[Any, ...]
 
 
 def expected_crossing(events: Iterable[RecordedEvent]) -> list[tuple[Any, ...]]:
-    """The rows of `Crossing`, by owner and event."""
+    """Compute the rows of `Crossing`, by owner and event."""
     groups: dict[tuple[str, str], list[RecordedEvent]] = {}
     for event in events:
         if event.data.get("owner") is not None:
@@ -191,7 +191,7 @@ def expected_crossing(events: Iterable[RecordedEvent]) -> list[tuple[Any, ...]]:
 
 
 def expected_going(events: Iterable[RecordedEvent]) -> list[tuple[Any, ...]]:
-    """The rows of `Going`, by thing."""
+    """Compute the rows of `Going`, by thing."""
     things: dict[str, list[RecordedEvent]] = {}
     for event in events:
         things.setdefault(event.decider_id, []).append(event)
@@ -201,7 +201,7 @@ def expected_going(events: Iterable[RecordedEvent]) -> list[tuple[Any, ...]]:
 
 
 def expected_going_across(events: Iterable[RecordedEvent]) -> list[tuple[Any, ...]]:
-    """The rows of `GoingAcross`, by owner."""
+    """Compute the rows of `GoingAcross`, by owner."""
     owners: dict[str, list[RecordedEvent]] = {}
     for event in events:
         if event.data.get("owner") is not None:
@@ -214,7 +214,7 @@ def expected_going_across(events: Iterable[RecordedEvent]) -> list[tuple[Any, ..
 
 
 def expected_machines(events: Iterable[RecordedEvent]) -> list[tuple[Any, ...]]:
-    """The rows of `machines`, by thing: the same function, in a loop."""
+    """Compute the rows of `machines`, by thing: the same function, in a loop."""
     states: dict[str, State | None] = {}
     for e in events:
         seen = Event(e.decider, e.decider_id, e.event, e.event_version, e.data, e.created_at, e.offset)
@@ -234,7 +234,7 @@ def expected_machines(events: Iterable[RecordedEvent]) -> list[tuple[Any, ...]]:
 
 
 def expected_uses(events: Iterable[RecordedEvent]) -> list[tuple[Any, ...]]:
-    """The rows of `uses`, by thing."""
+    """Compute the rows of `uses`, by thing."""
     lives: dict[str, dict[str | None, list[RecordedEvent]]] = {}
     for event in events:
         life = lives.setdefault(event.decider_id, {})

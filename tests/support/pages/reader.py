@@ -79,7 +79,7 @@ class Reader:
         }
 
     def package(self) -> str:
-        """Return where declarations are: in the reader's own package, once the page has one, before that in the shop."""
+        """Return the package of declarations: the reader's own, once the page has made one, before that the shop."""
         return PACKAGE if (self.folder / PACKAGE).exists() else EXAMPLE
 
     def declared(self) -> Declarations:

@@ -1,10 +1,11 @@
-"""A program that kills producers at random moments, again and again: `python -m tests.support.producing.killed_producers DSN KILLS SEED`.
+"""A program that kills producers at random: `python -m tests.support.producing.killed_producers DSN KILLS SEED`.
 
-It forks workers that send the same source, one at a time or several at once, and kills them: the process, or its session. When
-so many are killed, a last worker sends a few more messages and ends. What is there then is asserted by
-tests/producers/test_exactly_once_kills.py. It is a program of its own because pytest has threads, which a fork does not survive.
+It forks workers that send the same source, one at a time or several at once, and kills them: the process, or its
+session. When so many are killed, a last worker sends a few more messages and ends.
+tests/producers/test_exactly_once_kills.py asserts the result. This is a program of its own because pytest has threads,
+which a fork does not survive.
 
-Belongs here: the source, what a message does, killing. Not here: pytest.
+Belongs here: the source, the work of a message, killing. Not here: pytest.
 """
 
 import json
@@ -34,13 +35,13 @@ class WorkFailed(Exception):
 
 
 def payments(number: int) -> list[tuple[str, int]]:
-    """The content of a message: streams and amounts."""
+    """Return the content of a message: streams and amounts."""
     random = Random(number)
     return [(f"s-{random.randrange(STREAMS)}", random.randrange(100)) for _ in range(random.randrange(4))]
 
 
 def work(number: int, *, prefix: str = "", fails: bool = False) -> Work:
-    """What a message does: an event for each payment, running totals, and where in the source it was."""
+    """Make a message's work: append an event for each payment; return running totals and the place in the source."""
 
     def do(transaction: Transaction) -> dict[str, int]:
         paid = payments(number)

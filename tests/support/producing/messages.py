@@ -1,6 +1,7 @@
-"""What tests of producers share: a registered producer, its messages, and a look at all that a message may change.
+"""A registered producer, its messages, and a look at all that a message may change.
 
-Belongs here: what several of these tests need, their fixture too. Not here: numbering and repeating (tests/producers/test_exactly_once.py).
+Belongs here: the fixture and the functions that several tests of producers share. Not here: numbering and repeating
+(tests/producers/test_exactly_once.py).
 """
 
 from typing import Any
@@ -19,7 +20,7 @@ LATER = "2030-01-01 00:01:00+00"
 
 @pytest.fixture
 def producer(connect: Connect) -> ProducerStore:
-    """A store in which the producer p is registered, at epoch 1 and sequence 0."""
+    """Return a store in which the producer p is registered, at epoch 1 and sequence 0."""
     store = ProducerStore(connect())
     register_orders(EventStore(store.connection))
     store.register_producer("p")
@@ -69,7 +70,7 @@ def state_of(store: ProducerStore) -> dict[str, Any]:
 
 
 def statistics(store: ProducerStore) -> ProducerStatistics:
-    """The counters of the producer p, which add up."""
+    """Return the counters of the producer p, and assert that they add up."""
     (found,) = store.producer_statistics("p")
     assert found.received == found.duplicates + found.refused + found.opened
     ended = found.committed + found.aborted + found.abandoned + found.expired + found.superseded

@@ -1,6 +1,7 @@
-"""What a test of failing streams needs: a view whose streams share a log partition, a drain that lets some of them fail.
+"""A view whose streams share a log partition, and a drain that lets some of them fail.
 
-Belongs here: what several tests of failing streams in bulk mode share, its fixtures too. Not here: what a test asserts by itself.
+Belongs here: fixtures and functions that several tests of failing streams in bulk mode share. Not here: the assertions
+of one test.
 """
 
 from collections.abc import Collection

@@ -1,6 +1,7 @@
-"""What a test of callers in REPEATABLE READ and SERIALIZABLE needs: a transaction with an old snapshot, and its repetition.
+"""Callers in REPEATABLE READ and SERIALIZABLE: a transaction with an old snapshot, and its repetition.
 
-Belongs here: what several such tests share, their fixture too. Not here: READ COMMITTED, which is what every other test uses.
+Belongs here: the fixture and the functions that several such tests share. Not here: READ COMMITTED, which every other
+test uses.
 """
 
 from collections.abc import Callable
@@ -29,7 +30,7 @@ def level(request: pytest.FixtureRequest) -> IsolationLevel:
 
 
 def snapshot(connect: Connect, level: IsolationLevel) -> EventStore:
-    """A session in a transaction that sees the store as it is now, whatever others commit from now on."""
+    """Open a session in a transaction that sees the store as it is now, whatever others commit from now on."""
     connection = connect(autocommit=False)
     connection.isolation_level = level
     connection.execute("select")

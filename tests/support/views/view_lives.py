@@ -1,12 +1,12 @@
-"""Random lives of a view against a small model: whatever happens in whatever order, each wanted event is acknowledged once, in order.
+"""Random lives of a view against a small model: after any steps, each wanted event is acknowledged once, in order.
 
-Three consumers, an operator, a writer with a transaction open, and one whose transaction never ends do random things to one
-view. After every step the store's own account of what is pending must be the model's. At the end a healthy consumer drains
-the view and nothing may be left.
+Three consumers, an operator, a writer with a transaction open, and one whose transaction never ends do random things to
+one view. After every step the store must count the same events as pending as the model does. At the end a healthy
+consumer drains the view, and no event may be left.
 
-Belongs here: what can happen to a view of any mode, and what must hold. Not here: the model (view_model), the sessions
-(view_sessions), what consumers of one mode do (tests/sql/properties), what one function
-promises by itself (tests/sql), and races within one call.
+Belongs here: the steps that a view of any mode can take, and the rules that hold after each. Not here: the model
+(view_model), the sessions (view_sessions), consumers of one mode (tests/sql/properties), the promises of one function
+(tests/sql), and races within one call.
 HYPOTHESIS_PROFILE=long looks for longer, with other seeds each time.
 """
 
@@ -116,7 +116,7 @@ class Life(Model, RuleBasedStateMachine):
     # What the store says -----------------------------------------------------------------------------------
 
     def read_log(self, connection: psycopg.Connection) -> dict[int, list[tuple[Name, Entry]]]:
-        """What is in the log beyond what the model knows, as this session sees it."""
+        """Read the part of the log that the model does not know yet, as this session sees it."""
         found: dict[int, list[tuple[Name, Entry]]] = {}
         for partition, position, offset, decider, decider_id in rows(
             connection,
@@ -148,7 +148,7 @@ class Life(Model, RuleBasedStateMachine):
                 self.log[name].append(entry)
 
     def log_of(self, consumer: Consumer) -> dict[Name, list[Entry]]:
-        """The log as this consumer sees it: its transaction may have sequenced."""
+        """Return the log as this consumer sees it: its transaction may have sequenced."""
         self.observe()
         log = dict(self.log)
         if consumer.transaction:
@@ -162,7 +162,7 @@ class Life(Model, RuleBasedStateMachine):
 
     @invariant()
     def the_store_and_the_model_agree_on_what_is_pending(self) -> None:
-        """Every wanted event below a checkpoint is acknowledged, or its stream has a lock; every other one is to come."""
+        """Check that a wanted event below a checkpoint is acknowledged or its stream locked; all others are to come."""
         self.observe()
         positions = self.positions_of(self.operator)
         assert all(position >= self.positions[p] for p, position in positions.items()), "a checkpoint moved back"
@@ -301,7 +301,7 @@ class Life(Model, RuleBasedStateMachine):
 
     @contextmanager
     def one_transaction(self, consumer: Consumer) -> Iterator[None]:
-        """The consumer's open transaction, or one that ends with this."""
+        """Work in the consumer's open transaction, or else in a new one, which is committed at the end of the block."""
         alone = consumer.transaction is None
         if alone:
             consumer.store.connection.execute("begin")
@@ -330,7 +330,7 @@ class Life(Model, RuleBasedStateMachine):
         assert self.enabled == enabled
 
     def parked(self) -> list[Name]:
-        """The dead letters, but for those that an open transaction settles."""
+        """Return the dead letters, but for those that an open transaction settles."""
         return [name for name in self.streams if self.committed(name).parked and not self.held_by_others(None, name)]
 
     def retry(self, pick: int, every: bool) -> None:

@@ -1,6 +1,7 @@
 """The model of one view: which events are pending, who holds them, and what open transactions may take back.
 
-Belongs here: what is true without asking the store. Not here: what happens to a view (view_lives) and what it must keep.
+Belongs here: facts that need no question to the store. Not here: the steps of a view's life and the rules that hold
+after each (view_lives).
 """
 
 from dataclasses import dataclass, field, replace
@@ -42,7 +43,7 @@ class Stream:
         return not self.parked and self.until <= now
 
     def holds(self, session: int, offset: int | None, token: int | None) -> bool:
-        """Whether an answer is the holder's: by its token, its session, or because nobody took over the event it names."""
+        """Return whether an answer is the holder's: by token, by session, or by an event that was not taken over."""
         if self.in_flight is None or offset not in (None, self.in_flight):
             return False
         if token is not None:
@@ -107,7 +108,7 @@ class Consumer:
 
 
 class Model:
-    """What is known of the view: what was appended, acknowledged, delivered, failed, and what transactions may take back."""
+    """The events of the view, as appended, acknowledged, delivered or failed, and what transactions may take back."""
 
     consumers: list[Consumer]
     mode: str
@@ -135,7 +136,7 @@ class Model:
     def pending(
         self, name: Name, state: Stream | None = None, log: dict[Name, list[Entry]] | None = None
     ) -> list[Entry]:
-        """The wanted events of a stream that are not acknowledged, in order."""
+        """Return the wanted events of a stream that are not acknowledged, in order."""
         state = state or self.streams[name]
         return [
             entry
@@ -147,7 +148,7 @@ class Model:
         return [name for name, state in self.streams.items() if state.partition == partition]
 
     def committed(self, name: Name) -> Stream:
-        """A stream as it is without the transactions that are still open."""
+        """Return a stream as it was before the transaction that is still open changed it."""
         for transaction in self.transactions():
             if name in transaction.streams:
                 return transaction.streams[name]
@@ -183,7 +184,7 @@ class Model:
         )
 
     def end_deliveries(self) -> None:
-        """What expired is ended where the view is moved or changes its mode."""
+        """End the deliveries and leases, all expired by now, of a view that is moved or changes its mode."""
         for state in self.streams.values():
             if state.in_flight is not None:
                 state.in_flight, state.taken_over = None, True

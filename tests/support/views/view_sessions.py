@@ -1,4 +1,4 @@
-"""The sessions that a view's random lives are made of: an operator, a writer, one whose transaction never ends, consumers.
+"""The sessions in a view's random lives: an operator, a writer, one whose transaction never ends, consumers.
 
 Belongs here: connections, and emptying the database between two lives. Not here: what the sessions do (view_lives).
 """
