@@ -25,12 +25,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
-from millrace.resources.capture.declaration import Capture
 from millrace.resources.errors import MillraceError
-from millrace.resources.read_models.declaration import ReadModel
 
 if TYPE_CHECKING:
     import dagster as dg
+
+    from millrace.resources.capture.declaration import Capture
+    from millrace.resources.read_models.declaration import ReadModel
 
 ROOMS = ("read_models", "captures", "reports")
 # what a package may have besides; `millrace up` and the command line load them by themselves
@@ -80,8 +81,8 @@ class Declarations:
         InvalidDeclarations: Two captured tables have one decider, or a capture has the name of a view.
     """
 
-    models: Mapping[str, ReadModel] = field(default_factory=dict)
-    captures: Mapping[str, Capture] = field(default_factory=dict)
+    models: "Mapping[str, ReadModel]" = field(default_factory=dict)
+    captures: "Mapping[str, Capture]" = field(default_factory=dict)
     reports: "tuple[dg.AssetsDefinition, ...]" = ()
     faults: tuple[Fault, ...] = ()
     package: str | None = None
@@ -126,6 +127,10 @@ def declared(package: str | None, rooms: Collection[str] = ROOMS) -> Declaration
     """
     if package is None:
         return Declarations()
+    # Spark comes with the one: the command line's help does without
+    from millrace.resources.capture.declaration import Capture
+    from millrace.resources.read_models.declaration import ReadModel
+
     find_package(package)
     found, faults = _Found(package), []
     for room in rooms:
@@ -228,10 +233,16 @@ def _names(room: str, value: object) -> Iterator[str]:
 
         if isinstance(value, dg.AssetsDefinition):
             yield from (f"report {key.to_user_string()}" for key in value.keys)
-    elif room == "read_models" and isinstance(value, ReadModel):
-        yield from (f"read model {value.name}", f"view {value.view}")
-    elif room == "captures" and isinstance(value, Capture):
-        yield f"capture {value.name}"
+    elif room == "read_models":
+        from millrace.resources.read_models.declaration import ReadModel
+
+        if isinstance(value, ReadModel):
+            yield from (f"read model {value.name}", f"view {value.view}")
+    else:
+        from millrace.resources.capture.declaration import Capture
+
+        if isinstance(value, Capture):
+            yield f"capture {value.name}"
 
 
 def _modules(package: str, room: str) -> Iterator[ModuleType | Fault]:

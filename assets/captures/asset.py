@@ -32,7 +32,7 @@ class CaptureConfig(dg.Config):
 
 
 def change_capture_assets(captures: Mapping[str, Capture], log_partitions: int) -> dg.AssetsDefinition:
-    """Make the two steps of every declared capture; they run together: the second takes the changes stored by the first.
+    """Make the two steps of every declared capture; they run together: the second takes changes that the first stored.
 
     `log_partitions` is how many a new event store gets.
     """

@@ -24,6 +24,7 @@ from millrace.resources.capture.source.readiness import require_ready
 from millrace.resources.capture.source.slot import slot_state
 from millrace.resources.capture.store import CaptureInfo, CaptureStore, QuarantinedChange
 from millrace.resources.errors import MillraceError
+from millrace.resources.event_store.migrations import migrate
 from millrace.resources.settings import Settings
 
 app = typer.Typer(
@@ -72,7 +73,7 @@ def status_command(dsn: DsnOption = None) -> None:
 
 @app.command("check")
 def check_command(name: Name, dsn: DsnOption = None) -> None:
-    """Ask a capture's source for all that it lacks; nothing is changed."""
+    """Ask a capture's source for all that it lacks; nothing of it is changed."""
     capture = _declared(name)
     with _store(dsn) as store:
         info = find_capture(store, name)
@@ -85,7 +86,9 @@ def check_command(name: Name, dsn: DsnOption = None) -> None:
 @app.command("restart")
 def restart_command(name: Name, reason: Why, dsn: DsnOption = None) -> None:
     """Begin a capture anew after changes were lost: with a new slot, and all rows of its tables read again."""
-    generation = restart(chosen_dsn(dsn), _declared(name), reason)
+    capture = _declared(name)
+    with _store(dsn):
+        generation = restart(chosen_dsn(dsn), capture, reason)
     Console().print(f"{name} begins anew with generation {generation}; its next run reads all rows of its tables.")
 
 
@@ -154,6 +157,8 @@ def _ask(name: str) -> None:
 @contextmanager
 def _store(dsn: str | None) -> Iterator[CaptureStore]:
     with chosen_store(dsn) as store:
+        # a store of an older version is brought up to date, as a capture's run does; or the role may not, and is told
+        migrate(chosen_dsn(dsn), log_partitions=None)
         yield CaptureStore(store.connection)
 
 

@@ -45,6 +45,8 @@ Result = TypeVar("Result")
 
 # Below Postgres' deadlock_timeout (1 s): of a migrator and a session that wait for each other, the migrator gives way.
 LOCK_TIMEOUT_MS = 500
+# of a new database, unless its maker says another number
+LOG_PARTITIONS = 16
 PATIENCE_S = 60
 
 
@@ -124,12 +126,13 @@ def known_replaceable(directory: Path = SQL) -> Replaceable:
     )
 
 
-def migrate(dsn: str, *, log_partitions: int = 16) -> MigrationReport:
+def migrate(dsn: str, *, log_partitions: int | None = LOG_PARTITIONS) -> MigrationReport:
     """Bring the database to the schema of this code; a database that is up to date is only read.
 
     Args:
         dsn: The database.
-        log_partitions: The number of log partitions of a new database. An existing one keeps its number.
+        log_partitions: The number of log partitions of a new database. An existing one keeps its number, and is refused
+            if that is another one; None takes any, and refuses a database without a store.
 
     Raises:
         SchemaMismatch: The database is newer than the code, or older than its first release, has another number of log
@@ -142,16 +145,19 @@ def migrate(dsn: str, *, log_partitions: int = 16) -> MigrationReport:
     replaced = False
     with psycopg.connect(dsn, autocommit=True) as connection:
         found = _found(connection)
+        if not found and log_partitions is None:
+            raise SchemaMismatch("The database has no event store.", hint="Run: millrace migrate")
         _refuse_unreleased(found, migrations)
         if not _is_current(found, migrations, replaceable):
             todo = [m for m in migrations if m.version not in found or m is migrations[-1]]
             with _explained(connection):
                 for migration in todo:
                     final = replaceable if migration is migrations[-1] else None
-                    work = partial(_step, connection, migration, final, log_partitions)
+                    work = partial(_step, connection, migration, final, log_partitions or LOG_PARTITIONS)
                     names, replaced = _patiently(connection, migrations, work)
                     applied += names
-        _require_log_partitions(connection, log_partitions)
+        if log_partitions is not None:
+            _require_log_partitions(connection, log_partitions)
     return MigrationReport(tuple(applied), replaced, len(migrations))
 
 

@@ -15,7 +15,7 @@ from millrace.resources.archive.writer import archive_partition
 from millrace.resources.event_log_source import COLUMNS
 from millrace.resources.event_store import EventStore, NewEvent
 from tests.event_log_source.test_values import KEYS, odd
-from tests.support.event_log_reads import ALL, fill, load
+from tests.support.building.event_log_reads import ALL, fill, load
 from tests.support.factories import ids_of_one_partition, value
 
 __all__ = ["odd"]

@@ -30,8 +30,8 @@ from millrace.resources.read_models.columns import count
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.tables import HistoryMissing
 from millrace.resources.read_models.versions import is_ready_to_serve, unbuilt_partitions
-from tests.support import read_models as models
-from tests.support.drains import (
+from tests.support.building import read_models as models
+from tests.support.building.drains import (
     Everything,
     all_events,
     assert_equals_a_clean_run,
@@ -43,8 +43,8 @@ from tests.support.drains import (
     thing,
     things,
 )
+from tests.support.building.read_models import expected_everything, expected_machines, expected_uses
 from tests.support.factories import ids_of_one_partition, rows
-from tests.support.read_models import expected_everything, expected_machines, expected_uses
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

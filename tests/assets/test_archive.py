@@ -17,7 +17,7 @@ from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.event_store import EventStore
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.settings import Settings
-from tests.support.event_log_reads import fill
+from tests.support.building.event_log_reads import fill
 
 NOW = datetime(2026, 1, 5, 12, 20, tzinfo=UTC)
 

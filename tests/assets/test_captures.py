@@ -22,8 +22,8 @@ from millrace.resources.capture.store import CaptureStore
 from millrace.resources.event_store.migrations import validate
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.settings import PROJECT
-from tests.support.capturing import Captured, captured, new_source
-from tests.support.drains import eventually
+from tests.support.building.drains import eventually
+from tests.support.capturing.captured import Captured, captured, new_source
 from tests.support.factories import rows, value
 
 __all__ = ["captured", "new_source"]

@@ -12,7 +12,7 @@ from millrace.resources.backup.restore import restore
 from millrace.resources.capture.store import CaptureStore, Requeued
 from millrace.resources.errors import NotEmpty
 from millrace.resources.postgres.embedded import EmbeddedPostgres
-from tests.support.captures import Source, deleted, events, faulty, held, inserted, source, updated
+from tests.support.capturing.captures import Source, deleted, events, faulty, held, inserted, source, updated
 from tests.support.factories import rows
 
 __all__ = ["source"]

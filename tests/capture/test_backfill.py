@@ -11,7 +11,7 @@ from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.source import chunks as source_chunks
 from millrace.resources.capture.source.chunks import Chunk
 from millrace.resources.capture.store import CaptureStore
-from tests.support.capturing import Captured, Killed, captured, killed, new_source, replay
+from tests.support.capturing.captured import Captured, Killed, captured, killed, new_source, replay
 from tests.support.factories import value
 
 __all__ = ["captured", "new_source"]

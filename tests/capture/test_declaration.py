@@ -7,7 +7,7 @@ import pytest
 from millrace.resources.capture.declaration import Capture, CapturedTable, InvalidCapture
 from millrace.resources.capture.drain import CaptureDrain
 from millrace.resources.capture.source.readiness import NotReady
-from tests.support.capturing import Captured, captured, new_source
+from tests.support.capturing.captured import Captured, captured, new_source
 from tests.support.factories import rows
 
 __all__ = ["captured", "new_source"]

@@ -12,7 +12,7 @@ from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.health import capture_health, has_work
 from millrace.resources.capture.source.slot import slot_state
 from millrace.resources.settings import PROJECT
-from tests.support.capturing import Captured, captured, did, new_source
+from tests.support.capturing.captured import Captured, captured, did, new_source
 from tests.support.factories import rows, start, value
 
 __all__ = ["captured", "new_source"]

@@ -6,7 +6,7 @@ from millrace.resources.capture.health import capture_health
 from millrace.resources.capture.setup import GapOpen, remove, restart
 from millrace.resources.capture.source.slot import PublicationMissing
 from millrace.resources.capture.store import CaptureStore
-from tests.support.capturing import Captured, captured, did, new_source
+from tests.support.capturing.captured import Captured, captured, did, new_source
 from tests.support.factories import value
 
 __all__ = ["captured", "new_source"]

@@ -16,10 +16,10 @@ import pytest
 
 from millrace.resources.capture.drain import CaptureDrain
 from millrace.resources.settings import PROJECT
-from tests.support.capturing import new_source, replay
+from tests.support.capturing.captured import new_source, replay
+from tests.support.capturing.killed_captures import declared
+from tests.support.capturing.sources import Source
 from tests.support.factories import assert_log_holds_every_event_once, rows, start
-from tests.support.killed_captures import declared
-from tests.support.sources import Source
 
 __all__ = ["new_source"]
 
@@ -152,7 +152,7 @@ def test_killed_at_every_step_the_history_is_whole_and_leads_to_the_source_s_row
     stop = threading.Event()
     writers = [start(partial(write, source.dsn, writer, stop)) for writer in range(2)]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.killed_captures", dsn, source.dsn, str(kills), "1"],
+        [sys.executable, "-m", "tests.support.capturing.killed_captures", dsn, source.dsn, str(kills), "1"],
         cwd=PROJECT, capture_output=True, text=True, check=False, timeout=550,
     )  # fmt: skip
     stop.set()

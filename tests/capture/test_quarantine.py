@@ -6,7 +6,7 @@ from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.decoding import changes as captured_changes
 from millrace.resources.capture.quarantine import requeue
 from millrace.resources.capture.store import CaptureStore
-from tests.support.capturing import Captured, captured, did, new_source
+from tests.support.capturing.captured import Captured, captured, did, new_source
 
 __all__ = ["captured", "new_source"]
 

@@ -8,7 +8,7 @@ import pytest
 from millrace.resources.capture import drain as pipeline
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import ChangesDiffer
-from tests.support.capturing import Captured, Killed, captured, did, killed, new_source
+from tests.support.capturing.captured import Captured, Killed, captured, did, killed, new_source
 from tests.support.factories import value
 
 __all__ = ["captured", "new_source"]

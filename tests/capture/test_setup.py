@@ -20,7 +20,7 @@ from millrace.resources.capture.health import capture_health
 from millrace.resources.capture.setup import GapOpen, remove, restart
 from millrace.resources.capture.store import CaptureStore, Emitted
 from millrace.resources.errors import UnknownCapture
-from tests.support.capturing import ITEMS, Captured, Killed, captured, killed, new_source
+from tests.support.capturing.captured import ITEMS, Captured, Killed, captured, killed, new_source
 from tests.support.factories import rows, value
 
 __all__ = ["captured", "new_source"]

@@ -10,7 +10,7 @@ from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import DrainReport
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.versions import ensure_version
-from tests.support.drains import (
+from tests.support.building.drains import (
     PATIENCE_S,
     Crossing,
     Everything,
@@ -24,8 +24,8 @@ from tests.support.drains import (
     rows_of,
     things,
 )
+from tests.support.building.read_models import expected_crossing
 from tests.support.factories import at_once, rows, start
-from tests.support.read_models import expected_crossing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,7 +15,7 @@ from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import DrainReport
 from millrace.resources.event_store import EventStore, Lease
 from millrace.resources.settings import PROJECT
-from tests.support.drains import (
+from tests.support.building.drains import (
     PATIENCE_S,
     Everything,
     assert_equals_a_clean_run,
@@ -27,9 +27,9 @@ from tests.support.drains import (
     thing,
     things,
 )
+from tests.support.building.poison import TOTALS, assert_holds_all_but, at, correct, locks, offsets_of, poison
+from tests.support.building.read_models import DECIDER
 from tests.support.factories import ids_of_one_partition, rows
-from tests.support.poison import TOTALS, assert_holds_all_but, at, correct, locks, offsets_of, poison
-from tests.support.read_models import DECIDER
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -149,7 +149,7 @@ DRAIN = """
 import sys
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.spark import spark_session
-from tests.support.read_models import Everything
+from tests.support.building.read_models import Everything
 with spark_session() as spark, Consumer.open(sys.argv[1], Everything, lambda: spark, "next") as consumer:
     assert consumer.drain(budget_s=60, idle_s=0).failed_streams == 1
 """

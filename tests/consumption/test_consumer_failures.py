@@ -21,9 +21,9 @@ from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.versions import ensure_version
 from millrace.resources.spark import spark_session
-from tests.support.drains import PATIENCE_S, Everything, assert_equals_a_clean_run, drain, fill, thing, things
+from tests.support.building.drains import PATIENCE_S, Everything, assert_equals_a_clean_run, drain, fill, thing, things
+from tests.support.building.poison import TOTALS, Amounts, correct
 from tests.support.factories import ids_of_one_partition, rows
-from tests.support.poison import TOTALS, Amounts, correct
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,8 +12,8 @@ from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.event_store import EventStore, RecordedEvent
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.versions import ensure_version
-from tests.support import read_models as models
-from tests.support.drains import (
+from tests.support.building import read_models as models
+from tests.support.building.drains import (
     PATIENCE_S,
     Everything,
     all_events,
@@ -30,8 +30,7 @@ from tests.support.drains import (
     thing,
     things,
 )
-from tests.support.factories import Connect, start, terminate, value
-from tests.support.killed_drains import (
+from tests.support.building.killed_drains import (
     consumed,
     lease_taken,
     merged_but_not_committed,
@@ -39,8 +38,9 @@ from tests.support.killed_drains import (
     some_commits,
     victim,
 )
-from tests.support.poison import assert_holds_all_but, locks, offsets_of, poison
-from tests.support.read_models import expected_everything, expected_machines, expected_uses
+from tests.support.building.poison import assert_holds_all_but, locks, offsets_of, poison
+from tests.support.building.read_models import expected_everything, expected_machines, expected_uses
+from tests.support.factories import Connect, start, terminate, value
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,7 +11,7 @@ from millrace.resources.consumption.report import DrainReport
 from millrace.resources.errors import LeaseLost
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.versions import ensure_version, reset_model
-from tests.support.drains import (
+from tests.support.building.drains import (
     PATIENCE_S,
     Everything,
     assert_equals_a_clean_run,

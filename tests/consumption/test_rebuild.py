@@ -12,7 +12,7 @@ from millrace.resources.consumption.report import DrainReport
 from millrace.resources.errors import PartitionLeased
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.versions import ensure_version
-from tests.support.drains import (
+from tests.support.building.drains import (
     PATIENCE_S,
     Everything,
     all_blocked,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.merge import replace_partitions
-from tests.support.drains import (
+from tests.support.building.drains import (
     Everything,
     assert_equals_a_clean_run,
     drain,
@@ -22,9 +22,9 @@ from tests.support.drains import (
     thing,
     things,
 )
+from tests.support.building.poison import TOTALS, assert_holds_all_but, at, correct, locks, offsets_of, poison
+from tests.support.building.read_models import DECIDER, random_events
 from tests.support.factories import ids_of_one_partition, read_log
-from tests.support.poison import TOTALS, assert_holds_all_but, at, correct, locks, offsets_of, poison
-from tests.support.read_models import DECIDER, random_events
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,16 +10,16 @@ import pytest
 from millrace.resources.consumption import failing_streams
 from millrace.resources.consumption.report import PartitionsFailed
 from millrace.resources.event_store import EventStore
-from tests.support.drains import (
+from tests.support.building.drains import (
     Everything,
     drain,
     observer,
     thing,
     things,
 )
+from tests.support.building.poison import assert_holds_all_but, at, locks, offsets_of, poison
+from tests.support.building.read_models import DECIDER
 from tests.support.factories import rows, value
-from tests.support.poison import assert_holds_all_but, at, locks, offsets_of, poison
-from tests.support.read_models import DECIDER
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

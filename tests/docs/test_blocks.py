@@ -1,7 +1,7 @@
 """Every code block of the README and of docs/ runs, chapter by chapter, and prints what the page says.
 
 A chapter is what stands below a heading of the first or the second level. The chapters of a page share a database and a
-folder, in order; `tests.support.reader` says what is done with a block.
+folder, in order; `tests.support.pages.reader` says what is done with a block.
 """
 
 import re
@@ -13,8 +13,8 @@ import psycopg
 import pytest
 
 from millrace.resources.postgres.embedded import EmbeddedPostgres
-from tests.support.documents import EXECUTED, PAGES, Block, chapters
-from tests.support.reader import Reader
+from tests.support.pages.documents import EXECUTED, PAGES, Block, chapters
+from tests.support.pages.reader import Reader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,7 +11,7 @@ from millrace.examples.shop.commands import app as commands_of_the_shop
 from millrace.platform_defs.cli import app
 from millrace.resources.read_models import columns as words
 from millrace.resources.settings import PROJECT, Settings
-from tests.support.documents import PAGES, anchors, chapters, links, parsed, quoted, table
+from tests.support.pages.documents import PAGES, anchors, chapters, links, parsed, quoted, table
 
 MODELS = {"read_model", "fold", "recompute"}
 

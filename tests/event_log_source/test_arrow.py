@@ -9,7 +9,7 @@ from millrace.resources.event_log_source import Unreadable
 from millrace.resources.event_log_source.arrow import arrow_connection
 from millrace.resources.event_store import EventStore
 from millrace.resources.settings import PROJECT
-from tests.support.event_log_reads import fill
+from tests.support.building.event_log_reads import fill
 from tests.support.factories import append_to
 
 MANY = "select g, repeat('x', 1000) as text from generate_series(1, 100000) g"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-from tests.support.event_log_reads import ALL, fill, load, options_of, positions, purge, read, reader_of
+from tests.support.building.event_log_reads import ALL, fill, load, options_of, positions, purge, read, reader_of
 
 
 @pytest.fixture

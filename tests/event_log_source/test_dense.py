@@ -16,7 +16,7 @@ from millrace.resources.event_log_source.reading import (
     query,
 )
 from millrace.resources.event_store import EventStore
-from tests.support.event_log_reads import ALL, fill, options_of, positions, purge, read, reader_of
+from tests.support.building.event_log_reads import ALL, fill, options_of, positions, purge, read, reader_of
 from tests.support.factories import Connect, append_to, ids_of_one_partition, register_orders, rows, value
 
 EVERYTHING = [LogRange(partition, 0, 1_000_000) for partition in range(16)]

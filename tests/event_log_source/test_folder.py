@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-from tests.support.event_log_reads import ALL, filed, fill, positions
+from tests.support.building.event_log_reads import ALL, filed, fill, positions
 
 
 @pytest.fixture

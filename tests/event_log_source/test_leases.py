@@ -8,9 +8,9 @@ import pytest
 from millrace.resources.event_log_source import InvalidOption
 from millrace.resources.event_store import EventStore, Lease
 from tests.sql.bulk.test_claim_batch import bulk
-from tests.support.event_log_reads import options_of, read, reader_of
+from tests.support.building.event_log_reads import options_of, read, reader_of
 from tests.support.factories import append_to, ids_of_one_partition, register_orders
-from tests.support.failing_streams import at, failure, streams
+from tests.support.views.failing_streams import at, failure, streams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

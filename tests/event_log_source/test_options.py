@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     pass
 
 
-from tests.support.event_log_reads import options_of
+from tests.support.building.event_log_reads import options_of
 
 TIME = "milliseconds since 1970, or a time with its zone such as 2030-01-31T12:00:00Z"
 NO_TIMES = ("", "yesterday", "2030-01-31", "2030-01-31T12:00:00", "-1", "1.5", "true", "9" * 30, "2030-02-30T00:00:00Z")

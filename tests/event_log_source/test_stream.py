@@ -21,7 +21,7 @@ from millrace.resources.event_log_source import (
 )
 from millrace.resources.event_log_source.reading import EventLogInput
 from millrace.resources.event_store import EventStore
-from tests.support.event_log_reads import SPARK_TYPES, filed, purge
+from tests.support.building.event_log_reads import SPARK_TYPES, filed, purge
 from tests.support.factories import (
     append_to,
     ids_of_one_partition,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-from tests.support.event_log_reads import fill, load, read
+from tests.support.building.event_log_reads import fill, load, read
 
 # Values ----------------------------------------------------------------------------------------------------
 

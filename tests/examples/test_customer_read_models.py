@@ -14,9 +14,9 @@ from millrace.examples.shop.customers import SCHEMA
 from millrace.resources.event_store import NewEvent
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.testing import given
-from tests.support.capturing import Captured, new_source
+from tests.support.capturing.captured import Captured, new_source
+from tests.support.capturing.sources import Source
 from tests.support.factories import Connect, rows
-from tests.support.sources import Source
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,8 +20,8 @@ from millrace.examples.shop.customers_simulator import MOST_CUSTOMERS, simulate_
 from millrace.resources.errors import Unreachable
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.settings import PROJECT
+from tests.support.capturing.sources import Source, new_source
 from tests.support.factories import wait_until
-from tests.support.sources import Source, new_source
 
 __all__ = ["new_source"]
 

@@ -19,7 +19,7 @@ from millrace.resources.errors import (
 from millrace.resources.event_store import ChainedEvent, EventStore, Json
 from millrace.resources.producers import IdempotentProducer, ProducerStamp, ProducerStore, SettledMessage
 from millrace.resources.producers.exactly_once import ATTEMPTS, Answer, ExactlyOnce, Transaction
-from tests.support.drains import eventually
+from tests.support.building.drains import eventually
 from tests.support.factories import (
     Connect,
     append,

@@ -28,7 +28,7 @@ from tests.support.factories import (
     value,
     wait_until,
 )
-from tests.support.killed_producers import SOURCE, payments, work
+from tests.support.producing.killed_producers import SOURCE, payments, work
 
 
 def events_of(store: ProducerStore, prefix: str) -> dict[str, list[Any]]:
@@ -70,7 +70,7 @@ def test_after_random_kills_aggregate_dedup_state_and_source_position_equal_a_cl
     store = ProducerStore(connect())
     register_orders(EventStore(store.connection))
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.killed_producers", dsn, str(kills), "4711"],
+        [sys.executable, "-m", "tests.support.producing.killed_producers", dsn, str(kills), "4711"],
         cwd=PROJECT,
         capture_output=True,
         text=True,

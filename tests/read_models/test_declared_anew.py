@@ -10,7 +10,16 @@ from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.tables import HistoryMissing
 from millrace.resources.read_models.versions import WrongView, ensure_version, reset_model
-from tests.support.drains import Crossing, Everything, assert_equals_a_clean_run, busiest, drain, fill, rows_of, things
+from tests.support.building.drains import (
+    Crossing,
+    Everything,
+    assert_equals_a_clean_run,
+    busiest,
+    drain,
+    fill,
+    rows_of,
+    things,
+)
 from tests.support.factories import wait_until
 
 if TYPE_CHECKING:

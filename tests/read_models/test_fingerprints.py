@@ -7,7 +7,7 @@ import pytest
 
 from millrace import ReadModel, count
 from millrace.assets.declarations import declared
-from tests.support import read_models as models
+from tests.support.building import read_models as models
 
 # as they were when these models were first declared
 FINGERPRINTS = {

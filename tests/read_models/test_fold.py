@@ -18,9 +18,9 @@ from millrace.resources.read_models.declaration import InvalidReadModel, ReadMod
 from millrace.resources.read_models.fold import Fold
 from millrace.resources.read_models.fold_task import stored_row
 from millrace.resources.read_models.merge import merge_batch, next_batch
-from tests.support.drains import things
+from tests.support.building.drains import things
+from tests.support.building.read_models import DECIDER
 from tests.support.factories import rows
-from tests.support.read_models import DECIDER
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

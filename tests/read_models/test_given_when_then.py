@@ -14,9 +14,8 @@ from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.event_store import EventStore, RecordedEvent
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.versions import reset_model
-from tests.support.drains import all_events, close
-from tests.support.factories import Connect
-from tests.support.read_models import (
+from tests.support.building.drains import all_events, close
+from tests.support.building.read_models import (
     Crossing,
     Everything,
     Going,
@@ -31,6 +30,7 @@ from tests.support.read_models import (
     random_events,
     uses,
 )
+from tests.support.factories import Connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

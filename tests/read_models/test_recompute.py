@@ -11,9 +11,9 @@ from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.declaration import InvalidReadModel, ReadModel
 from millrace.resources.read_models.plans import FunctionFailed
 from millrace.resources.read_models.recompute import Recompute
-from tests.support.drains import busiest, thing, things
+from tests.support.building.drains import busiest, thing, things
+from tests.support.building.read_models import DECIDER
 from tests.support.factories import ids_of_one_partition, rows
-from tests.support.read_models import DECIDER
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

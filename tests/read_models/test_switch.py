@@ -16,7 +16,7 @@ from millrace.resources.read_models.versions import (
     serve_if_caught_up,
     versions,
 )
-from tests.support.drains import (
+from tests.support.building.drains import (
     PATIENCE_S,
     all_blocked,
     drain,
@@ -27,14 +27,14 @@ from tests.support.drains import (
     observer,
     things,
 )
-from tests.support.factories import Connect, start, terminate, value
-from tests.support.model_versions import (
+from tests.support.building.model_versions import (
     EventsOf,
     Latest,
     built,
     columns,
     consume,
 )
+from tests.support.factories import Connect, start, terminate, value
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,7 +15,7 @@ from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.read_models.merge import merge_batch, next_batch, replace_partitions
 from millrace.resources.read_models.tables import NotOwned
 from millrace.resources.read_models.versions import ensure_version, reset_model
-from tests.support import read_models as models
+from tests.support.building import read_models as models
 from tests.support.factories import Connect, refusal, rows
 
 if TYPE_CHECKING:

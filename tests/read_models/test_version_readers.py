@@ -20,7 +20,7 @@ from millrace.resources.read_models.versions import (
     reset_model,
     serve_if_caught_up,
 )
-from tests.support.drains import (
+from tests.support.building.drains import (
     drain,
     fill,
     held,
@@ -28,8 +28,8 @@ from tests.support.drains import (
     rows_of,
     things,
 )
+from tests.support.building.model_versions import EventsOf, Latest, Wider, built, columns, consume, relations
 from tests.support.factories import Connect, rows
-from tests.support.model_versions import EventsOf, Latest, Wider, built, columns, consume, relations
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

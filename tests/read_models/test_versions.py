@@ -19,7 +19,7 @@ from millrace.resources.read_models.versions import (
     serve_if_caught_up,
     versions,
 )
-from tests.support.drains import (
+from tests.support.building.drains import (
     PATIENCE_S,
     Everything,
     busiest,
@@ -30,8 +30,7 @@ from tests.support.drains import (
     thing,
     things,
 )
-from tests.support.factories import Connect, wait_until
-from tests.support.model_versions import (
+from tests.support.building.model_versions import (
     EventsOf,
     Impossible,
     Latest,
@@ -42,6 +41,7 @@ from tests.support.model_versions import (
     expected,
     relations,
 )
+from tests.support.factories import Connect, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -30,9 +30,9 @@ from millrace.resources.settings import PROJECT, Settings
 from millrace.resources.spark.java import find_java
 from millrace.resources.spark.session import require_master, session_for, spark_session
 from millrace.resources.spark.shipped_code import PackageMissing, packages_to_ship, shipped_code, zip_of
-from tests.support.drains import assert_equals_a_clean_run, busiest, fill, thing, things
+from tests.support.building.drains import assert_equals_a_clean_run, busiest, fill, thing, things
+from tests.support.building.spark_places import build_at
 from tests.support.factories import rows
-from tests.support.spark_places import build_at
 
 __all__ = ["things"]
 

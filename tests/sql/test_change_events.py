@@ -3,7 +3,7 @@
 import json
 from typing import LiteralString
 
-from tests.support.captures import Source, inserted, later, source, table, truncated, updated, with_data
+from tests.support.capturing.captures import Source, inserted, later, source, table, truncated, updated, with_data
 from tests.support.factories import rows, value
 
 __all__ = ["source"]

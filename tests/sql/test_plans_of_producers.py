@@ -8,7 +8,7 @@ import pytest
 from millrace.resources.producers import ProducerStore
 from tests.sql.test_plans import scans
 from tests.support.factories import Connect, new_event, rows
-from tests.support.producing import begin, do, producer, staged, statistics
+from tests.support.producing.messages import begin, do, producer, staged, statistics
 
 __all__ = ["producer"]
 

@@ -11,7 +11,7 @@ from psycopg import errors
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.event_store import EventStore
 from millrace.resources.producers import ProducerStore
-from tests.support.captures import Source, faulty, inserted
+from tests.support.capturing.captures import Source, faulty, inserted
 from tests.support.factories import append, append_to, new_event, pump, rows, set_clock, value
 
 WRITING = {

@@ -11,7 +11,7 @@ from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.subscriptions import push as webhook
 from millrace.resources.subscriptions.push import push_events
 from tests.support.factories import PATIENCE_S, pump, rows
-from tests.support.receiver import Receiver, locks, place, push, pushed, received, receiver, wake
+from tests.support.views.receiver import Receiver, locks, place, push, pushed, received, receiver, wake
 
 __all__ = ["pushed", "receiver"]
 

@@ -9,7 +9,7 @@ from millrace.resources.event_store import EventStore, LeasedEvent
 from millrace.resources.subscriptions import push as webhook
 from millrace.resources.subscriptions.push import push_events
 from tests.support.factories import value
-from tests.support.receiver import Receiver, locks, place, push, pushed, received, receiver
+from tests.support.views.receiver import Receiver, locks, place, push, pushed, received, receiver
 
 __all__ = ["pushed", "receiver"]
 

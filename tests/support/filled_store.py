@@ -14,7 +14,7 @@ AN_AGE_S = 50 * 366 * 24 * 3600
 
 
 def fill(connection: psycopg.Connection) -> None:
-    """Fill an empty store with all kinds of data: unsequenced events, too; locks and leases of any state; producers."""
+    """Fill an empty store with all kinds of data: events, some unsequenced; locks and leases of any state; messages."""
     store = register_orders(EventStore(connection))
     set_clock(connection, "2026-01-05 12:00:00+00")
     append_to(store, *[f"o-{n % 12}" for n in range(28)])

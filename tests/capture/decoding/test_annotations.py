@@ -2,14 +2,14 @@
 
 import pytest
 
-from tests.support.decoded_changes import T, annotated, body, decoded, decoder, streamed
-from tests.support.pgoutput_bytes import (
+from tests.support.capturing.decoded_changes import T, annotated, body, decoded, decoder, streamed
+from tests.support.capturing.pgoutput_bytes import (
     begin,
     commit,
     encode,
     insert,
 )
-from tests.support.sources import Source, new_source, source
+from tests.support.capturing.sources import Source, new_source, source
 
 __all__ = ["new_source", "source"]
 

@@ -23,8 +23,8 @@ from millrace.resources.capture.decoding.pgoutput import (
     Type,
     Update,
 )
-from tests.support.decoded_changes import FULL, T, annotated, body, data, decoded, decoder, moves, streamed
-from tests.support.pgoutput_bytes import (
+from tests.support.capturing.decoded_changes import FULL, T, annotated, body, data, decoded, decoder, moves, streamed
+from tests.support.capturing.pgoutput_bytes import (
     BOOL,
     COMMITTED_AT,
     FLOAT8,
@@ -40,7 +40,7 @@ from tests.support.pgoutput_bytes import (
     insert,
     relation,
 )
-from tests.support.sources import Source, new_source, source
+from tests.support.capturing.sources import Source, new_source, source
 
 __all__ = ["new_source", "source"]
 

@@ -22,8 +22,8 @@ from millrace.resources.capture.decoding.pgoutput import (
     Truncate,
     Update,
 )
-from tests.support.decoded_changes import FULL, T, annotated, decoded, decoder, moves
-from tests.support.pgoutput_bytes import (
+from tests.support.capturing.decoded_changes import FULL, T, annotated, decoded, decoder, moves
+from tests.support.capturing.pgoutput_bytes import (
     INT4,
     JSONB,
     TABLE,

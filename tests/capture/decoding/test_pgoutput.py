@@ -29,8 +29,8 @@ from millrace.resources.capture.decoding.pgoutput import (
     changed_relation,
     decode,
 )
-from tests.support.pgoutput_bytes import COMMITTED_AT, INT4, TEXT, encode
-from tests.support.sources import Source, new_source, source
+from tests.support.capturing.pgoutput_bytes import COMMITTED_AT, INT4, TEXT, encode
+from tests.support.capturing.sources import Source, new_source, source
 
 __all__ = ["new_source", "source"]
 

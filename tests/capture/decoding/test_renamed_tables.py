@@ -11,8 +11,8 @@ from millrace.resources.capture.decoding.pgoutput import (
     Lsn,
     Truncate,
 )
-from tests.support.decoded_changes import T
-from tests.support.pgoutput_bytes import (
+from tests.support.capturing.decoded_changes import T
+from tests.support.capturing.pgoutput_bytes import (
     INT4,
     TABLE,
     TEXT,

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.resources.capture.decoding.values import Undecodable, embedded, encoder_of, quoted
-from tests.support.pgoutput_bytes import BOOL, FLOAT8, INT4, JSON, JSONB, NUMERIC, TEXT
-from tests.support.sources import Source, new_source, source
+from tests.support.capturing.pgoutput_bytes import BOOL, FLOAT8, INT4, JSON, JSONB, NUMERIC, TEXT
+from tests.support.capturing.sources import Source, new_source, source
 
 __all__ = ["new_source", "source"]
 

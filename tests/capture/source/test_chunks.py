@@ -19,9 +19,9 @@ from millrace.resources.capture.source.connection import connect_source, flush_l
 from millrace.resources.capture.source.slot import create_slot, peek
 from millrace.resources.capture.source.tables import with_key
 from tests.capture.decoding.test_values import TYPES
+from tests.support.capturing.sources import Source, new_source, source
 from tests.support.factories import rows as query
 from tests.support.factories import value
-from tests.support.sources import Source, new_source, source
 
 __all__ = ["new_source", "source"]
 

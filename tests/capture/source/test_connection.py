@@ -4,8 +4,8 @@ import pytest
 
 from millrace.resources.capture.source.connection import connect_source, flush_lsn, next_xid, source_identity
 from millrace.resources.errors import Unreachable
+from tests.support.capturing.sources import Source, new_source, source
 from tests.support.factories import value
-from tests.support.sources import Source, new_source, source
 
 __all__ = ["new_source", "source"]
 

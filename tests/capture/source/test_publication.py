@@ -14,8 +14,8 @@ from millrace.resources.capture.decoding.pgoutput import Delete, Insert, Relatio
 from millrace.resources.capture.source.connection import connect_source
 from millrace.resources.capture.source.publication import ForeignPublication, drop_publication, ensure_publication
 from millrace.resources.capture.source.slot import create_slot, peek
+from tests.support.capturing.sources import Source, new_source, source
 from tests.support.factories import rows, value
-from tests.support.sources import Source, new_source, source
 
 __all__ = ["new_source", "source"]
 

@@ -16,8 +16,8 @@ from millrace.resources.capture.source.connection import connect_source
 from millrace.resources.capture.source.publication import ensure_publication
 from millrace.resources.capture.source.readiness import NotReady, find_problems, require_ready
 from millrace.resources.postgres.embedded import EmbeddedPostgres
+from tests.support.capturing.sources import Source, new_source, source
 from tests.support.factories import rows, value
-from tests.support.sources import Source, new_source, source
 
 __all__ = ["new_source", "source"]
 

@@ -29,8 +29,8 @@ from millrace.resources.capture.source.slot import (
     slot_state,
 )
 from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
+from tests.support.capturing.sources import Source, new_source, source
 from tests.support.factories import start, value, wait_until
-from tests.support.sources import Source, new_source, source
 
 __all__ = ["new_source", "source"]
 

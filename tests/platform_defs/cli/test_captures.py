@@ -3,23 +3,33 @@
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import psycopg
 import pytest
 from typer.testing import CliRunner
 
-from millrace.assets.declarations import Declarations
+from millrace.assets.declarations import Declarations, Fault
 from millrace.platform_defs.cli import app
 from millrace.platform_defs.cli import captures as capture_commands
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.source.readiness import NotReady
 from millrace.resources.capture.store import CaptureStore, TableRegistration
-from millrace.resources.errors import CaptureInUse, MillraceError, NotQuarantined, UnknownCapture, Unreachable
+from millrace.resources.errors import (
+    CaptureInUse,
+    MillraceError,
+    NotQuarantined,
+    SchemaMismatch,
+    UnknownCapture,
+    Unreachable,
+)
+from millrace.resources.event_store.migrations import validate
 from tests.platform_defs.cli.test_views import cells
-from tests.support.capturing import Captured, captured, new_source
+from tests.support.capturing.captured import Captured, captured, new_source
 from tests.support.factories import rows, value
+from tests.support.migrators import empty
 
-__all__ = ["captured", "new_source"]
+__all__ = ["captured", "empty", "new_source"]
 
 RUNNER = CliRunner()
 NOWHERE = "postgresql://nobody@127.0.0.1:1/nothing"
@@ -208,3 +218,39 @@ def test_a_source_that_does_not_answer_is_named(dsn: str, captured: Captured, mo
     for command in (["check", "shop"], ["restart", "shop", "--reason", "w"]):
         with pytest.raises(Unreachable, match="source database does not answer"):
             run(dsn, command)
+
+
+def test_a_store_of_an_older_version_is_brought_up_to_date_by_who_may(dsn: str, captured: Captured) -> None:
+    captured.drain()
+    captured.store.execute("update event_store.migrations set name = 'other' where version = 0")
+    captured.store.execute("drop function event_store.discard_change")
+    small = dsn.replace("postgres@", "somebody_reading@")
+    captured.store.execute("create role somebody_reading login in role event_store_reader")
+    try:
+        with pytest.raises(MillraceError, match=r"(?s)somebody_reading may not bring.*`millrace migrate`"):
+            run(small, ["status"])
+        assert cells(run(dsn, ["status"]))
+        validate(dsn)
+        # one that is up to date is only read
+        assert cells(run(small, ["status"]))
+    finally:
+        captured.store.execute("drop role somebody_reading")
+
+
+def test_a_database_without_a_store_is_not_made_into_one(empty: str, captured: Captured) -> None:
+    assert captured
+    with pytest.raises(SchemaMismatch, match=r"(?s)no event store.*millrace migrate"):
+        run(empty, ["status"])
+
+
+def test_a_capture_whose_file_fails_is_not_taken_for_a_removed_one(
+    dsn: str, captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captured.drain()
+    fault = Fault("captures", "shop", Path("my_platform/captures/shop.py"), 3, "NameError: name 'x' is not defined")
+    monkeypatch.setattr(capture_commands, "declared", lambda *_: Declarations(faults=(fault,)))
+    output = run(dsn, ["status"])
+    assert "its declaration may be one that fails to load: my_platform/captures/shop.py:3: NameError" in output
+    assert "no longer declared" not in output
+    with pytest.raises(MillraceError, match=r"(?s)There is no capture 'shop'.*shop.py:3: NameError"):
+        run(dsn, ["restart", "shop", "--reason", "w"])

@@ -10,7 +10,7 @@ from millrace.resources.event_store import EventStore, Lease, StreamFailure
 from millrace.resources.event_store.refusals import refusals
 from tests.sql.bulk.test_claim_batch import bulk
 from tests.support.factories import Connect, append, append_to, at_once, ids_of_one_partition, value
-from tests.support.failing_streams import Delivered, at, failure, finish, locks, read, state, streams
+from tests.support.views.failing_streams import Delivered, at, failure, finish, locks, read, state, streams
 
 __all__ = ["bulk", "streams"]
 

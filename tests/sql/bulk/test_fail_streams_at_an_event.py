@@ -9,7 +9,7 @@ from millrace.resources.errors import Malformed, NotInFlight, PositionOutOfRange
 from millrace.resources.event_store import EventStore, Lease
 from tests.sql.bulk.test_claim_batch import bulk
 from tests.support.factories import append_to, rows
-from tests.support.failing_streams import at, failure, locks, streams
+from tests.support.views.failing_streams import at, failure, locks, streams
 
 __all__ = ["bulk", "streams"]
 

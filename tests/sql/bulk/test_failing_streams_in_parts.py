@@ -8,7 +8,7 @@ from millrace.resources.errors import PositionOutOfRange
 from millrace.resources.event_store import EventStore, StreamFailure
 from tests.sql.bulk.test_claim_batch import bulk
 from tests.support.factories import append, append_to, ids_of_one_partition
-from tests.support.failing_streams import at, failure, finish, locks, read, state, streams
+from tests.support.views.failing_streams import at, failure, finish, locks, read, state, streams
 
 __all__ = ["bulk", "streams"]
 

@@ -6,7 +6,7 @@ from millrace.resources.errors import LeaseLost
 from millrace.resources.event_store import EventStore
 from tests.sql.bulk.test_claim_batch import bulk
 from tests.support.factories import Connect, append_to, terminate
-from tests.support.failing_streams import at, failure, finish, locks, read, state, streams
+from tests.support.views.failing_streams import at, failure, finish, locks, read, state, streams
 
 __all__ = ["bulk", "streams"]
 

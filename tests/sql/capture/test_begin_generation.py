@@ -8,7 +8,17 @@ from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.store import CaptureStore, Emitted
 from millrace.resources.errors import ChangesWaiting, Malformed
 from millrace.resources.event_store import EventStore
-from tests.support.captures import Source, deleted, event_ids, events, inserted, source, table, truncated, updated
+from tests.support.capturing.captures import (
+    Source,
+    deleted,
+    event_ids,
+    events,
+    inserted,
+    source,
+    table,
+    truncated,
+    updated,
+)
 from tests.support.factories import Connect, at_once, refusal, rows, value
 
 __all__ = ["source"]

@@ -2,7 +2,7 @@
 
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import UnknownCapture
-from tests.support.captures import BEGAN, Source, faulty, inserted, table, updated
+from tests.support.capturing.captures import BEGAN, Source, faulty, inserted, table, updated
 from tests.support.factories import Connect, refusal
 
 

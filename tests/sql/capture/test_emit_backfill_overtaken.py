@@ -7,7 +7,7 @@ import pytest
 from millrace.resources.capture.decoding.changes import Change
 from millrace.resources.capture.store import EmittedRows, TableRegistration
 from millrace.resources.event_store import EventStore
-from tests.support.captures import (
+from tests.support.capturing.captures import (
     Source,
     T,
     decider_id,

@@ -9,7 +9,7 @@ from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.store import CaptureStore, Emitted, EmittedRows, Requeued
 from millrace.resources.errors import LeaseLost, Malformed, UnknownCapture
 from millrace.resources.event_store import EventStore
-from tests.support.captures import (
+from tests.support.capturing.captures import (
     BEGAN,
     Source,
     T,

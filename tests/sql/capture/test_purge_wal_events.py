@@ -4,7 +4,7 @@ from datetime import datetime
 
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import Malformed, UnknownCapture
-from tests.support.captures import (
+from tests.support.capturing.captures import (
     Source,
     event_ids,
     events,

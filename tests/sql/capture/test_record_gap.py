@@ -6,7 +6,7 @@ from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import Malformed, UnknownCapture
 from millrace.resources.event_store import EventStore
-from tests.support.captures import Source, inserted, source
+from tests.support.capturing.captures import Source, inserted, source
 from tests.support.factories import Connect, at_once, refusal
 
 __all__ = ["source"]

@@ -9,7 +9,7 @@ from millrace.resources.capture.store import CaptureStore, RegisteredTable, Tabl
 from millrace.resources.errors import DeciderCaptured, Malformed
 from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.refusals import refusals
-from tests.support.captures import Source, T, inserted, source, table
+from tests.support.capturing.captures import Source, T, inserted, source, table
 from tests.support.factories import Connect, at_once, refusal, rows, start, wait_blocked
 
 __all__ = ["source"]

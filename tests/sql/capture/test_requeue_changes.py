@@ -10,7 +10,7 @@ import pytest
 from millrace.resources.capture.store import CaptureStore, Requeued
 from millrace.resources.errors import Malformed, NotQuarantined, StreamWentOn, UnknownCapture
 from millrace.resources.event_store import EventStore
-from tests.support.captures import (
+from tests.support.capturing.captures import (
     Row,
     Source,
     T,

@@ -11,7 +11,18 @@ from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import LeaseLost, Malformed
 from millrace.resources.event_store import EventStore
-from tests.support.captures import BEGAN, START, Source, T, decider_id, faulty, inserted, later, source, truncated
+from tests.support.capturing.captures import (
+    BEGAN,
+    START,
+    Source,
+    T,
+    decider_id,
+    faulty,
+    inserted,
+    later,
+    source,
+    truncated,
+)
 from tests.support.factories import Connect, refusal, rows, start, terminate, value, wait_blocked
 
 __all__ = ["source"]

@@ -3,7 +3,7 @@
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import CaptureInUse, UnknownCapture
 from millrace.resources.event_store import EventStore
-from tests.support.captures import Source, events, faulty, inserted, source, table
+from tests.support.capturing.captures import Source, events, faulty, inserted, source, table
 from tests.support.factories import Connect, refusal, rows, value
 
 __all__ = ["source"]

@@ -7,7 +7,17 @@ import pytest
 
 from millrace.resources.capture.decoding.changes import Change
 from millrace.resources.errors import ChangesDiffer, Malformed, UnknownCapture
-from tests.support.captures import BEGAN, Source, faulty, inserted, later, source, truncated, updated, with_data
+from tests.support.capturing.captures import (
+    BEGAN,
+    Source,
+    faulty,
+    inserted,
+    later,
+    source,
+    truncated,
+    updated,
+    with_data,
+)
 from tests.support.factories import refusal, rows
 
 __all__ = ["source"]

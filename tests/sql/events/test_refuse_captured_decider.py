@@ -10,7 +10,7 @@ from millrace.resources.errors import DeciderCaptured
 from millrace.resources.event_store import ChainedEvent, EventStore, NewEvent
 from millrace.resources.event_store.refusals import refusals
 from millrace.resources.producers import ProducerStore
-from tests.support.captures import Source, T, append_foreign, events, inserted, source, table
+from tests.support.capturing.captures import Source, T, append_foreign, events, inserted, source, table
 from tests.support.factories import new_event, refusal, register_orders, rows
 
 __all__ = ["source"]

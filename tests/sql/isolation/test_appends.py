@@ -23,7 +23,7 @@ from tests.support.factories import (
     value,
     wait_blocked,
 )
-from tests.support.isolation import level, repeat, snapshot
+from tests.support.views.isolation import level, repeat, snapshot
 
 __all__ = ["level"]
 

@@ -12,8 +12,8 @@ from psycopg.errors import SerializationFailure
 
 from millrace.resources.producers import ProducerStore
 from tests.support.factories import Connect, at_once, new_event, value
-from tests.support.isolation import level, repeat, snapshot
-from tests.support.producing import another, begin, do, effects, opened, producer, staged, state_of, statistics
+from tests.support.producing.messages import another, begin, do, effects, opened, producer, staged, state_of, statistics
+from tests.support.views.isolation import level, repeat, snapshot
 
 __all__ = ["level", "producer"]
 

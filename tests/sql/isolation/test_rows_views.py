@@ -25,7 +25,7 @@ from tests.support.factories import (
     start,
     value,
 )
-from tests.support.isolation import level, repeat, snapshot
+from tests.support.views.isolation import level, repeat, snapshot
 
 __all__ = ["level", "view"]
 

@@ -5,7 +5,7 @@ import pytest
 from millrace.resources.errors import Malformed, TransactionEnded
 from millrace.resources.producers import ProducerStore, SettledMessage
 from tests.support.factories import refusal, rows
-from tests.support.producing import begin, do, effects, opened, producer, staged, state_of, statistics
+from tests.support.producing.messages import begin, do, effects, opened, producer, staged, state_of, statistics
 
 __all__ = ["producer"]
 

@@ -5,7 +5,7 @@ import pytest
 from millrace.resources.errors import TransactionEnded
 from millrace.resources.producers import ProducerStore
 from tests.support.factories import Connect, refusal, rows, set_clock
-from tests.support.producing import (
+from tests.support.producing.messages import (
     LATER,
     START,
     another,

@@ -7,7 +7,7 @@ import pytest
 from millrace.resources.errors import Malformed, UnknownProducer
 from millrace.resources.producers import ProducerStore, ReceivedMessage
 from tests.support.factories import Connect, at_once, refusal, rows, set_clock, start, value, wait_blocked
-from tests.support.producing import (
+from tests.support.producing.messages import (
     START,
     another,
     begin,

@@ -29,7 +29,7 @@ from tests.support.factories import (
     value,
     wait_blocked,
 )
-from tests.support.producing import (
+from tests.support.producing.messages import (
     LATER,
     START,
     another,

@@ -5,7 +5,7 @@ import pytest
 from millrace.resources.errors import Malformed, TransactionEnded, UnknownTransaction
 from millrace.resources.producers import ExpiredTransactions, ProducerStore
 from tests.support.factories import Connect, refusal, rows, set_clock
-from tests.support.producing import (
+from tests.support.producing.messages import (
     LATER,
     START,
     another,

@@ -6,7 +6,7 @@ from psycopg.errors import LockNotAvailable
 from millrace.resources.event_store import EventStore
 from millrace.resources.producers import ProducerStore
 from tests.support.factories import Connect, append_to, start, wait_blocked
-from tests.support.producing import another, begin, do, opened, producer, staged
+from tests.support.producing.messages import another, begin, do, opened, producer, staged
 
 __all__ = ["producer"]
 

@@ -10,7 +10,7 @@ from millrace.resources.event_store import ChainedEvent
 from millrace.resources.event_store.refusals import refusals
 from millrace.resources.producers import ProducerStore, ReceivedMessage
 from tests.support.factories import Connect, at_once, new_event, refusal, rows, start, value, wait_blocked
-from tests.support.producing import (
+from tests.support.producing.messages import (
     another,
     begin,
     do,

@@ -6,7 +6,7 @@ from uuid import UUID
 from millrace.resources.errors import MillraceError
 from millrace.resources.producers import ProducerStore
 from tests.support.factories import refusal, set_clock, value
-from tests.support.producing import begin, do, opened, producer, staged, statistics
+from tests.support.producing.messages import begin, do, opened, producer, staged, statistics
 
 __all__ = ["producer"]
 

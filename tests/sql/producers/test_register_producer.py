@@ -5,7 +5,7 @@ import pytest
 from millrace.resources.errors import Malformed, ProducerFenced
 from millrace.resources.producers import ProducerStore, RegisteredProducer
 from tests.support.factories import Connect, at_once, refusal, rows
-from tests.support.producing import another, begin, do, effects, opened, producer, staged, statistics
+from tests.support.producing.messages import another, begin, do, effects, opened, producer, staged, statistics
 
 __all__ = ["producer"]
 

@@ -14,7 +14,7 @@ from hypothesis.stateful import precondition, rule
 from millrace.resources.errors import LeaseLost, NotInFlight, PartitionLeased, PositionOutOfRange
 from millrace.resources.event_store import Lease, StreamFailure
 from tests.support.factories import Connect, rows
-from tests.support.view_lives import (
+from tests.support.views.view_lives import (
     PATIENCE_S,
     Life,
     Seek,
@@ -26,7 +26,7 @@ from tests.support.view_lives import (
     seeks,
     stream_numbers,
 )
-from tests.support.view_model import PARTITIONS, Consumer, Held, Name, Stream
+from tests.support.views.view_model import PARTITIONS, Consumer, Held, Name, Stream
 
 cuts = st.lists(st.sampled_from([0, 0, 0, 0, 1, 1, 2, 2, -1, 99]), min_size=PARTITIONS, max_size=PARTITIONS)
 

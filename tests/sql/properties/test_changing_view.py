@@ -13,7 +13,7 @@ from millrace.resources.event_store import Lease, StreamFailure
 from tests.sql.properties.test_bulk_view import BulkLife
 from tests.sql.properties.test_rows_view import RowsLife
 from tests.support.factories import Connect, refusal
-from tests.support.view_lives import PATIENCE_S, consumers, live, picks, stream_numbers
+from tests.support.views.view_lives import PATIENCE_S, consumers, live, picks, stream_numbers
 
 
 class ChangingLife(RowsLife, BulkLife):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from millrace.resources.errors import LeaseLost, MillraceError
 from millrace.resources.event_store import EventStore, Lease, LogEvent
 from tests.support.factories import append_to, ids_of_one_partition, rows, set_clock, value
-from tests.support.failing_streams import at, failure
+from tests.support.views.failing_streams import at, failure
 
 
 @dataclass

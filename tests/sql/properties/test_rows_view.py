@@ -13,8 +13,18 @@ from hypothesis.stateful import precondition, rule
 from millrace.resources.errors import Malformed, NotInFlight
 from millrace.resources.event_store import LeasedEvent, Lock, RecordedEvent
 from tests.support.factories import Connect, rows
-from tests.support.view_lives import PATIENCE_S, Life, Seek, consumers, durations, live, picks, seeks, stream_numbers
-from tests.support.view_model import NEVER, Consumer, Delivery, Entry, Name, Stream
+from tests.support.views.view_lives import (
+    PATIENCE_S,
+    Life,
+    Seek,
+    consumers,
+    durations,
+    live,
+    picks,
+    seeks,
+    stream_numbers,
+)
+from tests.support.views.view_model import NEVER, Consumer, Delivery, Entry, Name, Stream
 
 tokens = st.sampled_from(["own", "none", "wrong"])
 

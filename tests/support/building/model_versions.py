@@ -15,7 +15,7 @@ from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.versions import (
     ensure_version,
 )
-from tests.support.drains import (
+from tests.support.building.drains import (
     Everything,
     all_events,
     fill,

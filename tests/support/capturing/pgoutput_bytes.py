@@ -1,6 +1,6 @@
 """Makes messages of pgoutput by hand: the reverse of `millrace.resources.capture.decoding.pgoutput.decode`.
 
-Belongs here: bytes. Not here: bytes of a real server (`tests.support.sources`).
+Belongs here: bytes. Not here: bytes of a real server (`tests.support.capturing.sources`).
 """
 
 from datetime import UTC, datetime, timedelta

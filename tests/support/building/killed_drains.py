@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 import psycopg
 
 from millrace.resources.settings import PROJECT
-from tests.support.drains import (
+from tests.support.building.drains import (
     PATIENCE_S,
     all_blocked,
 )
@@ -24,7 +24,7 @@ VICTIM = """
 import sys
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.spark import spark_session
-from tests.support import read_models as read_models_for_tests
+from tests.support.building import read_models as read_models_for_tests
 model = getattr(read_models_for_tests, sys.argv[3])
 with spark_session() as spark, Consumer.open(sys.argv[1], model, lambda: spark, "victim", lease_s=600) as consumer:
     consumer.drain(budget_s=60, idle_s=60, batch_events=int(sys.argv[2]))

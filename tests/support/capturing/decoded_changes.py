@@ -16,7 +16,7 @@ from millrace.resources.capture.decoding.pgoutput import (
     LogicalMessage,
     Lsn,
 )
-from tests.support.pgoutput_bytes import (
+from tests.support.capturing.pgoutput_bytes import (
     INT4,
     TEXT,
     begin,
@@ -24,7 +24,7 @@ from tests.support.pgoutput_bytes import (
     encode,
     relation,
 )
-from tests.support.sources import Source
+from tests.support.capturing.sources import Source
 
 T = relation(("id", INT4), ("note", TEXT))
 

@@ -1,4 +1,4 @@
-"""A program that kills producers at random: `python -m tests.support.killed_producers DSN KILLS SEED`.
+"""A program that kills producers at random: `python -m tests.support.producing.killed_producers DSN KILLS SEED`.
 
 It forks workers that send the same source, one at a time or several at once, and kills them: the process, or its
 session. When so many are killed, a last worker sends a few more messages and ends.

@@ -27,8 +27,8 @@ from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import HistoryNeeded, MillraceError, NotParked, PositionOutOfRange, ViewInUse
 from millrace.resources.event_store import EventStore, NewEvent
 from tests.support.factories import Connect, refusal, rows, set_clock, terminate
-from tests.support.view_model import PARTITIONS, Consumer, Entry, Model, Name, Stream, Transaction
-from tests.support.view_sessions import Sessions
+from tests.support.views.view_model import PARTITIONS, Consumer, Entry, Model, Name, Stream, Transaction
+from tests.support.views.view_sessions import Sessions
 
 _common = settings(stateful_step_count=50, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 settings.register_profile("repeatable", _common, max_examples=25, derandomize=True)

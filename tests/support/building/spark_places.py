@@ -15,15 +15,13 @@ import pyarrow as pa
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.settings import PROJECT
 from millrace.resources.spark import spark_session
-from tests.support.drains import PATIENCE_S, Everything
-from tests.support.event_log_reads import load
+from tests.support.building.drains import PATIENCE_S, Everything
+from tests.support.building.event_log_reads import load
 
 COLUMNS = ["partition", "position", "decider_id", "event"]
 READER = {"columns": COLUMNS, "extract": {"text": ["text"]}, "minPartitions": 2}
 # the project is on the path of this program alone, and on that of no Spark
-PROGRAM = (
-    "import runpy, sys; sys.path.append({!r}); runpy.run_module('tests.support.spark_places', run_name='__main__')"
-)
+PROGRAM = "import runpy, sys; sys.path.append({!r}); runpy.run_module('tests.support.building.spark_places', run_name='__main__')"
 
 
 @dataclass(frozen=True)

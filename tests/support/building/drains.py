@@ -18,9 +18,9 @@ from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import DrainReport
 from millrace.resources.event_store import EventStore, NewEvent, RecordedEvent
 from millrace.resources.read_models.declaration import ReadModel
-from tests.support import read_models as models
+from tests.support.building import read_models as models
+from tests.support.building.read_models import DECIDER, EVENTS, expected_everything, random_events
 from tests.support.factories import Connect, rows, value
-from tests.support.read_models import DECIDER, EVENTS, expected_everything, random_events
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -34,7 +34,7 @@ from millrace.resources.capture.setup import remove
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.settings import EXAMPLE, PROJECT
-from tests.support.documents import Block
+from tests.support.pages.documents import Block
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,7 +9,7 @@ import psycopg
 
 from millrace.resources.event_store import EventStore
 from tests.support.factories import Connect, ids_of_one_partition, register_orders
-from tests.support.view_model import PARTITIONS, Consumer, Name
+from tests.support.views.view_model import PARTITIONS, Consumer, Name
 
 
 class Sessions:

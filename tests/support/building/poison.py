@@ -12,15 +12,15 @@ import psycopg
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.read_models.columns import field, sum_
 from millrace.resources.read_models.declaration import ReadModel, read_model
-from tests.support.drains import (
+from tests.support.building.drains import (
     Everything,
     all_events,
     close,
     rows_of,
     thing,
 )
+from tests.support.building.read_models import DECIDER, expected_everything
 from tests.support.factories import rows
-from tests.support.read_models import DECIDER, expected_everything
 
 
 @read_model(view="amounts", deciders=[DECIDER], key=["owner"])

@@ -14,8 +14,8 @@ import pytest
 
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.drain import CaptureDrain, CaptureReport
+from tests.support.capturing.sources import Source, new_source
 from tests.support.factories import rows
-from tests.support.sources import Source, new_source
 
 __all__ = ["new_source"]
 

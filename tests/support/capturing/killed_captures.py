@@ -1,4 +1,4 @@
-"""A program that kills a capture at every step: `python -m tests.support.killed_captures DSN SOURCE KILLS SEED`.
+"""A program that kills a capture: `python -m tests.support.capturing.killed_captures DSN SOURCE KILLS SEED`.
 
 The capture runs in forks of this program, which kill themselves at a step, or are killed by it at any moment. The
 source changes meanwhile. tests/capture/test_kills.py captures the rest and asserts what is there then. This is a

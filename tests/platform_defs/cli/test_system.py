@@ -1,0 +1,113 @@
+"""The commands on a deployment as a whole, and how the command line comes together."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from millrace.platform_defs import cli
+from millrace.resources.settings import EXAMPLE
+
+LOADED = """
+import sys
+from millrace.platform_defs.cli import main
+sys.argv = ["millrace", {argument!r}]
+try:
+    main()
+except SystemExit as ended:
+    assert not ended.code, ended.code
+print("LOADED", *sys.modules)
+"""
+HEAVY = {"dagster", "pyspark", "pyarrow", "pandas"}
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Make a package of declarations in the current folder, which MILLRACE_DECLARATIONS names."""
+    folder = tmp_path / "mine_only"
+    folder.mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("MILLRACE_DECLARATIONS", "mine_only")
+    # what is added to the command line goes with the test
+    monkeypatch.setattr(cli.app, "registered_groups", list(cli.app.registered_groups))
+
+    def write(**files: str) -> None:
+        for name, text in files.items():
+            (folder / f"{name}.py").write_text(text)
+
+    yield write
+    for name in [name for name in sys.modules if name.partition(".")[0] == "mine_only"]:
+        del sys.modules[name]
+
+
+def typed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
+) -> tuple[object, str, str]:
+    """Type a command and return its exit code, what it prints, and what it complains of."""
+    monkeypatch.setattr(sys, "argv", ["millrace", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    said = capsys.readouterr()
+    return ended.value.code, said.out, said.err
+
+
+def test_the_help_of_the_command_line_is_cheap() -> None:
+    for argument in ("--help", "status --help"):
+        script = LOADED.format(argument=argument.split()[0])
+        if argument != "--help":
+            script = script.replace("]\ntry", ', "--help"]\ntry')
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        said, _, loaded = done.stdout.rpartition("LOADED")
+        assert "Usage" in said
+        assert not HEAVY & set(loaded.split())
+
+
+def test_the_help_shows_the_commands_of_the_package_of_declarations(
+    mine: Callable[..., None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine(
+        commands="import typer\napp = typer.Typer()\n@app.command('greet')\ndef greet() -> None:\n"
+        "    '''Greet somebody.'''\n    typer.echo('hello')\n"
+        "@app.command('part')\ndef part() -> None:\n    '''Part from somebody.'''\n"
+    )
+    code, out, _ = typed(monkeypatch, capsys, "--help")
+    assert code == 0
+    assert "Greet somebody." in out
+    assert "simulate" not in out
+    assert typed(monkeypatch, capsys, "greet")[:2] == (0, "hello\n")
+
+
+def test_commands_that_do_not_load_cost_only_themselves(
+    mine: Callable[..., None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine(commands="\nimport no_such_thing\n")
+    code, out, err = typed(monkeypatch, capsys, "--help")
+    assert code == 0
+    assert "dead-letters" in out
+    assert "mine_only/commands.py:2: ModuleNotFoundError" in err.replace("\n", "")
+    mine(commands="app = 7\n")
+    assert "its app is no Typer" in typed(monkeypatch, capsys, "--help")[2]
+    # a command of ours does not even look
+    assert "its app is no Typer" not in typed(monkeypatch, capsys, "status", "--help")[2]
+
+
+def test_status_says_which_declarations_fail_and_where(
+    dsn: str, mine: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sys.path.insert(0, str(Path.cwd()))
+    mine(read_models="\n\nraise OSError('no disk')\n", services="import no_such_thing\n")
+    result = CliRunner().invoke(cli.app, ["status", "--dsn", dsn], env={"COLUMNS": "250"})
+    assert result.exit_code == 0
+    here = Path.cwd() / "mine_only"
+    assert f"A declaration fails to load: {here / 'read_models.py'}:3: OSError: no disk" in result.output
+    assert f"A declaration fails to load: {here / 'services.py'}:1: ModuleNotFoundError" in result.output
+    monkeypatch.setenv("MILLRACE_DECLARATIONS", "no_such_package")
+    result = CliRunner().invoke(cli.app, ["status", "--dsn", dsn], env={"COLUMNS": "250"})
+    assert "There is no package 'no_such_package'" in result.output
+    monkeypatch.setenv("MILLRACE_DECLARATIONS", EXAMPLE)
+    result = CliRunner().invoke(cli.app, ["status", "--dsn", dsn], env={"COLUMNS": "250"})
+    assert "fails" not in result.output

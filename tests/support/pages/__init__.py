@@ -1,0 +1,1 @@
+"""What reads the README and the pages of docs/, and follows their blocks."""

@@ -1,0 +1,1 @@
+"""What tests of views share: sessions, models of what must hold, receivers."""
