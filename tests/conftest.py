@@ -82,6 +82,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=200,
         help="how often tests that kill at random moments do so",
     )
+    parser.addoption(
+        "--full-install",
+        action="store_true",
+        help="install the wheel of a user with every package that it needs, and do not share ours",
+    )
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,9 @@ from millrace.resources.processes import wait_ended
 from millrace.resources.settings import PROJECT
 from tests.support.factories import value
 
+# one test waits until all packages are installed
+pytestmark = pytest.mark.timeout(900)
+
 SOURCES = ("millrace", "assets", "examples", "platform_defs", "resources", "sql")
 FILES = ("pyproject.toml", "README.md", "LICENSE")
 READY_S = 150
@@ -87,26 +90,19 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Installed:
     """Make a Python that has the packages that we need, and of ours the wheel only."""
     home = tmp_path_factory.mktemp("installed")
     venv.create(home, symlinks=True, with_pip=False)
     packages = Path(sysconfig.get_path("purelib", vars={"base": str(home), "platbase": str(home)}))
+    pip = (sys.executable, "-m", "pip", "--python", home / "bin" / "python", "install", "--quiet")
+    if pytestconfig.getoption("full_install"):
+        subprocess.run([*pip, "-c", PROJECT / "constraints.txt", wheel, "pytest"], check=True, capture_output=True)
+        return Installed(home, packages)
     # a path that a .pth names is searched; its own .pth files, an editable installation among them, are not followed
     shared = [entry for entry in sys.path if Path(entry).name == "site-packages"]
     (packages / "packages.pth").write_text("\n".join(shared) + "\n")
-    install: list[str | Path] = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        home / "bin" / "python",
-        "install",
-        "--no-deps",
-        "--quiet",
-        wheel,
-    ]
-    subprocess.run(install, check=True, capture_output=True)
+    subprocess.run([*pip, "--no-deps", wheel], check=True, capture_output=True)
     for program in ("dagster", "dagster-daemon", "dagster-webserver"):
         _, _, text = (Path(sys.executable).parent / program).read_text().partition("\n")
         file = home / "bin" / program
@@ -159,7 +155,6 @@ assert OWNERS
 """
 
 
-@pytest.mark.timeout(600)
 def test_a_new_repository_tests_its_example_and_runs_until_its_rows_are_there(
     installed: Installed, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
