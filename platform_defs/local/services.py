@@ -97,10 +97,7 @@ def _schema_for_dagster(dsn: str) -> str:
         with psycopg.connect(dsn, autocommit=True) as connection:
             connection.execute("create schema if not exists dagster")
     except psycopg.OperationalError as error:
-        raise Unreachable(
-            f"The Postgres of MILLRACE_DSN does not answer: {str(error).strip()}",
-            hint="Start it or correct MILLRACE_DSN; without MILLRACE_DSN an embedded Postgres is used.",
-        ) from error
+        raise silent_postgres(error) from error
     parts = {key: str(value) for key, value in conninfo_to_dict(dsn).items()}
     known = {key: parts.pop(key, None) for key in ("user", "password", "dbname")}
     url = URL.create(
@@ -111,6 +108,14 @@ def _schema_for_dagster(dsn: str) -> str:
         query={**parts, "options": f"{parts.get('options', '')} -csearch_path=dagster".strip()},
     )
     return url.render_as_string(hide_password=False)
+
+
+def silent_postgres(error: psycopg.OperationalError) -> Unreachable:
+    """Return the refusal of a user's Postgres that does not answer."""
+    return Unreachable(
+        f"The Postgres of MILLRACE_DSN does not answer: {str(error).strip()}",
+        hint="Start it or correct MILLRACE_DSN; without MILLRACE_DSN an embedded Postgres is used.",
+    )
 
 
 def shared_session(port: int) -> str:

@@ -20,9 +20,9 @@ from rich.table import Table
 from rich.text import Text
 
 from millrace.assets.declarations import find_package
-from millrace.platform_defs.local.services import Endpoints, find_endpoints, prepare_home, services
+from millrace.platform_defs.local.services import Endpoints, find_endpoints, prepare_home, services, silent_postgres
 from millrace.platform_defs.local.supervisor import Service, ServiceState, Supervisor, end_leftovers
-from millrace.resources.errors import MillraceError, Unreachable
+from millrace.resources.errors import MillraceError
 from millrace.resources.postgres.embedded import EmbeddedPostgres, PostgresFailed
 from millrace.resources.processes import only_one
 from millrace.resources.settings import Settings
@@ -179,10 +179,7 @@ def _migrate(dsn: str, log_partitions: int) -> None:
     try:
         migrate(dsn, log_partitions=log_partitions)
     except psycopg.OperationalError as error:
-        raise Unreachable(
-            f"The Postgres of MILLRACE_DSN does not answer: {str(error).strip()}",
-            hint="Start it or correct MILLRACE_DSN; without MILLRACE_DSN an embedded Postgres is used.",
-        ) from error
+        raise silent_postgres(error) from error
 
 
 def _watch(

@@ -188,7 +188,7 @@ def read_model(
         refuse(
             name,
             (
-                (stray, "is neither a key nor a column: use the functions of assets.read_models"),
+                (stray, "is neither a key nor a column: use the functions of millrace"),
                 # a text would be taken for a list of its letters
                 ([n for n in (key, deletes) if isinstance(n, str)], "is a text: write a list"),
                 *naming_problems(name, members, deciders, events, declaration.__doc__),

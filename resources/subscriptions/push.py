@@ -63,7 +63,7 @@ def push_events(dsn: str, view: str, *, budget_s: float, idle_s: float) -> PushR
         if row is None or not row.edge_function_url:
             raise MillraceError(
                 f"View {view} has nothing to drain it into.",
-                detail="It is neither declared in assets/read_models nor registered with an edge_function_url.",
+                detail="It is no view of a declared read model, and not registered with an edge_function_url.",
                 hint="Declare a read model for it, or register it with a URL.",
             )
         store.attach_consumer(view)
