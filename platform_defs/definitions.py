@@ -48,6 +48,8 @@ def build_defs(
         *found.reports,
         *([change_capture_assets(captures, settings.log_partitions)] if captures else []),
     ]
+    needed = [job for job, declared_ones in ((CAPTURE, captures), (REBUILD, models)) if declared_ones]
+    own = {"postgres": PostgresResource(), "spark": SparkResource(), "archive_folder": archive}
     return dg.Definitions(
         assets=[
             *assets,
@@ -55,26 +57,14 @@ def build_defs(
             *stand_ins(found, [key for each in assets for key in each.keys]),
         ],
         asset_checks=all_checks(found),
-        jobs=[
-            APPLY_SCHEMA,
-            ARCHIVE,
-            DRAIN,
-            prune_runs,
-            *([CAPTURE] if captures else []),
-            *([REBUILD] if models else []),
-        ],
+        jobs=[APPLY_SCHEMA, ARCHIVE, DRAIN, prune_runs, *needed],
         schedules=[REPORT_EVENT_STORE, PRUNE_RUNS, archive_schedule(settings), *report_schedules(found.reports)],
         sensors=[
             *(poll_sensor(model) for model in models),
-            undeclared_sensor(found.models.values()),
+            undeclared_sensor(models),
             *(capture_sensor(capture) for capture in captures.values()),
         ],
-        resources={
-            "postgres": PostgresResource(),
-            "spark": SparkResource(),
-            "archive_folder": archive,
-            **(resources or {}),
-        },
+        resources={**own, **(resources or {})},
         # a process per step would double what a run costs
         executor=dg.in_process_executor,
         # the UI shows it with the code location

@@ -300,6 +300,10 @@ def test_no_folder_holds_more_files_than_one_can_look_over() -> None:
     assert {folder for folder, count in held.items() if count > MOST_FILES} == set(CROWDED)
 
 
+def test_what_dagster_loads_is_put_together_on_one_screen() -> None:
+    assert len((PROJECT / "platform_defs" / "definitions.py").read_text().splitlines()) < 80
+
+
 def test_no_file_is_longer_than_one_reads() -> None:
     long = {str(file.relative_to(PROJECT)) for file in files() if len(file.read_text().splitlines()) > MOST_LINES}
     assert long == set(LONG)
