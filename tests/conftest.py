@@ -35,6 +35,7 @@ JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 # Files that take longest, in this order: what is left for the end is short, whichever process is free for it.
 LONGEST = (
     "tests/platform_defs/local/test_run_everything.py",
+    "tests/test_wheel.py",
     "tests/spark/test_cluster.py",
     "tests/test_testing.py",
     "tests/consumption/test_consumer_failing_streams.py",
