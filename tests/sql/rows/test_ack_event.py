@@ -15,7 +15,7 @@ COLUMNS = ["view", "decider_id", "offset", "last_offset", "locked_until", "offse
 
 
 def locks(store: EventStore) -> object:
-    return rows(store.connection, "select * from event_store.stream_locks order by decider_id, decider")
+    return rows(store.connection, "select to_jsonb(k) from event_store.stream_locks k order by k.decider_id, k.decider")
 
 
 def test_an_ack_frees_the_stream_and_returns_its_lock(view: EventStore) -> None:
