@@ -46,8 +46,8 @@ class CaptureHealth:
         lag_s: How old the oldest change is that was not stored yet, in seconds. An upper bound if looking would cost
             too much.
         retained_bytes: How much of its log the source keeps for the slot.
-        oldest_transaction: The transaction that is open on the source the longest, in words. None if it is in nobody's
-            way, or our role does not see it.
+        oldest_transaction: The transaction that is open on the source the longest, in words. None if nothing waits
+            for it, or our role does not see it.
         waits_to_backfill: The tables that cannot be read before that transaction ends.
     """
 

@@ -116,9 +116,10 @@ def session_for(code: Path, remote: str) -> str:
     """Return the address of a Connect session for the code that is shipped: other code gets another session.
 
     A session that was named in the address is replaced by one whose id is derived from it and from the code; an address
-    that names none stays as it is.
+    that names none, or none by a UUID, which Spark refuses with its reason, stays as it is.
     """
-    return re.sub(r"(?<=;session_id=)[^;]+", lambda named: str(uuid5(UUID(named[0]), code.name)), remote)
+    uuid = r"(?<=;session_id=)[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(?=;|$)"
+    return re.sub(uuid, lambda named: str(uuid5(UUID(named[0]), code.name)), remote)
 
 
 def _open_master(master: str, configuration: dict[str, str]) -> "SparkSession":

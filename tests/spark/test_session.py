@@ -1,5 +1,6 @@
 """Sessions: which one is opened, who closes it, what stays on the server."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
@@ -8,7 +9,7 @@ import pytest
 
 from millrace.resources.errors import Unreachable
 from millrace.resources.processes import alive
-from millrace.resources.spark.session import LOCAL_CONFIGURATION, SESSION_CONFIGURATION, spark_session
+from millrace.resources.spark.session import LOCAL_CONFIGURATION, SESSION_CONFIGURATION, session_for, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,3 +64,13 @@ def test_a_server_that_is_not_there_is_said_at_once(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("SPARK_REMOTE", "sc://127.0.0.1:1")
     with pytest.raises(Unreachable, match="No Spark Connect server answers"), spark_session():
         pass
+
+
+def test_a_named_session_is_another_one_for_other_code_and_what_spark_refuses_is_left_to_spark() -> None:
+    named = "sc://127.0.0.1:1/;session_id=0b5c1d9e-0000-4000-8000-000000000001;user_id=me"
+    ids = {session_for(Path(code), named) for code in ("a.zip", "b.zip", "a.zip")}
+    assert len(ids) == 2
+    assert named not in ids
+    assert all(each.startswith("sc://127.0.0.1:1/;session_id=") and each.endswith(";user_id=me") for each in ids)
+    for other in ("sc://127.0.0.1:1", "sc://127.0.0.1:1/;session_id=mine", f"{named.partition(';user')[0]}0"):
+        assert session_for(Path("a.zip"), other) == other
