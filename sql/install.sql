@@ -15,6 +15,14 @@
 \endif
 
 begin;
+do $$
+begin
+  if to_regnamespace('event_store') is not null then
+    raise exception 'There is an event store in database % already; nothing was changed.', current_database()
+      using hint = 'To bring it up to this version run: millrace migrate';
+  end if;
+end
+$$;
 select set_config('event_store.log_partitions', :'log_partitions', true);
 
 \ir bookkeeping.sql
@@ -64,12 +72,18 @@ set local check_function_bodies = off;
 \ir functions/capture/capture_gaps.sql
 \ir functions/capture/capture_info.sql
 \ir functions/capture/captured_tables.sql
+\ir functions/capture/changes/discard_change.sql
+\ir functions/capture/changes/emit_backfill.sql
+\ir functions/capture/changes/emit_changes.sql
+\ir functions/capture/changes/finish_backfill.sql
+\ir functions/capture/changes/purge_wal_events.sql
+\ir functions/capture/changes/quarantined_changes.sql
+\ir functions/capture/changes/repair_change.sql
+\ir functions/capture/changes/requeue_changes.sql
+\ir functions/capture/changes/store_changes.sql
+\ir functions/capture/changes/verify_changes.sql
 \ir functions/capture/claim_capture.sql
-\ir functions/capture/discard_change.sql
-\ir functions/capture/emit_backfill.sql
-\ir functions/capture/emit_changes.sql
 \ir functions/capture/extend_capture.sql
-\ir functions/capture/finish_backfill.sql
 \ir functions/capture/private/capture_lease_duration.sql
 \ir functions/capture/private/change_bytes.sql
 \ir functions/capture/private/change_fault.sql
@@ -83,17 +97,11 @@ set local check_function_bodies = off;
 \ir functions/capture/private/lock_quarantined_change.sql
 \ir functions/capture/private/require_capture_lease.sql
 \ir functions/capture/publish_tables.sql
-\ir functions/capture/purge_wal_events.sql
-\ir functions/capture/quarantined_changes.sql
 \ir functions/capture/record_gap.sql
 \ir functions/capture/register_capture.sql
 \ir functions/capture/release_capture.sql
-\ir functions/capture/repair_change.sql
-\ir functions/capture/requeue_changes.sql
 \ir functions/capture/restart_capture.sql
-\ir functions/capture/store_changes.sql
 \ir functions/capture/unregister_capture.sql
-\ir functions/capture/verify_changes.sql
 \ir functions/events/append_event.sql
 \ir functions/events/append_events.sql
 \ir functions/events/get_events.sql
@@ -210,7 +218,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '92e077c0820a07a6210e12f5582b215e794eb436e76521b32e3375e0fc6c935e'),
+  (0, 'a2743b085c77e3c42f7b8234163e3b1a76b580065659d43a9b451a9229b8a288'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -52,7 +52,7 @@ PURE = (
 )
 IMPURE = {"psycopg", "pyspark", "requests", "adbc_driver_postgresql"}
 MOST_FILES = 15
-CROWDED: dict[str, str] = {}
+CROWDED = {"sql/functions/producers/private": "half of them are one check each"}
 MOST_LINES = 400
 LONG = {
     "tests/archive/test_rebuild_from_archive.py": "one story, from archive and tail to the rows of a clean run",
@@ -293,7 +293,7 @@ def files() -> Iterator[Path]:
 
 def test_no_folder_holds_more_files_than_one_can_look_over() -> None:
     held: dict[str, int] = {}
-    for file in files():
+    for file in (*files(), *(PROJECT / "sql").rglob("*.sql")):
         if file.name != "__init__.py":
             folder = str(file.parent.relative_to(PROJECT))
             held[folder] = held.get(folder, 0) + 1

@@ -27,7 +27,6 @@ migrations.
 """
 
 import hashlib
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,6 +35,8 @@ from pathlib import Path
 from typing import TypeVar
 
 import psycopg
+from psycopg.errors import DeadlockDetected, LockNotAvailable
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from millrace.resources.errors import MillraceError, SchemaMismatch
 from millrace.resources.settings import PROJECT
@@ -48,6 +49,8 @@ LOCK_TIMEOUT_MS = 500
 # of a new database, unless its maker says another number
 LOG_PARTITIONS = 16
 PATIENCE_S = 60
+# what Postgres says of a migration that other sessions' transactions do not let through
+IN_THE_WAY = (LockNotAvailable, DeadlockDetected)
 
 
 @dataclass(frozen=True)
@@ -196,29 +199,36 @@ def _is_current(found: dict[int, str], migrations: list[Migration], replaceable:
 
 def _patiently(connection: psycopg.Connection, known: list[Migration], work: Callable[[], Result]) -> Result:
     """Do the work in a transaction, after other migrators and between other sessions' transactions."""
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            with connection.transaction():
-                connection.execute("select pg_advisory_xact_lock(hashtextextended('event_store.migrations', 0))")
-                found = _found(connection)
-                _refuse_unreleased(found, known)
-                _refuse_newer(found, known)
-                if not found:
-                    connection.execute((SQL / "bookkeeping.sql").read_bytes())
-                connection.execute("select set_config('lock_timeout', %s, true)", (f"{LOCK_TIMEOUT_MS}ms",))
-                return work()
-        except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
-            if time.monotonic() > deadline:
-                raise MillraceError(
-                    "The schema was not changed: somebody's open transaction is in the way.",
-                    detail=f"Postgres says: {error.diag.message_primary}; {error.diag.context}",
-                    hint="End it, or stop the services that use the store, then run `millrace migrate` again. To find it: "
-                    "select pid, xact_start, state, query from pg_stat_activity where datname = current_database() "
-                    "order by xact_start",
-                ) from error
-            # those who queued behind us go first
-            time.sleep(LOCK_TIMEOUT_MS / 1000)
+    retrying = Retrying(
+        retry=retry_if_exception_type(IN_THE_WAY),
+        # those who queued behind us go first
+        wait=wait_fixed(LOCK_TIMEOUT_MS / 1000),
+        stop=stop_after_delay(PATIENCE_S),
+        reraise=True,
+    )
+    try:
+        return retrying(lambda: _in_turn(connection, known, work))
+    except IN_THE_WAY as error:
+        raise MillraceError(
+            "The schema was not changed: somebody's open transaction is in the way.",
+            detail=f"Postgres says: {error.diag.message_primary}; {error.diag.context}",
+            hint="End it, or stop the services that use the store, then run `millrace migrate` again. To find it: "
+            "select pid, xact_start, state, query from pg_stat_activity where datname = current_database() "
+            "order by xact_start",
+        ) from error
+
+
+def _in_turn(connection: psycopg.Connection, known: list[Migration], work: Callable[[], Result]) -> Result:
+    """Do the work in a transaction that no other migrator has beside it, on a store that this code may change."""
+    with connection.transaction():
+        connection.execute("select pg_advisory_xact_lock(hashtextextended('event_store.migrations', 0))")
+        found = _found(connection)
+        _refuse_unreleased(found, known)
+        _refuse_newer(found, known)
+        if not found:
+            connection.execute((SQL / "bookkeeping.sql").read_bytes())
+        connection.execute("select set_config('lock_timeout', %s, true)", (f"{LOCK_TIMEOUT_MS}ms",))
+        return work()
 
 
 def _step(

@@ -91,7 +91,9 @@ def test_the_number_of_log_partitions_is_chosen(psql: Psql) -> None:
 
 def test_nothing_is_installed_over_a_store_or_in_part(psql: Psql, dsn: str) -> None:
     before = snapshot(dsn)
-    assert 'relation "migrations" already exists' in Psql(dsn)("-f", str(INSTALL), check=False)
+    refusal = Psql(dsn)("-f", str(INSTALL), check=False)
+    assert "There is an event store in database test_" in refusal
+    assert "run: millrace migrate" in refusal
     assert snapshot(dsn) == before
     psql.ask("create schema read_models")
     assert 'schema "read_models" already exists' in psql("-f", str(INSTALL), check=False)

@@ -8,10 +8,10 @@ import pytest
 
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore, NewEvent
-from millrace.resources.subscriptions import push as webhook
+from millrace.resources.subscriptions import push
 from millrace.resources.subscriptions.push import push_events
 from tests.support.factories import PATIENCE_S, pump, rows
-from tests.support.views.receiver import Receiver, locks, place, push, pushed, received, receiver, wake
+from tests.support.views.receiver import Receiver, deliver, locks, place, pushed, received, receiver, wake
 
 __all__ = ["pushed", "receiver"]
 
@@ -21,9 +21,9 @@ def test_an_answer_2xx_acknowledges_and_every_event_comes_once_in_its_streams_or
 ) -> None:
     place(pushed, "a", "b")
     receiver.answer = lambda body: 200 if body["decider_id"] == "a" else 202
-    assert push(dsn) == 6
+    assert deliver(dsn) == 6
     assert received(receiver, "a") == received(receiver, "b") == ["placed", "paid", "shipped"]
-    assert push(dsn) == 0
+    assert deliver(dsn) == 0
     assert len(receiver.bodies) == 6
 
 
@@ -32,7 +32,7 @@ def test_the_body_is_the_event_with_its_data_as_json(pushed: EventStore, dsn: st
     event = NewEvent("order", "a", "placed", uuid4(), data, uuid4())
     (stored,) = pushed.append_events([event])
     pump(pushed, "hook")
-    push(dsn)
+    deliver(dsn)
     (body,) = receiver.bodies
     assert body["data"] == data
     assert body["event_id"] == str(event.event_id)
@@ -61,7 +61,7 @@ def test_an_answer_that_is_no_refusal_redelivers_the_event_before_its_followers(
         return 200
 
     receiver.answer = once
-    assert push(dsn) == 6
+    assert deliver(dsn) == 6
     assert len(refused) == 2
     assert received(receiver, "a") == ["placed", "paid", "paid", "paid", "shipped"]
     assert received(receiver, "b") == ["placed", "paid", "shipped"]
@@ -74,7 +74,7 @@ def test_a_receiver_that_is_not_there_never_makes_a_dead_letter(
     place(pushed, "a", events=("placed",))
     answers = iter([500, 503, 429, 0, 302, 200])
     receiver.answer = lambda _: next(answers)
-    assert push(dsn) == 1
+    assert deliver(dsn) == 1
     assert pushed.dead_letters("hook") == []
 
 
@@ -85,7 +85,7 @@ def test_an_event_that_the_receiver_refuses_waits_and_ends_as_a_dead_letter(
     pushed.connection.execute("update event_store.views set max_attempts = 2")
     place(pushed, "a", "b")
     receiver.answer = lambda body: (status, b"no such customer") if body["decider_id"] == "a" else 200
-    assert push(dsn) == 3
+    assert deliver(dsn) == 3
     assert received(receiver, "a") == ["placed"]
     assert received(receiver, "b") == ["placed", "paid", "shipped"]
     waits = rows(
@@ -98,13 +98,13 @@ def test_an_event_that_the_receiver_refuses_waits_and_ends_as_a_dead_letter(
     )
     assert waits == [(1, True, True)]
     wake(pushed)
-    assert push(dsn) == 0
+    assert deliver(dsn) == 0
     (letter,) = pushed.dead_letters("hook")
     assert (letter.decider_id, letter.event, letter.attempts, letter.waiting) == ("a", "placed", 2, 3)
     assert letter.last_error.startswith(f"HTTP {status} ")
     receiver.answer = lambda _: 200
     assert pushed.retry_dead_letters("hook") == 1
-    assert push(dsn) == 3
+    assert deliver(dsn) == 3
     assert received(receiver, "a") == ["placed"] * 3 + ["paid", "shipped"]
 
 
@@ -116,7 +116,7 @@ def test_an_event_that_only_postgres_holds_as_a_number_fails_and_is_not_sent_for
         (uuid4(), f'{{"n": 1{"0" * 400}.5}}', uuid4()),
     )
     place(pushed, "a", events=("placed",))
-    assert push(dsn) == 1
+    assert deliver(dsn) == 1
     assert {body["decider_id"] for body in receiver.bodies} == {"a"}
     ((error, attempts),) = rows(
         pushed.connection, "select last_error, attempts from event_store.stream_locks where decider_id = 'huge'"
@@ -142,7 +142,7 @@ def test_the_error_is_what_the_receiver_answered(
     pushed.connection.execute("update event_store.views set max_attempts = 1")
     place(pushed, "a", events=("placed",))
     receiver.answer = lambda _: answer
-    assert push(dsn) == 0
+    assert deliver(dsn) == 0
     assert [letter.last_error for letter in pushed.dead_letters()] == [error]
 
 
@@ -154,7 +154,7 @@ def test_the_status_counts_whatever_becomes_of_the_body(
     place(pushed, "a", events=("placed",))
     receiver.promises = 1000  # and then hangs up
     receiver.answer = lambda _: (status, b"half an ans")
-    assert push(dsn) == (status == 200)
+    assert deliver(dsn) == (status == 200)
     errors = [letter.last_error for letter in pushed.dead_letters()]
     assert [error.partition(":")[0] for error in errors] == ["HTTP 400 Bad Request"] * (status == 400)
 
@@ -162,7 +162,7 @@ def test_the_status_counts_whatever_becomes_of_the_body(
 def test_an_answer_that_does_not_come_in_time_redelivers(
     pushed: EventStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(webhook, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(push, "TIMEOUT_S", 0.2)
     place(pushed, "a", events=("placed",))
     answered = threading.Event()
 
@@ -172,7 +172,7 @@ def test_an_answer_that_does_not_come_in_time_redelivers(
         return 200
 
     receiver.answer = too_late_once
-    assert push(dsn) == 1
+    assert deliver(dsn) == 1
     answered.set()
     assert received(receiver, "a") == ["placed", "placed"]
 
@@ -180,10 +180,10 @@ def test_an_answer_that_does_not_come_in_time_redelivers(
 def test_a_refused_event_waits_before_it_is_sent_again(
     pushed: EventStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(webhook, "RETRY_MS", 60_000)
+    monkeypatch.setattr(push, "RETRY_MS", 60_000)
     place(pushed, "a", "b")
     receiver.answer = lambda body: 500 if body["decider_id"] == "a" else 200
-    assert push(dsn) == 3
+    assert deliver(dsn) == 3
     assert received(receiver, "a") == ["placed"]
     assert received(receiver, "b") == ["placed", "paid", "shipped"]
 
@@ -191,27 +191,27 @@ def test_a_refused_event_waits_before_it_is_sent_again(
 def test_what_a_receiver_that_is_away_answered_is_the_locks_error_until_it_takes_the_event(
     pushed: EventStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(webhook, "RETRY_MS", 60_000)
+    monkeypatch.setattr(push, "RETRY_MS", 60_000)
     place(pushed, "a", events=("placed",))
     receiver.answer = lambda _: (503, b"back at noon")
-    assert push(dsn) == 0
+    assert deliver(dsn) == 0
     errors: LiteralString = "select last_error from event_store.stream_locks where last_error is not null"
     assert rows(pushed.connection, errors) == [("HTTP 503 Service Unavailable: back at noon",)]
     assert pushed.dead_letters() == []
     wake(pushed)
     receiver.answer = lambda _: 200
-    assert push(dsn) == 1
+    assert deliver(dsn) == 1
     assert rows(pushed.connection, errors) == []
 
 
 def test_a_receiver_that_nobody_listens_at_gives_every_event_back(
     pushed: EventStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(webhook, "RETRY_MS", 60_000)
+    monkeypatch.setattr(push, "RETRY_MS", 60_000)
     place(pushed, "a", "b")
     receiver.shutdown()
     receiver.server_close()
-    assert push(dsn) == 0
+    assert deliver(dsn) == 0
     assert locks(pushed.connection) == []
     for error, attempts in rows(pushed.connection, "select last_error, attempts from event_store.stream_locks"):
         assert error.startswith("No answer: ")

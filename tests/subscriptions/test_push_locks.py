@@ -6,10 +6,10 @@ import psycopg
 import pytest
 
 from millrace.resources.event_store import EventStore, LeasedEvent
-from millrace.resources.subscriptions import push as webhook
+from millrace.resources.subscriptions import push
 from millrace.resources.subscriptions.push import push_events
 from tests.support.factories import value
-from tests.support.views.receiver import Receiver, locks, place, push, pushed, received, receiver
+from tests.support.views.receiver import Receiver, deliver, locks, place, pushed, received, receiver
 
 __all__ = ["pushed", "receiver"]
 
@@ -28,7 +28,7 @@ def test_an_answer_that_comes_after_another_pusher_took_over_changes_nothing(
         return status
 
     receiver.answer = taken_over
-    assert push(dsn) == 0
+    assert deliver(dsn) == 0
     (event,) = held
     assert locks(pushed.connection) == [("a", event.offset)]
     pushed.ack_event("hook", "a", event.offset, event.lease_token)
@@ -45,7 +45,7 @@ def test_an_event_that_another_pusher_took_over_is_left_to_it(pushed: EventStore
         return 200
 
     receiver.answer = taken_over
-    assert push(dsn) == 1
+    assert deliver(dsn) == 1
     assert received(receiver, "a") == received(receiver, "b") == ["placed"]
 
 
@@ -63,12 +63,12 @@ def test_the_budget_is_kept_in_the_middle_of_a_batch_and_what_was_not_sent_is_fr
     class Clock:
         monotonic = staticmethod(lambda: now)
 
-    monkeypatch.setattr(webhook, "time", Clock)
+    monkeypatch.setattr(push, "time", Clock)
     receiver.answer = slow
-    assert push(dsn, budget_s=150) == 2
+    assert deliver(dsn, budget_s=150) == 2
     assert len(receiver.bodies) == 2
     assert locks(pushed.connection) == []
-    assert push(dsn, budget_s=1_000) == 1
+    assert deliver(dsn, budget_s=1_000) == 1
     assert len({body["event_id"] for body in receiver.bodies}) == 3
 
 
@@ -86,7 +86,7 @@ def test_what_could_not_be_sent_before_its_lock_ends_is_given_back_and_fetched_a
     class Clock:
         monotonic = staticmethod(lambda: now)
 
-    monkeypatch.setattr(webhook, "time", Clock)
+    monkeypatch.setattr(push, "time", Clock)
     receiver.answer = slow
     report = push_events(dsn, "hook", budget_s=10_000, idle_s=0)
     assert (report.batches, report.events) == (2, 4)
@@ -109,5 +109,5 @@ def test_locks_outlast_the_slowest_receiver(pushed: EventStore, dsn: str, receiv
         return 200
 
     receiver.answer = look
-    assert push(dsn) == 1
-    assert lasts[0] > webhook.TIMEOUT_S
+    assert deliver(dsn) == 1
+    assert lasts[0] > push.TIMEOUT_S

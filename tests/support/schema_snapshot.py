@@ -46,6 +46,14 @@ INSTALL_TEMPLATE = f"""\
 \\endif
 
 begin;
+do $$
+begin
+  if to_regnamespace('event_store') is not null then
+    raise exception 'There is an event store in database % already; nothing was changed.', current_database()
+      using hint = 'To bring it up to this version run: millrace migrate';
+  end if;
+end
+$$;
 select set_config('event_store.log_partitions', :'log_partitions', true);
 
 \\ir bookkeeping.sql

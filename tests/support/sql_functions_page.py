@@ -160,7 +160,7 @@ def page(dsn: str) -> str:
 def rooms(directory: Path = SQL / "functions") -> dict[str, str]:
     """Return the folder of each function of the interface; internal functions lie in folders named private."""
     return {
-        path.stem: "" if path.parent == directory else path.parent.name
+        path.stem: "" if path.parent == directory else path.relative_to(directory).parts[0]
         for path in sorted(directory.rglob("*.sql"))
         if path.parent.name != "private"
     }

@@ -8,6 +8,7 @@ import keyword
 import re
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from string import Template
 from typing import Annotated
@@ -39,21 +40,35 @@ def new_command(
 def make_repository(folder: Path) -> str:
     """Make the repository in a folder that is empty or not there, and return the name of its package.
 
+    Goes on where a call that was stopped midway ended.
+
     Raises:
-        MillraceError: There is something in the folder, or its name makes no name of a package.
+        MillraceError: There is something else in the folder, or its name makes no name of a package.
     """
     package = package_name(folder.resolve().name)
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+    texts = {folder / path: text for path, text in _texts(package)}
+    if folder.exists() and not (folder.is_dir() and _is_begun(folder, texts)):
         raise MillraceError(
             f"{folder} is not an empty folder.", hint="State another one, or empty it: nothing there is written over."
         )
+    for path, text in texts.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return package
+
+
+def _texts(package: str) -> Iterator[tuple[Path, str]]:
+    """Yield the repository's files, each with its path in the repository."""
     for source in sorted(TEMPLATE.rglob(f"*{SUFFIX}")):
         path = Path(str(source.relative_to(TEMPLATE)).removesuffix(SUFFIX))
-        parts = [package if part == "package" else part for part in path.parts]
-        target = folder.joinpath(*parts[:-1], ".gitignore" if parts[-1] == "gitignore" else parts[-1])
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(Template(source.read_text()).substitute(package=package))
-    return package
+        parts = [{"package": package, "gitignore": ".gitignore"}.get(part, part) for part in path.parts]
+        yield Path(*parts), Template(source.read_text()).substitute(package=package)
+
+
+def _is_begun(folder: Path, texts: dict[Path, str]) -> bool:
+    """Return whether the folder has nothing but beginnings of these files."""
+    found = [path for path in folder.rglob("*") if not path.is_dir()]
+    return all(path in texts and texts[path].encode().startswith(path.read_bytes()) for path in found)
 
 
 def package_name(folder: str) -> str:

@@ -48,6 +48,21 @@ def test_a_folder_that_is_not_empty_is_refused_and_left_alone(tmp_path: Path) ->
     assert sorted(path.name for path in tmp_path.rglob("*")) == [".hidden", "file", "mine"]
 
 
+def test_what_a_stopped_call_left_is_completed_and_what_a_person_wrote_is_not(tmp_path: Path) -> None:
+    folder = tmp_path / "new_platform"
+    make_repository(folder)
+    whole = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    begun = folder / "README.md"
+    begun.write_bytes(whole[begun][:10])
+    (folder / "pyproject.toml").unlink()
+    make_repository(folder)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == whole
+    begun.write_text("# Mine\n")
+    with pytest.raises(MillraceError, match="is not an empty folder"):
+        make_repository(folder)
+    assert begun.read_text() == "# Mine\n"
+
+
 def test_it_makes_a_package_that_declares_a_read_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "new_platform"
     result = CliRunner().invoke(app, ["new", str(folder)], env={"COLUMNS": "250"})

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from millrace.resources.event_store import EventStore
-from millrace.resources.subscriptions import push as webhook
+from millrace.resources.subscriptions import push
 from millrace.resources.subscriptions.push import push_events
 from tests.support.factories import PATIENCE_S, new_event, pump, register_orders, rows
 
@@ -73,7 +73,7 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture
 def pushed(store: EventStore, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> EventStore:
-    monkeypatch.setattr(webhook, "RETRY_MS", 0)
+    monkeypatch.setattr(push, "RETRY_MS", 0)
     register_orders(store)
     store.register_view("hook", "-infinity", pooling_delay_s=0, edge_function_url=receiver.url)
     return store
@@ -84,7 +84,7 @@ def place(store: EventStore, *decider_ids: str, events: tuple[str, ...] = ("plac
     pump(store, "hook")
 
 
-def push(dsn: str, *, budget_s: float = PATIENCE_S) -> int:
+def deliver(dsn: str, *, budget_s: float = PATIENCE_S) -> int:
     return push_events(dsn, "hook", budget_s=budget_s, idle_s=0).events
 
 
