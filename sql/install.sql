@@ -218,7 +218,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'a2743b085c77e3c42f7b8234163e3b1a76b580065659d43a9b451a9229b8a288'),
+  (0, 'aae12b3396e4feb012e47c3121cbd79ee6642d24d7a71e9c7ea8d855a1f44efc'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
