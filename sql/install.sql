@@ -108,9 +108,11 @@ set local check_function_bodies = off;
 \ir functions/events/get_last_event.sql
 \ir functions/events/private/append_batch.sql
 \ir functions/events/private/append_fault.sql
+\ir functions/events/private/data_fault.sql
 \ir functions/events/private/event_fault.sql
 \ir functions/events/private/forbid_change.sql
 \ir functions/events/private/guard_append.sql
+\ir functions/events/private/guard_restore.sql
 \ir functions/events/private/is_stored.sql
 \ir functions/events/private/parse_events.sql
 \ir functions/events/private/refuse_append.sql
@@ -157,6 +159,7 @@ set local check_function_bodies = off;
 \ir functions/producers/private/refuse_unknown_producer.sql
 \ir functions/producers/private/refuse_unknown_transaction.sql
 \ir functions/producers/private/require_current_epoch.sql
+\ir functions/producers/private/require_kept.sql
 \ir functions/producers/private/require_open.sql
 \ir functions/producers/private/require_producer_id.sql
 \ir functions/producers/private/require_state_key.sql
@@ -218,7 +221,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'aae12b3396e4feb012e47c3121cbd79ee6642d24d7a71e9c7ea8d855a1f44efc'),
+  (0, 'fb13a415cd410aa9d8fb288bbb93f5d0e7777e54f2c154bea17d08423beb130a'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -8,7 +8,9 @@ create table event_store.deciders (
   event text not null,
   event_version bigint not null default 1,
   description text not null,
-  constraint deciders_pkey primary key (decider, event, event_version)
+  constraint deciders_pkey primary key (decider, event, event_version),
+  constraint deciders_names_fit check (octet_length(decider) <= 1024 and octet_length(event) <= 1024),
+  constraint deciders_description_fits check (octet_length(description) <= 10000)
 );
 comment on table event_store.deciders is
 'The kinds of event that each kind of entity (decider) may append. Rows are never changed or removed.';

@@ -187,6 +187,7 @@ create table event_store.audit_log (
   reason text,
   detail jsonb not null,
   constraint audit_log_pkey primary key (audit_id),
+  constraint audit_log_reason_fits check (octet_length(reason) <= 10000),
   constraint audit_log_operation_is_known check (
     operation in (
       'seek_view', 'discard_dead_letter', 'retry_dead_letters', 'enable_view', 'unregister_view', 'raise_low_water_mark', 'restore',

@@ -61,6 +61,7 @@ create table event_store.producer_results (
   constraint producer_results_producer_fkey foreign key (producer_id, partition)
     references event_store.producers (producer_id, partition),
   constraint producer_results_outcome_is_known check (outcome in ('committed', 'abandoned')),
+  constraint producer_results_reason_fits check (octet_length(reason) <= 10000),
   constraint producer_results_abandoned_for_a_reason check ((outcome = 'abandoned') = (reason is not null))
 );
 create unique index producer_results_transaction_id_key on event_store.producer_results (transaction_id)

@@ -205,7 +205,8 @@ CREATE TABLE event_store.audit_log (
     view text,
     reason text,
     detail jsonb NOT NULL,
-    CONSTRAINT audit_log_operation_is_known CHECK ((operation = ANY (ARRAY['seek_view'::text, 'discard_dead_letter'::text, 'retry_dead_letters'::text, 'enable_view'::text, 'unregister_view'::text, 'raise_low_water_mark'::text, 'restore'::text, 'requeue_changes'::text, 'discard_change'::text, 'restart_capture'::text, 'unregister_capture'::text])))
+    CONSTRAINT audit_log_operation_is_known CHECK ((operation = ANY (ARRAY['seek_view'::text, 'discard_dead_letter'::text, 'retry_dead_letters'::text, 'enable_view'::text, 'unregister_view'::text, 'raise_low_water_mark'::text, 'restore'::text, 'requeue_changes'::text, 'discard_change'::text, 'restart_capture'::text, 'unregister_capture'::text]))),
+    CONSTRAINT audit_log_reason_fits CHECK ((octet_length(reason) <= 10000))
 );
 
 COMMENT ON TABLE event_store.audit_log IS 'What operators did to views and to history, who and why.';
@@ -413,7 +414,9 @@ CREATE TABLE event_store.deciders (
     decider text NOT NULL,
     event text NOT NULL,
     event_version bigint DEFAULT 1 NOT NULL,
-    description text NOT NULL
+    description text NOT NULL,
+    CONSTRAINT deciders_description_fits CHECK ((octet_length(description) <= 10000)),
+    CONSTRAINT deciders_names_fit CHECK (((octet_length(decider) <= 1024) AND (octet_length(event) <= 1024)))
 );
 
 COMMENT ON TABLE event_store.deciders IS 'The kinds of event that each kind of entity (decider) may append. Rows are never changed or removed.';
@@ -823,7 +826,8 @@ CREATE TABLE event_store.producer_results (
     transaction_id uuid,
     ended_at timestamp with time zone NOT NULL,
     CONSTRAINT producer_results_abandoned_for_a_reason CHECK (((outcome = 'abandoned'::text) = (reason IS NOT NULL))),
-    CONSTRAINT producer_results_outcome_is_known CHECK ((outcome = ANY (ARRAY['committed'::text, 'abandoned'::text])))
+    CONSTRAINT producer_results_outcome_is_known CHECK ((outcome = ANY (ARRAY['committed'::text, 'abandoned'::text]))),
+    CONSTRAINT producer_results_reason_fits CHECK ((octet_length(reason) <= 10000))
 );
 
 COMMENT ON TABLE event_store.producer_results IS 'What was answered to each message. Kept for ever, so that a duplicate of any age gets the original answer.';
@@ -1177,13 +1181,17 @@ CREATE TRIGGER forbid_change BEFORE DELETE OR UPDATE OF event, event_id, event_v
 
 COMMENT ON TRIGGER forbid_change ON event_store.events IS 'Raises, or warns where changes are ignored.';
 
-CREATE TRIGGER forbid_restamp BEFORE UPDATE OF transaction_id ON event_store.events FOR EACH STATEMENT WHEN ((current_setting('event_store.rebasing'::text, true) IS DISTINCT FROM 'on'::text)) EXECUTE FUNCTION event_store_private.forbid_change();
+CREATE TRIGGER forbid_restamp BEFORE UPDATE OF transaction_id ON event_store.events FOR EACH STATEMENT WHEN (((current_setting('event_store.rebasing'::text, true) IS DISTINCT FROM 'on'::text) OR (NOT has_schema_privilege(('event_store_private'::regnamespace)::oid, 'usage'::text)))) EXECUTE FUNCTION event_store_private.forbid_change();
 
 COMMENT ON TRIGGER forbid_restamp ON event_store.events IS 'Lets nobody but rebase_sequencer change transaction_id.';
 
-CREATE TRIGGER guard_append BEFORE INSERT ON event_store.events FOR EACH ROW WHEN ((current_setting('event_store.streams_advanced'::text, true) IS DISTINCT FROM 'on'::text)) EXECUTE FUNCTION event_store_private.guard_append();
+CREATE TRIGGER guard_append BEFORE INSERT ON event_store.events FOR EACH ROW WHEN ((((current_setting('event_store.streams_advanced'::text, true) IS DISTINCT FROM 'on'::text) OR (new."offset" IS NULL) OR (NOT has_schema_privilege(('event_store_private'::regnamespace)::oid, 'usage'::text))) AND (new.transaction_id IS DISTINCT FROM '3'::xid8))) EXECUTE FUNCTION event_store_private.guard_append();
 
 COMMENT ON TRIGGER guard_append ON event_store.events IS 'Protects every path into events.';
+
+CREATE TRIGGER guard_restore BEFORE INSERT ON event_store.events FOR EACH ROW WHEN ((new.transaction_id = '3'::xid8)) EXECUTE FUNCTION event_store_private.guard_restore();
+
+COMMENT ON TRIGGER guard_restore ON event_store.events IS 'Lets nobody but a restore store events as they are.';
 
 CREATE CONSTRAINT TRIGGER require_finished_restore AFTER UPDATE ON event_store.sequencer DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN ((new.sequenced_at = 'infinity'::timestamp with time zone)) EXECUTE FUNCTION event_store_private.require_finished_restore();
 
@@ -1197,7 +1205,7 @@ CREATE TRIGGER skip_change BEFORE DELETE OR UPDATE OF event, event_id, event_ver
 
 COMMENT ON TRIGGER skip_change ON event_store.events IS 'Skips the rows where changes are ignored.';
 
-CREATE TRIGGER skip_restamp BEFORE UPDATE OF transaction_id ON event_store.events FOR EACH ROW WHEN ((current_setting('event_store.rebasing'::text, true) IS DISTINCT FROM 'on'::text)) EXECUTE FUNCTION event_store_private.forbid_change();
+CREATE TRIGGER skip_restamp BEFORE UPDATE OF transaction_id ON event_store.events FOR EACH ROW WHEN (((current_setting('event_store.rebasing'::text, true) IS DISTINCT FROM 'on'::text) OR (NOT has_schema_privilege(('event_store_private'::regnamespace)::oid, 'usage'::text)))) EXECUTE FUNCTION event_store_private.forbid_change();
 
 COMMENT ON TRIGGER skip_restamp ON event_store.events IS 'Skips the rows where changes are ignored.';
 

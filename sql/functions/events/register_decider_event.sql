@@ -20,6 +20,14 @@ begin
       'Decider and event must be named; description and version must not be null.'
     );
   end if;
+  if greatest(octet_length(v_decider), octet_length(v_event)) > 1024 or octet_length(v_description) > 10000 then
+    perform event_store_private.refuse_request(
+      format(
+        'decider has %s bytes, event %s, description %s', octet_length(v_decider), octet_length(v_event), octet_length(v_description)
+      ),
+      'A name has at most 1024 bytes, a description 10000.'
+    );
+  end if;
   insert into event_store.deciders (decider, event, event_version, description)
   values (v_decider, v_event, v_event_version, v_description)
   on conflict do nothing;
@@ -31,8 +39,8 @@ $$;
 
 comment on function event_store.register_decider_event(text, text, text, bigint) is
 'Lets v_decider append v_event and returns the registration. Registered again, also with another v_description, it '
-'stays as it is. v_event_version counts the versions of the event''s schema. MR005 a name is empty, or an argument is'
-' null.';
+'stays as it is. v_event_version counts the versions of the event''s schema. MR005 a name is empty or too '
+'long, or an argument is null.';
 revoke all on function event_store.register_decider_event(text, text, text, bigint) from public;
 grant execute on function event_store.register_decider_event(text, text, text, bigint)
 to event_store_writer, event_store_owner;

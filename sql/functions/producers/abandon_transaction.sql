@@ -26,6 +26,10 @@ as $$
 begin
   if coalesce(v_reason, '') = '' then
     perform event_store_private.refuse_request('v_reason is null or empty', 'Say why the message is given up.');
+  elsif octet_length(v_reason) > 10000 then
+    perform event_store_private.refuse_request(
+      format('v_reason has %s bytes', octet_length(v_reason)), 'Say it in at most 10000 bytes.'
+    );
   end if;
   return query select s.* from event_store_private.settle_transaction(v_transaction_id, 'abandoned', null, v_reason) s;
 end

@@ -18,6 +18,7 @@ set jit = off
 as $$
 begin
   perform event_store_private.require_state_key(v_key);
+  perform event_store_private.require_kept('v_value', v_value);
   perform event_store_private.stage_change(v_transaction_id, v_key, v_value, null);
 end
 $$;

@@ -44,7 +44,7 @@ begin
     select
       a.*,
       coalesce(
-        event_store_private.change_fault(a.fault, a.action, a.event_id, a.decider, a.decider_id, a.data, a.command_id, a.bytes),
+        event_store_private.change_fault(a.fault, a.action, a.event_id, a.decider, a.decider_id, a.data, a.command_id),
         case
           when v_careful then event_store_private.append_fault(a.action, a.event_id, a.decider, a.decider_id, a.data, a.command_id)
         end
