@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         NotInFlight,
         NotParked,
         NotQuarantined,
+        NotViewOwner,
         PartitionLeased,
         PositionOutOfRange,
         ProducerFenced,
@@ -140,7 +141,7 @@ _PLACES = {
     "resources.errors": (
         "BackupDamaged BelongsToReadModel CaptureInUse ChangesDiffer ChangesWaiting Conflict DeciderCaptured "
         "EventIdReused EventNotRegistered ForbiddenChange HistoryNeeded ImportRefused LeaseLost Malformed "
-        "MillraceError NotEmpty NotInFlight NotParked NotQuarantined PartitionLeased PositionOutOfRange "
+        "MillraceError NotEmpty NotInFlight NotParked NotQuarantined NotViewOwner PartitionLeased PositionOutOfRange "
         "ProducerFenced SchemaMismatch SequenceGap StreamClosed StreamWentOn TransactionEnded UnknownCapture "
         "UnknownPartition UnknownProducer UnknownTransaction UnknownView Unreachable ViewInUse WrongMode"
     ),
@@ -153,7 +154,7 @@ __all__ = [
     "DeciderCaptured", "DeciderEvent", "DsnOption", "Event", "EventIdReused", "EventLogSource",
     "EventNotRegistered", "EventStore", "ExactlyOnce", "ForbiddenChange", "HistoryNeeded", "IdempotentProducer",
     "ImportRefused", "InvalidCapture", "InvalidReadModel", "Json", "LeaseLost", "LeasedEvent", "Lock", "LogEvent",
-    "Malformed", "MillraceError", "NewEvent", "NotEmpty", "NotInFlight", "NotParked", "NotQuarantined",
+    "Malformed", "MillraceError", "NewEvent", "NotEmpty", "NotInFlight", "NotParked", "NotQuarantined", "NotViewOwner",
     "PartitionInfo", "PartitionLag", "PartitionLeased", "PositionOutOfRange", "PostgresResource", "ProducerFenced",
     "ProducerStamp", "ProducerStore", "ReadModel", "RecordedEvent", "SchemaMismatch", "Seek", "SequenceGap",
     "Service", "SparkResource", "State", "StreamClosed", "StreamHead", "StreamWentOn", "Surroundings",

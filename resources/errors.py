@@ -32,6 +32,7 @@
     ├── DeciderCaptured          MR034   the decider belongs to a capture
     ├── NotQuarantined           MR035
     ├── ChangesWaiting           MR036   stored changes are no events yet
+    ├── NotViewOwner             MR041   the view belongs to a role that the login is no member of
     ├── ImportRefused            a file cannot be imported as asked
     ├── SchemaMismatch           the database and the code do not fit
     └── Unreachable              a server does not answer
@@ -200,6 +201,10 @@ class NotQuarantined(MillraceError):
 
 class ChangesWaiting(MillraceError):
     """Changes of the slot before are stored and no events yet."""
+
+
+class NotViewOwner(MillraceError):
+    """The view belongs to a role that the login is no member of."""
 
 
 class ImportRefused(MillraceError):

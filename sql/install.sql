@@ -179,10 +179,12 @@ set local check_function_bodies = off;
 \ir functions/rows/ack_event.sql
 \ir functions/rows/ack_events.sql
 \ir functions/rows/dispatch_events.sql
+\ir functions/rows/end_locks.sql
 \ir functions/rows/extend_lock.sql
 \ir functions/rows/fail_event.sql
 \ir functions/rows/lease_events.sql
 \ir functions/rows/nack_event.sql
+\ir functions/rows/private/free_deleted_lock.sql
 \ir functions/rows/private/give_back_event.sql
 \ir functions/rows/private/holds_lock.sql
 \ir functions/rows/private/lease_free_streams.sql
@@ -200,16 +202,17 @@ set local check_function_bodies = off;
 \ir functions/views/is_registered.sql
 \ir functions/views/poll_views.sql
 \ir functions/views/private/attached_consumers.sql
-\ir functions/views/private/consumer_lock_class.sql
 \ir functions/views/private/known_view.sql
 \ir functions/views/private/lease_duration.sql
 \ir functions/views/private/lock_idle_view.sql
-\ir functions/views/private/lock_view.sql
+\ir functions/views/private/may_use.sql
+\ir functions/views/private/own_view.sql
+\ir functions/views/private/refuse_foreign_view.sql
 \ir functions/views/private/refuse_if_read_model.sql
 \ir functions/views/private/refuse_view_in_use.sql
 \ir functions/views/private/retry_delay.sql
+\ir functions/views/private/settings.sql
 \ir functions/views/private/sweep_locks.sql
-\ir functions/views/private/view_lock_key.sql
 \ir functions/views/private/wants.sql
 \ir functions/views/register_view.sql
 \ir functions/views/retry_dead_letters.sql
@@ -221,7 +224,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'fb13a415cd410aa9d8fb288bbb93f5d0e7777e54f2c154bea17d08423beb130a'),
+  (0, 'a60f23da3407394ba64ca9d8ba181aeddb7d6791662d189c4873be8f94681a48'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

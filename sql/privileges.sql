@@ -35,6 +35,8 @@ begin
     if _role = 'event_store_owner' then
       execute format('grant all on all sequences in schema read_models to %I', _role);
       execute format('grant create on schema read_models to %I', _role);
+      -- frees streams, see free_deleted_lock
+      execute format('grant delete on event_store.locks to %I', _role);
       -- what a source's log has is copied; store_changes, in the same transaction, says that it may stay
       execute format('grant insert on event_store.wal_events to %I', _role);
     end if;

@@ -27,7 +27,7 @@ STATE_TABLES: dict[str, tuple[LiteralString, tuple[str, ...]]] = {
         "event_store.views",
         (
             "view", "start_at", "lock_timeout_s", "pooling_delay_s", "edge_function_url", "created_at", "updated_at", "mode",
-            "deciders", "events", "enabled", "max_attempts",
+            "deciders", "events", "enabled", "max_attempts", "owner",
         ),
     ),
     "checkpoints": (
@@ -40,7 +40,7 @@ STATE_TABLES: dict[str, tuple[LiteralString, tuple[str, ...]]] = {
         "event_store.stream_locks",
         (
             "view", "decider", "decider_id", "partition", "last_offset", "locked_until", "in_flight", "attempts", "last_error",
-            "parked_at", "created_at", "updated_at", "lease_token", "lease_pid", "taken_over", "caught_up", "nothing_after",
+            "parked_at", "created_at", "updated_at", "lease_token", "lease_pid", "caught_up", "nothing_after",
         ),
     ),
     "audit_log": (

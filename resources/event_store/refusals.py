@@ -27,6 +27,7 @@ from millrace.resources.errors import (
     NotInFlight,
     NotParked,
     NotQuarantined,
+    NotViewOwner,
     PartitionLeased,
     PositionOutOfRange,
     ProducerFenced,
@@ -73,6 +74,7 @@ BY_SQLSTATE: dict[str, type[MillraceError]] = {
     "MR034": DeciderCaptured,
     "MR035": NotQuarantined,
     "MR036": ChangesWaiting,
+    "MR041": NotViewOwner,
 }
 
 

@@ -113,6 +113,7 @@ class View:
     events: list[str] | None
     enabled: bool
     max_attempts: int
+    owner: str
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,6 @@ CREATE TABLE event_store.stream_locks (
     in_flight bigint,
     lease_token bigint DEFAULT 0 NOT NULL,
     lease_pid integer,
-    taken_over boolean DEFAULT false NOT NULL,
     nothing_after boolean DEFAULT false NOT NULL,
     caught_up boolean DEFAULT false NOT NULL,
     attempts integer DEFAULT 0 NOT NULL,
@@ -84,9 +83,7 @@ COMMENT ON COLUMN event_store.stream_locks.in_flight IS 'The offset of the event
 
 COMMENT ON COLUMN event_store.stream_locks.lease_token IS 'The token of the last delivery (rows), or of the lease that retries the stream (bulk).';
 
-COMMENT ON COLUMN event_store.stream_locks.lease_pid IS 'The session of the last delivery (rows): it may answer without a token after it took the stream over. Null for a delivery in bulk mode.';
-
-COMMENT ON COLUMN event_store.stream_locks.taken_over IS 'Whether the event in flight was delivered before to somebody who let the lock end: that one may still answer.';
+COMMENT ON COLUMN event_store.stream_locks.lease_pid IS 'The session of the last delivery (rows), for operators: it decides nothing. Null for a delivery in bulk mode.';
 
 COMMENT ON COLUMN event_store.stream_locks.nothing_after IS 'Whether the view wanted nothing after the event in flight when that was delivered (rows).';
 
@@ -205,7 +202,7 @@ CREATE TABLE event_store.audit_log (
     view text,
     reason text,
     detail jsonb NOT NULL,
-    CONSTRAINT audit_log_operation_is_known CHECK ((operation = ANY (ARRAY['seek_view'::text, 'discard_dead_letter'::text, 'retry_dead_letters'::text, 'enable_view'::text, 'unregister_view'::text, 'raise_low_water_mark'::text, 'restore'::text, 'requeue_changes'::text, 'discard_change'::text, 'restart_capture'::text, 'unregister_capture'::text]))),
+    CONSTRAINT audit_log_operation_is_known CHECK ((operation = ANY (ARRAY['seek_view'::text, 'discard_dead_letter'::text, 'retry_dead_letters'::text, 'enable_view'::text, 'unregister_view'::text, 'register_view'::text, 'end_locks'::text, 'release_owner'::text, 'raise_low_water_mark'::text, 'restore'::text, 'requeue_changes'::text, 'discard_change'::text, 'restart_capture'::text, 'unregister_capture'::text]))),
     CONSTRAINT audit_log_reason_fits CHECK ((octet_length(reason) <= 10000))
 );
 
@@ -316,7 +313,8 @@ CREATE TABLE event_store.views (
     events text[],
     enabled boolean DEFAULT true NOT NULL,
     max_attempts integer DEFAULT 5 NOT NULL,
-    CONSTRAINT views_lock_timeout_is_positive CHECK ((lock_timeout_s > 0)),
+    owner text NOT NULL,
+    CONSTRAINT views_lock_timeout_is_bounded CHECK (((lock_timeout_s >= 1) AND (lock_timeout_s <= 3600))),
     CONSTRAINT views_max_attempts_is_positive CHECK ((max_attempts > 0)),
     CONSTRAINT views_mode_is_known CHECK ((mode = ANY (ARRAY['rows'::text, 'bulk'::text]))),
     CONSTRAINT views_pooling_delay_is_not_negative CHECK ((pooling_delay_s >= 0)),
@@ -348,6 +346,8 @@ COMMENT ON COLUMN event_store.views.events IS 'The events that the view wants; n
 COMMENT ON COLUMN event_store.views.enabled IS 'Whether the view is given events.';
 
 COMMENT ON COLUMN event_store.views.max_attempts IS 'After how many failed attempts a stream is parked.';
+
+COMMENT ON COLUMN event_store.views.owner IS 'The role whose members may change and consume the view; members of event_store_owner may, too.';
 
 CREATE TABLE event_store.quarantined_changes (
     quarantine_id bigint NOT NULL,
@@ -752,6 +752,24 @@ COMMENT ON COLUMN event_store.change_events.annotations IS 'What the source''s t
 
 COMMENT ON COLUMN event_store.change_events.inserted_at IS 'When the event was appended.';
 
+CREATE TABLE event_store.consumers (
+    view text NOT NULL,
+    consumer text NOT NULL,
+    pid integer NOT NULL,
+    attached_until timestamp with time zone NOT NULL
+)
+WITH (fillfactor='50');
+
+COMMENT ON TABLE event_store.consumers IS 'Who said that it consumes a view (attach_consumer). Nothing is decided by it but whether another consumer is started.';
+
+COMMENT ON COLUMN event_store.consumers.view IS 'The view.';
+
+COMMENT ON COLUMN event_store.consumers.consumer IS 'The consumer''s name: the id of a run, say.';
+
+COMMENT ON COLUMN event_store.consumers.pid IS 'The session that said so: when it ends, the consumer counts no more.';
+
+COMMENT ON COLUMN event_store.consumers.attached_until IS 'Until when it counts, unless it says so again: behind a connection pool a session outlives its consumers.';
+
 CREATE TABLE event_store.dispatches (
     view text NOT NULL,
     dispatched_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
@@ -814,6 +832,14 @@ COMMENT ON COLUMN event_store.migrations.version IS 'The migration''s number.';
 COMMENT ON COLUMN event_store.migrations.name IS 'The migration''s file, or for version 0 the hash of roles, functions and privileges.';
 
 COMMENT ON COLUMN event_store.migrations.applied_at IS 'When it was applied.';
+
+CREATE TABLE event_store.model_locks (
+    model text NOT NULL
+);
+
+COMMENT ON TABLE event_store.model_locks IS 'One row per read model that ever was: lock_model locks it, and nothing else is done with it.';
+
+COMMENT ON COLUMN event_store.model_locks.model IS 'The read model.';
 
 CREATE TABLE event_store.producer_results (
     producer_id text NOT NULL COLLATE pg_catalog."C",
@@ -1064,6 +1090,9 @@ ALTER TABLE ONLY event_store.captures
 ALTER TABLE ONLY event_store.checkpoints
     ADD CONSTRAINT checkpoints_pkey PRIMARY KEY (view, partition);
 
+ALTER TABLE ONLY event_store.consumers
+    ADD CONSTRAINT consumers_pkey PRIMARY KEY (view, consumer);
+
 ALTER TABLE ONLY event_store.deciders
     ADD CONSTRAINT deciders_pkey PRIMARY KEY (decider, event, event_version);
 
@@ -1084,6 +1113,9 @@ ALTER TABLE ONLY event_store.events
 
 ALTER TABLE ONLY event_store.migrations
     ADD CONSTRAINT migrations_pkey PRIMARY KEY (version);
+
+ALTER TABLE ONLY event_store.model_locks
+    ADD CONSTRAINT model_locks_pkey PRIMARY KEY (model);
 
 ALTER TABLE ONLY event_store.partitions
     ADD CONSTRAINT partitions_pkey PRIMARY KEY (partition);
@@ -1185,6 +1217,10 @@ CREATE TRIGGER forbid_restamp BEFORE UPDATE OF transaction_id ON event_store.eve
 
 COMMENT ON TRIGGER forbid_restamp ON event_store.events IS 'Lets nobody but rebase_sequencer change transaction_id.';
 
+CREATE TRIGGER free_deleted_lock INSTEAD OF DELETE ON event_store.locks FOR EACH ROW EXECUTE FUNCTION event_store_private.free_deleted_lock();
+
+COMMENT ON TRIGGER free_deleted_lock ON event_store.locks IS 'Frees the stream; what is pending stays.';
+
 CREATE TRIGGER guard_append BEFORE INSERT ON event_store.events FOR EACH ROW WHEN ((((current_setting('event_store.streams_advanced'::text, true) IS DISTINCT FROM 'on'::text) OR (new."offset" IS NULL) OR (NOT has_schema_privilege(('event_store_private'::regnamespace)::oid, 'usage'::text))) AND (new.transaction_id IS DISTINCT FROM '3'::xid8))) EXECUTE FUNCTION event_store_private.guard_append();
 
 COMMENT ON TRIGGER guard_append ON event_store.events IS 'Protects every path into events.';
@@ -1224,6 +1260,9 @@ ALTER TABLE ONLY event_store.checkpoints
 ALTER TABLE ONLY event_store.checkpoints
     ADD CONSTRAINT checkpoints_view_fkey FOREIGN KEY (view) REFERENCES event_store.views(view) ON DELETE CASCADE;
 
+ALTER TABLE ONLY event_store.consumers
+    ADD CONSTRAINT consumers_view_fkey FOREIGN KEY (view) REFERENCES event_store.views(view) ON DELETE CASCADE;
+
 ALTER TABLE ONLY event_store.dispatches
     ADD CONSTRAINT dispatches_view_fkey FOREIGN KEY (view) REFERENCES event_store.views(view) ON DELETE CASCADE;
 
@@ -1257,7 +1296,7 @@ GRANT SELECT ON TABLE event_store.streams TO event_store_reader;
 GRANT SELECT ON TABLE event_store.streams TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.locks TO event_store_reader;
-GRANT SELECT ON TABLE event_store.locks TO event_store_owner;
+GRANT SELECT,DELETE ON TABLE event_store.locks TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.events TO event_store_reader;
 GRANT SELECT ON TABLE event_store.events TO event_store_owner;
@@ -1307,6 +1346,9 @@ GRANT SELECT ON TABLE event_store.archive_files TO event_store_owner;
 GRANT SELECT ON TABLE event_store.change_events TO event_store_reader;
 GRANT SELECT ON TABLE event_store.change_events TO event_store_owner;
 
+GRANT SELECT ON TABLE event_store.consumers TO event_store_reader;
+GRANT SELECT ON TABLE event_store.consumers TO event_store_owner;
+
 GRANT SELECT ON TABLE event_store.dispatches TO event_store_reader;
 GRANT SELECT ON TABLE event_store.dispatches TO event_store_owner;
 
@@ -1315,6 +1357,9 @@ GRANT SELECT ON TABLE event_store.event_log TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.migrations TO event_store_reader;
 GRANT SELECT ON TABLE event_store.migrations TO event_store_owner;
+
+GRANT SELECT ON TABLE event_store.model_locks TO event_store_reader;
+GRANT SELECT ON TABLE event_store.model_locks TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.producer_results TO event_store_reader;
 GRANT SELECT ON TABLE event_store.producer_results TO event_store_owner;

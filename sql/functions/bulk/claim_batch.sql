@@ -30,7 +30,7 @@ set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
-  _view constant event_store.views := event_store_private.known_view(v_view, 'bulk');
+  _view constant event_store.views := event_store_private.own_view(v_view, 'bulk');
   _lease constant interval := event_store_private.lease_duration(_view, v_lease_s);
   _now timestamptz;
   _claimed int[];

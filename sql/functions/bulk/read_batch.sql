@@ -33,7 +33,7 @@ set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
-  _view constant event_store.views := event_store_private.known_view(v_view, 'bulk');
+  _view constant event_store.views := event_store_private.own_view(v_view, 'bulk');
   _lease event_store.checkpoints;
 begin
   select * into _lease from event_store.checkpoints c

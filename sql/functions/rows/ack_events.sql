@@ -12,7 +12,8 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
--- By index, whatever statistics say: they may be from when the tables were empty.
+-- By index, whatever statistics say: they may be from when the tables were empty. So it is planned once.
+set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set jit = off
 set enable_hashjoin = off
@@ -21,7 +22,7 @@ as $$
 declare
   _now constant timestamptz := event_store_private.clock();
 begin
-  perform event_store_private.known_view(v_view, 'rows');
+  perform event_store_private.own_view(v_view, 'rows');
   if v_offsets is null or cardinality(v_offsets) <> coalesce(cardinality(v_lease_tokens), cardinality(v_offsets)) then
     perform event_store_private.refuse_request(
       format('%s offsets, %s lease tokens', coalesce(cardinality(v_offsets)::text, 'no'), coalesce(cardinality(v_lease_tokens)::text, 'no')),
@@ -36,13 +37,13 @@ begin
     join event_store.events e using ("offset")
     join event_store.stream_locks k
       on k.view = v_view and k.decider_id = e.decider_id and k.decider = e.decider and k.in_flight = e."offset"
-    where event_store_private.holds_lock(k, a."offset", a.lease_token)
+    where event_store_private.holds_lock(k, a.lease_token, _now)
     order by k.decider_id, k.decider
     for update of k
   )
   update event_store.stream_locks k
   set
-    last_offset = k.in_flight, in_flight = null, taken_over = false, attempts = 0, last_error = null, locked_until = _now,
+    last_offset = k.in_flight, in_flight = null, attempts = 0, last_error = null, locked_until = _now,
     updated_at = _now,
     caught_up = k.nothing_after
   from held
