@@ -35,9 +35,11 @@ if TYPE_CHECKING:
         LeaseLost,
         Malformed,
         MillraceError,
+        NotDeciderOwner,
         NotEmpty,
         NotInFlight,
         NotParked,
+        NotProducerOwner,
         NotQuarantined,
         NotViewOwner,
         PartitionLeased,
@@ -141,7 +143,7 @@ _PLACES = {
     "resources.errors": (
         "BackupDamaged BelongsToReadModel CaptureInUse ChangesDiffer ChangesWaiting Conflict DeciderCaptured "
         "EventIdReused EventNotRegistered ForbiddenChange HistoryNeeded ImportRefused LeaseLost Malformed "
-        "MillraceError NotEmpty NotInFlight NotParked NotQuarantined NotViewOwner PartitionLeased PositionOutOfRange "
+        "MillraceError NotDeciderOwner NotEmpty NotInFlight NotParked NotProducerOwner NotQuarantined NotViewOwner PartitionLeased PositionOutOfRange "
         "ProducerFenced SchemaMismatch SequenceGap StreamClosed StreamWentOn TransactionEnded UnknownCapture "
         "UnknownPartition UnknownProducer UnknownTransaction UnknownView Unreachable ViewInUse WrongMode"
     ),
@@ -154,7 +156,7 @@ __all__ = [
     "DeciderCaptured", "DeciderEvent", "DsnOption", "Event", "EventIdReused", "EventLogSource",
     "EventNotRegistered", "EventStore", "ExactlyOnce", "ForbiddenChange", "HistoryNeeded", "IdempotentProducer",
     "ImportRefused", "InvalidCapture", "InvalidReadModel", "Json", "LeaseLost", "LeasedEvent", "Lock", "LogEvent",
-    "Malformed", "MillraceError", "NewEvent", "NotEmpty", "NotInFlight", "NotParked", "NotQuarantined", "NotViewOwner",
+    "Malformed", "MillraceError", "NewEvent", "NotDeciderOwner", "NotEmpty", "NotInFlight", "NotParked", "NotProducerOwner", "NotQuarantined", "NotViewOwner",
     "PartitionInfo", "PartitionLag", "PartitionLeased", "PositionOutOfRange", "PostgresResource", "ProducerFenced",
     "ProducerStamp", "ProducerStore", "ReadModel", "RecordedEvent", "SchemaMismatch", "Seek", "SequenceGap",
     "Service", "SparkResource", "State", "StreamClosed", "StreamHead", "StreamWentOn", "Surroundings",

@@ -33,6 +33,8 @@
     ├── NotQuarantined           MR035
     ├── ChangesWaiting           MR036   stored changes are no events yet
     ├── NotViewOwner             MR041   the view belongs to a role that the login is no member of
+    ├── NotProducerOwner         MR045   the producer belongs to a role that the login is no member of
+    ├── NotDeciderOwner          MR046   the decider belongs to a role that the login is no member of
     ├── ImportRefused            a file cannot be imported as asked
     ├── SchemaMismatch           the database and the code do not fit
     └── Unreachable              a server does not answer
@@ -205,6 +207,14 @@ class ChangesWaiting(MillraceError):
 
 class NotViewOwner(MillraceError):
     """The view belongs to a role that the login is no member of."""
+
+
+class NotProducerOwner(MillraceError):
+    """The producer belongs to a role that the login is no member of."""
+
+
+class NotDeciderOwner(MillraceError):
+    """The decider belongs to a role that the login is no member of."""
 
 
 class ImportRefused(MillraceError):

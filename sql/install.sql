@@ -117,6 +117,7 @@ set local check_function_bodies = off;
 \ir functions/events/private/parse_events.sql
 \ir functions/events/private/refuse_append.sql
 \ir functions/events/private/refuse_captured_decider.sql
+\ir functions/events/private/refuse_foreign_decider.sql
 \ir functions/events/private/refuse_reused_event_id.sql
 \ir functions/events/private/refuse_unregistered_event.sql
 \ir functions/events/register_decider_event.sql
@@ -156,11 +157,13 @@ set local check_function_bodies = off;
 \ir functions/producers/private/receive_stamp.sql
 \ir functions/producers/private/record_outcome.sql
 \ir functions/producers/private/refuse_ended_transaction.sql
+\ir functions/producers/private/refuse_foreign_producer.sql
 \ir functions/producers/private/refuse_unknown_producer.sql
 \ir functions/producers/private/refuse_unknown_transaction.sql
 \ir functions/producers/private/require_current_epoch.sql
 \ir functions/producers/private/require_kept.sql
 \ir functions/producers/private/require_open.sql
+\ir functions/producers/private/require_producer.sql
 \ir functions/producers/private/require_producer_id.sql
 \ir functions/producers/private/require_state_key.sql
 \ir functions/producers/private/settle_transaction.sql
@@ -224,7 +227,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'a60f23da3407394ba64ca9d8ba181aeddb7d6791662d189c4873be8f94681a48'),
+  (0, '9d1d61f8114fe093a22cdde1e89ed53e1cd134c611d4b66df2036db558d96a6b'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -202,7 +202,7 @@ CREATE TABLE event_store.audit_log (
     view text,
     reason text,
     detail jsonb NOT NULL,
-    CONSTRAINT audit_log_operation_is_known CHECK ((operation = ANY (ARRAY['seek_view'::text, 'discard_dead_letter'::text, 'retry_dead_letters'::text, 'enable_view'::text, 'unregister_view'::text, 'register_view'::text, 'end_locks'::text, 'release_owner'::text, 'raise_low_water_mark'::text, 'restore'::text, 'requeue_changes'::text, 'discard_change'::text, 'restart_capture'::text, 'unregister_capture'::text]))),
+    CONSTRAINT audit_log_operation_is_known CHECK ((operation = ANY (ARRAY['seek_view'::text, 'discard_dead_letter'::text, 'retry_dead_letters'::text, 'enable_view'::text, 'unregister_view'::text, 'register_view'::text, 'end_locks'::text, 'release_owner'::text, 'raise_low_water_mark'::text, 'restore'::text, 'register_producer'::text, 'register_decider_event'::text, 'register_capture'::text, 'record_gap'::text, 'mark_archived'::text, 'list_archive_file'::text, 'purge_events'::text, 'migrate'::text, 'reset'::text, 'requeue_changes'::text, 'discard_change'::text, 'restart_capture'::text, 'unregister_capture'::text]))),
     CONSTRAINT audit_log_reason_fits CHECK ((octet_length(reason) <= 10000))
 );
 
@@ -409,25 +409,6 @@ COMMENT ON COLUMN event_store.quarantined_changes.relation IS 'The message that 
 COMMENT ON COLUMN event_store.quarantined_changes.after_offset IS 'The last offset that was given out when it was quarantined.';
 
 COMMENT ON COLUMN event_store.quarantined_changes.quarantined_at IS 'When it was quarantined.';
-
-CREATE TABLE event_store.deciders (
-    decider text NOT NULL,
-    event text NOT NULL,
-    event_version bigint DEFAULT 1 NOT NULL,
-    description text NOT NULL,
-    CONSTRAINT deciders_description_fits CHECK ((octet_length(description) <= 10000)),
-    CONSTRAINT deciders_names_fit CHECK (((octet_length(decider) <= 1024) AND (octet_length(event) <= 1024)))
-);
-
-COMMENT ON TABLE event_store.deciders IS 'The kinds of event that each kind of entity (decider) may append. Rows are never changed or removed.';
-
-COMMENT ON COLUMN event_store.deciders.decider IS 'A kind of entity that emits events, such as order.';
-
-COMMENT ON COLUMN event_store.deciders.event IS 'The name of an event that this decider may append.';
-
-COMMENT ON COLUMN event_store.deciders.event_version IS 'The version of the event''s schema.';
-
-COMMENT ON COLUMN event_store.deciders.description IS 'What the event says, for people.';
 
 CREATE UNLOGGED TABLE event_store.transactions (
     transaction_id uuid DEFAULT gen_random_uuid() NOT NULL,
@@ -702,17 +683,32 @@ CREATE VIEW event_store.change_events AS
  SELECT e."offset" AS seq,
     e.event_id,
     t.capture,
-    (((e.data -> 'source'::text) ->> 'generation'::text))::integer AS source_generation,
-    ((e.data ->> 'commit_lsn'::text))::pg_lsn AS commit_lsn,
-    ((e.data ->> 'commit_idx'::text))::bigint AS commit_idx,
-    (((e.data -> 'source'::text) ->> 'oid'::text))::bigint AS source_table_oid,
+        CASE
+            WHEN (((e.data -> 'source'::text) ->> 'generation'::text) ~ '^\d{1,9}$'::text) THEN (((e.data -> 'source'::text) ->> 'generation'::text))::integer
+            ELSE NULL::integer
+        END AS source_generation,
+        CASE
+            WHEN ((e.data ->> 'commit_lsn'::text) ~ '^[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}$'::text) THEN ((e.data ->> 'commit_lsn'::text))::pg_lsn
+            ELSE NULL::pg_lsn
+        END AS commit_lsn,
+        CASE
+            WHEN ((e.data ->> 'commit_idx'::text) ~ '^\d{1,18}$'::text) THEN ((e.data ->> 'commit_idx'::text))::bigint
+            ELSE NULL::bigint
+        END AS commit_idx,
+        CASE
+            WHEN (((e.data -> 'source'::text) ->> 'oid'::text) ~ '^\d{1,10}$'::text) THEN (((e.data -> 'source'::text) ->> 'oid'::text))::bigint
+            ELSE NULL::bigint
+        END AS source_table_oid,
     COALESCE(((e.data -> 'source'::text) ->> 'schema'::text), t.schema_name) AS source_table_schema,
     COALESCE(((e.data -> 'source'::text) ->> 'table'::text), t.table_name) AS source_table_name,
     e.decider_id AS record_pk,
     (e.data -> 'record'::text) AS record,
     (e.data -> 'changes'::text) AS changes,
     e.event AS action,
-    ((e.data ->> 'committed_at'::text))::timestamp with time zone AS committed_at,
+        CASE
+            WHEN ((e.data ->> 'committed_at'::text) ~ '^\d{4,6}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])[ T]([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,6})?(Z|[+-](0\d|1[0-4])(:?[0-5]\d)?)$'::text) THEN ((e.data ->> 'committed_at'::text))::timestamp with time zone
+            ELSE NULL::timestamp with time zone
+        END AS committed_at,
     (e.data -> 'annotations'::text) AS annotations,
     e.created_at AS inserted_at
    FROM (event_store.events e
@@ -769,6 +765,28 @@ COMMENT ON COLUMN event_store.consumers.consumer IS 'The consumer''s name: the i
 COMMENT ON COLUMN event_store.consumers.pid IS 'The session that said so: when it ends, the consumer counts no more.';
 
 COMMENT ON COLUMN event_store.consumers.attached_until IS 'Until when it counts, unless it says so again: behind a connection pool a session outlives its consumers.';
+
+CREATE TABLE event_store.deciders (
+    decider text NOT NULL,
+    event text NOT NULL,
+    event_version bigint DEFAULT 1 NOT NULL,
+    description text NOT NULL,
+    owner text,
+    CONSTRAINT deciders_description_fits CHECK ((octet_length(description) <= 10000)),
+    CONSTRAINT deciders_names_fit CHECK (((octet_length(decider) <= 1024) AND (octet_length(event) <= 1024)))
+);
+
+COMMENT ON TABLE event_store.deciders IS 'The kinds of event that each kind of entity (decider) may append. Rows are never changed or removed.';
+
+COMMENT ON COLUMN event_store.deciders.decider IS 'A kind of entity that emits events, such as order.';
+
+COMMENT ON COLUMN event_store.deciders.event IS 'The name of an event that this decider may append.';
+
+COMMENT ON COLUMN event_store.deciders.event_version IS 'The version of the event''s schema.';
+
+COMMENT ON COLUMN event_store.deciders.description IS 'What the event says, for people.';
+
+COMMENT ON COLUMN event_store.deciders.owner IS 'The role whose members, with those of event_store_owner, may append to the decider''s streams; null for every writer. The same for all events of a decider.';
 
 CREATE TABLE event_store.dispatches (
     view text NOT NULL,
@@ -910,6 +928,7 @@ CREATE TABLE event_store.producers (
     superseded bigint DEFAULT 0 NOT NULL,
     registered_at timestamp with time zone NOT NULL,
     updated_at timestamp with time zone NOT NULL,
+    owner text NOT NULL,
     CONSTRAINT producers_counters_add_up CHECK ((received = ((duplicates + refused) + opened))),
     CONSTRAINT producers_epoch_is_positive CHECK ((epoch > 0)),
     CONSTRAINT producers_next_sequence_is_not_negative CHECK ((next_sequence >= 0)),
@@ -949,6 +968,8 @@ COMMENT ON COLUMN event_store.producers.superseded IS 'How many transactions cam
 COMMENT ON COLUMN event_store.producers.registered_at IS 'When the producer was registered last.';
 
 COMMENT ON COLUMN event_store.producers.updated_at IS 'When the row last changed.';
+
+COMMENT ON COLUMN event_store.producers.owner IS 'The role whose members may register it and send as it; members of event_store_owner may, too.';
 
 ALTER TABLE event_store.quarantined_changes ALTER COLUMN quarantine_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME event_store.quarantined_changes_quarantine_id_seq
@@ -1319,9 +1340,6 @@ GRANT SELECT ON TABLE event_store.views TO event_store_owner;
 GRANT SELECT ON TABLE event_store.quarantined_changes TO event_store_reader;
 GRANT SELECT ON TABLE event_store.quarantined_changes TO event_store_owner;
 
-GRANT SELECT ON TABLE event_store.deciders TO event_store_reader;
-GRANT SELECT ON TABLE event_store.deciders TO event_store_owner;
-
 GRANT SELECT ON TABLE event_store.transactions TO event_store_reader;
 GRANT SELECT ON TABLE event_store.transactions TO event_store_owner;
 
@@ -1348,6 +1366,9 @@ GRANT SELECT ON TABLE event_store.change_events TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.consumers TO event_store_reader;
 GRANT SELECT ON TABLE event_store.consumers TO event_store_owner;
+
+GRANT SELECT ON TABLE event_store.deciders TO event_store_reader;
+GRANT SELECT ON TABLE event_store.deciders TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.dispatches TO event_store_reader;
 GRANT SELECT ON TABLE event_store.dispatches TO event_store_owner;

@@ -39,6 +39,6 @@ comment on function event_store.abandon_transaction(uuid, text) is
 'Gives a message up for good with v_reason: nothing of it is ever seen, and the next one is accepted. If another '
 'transaction of the same message was first, the answer is that one''s (duplicate). MR005 v_reason is empty, or '
 'v_transaction_id is null; MR024 another instance of the producer registered; MR026 unknown transaction; MR027 the '
-'transaction has ended.';
+'transaction has ended; MR045 another role''s producer.';
 revoke all on function event_store.abandon_transaction(uuid, text) from public;
 grant execute on function event_store.abandon_transaction(uuid, text) to event_store_writer, event_store_owner;

@@ -29,6 +29,6 @@ $$;
 
 comment on function event_store.abort_transaction(uuid) is
 'Gives a transaction up: nothing of it is ever seen, and its message may be begun again. MR005 v_transaction_id is '
-'null; MR026 unknown transaction; MR027 it was committed or abandoned.';
+'null; MR026 unknown transaction; MR027 it was committed or abandoned; MR045 another role''s producer.';
 revoke all on function event_store.abort_transaction(uuid) from public;
 grant execute on function event_store.abort_transaction(uuid) to event_store_writer, event_store_owner;

@@ -46,6 +46,7 @@ begin
   where k.malformed is not null or not exists (
     select from event_store.deciders d
     where d.decider = k.decider and d.event = k.event and d.event_version = k.event_version
+      and (d.owner is null or event_store_private.may_use(d.owner))
   )
   order by k.malformed -- nulls last
   limit 1;
@@ -225,5 +226,5 @@ end
 $$;
 
 comment on function event_store_private.append_batch(event_store_private.batch_event[]) is
-'Appends a batch of events over any streams, all or nothing; returns one row per event in order. MR001 to MR005 as '
-'append_event.';
+'Appends a batch of events over any streams, all or nothing; returns one row per event in order. MR001 to MR005, '
+'MR046 as append_event.';

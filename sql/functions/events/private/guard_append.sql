@@ -31,6 +31,7 @@ begin
       and exists (
         select from event_store.deciders d
         where d.decider = new.decider and d.event = new.event and d.event_version = new.event_version
+          and (d.owner is null or event_store_private.may_use(d.owner))
       )
       and not exists (select from event_store.captured_tables c where c.decider = new.decider)
       -- The insert would find this too, but `on conflict do nothing` would then leave the stream's row ahead of its
@@ -55,6 +56,7 @@ begin
       and exists (
         select from event_store.deciders d
         where d.decider = new.decider and d.event = new.event and d.event_version = new.event_version
+          and (d.owner is null or event_store_private.may_use(d.owner))
       )
       and not exists (select from event_store.captured_tables c where c.decider = new.decider)
       and not exists (select from event_store.events e where e.event_id = new.event_id)
@@ -77,8 +79,9 @@ begin
     perform event_store_private.refuse_captured_decider(new.decider);
   end if;
   if not exists (
-    select from event_store.deciders
-    where decider = new.decider and event = new.event and event_version = new.event_version
+    select from event_store.deciders d
+    where d.decider = new.decider and d.event = new.event and d.event_version = new.event_version
+      and (d.owner is null or event_store_private.may_use(d.owner))
   ) then
     perform event_store_private.refuse_unregistered_event(new.decider, new.event, new.event_version);
   end if;
@@ -92,7 +95,7 @@ end
 $$;
 
 comment on function event_store_private.guard_append() is
-'Trigger: checks an event, advances its stream and draws its offset, or raises MR001 to MR005, MR034.';
+'Trigger: checks an event, advances its stream and draws its offset, or raises MR001 to MR005, MR034, MR046.';
 
 create or replace trigger guard_append
 before insert on event_store.events
