@@ -42,7 +42,7 @@ set local check_function_bodies = off;
 \ir functions/archive/list_archive_file.sql
 \ir functions/archive/lock_archive.sql
 \ir functions/archive/mark_archived.sql
-\ir functions/archive/private/history_lock_key.sql
+\ir functions/archive/private/share_history.sql
 \ir functions/archive/purge_events.sql
 \ir functions/archive/raise_low_water_mark.sql
 \ir functions/backup/backup_cut.sql
@@ -83,7 +83,9 @@ set local check_function_bodies = off;
 \ir functions/capture/changes/store_changes.sql
 \ir functions/capture/changes/verify_changes.sql
 \ir functions/capture/claim_capture.sql
+\ir functions/capture/end_capture_sessions.sql
 \ir functions/capture/extend_capture.sql
+\ir functions/capture/join_capture.sql
 \ir functions/capture/private/capture_lease_duration.sql
 \ir functions/capture/private/change_bytes.sql
 \ir functions/capture/private/change_fault.sql
@@ -138,6 +140,7 @@ set local check_function_bodies = off;
 \ir functions/log/validate_offset_range.sql
 \ir functions/private/audit.sql
 \ir functions/private/clock.sql
+\ir functions/private/protect_audit.sql
 \ir functions/private/refuse_request.sql
 \ir functions/producers/abandon_transaction.sql
 \ir functions/producers/abort_transaction.sql
@@ -227,7 +230,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '9d1d61f8114fe093a22cdde1e89ed53e1cd134c611d4b66df2036db558d96a6b'),
+  (0, 'f192413c53a0d90809e0c452889a22c08f3fdfcb3d5b6876eb894d84bb375f53'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -124,6 +124,20 @@ comment on column event_store.captured_tables.backfill_generation is
 'The generation that the finished backfill belongs to; null while it is to be done.';
 comment on column event_store.captured_tables.backfilled_at is 'When the last backfill ended.';
 
+create table event_store.capture_sessions (
+  capture text collate "C" not null,
+  pid int not null,
+  name text not null,
+  constraint capture_sessions_pkey primary key (capture, pid),
+  constraint capture_sessions_capture_fkey foreign key (capture) references event_store.captures (capture) on delete cascade
+);
+comment on table event_store.capture_sessions is
+'The sessions of a capture''s owner: whoever takes it over ends those of one that hangs (end_capture_sessions).';
+comment on column event_store.capture_sessions.capture is 'The capture.';
+comment on column event_store.capture_sessions.pid is 'The session.';
+comment on column event_store.capture_sessions.name is
+'Its application_name, by which it is told from a later one of the same pid.';
+
 -- Changes ---------------------------------------------------------------------------------------------------
 
 create table event_store.wal_events (

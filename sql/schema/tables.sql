@@ -202,7 +202,7 @@ CREATE TABLE event_store.audit_log (
     view text,
     reason text,
     detail jsonb NOT NULL,
-    CONSTRAINT audit_log_operation_is_known CHECK ((operation = ANY (ARRAY['seek_view'::text, 'discard_dead_letter'::text, 'retry_dead_letters'::text, 'enable_view'::text, 'unregister_view'::text, 'register_view'::text, 'end_locks'::text, 'release_owner'::text, 'raise_low_water_mark'::text, 'restore'::text, 'register_producer'::text, 'register_decider_event'::text, 'register_capture'::text, 'record_gap'::text, 'mark_archived'::text, 'list_archive_file'::text, 'purge_events'::text, 'migrate'::text, 'reset'::text, 'requeue_changes'::text, 'discard_change'::text, 'restart_capture'::text, 'unregister_capture'::text]))),
+    CONSTRAINT audit_log_operation_is_known CHECK ((operation = ANY (ARRAY['seek_view'::text, 'discard_dead_letter'::text, 'retry_dead_letters'::text, 'enable_view'::text, 'unregister_view'::text, 'register_view'::text, 'end_locks'::text, 'release_owner'::text, 'raise_low_water_mark'::text, 'restore'::text, 'register_producer'::text, 'register_decider_event'::text, 'register_capture'::text, 'record_gap'::text, 'mark_archived'::text, 'list_archive_file'::text, 'purge_events'::text, 'migrate'::text, 'drop_version'::text, 'requeue_changes'::text, 'discard_change'::text, 'restart_capture'::text, 'unregister_capture'::text]))),
     CONSTRAINT audit_log_reason_fits CHECK ((octet_length(reason) <= 10000))
 );
 
@@ -657,6 +657,24 @@ COMMENT ON COLUMN event_store.archive_files.checksum IS 'The SHA-256 of the file
 
 COMMENT ON COLUMN event_store.archive_files.archived_at IS 'When the file was listed.';
 
+CREATE TABLE event_store.archive_locks (
+    partition integer NOT NULL,
+    owner text NOT NULL,
+    pid integer NOT NULL,
+    locked_until timestamp with time zone NOT NULL
+)
+WITH (fillfactor='50');
+
+COMMENT ON TABLE event_store.archive_locks IS 'Who writes the archive of each log partition (lock_archive).';
+
+COMMENT ON COLUMN event_store.archive_locks.partition IS 'The log partition.';
+
+COMMENT ON COLUMN event_store.archive_locks.owner IS 'The writer, as it calls itself.';
+
+COMMENT ON COLUMN event_store.archive_locks.pid IS 'Its session: the lock ends with it.';
+
+COMMENT ON COLUMN event_store.archive_locks.locked_until IS 'When the lock ends unless it is taken again: behind a connection pool a session outlives its writer.';
+
 ALTER TABLE event_store.audit_log ALTER COLUMN audit_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME event_store.audit_log_audit_id_seq
     START WITH 1
@@ -678,6 +696,20 @@ ALTER TABLE event_store.capture_gaps ALTER COLUMN gap_id ADD GENERATED ALWAYS AS
 );
 
 COMMENT ON SEQUENCE event_store.capture_gaps_gap_id_seq IS 'Numbers capture_gaps.';
+
+CREATE TABLE event_store.capture_sessions (
+    capture text NOT NULL COLLATE pg_catalog."C",
+    pid integer NOT NULL,
+    name text NOT NULL
+);
+
+COMMENT ON TABLE event_store.capture_sessions IS 'The sessions of a capture''s owner: whoever takes it over ends those of one that hangs (end_capture_sessions).';
+
+COMMENT ON COLUMN event_store.capture_sessions.capture IS 'The capture.';
+
+COMMENT ON COLUMN event_store.capture_sessions.pid IS 'The session.';
+
+COMMENT ON COLUMN event_store.capture_sessions.name IS 'Its application_name, by which it is told from a later one of the same pid.';
 
 CREATE VIEW event_store.change_events AS
  SELECT e."offset" AS seq,
@@ -1090,6 +1122,9 @@ ALTER TABLE ONLY event_store.archive_files
 ALTER TABLE ONLY event_store.archive_files
     ADD CONSTRAINT archive_files_pkey PRIMARY KEY (partition, from_position);
 
+ALTER TABLE ONLY event_store.archive_locks
+    ADD CONSTRAINT archive_locks_pkey PRIMARY KEY (partition);
+
 ALTER TABLE ONLY event_store.archive
     ADD CONSTRAINT archive_pkey PRIMARY KEY (singleton);
 
@@ -1098,6 +1133,9 @@ ALTER TABLE ONLY event_store.audit_log
 
 ALTER TABLE ONLY event_store.capture_gaps
     ADD CONSTRAINT capture_gaps_pkey PRIMARY KEY (gap_id);
+
+ALTER TABLE ONLY event_store.capture_sessions
+    ADD CONSTRAINT capture_sessions_pkey PRIMARY KEY (capture, pid);
 
 ALTER TABLE ONLY event_store.captured_tables
     ADD CONSTRAINT captured_tables_decider_key UNIQUE (decider);
@@ -1250,6 +1288,10 @@ CREATE TRIGGER guard_restore BEFORE INSERT ON event_store.events FOR EACH ROW WH
 
 COMMENT ON TRIGGER guard_restore ON event_store.events IS 'Lets nobody but a restore store events as they are.';
 
+CREATE TRIGGER protect_audit BEFORE DELETE OR UPDATE OR TRUNCATE ON event_store.audit_log FOR EACH STATEMENT EXECUTE FUNCTION event_store_private.protect_audit();
+
+COMMENT ON TRIGGER protect_audit ON event_store.audit_log IS 'Keeps what was audited.';
+
 CREATE CONSTRAINT TRIGGER require_finished_restore AFTER UPDATE ON event_store.sequencer DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN ((new.sequenced_at = 'infinity'::timestamp with time zone)) EXECUTE FUNCTION event_store_private.require_finished_restore();
 
 COMMENT ON TRIGGER require_finished_restore ON event_store.sequencer IS 'Lets no transaction commit what begin_restore began and finish_restore did not end.';
@@ -1268,6 +1310,12 @@ COMMENT ON TRIGGER skip_restamp ON event_store.events IS 'Skips the rows where c
 
 ALTER TABLE ONLY event_store.archive_files
     ADD CONSTRAINT archive_files_partition_fkey FOREIGN KEY (partition) REFERENCES event_store.partitions(partition);
+
+ALTER TABLE ONLY event_store.archive_locks
+    ADD CONSTRAINT archive_locks_partition_fkey FOREIGN KEY (partition) REFERENCES event_store.partitions(partition);
+
+ALTER TABLE ONLY event_store.capture_sessions
+    ADD CONSTRAINT capture_sessions_capture_fkey FOREIGN KEY (capture) REFERENCES event_store.captures(capture) ON DELETE CASCADE;
 
 ALTER TABLE ONLY event_store.captured_tables
     ADD CONSTRAINT captured_tables_capture_fkey FOREIGN KEY (capture) REFERENCES event_store.captures(capture) ON DELETE CASCADE;
@@ -1361,6 +1409,12 @@ GRANT SELECT ON TABLE event_store.archive TO event_store_owner;
 GRANT SELECT ON TABLE event_store.archive_files TO event_store_reader;
 GRANT SELECT ON TABLE event_store.archive_files TO event_store_owner;
 
+GRANT SELECT ON TABLE event_store.archive_locks TO event_store_reader;
+GRANT SELECT ON TABLE event_store.archive_locks TO event_store_owner;
+
+GRANT SELECT ON TABLE event_store.capture_sessions TO event_store_reader;
+GRANT SELECT ON TABLE event_store.capture_sessions TO event_store_owner;
+
 GRANT SELECT ON TABLE event_store.change_events TO event_store_reader;
 GRANT SELECT ON TABLE event_store.change_events TO event_store_owner;
 
@@ -1400,10 +1454,10 @@ GRANT SELECT ON TABLE event_store.source_generations TO event_store_owner;
 GRANT SELECT ON TABLE event_store.staged_changes TO event_store_reader;
 GRANT SELECT ON TABLE event_store.staged_changes TO event_store_owner;
 
-GRANT ALL ON SEQUENCE read_models.batch_seq TO event_store_owner;
+GRANT SELECT,USAGE ON SEQUENCE read_models.batch_seq TO event_store_owner;
 
 GRANT SELECT ON TABLE read_models.declarations TO event_store_reader;
-GRANT ALL ON TABLE read_models.declarations TO event_store_owner;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE read_models.declarations TO event_store_owner;
 
 ALTER DEFAULT PRIVILEGES FOR ROLE postgres IN SCHEMA read_models GRANT SELECT ON TABLES TO event_store_reader;
 ALTER DEFAULT PRIVILEGES FOR ROLE postgres IN SCHEMA read_models GRANT SELECT ON TABLES TO event_store_owner;

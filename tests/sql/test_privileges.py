@@ -56,7 +56,7 @@ OPERATING = {
 }  # fmt: skip
 CAPTURING = {
     "register_capture", "claim_capture", "extend_capture", "release_capture", "begin_generation", "publish_tables", "store_changes",
-    "verify_changes", "emit_changes", "emit_backfill", "finish_backfill", "record_gap", "requeue_changes", "repair_change", "discard_change",
+    "verify_changes", "join_capture", "end_capture_sessions", "emit_changes", "emit_backfill", "finish_backfill", "record_gap", "requeue_changes", "repair_change", "discard_change",
     "restart_capture", "purge_wal_events", "unregister_capture",
 }  # fmt: skip
 MODELLING = {"lock_model", "declare_version", "serve_version", "is_unused_version", "drop_version", "mark_built"}

@@ -139,6 +139,12 @@ begin
   ) e(event, description)
   order by 1, 2
   on conflict do nothing;
+  if _changed then
+    perform event_store_private.audit(
+      'register_capture', null, null,
+      jsonb_build_object('capture', v_capture, 'slot', v_slot, 'publication', v_publication, 'tables', v_tables)
+    );
+  end if;
   return _changed;
 end
 $$;

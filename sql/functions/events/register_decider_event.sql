@@ -60,6 +60,12 @@ begin
   insert into event_store.deciders (decider, event, event_version, description, owner)
   values (v_decider, v_event, v_event_version, v_description, _owner)
   on conflict do nothing;
+  if found and _owner is not null then
+    perform event_store_private.audit(
+      'register_decider_event', null, null,
+      jsonb_build_object('decider', v_decider, 'event', v_event, 'event_version', v_event_version, 'owner', _owner)
+    );
+  end if;
   return query
   select d.decider, d.event, d.event_version, d.description from event_store.deciders d
   where d.decider = v_decider and d.event = v_event and d.event_version = v_event_version;
