@@ -28,7 +28,7 @@ migrations.
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -202,7 +202,7 @@ def _is_current(found: dict[int, str], migrations: list[Migration], replaceable:
 def _patiently(connection: psycopg.Connection, known: list[Migration], work: Callable[[], Result]) -> Result:
     """Do the work in a transaction, after other migrators and between other sessions' transactions."""
     retrying = Retrying(
-        retry=retry_if_exception_type(IN_THE_WAY),
+        retry=retry_if_exception_type((*IN_THE_WAY, _MadeMeanwhileError)),
         # those who queued behind us go first
         wait=wait_fixed(LOCK_TIMEOUT_MS / 1000),
         stop=stop_after_delay(PATIENCE_S),
@@ -220,13 +220,18 @@ def _patiently(connection: psycopg.Connection, known: list[Migration], work: Cal
         ) from error
 
 
+class _MadeMeanwhileError(Exception):
+    """Another migrator, which this one waited for, made the books."""
+
+
 def _in_turn(connection: psycopg.Connection, known: list[Migration], work: Callable[[], Result]) -> Result:
     """Do the work in a transaction that no other migrator has beside it, on a store that this code may change."""
     with connection.transaction():
         if not _found(connection):
-            # of two the later one waits for the earlier one, and is told that the schema is there
-            with suppress(*MADE_BEFORE), connection.transaction():
+            try:
                 connection.execute((SQL / "bookkeeping.sql").read_bytes())
+            except MADE_BEFORE as error:
+                raise _MadeMeanwhileError from error
         # a lock that needs a right to the table: a key could be held by any login
         connection.execute("lock table event_store.migrations in exclusive mode")
         found = _found(connection)

@@ -255,7 +255,10 @@ def test_an_owner_captures_changes_and_nobody_else_copies_any(orders: EventStore
     source.finish()
     source.store.discard_change(source.store.quarantined_changes("c")[0].quarantine_id, "a test")
     user = value(source.store.connection, "select session_user")
-    assert rows(orders.connection, "select done_by from event_store.audit_log") == [(user,)]
+    assert rows(orders.connection, "select operation, done_by from event_store.audit_log") == [
+        ("register_capture", user),
+        ("discard_change", user),
+    ]
     for role in ("event_store_writer", "event_store_consumer", "event_store_reader"):
         with pytest.raises(errors.InsufficientPrivilege):
             login(role).connection.execute("copy event_store.wal_events from stdin")
