@@ -221,7 +221,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'ab599f8ca72db3144610179c21c0b0f37c2308c4d7c2ba103d613abd027ad4fe'),
+  (0, 'c42811cb782577dc9c0f117784a94d5ea5ec4389cabc2a8153bc4dbc37a74448'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
