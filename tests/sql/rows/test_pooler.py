@@ -36,8 +36,8 @@ def client(dsn: str, view: EventStore, request: pytest.FixtureRequest) -> Iterat
 def test_the_answer_to_a_redelivery_counts_from_whichever_session_it_comes(view: EventStore, client: Client) -> None:
     """Without tokens, as fstore-sql's clients answer."""
     append_to(view, "innocent", "innocent")
-    pump(view, "v")
     set_clock(view.connection, "2020-01-01 00:00:00+00")
+    pump(view, "v")
     (first,) = view.stream_events("v", 1, 60)  # its consumer died long ago
     clients = [client() for _ in range(3)]
     (again,) = clients[0].stream_events("v")

@@ -34,12 +34,17 @@ def pooled(dsn: str, folder: Path, sessions: int) -> Iterator[str]:
         f"logfile = {folder}/log\npidfile = {folder}/pid\nignore_startup_parameters = extra_float_digits,options\n"
     )
     # it refuses to run as root; the server's account reaches the server's socket
-    account = Path(str(server["host"])).stat().st_uid if os.geteuid() == 0 else None
-    if account is not None:
+    account = Path(str(server["host"])).stat() if os.geteuid() == 0 else None
+    if account:
         for path in (folder, users, config):
-            os.chown(path, account, -1)
+            os.chown(path, account.st_uid, account.st_gid)
     process = subprocess.Popen(
-        [PROGRAM, str(config)], user=account, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [PROGRAM, str(config)],
+        user=account and account.st_uid,
+        group=account and account.st_gid,
+        extra_groups=account and [],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     address = make_conninfo("", host=str(folder), port=6432, dbname="store", user=str(server["user"]))
 
