@@ -195,7 +195,8 @@ def _make_version(
             raise WrongView(
                 f"The view {model.view} is registered already, and not for read model {model.name}.",
                 detail=f"It is that of version {owner.version} of read model {owner.model}." if owner else None,
-                hint="Declare the read model with another view=.",
+                hint="Declare the read model with another view=, or remove the view that has its name, whose progress is"
+                f" lost: millrace unregister {model.view}",
             )
         built = model
     else:

@@ -81,7 +81,7 @@ class RowsLife(Life):
         events: Sequence[RecordedEvent] = fetch("v", limit, seconds)
         assert len(events) <= limit
         if consumer.transaction:
-            consumer.transaction.used = True
+            consumer.transaction.looked = True
             consumer.transaction.leased |= self.enabled
         log = self.log_of(consumer)
         given_up = self.given_up(consumer)

@@ -10,6 +10,8 @@ import pytest
 
 from millrace.resources.errors import Malformed, NotViewOwner
 from millrace.resources.event_store import EventStore, StreamFailure
+from millrace.resources.read_models.versions import WrongView, ensure_version
+from tests.support.building.read_models import Everything
 from tests.support.factories import append, append_to, pump, refusal, rows, value
 
 Login = Callable[..., EventStore]
@@ -222,3 +224,31 @@ def test_giving_back_another_runs_leases_is_written_down(orders: EventStore) -> 
     ended = [e for e in orders.audit_log("b") if e.operation == "release_owner"]
     partitions = sorted(lease.partition for lease in leases)
     assert [e.detail for e in ended] == [{"owner": "run 1", "partitions": partitions}]
+
+
+def test_a_read_models_view_is_the_operators_own(orders: EventStore, login: Login) -> None:
+    """By any of these a consumer would make its rows lack events for ever, with everything green."""
+    append_to(orders, "a")
+    ensure_version(login("event_store_owner").connection, Everything)
+    assert owner(orders, Everything.view) == "event_store_owner"
+    consumer = login("event_store_consumer")
+    before = state(orders)
+    for call in (
+        partial(consumer.register_view, Everything.view, events=["nothing"]),
+        partial(consumer.pass_over_unwanted, Everything.view),
+        partial(consumer.claim_batch, Everything.view, "me"),
+        partial(consumer.attach_consumer, Everything.view),
+    ):
+        refusal(NotViewOwner, call)
+    assert state(orders) == before
+
+
+def test_who_takes_the_name_of_a_read_models_view_is_the_operators_to_remove(orders: EventStore, login: Login) -> None:
+    login("event_store_consumer").register_view(Everything.view, mode="bulk")
+    operator = login("event_store_owner")
+    with pytest.raises(WrongView) as refused:
+        ensure_version(operator.connection, Everything)
+    assert f"millrace unregister {Everything.view}" in str(refused.value.hint)
+    operator.unregister_view(Everything.view)
+    ensure_version(operator.connection, Everything)
+    assert owner(orders, Everything.view) == "event_store_owner"

@@ -1,6 +1,7 @@
 """Registering views: settings may change, progress never does."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -84,6 +85,37 @@ def test_registering_again_changes_the_settings_and_when_they_changed(orders: Ev
     assert (second.deciders, second.events) == (["order"], ["paid"])
     assert (second.start_at, second.created_at) == (first.start_at, first.created_at)
     assert (second.updated_at - first.updated_at).days == 1
+
+
+def test_registering_by_name_leaves_every_setting_as_it_is(orders: EventStore) -> None:
+    url = "http://localhost/hook"
+    made = orders.register_view("v", None, 60, 5, url, deciders=["order"], events=["paid"], max_attempts=9)
+    assert orders.register_view("v") == made
+    changed = orders.register_view("v", max_attempts=8)
+    assert replace(changed, max_attempts=9, updated_at=made.updated_at) == made
+    assert rows(orders.connection, "select * from event_store.register_view('v')")[0][1:5] == (
+        made.start_at,
+        60,
+        5,
+        url,
+    )
+    assert len(orders.audit_log("v")) == 2
+
+
+def test_what_is_empty_clears_a_url_and_a_filter(orders: EventStore) -> None:
+    orders.register_view("v", edge_function_url="http://localhost/hook", deciders=["order"], events=["paid"])
+    view = orders.register_view("v", edge_function_url="")
+    assert (view.edge_function_url, view.deciders, view.events) == (None, ["order"], ["paid"])
+    view = orders.register_view("v", deciders=[])
+    assert (view.deciders, view.events) == (None, ["paid"])
+    view = orders.register_view("v", events=[])
+    assert (view.deciders, view.events) == (None, None)
+    # a URL that is cleared makes way for the other mode
+    orders.register_view("v", edge_function_url="http://localhost/hook")
+    refusal(Malformed, lambda: orders.register_view("v", mode="bulk"))
+    assert orders.register_view("v", edge_function_url="", mode="bulk").mode == "bulk"
+    new = orders.register_view("w", edge_function_url="", deciders=[], events=[])
+    assert (new.edge_function_url, new.deciders, new.events) == (None, None, None)
 
 
 def test_start_at_counts_with_its_time_zone(orders: EventStore) -> None:

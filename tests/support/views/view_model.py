@@ -89,6 +89,7 @@ class Transaction:
     streams: dict[Name, Stream] = field(default_factory=dict)
     leases: dict[int, Held | None] = field(default_factory=dict)
     used: bool = False
+    looked: bool = False  # dispatched, perhaps, and so holds checkpoints
     leased: bool = False
 
 
