@@ -230,7 +230,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '19d62f8a2e3019110d03b08e1b62b06d6b6da8b732e0e952e4417a10586321a4'),
+  (0, '07adebef8f8c31bc2cd40b7898c93bcd7bf4424bfd636859731d2d0ed047d56e'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -26,6 +26,14 @@ begin
   if (select sequenced_at from event_store.sequencer) <> 'infinity' then
     perform event_store_private.refuse_request('no restore has begun in this transaction', 'Call begin_restore first.');
   end if;
+  -- a sequence at its end gives out no number any more
+  if greatest(v_last_offset, v_lease_token, (select max(last_offset) from event_store.streams)) > 4611686018427387904
+    or (v_last_offset >= 0 and v_lease_token >= 0) is not true
+  then
+    perform event_store_private.refuse_request(
+      format('v_last_offset is %s, v_lease_token %s', v_last_offset, v_lease_token), 'No store gave out more than 4611686018427387904.'
+    );
+  end if;
   select count(*) into _partitions from event_store.partitions;
   select count(*) into _events from event_store.events;
 
