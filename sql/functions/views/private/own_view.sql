@@ -10,8 +10,13 @@ stable
 set search_path = event_store, pg_temp
 as $$
 declare
-  _view constant event_store.views := event_store_private.known_view(v_view, v_mode);
+  _view event_store.views;
 begin
+  -- as known_view, without another call: this is on every consumer's way
+  select * into _view from event_store.views where view = v_view;
+  if not found or _view.mode <> v_mode then
+    return event_store_private.known_view(v_view, v_mode);
+  end if;
   if not event_store_private.may_use(_view.owner) then
     perform event_store_private.refuse_foreign_view(v_view, _view.owner);
   end if;
