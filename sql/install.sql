@@ -230,7 +230,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '07adebef8f8c31bc2cd40b7898c93bcd7bf4424bfd636859731d2d0ed047d56e'),
+  (0, 'b46fbf2be8108436b1c1d573c75a3a087d2e29dd589b6a54a81471db1f4dc86e'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
