@@ -221,7 +221,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'c42811cb782577dc9c0f117784a94d5ea5ec4389cabc2a8153bc4dbc37a74448'),
+  (0, '354278b36e7c10abbc877816df63083ad13b7c3805c387f6036345d118e3b094'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
