@@ -33,6 +33,7 @@
     ├── NotQuarantined           MR035
     ├── ChangesWaiting           MR036   stored changes are no events yet
     ├── ImportRefused            a file cannot be imported as asked
+    ├── UnreadableData           JSON that Postgres holds and Python cannot read
     ├── SchemaMismatch           the database and the code do not fit
     └── Unreachable              a server does not answer
 
@@ -204,6 +205,10 @@ class ChangesWaiting(MillraceError):
 
 class ImportRefused(MillraceError):
     """A file cannot be imported as asked."""
+
+
+class UnreadableData(MillraceError):
+    """A row holds JSON that Python cannot read, such as a number of 5,000 digits; the detail names the row."""
 
 
 class SchemaMismatch(MillraceError):
