@@ -3,18 +3,23 @@
 Belongs here: which packages are in the file, making it. Not here: handing it to a session (`session`).
 
 Tasks import the source `event_log`, what read models are declared with, and the declarations themselves: `millrace`,
-and the user's package that MILLRACE_DECLARATIONS names. What these import in turn (pyarrow, pandas, the ADBC driver,
-psycopg, packages of the user's beside the declarations) must be installed where the tasks run.
+and the user's package that MILLRACE_DECLARATIONS names. What that imports in turn comes along, too, if it is source of
+the user's: a package or a file that is not installed. A warm Spark keeps the modules that it imported, so a module that
+did not come along would stay for ever as it was first. What is installed (pyarrow, pandas, the ADBC driver, psycopg)
+must be installed where the tasks run; after it was installed anew there, Spark must be restarted.
 """
 
+import ast
 import atexit
 import hashlib
 import io
 import os
 import shutil
+import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -50,7 +55,7 @@ def shipped_code() -> Path:
 
 @cache
 def _zip_of_packages(packages: tuple[str, ...]) -> Path:
-    content = zip_of({package: _folders(package) for package in packages})
+    content = zip_of(with_their_helpers({package: _folders(package) for package in packages}))
     folder = Path(tempfile.mkdtemp(prefix="millrace-code-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = folder / f"millrace-{hashlib.sha256(content).hexdigest()[:12]}.zip"
@@ -58,17 +63,67 @@ def _zip_of_packages(packages: tuple[str, ...]) -> Path:
     return path
 
 
+def with_their_helpers(packages: Mapping[str, Sequence[Path]]) -> dict[str, Sequence[Path]]:
+    """Add what packages of the user's import, wherever in their code: other source of the user's that is not installed.
+
+    Args:
+        packages: As `zip_of` takes them; `millrace` itself is not searched.
+    """
+    found = dict(packages)
+    todo = [package for package in packages if package != "millrace"]
+    while todo:
+        for name in sorted(_imported(found[todo.pop()]) - found.keys() - sys.stdlib_module_names):
+            places = _source(name)
+            if places:
+                found[name] = places
+                todo.append(name)
+    return found
+
+
+def _imported(places: Sequence[Path]) -> set[str]:
+    """Return the first names of the modules that some code imports."""
+    found = set()
+    for place in places:
+        for path in [place] if place.is_file() else _modules(place):
+            # a file that is no Python is refused by whoever imports it
+            with suppress(SyntaxError, ValueError):
+                for node in ast.walk(ast.parse(path.read_bytes(), str(path))):
+                    if isinstance(node, ast.Import):
+                        found |= {alias.name.partition(".")[0] for alias in node.names}
+                    elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                        found.add(node.module.partition(".")[0])
+    return found
+
+
+def _source(name: str) -> list[Path]:
+    """Return the folders, or the file, of a module that is source; nothing for one that is installed or not there."""
+    try:
+        spec = find_spec(name)
+    except (ImportError, ValueError):
+        return []
+    if spec is None:
+        return []
+    places = [*map(Path, spec.submodule_search_locations or ())] or [Path(spec.origin or "")]
+    installed = {"site-packages", "dist-packages"}
+    return [
+        each
+        for each in places
+        if (each.is_dir() or each.suffix == ".py") and each.exists() and not installed & {*each.parts}
+    ]
+
+
 def zip_of(packages: Mapping[str, Sequence[Path]]) -> bytes:
     """Write the modules of packages into a zip: the same bytes for the same modules.
 
     Args:
-        packages: The name of each package, and the folders that it is in: one, or several for a namespace.
+        packages: The name of each package, and the folders that it is in: one, or several for a namespace; or the file
+            of a module that is no package.
     """
     modules = {
-        str(Path(package, path.relative_to(folder))): path
-        for package, folders in packages.items()
-        for folder in folders
-        for path in _modules(folder)
+        f"{package}.py" if place.is_file() else str(Path(package, path.relative_to(place))): path
+        for package, places in packages.items()
+        for place in places
+        for path in ([place] if place.is_file() else _modules(place))
     }
     # Python 3.11 and 3.12 find a folder without `__init__.py` only if the zip says that it is there
     folders = {f"{parent}/" for name in modules for parent in Path(name).parents if parent.name}
