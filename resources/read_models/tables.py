@@ -132,8 +132,8 @@ def create_tables(connection: psycopg.Connection, model: ReadModel) -> None:
     with _as_owners(connection):
         partitions = connection.execute("select partition from event_store.partitions order by partition").fetchall()
         for statement in (
-            # The key leads, so that a reader who asks for one is answered from the index: a log partition's table has one
-            # value of `partition` anyway, and only newer servers skip over a leading column.
+            # The key leads, so that a reader who asks for one is answered from the index: a log partition's table has
+            # one value of `partition` anyway, and only newer servers skip over a leading column.
             sql.SQL("create table {} ({}, constraint {} primary key ({})) partition by list (partition)").format(
                 state, columns, sql.Identifier(f"{model.state_table}_pkey"), listed([*model.keys, "partition"])
             ),

@@ -369,8 +369,8 @@ def test_a_state_that_is_null_is_none_at_all(once: ExactlyOnce) -> None:
     def changes(**values: Json) -> Json:
         def work(transaction: Transaction) -> Json:
             before = transaction.state("k")
-            for key, value in values.items():
-                transaction.set_state(key, value)
+            for key, new in values.items():
+                transaction.set_state(key, new)
             return before
 
         return once.process(producer.issue(), work).result
