@@ -58,7 +58,7 @@ def place(orders: EventStore) -> Callable[[list[str]], dict[int, str]]:
 
 def readable(event: RecordedEvent) -> bool:
     try:
-        return event.data == json.loads(event.data_json)
+        return bool(event.data == json.loads(event.data_json))
     except UnreadableData:
         return False
 
@@ -76,12 +76,12 @@ def test_the_client_gives_every_event_and_a_consumer_fails_only_those_that_it_ca
     pump(orders, "v")
     unread: set[str] = set()
     while taken := orders.lease_events("v", 100):
-        for event in taken:
-            if readable(event):
-                orders.ack_event("v", event.decider_id, event.offset, event.lease_token)
+        for leased in taken:
+            if readable(leased):
+                orders.ack_event("v", leased.decider_id, leased.offset, leased.lease_token)
             else:
-                orders.fail_event("v", event.decider_id, event.offset, "unreadable", event.lease_token)
-                unread.add(event.decider_id)
+                orders.fail_event("v", leased.decider_id, leased.offset, "unreadable", leased.lease_token)
+                unread.add(leased.decider_id)
     letters = {letter.decider_id for letter in orders.dead_letters("v")}
     assert unread <= letters
     assert letters == {event.decider_id for event in log if not readable(event)}

@@ -368,12 +368,13 @@ def test_a_state_that_is_null_is_none_at_all(once: ExactlyOnce) -> None:
 
     def changes(**values: Json) -> Json:
         def work(transaction: Transaction) -> Json:
-            before = transaction.state("k")
+            before: Json = transaction.state("k")
             for key, new in values.items():
                 transaction.set_state(key, new)
             return before
 
-        return once.process(producer.issue(), work).result
+        found: Json = once.process(producer.issue(), work).result
+        return found
 
     assert changes(k={"n": None}, other=False) is None
     assert changes(k=None) == {"n": None}
