@@ -100,7 +100,7 @@ def loaders_of(row: type, loaders: Loaders) -> Loaders:
     """Return how the values of a dataclass are read: JSON as its text, if the dataclass parses it when it is asked."""
     if getattr(row, "finite_times", False):
         loaders = {name: loader for name, loader in loaders.items() if name != "timestamptz"}
-    return {**loaders, "json": TextLoader, "jsonb": TextLoader} if json_fields(row) else loaders
+    return {**loaders, "jsonb": TextLoader} if json_fields(row) else loaders
 
 
 def json_fields(row: type) -> Mapping[str, str]:
