@@ -86,9 +86,10 @@ def _fault_of_class(raised: type | None) -> Fault:
     if raised is None:  # a class of the user's
         return Fault.EVENTS
     servers = (Unreadable, DataLoss, InvalidOption, FileUnreadable, HistoryShortened)
-    if issubclass(raised, (*servers, psycopg.OperationalError, adbc.OperationalError)):
+    if issubclass(raised, (*servers, psycopg.OperationalError)):
         return Fault.SERVER
-    return Fault.UNCLEAR if issubclass(raised, OSError | MemoryError) else Fault.EVENTS
+    # ADBC says no more than that writing failed, if the server is gone, and if a time is older than Postgres' times
+    return Fault.UNCLEAR if issubclass(raised, (OSError, MemoryError, adbc.OperationalError)) else Fault.EVENTS
 
 
 def _raised(error: Exception) -> type | None:

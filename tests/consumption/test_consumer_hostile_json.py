@@ -59,6 +59,15 @@ def lengths(events: "DataFrame") -> "DataFrame":
     return events.groupBy("decider_id").agg(f.sum(f.length("data")).cast("int").alias("length"))
 
 
+@recompute(view="moments", deciders=[DECIDER], key=["thing_id"], columns={"at": "timestamp"})
+def moments(events: "DataFrame") -> "DataFrame":
+    """One row per thing: a time that Spark has, and Postgres maybe not."""
+    from pyspark.sql import functions as f
+
+    micros = f.get_json_object("data", "$.micros").cast("bigint")
+    return events.groupBy("decider_id").agg(f.max(f.timestamp_micros(micros)).alias("at"))
+
+
 def store(things: EventStore, documents: list[str]) -> None:
     """Append each document to a stream of its own, with an innocent stream beside it."""
     things.append_events([thing(f"good-{n}", v="1", at="2024-01-01", amount=1) for n in range(len(documents))])
@@ -138,3 +147,14 @@ def test_a_value_that_its_column_does_not_hold_fails_its_stream_alone(
     assert rows(things.connection, "select thing_id from read_models.times order by 1") == [
         (f"good-{n}",) for n in range(len(values))
     ]
+
+
+@pytest.mark.parametrize("micros", [-(2**63) + 5, -(2**62)])
+def test_a_time_that_postgres_does_not_hold_fails_its_stream_alone(
+    things: EventStore, dsn: str, spark: "SparkSession", micros: int
+) -> None:
+    things.append_events([thing("good", micros=0), thing("evil", micros=micros), thing("other", micros=1)])
+    report = drain(dsn, spark, moments)
+    assert (report.failed, report.failed_streams) == ({}, 1)
+    assert locks(things) == [("evil", 1)]
+    assert rows(things.connection, "select thing_id from read_models.moments order by 1") == [("good",), ("other",)]
