@@ -55,7 +55,8 @@ def shipped_code() -> Path:
 
 @cache
 def _zip_of_packages(packages: tuple[str, ...]) -> Path:
-    content = zip_of(with_their_helpers({package: _folders(package) for package in packages}))
+    shipped, left = with_their_helpers({package: _folders(package) for package in packages})
+    content = zip_of(shipped, left)
     folder = Path(tempfile.mkdtemp(prefix="millrace-code-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = folder / f"millrace-{hashlib.sha256(content).hexdigest()[:12]}.zip"
@@ -63,28 +64,41 @@ def _zip_of_packages(packages: tuple[str, ...]) -> Path:
     return path
 
 
-def with_their_helpers(packages: Mapping[str, Sequence[Path]]) -> dict[str, Sequence[Path]]:
-    """Add what packages of the user's import, wherever in their code: other source of the user's that is not installed.
+def with_their_helpers(
+    packages: Mapping[str, Sequence[Path]],
+) -> tuple[dict[str, Sequence[Path]], dict[str, Sequence[Path]]]:
+    """Find what packages of the user's import, wherever in their code: other source of the user's, not installed.
 
     Args:
         packages: As `zip_of` takes them; `millrace` itself is not searched.
+
+    Returns:
+        The packages with the source that comes along, and apart from these the source that has to be there where the
+        tasks run, because it is more than modules of Python: compiled ones, files that they read.
     """
     found = dict(packages)
-    todo = [package for package in packages if package != "millrace"]
+    left: dict[str, Sequence[Path]] = {}
+    todo = [places for package, places in packages.items() if package != "millrace"]
     while todo:
-        for name in sorted(_imported(found[todo.pop()]) - found.keys() - sys.stdlib_module_names):
+        for name in sorted(_imported(todo.pop()) - found.keys() - left.keys() - sys.stdlib_module_names):
             places = _source(name)
             if places:
-                found[name] = places
-                todo.append(name)
-    return found
+                (found if all(map(_is_python, places)) else left)[name] = places
+                todo.append(places)
+    return found, left
+
+
+def _is_python(place: Path) -> bool:
+    """Return whether there is nothing to be imported or read but modules of Python."""
+    beside = {".py", ".pyc", ".pyi", ".typed", ".md"}
+    return all(Path(name).suffix in beside for _, _, names in _walk(place) for name in names)
 
 
 def _imported(places: Sequence[Path]) -> set[str]:
     """Return the first names of the modules that some code imports."""
     found = set()
     for place in places:
-        for path in [place] if place.is_file() else _modules(place):
+        for path in _modules(place):
             # a file that is no Python is refused by whoever imports it
             with suppress(SyntaxError, ValueError):
                 for node in ast.walk(ast.parse(path.read_bytes(), str(path))):
@@ -112,23 +126,25 @@ def _source(name: str) -> list[Path]:
     ]
 
 
-def zip_of(packages: Mapping[str, Sequence[Path]]) -> bytes:
+def zip_of(packages: Mapping[str, Sequence[Path]], left: Mapping[str, Sequence[Path]] | None = None) -> bytes:
     """Write the modules of packages into a zip: the same bytes for the same modules.
 
     Args:
         packages: The name of each package, and the folders that it is in: one, or several for a namespace; or the file
             of a module that is no package.
+        left: Packages that are not in the zip, but where another state makes another zip, and so another session.
     """
     modules = {
         f"{package}.py" if place.is_file() else str(Path(package, path.relative_to(place))): path
         for package, places in packages.items()
         for place in places
-        for path in ([place] if place.is_file() else _modules(place))
+        for path in _modules(place)
     }
     # Python 3.11 and 3.12 find a folder without `__init__.py` only if the zip says that it is there
     folders = {f"{parent}/" for name in modules for parent in Path(name).parents if parent.name}
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
+        archive.comment = "\n".join(_states(left or {})).encode()
         for name in sorted(folders | modules.keys()):
             archive.writestr(zipfile.ZipInfo(name, _DATE), b"" if name in folders else modules[name].read_bytes())
     return content.getvalue()
@@ -146,7 +162,25 @@ def _folders(package: str) -> list[Path]:
 
 
 def _modules(folder: Path) -> Iterator[Path]:
-    # in a checkout the rooms of `millrace` are links
-    for within, folders, files in os.walk(folder, followlinks=True):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+    for within, _, files in _walk(folder):
         yield from (Path(within, file) for file in files if file.endswith(".py"))
+
+
+def _states(packages: Mapping[str, Sequence[Path]]) -> list[str]:
+    """Return a line for each package that tells its state by the sizes and times of its files."""
+    lines = []
+    for name, places in sorted(packages.items()):
+        files = sorted(Path(within, file) for place in places for within, _, names in _walk(place) for file in names)
+        states = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files if path.suffix != ".pyc"]
+        lines.append(f"{name} {hashlib.sha256(repr(states).encode()).hexdigest()}")
+    return lines
+
+
+def _walk(place: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Walk through a folder, or to a file, as `os.walk` does, past what is hidden."""
+    if place.is_file():
+        yield str(place.parent), [], [place.name]
+    # in a checkout the rooms of `millrace` are links
+    for within, folders, files in os.walk(place, followlinks=True):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield within, folders, [name for name in files if not name.startswith(".")]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from millrace.resources.event_store import EventStore
-from millrace.resources.spark.shipped_code import with_their_helpers
+from millrace.resources.spark.shipped_code import with_their_helpers, zip_of
 from tests.support.building.drains import thing, things
 from tests.support.building.own_declarations import BUILD_GREETINGS, SAY_WORDS, Place, declare, run_own, unset
 from tests.support.factories import rows
@@ -102,14 +102,24 @@ def test_source_beside_a_package_comes_along_and_what_is_installed_does_not(
         ours__broken="def (",
         file_beside="import beside_again, __main__",
         beside_again="import ours.a",
-        beside__deep="x = 1",
+        beside__deep="import with_data.a",
+        with_data__a="import of_with_data",
+        of_with_data="x = 1",
         unused="x = 1",
     )
-    found = with_their_helpers({"millrace": [tmp_path / "millrace"], "ours": [tmp_path / "ours"]})
-    assert found == {
-        "millrace": [tmp_path / "millrace"],
-        "ours": [tmp_path / "ours"],
+    (tmp_path / "with_data" / "rates.json").write_text("{}")
+    ours = {"millrace": [tmp_path / "millrace"], "ours": [tmp_path / "ours"]}
+    shipped, left = with_their_helpers(ours)
+    assert shipped == ours | {
         "file_beside": [tmp_path / "file_beside.py"],
         "beside_again": [tmp_path / "beside_again.py"],
         "beside": [tmp_path / "beside"],
+        "of_with_data": [tmp_path / "of_with_data.py"],
     }
+    assert left == {"with_data": [tmp_path / "with_data"]}
+
+    # what does not come along is imported anew all the same: its state has a session of its own
+    before = zip_of({}, left)
+    assert zip_of({}, left) == before
+    (tmp_path / "with_data" / "rates.json").write_text('{"eur": 1}')
+    assert zip_of({}, left) != before
