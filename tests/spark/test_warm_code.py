@@ -1,6 +1,7 @@
 """A warm Spark, and the user's code changes: the next session has the modules of now, or says which one is missing."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -21,7 +22,9 @@ WORD = "def word() -> str:\n    return {!r}\n"
 def shared(spark_remote: str) -> Place:
     """Return the warm server with its one session that everybody shares."""
     assert ";session_id=" in spark_remote
-    return Place({**unset(), "SPARK_REMOTE": spark_remote}, {}, sys.executable)
+    # a server may ask for a token
+    token = {name: word for name, word in os.environ.items() if name == "SPARK_CONNECT_AUTHENTICATE_TOKEN"}
+    return Place({**unset(), **token, "SPARK_REMOTE": spark_remote}, {}, sys.executable)
 
 
 def say(place: Place, folder: Path) -> list[str]:

@@ -129,9 +129,10 @@ def test_an_event_that_its_receiver_cannot_read_is_refused_by_it_and_holds_up_no
     assert len(receiver.texts) == 21
     waits = rows(
         pushed.connection,
-        "select decider_id, attempts, last_error from event_store.stream_locks where last_error is not null",
+        "select decider_id, attempts from event_store.stream_locks where last_error like %s",
+        "HTTP 400 Bad Request%",
     )
-    assert waits == [("huge", 1, "HTTP 400 Bad Request: unreadable")]
+    assert waits == [("huge", 1)]
 
 
 @pytest.mark.parametrize(
