@@ -48,13 +48,16 @@ class EventStore(SqlFunctions):
     """The event store behind one connection. Every method raises the `MillraceError` of its SQL function."""
 
     def register_decider_event(
-        self, decider: str, event: str, description: str, event_version: int = 1
+        self, decider: str, event: str, description: str, event_version: int = 1, owner: str | None = None
     ) -> DeciderEvent:
-        """Register an event that a decider may append; a second time changes nothing."""
+        """Register an event that a decider may append; a second time changes nothing.
+
+        The first registration of a decider may name the role whose members alone append to it.
+        """
         return self._one(
             DeciderEvent,
-            "select * from event_store.register_decider_event(%s, %s, %s, %s)",
-            (decider, event, description, event_version),
+            "select * from event_store.register_decider_event(%s, %s, %s, %s, %s)",
+            (decider, event, description, event_version, owner),
         )
 
     def append_event(

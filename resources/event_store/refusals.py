@@ -23,9 +23,11 @@ from millrace.resources.errors import (
     LeaseLost,
     Malformed,
     MillraceError,
+    NotDeciderOwner,
     NotEmpty,
     NotInFlight,
     NotParked,
+    NotProducerOwner,
     NotQuarantined,
     NotViewOwner,
     PartitionLeased,
@@ -75,6 +77,8 @@ BY_SQLSTATE: dict[str, type[MillraceError]] = {
     "MR035": NotQuarantined,
     "MR036": ChangesWaiting,
     "MR041": NotViewOwner,
+    "MR045": NotProducerOwner,
+    "MR046": NotDeciderOwner,
 }
 
 

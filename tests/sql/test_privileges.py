@@ -56,7 +56,7 @@ OPERATING = {
 }  # fmt: skip
 CAPTURING = {
     "register_capture", "claim_capture", "extend_capture", "release_capture", "begin_generation", "publish_tables", "store_changes",
-    "verify_changes", "emit_changes", "emit_backfill", "finish_backfill", "record_gap", "requeue_changes", "repair_change", "discard_change",
+    "verify_changes", "join_capture", "end_capture_sessions", "emit_changes", "emit_backfill", "finish_backfill", "record_gap", "requeue_changes", "repair_change", "discard_change",
     "restart_capture", "purge_wal_events", "unregister_capture",
 }  # fmt: skip
 MODELLING = {"lock_model", "declare_version", "serve_version", "is_unused_version", "drop_version", "mark_built"}
@@ -255,7 +255,10 @@ def test_an_owner_captures_changes_and_nobody_else_copies_any(orders: EventStore
     source.finish()
     source.store.discard_change(source.store.quarantined_changes("c")[0].quarantine_id, "a test")
     user = value(source.store.connection, "select session_user")
-    assert rows(orders.connection, "select done_by from event_store.audit_log") == [(user,)]
+    assert rows(orders.connection, "select operation, done_by from event_store.audit_log") == [
+        ("register_capture", user),
+        ("discard_change", user),
+    ]
     for role in ("event_store_writer", "event_store_consumer", "event_store_reader"):
         with pytest.raises(errors.InsufficientPrivilege):
             login(role).connection.execute("copy event_store.wal_events from stdin")

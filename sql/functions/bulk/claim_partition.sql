@@ -29,7 +29,7 @@ begin
   end if;
   perform event_store_private.require_partition(v_partition);
   -- the log keeps what we are about to read
-  perform pg_advisory_xact_lock_shared(event_store_private.history_lock_key());
+  perform event_store_private.share_history();
   begin
     select * into _checkpoint from event_store.checkpoints c
     where c.view = v_view and c.partition = v_partition

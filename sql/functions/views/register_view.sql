@@ -81,7 +81,7 @@ begin
     );
     insert into event_store.dispatches (view) values (v_view);
     -- the log keeps what we are placed before; shared, so that it waits for nobody but a call that is as short
-    perform pg_advisory_xact_lock_shared(event_store_private.history_lock_key());
+    perform event_store_private.share_history();
     -- History is searched before the sequencer's row is ours, which nobody else can have then. What gets its position
     -- from now on is passed only if it is from before the start and was committed when this call began: an append in
     -- flight is delivered.

@@ -1,0 +1,58 @@
+"""One Spark Connect server for all processes of a test run.
+
+Belongs here: who starts it, how the others find it, and when it ends. Not here: sessions there (`conftest.py`).
+"""
+
+import fcntl
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from millrace.platform_defs.local.services import free_port, spark_service
+from millrace.platform_defs.local.supervisor import Supervisor
+from millrace.resources.processes import only_one
+from millrace.resources.settings import PROJECT, Settings
+from millrace.resources.spark.java import find_java
+
+
+@contextmanager
+def shared_spark_server(folder: Path) -> Iterator[int]:
+    """Yield the port of the server. The first process starts it, and ends it when the last one has left it.
+
+    Args:
+        folder: A folder of this test run, the same for all its processes.
+    """
+    found, entering = folder / "spark.port", folder / "spark.lock"
+    with ExitStack() as stack:
+        with only_one(entering):
+            if not found.exists():
+                stack.enter_context(_server(folder, found, entering))
+            port = found.read_text()
+            # the kernel takes a killed guest's lock away
+            fcntl.flock(stack.enter_context(_guests(folder, port).open("a")), fcntl.LOCK_SH)
+        yield int(port)
+
+
+@contextmanager
+def _server(folder: Path, found: Path, entering: Path) -> Iterator[None]:
+    settings, port = Settings(home=folder / "spark"), free_port()
+    env = {
+        **os.environ,
+        "JAVA_HOME": str(find_java(settings.home / "java").home),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": str(PROJECT),
+    }
+    with Supervisor(settings.home, [spark_service(settings, port, env)]):
+        found.write_text(str(port))
+        yield
+        # who comes from now on starts another one
+        with only_one(entering):
+            found.unlink()
+        with _guests(folder, str(port)).open("a") as guests:
+            fcntl.flock(guests, fcntl.LOCK_EX)
+
+
+def _guests(folder: Path, port: str) -> Path:
+    return folder / f"spark.{port}.guests"
