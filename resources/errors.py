@@ -36,6 +36,7 @@
     ├── NotProducerOwner         MR045   the producer belongs to a role that the login is no member of
     ├── NotDeciderOwner          MR046   the decider belongs to a role that the login is no member of
     ├── ImportRefused            a file cannot be imported as asked
+    ├── UnreadableData           JSON that Postgres holds and Python cannot read
     ├── SchemaMismatch           the database and the code do not fit
     └── Unreachable              a server does not answer
 
@@ -219,6 +220,10 @@ class NotDeciderOwner(MillraceError):
 
 class ImportRefused(MillraceError):
     """A file cannot be imported as asked."""
+
+
+class UnreadableData(MillraceError):
+    """A row holds JSON that Python cannot read, such as a number of 5,000 digits; the detail names the row."""
 
 
 class SchemaMismatch(MillraceError):

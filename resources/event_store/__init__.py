@@ -28,6 +28,7 @@ from millrace.resources.event_store.rows import (
     ViewInfo,
     ViewPoll,
     events_json,
+    parsed,
 )
 
 __all__ = [
@@ -58,4 +59,5 @@ __all__ = [
     "ViewInfo",
     "ViewPoll",
     "events_json",
+    "parsed",
 ]

@@ -37,8 +37,6 @@ ATTACH_EVERY_S = 60
 # answers 4xx that say "later", not "never"
 NOT_NOW = {408, 425, 429}
 ERROR_CHARACTERS = 500
-# an event that is no JSON outside of Postgres fails as if its receiver refused it
-UNSENDABLE = 400
 JSON = {"Content-Type": "application/json"}
 
 
@@ -105,15 +103,10 @@ def push_events(dsn: str, view: str, *, budget_s: float, idle_s: float) -> PushR
 
 def _post(session: requests.Session, url: str, event: LeasedEvent) -> tuple[int, str]:
     """Send one event; return the status of the answer and its text for people, 0 for no answer."""
-    body = {field.name: _json(getattr(event, field.name), field.name) for field in fields(RecordedEvent)}
-    try:
-        text = json.dumps(body, allow_nan=False)
-    except ValueError as error:  # a number that only Postgres holds
-        return UNSENDABLE, f"The event cannot be sent as JSON: {error}"
     try:
         # streamed: the status counts, however long the body is or whatever becomes of it
         with session.post(
-            url, data=text.encode(), headers=JSON, timeout=TIMEOUT_S, allow_redirects=False, stream=True
+            url, data=_body(event).encode(), headers=JSON, timeout=TIMEOUT_S, allow_redirects=False, stream=True
         ) as response:
             return response.status_code, _text(response)
     except requests.RequestException as error:
@@ -131,5 +124,8 @@ def _text(response: requests.Response) -> str:
     return text.replace("\0", "\N{REPLACEMENT CHARACTER}")  # Postgres keeps no NUL
 
 
-def _json(value: object, field: str) -> object:
-    return value if field == "data" or value is None or isinstance(value, bool | int) else str(value)
+def _body(event: LeasedEvent) -> str:
+    """Return an event as JSON. Its data are the text that Postgres printed, whoever can read that."""
+    values = {field.name: getattr(event, field.name) for field in fields(RecordedEvent) if field.name != "data_json"}
+    known = {name: v if v is None or isinstance(v, bool | int) else str(v) for name, v in values.items()}
+    return f'{json.dumps(known)[:-1]}, "data": {event.data_json}}}'
