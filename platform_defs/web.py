@@ -9,7 +9,6 @@ starts this asks `gated` before it takes the UI for ready.
 from typing import Any
 
 import requests
-from dagster_webserver import cli
 
 from millrace.platform_defs.gate import App, Gate
 from millrace.resources.settings import Settings
@@ -38,6 +37,8 @@ def gated(url: str, token: str | None, *, timeout_s: float = 2) -> bool:
 
 def main() -> None:
     """Run Dagster's webserver with our gate in front of it."""
+    from dagster_webserver import cli
+
     settings = Settings()
     make = cli.create_app_from_workspace_process_context
 

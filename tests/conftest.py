@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from millrace.platform_defs.local.services import free_port, shared_session, spark_service
+from millrace.platform_defs.local.services import SPARK_TOKEN, free_port, shared_session, spark_service
 from millrace.platform_defs.local.supervisor import Supervisor
 from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.migrations import migrate
@@ -180,10 +180,12 @@ def spark_remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         "JAVA_HOME": str(find_java(settings.home / "java").home),
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": str(PROJECT),
+        SPARK_TOKEN: "a-token-of-the-tests",
     }
     with Supervisor(settings.home, [spark_service(settings, port, env)]), pytest.MonkeyPatch.context() as patch:
         remote = shared_session(port)
         patch.setenv("SPARK_REMOTE", remote)
+        patch.setenv(SPARK_TOKEN, env[SPARK_TOKEN])
         yield remote
 
 

@@ -28,7 +28,13 @@ LAYERS = (
     ("resources.producers",),
     ("resources.postgres", "resources.spark"),
     ("resources.event_store",),
-    ("resources.event_log_source", "resources.errors", "resources.settings", "resources.processes"),
+    (
+        "resources.event_log_source",
+        "resources.errors",
+        "resources.settings",
+        "resources.processes",
+        "resources.showing",
+    ),
 )
 # packages whose `__init__.py` has names that others import
 FACES = {
@@ -49,6 +55,8 @@ PURE = (
     "platform_defs.polling",
     "resources.read_models.column_types",
     "resources.errors",
+    "resources.showing",
+    "platform_defs.gate",
 )
 IMPURE = {"psycopg", "pyspark", "requests", "adbc_driver_postgresql"}
 MOST_FILES = 15

@@ -35,7 +35,7 @@ def up_command() -> None:
     up(
         settings,
         status=lambda: [f"{row.view}: lag {row.lag:,}" for row in _views(None)],
-        started=lambda: _submit("apply_schema", settings.port),
+        started=lambda: _submit("apply_schema", settings),
     )
 
 
@@ -122,11 +122,12 @@ def _problems(package: str | None) -> list[str]:
     return [f"A declaration fails to load: {fault}" for fault in faults if isinstance(fault, Fault)]
 
 
-def _submit(job: str, port: int) -> None:
+def _submit(job: str, settings: Settings) -> None:
     """Ask the running Dagster for a run; a refusal is worth a line, not an end."""
     from dagster_graphql import DagsterGraphQLClient, DagsterGraphQLClientError
 
+    headers = {"Authorization": f"Bearer {settings.ui_secret}"} if settings.ui_token else None
     try:
-        DagsterGraphQLClient("127.0.0.1", port_number=port).submit_job_execution(job)
+        DagsterGraphQLClient("127.0.0.1", port_number=settings.port, headers=headers).submit_job_execution(job)
     except DagsterGraphQLClientError as error:
         Console(stderr=True).print(Text(f"Dagster did not take the job {job}: {error}", style="yellow"))

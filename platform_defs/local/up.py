@@ -26,6 +26,7 @@ from millrace.resources.errors import MillraceError
 from millrace.resources.postgres.embedded import EmbeddedPostgres, PostgresFailed
 from millrace.resources.processes import only_one
 from millrace.resources.settings import Settings
+from millrace.resources.showing import masked
 
 # times in seconds
 LOOK_S = 0.5
@@ -67,7 +68,7 @@ def up(
     # Dagster wants an absolute path, and services have other working directories.
     settings = settings.model_copy(update={"home": settings.home.expanduser().resolve()})
     try:
-        with _stop_on_signals(), ExitStack() as stack:
+        with private_files(), _stop_on_signals(), ExitStack() as stack:
             stack.enter_context(_only_one(settings))
             _say(out, f"Millrace starts in {settings.home}; Ctrl-C stops it.")
             if ended := end_leftovers(settings.home):
@@ -87,7 +88,7 @@ def up(
             supervisor = Supervisor(settings.home, make_services(settings, endpoints))
             stack.callback(supervisor.stop, partial(_say, out))
             supervisor.start(partial(_say, out))
-            for line in where_to_look(settings, endpoints):
+            for line in [*where_to_look(settings, endpoints), *open_to_others(settings)]:
                 _say(out, line)
             if started is not None:
                 started()
@@ -98,15 +99,34 @@ def up(
 
 def where_to_look(settings: Settings, endpoints: Endpoints) -> list[str]:
     """Return lines that tell a newcomer where things are."""
+    # whoever reads this on a screen or in a log need not see the token
+    opened_by = "/?token=<the value of MILLRACE_UI_TOKEN>" if settings.ui_token else ""
     return [
         "",
-        f"  Dagster   {_url(settings)}",
-        f"  Postgres  {endpoints.dsn}",
+        f"  Dagster   {_url(settings)}{opened_by}",
+        f"  Postgres  {masked(endpoints.dsn)}",
         f"  Spark     {endpoints.spark_remote or 'as set by SPARK_MASTER'}",
         f"  Logs      {settings.home / 'logs'}",
         f"  Declared  {settings.declared_package or 'nothing; set MILLRACE_DECLARATIONS'}",
         "",
     ]
+
+
+def open_to_others(settings: Settings) -> list[str]:
+    """Say who else can use the UI."""
+    if settings.ui_token:
+        return []
+    return ["  Other accounts of this machine can use the UI. On a shared machine set MILLRACE_UI_TOKEN.", ""]
+
+
+@contextmanager
+def private_files() -> Iterator[None]:
+    """Make files that only this account may read, in this process and in those that it starts, during the block."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def _url(settings: Settings) -> str:

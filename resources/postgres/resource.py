@@ -15,8 +15,9 @@ from dagster import ConfigurableResource
 
 from millrace.resources.errors import Unreachable
 from millrace.resources.event_store import EventStore
-from millrace.resources.postgres.dsn import current_dsn, masked
+from millrace.resources.postgres.dsn import current_dsn
 from millrace.resources.settings import Settings
+from millrace.resources.showing import masked
 
 
 class PostgresResource(ConfigurableResource["PostgresResource"]):

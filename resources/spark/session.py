@@ -40,9 +40,14 @@ SESSION_CONFIGURATION = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.caseSensitive": "true",  # JSON's keys and Postgres' columns are
     "spark.sql.shuffle.partitions": "2",
+    # Spark writes plans and options into its event log, its UI and its errors.
+    "spark.sql.redaction.options.regex": r"(?i)url|dsn|secret|password|token",
+    "spark.sql.redaction.string.regex": r"(?i)(?<=://)[^\s/@]*@|password=('[^']*'|[^\s&;,\])]*)",
 }
-# what a Spark of this process needs besides: it listens on loopback only, and does not draw on the terminal
+# what a Spark of this process needs besides: it listens on loopback only, speaks to itself only, and does not draw on
+# the terminal
 LOCAL_CONFIGURATION = {
+    "spark.authenticate": "true",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",

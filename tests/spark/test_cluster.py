@@ -22,7 +22,7 @@ from uuid import uuid4
 
 import pytest
 
-from millrace.platform_defs.local.services import free_port
+from millrace.platform_defs.local.services import SPARK_TOKEN, free_port
 from millrace.platform_defs.local.supervisor import Service, Supervisor
 from millrace.resources.errors import Unreachable
 from millrace.resources.event_store import EventStore
@@ -172,7 +172,7 @@ def place(request: pytest.FixtureRequest) -> Place:
     if request.param == "connect":
         # a session of its own, not the shared one
         remote = str(request.getfixturevalue("spark_remote")).partition("/;")[0]
-        return Place({**clean, "SPARK_REMOTE": remote}, {}, sys.executable)
+        return Place({**clean, "SPARK_REMOTE": remote, SPARK_TOKEN: os.environ[SPARK_TOKEN]}, {}, sys.executable)
     if request.param == "cluster":
         stranger = str(request.getfixturevalue("stranger"))
         env = {**clean, "SPARK_MASTER": request.getfixturevalue("master"), "PYSPARK_PYTHON": stranger}
@@ -241,7 +241,8 @@ def test_a_fold_of_the_users_own_package_runs_where_only_the_session_brings_it(
 @pytest.mark.timeout(600)
 def test_a_shared_session_never_runs_the_declarations_of_before(spark_remote: str, tmp_path: Path) -> None:
     assert ";session_id=" in spark_remote
-    place = Place({**unset(), "SPARK_REMOTE": spark_remote}, {}, sys.executable)
+    env = {**unset(), "SPARK_REMOTE": spark_remote, SPARK_TOKEN: os.environ[SPARK_TOKEN]}
+    place = Place(env, {}, sys.executable)
     for word in ("hello", "goodbye"):
         declare(tmp_path, word)
         assert json.loads(run_own(SAY_WORDS, place, tmp_path)) == [word]
