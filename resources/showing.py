@@ -6,27 +6,40 @@ Belongs here: what may be shown of a text that somebody else wrote. Not here: wh
 import re
 import unicodedata
 
-# the password of a URL, and that of a list of key=value, also as a parameter of a URL
-_PASSWORDS = (
-    (re.compile(r"(?<=://)([^\s/:@]*):[^\s/]*@"), r"\1:***@"),
-    (re.compile(r"(?i)\b(password|passfile|sslpassword)(\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&'\"]+)"), r"\1\2***"),
-)
+# the password of a URL, and that of a list of key=value or of a URL's parameters
+_IN_URL = re.compile(r"(?<=://)([^\s/:@]*):[^\s/]*@")
+_NAMED = re.compile(r"(?i)\b(password|sslpassword)(\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&'\"]+)")
+# what a URL has where its password should be, whatever is in it: a mistyped one is cut elsewhere
+_MISTYPED = re.compile(r"://[^:@]*:(.*)@", re.DOTALL)
+_QUOTED = re.compile(r'"([^"]*)"')
 _REPLACED = "\N{REPLACEMENT CHARACTER}"
-# C0, C1 and DEL; marks that turn the direction of what follows, which no ordinary text needs
-_CONTROLS = {"Cc"}
+# marks that turn the direction of what follows
 _DIRECTIONS = set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
-def masked(text: str) -> str:
-    """Return a text with the passwords of connection strings replaced."""
-    for pattern, mask in _PASSWORDS:
-        text = pattern.sub(mask, text)
+def masked(text: str, *dsns: str) -> str:
+    """Return a text with the passwords of connection strings replaced.
+
+    Args:
+        text: An error's text, for example.
+        dsns: Connection strings that the text may be about: of one that is mistyped, Postgres quotes parts of the
+            password as something else.
+    """
+    text = _NAMED.sub(r"\1\2***", _IN_URL.sub(r"\1:***@", text))
+    for dsn in dsns:
+        for secret in _MISTYPED.findall(dsn):
+            text = _QUOTED.sub(lambda quoted, of=secret: '"***"' if quoted[1] and quoted[1] in of else quoted[0], text)
     return text
 
 
 def printable(text: str) -> str:
-    """Return a text with control characters replaced, but for the ends of lines and tabs."""
-    return "".join(
-        _REPLACED if character in _DIRECTIONS or (unicodedata.category(character) in _CONTROLS and character not in "\n\t") else character
-        for character in text
-    )
+    """Return a text with control characters (C0, C1, DEL) replaced, but for the ends of lines and tabs."""
+    if text.isprintable() and text.isascii():
+        return text
+    return "".join(_REPLACED if _acts(character) else character for character in text)
+
+
+def _acts(character: str) -> bool:
+    if character in "\n\t":
+        return False
+    return character in _DIRECTIONS or unicodedata.category(character) == "Cc"

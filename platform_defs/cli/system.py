@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store
 from millrace.platform_defs.cli.output import table
 from millrace.platform_defs.cli.signals import stop_on_signals
+from millrace.platform_defs.screen import Screen
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import ViewInfo
 from millrace.resources.settings import Settings
@@ -46,15 +46,15 @@ def migrate_command(dsn: DsnOption = None) -> None:
 
     report = migrate(chosen_dsn(dsn), log_partitions=Settings().log_partitions)
     done = [*report.applied, *(["functions"] if report.functions_replaced else [])]
-    Console().print(f"Schema version {report.version}; applied: {', '.join(done) or 'nothing, it was up to date'}.")
+    Screen().print(f"Schema version {report.version}; applied: {', '.join(done) or 'nothing, it was up to date'}.")
 
 
 @app.command("status")
 def status_command(dsn: DsnOption = None) -> None:
     """Show the lag of each view, in positions of the log, what its streams do, and declarations that fail to load."""
-    Console().print(table("Views", VIEWS, map(_cells, _views(dsn))))
+    Screen().print(table("Views", VIEWS, map(_cells, _views(dsn))))
     for problem in _problems(Settings().declared_package):
-        Console().print(Text(problem, style="red"), soft_wrap=True)
+        Screen().print(Text(problem, style="red"), soft_wrap=True)
 
 
 @app.command("sequence")
@@ -82,7 +82,7 @@ def reset_command(model: str, dsn: DsnOption = None) -> None:
         )
     with chosen_store(dsn) as store:
         reset_model(store.connection, known.models[model])
-    Console().print(f"Read model {model} is removed; its next drain builds it from the first event.")
+    Screen().print(f"Read model {model} is removed; its next drain builds it from the first event.")
 
 
 @app.command("psql")
@@ -130,4 +130,4 @@ def _submit(job: str, settings: Settings) -> None:
     try:
         DagsterGraphQLClient("127.0.0.1", port_number=settings.port, headers=headers).submit_job_execution(job)
     except DagsterGraphQLClientError as error:
-        Console(stderr=True).print(Text(f"Dagster did not take the job {job}: {error}", style="yellow"))
+        Screen(stderr=True).print(Text(f"Dagster did not take the job {job}: {error}", style="yellow"))

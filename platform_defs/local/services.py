@@ -46,7 +46,7 @@ from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.settings import PROJECT, Settings
 from millrace.resources.showing import masked
 from millrace.resources.spark.java import find_java
-from millrace.resources.spark.session import LOCAL_CONFIGURATION, SESSION_CONFIGURATION
+from millrace.resources.spark.session import LOCAL_CONFIGURATION, REDACTION, SESSION_CONFIGURATION
 
 LOOPBACK = "127.0.0.1"
 # A client shows its token to this name without TLS, and not to 127.0.0.1.
@@ -60,6 +60,7 @@ logger = logging.getLogger(__name__)
 
 SPARK_CONF = {
     **SESSION_CONFIGURATION,
+    **REDACTION,
     **LOCAL_CONFIGURATION,
     "spark.connect.grpc.binding.address": LOOPBACK,
     "spark.log.level": "WARN",
@@ -128,8 +129,13 @@ def _schema_for_dagster(dsn: str) -> str:
     try:
         with psycopg.connect(dsn, autocommit=True) as connection:
             connection.execute("create schema if not exists dagster")
+    except psycopg.ProgrammingError as error:
+        if error.sqlstate:
+            raise
+        # it may be a password: it is not quoted
+        raise Unreachable("MILLRACE_DSN is unreadable.", hint="Set it to postgresql://… or key=value …") from None
     except psycopg.OperationalError as error:
-        raise silent_postgres(error) from error
+        raise silent_postgres(error, dsn) from None
     parts = {key: str(value) for key, value in conninfo_to_dict(dsn).items()}
     known = {key: parts.pop(key, None) for key in ("user", "password", "dbname")}
     url = URL.create(
@@ -142,10 +148,10 @@ def _schema_for_dagster(dsn: str) -> str:
     return url.render_as_string(hide_password=False)
 
 
-def silent_postgres(error: psycopg.OperationalError) -> Unreachable:
+def silent_postgres(error: psycopg.OperationalError, dsn: str) -> Unreachable:
     """Return the refusal of a user's Postgres that does not answer."""
     return Unreachable(
-        f"The Postgres of MILLRACE_DSN does not answer: {masked(str(error).strip())}",
+        f"The Postgres of MILLRACE_DSN does not answer: {masked(str(error).strip(), dsn)}",
         hint="Start it or correct MILLRACE_DSN; without MILLRACE_DSN an embedded Postgres is used.",
     )
 

@@ -22,6 +22,7 @@ from rich.text import Text
 from millrace.assets.declarations import find_package
 from millrace.platform_defs.local.services import Endpoints, find_endpoints, prepare_home, services, silent_postgres
 from millrace.platform_defs.local.supervisor import Service, ServiceState, Supervisor, end_leftovers
+from millrace.platform_defs.screen import Screen
 from millrace.resources.errors import MillraceError
 from millrace.resources.postgres.embedded import EmbeddedPostgres, PostgresFailed
 from millrace.resources.processes import only_one
@@ -64,7 +65,7 @@ def up(
         MillraceError: It cannot start, and why: it already runs in this home, the port is taken, there is no
             Java, a service does not come up, the database does not fit. Everything is stopped again.
     """
-    out = console or Console()
+    out = console or Screen()
     # Dagster wants an absolute path, and services have other working directories.
     settings = settings.model_copy(update={"home": settings.home.expanduser().resolve()})
     try:
@@ -199,7 +200,7 @@ def _migrate(dsn: str, log_partitions: int) -> None:
     try:
         migrate(dsn, log_partitions=log_partitions)
     except psycopg.OperationalError as error:
-        raise silent_postgres(error) from error
+        raise silent_postgres(error, dsn) from None
 
 
 def _watch(

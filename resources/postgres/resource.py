@@ -43,7 +43,12 @@ class PostgresResource(ConfigurableResource["PostgresResource"]):
             connection = psycopg.connect(dsn, autocommit=True, connect_timeout=10)
         except psycopg.OperationalError as error:
             raise Unreachable(
-                "The event store does not answer.", detail=masked(str(error).strip()), hint="Check MILLRACE_DSN."
+                "The event store does not answer.", detail=masked(str(error).strip(), dsn), hint="Check MILLRACE_DSN."
+            ) from None
+        except psycopg.ProgrammingError:
+            # an unreadable DSN may be a password: it is not quoted
+            raise Unreachable(
+                "The DSN is unreadable.", hint="Set MILLRACE_DSN to postgresql://… or key=value …"
             ) from None
         with connection:
             yield connection

@@ -40,7 +40,9 @@ SESSION_CONFIGURATION = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.caseSensitive": "true",  # JSON's keys and Postgres' columns are
     "spark.sql.shuffle.partitions": "2",
-    # Spark writes plans and options into its event log, its UI and its errors.
+}
+# Spark writes plans and options into its event log, its UI and its errors: without the passwords that are in them
+REDACTION = {
     "spark.sql.redaction.options.regex": r"(?i)url|dsn|secret|password|token",
     "spark.sql.redaction.string.regex": r"(?i)(?<=://)[^\s/@]*@|password=('[^']*'|[^\s&;,\])]*)",
 }
@@ -103,7 +105,7 @@ def _open_remote(remote: str, configuration: dict[str, str]) -> "SparkSession":
     )
     code = shipped_code()
     builder = SparkSession.builder.appName("millrace").remote(session_for(code, remote))
-    _configure(builder, SESSION_CONFIGURATION | configuration)
+    _configure(builder, SESSION_CONFIGURATION | REDACTION | configuration)
     # not `getOrCreate`: a session that somebody else in this process opened is closed by them
     spark = type(builder).create(builder)
     with _closed_on_failure(spark):
@@ -132,7 +134,7 @@ def _open_master(master: str, configuration: dict[str, str]) -> "SparkSession":
 
     require_master(master)
     # executors on other machines must reach the driver
-    ours = SESSION_CONFIGURATION | (LOCAL_CONFIGURATION if master.startswith("local") else {})
+    ours = SESSION_CONFIGURATION | REDACTION | (LOCAL_CONFIGURATION if master.startswith("local") else {})
     builder = SparkSession.builder.appName("millrace").master(master)
     _configure(builder, ours | configuration)
     spark = _started(builder, master)

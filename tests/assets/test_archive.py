@@ -15,9 +15,9 @@ from millrace.platform_defs.schedules import archive_schedule
 from millrace.resources.archive.listing import archived
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.event_store import EventStore
-from tests.support.elsewhere import postgres_at
 from millrace.resources.settings import Settings
 from tests.support.building.event_log_reads import fill
+from tests.support.elsewhere import postgres_at
 
 NOW = datetime(2026, 1, 5, 12, 20, tzinfo=UTC)
 

@@ -20,10 +20,10 @@ from millrace.resources.capture import drain as pipeline
 from millrace.resources.capture.declaration import Capture
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.event_store.migrations import validate
-from tests.support.elsewhere import postgres_at
 from millrace.resources.settings import PROJECT
 from tests.support.building.drains import eventually
 from tests.support.capturing.captured import Captured, captured, new_source
+from tests.support.elsewhere import postgres_at
 from tests.support.factories import rows, value
 
 __all__ = ["captured", "new_source"]
@@ -81,9 +81,7 @@ def failed_with(result: dg.ExecuteInProcessResult) -> str:
 
 def tick(instance: dg.DagsterInstance, captured: Captured, capture: Capture | None = None) -> dg.SensorResult:
     defs = definitions(captured, capture)
-    context = dg.build_sensor_context(
-        instance, definitions=defs, resources={"postgres": postgres_at(captured.dsn)}
-    )
+    context = dg.build_sensor_context(instance, definitions=defs, resources={"postgres": postgres_at(captured.dsn)})
     result = defs.resolve_sensor_def("poll_shop")(context)
     assert isinstance(result, dg.SensorResult)
     return result

@@ -17,10 +17,10 @@ from millrace.platform_defs.definitions import build_defs
 from millrace.resources.consumption.report import PartitionsFailed
 from millrace.resources.errors import PartitionLeased
 from millrace.resources.event_store import EventStore, NewEvent
-from tests.support.elsewhere import postgres_at
 from millrace.resources.read_models.columns import last
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.versions import ensure_version
+from tests.support.elsewhere import postgres_at
 from tests.support.factories import pump
 
 AT_ONCE = {"ops": {"read_models__orders": {"config": {"wait_s": 0}}}}
@@ -64,9 +64,7 @@ def run_job(
 ) -> dg.ExecuteInProcessResult:
     if job == "drain":  # the sensor adds it with its first request
         instance.add_dynamic_partitions("views", [partition])
-    defs = build_defs(
-        declarations=Declarations(models={"orders": model}), resources={"postgres": postgres_at(dsn)}
-    )
+    defs = build_defs(declarations=Declarations(models={"orders": model}), resources={"postgres": postgres_at(dsn)})
     resolved = defs.resolve_job_def(job)
     return resolved.execute_in_process(
         instance=instance, partition_key=partition, run_config=config or {}, raise_on_error=False
@@ -202,9 +200,7 @@ def test_one_run_rebuilds_a_range_of_log_partitions_and_only_the_one_that_fails_
     place(shop, 40)
     ensure_version(shop.connection, ORDERS)
     shop.claim_partition("orders", 3, "somebody else", 600)
-    defs = build_defs(
-        declarations=Declarations(models={"orders": ORDERS}), resources={"postgres": postgres_at(dsn)}
-    )
+    defs = build_defs(declarations=Declarations(models={"orders": ORDERS}), resources={"postgres": postgres_at(dsn)})
     tags = {"dagster/asset_partition_range_start": "p00", "dagster/asset_partition_range_end": "p15"}
     result = defs.resolve_job_def("rebuild").execute_in_process(
         instance=instance, tags=tags, run_config=AT_ONCE, raise_on_error=False

@@ -58,9 +58,7 @@ ON_TUESDAY = [("2026-11-03", "app", 1, 1, Decimal("19.90"), 0), ("2026-11-03", "
 
 
 def materialize(dsn: str, day: datetime) -> dict[str, object]:
-    defs = build_defs(
-        declarations=Declarations(reports=(daily_orders,)), resources={"postgres": postgres_at(dsn)}
-    )
+    defs = build_defs(declarations=Declarations(reports=(daily_orders,)), resources={"postgres": postgres_at(dsn)})
     result = defs.resolve_job_def("reports").execute_in_process(partition_key=day.date().isoformat())
     assert result.success
     (materialization,) = result.asset_materializations_for_node("reports__daily_orders")

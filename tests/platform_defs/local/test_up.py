@@ -19,7 +19,14 @@ import psycopg
 import pytest
 import requests
 
-from millrace.platform_defs.local.services import SPARK_TOKEN, Endpoints, find_endpoints, free_port, prepare_home, services
+from millrace.platform_defs.local.services import (
+    SPARK_TOKEN,
+    Endpoints,
+    find_endpoints,
+    free_port,
+    prepare_home,
+    services,
+)
 from millrace.platform_defs.local.supervisor import Service, Supervisor, end_leftovers
 from millrace.platform_defs.local.up import CannotStart, up
 from millrace.platform_defs.storage import PooledPostgresStorage

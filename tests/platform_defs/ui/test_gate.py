@@ -35,7 +35,11 @@ def send(
     ui: Ui, method: str = "POST", path: str = "/graphql", body: str = f'{{"query": "{PAUSE}"}}', **headers: str
 ) -> int:
     """Send one request by hand, with the headers of a script unless others are given, and return the status."""
-    told = {"Host": f"127.0.0.1:{ui.port}", "Content-Type": JSON, **{k.replace("_", "-"): v for k, v in headers.items()}}
+    told = {
+        "Host": f"127.0.0.1:{ui.port}",
+        "Content-Type": JSON,
+        **{k.replace("_", "-"): v for k, v in headers.items()},
+    }
     lines = [f"{name}: {value}" for name, values in told.items() for value in values.split("\n") if value]
     head = "\r\n".join([f"{method} {path} HTTP/1.1", *lines, f"Content-Length: {len(body)}", "Connection: close"])
     with socket.create_connection(("127.0.0.1", ui.port), 30) as connection:

@@ -27,7 +27,9 @@ defs = dg.Definitions(assets=[greeting], executor=dg.in_process_executor)
 """
 PAUSE = "mutation { setAutoMaterializePaused(paused: true) }"
 PAUSED = "{ instance { autoMaterializePaused } }"
-REPORTED = '{ assetOrError(assetKey: {path: ["greeting"]}) { ... on Asset { assetMaterializations(limit: 1) { runId } } } }'
+REPORTED = (
+    '{ assetOrError(assetKey: {path: ["greeting"]}) { ... on Asset { assetMaterializations(limit: 1) { runId } } } }'
+)
 
 
 @dataclass(frozen=True)
