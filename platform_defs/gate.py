@@ -156,7 +156,7 @@ class Gate:
         scheme, _, bearer = (_only(scope, b"authorization") or "").partition(" ")
         if scheme.lower() == "bearer":
             return _equal(bearer.strip(), self._token)
-        cookies = SimpleCookie[str]()
+        cookies = SimpleCookie()
         for line in _all(scope, b"cookie"):
             try:
                 cookies.load(line)
@@ -179,7 +179,7 @@ class Gate:
             raise Refusal(HTTPStatus.UNAUTHORIZED, "This is not the token of this UI, MILLRACE_UI_TOKEN.")
         rest = urlencode([pair for pair in query if pair[0] != "token"])
         # one slash: with two the browser would go to another server
-        return "/" + scope["path"].lstrip("/\\") + (f"?{rest}" if rest else "")
+        return "/" + str(scope["path"]).lstrip("/\\") + (f"?{rest}" if rest else "")
 
     def _cookie(self, scope: Scope) -> tuple[bytes, bytes]:
         assert self._token is not None

@@ -38,14 +38,17 @@ def gated(url: str, token: str | None, *, timeout_s: float = 2) -> bool:
 def main() -> None:
     """Run Dagster's webserver with our gate in front of it."""
     from dagster_webserver import cli
+    from dagster_webserver.app import create_app_from_workspace_process_context as make
 
     settings = Settings()
-    make = cli.create_app_from_workspace_process_context
 
     def make_gated(*arguments: Any, **options: Any) -> Gate:  # noqa: ANN401 - handed on as they are
         return behind_gate(make(*arguments, **options), settings)
 
-    cli.create_app_from_workspace_process_context = make_gated
+    assert vars(cli)[make.__name__] is make, (
+        "this version of Dagster makes its app elsewhere: the gate would stand beside it"
+    )
+    vars(cli)[make.__name__] = make_gated
     cli.cli(auto_envvar_prefix="DAGSTER_WEBSERVER", prog_name="dagster-webserver")
 
 

@@ -19,6 +19,10 @@ def _absolute(path: Path) -> Path:
     return path.expanduser().absolute()
 
 
+def _listed(text: str | None) -> list[str]:
+    return (text or "").replace(",", " ").split()
+
+
 class Settings(BaseSettings):
     """The environment variables `MILLRACE_…` with their defaults."""
 
@@ -50,6 +54,10 @@ class Settings(BaseSettings):
     ui_token: SecretStr | None = Field(
         default=None, min_length=16, description="What everybody must show to use the UI; none means nobody must."
     )
+    push_allow: str | None = Field(
+        default=None,
+        description="Networks and hosts that pushes may go to besides public addresses, with commas.",
+    )
     archive_dir: Path | None = Field(default=None, description="The folder of the archive; none means in the home.")
 
     @property
@@ -60,7 +68,12 @@ class Settings(BaseSettings):
     @property
     def listed_ui_hosts(self) -> list[str]:
         """The names in `ui_hosts`, one by one."""
-        return [name for name in (self.ui_hosts or "").replace(",", " ").split() if name]
+        return _listed(self.ui_hosts)
+
+    @property
+    def listed_push_allow(self) -> list[str]:
+        """What is in `push_allow`, one by one."""
+        return _listed(self.push_allow)
 
     @property
     def ui_secret(self) -> str | None:

@@ -26,10 +26,12 @@ def masked(text: str, *dsns: str) -> str:
             password as something else.
     """
     text = _NAMED.sub(r"\1\2***", _IN_URL.sub(r"\1:***@", text))
-    for dsn in dsns:
-        for secret in _MISTYPED.findall(dsn):
-            text = _QUOTED.sub(lambda quoted, of=secret: '"***"' if quoted[1] and quoted[1] in of else quoted[0], text)
-    return text
+    secrets = [secret for dsn in dsns for secret in _MISTYPED.findall(dsn)]
+
+    def hidden(quoted: re.Match[str]) -> str:
+        return '"***"' if quoted[1] and any(quoted[1] in secret for secret in secrets) else quoted[0]
+
+    return _QUOTED.sub(hidden, text)
 
 
 def printable(text: str) -> str:

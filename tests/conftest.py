@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,14 +12,12 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from millrace.platform_defs.local.services import SPARK_TOKEN, free_port, shared_session, spark_service
-from millrace.platform_defs.local.supervisor import Supervisor
+from millrace.platform_defs.local.services import SPARK_TOKEN, shared_session
 from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
-from millrace.resources.settings import PROJECT, Settings
 from millrace.resources.spark import spark_session
-from millrace.resources.spark.java import find_java
+from tests.support.spark_server import shared_spark_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -172,20 +169,13 @@ def receipt_log() -> Path:
 
 @pytest.fixture(scope="session")
 def spark_remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Start a Spark Connect server as `make run` does, for the whole run; SPARK_REMOTE points to it."""
-    settings = Settings(home=tmp_path_factory.mktemp("spark"))
-    port = free_port()
-    env = {
-        **os.environ,
-        "JAVA_HOME": str(find_java(settings.home / "java").home),
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": str(PROJECT),
-        SPARK_TOKEN: "a-token-of-the-tests",
-    }
-    with Supervisor(settings.home, [spark_service(settings, port, env)]), pytest.MonkeyPatch.context() as patch:
+    """Start a Spark Connect server as `make run` does, for the whole run; SPARK_REMOTE leads to a session there."""
+    own = tmp_path_factory.getbasetemp()
+    folder = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    with shared_spark_server(folder) as (port, token), pytest.MonkeyPatch.context() as patch:
         remote = shared_session(port)
         patch.setenv("SPARK_REMOTE", remote)
-        patch.setenv(SPARK_TOKEN, env[SPARK_TOKEN])
+        patch.setenv(SPARK_TOKEN, token)
         yield remote
 
 

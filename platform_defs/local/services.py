@@ -190,6 +190,8 @@ def environment(settings: Settings, endpoints: Endpoints) -> dict[str, str]:
         "MILLRACE_DECLARATIONS": settings.declared_package,
         "MILLRACE_LOG_PARTITIONS": str(settings.log_partitions),
         "MILLRACE_ARCHIVE_DIR": str(settings.archive_folder),
+        # receivers of this machine are those of whoever runs the embedded store
+        "MILLRACE_PUSH_ALLOW": settings.push_allow or (endpoints.postgres and "127.0.0.0/8, ::1"),
         "DAGSTER_HOME": str(settings.home / "dagster"),
         "SPARK_REMOTE": endpoints.spark_remote,
         SPARK_TOKEN: endpoints.spark_token,

@@ -35,6 +35,6 @@ def as_stranger(program: str, *arguments: object, timeout_s: float = 60) -> subp
 
 
 def _packages() -> str:
-    import grpc
+    import psycopg
 
-    return str(Path(grpc.__file__).parents[1])
+    return str(Path(psycopg.__file__).parents[1])

@@ -135,9 +135,9 @@ def test_a_websocket_of_another_origin_is_refused(ui: Ui) -> None:
     for origin in (None, Origin(ui.url)):
         with connect(address, origin=origin, subprotocols=[PROTOCOL], proxy=None) as opened:
             assert opened.subprotocol == PROTOCOL
-    for origin in ("http://evil.example", "null", "http://127.0.0.1:1"):
+    for foreign in ("http://evil.example", "null", "http://127.0.0.1:1"):
         with pytest.raises(InvalidStatus, match="403"):
-            connect(address, origin=Origin(origin), subprotocols=[PROTOCOL], proxy=None)
+            connect(address, origin=Origin(foreign), subprotocols=[PROTOCOL], proxy=None)
     with pytest.raises(InvalidStatus, match="403"):
         connect(address, additional_headers={"Host": "evil.example"}, proxy=None)
 
