@@ -132,6 +132,7 @@ set local check_function_bodies = off;
 \ir functions/log/private/require_partition.sql
 \ir functions/log/read_log.sql
 \ir functions/log/sequence_events.sql
+\ir functions/log/sequencer_holder.sql
 \ir functions/log/validate_offset_range.sql
 \ir functions/private/audit.sql
 \ir functions/private/clock.sql
@@ -218,7 +219,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'a2743b085c77e3c42f7b8234163e3b1a76b580065659d43a9b451a9229b8a288'),
+  (0, '68fb8f3d79bd1a0643d906a578cf6ec684e62e650831f8d79b19ca4448d99881'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -51,9 +51,14 @@ def migrate_command(dsn: DsnOption = None) -> None:
 
 @app.command("status")
 def status_command(dsn: DsnOption = None) -> None:
-    """Show the lag of each view, in positions of the log, what its streams do, and declarations that fail to load."""
-    Screen().print(table("Views", VIEWS, map(_cells, _views(dsn))))
-    for problem in _problems(Settings().declared_package):
+    """Show the lag of each view, what its streams do, who holds up the log, and declarations that fail to load."""
+    from millrace.resources.sequencer import held_up, said_of
+
+    with chosen_store(dsn) as store:
+        rows, holder = store.view_info(), held_up(store)
+    Screen().print(table("Views", VIEWS, map(_cells, rows)))
+    alarms = [said_of(holder)] if holder else []
+    for problem in [*alarms, *_problems(Settings().declared_package)]:
         Screen().print(Text(problem, style="red"), soft_wrap=True)
 
 

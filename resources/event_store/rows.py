@@ -291,6 +291,17 @@ class ExpiredLease:
     partitions: int
 
 
+@dataclass(frozen=True)
+class SequencerHolder:
+    """A session whose open transaction holds the sequencer's row; `open_since` is None where Postgres hides it."""
+
+    pid: int
+    login: str | None
+    application_name: str | None
+    transaction_id: str
+    open_since: datetime | None
+
+
 def events_json(events: Iterable[NewEvent]) -> str:
     """Return a batch of events as the JSON text that the store's functions take."""
     return json.dumps([vars(event) for event in events], default=_uuid_text)
