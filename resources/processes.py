@@ -1,4 +1,4 @@
-"""Other processes: whether they live, waiting for their end, and being the only one that does something.
+"""Processes: whether others live, waiting for their end, being the only one that does something, files of one's own.
 
 Belongs here: what holds for any process of this machine. Not here: which processes there should be.
 """
@@ -58,3 +58,13 @@ def only_one(path: Path, *, held: Callable[[str], Exception] | None = None, note
         lock.write(note)
         lock.flush()
         yield
+
+
+@contextmanager
+def private_files() -> Iterator[None]:
+    """Let files that this process and its children make during the block be for this account alone."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)

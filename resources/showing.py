@@ -26,7 +26,7 @@ def masked(text: str, *dsns: str) -> str:
             password as something else.
     """
     text = _NAMED.sub(r"\1\2***", _IN_URL.sub(r"\1:***@", text))
-    secrets = [secret for dsn in dsns for secret in _MISTYPED.findall(dsn)]
+    secrets = [secret for dsn in dsns for secret in (*_MISTYPED.findall(dsn), *(m[3] for m in _NAMED.finditer(dsn)))]
 
     def hidden(quoted: re.Match[str]) -> str:
         return '"***"' if quoted[1] and any(quoted[1] in secret for secret in secrets) else quoted[0]

@@ -16,6 +16,7 @@ from millrace.platform_defs.cli import captures, history, log, system, views
 from millrace.platform_defs.cli.new import command as new
 from millrace.platform_defs.screen import Screen
 from millrace.resources.errors import MillraceError
+from millrace.resources.processes import private_files
 from millrace.resources.settings import Settings
 from millrace.resources.showing import masked
 
@@ -31,13 +32,13 @@ app.add_typer(captures.app, name="capture")
 
 def main() -> None:
     """Run the command line; what Millrace refuses is one red text and exit code 1."""
-    # what a command writes (a backup, an archive, a log) is for this account alone
-    os.umask(os.umask(0o077) | 0o077)
     # declarations may be in the current folder; last, for no file there may stand in for an installed package
     sys.path.append(str(Path.cwd()))
     try:
-        add_declared_commands(Settings().declared_package, sys.argv[1:])
-        app()
+        # what a command writes: a backup, an archive, a log
+        with private_files():
+            add_declared_commands(Settings().declared_package, sys.argv[1:])
+            app()
     except MillraceError as error:
         _complain(str(error))
         raise SystemExit(1) from None

@@ -25,7 +25,7 @@ from millrace.platform_defs.local.supervisor import Service, ServiceState, Super
 from millrace.platform_defs.screen import Screen
 from millrace.resources.errors import MillraceError
 from millrace.resources.postgres.embedded import EmbeddedPostgres, PostgresFailed
-from millrace.resources.processes import only_one
+from millrace.resources.processes import only_one, private_files
 from millrace.resources.settings import Settings
 from millrace.resources.showing import masked
 
@@ -118,16 +118,6 @@ def open_to_others(settings: Settings) -> list[str]:
     if settings.ui_token:
         return []
     return ["  Other accounts of this machine can use the UI. On a shared machine set MILLRACE_UI_TOKEN.", ""]
-
-
-@contextmanager
-def private_files() -> Iterator[None]:
-    """Make files that only this account may read, in this process and in those that it starts, during the block."""
-    before = os.umask(0o077)
-    try:
-        yield
-    finally:
-        os.umask(before)
 
 
 def _url(settings: Settings) -> str:

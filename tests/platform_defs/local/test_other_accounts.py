@@ -22,7 +22,7 @@ from millrace.platform_defs.local.services import (
     spark_service,
 )
 from millrace.platform_defs.local.supervisor import Service, Supervisor
-from millrace.platform_defs.local.up import private_files
+from millrace.resources.processes import private_files
 from millrace.resources.settings import Settings
 from tests.support.strangers import as_stranger
 
