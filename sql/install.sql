@@ -137,6 +137,7 @@ set local check_function_bodies = off;
 \ir functions/log/private/require_partition.sql
 \ir functions/log/read_log.sql
 \ir functions/log/sequence_events.sql
+\ir functions/log/sequencer_holder.sql
 \ir functions/log/validate_offset_range.sql
 \ir functions/private/audit.sql
 \ir functions/private/clock.sql
@@ -230,7 +231,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '07adebef8f8c31bc2cd40b7898c93bcd7bf4424bfd636859731d2d0ed047d56e'),
+  (0, 'e1f36e623f750a4be28c2558f68bd666fd85724f1968d5bd846c8f987a901a69'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
