@@ -137,6 +137,7 @@ set local check_function_bodies = off;
 \ir functions/log/private/require_partition.sql
 \ir functions/log/read_log.sql
 \ir functions/log/sequence_events.sql
+\ir functions/log/sequencer_holder.sql
 \ir functions/log/validate_offset_range.sql
 \ir functions/private/audit.sql
 \ir functions/private/clock.sql
@@ -230,7 +231,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'b46fbf2be8108436b1c1d573c75a3a087d2e29dd589b6a54a81471db1f4dc86e'),
+  (0, 'e1f36e623f750a4be28c2558f68bd666fd85724f1968d5bd846c8f987a901a69'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

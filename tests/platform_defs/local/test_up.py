@@ -19,7 +19,14 @@ import psycopg
 import pytest
 import requests
 
-from millrace.platform_defs.local.services import Endpoints, find_endpoints, free_port, prepare_home, services
+from millrace.platform_defs.local.services import (
+    SPARK_TOKEN,
+    Endpoints,
+    find_endpoints,
+    free_port,
+    prepare_home,
+    services,
+)
 from millrace.platform_defs.local.supervisor import Service, Supervisor, end_leftovers
 from millrace.platform_defs.local.up import CannotStart, up
 from millrace.platform_defs.storage import PooledPostgresStorage
@@ -291,6 +298,7 @@ def test_spark_listens_on_loopback_only_and_its_workers_find_our_packages(
     endpoints = find_endpoints(settings, None)
     spark = services(settings, endpoints)[0]
     assert endpoints.spark_remote is not None
+    monkeypatch.setenv(SPARK_TOKEN, str(endpoints.spark_token))
     with started(settings, [spark]) as processes:
         command = [sys.executable, "-c", WORKER_IMPORTS, endpoints.spark_remote]
         said = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=home)
