@@ -35,10 +35,13 @@ if TYPE_CHECKING:
         LeaseLost,
         Malformed,
         MillraceError,
+        NotDeciderOwner,
         NotEmpty,
         NotInFlight,
         NotParked,
+        NotProducerOwner,
         NotQuarantined,
+        NotViewOwner,
         PartitionLeased,
         PositionOutOfRange,
         ProducerFenced,
@@ -141,7 +144,7 @@ _PLACES = {
     "resources.errors": (
         "BackupDamaged BelongsToReadModel CaptureInUse ChangesDiffer ChangesWaiting Conflict DeciderCaptured "
         "EventIdReused EventNotRegistered ForbiddenChange HistoryNeeded ImportRefused LeaseLost Malformed "
-        "MillraceError NotEmpty NotInFlight NotParked NotQuarantined PartitionLeased PositionOutOfRange "
+        "MillraceError NotDeciderOwner NotEmpty NotInFlight NotParked NotProducerOwner NotQuarantined NotViewOwner PartitionLeased PositionOutOfRange "
         "ProducerFenced SchemaMismatch SequenceGap StreamClosed StreamWentOn TransactionEnded UnknownCapture "
         "UnknownPartition UnknownProducer UnknownTransaction UnknownView Unreachable UnreadableData "
         "ViewInUse WrongMode"
@@ -155,7 +158,7 @@ __all__ = [
     "DeciderCaptured", "DeciderEvent", "DsnOption", "Event", "EventIdReused", "EventLogSource",
     "EventNotRegistered", "EventStore", "ExactlyOnce", "ForbiddenChange", "HistoryNeeded", "IdempotentProducer",
     "ImportRefused", "InvalidCapture", "InvalidReadModel", "Json", "LeaseLost", "LeasedEvent", "Lock", "LogEvent",
-    "Malformed", "MillraceError", "NewEvent", "NotEmpty", "NotInFlight", "NotParked", "NotQuarantined",
+    "Malformed", "MillraceError", "NewEvent", "NotDeciderOwner", "NotEmpty", "NotInFlight", "NotParked", "NotProducerOwner", "NotQuarantined", "NotViewOwner",
     "PartitionInfo", "PartitionLag", "PartitionLeased", "PositionOutOfRange", "PostgresResource", "ProducerFenced",
     "ProducerStamp", "ProducerStore", "ReadModel", "RecordedEvent", "SchemaMismatch", "Seek", "SequenceGap",
     "Service", "SparkResource", "State", "StreamClosed", "StreamHead", "StreamWentOn", "Surroundings",

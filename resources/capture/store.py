@@ -217,6 +217,14 @@ class CaptureStore(SqlFunctions):
         """Give the lease back; return whether it was still held."""
         return self._value(bool, "select event_store.release_capture(%s, %s)", (capture, lease_token))
 
+    def join_capture(self, capture: str, lease_token: int) -> None:
+        """Say that this session works for the lease's owner: whoever takes the capture over ends it."""
+        self._value(str, "select event_store.join_capture(%s, %s)", (capture, lease_token))
+
+    def end_capture_sessions(self, capture: str, lease_token: int) -> int:
+        """End the sessions of former owners; return how many."""
+        return self._value(int, "select event_store.end_capture_sessions(%s, %s)", (capture, lease_token))
+
     def begin_generation(
         self,
         capture: str,

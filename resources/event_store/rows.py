@@ -134,6 +134,7 @@ class View:
     events: list[str] | None
     enabled: bool
     max_attempts: int
+    owner: str
 
 
 @dataclass(frozen=True)

@@ -113,10 +113,12 @@ class ProducerStatistics:
 class ProducerStore(SqlFunctions):
     """The functions for producers. Every method raises the `MillraceError` of its SQL function."""
 
-    def register_producer(self, producer_id: str, partition: int = 0) -> RegisteredProducer:
+    def register_producer(self, producer_id: str, partition: int = 0, owner: str | None = None) -> RegisteredProducer:
         """Register an instance of a producer and fence those of before."""
         return self._one(
-            RegisteredProducer, "select * from event_store.register_producer(%s, %s)", (producer_id, partition)
+            RegisteredProducer,
+            "select * from event_store.register_producer(%s, %s, %s)",
+            (producer_id, partition, owner),
         )
 
     def begin_transaction(

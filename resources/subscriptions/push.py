@@ -18,6 +18,7 @@ import json
 import time
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from uuid import uuid4
 
 import psycopg
 import requests
@@ -31,6 +32,8 @@ LIMIT = 100
 # How long locks are taken for. The view's lock_timeout_s may be shorter than one delivery. Nothing is sent past the
 # end of a lock: another pusher sends the same event then, and its followers after it.
 LOCK_S = 300
+# a consumer that did not say for 15 minutes that it lives counts as dead
+ATTACH_EVERY_S = 60
 # answers 4xx that say "later", not "never"
 NOT_NOW = {408, 425, 429}
 ERROR_CHARACTERS = 500
@@ -64,9 +67,12 @@ def push_events(dsn: str, view: str, *, budget_s: float, idle_s: float) -> PushR
                 detail="It is no view of a declared read model, and not registered with an edge_function_url.",
                 hint="Declare a read model for it, or register it with a URL.",
             )
-        store.attach_consumer(view)
+        consumer, attach_at = f"push {uuid4()}", started
         while time.monotonic() - started < budget_s:
             began = time.monotonic()
+            if began >= attach_at:
+                store.attach_consumer(view, consumer)
+                attach_at = began + ATTACH_EVERY_S
             events = store.lease_events(view, LIMIT, LOCK_S)
             if not events:
                 if time.monotonic() - busy_at >= idle_s:
