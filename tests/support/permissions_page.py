@@ -6,6 +6,7 @@ Belongs here: the logins, the tries, and how the page is made. Not here: what is
 (tests/docs/test_who_may_do_what.py).
 """
 
+import json
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -42,6 +43,18 @@ OTHERS = {"writer": "another writer", "consumer": "another consumer"}
 ROLES = LOGINS | {other: LOGINS[login] for login, other in OTHERS.items()}
 # Views belong to the consumer, the producer and the model's views to who makes them.
 ROWS_VIEW, BULK_VIEW, PRODUCER = "rows_of_consumer", "bulk_of_consumer", "of_writer"
+EVENTS = json.dumps(
+    [
+        {
+            "event": "order_placed",
+            "event_id": str(uuid4()),
+            "decider": "order",
+            "decider_id": "o-1",
+            "data": {},
+            "command_id": str(uuid4()),
+        }
+    ]
+)
 # What is said of an argument of this name, so that a call comes as far as the question whose thing it is.
 SAID: Mapping[str, str] = {
     "v_decider": "'order'",
@@ -60,7 +73,7 @@ SAID: Mapping[str, str] = {
     "v_producer_id": f"'{PRODUCER}'",
     "v_epoch": "1",
     "v_timeout_s": "60",
-    "v_events": "'[]'",
+    "v_events": f"""'{EVENTS}'""",
     "v_key": "'total'",
     "v_value": "'1'",
     "v_reason": "'a try'",
