@@ -7,6 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 import dagster as dg
+import psycopg
 import pytest
 
 from millrace.assets.consumption import KEY
@@ -269,7 +270,7 @@ def test_checks_pass_on_a_sound_store_and_name_what_is_wrong(
         )
         result = defs.resolve_job_def("apply_schema").execute_in_process(instance=instance)
         checks = result.get_asset_check_evaluations()
-        assert len(checks) == 6
+        assert len(checks) == 7
         return {check.check_name for check in checks if not check.passed}
 
     assert failing() == set()
@@ -280,4 +281,6 @@ def test_checks_pass_on_a_sound_store_and_name_what_is_wrong(
     pump(shop, "mails")
     (event, *_) = shop.stream_events("mails")
     shop.fail_event("mails", event.decider_id, event.offset, "no such address")
-    assert failing() == {"offsets_are_dense", "leases_are_in_time", "no_dead_letters"}
+    with psycopg.connect(dsn) as forgotten:
+        forgotten.execute("select event_store.sequence_events()")
+        assert failing() == {"offsets_are_dense", "leases_are_in_time", "no_dead_letters", "log_is_not_held_up"}
