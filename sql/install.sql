@@ -230,7 +230,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'b46fbf2be8108436b1c1d573c75a3a087d2e29dd589b6a54a81471db1f4dc86e'),
+  (0, '2150ee6a81e10a5c3ec2c824b7d7f2ff94f2c5077e4235fceb27369c42ebf131'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
