@@ -22,6 +22,8 @@ from millrace.resources.event_store import EventStore, PartitionLag
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.versions import current_version
+from millrace.resources.settings import Settings
+from millrace.resources.showing import printable
 from millrace.resources.spark.resource import SparkResource
 from millrace.resources.subscriptions.push import push_events
 
@@ -66,7 +68,14 @@ def view_events_asset(declared: Declarations, archive: Path) -> dg.AssetsDefinit
         else:
             for fault in declared.faults_of("read_models"):
                 context.log.warning("Its read model may be the one that fails to load: %s", fault)
-            pushed = push_events(postgres.current_dsn(), view, budget_s=config.budget_s, idle_s=config.idle_s)
+            pushed = push_events(
+                postgres.current_dsn(),
+                view,
+                budget_s=config.budget_s,
+                idle_s=config.idle_s,
+                allowed=Settings().listed_push_allow,
+                on_failure=lambda said: context.log.warning("A delivery failed: %s", printable(said)),
+            )
             report = DrainReport(batches=pushed.batches, events=pushed.events, busy_s=pushed.busy_s)
         with postgres.store() as store:
             return dg.MaterializeResult(

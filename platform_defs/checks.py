@@ -18,6 +18,7 @@ from millrace.resources.errors import MillraceError
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.versions import current_version
+from millrace.resources.sequencer import held_up, said_of
 
 RECENT = 10_000
 
@@ -30,6 +31,7 @@ def all_checks(declared: Declarations) -> list[dg.AssetChecksDefinition]:
     """Make every check there is."""
     return [
         offsets_are_dense,
+        log_is_not_held_up,
         leases_are_in_time,
         no_dead_letters,
         *(lag_check(model) for model in declared.models.values()),
@@ -47,6 +49,14 @@ def offsets_are_dense(postgres: PostgresResource) -> dg.AssetCheckResult:
     with postgres.store() as store:
         gaps = store.log_gaps(RECENT)
     return dg.AssetCheckResult(passed=not gaps, metadata={"log_partitions_with_gaps": gaps})
+
+
+@dg.asset_check(asset=EVENT_LOG, description="No open transaction keeps everybody from giving events their positions.")
+def log_is_not_held_up(postgres: PostgresResource) -> dg.AssetCheckResult:
+    """Look for a session that holds the sequencer's row, and goes on holding it."""
+    with postgres.store() as store:
+        holder = held_up(store)
+    return dg.AssetCheckResult(passed=holder is None, metadata={"held_by": said_of(holder)} if holder else {})
 
 
 @dg.asset_check(

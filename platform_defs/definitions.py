@@ -18,6 +18,7 @@ from millrace.assets.read_models.asset import read_model_asset
 from millrace.platform_defs.checks import all_checks
 from millrace.platform_defs.jobs import APPLY_SCHEMA, ARCHIVE, CAPTURE, DRAIN, REBUILD
 from millrace.platform_defs.prune import prune_runs
+from millrace.platform_defs.results import InstanceFolder
 from millrace.platform_defs.schedules import PRUNE_RUNS, REPORT_EVENT_STORE, archive_schedule, report_schedules
 from millrace.platform_defs.sensors import capture_sensor, poll_sensor, undeclared_sensor
 from millrace.resources.postgres.resource import PostgresResource
@@ -49,7 +50,9 @@ def build_defs(
         *([change_capture_assets(captures, settings.log_partitions)] if captures else []),
     ]
     needed = [job for job, declared_ones in ((CAPTURE, captures), (REBUILD, models)) if declared_ones]
-    own = {"postgres": PostgresResource(), "spark": SparkResource(), "archive_folder": archive}
+    # mypy takes what the base class has as a field for an argument
+    servers = {"postgres": PostgresResource(), "spark": SparkResource()}  # type: ignore[call-arg]
+    own = {**servers, "archive_folder": archive, "io_manager": InstanceFolder()}
     return dg.Definitions(
         assets=[
             *assets,

@@ -1,9 +1,10 @@
-"""Other processes: whether they live, waiting for their end, and being the only one that does something.
+"""Processes: whether others live, waiting for their end, being the only one that does something, files of one's own.
 
 Belongs here: what holds for any process of this machine. Not here: which processes there should be.
 """
 
 import fcntl
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -43,14 +44,27 @@ def only_one(path: Path, *, held: Callable[[str], Exception] | None = None, note
             the call waits for the lock.
         note: The text of the file while this process holds the lock.
     """
-    with path.open("a+") as lock:
+    # never what a link names: its text would be lost
+    opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    with os.fdopen(opened, "r+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX if held is None else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             assert held is not None
             lock.seek(0)
             raise held(lock.read().strip()) from error
+        lock.seek(0)
         lock.truncate(0)
         lock.write(note)
         lock.flush()
         yield
+
+
+@contextmanager
+def private_files() -> Iterator[None]:
+    """Let files that this process and its children make during the block be for this account alone."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)

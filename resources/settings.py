@@ -6,7 +6,7 @@ Belongs here: names, defaults and meaning of settings. Not here: what is done wi
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 # the folder that holds `sql/` and `platform_defs/`: a checkout, or the installed package
@@ -17,6 +17,10 @@ EXAMPLE = "millrace.examples.shop"
 
 def _absolute(path: Path) -> Path:
     return path.expanduser().absolute()
+
+
+def _listed(text: str | None) -> list[str]:
+    return (text or "").replace(",", " ").split()
 
 
 class Settings(BaseSettings):
@@ -43,12 +47,38 @@ class Settings(BaseSettings):
         description="Log partitions of a new database; fixed once the database exists.",
     )
     port: int = Field(default=3000, ge=1, le=65535, description="The Dagster UI's port on 127.0.0.1.")
+    ui_hosts: str | None = Field(
+        default=None,
+        description="Names besides this machine's own under which the UI is reached, such as that of a proxy, with commas.",
+    )
+    ui_token: SecretStr | None = Field(
+        default=None, min_length=16, description="What everybody must show to use the UI; none means nobody must."
+    )
+    push_allow: str | None = Field(
+        default=None,
+        description="Networks and hosts that pushes may go to besides public addresses, with commas.",
+    )
     archive_dir: Path | None = Field(default=None, description="The folder of the archive; none means in the home.")
 
     @property
     def archive_folder(self) -> Path:
         """Where the archive is."""
         return (self.archive_dir or self.home / "archive").expanduser().resolve()
+
+    @property
+    def listed_ui_hosts(self) -> list[str]:
+        """The names in `ui_hosts`, one by one."""
+        return _listed(self.ui_hosts)
+
+    @property
+    def listed_push_allow(self) -> list[str]:
+        """What is in `push_allow`, one by one."""
+        return _listed(self.push_allow)
+
+    @property
+    def ui_secret(self) -> str | None:
+        """The token of the UI as a text."""
+        return None if self.ui_token is None else self.ui_token.get_secret_value()
 
     @property
     def declared_package(self) -> str | None:

@@ -137,6 +137,7 @@ set local check_function_bodies = off;
 \ir functions/log/private/require_partition.sql
 \ir functions/log/read_log.sql
 \ir functions/log/sequence_events.sql
+\ir functions/log/sequencer_holder.sql
 \ir functions/log/validate_offset_range.sql
 \ir functions/private/audit.sql
 \ir functions/private/clock.sql
@@ -230,7 +231,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '2150ee6a81e10a5c3ec2c824b7d7f2ff94f2c5077e4235fceb27369c42ebf131'),
+  (0, '0b8dd793bbacba81149f449178298377c60f8d39c6d7e1d62fee91edbe3c9752'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

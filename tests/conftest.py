@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from millrace.platform_defs.local.services import shared_session
+from millrace.platform_defs.local.services import SPARK_TOKEN, shared_session
 from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
@@ -172,9 +172,10 @@ def spark_remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Start a Spark Connect server as `make run` does, for the whole run; SPARK_REMOTE leads to a session there."""
     own = tmp_path_factory.getbasetemp()
     folder = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
-    with shared_spark_server(folder) as port, pytest.MonkeyPatch.context() as patch:
+    with shared_spark_server(folder) as (port, token), pytest.MonkeyPatch.context() as patch:
         remote = shared_session(port)
         patch.setenv("SPARK_REMOTE", remote)
+        patch.setenv(SPARK_TOKEN, token)
         yield remote
 
 

@@ -28,7 +28,13 @@ LAYERS = (
     ("resources.producers",),
     ("resources.postgres", "resources.spark"),
     ("resources.event_store",),
-    ("resources.event_log_source", "resources.errors", "resources.settings", "resources.processes"),
+    (
+        "resources.event_log_source",
+        "resources.errors",
+        "resources.settings",
+        "resources.processes",
+        "resources.showing",
+    ),
 )
 # packages whose `__init__.py` has names that others import
 FACES = {
@@ -49,6 +55,8 @@ PURE = (
     "platform_defs.polling",
     "resources.read_models.column_types",
     "resources.errors",
+    "resources.showing",
+    "platform_defs.gate",
 )
 IMPURE = {"psycopg", "pyspark", "requests", "adbc_driver_postgresql"}
 MOST_FILES = 15
@@ -56,6 +64,7 @@ CROWDED = {"sql/functions/producers/private": "half of them are one check each"}
 MOST_LINES = 400
 LONG = {
     "tests/archive/test_rebuild_from_archive.py": "one story, from archive and tail to the rows of a clean run",
+    "resources/capture/store.py": "one method for each function",
     "resources/event_store/client.py": "one method for each function",
     "tests/sql/events/test_append_event.py": "each refusal of one function",
     "tests/sql/log/test_sequence_events.py": "kills and races of one function",

@@ -3,19 +3,22 @@
 Belongs here: how commands come together, how errors look. Not here: the commands (a file each subject), what they do.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import psycopg
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from millrace.platform_defs.cli import captures, history, log, system, views
 from millrace.platform_defs.cli.new import command as new
+from millrace.platform_defs.screen import Screen
 from millrace.resources.errors import MillraceError
+from millrace.resources.processes import private_files
 from millrace.resources.settings import Settings
+from millrace.resources.showing import masked
 
 app = typer.Typer(
     help="Millrace: a Postgres event store, exactly-once views, read models on Spark, run by Dagster.",
@@ -32,8 +35,10 @@ def main() -> None:
     # declarations may be in the current folder; last, for no file there may stand in for an installed package
     sys.path.append(str(Path.cwd()))
     try:
-        add_declared_commands(Settings().declared_package, sys.argv[1:])
-        app()
+        # what a command writes: a backup, an archive, a log
+        with private_files():
+            add_declared_commands(Settings().declared_package, sys.argv[1:])
+            app()
     except MillraceError as error:
         _complain(str(error))
         raise SystemExit(1) from None
@@ -61,7 +66,9 @@ def add_declared_commands(package: str | None, arguments: Sequence[str]) -> None
 
 
 def _complain(text: str) -> None:
-    Console(stderr=True).print(Text(text, style="red"), soft_wrap=True)
+    # whatever connection string was given: an error may quote it
+    given = [value for name, value in os.environ.items() if name.endswith("_DSN")]
+    Screen(stderr=True).print(Text(masked(text, *sys.argv, *given), style="red"), soft_wrap=True)
 
 
 def _said(error: psycopg.Error) -> str:
@@ -73,6 +80,9 @@ def _said(error: psycopg.Error) -> str:
             remedy = "\nIs this an event store? Run: millrace migrate"
         case _:
             remedy = ""
+    if isinstance(error, psycopg.ProgrammingError) and not error.sqlstate:
+        # an unreadable DSN may be a password: it is not quoted
+        return "The DSN is unreadable.\nState it as postgresql://… or key=value …"
     prefix = "" if error.sqlstate else "Postgres does not answer: "
     return prefix + (error.diag.message_primary or str(error).strip()) + remedy
 

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from millrace.assets.declarations import Declarations, declared
 from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store
 from millrace.platform_defs.cli.output import table
+from millrace.platform_defs.screen import Screen
 from millrace.resources.capture.declaration import Capture
 from millrace.resources.capture.health import capture_health, find_capture
 from millrace.resources.capture.quarantine import requeue
@@ -65,7 +65,7 @@ def status_command(dsn: DsnOption = None) -> None:
         )
         problems += [f"{capture.name}: {problem}" for problem in health.problems(capture)]
     columns = ("capture", "stored", "lag bytes", "lag s", "retained bytes", "not emitted", "quarantined", "to backfill")
-    console = Console()
+    console = Screen()
     console.print(table("Captures", columns, rows))
     for problem in problems:
         console.print(Text(problem, style="red"), soft_wrap=True)
@@ -80,7 +80,7 @@ def check_command(name: Name, dsn: DsnOption = None) -> None:
     with connect_source(capture.source()) as source:
         has_slot = info is not None and slot_state(source, info.slot) is not None
         require_ready(source, capture, has_slot=has_slot)
-    Console().print(f"The source of {name} can be captured.")
+    Screen().print(f"The source of {name} can be captured.")
 
 
 @app.command("restart")
@@ -89,7 +89,7 @@ def restart_command(name: Name, reason: Why, dsn: DsnOption = None) -> None:
     capture = _declared(name)
     with _store(dsn):
         generation = restart(chosen_dsn(dsn), capture, reason)
-    Console().print(f"{name} begins anew with generation {generation}; its next run reads all rows of its tables.")
+    Screen().print(f"{name} begins anew with generation {generation}; its next run reads all rows of its tables.")
 
 
 @app.command("remove")
@@ -106,7 +106,7 @@ def remove_command(
     if not yes:
         _ask(name)
     remove(chosen_dsn(dsn), capture, reason)
-    Console().print(f"{name} is removed with its slot and its publication.")
+    Screen().print(f"{name} is removed with its slot and its publication.")
 
 
 @app.command("quarantined")
@@ -115,7 +115,7 @@ def quarantined_command(name: Name, dsn: DsnOption = None) -> None:
     with _store(dsn) as store:
         (info,) = store.capture_info(name)
         found = store.quarantined_changes(name, limit=MOST_SHOWN)
-    console, waiting = Console(), info.quarantined + info.held
+    console, waiting = Screen(), info.quarantined + info.held
     if not waiting:
         console.print(f"{name} has no quarantined changes.")
         return
@@ -130,7 +130,7 @@ def requeue_command(name: Name, reason: Why, dsn: DsnOption = None) -> None:
     """Try quarantined changes again, each row's in order, after the cause is repaired."""
     with _store(dsn) as store:
         done = requeue(store, _declared(name), reason)
-    Console().print(f"{done.requeued:,} changes are events now; {done.waiting:,} still wait.")
+    Screen().print(f"{done.requeued:,} changes are events now; {done.waiting:,} still wait.")
 
 
 @app.command("discard")
@@ -142,7 +142,7 @@ def discard_command(
     """Give a quarantined change up; what waits behind it flows with the next `requeue`."""
     with _store(dsn) as store:
         store.discard_change(number, reason)
-    Console().print(f"Change {number} is given up.")
+    Screen().print(f"Change {number} is given up.")
 
 
 def _ask(name: str) -> None:

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store
 from millrace.platform_defs.cli.output import table
+from millrace.platform_defs.screen import Screen
 from millrace.resources.errors import HistoryNeeded
 from millrace.resources.settings import Settings
 
@@ -47,7 +47,7 @@ def purge_command(
     """
     from millrace.resources.archive.purge import purge_before
 
-    errors = Console(stderr=True)
+    errors = Screen(stderr=True)
     with chosen_store(dsn) as store, errors.status("Checking the archive ...") as status:
         results = purge_before(
             store.connection,
@@ -58,7 +58,7 @@ def purge_command(
             progress=lambda partition, events: status.update(f"Log partition {partition}: {events:,} events deleted"),
         )
     title = "Purged" + (" (dry run, nothing was changed)" if dry_run else "")
-    Console().print(table(title, PURGED, map(_cells, results)))
+    Screen().print(table(title, PURGED, map(_cells, results)))
     refused = [result for result in results if result.refused]
     if refused:
         raise HistoryNeeded(
@@ -123,14 +123,14 @@ def restore_command(folder: Folder, dsn: DsnOption = None) -> None:
 
 
 def _say(line: str) -> None:
-    Console().print(Text(line), soft_wrap=True)
+    Screen().print(Text(line), soft_wrap=True)
 
 
 @contextmanager
 def _bar(what: str) -> "Iterator[Progress]":
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-    errors = Console(stderr=True)
+    errors = Screen(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
         bar.add_task(what, total=None)

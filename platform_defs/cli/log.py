@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store
 from millrace.platform_defs.cli.output import table
+from millrace.platform_defs.screen import Screen
 from millrace.resources.event_store import PartitionInfo
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def import_command(
 
     from millrace.resources.importer.importer import Columns, import_events
 
-    errors = Console(stderr=True)
+    errors = Screen(stderr=True)
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -87,7 +87,7 @@ def import_command(
             batch_size=batch_size,
             progress=show,
         )
-    console = Console()
+    console = Screen()
     console.print(_table(report))
     if report.rejects:
         console.print(Text(f"{report.rejected:,} rows were rejected; see {report.rejects}", style="yellow"))
@@ -116,7 +116,7 @@ def partitions_command(dsn: DsnOption = None) -> None:
     """Show what each log partition holds: from its earliest position up to before its high-water mark."""
     with chosen_store(dsn) as store:
         partitions = store.partition_info()
-    Console().print(table("Log partitions", PARTITIONS, map(_partition, partitions)))
+    Screen().print(table("Log partitions", PARTITIONS, map(_partition, partitions)))
 
 
 def _partition(info: PartitionInfo) -> Sequence[object]:

@@ -8,10 +8,13 @@ from collections.abc import Iterable, Sequence
 from rich.table import Table
 from rich.text import Text
 
+from millrace.resources.showing import printable
+
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     """Make a table; cells are shown as they are, None as nothing."""
     shown = Table(*columns, title=Text(title))
     for row in rows:
-        shown.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
+        # replaced here, too: a column is as wide as what is shown
+        shown.add_row(*(Text("" if cell is None else printable(str(cell))) for cell in row))
     return shown

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store
 from millrace.platform_defs.cli.output import table
 from millrace.platform_defs.cli.signals import stop_on_signals
+from millrace.platform_defs.screen import Screen
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import ViewInfo
 from millrace.resources.settings import Settings
@@ -35,7 +35,7 @@ def up_command() -> None:
     up(
         settings,
         status=lambda: [f"{row.view}: lag {row.lag:,}" for row in _views(None)],
-        started=lambda: _submit("apply_schema", settings.port),
+        started=lambda: _submit("apply_schema", settings),
     )
 
 
@@ -46,15 +46,20 @@ def migrate_command(dsn: DsnOption = None) -> None:
 
     report = migrate(chosen_dsn(dsn), log_partitions=Settings().log_partitions)
     done = [*report.applied, *(["functions"] if report.functions_replaced else [])]
-    Console().print(f"Schema version {report.version}; applied: {', '.join(done) or 'nothing, it was up to date'}.")
+    Screen().print(f"Schema version {report.version}; applied: {', '.join(done) or 'nothing, it was up to date'}.")
 
 
 @app.command("status")
 def status_command(dsn: DsnOption = None) -> None:
-    """Show the lag of each view, in positions of the log, what its streams do, and declarations that fail to load."""
-    Console().print(table("Views", VIEWS, map(_cells, _views(dsn))))
-    for problem in _problems(Settings().declared_package):
-        Console().print(Text(problem, style="red"), soft_wrap=True)
+    """Show the lag of each view, what its streams do, who holds up the log, and declarations that fail to load."""
+    from millrace.resources.sequencer import held_up, said_of
+
+    with chosen_store(dsn) as store:
+        rows, holder = store.view_info(), held_up(store)
+    Screen().print(table("Views", VIEWS, map(_cells, rows)))
+    alarms = [said_of(holder)] if holder else []
+    for problem in [*alarms, *_problems(Settings().declared_package)]:
+        Screen().print(Text(problem, style="red"), soft_wrap=True)
 
 
 @app.command("sequence")
@@ -82,7 +87,7 @@ def reset_command(model: str, dsn: DsnOption = None) -> None:
         )
     with chosen_store(dsn) as store:
         reset_model(store.connection, known.models[model])
-    Console().print(f"Read model {model} is removed; its next drain builds it from the first event.")
+    Screen().print(f"Read model {model} is removed; its next drain builds it from the first event.")
 
 
 @app.command("psql")
@@ -122,11 +127,12 @@ def _problems(package: str | None) -> list[str]:
     return [f"A declaration fails to load: {fault}" for fault in faults if isinstance(fault, Fault)]
 
 
-def _submit(job: str, port: int) -> None:
+def _submit(job: str, settings: Settings) -> None:
     """Ask the running Dagster for a run; a refusal is worth a line, not an end."""
     from dagster_graphql import DagsterGraphQLClient, DagsterGraphQLClientError
 
+    headers = {"Authorization": f"Bearer {settings.ui_secret}"} if settings.ui_token else None
     try:
-        DagsterGraphQLClient("127.0.0.1", port_number=port).submit_job_execution(job)
+        DagsterGraphQLClient("127.0.0.1", port_number=settings.port, headers=headers).submit_job_execution(job)
     except DagsterGraphQLClientError as error:
-        Console(stderr=True).print(Text(f"Dagster did not take the job {job}: {error}", style="yellow"))
+        Screen(stderr=True).print(Text(f"Dagster did not take the job {job}: {error}", style="yellow"))

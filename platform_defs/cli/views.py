@@ -10,11 +10,11 @@ from enum import StrEnum
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from millrace.platform_defs.cli.options import DsnOption, chosen_store
 from millrace.platform_defs.cli.output import table
+from millrace.platform_defs.screen import Screen
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import AuditEntry, DeadLetter, EventStore, Seek
 
@@ -41,7 +41,7 @@ def enable_command(view: View, reason: Reason = None, dsn: DsnOption = None) -> 
     """Let a view be given events again."""
     with chosen_store(dsn) as store:
         changed = _enable(store, view, True, reason)
-    Console().print(Text(f"{view} is given events." if changed else f"{view} was enabled before; nothing was changed."))
+    Screen().print(Text(f"{view} is given events." if changed else f"{view} was enabled before; nothing was changed."))
 
 
 @app.command("disable")
@@ -50,7 +50,7 @@ def disable_command(view: View, reason: Reason = None, dsn: DsnOption = None) ->
     with chosen_store(dsn) as store:
         changed = _enable(store, view, False, reason)
     said = f"{view} is given no more events, and its lag grows, until: millrace enable {shlex.quote(view)}"
-    Console().print(Text(said if changed else f"{view} was disabled before; nothing was changed."), soft_wrap=True)
+    Screen().print(Text(said if changed else f"{view} was disabled before; nothing was changed."), soft_wrap=True)
 
 
 @app.command("unregister")
@@ -71,7 +71,7 @@ def unregister_command(
                 store.unregister_view(view)
             _ask(store, view)
         store.unregister_view(view, reason)
-    Console().print(Text(f"{view} is removed with its progress."))
+    Screen().print(Text(f"{view} is removed with its progress."))
 
 
 @app.command("seek")
@@ -92,7 +92,7 @@ def seek_command(
         utc = f"{timestamp.isoformat()}+00" if timestamp and timestamp.tzinfo is None else timestamp
         seeks = store.seek_view(view, kind.value, position, utc, partition, dry_run=dry_run, reason=reason)
     title = f"{view}: {kind.value}" + (" (dry run, nothing was changed)" if dry_run else "")
-    Console().print(
+    Screen().print(
         table(title, ("partition", "from", "to", "locks removed", "of them dead letters", ""), map(_seek, seeks))
     )
 
@@ -106,10 +106,10 @@ def dead_letters_command(
     with chosen_store(dsn) as store:
         letters = store.dead_letters(view)
     if not letters:
-        Console().print("There are no dead letters.")
+        Screen().print("There are no dead letters.")
         return
     columns = ("view", "decider", "decider_id", "event", "offset", "attempts", "waiting", "parked at", "error")
-    Console().print(table("Dead letters", columns, map(_letter, letters)))
+    Screen().print(table("Dead letters", columns, map(_letter, letters)))
 
 
 @app.command("retry")
@@ -123,7 +123,7 @@ def retry_command(
     """Let dead letters of a view be tried again: all, those of a decider, or one stream."""
     with chosen_store(dsn) as store:
         retried = store.retry_dead_letters(view, decider, decider_id, reason=reason)
-    Console().print(Text(f"{retried} streams of {view} are tried again."))
+    Screen().print(Text(f"{retried} streams of {view} are tried again."))
 
 
 @app.command("discard")
@@ -141,7 +141,7 @@ def discard_command(
     with chosen_store(dsn) as store:
         event = store.discard_dead_letter(view, decider, decider_id, reason, offset)
     given_up = f"{event.event} at offset {event.offset}" if event else "nothing, the view wants no event of it any more"
-    Console().print(Text(f"Given up: {given_up}. Stream ({decider}, {decider_id}) goes on in {view}."))
+    Screen().print(Text(f"Given up: {given_up}. Stream ({decider}, {decider_id}) goes on in {view}."))
 
 
 @app.command("audit")
@@ -156,10 +156,10 @@ def audit_command(
         if view is not None and not entries:
             store.view_info(view)  # refuses an unknown one; one that was removed has entries
     if not entries:
-        Console().print("Nothing was done that is written down.")
+        Screen().print("Nothing was done that is written down.")
         return
     columns = ("done at", "by", "operation", "view", "reason", "detail")
-    Console().print(table("Audit log", columns, map(_entry, entries)))
+    Screen().print(table("Audit log", columns, map(_entry, entries)))
 
 
 def _enable(store: EventStore, view: str, enabled: bool, reason: str | None) -> bool:
@@ -172,7 +172,7 @@ def _enable(store: EventStore, view: str, enabled: bool, reason: str | None) -> 
 def _ask(store: EventStore, view: str) -> None:
     """Say what is lost with a view, and ask."""
     (info,) = store.view_info(view)
-    Console().print(
+    Screen().print(
         Text(
             f"{view} is removed with its progress (lag {info.lag:,}), {info.waiting:,} streams that wait and "
             f"{info.dead_letters:,} dead letters. Nothing brings them back: registered again it is a new view."

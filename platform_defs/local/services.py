@@ -10,41 +10,57 @@ package of declarations may know of them (`surroundings`).
     web        the UI
 
 Behind these come those of the package of declarations, if it has a `services.py`. Dagster is three services and not
-`dagster dev`: a crash of the UI then ends no run, it takes 130 MB less, and it is up three seconds earlier. All listen
-on 127.0.0.1 only, work in the folder that `millrace up` was started in, and find a package of declarations there.
+`dagster dev`: a crash of the UI then ends no run, it takes 130 MB less, and it is up three seconds earlier. All work in
+the folder that `millrace up` was started in, and find a package of declarations there.
+
+Other accounts of this machine reach 127.0.0.1, too. Whoever reaches Spark or the code server runs code as we do: Spark
+wants a token, and the code server listens in a folder that only we may enter. The UI has its gate
+(`millrace.platform_defs.gate`).
 """
 
+import atexit
 import json
 import logging
 import os
+import secrets
 import shutil
 import socket
 import sys
-from dataclasses import dataclass
+import tempfile
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from uuid import uuid4
 
 import psycopg
-import requests
 from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy.engine import URL
 
 from millrace.assets.declarations import Fault, fault_in, load_part
 from millrace.platform_defs.local.supervisor import Service
 from millrace.platform_defs.local.surroundings import PROGRAMS, Surroundings
+from millrace.platform_defs.web import gated
 from millrace.resources.errors import MillraceError, Unreachable
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.settings import PROJECT, Settings
+from millrace.resources.showing import masked
 from millrace.resources.spark.java import find_java
-from millrace.resources.spark.session import LOCAL_CONFIGURATION, SESSION_CONFIGURATION
+from millrace.resources.spark.session import LOCAL_CONFIGURATION, REDACTION, SESSION_CONFIGURATION
 
 LOOPBACK = "127.0.0.1"
+# A client shows its token to this name without TLS, and not to 127.0.0.1.
+LOOPBACK_OF_SPARK = "localhost"
+SPARK_TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - the name of a variable
+# What Spark's server has no use for: whoever has a session there reads its environment.
+NOT_FOR_SPARK = ("MILLRACE_", "DAGSTER_", "SPARK_REMOTE", "SPARK_MASTER")
+# Linux allows 107 bytes for the path of a unix socket.
+SOCKET_PATH_BYTES = 103
 logger = logging.getLogger(__name__)
 
 SPARK_CONF = {
     **SESSION_CONFIGURATION,
+    **REDACTION,
     **LOCAL_CONFIGURATION,
     "spark.connect.grpc.binding.address": LOOPBACK,
     "spark.log.level": "WARN",
@@ -58,7 +74,8 @@ class Endpoints:
 
     dsn: str
     dagster_dsn: str
-    code_port: int
+    # Where the code server listens: in a folder that only we may enter.
+    code_socket: Path
     # None for a Spark that is not spoken to by Connect: SPARK_MASTER is set.
     spark_remote: str | None
     # None for a Spark that somebody else runs.
@@ -66,6 +83,8 @@ class Endpoints:
     java_home: Path | None
     # None where the event store is the user's.
     postgres: EmbeddedPostgres | None = None
+    # What Spark asks for, if it is ours: whoever may open a session there may do what we may.
+    spark_token: str | None = field(default=None, repr=False)
 
 
 def find_endpoints(settings: Settings, postgres: EmbeddedPostgres | None) -> Endpoints:
@@ -88,7 +107,21 @@ def find_endpoints(settings: Settings, postgres: EmbeddedPostgres | None) -> End
     else:
         dsn = str(settings.dsn)
         dagster_dsn = os.environ.get("MILLRACE_DAGSTER_DSN") or _schema_for_dagster(dsn)
-    return Endpoints(dsn, dagster_dsn, free_port(), remote, spark_port, java_home, postgres)
+    token = None if spark_port is None else secrets.token_urlsafe(32)
+    return Endpoints(dsn, dagster_dsn, _code_socket(settings), remote, spark_port, java_home, postgres, token)
+
+
+def _code_socket(settings: Settings) -> Path:
+    """Find a place for the code server's socket: in the home, or in a private temporary folder if its path is long."""
+    near = settings.home / "code" / "socket"
+    if len(os.fsencode(near)) <= SOCKET_PATH_BYTES:
+        near.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # also where somebody made it for others
+        near.parent.chmod(0o700)
+        return near
+    folder = tempfile.mkdtemp(prefix="millrace-code-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder) / "socket"
 
 
 def _schema_for_dagster(dsn: str) -> str:
@@ -96,8 +129,13 @@ def _schema_for_dagster(dsn: str) -> str:
     try:
         with psycopg.connect(dsn, autocommit=True) as connection:
             connection.execute("create schema if not exists dagster")
+    except psycopg.ProgrammingError as error:
+        if error.sqlstate:
+            raise
+        # it may be a password: it is not quoted
+        raise Unreachable("MILLRACE_DSN is unreadable.", hint="Set it to postgresql://… or key=value …") from None
     except psycopg.OperationalError as error:
-        raise silent_postgres(error) from error
+        raise silent_postgres(error, dsn) from None
     parts = {key: str(value) for key, value in conninfo_to_dict(dsn).items()}
     known = {key: parts.pop(key, None) for key in ("user", "password", "dbname")}
     url = URL.create(
@@ -110,17 +148,17 @@ def _schema_for_dagster(dsn: str) -> str:
     return url.render_as_string(hide_password=False)
 
 
-def silent_postgres(error: psycopg.OperationalError) -> Unreachable:
+def silent_postgres(error: psycopg.OperationalError, dsn: str) -> Unreachable:
     """Return the refusal of a user's Postgres that does not answer."""
     return Unreachable(
-        f"The Postgres of MILLRACE_DSN does not answer: {str(error).strip()}",
+        f"The Postgres of MILLRACE_DSN does not answer: {masked(str(error).strip(), dsn)}",
         hint="Start it or correct MILLRACE_DSN; without MILLRACE_DSN an embedded Postgres is used.",
     )
 
 
 def shared_session(port: int) -> str:
     """Return a `SPARK_REMOTE` for a server of our own, with one session for all who use it."""
-    return f"sc://{LOOPBACK}:{port}/;session_id={uuid4()}"
+    return f"sc://{LOOPBACK_OF_SPARK}:{port}/;session_id={uuid4()}"
 
 
 def free_port() -> int:
@@ -135,14 +173,15 @@ def prepare_home(settings: Settings, endpoints: Endpoints) -> None:
     shutil.rmtree(settings.home / "spark" / "local", ignore_errors=True)
     folder = settings.home / "dagster"
     folder.mkdir(parents=True, exist_ok=True)
-    shutil.copy(PROJECT / "platform_defs" / "dagster.yaml", folder)
-    server = {"host": LOOPBACK, "port": endpoints.code_port, "location_name": "millrace"}
+    # not its mode
+    shutil.copyfile(PROJECT / "platform_defs" / "dagster.yaml", folder / "dagster.yaml")
+    server = {"host": "localhost", "socket": str(endpoints.code_socket), "location_name": "millrace"}
     # JSON is YAML.
     (folder / "workspace.yaml").write_text(json.dumps({"load_from": [{"grpc_server": server}]}))
 
 
 def environment(settings: Settings, endpoints: Endpoints) -> dict[str, str]:
-    """Return the environment of all services: ours, with where the servers are."""
+    """Return the environment of all services: ours, with where the servers are, and without the token of the UI."""
     found = {
         "MILLRACE_HOME": str(settings.home),
         "MILLRACE_DSN": endpoints.dsn,
@@ -151,14 +190,18 @@ def environment(settings: Settings, endpoints: Endpoints) -> dict[str, str]:
         "MILLRACE_DECLARATIONS": settings.declared_package,
         "MILLRACE_LOG_PARTITIONS": str(settings.log_partitions),
         "MILLRACE_ARCHIVE_DIR": str(settings.archive_folder),
+        # receivers of this machine are those of whoever runs the embedded store
+        "MILLRACE_PUSH_ALLOW": settings.push_allow or (endpoints.postgres and "127.0.0.0/8, ::1"),
         "DAGSTER_HOME": str(settings.home / "dagster"),
         "SPARK_REMOTE": endpoints.spark_remote,
+        SPARK_TOKEN: endpoints.spark_token,
         "JAVA_HOME": endpoints.java_home and str(endpoints.java_home),
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONUNBUFFERED": "1",
         "PATH": os.pathsep.join([str(PROGRAMS), os.environ.get("PATH", os.defpath)]),
     }
-    return {**os.environ, **{name: value for name, value in found.items() if value}}
+    ours = {name: value for name, value in os.environ.items() if name != "MILLRACE_UI_TOKEN"}
+    return {**ours, **{name: value for name, value in found.items() if value}}
 
 
 def services(settings: Settings, endpoints: Endpoints) -> list[Service]:
@@ -172,19 +215,20 @@ def services(settings: Settings, endpoints: Endpoints) -> list[Service]:
     # first, for they may add to the environment
     declared = declared_services(settings.declared_package, here)
     workspace = str(settings.home / "dagster" / "workspace.yaml")
-    code_port = str(endpoints.code_port)
     # never the folder of Millrace: its `assets` would be found before the user's
     module = ("-m", "millrace.platform_defs.definitions", "-d", str(here.folder))
-    code_ready = partial(_accepts, endpoints.code_port)
-    code = ("code-server", "start", *module, "-h", LOOPBACK, "-p", code_port)
-    web = ("-w", workspace, "-h", LOOPBACK, "-p", str(settings.port))
+    code_ready = partial(_listens, endpoints.code_socket)
+    code = ("code-server", "start", *module, "--socket", str(endpoints.code_socket))
+    web = ("-m", "millrace.platform_defs.web", "-w", workspace, "-h", LOOPBACK, "-p", str(settings.port))
+    token = settings.ui_secret
+    web_ready = partial(gated, f"http://{LOOPBACK}:{settings.port}", token)
     ours = [
         *([spark_service(settings, endpoints.spark_port, env)] if endpoints.spark_port else []),
         here.run("sequence", "millrace", "sequence"),
         # Runs are its children: on TERM they release their leases, which may take a commit's time.
         here.run("code", "dagster", *code, ready=code_ready, stop_s=30),
         here.run("daemon", "dagster-daemon", "run", "-w", workspace),
-        here.run("web", "dagster-webserver", *web, ready=partial(_answers, settings.port)),
+        replace(here.run("web", "python", *web, ready=web_ready), env=_with_token(env, token)),
     ]
     names = [service.name for service in (*ours, *declared)]
     if twice := {name for name in names if names.count(name) > 1}:
@@ -193,6 +237,10 @@ def services(settings: Settings, endpoints: Endpoints) -> list[Service]:
             hint=f"Give the one in {settings.declared_package}.services another name.",
         )
     return [*ours, *declared]
+
+
+def _with_token(env: dict[str, str], token: str | None) -> dict[str, str]:
+    return env if token is None else {**env, "MILLRACE_UI_TOKEN": token}
 
 
 def declared_services(package: str | None, here: Surroundings) -> list[Service]:
@@ -214,7 +262,7 @@ def declared_services(package: str | None, here: Surroundings) -> list[Service]:
 
 
 def spark_service(settings: Settings, port: int, env: dict[str, str]) -> Service:
-    """Describe the Spark Connect server on a port of 127.0.0.1."""
+    """Describe the Spark Connect server on a port of 127.0.0.1; whoever speaks to it shows the token of `env`."""
     spec = find_spec("pyspark")
     spark_home = Path((spec and spec.origin) or "").parent
     folder = settings.home / "spark"
@@ -229,7 +277,9 @@ def spark_service(settings: Settings, port: int, env: dict[str, str]) -> Service
     server = ("--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "--name", "millrace")
     options = ("--master", "local[*]", "--driver-memory", "1g")
     pairs = (word for key, value in conf.items() for word in ("--conf", f"{key}={value}"))
-    own = {name: value for name, value in env.items() if name not in {"SPARK_REMOTE", "SPARK_MASTER"}}
+    if not env.get(SPARK_TOKEN):
+        raise ValueError(f"a Spark Connect server without {SPARK_TOKEN} would serve every account of this machine")
+    own = {name: value for name, value in env.items() if not name.startswith(NOT_FOR_SPARK)}
     return Service(
         name="spark",
         argv=(str(spark_home / "bin" / "spark-submit"), *server, *options, *pairs),
@@ -245,8 +295,7 @@ def _accepts(port: int) -> bool:
         return probe.connect_ex((LOOPBACK, port)) == 0
 
 
-def _answers(port: int) -> bool:
-    try:
-        return requests.get(f"http://{LOOPBACK}:{port}/server_info", timeout=2).ok
-    except requests.RequestException:
-        return False
+def _listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(str(path)) == 0

@@ -22,10 +22,12 @@ from rich.text import Text
 from millrace.assets.declarations import find_package
 from millrace.platform_defs.local.services import Endpoints, find_endpoints, prepare_home, services, silent_postgres
 from millrace.platform_defs.local.supervisor import Service, ServiceState, Supervisor, end_leftovers
+from millrace.platform_defs.screen import Screen
 from millrace.resources.errors import MillraceError
 from millrace.resources.postgres.embedded import EmbeddedPostgres, PostgresFailed
-from millrace.resources.processes import only_one
+from millrace.resources.processes import only_one, private_files
 from millrace.resources.settings import Settings
+from millrace.resources.showing import masked
 
 # times in seconds
 LOOK_S = 0.5
@@ -63,11 +65,11 @@ def up(
         MillraceError: It cannot start, and why: it already runs in this home, the port is taken, there is no
             Java, a service does not come up, the database does not fit. Everything is stopped again.
     """
-    out = console or Console()
+    out = console or Screen()
     # Dagster wants an absolute path, and services have other working directories.
     settings = settings.model_copy(update={"home": settings.home.expanduser().resolve()})
     try:
-        with _stop_on_signals(), ExitStack() as stack:
+        with private_files(), _stop_on_signals(), ExitStack() as stack:
             stack.enter_context(_only_one(settings))
             _say(out, f"Millrace starts in {settings.home}; Ctrl-C stops it.")
             if ended := end_leftovers(settings.home):
@@ -87,7 +89,7 @@ def up(
             supervisor = Supervisor(settings.home, make_services(settings, endpoints))
             stack.callback(supervisor.stop, partial(_say, out))
             supervisor.start(partial(_say, out))
-            for line in where_to_look(settings, endpoints):
+            for line in [*where_to_look(settings, endpoints), *open_to_others(settings)]:
                 _say(out, line)
             if started is not None:
                 started()
@@ -98,15 +100,24 @@ def up(
 
 def where_to_look(settings: Settings, endpoints: Endpoints) -> list[str]:
     """Return lines that tell a newcomer where things are."""
+    # whoever reads this on a screen or in a log need not see the token
+    opened_by = "/?token=<the value of MILLRACE_UI_TOKEN>" if settings.ui_token else ""
     return [
         "",
-        f"  Dagster   {_url(settings)}",
-        f"  Postgres  {endpoints.dsn}",
+        f"  Dagster   {_url(settings)}{opened_by}",
+        f"  Postgres  {masked(endpoints.dsn)}",
         f"  Spark     {endpoints.spark_remote or 'as set by SPARK_MASTER'}",
         f"  Logs      {settings.home / 'logs'}",
         f"  Declared  {settings.declared_package or 'nothing; set MILLRACE_DECLARATIONS'}",
         "",
     ]
+
+
+def open_to_others(settings: Settings) -> list[str]:
+    """Say who else can use the UI."""
+    if settings.ui_token:
+        return []
+    return ["  Other accounts of this machine can use the UI. On a shared machine set MILLRACE_UI_TOKEN.", ""]
 
 
 def _url(settings: Settings) -> str:
@@ -179,7 +190,7 @@ def _migrate(dsn: str, log_partitions: int) -> None:
     try:
         migrate(dsn, log_partitions=log_partitions)
     except psycopg.OperationalError as error:
-        raise silent_postgres(error) from error
+        raise silent_postgres(error, dsn) from None
 
 
 def _watch(

@@ -121,7 +121,7 @@ def write_file(
         ArchiveDamaged: The batches are not exactly the range, or the file reads back as something else.
     """
     path = root / path_of(wanted)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with whole_file(path, ready=ready) as sink:
         with pq.ParquetWriter(sink, SCHEMA, compression="zstd", write_page_checksum=True) as writer:
             for batch in _exactly(wanted, batches, str(path)):

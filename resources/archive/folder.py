@@ -29,7 +29,7 @@ def claim_folder(root: Path, archive_id: UUID, database: str) -> None:
     Raises:
         ForeignArchive: The archive is another store's or another database's, or the folder holds other files.
     """
-    root.mkdir(parents=True, exist_ok=True)
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
     marker = root / MARKER
     if not marker.exists():
         foreign = sorted(path.name for path in root.iterdir() if not path.name.startswith("."))

@@ -79,7 +79,7 @@ def backup(
     from adbc_driver_postgresql import dbapi
 
     validate(dsn)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with only_one(folder / LOCK, held=lambda _: _busy(folder)):
         (folder / READING).touch()
         try:

@@ -34,6 +34,7 @@ from millrace.resources.event_store.rows import (
     PartitionLag,
     RecordedEvent,
     Seek,
+    SequencerHolder,
     StreamFailure,
     StreamHead,
     View,
@@ -352,6 +353,10 @@ class EventStore(SqlFunctions):
     def expired_leases(self) -> list[ExpiredLease]:
         """Return the owners that hold leases of log partitions past their time, in all views."""
         return self._all(ExpiredLease, "select * from event_store.expired_leases()")
+
+    def sequencer_holder(self) -> SequencerHolder | None:
+        """Return the session whose open transaction holds the sequencer's row, if there is one."""
+        return next(iter(self._all(SequencerHolder, "select * from event_store.sequencer_holder()")), None)
 
     def release_batch(self, view: str, leases: Sequence[Lease]) -> int:
         """Give leases back without moving anything; return how many were still held."""

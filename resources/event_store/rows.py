@@ -318,6 +318,17 @@ class ExpiredLease:
     partitions: int
 
 
+@dataclass(frozen=True)
+class SequencerHolder:
+    """A session whose open transaction holds the sequencer's row; `open_since` is None where Postgres hides it."""
+
+    pid: int
+    login: str | None
+    application_name: str | None
+    transaction_id: str
+    open_since: datetime | None
+
+
 def parsed(text: str, of: str) -> Any:  # noqa: ANN401 - it is what JSON holds
     """Return the value of a JSON text of Postgres; `of` names its row for the error.
 

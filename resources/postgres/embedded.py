@@ -6,17 +6,20 @@ server of the user's own (`dsn` chooses between the two); psql (`psql`).
 Layout of the directory: `data` (the cluster), `socket`, `server.log`, `lock`. The server is a daemon: it outlives the
 Python that started it, and the next `start()` goes on with it.
 
-Postgres refuses to run as root. Started by root, the server runs as the user `postgres`, else as `pgserver`, which is
-created if it does not exist, and the folders above its directory are opened for that user to pass. Each such change of
-the machine is logged as a warning before it is made.
+Postgres refuses to run as root. Started by root, the server runs as the user `pgserver`, which is created if it does
+not exist, and the folders above its directory are opened for that user to pass. Each such change of the machine is
+logged as a warning before it is made. What that user may write it may replace by links to files of root's: root opens
+no link there, and gives away only what it made itself.
 """
 
+import errno
 import hashlib
 import logging
 import os
 import pwd
 import shutil
 import signal
+import stat
 import subprocess
 import tempfile
 import time
@@ -44,7 +47,8 @@ SOCKET_PATH_BYTES = 103
 # Crash recovery replays at most max_wal_size, which is far below this even on a slow disk.
 START_S = 300
 STOP_S = 60
-# the user that is created for the server where we are root and there is no user `postgres`
+QUOTED_BYTES = 100_000
+# The user that is created for the server where we are root: not `postgres`, who has other servers of this machine.
 ACCOUNT = "pgserver"
 
 SETTINGS = """\
@@ -59,9 +63,14 @@ max_replication_slots = 20
 max_wal_senders = 20
 shared_buffers = 256MB
 max_wal_size = 2GB
+# a transaction that somebody forgot holds up the sequencer no longer than this
+idle_in_transaction_session_timeout = '5min'
 timezone = 'UTC'
 log_timezone = 'UTC'
 """
+
+# whoever may open the socket, by the rights of its folder; nobody by TCP, even if somebody lets the server listen there
+ACCESS = ("--auth-local=trust", "--auth-host=reject")
 
 logger = logging.getLogger(__name__)
 
@@ -109,13 +118,14 @@ class EmbeddedPostgres:
             for stale in (self.data / "postmaster.pid", *self.socket.glob(".s.PGSQL.*")):
                 stale.unlink(missing_ok=True)
             options = ["-D", str(self.data), "-l", str(self.log), "-w", "-t", str(START_S), "start"]
-            self.log.touch()
-            self._give(self.log)
-            mark = self.log.stat().st_size
+            with _no_link(self.log, os.O_WRONLY | os.O_CREAT) as log:
+                self._give(log)
+                mark = os.fstat(log).st_size
             try:
                 self._run("pg_ctl", options)
             except PostgresFailed as error:
-                words = self.log.read_bytes()[mark:].decode(errors="replace").strip()
+                with _no_link(self.log, os.O_RDONLY) as log:
+                    words = os.pread(log, QUOTED_BYTES, mark).decode(errors="replace").strip()
                 raise PostgresFailed(f"Postgres did not start; {self.log} says: {words}") from error
 
     def stop(self) -> None:
@@ -180,9 +190,8 @@ class EmbeddedPostgres:
             return None
         if owner:
             return pwd.getpwuid(owner)
-        for name in ("postgres", ACCOUNT):
-            with suppress(KeyError):
-                return pwd.getpwnam(name)
+        with suppress(KeyError):
+            return pwd.getpwnam(ACCOUNT)
         return _made_account()
 
     @contextmanager
@@ -202,33 +211,39 @@ class EmbeddedPostgres:
         locale = ["--encoding=UTF8", "--locale=C"]
         if major_version(self.programs) >= 17:
             locale += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
-        self._run("initdb", ["-D", str(fresh), "-U", "postgres", "--auth=trust", *locale])
-        with (fresh / "postgresql.conf").open("a") as conf:
-            conf.write("\ninclude_if_exists = 'millrace.conf'\n")
+        self._run("initdb", ["-D", str(fresh), "-U", "postgres", *ACCESS, *locale])
+        with _no_link(fresh / "postgresql.conf", os.O_WRONLY | os.O_APPEND) as conf:
+            os.write(conf, b"\ninclude_if_exists = 'millrace.conf'\n")
         # An empty or broken folder may be in the way: it has no PG_VERSION, so it is no cluster.
         if self.data.exists():
             self.data.rename(self.directory / f"data.broken-{os.getpid()}")
         fresh.rename(self.data)
 
     def _write(self, path: Path, text: str) -> None:
-        path.write_text(text)
-        self._give(path)
+        """Write a file for the server's user, in the place of whatever has its name there."""
+        fresh = path.with_name(f"{path.name}.new")
+        fresh.unlink(missing_ok=True)
+        with _no_link(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as file:
+            self._give(file)
+            os.write(file, text.encode())
+        fresh.rename(path)
 
-    def _give(self, path: Path) -> None:
+    def _give(self, opened: int) -> None:
         if self._account:
-            os.chown(path, self._account.pw_uid, self._account.pw_gid)
+            os.fchown(opened, self._account.pw_uid, self._account.pw_gid)
 
     def _own(self, folder: Path) -> None:
         """Make a folder that only the server's user can enter."""
         folder.mkdir(mode=0o700, exist_ok=True)
-        # In a shared temporary folder another user may have made a folder of this name first.
-        if folder.is_symlink() or folder.stat().st_uid not in {
-            os.geteuid(),
-            self._account.pw_uid if self._account else -1,
-        }:
-            raise PostgresFailed(f"{folder} belongs to another user; remove it.")
-        folder.chmod(0o700)
-        self._give(folder)
+        try:
+            with _no_link(folder, os.O_RDONLY | os.O_DIRECTORY) as opened:
+                # In a shared temporary folder another user may have made a folder of this name first.
+                if os.fstat(opened).st_uid not in {os.geteuid(), self._account.pw_uid if self._account else -1}:
+                    raise PostgresFailed(f"{folder} belongs to another user; remove it.")
+                os.fchmod(opened, 0o700)
+                self._give(opened)
+        except NotADirectoryError:
+            raise PostgresFailed(f"{folder} is no folder; remove it.") from None
 
     def _run(self, program: str, arguments: Sequence[str]) -> None:
         # A file and not a pipe: the daemon would keep the pipe open, and we would wait for its end.
@@ -300,6 +315,28 @@ def major_version(programs: Path) -> int:
         [str(programs / "postgres"), "--version"], capture_output=True, text=True, check=True
     )
     return int(said.stdout.split()[2].split(".")[0])
+
+
+@contextmanager
+def _no_link(path: Path, flags: int) -> Iterator[int]:
+    """Open what has this name, unless it is a link, or another name of a file that may be somebody else's.
+
+    Raises:
+        PostgresFailed: It is one.
+    """
+    try:
+        opened = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno == errno.ELOOP or path.is_symlink():
+            raise PostgresFailed(f"{path} is a link; remove it.") from None
+        raise
+    try:
+        found = os.fstat(opened)
+        if not stat.S_ISDIR(found.st_mode) and (not stat.S_ISREG(found.st_mode) or found.st_nlink != 1):
+            raise PostgresFailed(f"{path} is no file of its own; remove it.")
+        yield opened
+    finally:
+        os.close(opened)
 
 
 def _fits(folder: Path) -> bool:

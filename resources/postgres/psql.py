@@ -17,6 +17,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from millrace.resources.errors import MillraceError, Unreachable
 from millrace.resources.postgres.embedded import PROGRAMS
+from millrace.resources.showing import masked
 
 CONNECT_S = 10
 PROBE_S = 10
@@ -60,7 +61,7 @@ def psql_command(dsn: str, arguments: Sequence[str] = (), environ: Mapping[str, 
         parts = conninfo_to_dict(dsn)
     except psycopg.OperationalError as error:
         raise Unreachable(
-            "The database does not answer.", detail=str(error).strip(), hint="Check MILLRACE_DSN."
+            "The database does not answer.", detail=masked(str(error).strip(), dsn), hint="Check MILLRACE_DSN."
         ) from error
     except psycopg.ProgrammingError:
         # an unreadable DSN may be a password: it is not quoted

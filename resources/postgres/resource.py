@@ -2,6 +2,9 @@
 
 Belongs here: opening connections for assets and sensors. Not here: what is asked of them (`event_store`), which server
 it is (`dsn`).
+
+The resource has no field: a field is run config, and whoever launches a run would set where it connects to, also from
+variables of the environment that the run's error then quotes.
 """
 
 from collections.abc import Iterator
@@ -9,28 +12,24 @@ from contextlib import contextmanager
 
 import psycopg
 from dagster import ConfigurableResource
-from pydantic import Field
 
 from millrace.resources.errors import Unreachable
 from millrace.resources.event_store import EventStore
 from millrace.resources.postgres.dsn import current_dsn
 from millrace.resources.settings import Settings
+from millrace.resources.showing import masked
 
 
 class PostgresResource(ConfigurableResource["PostgresResource"]):
-    """The event store's Postgres. Without a DSN it is the deployment's own, looked up at each use."""
-
-    dsn: str | None = Field(
-        default=None, description="A connection string; none for MILLRACE_DSN or the embedded Postgres."
-    )
+    """The event store's Postgres: the deployment's own, looked up at each use."""
 
     def current_dsn(self) -> str:
         """Return the connection string in force.
 
         Raises:
-            Unreachable: There is none: no DSN is given or set, and the embedded Postgres does not run.
+            Unreachable: There is none: MILLRACE_DSN is not set, and the embedded Postgres does not run.
         """
-        return self.dsn if self.dsn is not None else current_dsn(Settings())
+        return current_dsn(Settings())
 
     @contextmanager
     def connect(self) -> Iterator[psycopg.Connection]:
@@ -44,8 +43,13 @@ class PostgresResource(ConfigurableResource["PostgresResource"]):
             connection = psycopg.connect(dsn, autocommit=True, connect_timeout=10)
         except psycopg.OperationalError as error:
             raise Unreachable(
-                "The event store does not answer.", detail=str(error).strip(), hint="Check MILLRACE_DSN."
-            ) from error
+                "The event store does not answer.", detail=masked(str(error).strip(), dsn), hint="Check MILLRACE_DSN."
+            ) from None
+        except psycopg.ProgrammingError:
+            # an unreadable DSN may be a password: it is not quoted
+            raise Unreachable(
+                "The DSN is unreadable.", hint="Set MILLRACE_DSN to postgresql://… or key=value …"
+            ) from None
         with connection:
             yield connection
 

@@ -1,13 +1,16 @@
 """Spark as a Dagster resource.
 
 Belongs here: when a run opens and closes its session. Not here: how (`session`).
+
+The resource has no field: a field is run config, and settings of Spark start programs and choose the server that gets
+the connection string. What a session needs besides stands in `spark-defaults.conf`.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dagster import InitResourceContext
 from dagster_pyspark import LazyPySparkResource
-from pydantic import Field, PrivateAttr
+from pydantic import PrivateAttr
 
 from millrace.resources.spark.session import open_session
 
@@ -18,12 +21,13 @@ if TYPE_CHECKING:
 class SparkResource(LazyPySparkResource):
     """A session that is opened when a run first needs it and closed when the run ends."""
 
-    spark_config: dict[str, str] = Field(default_factory=dict, description="Spark settings for this session.")
+    # of the class, so that it is none of its fields
+    spark_config: ClassVar[dict[str, Any]] = {}  # type: ignore[misc]
     _spark_session: "SparkSession | None" = PrivateAttr(default=None)
 
     def _init_session(self) -> None:
         if self._spark_session is None:
-            self._spark_session = open_session(self.spark_config)
+            self._spark_session = open_session({})
 
     def teardown_after_execution(self, context: InitResourceContext) -> None:  # noqa: ARG002 - Dagster's signature
         """Close the session if the run opened it."""

@@ -41,8 +41,15 @@ SESSION_CONFIGURATION = {
     "spark.sql.caseSensitive": "true",  # JSON's keys and Postgres' columns are
     "spark.sql.shuffle.partitions": "2",
 }
-# what a Spark of this process needs besides: it listens on loopback only, and does not draw on the terminal
+# Spark writes plans and options into its event log, its UI and its errors: without the passwords that are in them
+REDACTION = {
+    "spark.sql.redaction.options.regex": r"(?i)url|dsn|secret|password|token",
+    "spark.sql.redaction.string.regex": r"(?i)(?<=://)[^\s/@]*@|password=('[^']*'|[^\s&;,\])]*)",
+}
+# what a Spark of this process needs besides: it listens on loopback only, speaks to itself only, and does not draw on
+# the terminal
 LOCAL_CONFIGURATION = {
+    "spark.authenticate": "true",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
@@ -98,7 +105,7 @@ def _open_remote(remote: str, configuration: dict[str, str]) -> "SparkSession":
     )
     code = shipped_code()
     builder = SparkSession.builder.appName("millrace").remote(session_for(code, remote))
-    _configure(builder, SESSION_CONFIGURATION | configuration)
+    _configure(builder, SESSION_CONFIGURATION | REDACTION | configuration)
     # not `getOrCreate`: a session that somebody else in this process opened is closed by them
     spark = type(builder).create(builder)
     with _closed_on_failure(spark):
@@ -127,7 +134,7 @@ def _open_master(master: str, configuration: dict[str, str]) -> "SparkSession":
 
     require_master(master)
     # executors on other machines must reach the driver
-    ours = SESSION_CONFIGURATION | (LOCAL_CONFIGURATION if master.startswith("local") else {})
+    ours = SESSION_CONFIGURATION | REDACTION | (LOCAL_CONFIGURATION if master.startswith("local") else {})
     builder = SparkSession.builder.appName("millrace").master(master)
     _configure(builder, ours | configuration)
     spark = _started(builder, master)

@@ -1,14 +1,16 @@
 """Pushes the events of a rows view to its URL by HTTP POST.
 
-Belongs here: one delivery, and what its answer means. Not here: order, locks and redelivery; those are the store's.
+Belongs here: what the answer to a delivery means. Not here: where pushes may go and how one is sent (`receivers`);
+order, locks and redelivery, which are the store's.
 
 An answer 2xx acknowledges the event.
 
 An answer 4xx, except 408, 425 and 429, says that the receiver refuses this event. The event failed: it is sent again,
-later each time, and becomes a dead letter in the end, with the answer as its error. Its stream waits, others go on.
+later each time, and becomes a dead letter in the end, with the answer's status as its error. Its stream waits, others
+go on.
 
 Any other answer (also a redirect, which would lose the body), or none, says that the receiver is not there. The event
-is given back for a later try, however often, with the answer as its lock's error.
+is given back for a later try, however often, with the answer's status as its lock's error.
 
 Where an answer was lost, the receiver sees the event again; it tells that by `event_id`. It never sees an event out
 of its stream's order.
@@ -16,15 +18,16 @@ of its stream's order.
 
 import json
 import time
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, fields
 from uuid import uuid4
 
 import psycopg
-import requests
 
 from millrace.resources.errors import MillraceError, NotInFlight
 from millrace.resources.event_store import EventStore, LeasedEvent, RecordedEvent
+from millrace.resources.subscriptions.receivers import Allowed, Answer, Endpoint
 
 TIMEOUT_S = 10.0
 RETRY_MS = 5_000
@@ -36,7 +39,8 @@ LOCK_S = 300
 ATTACH_EVERY_S = 60
 # answers 4xx that say "later", not "never"
 NOT_NOW = {408, 425, 429}
-ERROR_CHARACTERS = 500
+# how many answers a run tells, for Dagster keeps each
+TOLD = 20
 JSON = {"Content-Type": "application/json"}
 
 
@@ -49,8 +53,24 @@ class PushReport:
     busy_s: float = 0.0
 
 
-def push_events(dsn: str, view: str, *, budget_s: float, idle_s: float) -> PushReport:
+def push_events(
+    dsn: str,
+    view: str,
+    *,
+    budget_s: float,
+    idle_s: float,
+    allowed: Sequence[str] = (),
+    on_failure: Callable[[str], None] = lambda _: None,
+) -> PushReport:
     """Deliver events until nothing came for `idle_s` or the budget of seconds is used up.
+
+    Args:
+        dsn: The event store.
+        view: A rows view with a URL.
+        budget_s: How long events are delivered at most.
+        idle_s: How long nothing must have come.
+        allowed: Networks and hosts that pushes may go to, besides public addresses.
+        on_failure: Gets the answer's text of the first deliveries that fail, which the store does not keep.
 
     Raises:
         MillraceError: The view has no URL.
@@ -58,7 +78,8 @@ def push_events(dsn: str, view: str, *, budget_s: float, idle_s: float) -> PushR
     """
     report = PushReport()
     started = busy_at = time.monotonic()
-    with psycopg.connect(dsn, autocommit=True) as connection, requests.Session() as session:
+    told = 0
+    with psycopg.connect(dsn, autocommit=True) as connection, ExitStack() as stack:
         store = EventStore(connection)
         row = next((row for row in store.poll_views() if row.view == view), None)
         if row is None or not row.edge_function_url:
@@ -68,6 +89,7 @@ def push_events(dsn: str, view: str, *, budget_s: float, idle_s: float) -> PushR
                 hint="Declare a read model for it, or register it with a URL.",
             )
         consumer, attach_at = f"push {uuid4()}", started
+        receiver = stack.enter_context(Endpoint(row.edge_function_url, Allowed(allowed)))
         while time.monotonic() - started < budget_s:
             began = time.monotonic()
             if began >= attach_at:
@@ -83,45 +105,31 @@ def push_events(dsn: str, view: str, *, budget_s: float, idle_s: float) -> PushR
                 now = time.monotonic()
                 stream, offset, token = event.decider_id, event.offset, event.lease_token
                 with suppress(NotInFlight):  # its lock ended: it is another pusher's now
-                    # a delivery may take the timeout thrice: to connect, to be answered, and for the answer's text
-                    if now - started >= budget_s or now - began + 3 * TIMEOUT_S > LOCK_S:
+                    # a delivery may take the timeout twice: until it is connected, and from then on
+                    if now - started >= budget_s or now - began + 2 * TIMEOUT_S > LOCK_S:
                         store.nack_event(view, stream, offset, token)
                         continue
-                    status, answer = _post(session, row.edge_function_url, event)
+                    answer = _post(receiver, event)
+                    status = answer.status
+                    if status // 100 != 2 and told < TOLD:
+                        told += 1
+                        on_failure(f"{event.decider} {stream}, offset {offset}: {answer.error}: {answer.said}")
                     if status // 100 == 2:
                         store.ack_event(view, stream, offset, token)
                         report.events += 1
                     elif status // 100 == 4 and status not in NOT_NOW:
-                        store.fail_event(view, stream, offset, answer, token)
+                        store.fail_event(view, stream, offset, answer.error, token)
                     else:
-                        store.schedule_nack_event(view, stream, RETRY_MS, offset, token, answer)
+                        store.schedule_nack_event(view, stream, RETRY_MS, offset, token, answer.error)
             report.batches += 1
             busy_at = time.monotonic()
             report.busy_s += busy_at - began
     return report
 
 
-def _post(session: requests.Session, url: str, event: LeasedEvent) -> tuple[int, str]:
-    """Send one event; return the status of the answer and its text for people, 0 for no answer."""
-    try:
-        # streamed: the status counts, however long the body is or whatever becomes of it
-        with session.post(
-            url, data=_body(event).encode(), headers=JSON, timeout=TIMEOUT_S, allow_redirects=False, stream=True
-        ) as response:
-            return response.status_code, _text(response)
-    except requests.RequestException as error:
-        return 0, f"No answer: {error}"[:ERROR_CHARACTERS].replace("\0", "\N{REPLACEMENT CHARACTER}")
-
-
-def _text(response: requests.Response) -> str:
-    said = b""
-    with suppress(requests.RequestException):
-        for piece in response.iter_content(4 * ERROR_CHARACTERS):
-            said += piece
-            if len(said) >= 4 * ERROR_CHARACTERS:  # a character is at most four bytes
-                break
-    text = f"HTTP {response.status_code} {response.reason}: {said.decode(errors='replace')[:ERROR_CHARACTERS]}"
-    return text.replace("\0", "\N{REPLACEMENT CHARACTER}")  # Postgres keeps no NUL
+def _post(receiver: Endpoint, event: LeasedEvent) -> Answer:
+    """Send one event."""
+    return receiver.post(_body(event).encode(), JSON, TIMEOUT_S)
 
 
 def _body(event: LeasedEvent) -> str:

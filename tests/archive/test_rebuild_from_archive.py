@@ -25,7 +25,6 @@ from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import PartitionsFailed
 from millrace.resources.errors import HistoryNeeded
 from millrace.resources.event_store import EventStore
-from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.read_models.columns import count
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.tables import HistoryMissing
@@ -44,6 +43,7 @@ from tests.support.building.drains import (
     things,
 )
 from tests.support.building.read_models import expected_everything, expected_machines, expected_uses
+from tests.support.elsewhere import postgres_at
 from tests.support.factories import ids_of_one_partition, rows
 
 if TYPE_CHECKING:
@@ -403,7 +403,7 @@ def test_a_run_in_dagster_reads_the_archive_that_the_settings_name(
     archive(dsn, tmp_path)
     purge(things)
     defs = build_defs(
-        declarations=Declarations(models={"everything": Everything}), resources={"postgres": PostgresResource(dsn=dsn)}
+        declarations=Declarations(models={"everything": Everything}), resources={"postgres": postgres_at(dsn)}
     )
     rebuilt = defs.resolve_job_def("rebuild").execute_in_process(partition_key=log_partition_key(partition))
     assert rebuilt.success

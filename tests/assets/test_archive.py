@@ -15,9 +15,9 @@ from millrace.platform_defs.schedules import archive_schedule
 from millrace.resources.archive.listing import archived
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.event_store import EventStore
-from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.settings import Settings
 from tests.support.building.event_log_reads import fill
+from tests.support.elsewhere import postgres_at
 
 NOW = datetime(2026, 1, 5, 12, 20, tzinfo=UTC)
 
@@ -36,7 +36,7 @@ def test_materializing_a_log_partition_extends_its_archive_and_says_how_far(
     defs = build_defs(
         declarations=Declarations(),
         settings=Settings(archive_dir=root),
-        resources={"postgres": PostgresResource(dsn=dsn)},
+        resources={"postgres": postgres_at(dsn)},
     )
     result = defs.resolve_job_def("archive").execute_in_process(instance=instance, partition_key="p00")
     assert result.success
@@ -52,7 +52,7 @@ def test_materializing_a_log_partition_extends_its_archive_and_says_how_far(
 def schedule_tick(dsn: str, defs: dg.Definitions) -> dg.RunRequest | None:
     """Return what the schedule asks for; at most one run."""
     context = dg.build_schedule_context(
-        resources={"postgres": PostgresResource(dsn=dsn)},
+        resources={"postgres": postgres_at(dsn)},
         scheduled_execution_time=NOW,
         repository_def=defs.get_repository_def(),
     )
@@ -87,7 +87,7 @@ def test_the_run_of_the_schedule_archives_them_all_and_where_one_fails_only_that
     defs = build_defs(
         declarations=Declarations(),
         settings=Settings(archive_dir=root),
-        resources={"postgres": PostgresResource(dsn=dsn)},
+        resources={"postgres": postgres_at(dsn)},
     )
     job = defs.resolve_job_def("archive")
     request = schedule_tick(dsn, defs)

@@ -20,10 +20,10 @@ from millrace.resources.capture import drain as pipeline
 from millrace.resources.capture.declaration import Capture
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.event_store.migrations import validate
-from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.settings import PROJECT
 from tests.support.building.drains import eventually
 from tests.support.capturing.captured import Captured, captured, new_source
+from tests.support.elsewhere import postgres_at
 from tests.support.factories import rows, value
 
 __all__ = ["captured", "new_source"]
@@ -37,10 +37,10 @@ import dagster as dg
 from millrace.assets.declarations import Declarations
 from millrace.platform_defs.definitions import build_defs
 from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.postgres.resource import PostgresResource
+from tests.support.elsewhere import postgres_at
 source, store = sys.argv[1:]
 capture = Capture("shop", lambda: source, (CapturedTable("items"),))
-defs = build_defs(declarations=Declarations(captures={"shop": capture}), resources={"postgres": PostgresResource(dsn=store)})
+defs = build_defs(declarations=Declarations(captures={"shop": capture}), resources={"postgres": postgres_at(store)})
 config = {"ops": {"change_capture": {"config": {"idle_s": 3600, "budget_s": 3600}}}}
 with dg.DagsterInstance.get() as instance:
     defs.resolve_job_def("capture").execute_in_process(instance=instance, partition_key="shop", run_config=config)
@@ -57,7 +57,7 @@ def definitions(captured: Captured, capture: Capture | None = None) -> dg.Defini
     capture = capture or captured.capture
     return build_defs(
         declarations=Declarations(captures={capture.name: capture}),
-        resources={"postgres": PostgresResource(dsn=captured.dsn)},
+        resources={"postgres": postgres_at(captured.dsn)},
     )
 
 
@@ -81,9 +81,7 @@ def failed_with(result: dg.ExecuteInProcessResult) -> str:
 
 def tick(instance: dg.DagsterInstance, captured: Captured, capture: Capture | None = None) -> dg.SensorResult:
     defs = definitions(captured, capture)
-    context = dg.build_sensor_context(
-        instance, definitions=defs, resources={"postgres": PostgresResource(dsn=captured.dsn)}
-    )
+    context = dg.build_sensor_context(instance, definitions=defs, resources={"postgres": postgres_at(captured.dsn)})
     result = defs.resolve_sensor_def("poll_shop")(context)
     assert isinstance(result, dg.SensorResult)
     return result

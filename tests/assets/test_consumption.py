@@ -7,6 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 import dagster as dg
+import psycopg
 import pytest
 
 from millrace.assets.consumption import KEY
@@ -17,10 +18,10 @@ from millrace.platform_defs.definitions import build_defs
 from millrace.resources.consumption.report import PartitionsFailed
 from millrace.resources.errors import PartitionLeased
 from millrace.resources.event_store import EventStore, NewEvent
-from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.read_models.columns import last
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.versions import ensure_version
+from tests.support.elsewhere import postgres_at
 from tests.support.factories import pump
 
 AT_ONCE = {"ops": {"read_models__orders": {"config": {"wait_s": 0}}}}
@@ -64,9 +65,7 @@ def run_job(
 ) -> dg.ExecuteInProcessResult:
     if job == "drain":  # the sensor adds it with its first request
         instance.add_dynamic_partitions("views", [partition])
-    defs = build_defs(
-        declarations=Declarations(models={"orders": model}), resources={"postgres": PostgresResource(dsn=dsn)}
-    )
+    defs = build_defs(declarations=Declarations(models={"orders": model}), resources={"postgres": postgres_at(dsn)})
     resolved = defs.resolve_job_def(job)
     return resolved.execute_in_process(
         instance=instance, partition_key=partition, run_config=config or {}, raise_on_error=False
@@ -202,9 +201,7 @@ def test_one_run_rebuilds_a_range_of_log_partitions_and_only_the_one_that_fails_
     place(shop, 40)
     ensure_version(shop.connection, ORDERS)
     shop.claim_partition("orders", 3, "somebody else", 600)
-    defs = build_defs(
-        declarations=Declarations(models={"orders": ORDERS}), resources={"postgres": PostgresResource(dsn=dsn)}
-    )
+    defs = build_defs(declarations=Declarations(models={"orders": ORDERS}), resources={"postgres": postgres_at(dsn)})
     tags = {"dagster/asset_partition_range_start": "p00", "dagster/asset_partition_range_end": "p15"}
     result = defs.resolve_job_def("rebuild").execute_in_process(
         instance=instance, tags=tags, run_config=AT_ONCE, raise_on_error=False
@@ -249,7 +246,7 @@ def test_a_view_that_nothing_consumes_is_refused_with_a_remedy(
 
 def test_applying_the_schema_reports_every_table(instance: dg.DagsterInstance, dsn: str, shop: EventStore) -> None:
     place(shop, 3)
-    defs = build_defs(declarations=Declarations(), resources={"postgres": PostgresResource(dsn=dsn)})
+    defs = build_defs(declarations=Declarations(), resources={"postgres": postgres_at(dsn)})
     result = defs.resolve_job_def("apply_schema").execute_in_process(instance=instance)
     assert result.success
     event = result.asset_materializations_for_node("event_store")
@@ -269,11 +266,11 @@ def test_checks_pass_on_a_sound_store_and_name_what_is_wrong(
 
     def failing() -> set[str]:
         defs = build_defs(
-            declarations=replace(SHOP, models={"orders": ORDERS}), resources={"postgres": PostgresResource(dsn=dsn)}
+            declarations=replace(SHOP, models={"orders": ORDERS}), resources={"postgres": postgres_at(dsn)}
         )
         result = defs.resolve_job_def("apply_schema").execute_in_process(instance=instance)
         checks = result.get_asset_check_evaluations()
-        assert len(checks) == 6
+        assert len(checks) == 7
         return {check.check_name for check in checks if not check.passed}
 
     assert failing() == set()
@@ -284,4 +281,6 @@ def test_checks_pass_on_a_sound_store_and_name_what_is_wrong(
     pump(shop, "mails")
     (event, *_) = shop.stream_events("mails")
     shop.fail_event("mails", event.decider_id, event.offset, "no such address")
-    assert failing() == {"offsets_are_dense", "leases_are_in_time", "no_dead_letters"}
+    with psycopg.connect(dsn) as forgotten:
+        forgotten.execute("select event_store.sequence_events()")
+        assert failing() == {"offsets_are_dense", "leases_are_in_time", "no_dead_letters", "log_is_not_held_up"}

@@ -19,7 +19,7 @@ from millrace.resources.archive.purge import purge_before
 from millrace.resources.archive.spark_reader import Wanted, rows_of, shared
 from millrace.resources.archive.writer import archive_partition
 from millrace.resources.event_store import EventStore, Json, NewEvent
-from millrace.resources.postgres.resource import PostgresResource
+from tests.support.elsewhere import postgres_at
 from tests.support.factories import Connect, rows, set_clock
 
 if TYPE_CHECKING:
@@ -58,9 +58,7 @@ ON_TUESDAY = [("2026-11-03", "app", 1, 1, Decimal("19.90"), 0), ("2026-11-03", "
 
 
 def materialize(dsn: str, day: datetime) -> dict[str, object]:
-    defs = build_defs(
-        declarations=Declarations(reports=(daily_orders,)), resources={"postgres": PostgresResource(dsn=dsn)}
-    )
+    defs = build_defs(declarations=Declarations(reports=(daily_orders,)), resources={"postgres": postgres_at(dsn)})
     result = defs.resolve_job_def("reports").execute_in_process(partition_key=day.date().isoformat())
     assert result.success
     (materialization,) = result.asset_materializations_for_node("reports__daily_orders")

@@ -14,10 +14,10 @@ from millrace.platform_defs.definitions import build_defs
 from millrace.platform_defs.polling import PUSHES_AT_ONCE
 from millrace.platform_defs.sensors import PARTITION_TAG
 from millrace.resources.event_store import EventStore, NewEvent
-from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.read_models.columns import last
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.versions import ensure_version, serve_if_caught_up
+from tests.support.elsewhere import postgres_at
 
 ORDERS = declared("millrace.examples.shop", ["read_models"]).models["orders"]
 
@@ -42,11 +42,9 @@ def place(store: EventStore) -> None:
 def tick(
     instance: dg.DagsterInstance, dsn: str, sensor: str, model: ReadModel = ORDERS, cursor: str | None = None
 ) -> dg.SensorResult:
-    defs = build_defs(
-        declarations=Declarations(models={"orders": model}), resources={"postgres": PostgresResource(dsn=dsn)}
-    )
+    defs = build_defs(declarations=Declarations(models={"orders": model}), resources={"postgres": postgres_at(dsn)})
     context = dg.build_sensor_context(
-        instance, cursor=cursor, definitions=defs, resources={"postgres": PostgresResource(dsn=dsn)}
+        instance, cursor=cursor, definitions=defs, resources={"postgres": postgres_at(dsn)}
     )
     result = defs.resolve_sensor_def(sensor)(context)
     assert isinstance(result, dg.SensorResult)

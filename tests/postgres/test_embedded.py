@@ -44,6 +44,7 @@ def processes_in(folder: Path) -> list[psutil.Process]:
         ("shared_buffers", "256MB"),
         ("TimeZone", "UTC"),
         ("server_encoding", "UTF8"),
+        ("idle_in_transaction_session_timeout", "5min"),
     ],
 )
 def test_the_first_start_has_our_settings(postgres: EmbeddedPostgres, setting: str, value: str) -> None:
@@ -175,3 +176,37 @@ def test_an_odd_folder_keeps_its_socket_inside() -> None:
     with tempfile.TemporaryDirectory() as folder, EmbeddedPostgres(odd := Path(folder) / "it's 5% & ü") as server:
         assert ask(server, "select 1") == "1"
         assert server.socket.parent == odd
+
+
+def test_root_follows_no_link_of_the_account_that_the_server_runs_as(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("Only root starts the server under another account: run this test as root.")
+    roots = tmp_path / "roots.conf"
+    with EmbeddedPostgres(tmp_path / "server") as server:
+        owner = (server.data / "PG_VERSION").stat().st_uid
+        assert pwd.getpwuid(owner).pw_name == "pgserver"
+        server.stop()
+        for name in ("millrace.conf", "millrace.conf.new"):
+            for link in (os.symlink, os.link):
+                roots.write_text("of root's alone")
+                roots.chmod(0o600)
+                (server.data / name).unlink(missing_ok=True)
+                link(roots, server.data / name)
+                os.chown(server.data / name, owner, -1, follow_symlinks=False) if link is os.symlink else None
+                server.start()
+                assert not (server.data / "millrace.conf").is_symlink()
+                assert (roots.read_text(), roots.stat().st_uid) == ("of root's alone", 0)
+                server.stop()
+        for name in ("server.log", "lock"):
+            (server.directory / name).unlink()
+            (server.directory / name).symlink_to(roots)
+            with pytest.raises((PostgresFailed, OSError), match=r"is a link; remove it|symbolic links"):
+                server.start()
+            assert (roots.read_text(), roots.stat().st_uid) == ("of root's alone", 0)
+            (server.directory / name).unlink()
+
+
+def test_nobody_gets_in_by_tcp_even_if_the_server_listens(postgres: EmbeddedPostgres) -> None:
+    lines = [line.split() for line in (postgres.data / "pg_hba.conf").read_text().splitlines()]
+    methods = {(words[0], words[-1]) for words in lines if words and not words[0].startswith("#")}
+    assert methods == {("local", "trust"), ("host", "reject")}

@@ -21,7 +21,7 @@ from uuid import uuid4
 
 import pytest
 
-from millrace.platform_defs.local.services import free_port
+from millrace.platform_defs.local.services import SPARK_TOKEN, free_port
 from millrace.platform_defs.local.supervisor import Service, Supervisor
 from millrace.resources.errors import Unreachable
 from millrace.resources.event_store import EventStore
@@ -123,7 +123,7 @@ def place(request: pytest.FixtureRequest) -> Place:
     if request.param == "connect":
         # a session of its own, not the shared one
         remote = str(request.getfixturevalue("spark_remote")).partition("/;")[0]
-        return Place({**clean, "SPARK_REMOTE": remote}, {}, sys.executable)
+        return Place({**clean, "SPARK_REMOTE": remote, SPARK_TOKEN: os.environ[SPARK_TOKEN]}, {}, sys.executable)
     if request.param == "cluster":
         stranger = str(request.getfixturevalue("stranger"))
         env = {**clean, "SPARK_MASTER": request.getfixturevalue("master"), "PYSPARK_PYTHON": stranger}

@@ -5,12 +5,13 @@ Belongs here: who starts it, how the others find it, and when it ends. Not here:
 
 import fcntl
 import os
+import secrets
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from millrace.platform_defs.local.services import free_port, spark_service
+from millrace.platform_defs.local.services import SPARK_TOKEN, free_port, spark_service
 from millrace.platform_defs.local.supervisor import Supervisor
 from millrace.resources.processes import only_one
 from millrace.resources.settings import PROJECT, Settings
@@ -18,8 +19,8 @@ from millrace.resources.spark.java import find_java
 
 
 @contextmanager
-def shared_spark_server(folder: Path) -> Iterator[int]:
-    """Yield the port of the server. The first process starts it, and ends it when the last one has left it.
+def shared_spark_server(folder: Path) -> Iterator[tuple[int, str]]:
+    """Yield the server's port and its token. The first process starts it, and ends it when the last one has left it.
 
     Args:
         folder: A folder of this test run, the same for all its processes.
@@ -29,10 +30,10 @@ def shared_spark_server(folder: Path) -> Iterator[int]:
         with only_one(entering):
             if not found.exists():
                 stack.enter_context(_server(folder, found, entering))
-            port = found.read_text()
+            port, token = found.read_text().split()
             # the kernel takes a killed guest's lock away
             fcntl.flock(stack.enter_context(_guests(folder, port).open("a")), fcntl.LOCK_SH)
-        yield int(port)
+        yield int(port), token
 
 
 @contextmanager
@@ -43,9 +44,10 @@ def _server(folder: Path, found: Path, entering: Path) -> Iterator[None]:
         "JAVA_HOME": str(find_java(settings.home / "java").home),
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": str(PROJECT),
+        SPARK_TOKEN: secrets.token_urlsafe(32),
     }
     with Supervisor(settings.home, [spark_service(settings, port, env)]):
-        found.write_text(str(port))
+        found.write_text(f"{port} {env[SPARK_TOKEN]}")
         yield
         # who comes from now on starts another one
         with only_one(entering):

@@ -14,9 +14,9 @@ from string import Template
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
+from millrace.platform_defs.screen import Screen
 from millrace.resources.errors import MillraceError
 
 app = typer.Typer()
@@ -34,7 +34,7 @@ def new_command(
     """Make a repository for declarations of your own: a package with an example read model, and its test."""
     package = make_repository(folder)
     there = "" if folder.resolve() == Path.cwd() else f"cd {shlex.quote(str(folder))} && "
-    Console().print(Text(f"Made the package {package} in {folder}; next: {there}make run"), soft_wrap=True)
+    Screen().print(Text(f"Made the package {package} in {folder}; next: {there}make run"), soft_wrap=True)
 
 
 def make_repository(folder: Path) -> str:

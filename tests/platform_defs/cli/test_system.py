@@ -1,15 +1,19 @@
 """The commands on a deployment as a whole, and how the command line comes together."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 from typer.testing import CliRunner
 
 from millrace.platform_defs import cli
+from millrace.resources.event_store import EventStore
 from millrace.resources.settings import EXAMPLE
+from tests.support.factories import append_to, register_orders
 
 LOADED = """
 import sys
@@ -111,3 +115,51 @@ def test_status_says_which_declarations_fail_and_where(
     monkeypatch.setenv("MILLRACE_DECLARATIONS", EXAMPLE)
     result = CliRunner().invoke(cli.app, ["status", "--dsn", dsn], env={"COLUMNS": "250"})
     assert "fails" not in result.output
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "postgresql://u:hunter2@127.0.0.1:1/x",
+        "postgresql://u:hunter2/and@127.0.0.1:1/x",
+        "postgresql://u:hunter2@127.0.0.1:hunter2/x",
+        "host=127.0.0.1 port=1 password='hunter2 and more' user=u",
+        "hunter2",
+        "host=127.0.0.1 hunter2",
+        "password=hunter2 sslmode=hunter2",
+    ],
+)
+def test_no_error_about_a_dsn_says_its_password(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], dsn: str
+) -> None:
+    for command in ("status", "migrate", "psql"):
+        code, out, err = typed(monkeypatch, capsys, command, "--dsn", dsn)
+        assert code == 1
+        assert err
+        assert "hunter2" not in out + err
+
+
+def test_status_names_who_holds_up_the_log(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], dsn: str, store: EventStore
+) -> None:
+    register_orders(store)
+    with psycopg.connect(dsn) as forgotten:
+        append_to(EventStore(forgotten), "o-1")
+        forgotten.commit()
+        forgotten.execute("select event_store.sequence_events()")
+        code, out, err = typed(monkeypatch, capsys, "status", "--dsn", dsn)
+        assert code == 0, err
+        said = " ".join(out.split())
+        assert f"process {forgotten.info.backend_pid} of login postgres" in said
+
+
+def test_a_backup_is_for_this_account_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], dsn: str, tmp_path: Path
+) -> None:
+    before = os.umask(0o022)
+    try:
+        code, _, err = typed(monkeypatch, capsys, "backup", str(tmp_path / "backup"), "--dsn", dsn)
+    finally:
+        os.umask(before)
+    assert code == 0, err
+    assert {path.stat().st_mode & 0o077 for path in [tmp_path / "backup", *(tmp_path / "backup").rglob("*")]} == {0}

@@ -35,7 +35,7 @@ def declare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         (tmp_path / "served").mkdir(exist_ok=True)
         (tmp_path / "served" / "services.py").write_text(text)
         settings = Settings(home=tmp_path / "home", dsn="postgresql://somewhere", declarations="served")
-        endpoints = Endpoints("postgresql://somewhere", "postgresql://dagster", 1, "sc://elsewhere", None, None)
+        endpoints = Endpoints("postgresql://somewhere", "postgresql://dagster", tmp_path, "sc://elsewhere", None, None)
         listed = services(settings, endpoints)
         assert {service.cwd for service in listed} == {tmp_path}
         assert len({service.env.get("OURS") for service in listed}) == 1

@@ -19,9 +19,16 @@ import psycopg
 import pytest
 import requests
 
-from millrace.platform_defs.local.services import Endpoints, find_endpoints, free_port, prepare_home, services
+from millrace.platform_defs.local.services import (
+    SPARK_TOKEN,
+    Endpoints,
+    find_endpoints,
+    free_port,
+    prepare_home,
+    services,
+)
 from millrace.platform_defs.local.supervisor import Service, Supervisor, end_leftovers
-from millrace.platform_defs.local.up import CannotStart, up
+from millrace.platform_defs.local.up import CannotStart, open_to_others, up, where_to_look
 from millrace.platform_defs.storage import PooledPostgresStorage
 from millrace.resources.errors import Unreachable
 from millrace.resources.postgres.embedded import EmbeddedPostgres
@@ -208,6 +215,21 @@ def test_a_wrong_dsn_is_one_sentence_that_names_the_variable(home: Path) -> None
         up(Settings(home=home, port=free_port(), dsn=f"postgresql://u@/x?host={home}"))
 
 
+def test_the_first_lines_show_no_password_and_no_token(home: Path) -> None:
+    dsn = "postgresql://u:hunter2@db.example.com/x"
+    endpoints = Endpoints(dsn, dsn, home / "socket", "sc://localhost:1/", 1, None, spark_token="of-spark")
+    for token, line in (
+        ("hunter2-of-the-ui", "MILLRACE_UI_TOKEN>"),
+        (None, "Other accounts of this machine can use the UI"),
+    ):
+        settings = Settings.model_validate({"home": home, "dsn": dsn, "ui_token": token})
+        said = "\n".join([*where_to_look(settings, endpoints), *open_to_others(settings)])
+        assert "postgresql://u:***@db.example.com/x" in said
+        assert line in said
+        assert "hunter2" not in said
+        assert "of-spark" not in said + repr(endpoints)
+
+
 def test_the_users_postgres_gets_a_schema_for_dagster(home: Path, dsn: str) -> None:
     endpoints = find_endpoints(Settings(home=home, dsn=dsn), None)
     storage = PooledPostgresStorage(endpoints.dagster_dsn)
@@ -291,6 +313,7 @@ def test_spark_listens_on_loopback_only_and_its_workers_find_our_packages(
     endpoints = find_endpoints(settings, None)
     spark = services(settings, endpoints)[0]
     assert endpoints.spark_remote is not None
+    monkeypatch.setenv(SPARK_TOKEN, str(endpoints.spark_token))
     with started(settings, [spark]) as processes:
         command = [sys.executable, "-c", WORKER_IMPORTS, endpoints.spark_remote]
         said = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=home)

@@ -1,0 +1,266 @@
+"""Who may talk to the UI: a gate in front of Dagster's webserver, which asks nobody anything.
+
+Belongs here: which requests pass. Not here: starting the webserver (`web`), what it answers.
+
+A web page that a developer has open can send requests to this machine, and so can a name that points here. Dagster's
+webserver runs a mutation that comes by GET, or as a form, or from a foreign page. Through the gate passes:
+
+    the name      127.0.0.1, localhost or [::1] with our port, or one of MILLRACE_UI_HOSTS: no name that was bent to us
+    the page      a browser says by Origin and Sec-Fetch-Site where a request comes from: from our own pages. A link
+                  from elsewhere may open one of our pages, on its own and not in a frame.
+    the form      what is not GET or HEAD is POST of `application/json`, which no foreign page may send unasked;
+                  GraphQL has no other way. A script of this machine that posts JSON passes.
+    the token     where MILLRACE_UI_TOKEN is set, everybody has it: as `Authorization: Bearer`, or once in the link
+                  `/?token=`, which leaves a cookie. Dagster's `report_asset_…` are for those with a token only.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Headers = list[tuple[bytes, bytes]]
+
+OWN_NAMES = ("127.0.0.1", "localhost", "[::1]")
+DEFAULT_PORTS = {"http": "80", "https": "443"}
+# A page of ours in a frame of somebody else's is clicked on unseen; what is ours is not for other origins' pages.
+ADDED = [
+    (b"x-frame-options", b"SAMEORIGIN"),
+    (b"content-security-policy", b"frame-ancestors 'self'"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+]
+POLICY_VIOLATION = 1008
+
+
+@dataclass
+class Refusal(Exception):
+    """A request that does not pass; the text says what helps."""
+
+    status: HTTPStatus
+    text: str
+
+
+class Gate:
+    """Lets requests through to an ASGI app, or answers them itself.
+
+    Args:
+        app: What is behind the gate.
+        hosts: Names, besides this machine's own, under which the UI is reached, each with or without a port.
+        token: What everybody has to show; None for nobody.
+    """
+
+    def __init__(self, app: App, *, hosts: Iterable[str] = (), token: str | None = None) -> None:
+        self._app = app
+        self._hosts = {host.lower() for host in hosts}
+        self._token = token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, or hand it on."""
+        if scope["type"] not in {"http", "websocket"}:
+            await self._app(scope, receive, send)
+            return
+        try:
+            link = self._opened_by_link(scope)
+            if link is None:
+                self._require(scope)
+        except Refusal as refusal:
+            await _refuse(scope, send, refusal)
+            return
+        if link is not None:
+            await _answer(send, HTTPStatus.SEE_OTHER, "", [(b"location", link.encode()), self._cookie(scope)])
+            return
+        await self._app(scope, receive, _with_headers(send))
+
+    def _require(self, scope: Scope) -> None:
+        """Refuse what may not pass.
+
+        Raises:
+            Refusal: With the status of the answer.
+        """
+        self._require_our_page(scope, self._required_host(scope))
+        shown = self._token_is_shown(scope)
+        if self._token is not None and not shown:
+            raise Refusal(
+                HTTPStatus.UNAUTHORIZED,
+                "This UI asks for a token: open /?token=<the value of MILLRACE_UI_TOKEN> once, or send the header"
+                " 'Authorization: Bearer <token>'.",
+            )
+        last = [part for part in scope["path"].split("/") if part]
+        if any(part.startswith("report_asset_") for part in last) and not shown:
+            raise Refusal(
+                HTTPStatus.FORBIDDEN,
+                "Assets are reported with a token only: set MILLRACE_UI_TOKEN, and send it as 'Authorization: Bearer'.",
+            )
+        if scope["type"] == "http":
+            _require_form(scope, graphql=last[-1:] == ["graphql"])
+
+    def _required_host(self, scope: Scope) -> str:
+        """Return the name that the request was sent to; it is one of ours."""
+        host = (_only(scope, b"host") or "").lower()
+        if not host:
+            raise Refusal(HTTPStatus.BAD_REQUEST, "A request names one Host.")
+        if not (host in self._names_of_this_server(scope) or self._is_listed(host)):
+            raise Refusal(
+                HTTPStatus.MISDIRECTED_REQUEST,
+                f"{_plain(host)} is no name of this UI. If it should be one, list it in MILLRACE_UI_HOSTS.",
+            )
+        return host
+
+    def _names_of_this_server(self, scope: Scope) -> Iterator[str]:
+        # the port that the connection came to
+        port = (scope.get("server") or ("", None))[1]
+        for name in OWN_NAMES:
+            yield f"{name}:{port}"
+            if str(port) == DEFAULT_PORTS["http"]:
+                yield name
+
+    def _is_listed(self, host: str) -> bool:
+        name, colon, port = host.rpartition(":")
+        return host in self._hosts or (bool(colon) and port.isdigit() and name in self._hosts)
+
+    def _require_our_page(self, scope: Scope, host: str) -> None:
+        elsewhere = Refusal(HTTPStatus.FORBIDDEN, "A page of another origin may not do this.")
+        origin = _only(scope, b"origin")
+        if origin is not None:
+            scheme, _, sender = origin.lower().partition("://")
+            port = DEFAULT_PORTS.get(scheme)
+            # a proxy may send on under our own name what it got under its
+            same = port and _with_port(sender, port) == _with_port(host, port)
+            if not (same or (port and self._is_listed(sender))):
+                raise elsewhere
+        site = _only(scope, b"sec-fetch-site") or "same-origin"
+        if site in {"same-origin", "none"}:
+            return
+        opens_a_page = (
+            scope["type"] == "http"
+            and scope["method"] == "GET"
+            and origin is None
+            and _only(scope, b"sec-fetch-mode") == "navigate"
+            and _only(scope, b"sec-fetch-dest") == "document"
+        )
+        if not opens_a_page:
+            raise elsewhere
+
+    def _token_is_shown(self, scope: Scope) -> bool:
+        if self._token is None:
+            return False
+        scheme, _, bearer = (_only(scope, b"authorization") or "").partition(" ")
+        if scheme.lower() == "bearer":
+            return _equal(bearer.strip(), self._token)
+        cookies = SimpleCookie()
+        for line in _all(scope, b"cookie"):
+            try:
+                cookies.load(line)
+            except CookieError:
+                continue
+        kept = cookies.get(_cookie_name(scope))
+        return kept is not None and _equal(kept.value, _kept(self._token))
+
+    def _opened_by_link(self, scope: Scope) -> str | None:
+        """Return where to go on without the token in the address, if this is a link that shows it."""
+        if scope["type"] != "http" or scope["method"] != "GET" or self._token is None:
+            return None
+        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        shown = [value for name, value in query if name == "token"]
+        if not shown:
+            return None
+        # the same name only: a foreign page may open the link, if it knows the token
+        self._required_host(scope)
+        if not _equal(shown[0], self._token):
+            raise Refusal(HTTPStatus.UNAUTHORIZED, "This is not the token of this UI, MILLRACE_UI_TOKEN.")
+        rest = urlencode([pair for pair in query if pair[0] != "token"])
+        # one slash: with two the browser would go to another server
+        return "/" + str(scope["path"]).lstrip("/\\") + (f"?{rest}" if rest else "")
+
+    def _cookie(self, scope: Scope) -> tuple[bytes, bytes]:
+        assert self._token is not None
+        value = f"{_cookie_name(scope)}={_kept(self._token)}; Path=/; HttpOnly; SameSite=Strict"
+        return b"set-cookie", value.encode()
+
+
+def _require_form(scope: Scope, *, graphql: bool) -> None:
+    method = scope["method"]
+    if method in {"GET", "HEAD"}:
+        if graphql and scope["query_string"]:
+            raise Refusal(HTTPStatus.METHOD_NOT_ALLOWED, "GraphQL is asked by POST of application/json.")
+        return
+    if method != "POST":
+        raise Refusal(HTTPStatus.METHOD_NOT_ALLOWED, "There is nothing to do here but GET, HEAD and POST.")
+    kind = (_only(scope, b"content-type") or "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Send it as POST with 'Content-Type: application/json'.")
+
+
+def _all(scope: Scope, name: bytes) -> list[str]:
+    return [value.decode("latin-1") for key, value in scope["headers"] if key.lower() == name]
+
+
+def _only(scope: Scope, name: bytes) -> str | None:
+    """Return a header, None for none; of two the app behind might take the other one."""
+    values = _all(scope, name)
+    if len(values) > 1:
+        raise Refusal(HTTPStatus.BAD_REQUEST, f"There are several headers {name.decode()}.")
+    return values[0].strip() if values else None
+
+
+def _with_port(host: str, default: str) -> str:
+    return f"{host}:{default}" if host.endswith("]") or ":" not in host else host
+
+
+def _equal(one: str, other: str) -> bool:
+    return hmac.compare_digest(one.encode("utf-8", "surrogateescape"), other.encode())
+
+
+def _kept(token: str) -> str:
+    """Return what the cookie holds: it opens the UI, and is not the token."""
+    return hmac.new(token.encode(), b"millrace: cookie of the UI", hashlib.sha256).hexdigest()
+
+
+def _cookie_name(scope: Scope) -> str:
+    # a browser sends the cookies of a name to each of its ports: two UIs of one machine do not overwrite each other's
+    return f"millrace_ui_{(scope.get('server') or ('', 0))[1]}"
+
+
+def _plain(text: str) -> str:
+    return text if text.isascii() and text.isprintable() and len(text) <= 253 else "This"
+
+
+def _with_headers(send: Send) -> Send:
+    async def sending(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", []), *ADDED]}
+        await send(message)
+
+    return sending
+
+
+async def _refuse(scope: Scope, send: Send, refusal: Refusal) -> None:
+    if scope["type"] == "websocket":
+        # before it is accepted: the client gets 403
+        await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": refusal.text})
+    else:
+        more = [(b"www-authenticate", b"Bearer")] if refusal.status is HTTPStatus.UNAUTHORIZED else []
+        await _answer(send, refusal.status, f"{refusal.text}\n", more)
+
+
+async def _answer(send: Send, status: HTTPStatus, text: str, headers: Headers) -> None:
+    body = text.encode()
+    told: Headers = [
+        (b"content-type", b"text/plain; charset=utf-8"),
+        (b"content-length", str(len(body)).encode()),
+        (b"cache-control", b"no-store"),
+        (b"referrer-policy", b"no-referrer"),
+        *ADDED,
+        *headers,
+    ]
+    await send({"type": "http.response.start", "status": status.value, "headers": told})
+    await send({"type": "http.response.body", "body": body})

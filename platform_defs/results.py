@@ -1,0 +1,14 @@
+"""Where Dagster keeps what a step returns: a folder of its instance.
+
+Belongs here: that nobody who launches a run names another folder. Not here: what steps return.
+"""
+
+import dagster as dg
+
+
+class InstanceFolder(dg.ConfigurableIOManagerFactory[dg.IOManager]):
+    """Dagster's own files, in Dagster's own folder; without a field, for a field is run config."""
+
+    def create_io_manager(self, context: dg.InitResourceContext) -> dg.IOManager:
+        """Make the one that writes below the folder of the instance."""
+        return dg.FilesystemIOManager().create_io_manager(context)

@@ -1,0 +1,56 @@
+"""The UI: Dagster's webserver behind our gate. `python -m millrace.platform_defs.web` takes all its options.
+
+Belongs here: putting the gate in front of the webserver. Not here: which requests pass (`gate`).
+
+Dagster's command makes its app by a function of its own module, which is replaced here: dagster is pinned, and whoever
+starts this asks `gated` before it takes the UI for ready.
+"""
+
+from typing import Any
+
+import requests
+
+from millrace.platform_defs.gate import App, Gate
+from millrace.resources.settings import Settings
+
+FOREIGN = "no-name-of-this-ui.invalid"
+
+
+def behind_gate(app: App, settings: Settings) -> Gate:
+    """Put the gate that the settings describe in front of an app."""
+    return Gate(app, hosts=settings.listed_ui_hosts, token=settings.ui_secret)
+
+
+def gated(url: str, token: str | None, *, timeout_s: float = 2) -> bool:
+    """Return whether the UI at an address answers us, and refuses a name that is none of its own."""
+    bearer = {"Authorization": f"Bearer {token}"} if token else {}
+    try:
+        with requests.Session() as session:
+            # no proxy of the environment, and no password of a .netrc in the place of our header
+            session.trust_env = False
+            ours = session.get(f"{url}/server_info", headers=bearer, timeout=timeout_s)
+            foreign = session.get(f"{url}/server_info", headers={**bearer, "Host": FOREIGN}, timeout=timeout_s)
+    except requests.RequestException:
+        return False
+    return ours.ok and not foreign.ok
+
+
+def main() -> None:
+    """Run Dagster's webserver with our gate in front of it."""
+    from dagster_webserver import cli
+    from dagster_webserver.app import create_app_from_workspace_process_context as make
+
+    settings = Settings()
+
+    def make_gated(*arguments: Any, **options: Any) -> Gate:  # noqa: ANN401 - handed on as they are
+        return behind_gate(make(*arguments, **options), settings)
+
+    assert vars(cli)[make.__name__] is make, (
+        "this version of Dagster makes its app elsewhere: the gate would stand beside it"
+    )
+    vars(cli)[make.__name__] = make_gated
+    cli.cli(auto_envvar_prefix="DAGSTER_WEBSERVER", prog_name="dagster-webserver")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""Texts that people see: without passwords, and without what makes a terminal do something.
+
+Belongs here: what may be shown of a text that somebody else wrote. Not here: where it is shown.
+"""
+
+import re
+import unicodedata
+
+# the password of a URL, and that of a list of key=value or of a URL's parameters
+_IN_URL = re.compile(r"(?<=://)([^\s/:@]*):[^\s/]*@")
+_NAMED = re.compile(r"(?i)\b(password|sslpassword)(\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&'\"]+)")
+# what a URL has where its password should be, whatever is in it: a mistyped one is cut elsewhere
+_MISTYPED = re.compile(r"://[^:@]*:(.*)@", re.DOTALL)
+_QUOTED = re.compile(r'"([^"]*)"')
+_REPLACED = "\N{REPLACEMENT CHARACTER}"
+# marks that turn the direction of what follows
+_DIRECTIONS = set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+def masked(text: str, *dsns: str) -> str:
+    """Return a text with the passwords of connection strings replaced.
+
+    Args:
+        text: An error's text, for example.
+        dsns: Connection strings that the text may be about: of one that is mistyped, Postgres quotes parts of the
+            password as something else.
+    """
+    text = _NAMED.sub(r"\1\2***", _IN_URL.sub(r"\1:***@", text))
+    secrets = [secret for dsn in dsns for secret in (*_MISTYPED.findall(dsn), *(m[3] for m in _NAMED.finditer(dsn)))]
+
+    def hidden(quoted: re.Match[str]) -> str:
+        return '"***"' if quoted[1] and any(quoted[1] in secret for secret in secrets) else quoted[0]
+
+    return _QUOTED.sub(hidden, text)
+
+
+def printable(text: str) -> str:
+    """Return a text with control characters (C0, C1, DEL) replaced, but for the ends of lines and tabs."""
+    if text.isprintable() and text.isascii():
+        return text
+    return "".join(_REPLACED if _acts(character) else character for character in text)
+
+
+def _acts(character: str) -> bool:
+    if character in "\n\t":
+        return False
+    return character in _DIRECTIONS or unicodedata.category(character) == "Cc"

@@ -1,0 +1,216 @@
+"""Where pushes go: the server behind a URL, and only where pushes may go.
+
+Belongs here: one request to a receiver and its answer. Not here: what an answer means for the event (`push`).
+
+Whoever sets a URL would otherwise reach with it what only this machine reaches: services on loopback, the metadata of a
+cloud, servers behind the firewall. So a URL leads to public addresses, and to those that MILLRACE_PUSH_ALLOW lists. The
+address is looked up once, judged, and connected to: no name leads elsewhere a moment later. No proxy, no `.netrc` and
+no cookie of this account is used, no redirect followed, and the whole delivery has one deadline, however slowly an
+answer drips.
+
+An answer is a secret of the network that the receiver is in: the store keeps its status, length and a hash.
+"""
+
+import hashlib
+import ipaddress
+import socket
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.client import HTTPException
+from types import TracebackType
+from typing import Self
+
+import certifi
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.exceptions import HTTPError
+from urllib3.response import BaseHTTPResponse
+from urllib3.util import Url, make_headers, parse_url
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+HTTP_PORTS = {"http": 80, "https": 443}
+ANSWER_BYTES = 2_000
+# addresses of IPv6 that lead to any address of IPv4, private ones too
+TRANSLATED = tuple(map(ipaddress.ip_network, ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "::/96")))
+
+
+class Forbidden(Exception):
+    """The URL leads where pushes may not go."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer of a receiver.
+
+    Attributes:
+        status: Its HTTP status; 0 for none.
+        error: What the store may keep of it.
+        said: Its text, for the operators of this machine.
+    """
+
+    status: int
+    error: str
+    said: str
+
+
+class Allowed:
+    """Which addresses pushes may go to, besides public ones.
+
+    Args:
+        listed: Networks, such as `10.0.0.0/8`, addresses, and names of hosts.
+    """
+
+    def __init__(self, listed: Iterable[str] = ()) -> None:
+        self._networks: list[Network] = []
+        self._hosts: set[str] = set()
+        for each in listed:
+            try:
+                self._networks.append(ipaddress.ip_network(each, strict=False))
+            except ValueError:
+                self._hosts.add(each.lower())
+
+    def __call__(self, host: str, address: Address) -> bool:
+        """Return whether a push to a host that has this address may go there."""
+        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        if host.lower() in self._hosts or any(address in network for network in self._networks):
+            return True
+        translated = any(address in network for network in TRANSLATED)
+        return address.is_global and not address.is_multicast and not translated
+
+
+class Endpoint:
+    """The receiver at one URL, with a connection that is kept; to be closed in the end."""
+
+    def __init__(self, url: str, allowed: Allowed) -> None:
+        self._url = parse_url(url)
+        self._allowed = allowed
+        self._connection: HTTPConnection | None = None
+
+    def post(self, body: bytes, headers: Mapping[str, str], timeout_s: float) -> Answer:
+        """Send a body; from connecting to the end of the answer it has `timeout_s`."""
+        try:
+            connection = self._open(timeout_s)
+            with _ended_after(connection, timeout_s):
+                return self._ask(connection, body, headers)
+        except Forbidden as error:
+            return Answer(0, str(error), str(error))
+        except (HTTPError, HTTPException, OSError, ValueError) as error:
+            self.close()
+            # which of them it was tells whether something listens there
+            return Answer(0, "No answer.", f"No answer: {error}")
+
+    def close(self) -> None:
+        """End the connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _open(self, timeout_s: float) -> HTTPConnection:
+        if self._connection is not None and self._connection.is_connected:
+            return self._connection
+        self.close()
+        scheme, host, port = _place(self._url)
+        address = self._address(host, port)
+        if scheme == "http":
+            self._connection = HTTPConnection(str(address), port, timeout=timeout_s)
+        else:
+            # the name is in the certificate, the address is not
+            self._connection = HTTPSConnection(
+                str(address),
+                port,
+                timeout=timeout_s,
+                server_hostname=host,
+                assert_hostname=host,
+                cert_reqs="CERT_REQUIRED",
+                ca_certs=certifi.where(),
+            )
+        return self._connection
+
+    def _address(self, host: str, port: int) -> Address:
+        """Return the first address of a host that pushes may go to.
+
+        Raises:
+            Forbidden: It has none.
+        """
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        for *_, place in found:
+            address = ipaddress.ip_address(str(place[0]).partition("%")[0])
+            if self._allowed(host, address):
+                return address
+        raise Forbidden("The URL leads to an address that is not public. An operator lists it in MILLRACE_PUSH_ALLOW.")
+
+    def _ask(self, connection: HTTPConnection, body: bytes, headers: Mapping[str, str]) -> Answer:
+        secret = make_headers(basic_auth=self._url.auth) if self._url.auth else {}
+        host = {"Host": self._url.netloc.rpartition("@")[2] if self._url.netloc else ""}
+        connection.request(
+            "POST",
+            self._url.request_uri,
+            body,
+            {**headers, **secret, **host},
+            preload_content=False,
+            decode_content=False,
+        )
+        response = connection.getresponse()
+        said = self._beginning(response)
+        return Answer(response.status, _told(response.status, said), said.decode(errors="replace"))
+
+    def _beginning(self, response: BaseHTTPResponse) -> bytes:
+        """Read some of an answer; the status counts, however long its text is or whatever becomes of that."""
+        said, whole = b"", False
+        with suppress(HTTPError, HTTPException, OSError, ValueError):
+            while len(said) <= ANSWER_BYTES and not whole:
+                piece = response.read(ANSWER_BYTES + 1 - len(said), decode_content=False)
+                said, whole = said + piece, not piece
+        if not whole:
+            self.close()
+        return said[:ANSWER_BYTES]
+
+
+@contextmanager
+def _ended_after(connection: HTTPConnection, seconds: float) -> Iterator[None]:
+    """Let what is done with a connection fail when the time is over; its own timeout begins anew with each byte."""
+    done = threading.Event()
+
+    def watch() -> None:
+        patience = seconds
+        # again and again: it may be connected only now
+        while not done.wait(patience):
+            opened, patience = connection.sock, 0.1
+            if opened is not None:
+                with suppress(OSError):
+                    socket.socket.shutdown(opened, socket.SHUT_RDWR)
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
+
+
+def _place(url: Url) -> tuple[str, str, int]:
+    scheme, host = url.scheme or "", (url.host or "").strip("[]")
+    if scheme not in HTTP_PORTS or not host:
+        raise Forbidden("The URL is none of http:// or https:// with a host.")
+    return scheme, host, url.port or HTTP_PORTS[scheme]
+
+
+def _told(status: int, said: bytes) -> str:
+    """Return what of an answer everybody may know."""
+    phrase = ""
+    with suppress(ValueError):
+        phrase = f" {HTTPStatus(status).phrase}"
+    size = f"at least {len(said)}" if len(said) == ANSWER_BYTES else len(said)
+    return f"HTTP {status}{phrase}, {size} bytes, sha256 {hashlib.sha256(said).hexdigest()[:12]}"

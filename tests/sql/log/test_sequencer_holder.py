@@ -1,0 +1,60 @@
+"""Who holds up the whole log with an open transaction."""
+
+from collections.abc import Callable
+
+import psycopg
+
+from millrace.resources.event_store import EventStore
+from millrace.resources.sequencer import held_up, said_of
+from tests.support.factories import append_to, value
+
+
+def test_an_open_transaction_that_sequenced_is_named_with_its_login(
+    orders: EventStore, connect: Callable[..., psycopg.Connection]
+) -> None:
+    append_to(orders, "o-1")
+    assert orders.sequencer_holder() is None
+    assert held_up(orders) is None
+    other = connect(autocommit=False)
+    other.execute("set application_name = 'a consumer'")
+    other.execute("select event_store.sequence_events()")
+    append_to(orders, "o-2")
+    # nobody gives the second one its position
+    assert orders.sequence_events() == 0
+    holder = held_up(orders, seconds=0.2)
+    assert holder is not None
+    assert (holder.pid, holder.login, holder.application_name) == (other.info.backend_pid, "postgres", "a consumer")
+    assert holder.open_since is not None
+    said = said_of(holder)
+    assert f"process {holder.pid} of login postgres (a consumer)" in said
+    assert value(orders.connection, "select pg_terminate_backend(%s, 5000)", holder.pid)
+    assert orders.sequencer_holder() is None
+    # what it had sequenced was not committed
+    assert orders.sequence_events() == 2
+
+
+def test_calls_that_follow_each_other_hold_nothing_up(
+    orders: EventStore, connect: Callable[..., psycopg.Connection]
+) -> None:
+    other = EventStore(connect(autocommit=False))
+
+    class Busy(EventStore):
+        """A store where another session sequences between any two looks, each time in a transaction of its own."""
+
+        def sequencer_holder(self):  # type: ignore[no-untyped-def]  # noqa: ANN202
+            other.connection.rollback()
+            append_to(orders, "o-1")
+            other.sequence_events()
+            return super().sequencer_holder()
+
+    assert held_up(Busy(orders.connection), seconds=60) is None
+    other.connection.rollback()
+
+
+def test_a_transaction_that_only_looked_or_only_appended_holds_nothing(
+    orders: EventStore, connect: Callable[..., psycopg.Connection]
+) -> None:
+    with connect(autocommit=False) as other:
+        other.execute("select * from event_store.sequencer_holder()")
+        append_to(EventStore(other), "o-1")
+        assert orders.sequencer_holder() is None

@@ -1,0 +1,166 @@
+"""Where pushes may go, how long they take, and what of this account they carry along: nothing."""
+
+import ipaddress
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from millrace.resources.event_store import EventStore
+from millrace.resources.subscriptions import push
+from millrace.resources.subscriptions.push import push_events
+from millrace.resources.subscriptions.receivers import Allowed, Answer, Endpoint
+from tests.support.factories import PATIENCE_S, rows
+from tests.support.views.receiver import Receiver, place, pushed, receiver
+
+__all__ = ["pushed", "receiver"]
+
+JSON = {"Content-Type": "application/json"}
+
+
+@contextmanager
+def raw(answer: Callable[[socket.socket], None]) -> Iterator[tuple[int, list[bytes]]]:
+    """Serve connections by hand; yield the port and what was received."""
+    requests: list[bytes] = []
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            with connection:
+                said = b""
+                while b"\r\n\r\n" not in said:
+                    said += connection.recv(65536)
+                requests.append(said)
+                answer(connection)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield server.getsockname()[1], requests
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join(PATIENCE_S)
+
+
+def ask(url: str, *listed: str, timeout_s: float = PATIENCE_S) -> Answer:
+    with Endpoint(url, Allowed(listed)) as endpoint:
+        return endpoint.post(b"{}", JSON, timeout_s)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1", "127.8.8.8", "0.0.0.0", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1",
+        "224.0.0.1", "255.255.255.255", "::1", "::", "fe80::1", "fd00::1", "ff02::1", "::ffff:127.0.0.1",
+        "::ffff:169.254.169.254", "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "2002:7f00:1::", "::127.0.0.1",
+    ],
+)  # fmt: skip
+def test_no_push_goes_to_an_address_that_is_not_public(address: str) -> None:
+    assert not Allowed()("somewhere", ipaddress.ip_address(address))
+    answer = ask(f"http://[{address}]:9/" if ":" in address else f"http://{address}:9/", timeout_s=1)
+    assert answer.status == 0
+    assert "MILLRACE_PUSH_ALLOW" in answer.error
+
+
+def test_public_addresses_and_listed_networks_and_hosts_are_allowed() -> None:
+    assert Allowed()("somewhere", ipaddress.ip_address("93.184.216.34"))
+    assert Allowed()("somewhere", ipaddress.ip_address("2606:2800:220:1::1"))
+    listed = Allowed(["10.0.0.0/8", "::1", "Receiver.svc.cluster.local"])
+    assert listed("somewhere", ipaddress.ip_address("10.9.8.7"))
+    assert listed("somewhere", ipaddress.ip_address("::ffff:10.9.8.7"))
+    assert listed("somewhere", ipaddress.ip_address("::1"))
+    assert listed("receiver.svc.cluster.local", ipaddress.ip_address("192.168.0.9"))
+    assert not listed("other.svc.cluster.local", ipaddress.ip_address("192.168.0.9"))
+
+
+@pytest.mark.parametrize("url", ["ftp://127.0.0.1/", "file:///etc/passwd", "127.0.0.1:80", "http://", "nonsense"])
+def test_what_is_no_url_of_http_is_not_asked(url: str) -> None:
+    assert ask(url, "127.0.0.1").status == 0
+
+
+def test_the_address_that_was_judged_is_the_one_that_is_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    # a name that leads elsewhere each time it is asked for
+    asked: list[str] = []
+    real = socket.getaddrinfo
+
+    def rebinding(host: str, *arguments: object, **options: object) -> list[object]:
+        if host == "rebinding.example":
+            asked.append(host)
+            host = "127.0.0.1" if len(asked) == 1 else "127.0.0.2"
+        return list(real(host, *arguments, **options))  # type: ignore[arg-type]
+
+    monkeypatch.setattr(socket, "getaddrinfo", rebinding)
+    with raw(lambda to: to.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")) as (port, requests):
+        assert ask(f"http://rebinding.example:{port}/a?b=c", "127.0.0.1").status == 204
+    assert asked == ["rebinding.example"]
+    head = requests[0].decode().split("\r\n")
+    assert head[0] == "POST /a?b=c HTTP/1.1"
+    assert f"Host: rebinding.example:{port}" in head
+    # the second time it leads to an address that is not listed
+    assert "MILLRACE_PUSH_ALLOW" in ask(f"http://rebinding.example:{port}/", "127.0.0.1").error
+
+
+def test_no_proxy_and_no_netrc_of_this_account_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "netrc").write_text("default login operator password hunter2\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    with raw(lambda to: to.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")) as (port, requests):
+        assert ask(f"http://127.0.0.1:{port}/", "127.0.0.1").status == 204
+        assert b"authorization" not in requests[0].lower()
+        # what the URL itself says is sent
+        assert ask(f"http://me:secret@127.0.0.1:{port}/", "127.0.0.1").status == 204
+        assert b"authorization: Basic bWU6c2VjcmV0" in requests[1]
+        assert f"Host: 127.0.0.1:{port}\r\n".encode() in requests[1]
+
+
+@pytest.mark.parametrize(
+    ("begin", "status"),
+    [
+        (b"", 0),
+        (b"HTTP/1.1 ", 0),
+        (b"HTTP/1.1 500 No\r\nX-Header: ", 500),
+        (b"HTTP/1.1 500 No\r\nContent-Length: 99999\r\n\r\n", 500),
+    ],
+)
+def test_a_receiver_that_drips_holds_a_delivery_no_longer_than_its_deadline(begin: bytes, status: int) -> None:
+    over = threading.Event()
+
+    def drip(to: socket.socket) -> None:
+        to.sendall(begin)
+        while not over.wait(0.05):
+            try:
+                to.sendall(b"x")
+            except OSError:
+                return
+
+    with raw(drip) as (port, _):
+        began = time.monotonic()
+        answer = ask(f"http://127.0.0.1:{port}/", "127.0.0.1", timeout_s=0.5)
+        took = time.monotonic() - began
+        over.set()
+    assert 0.4 < took < PATIENCE_S / 2
+    assert answer.status == status
+
+
+def test_a_connection_is_kept_and_a_closed_one_is_opened_again(receiver: Receiver) -> None:
+    with Endpoint(receiver.url, Allowed(["127.0.0.1"])) as endpoint:
+        assert [endpoint.post(b"{}", JSON, PATIENCE_S).status for _ in range(3)] == [204] * 3
+    assert len(receiver.bodies) == 3
+
+
+def test_a_view_whose_url_leads_inwards_keeps_its_events_and_says_what_to_do(
+    pushed: EventStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(push, "RETRY_MS", 60_000)
+    place(pushed, "a", events=("placed",))
+    assert push_events(dsn, "hook", budget_s=PATIENCE_S, idle_s=0).events == 0
+    assert receiver.bodies == []
+    ((error,),) = rows(pushed.connection, "select last_error from event_store.stream_locks")
+    assert "MILLRACE_PUSH_ALLOW" in error

@@ -1,0 +1,40 @@
+"""Another account of this machine, which has nothing to do with us."""
+
+import os
+import pwd
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+# beside ours, which may stand where only we may look
+PYTHON = Path(f"/usr/bin/python{sysconfig.get_python_version()}")
+NOBODY = "nobody"
+
+
+def as_stranger(program: str, *arguments: object, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+    """Run a Python program under that account, with our packages where it may read them; skip where we may not."""
+    if os.geteuid() != 0:
+        pytest.skip("Only root can run a program under another account: run this test as root.")
+    if not PYTHON.exists():
+        pytest.skip(f"There is no {PYTHON} for another account: install Debian's package python3.")
+    account = pwd.getpwnam(NOBODY)
+    return subprocess.run(
+        [PYTHON, "-c", program, *map(str, arguments)],
+        user=account.pw_uid,
+        group=account.pw_gid,
+        extra_groups=[],
+        cwd="/",
+        env={"PATH": os.defpath, "PYTHONPATH": _packages(), "HOME": "/nonexistent", "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
+def _packages() -> str:
+    import psycopg
+
+    return str(Path(psycopg.__file__).parents[1])

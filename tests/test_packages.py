@@ -1,0 +1,41 @@
+"""What is installed is what was chosen: each package pinned, each file known by its hash."""
+
+import re
+import tomllib
+
+from millrace.resources.settings import PROJECT
+
+LOCK = (PROJECT / "requirements.lock").read_text()
+
+
+def pins() -> dict[str, str]:
+    lines = (PROJECT / "constraints.txt").read_text().splitlines()
+    return dict(named(line) for line in lines if line and not line.startswith("#"))
+
+
+def named(pin: str) -> tuple[str, str]:
+    name, _, version = pin.partition(";")[0].strip().partition("==")
+    return re.sub(r"[-_.]+", "-", name).lower(), version
+
+
+def test_every_package_of_the_lock_has_hashes_and_the_version_that_is_pinned() -> None:
+    entries = [entry for entry in re.split(r"\n(?=\S)", LOCK.strip()) if not entry.startswith("#")]
+    locked = dict(named(entry.split("\\")[0]) for entry in entries)
+    assert all(re.search(r"--hash=sha256:[0-9a-f]{64}", entry) for entry in entries)
+    assert {name: version for name, version in locked.items() if pins().get(name, version) != version} == {}
+    # what only another system needs has no pin
+    assert {name for name in pins() if name not in locked} == set()
+
+
+def test_the_lock_names_no_host() -> None:
+    assert "://" not in LOCK
+    assert "--index-url" not in LOCK
+
+
+def test_what_we_import_directly_and_what_builds_us_is_pinned() -> None:
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())
+    asked = [*project["project"]["dependencies"], *project["project"]["optional-dependencies"]["dev"]]
+    names = {re.sub(r"[-_.]+", "-", re.split(r"[\[<>=]", each)[0]).lower() for each in asked}
+    assert names - pins().keys() == set()
+    (builder,) = project["build-system"]["requires"]
+    assert named(builder) == ("setuptools", pins()["setuptools"])
