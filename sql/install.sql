@@ -231,7 +231,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '0b8dd793bbacba81149f449178298377c60f8d39c6d7e1d62fee91edbe3c9752'),
+  (0, 'bc86cc9c2806161727d35fba43b39275fd7ef709e8c32801ef1073d277d7e45c'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
