@@ -231,7 +231,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'e1f36e623f750a4be28c2558f68bd666fd85724f1968d5bd846c8f987a901a69'),
+  (0, 'bc86cc9c2806161727d35fba43b39275fd7ef709e8c32801ef1073d277d7e45c'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
