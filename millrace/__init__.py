@@ -35,10 +35,13 @@ if TYPE_CHECKING:
         LeaseLost,
         Malformed,
         MillraceError,
+        NotDeciderOwner,
         NotEmpty,
         NotInFlight,
         NotParked,
+        NotProducerOwner,
         NotQuarantined,
+        NotViewOwner,
         PartitionLeased,
         PositionOutOfRange,
         ProducerFenced,
@@ -53,6 +56,7 @@ if TYPE_CHECKING:
         UnknownTransaction,
         UnknownView,
         Unreachable,
+        UnreadableData,
         ViewInUse,
         WrongMode,
     )
@@ -140,9 +144,10 @@ _PLACES = {
     "resources.errors": (
         "BackupDamaged BelongsToReadModel CaptureInUse ChangesDiffer ChangesWaiting Conflict DeciderCaptured "
         "EventIdReused EventNotRegistered ForbiddenChange HistoryNeeded ImportRefused LeaseLost Malformed "
-        "MillraceError NotEmpty NotInFlight NotParked NotQuarantined PartitionLeased PositionOutOfRange "
+        "MillraceError NotDeciderOwner NotEmpty NotInFlight NotParked NotProducerOwner NotQuarantined NotViewOwner PartitionLeased PositionOutOfRange "
         "ProducerFenced SchemaMismatch SequenceGap StreamClosed StreamWentOn TransactionEnded UnknownCapture "
-        "UnknownPartition UnknownProducer UnknownTransaction UnknownView Unreachable ViewInUse WrongMode"
+        "UnknownPartition UnknownProducer UnknownTransaction UnknownView Unreachable UnreadableData "
+        "ViewInUse WrongMode"
     ),
 }
 _MODULE_OF = {name: module for module, names in _PLACES.items() for name in names.split()}
@@ -153,13 +158,13 @@ __all__ = [
     "DeciderCaptured", "DeciderEvent", "DsnOption", "Event", "EventIdReused", "EventLogSource",
     "EventNotRegistered", "EventStore", "ExactlyOnce", "ForbiddenChange", "HistoryNeeded", "IdempotentProducer",
     "ImportRefused", "InvalidCapture", "InvalidReadModel", "Json", "LeaseLost", "LeasedEvent", "Lock", "LogEvent",
-    "Malformed", "MillraceError", "NewEvent", "NotEmpty", "NotInFlight", "NotParked", "NotQuarantined",
+    "Malformed", "MillraceError", "NewEvent", "NotDeciderOwner", "NotEmpty", "NotInFlight", "NotParked", "NotProducerOwner", "NotQuarantined", "NotViewOwner",
     "PartitionInfo", "PartitionLag", "PartitionLeased", "PositionOutOfRange", "PostgresResource", "ProducerFenced",
     "ProducerStamp", "ProducerStore", "ReadModel", "RecordedEvent", "SchemaMismatch", "Seek", "SequenceGap",
     "Service", "SparkResource", "State", "StreamClosed", "StreamHead", "StreamWentOn", "Surroundings",
     "Transaction", "TransactionEnded", "UnknownCapture", "UnknownPartition", "UnknownProducer",
-    "UnknownTransaction", "UnknownView", "Unreachable", "View", "ViewInUse", "ViewInfo", "WrongMode", "all_",
-    "any_", "avg", "chosen_dsn", "count", "day_history", "embedded_dsn", "field", "first", "fold", "history_frame",
+    "UnknownTransaction", "UnknownView", "Unreachable", "UnreadableData", "View", "ViewInUse", "ViewInfo", "WrongMode",
+    "all_", "any_", "avg", "chosen_dsn", "count", "day_history", "embedded_dsn", "field", "first", "fold", "history_frame",
     "last", "max_", "migrate", "min_", "read_history", "read_model", "recompute", "replace_day", "set_union",
     "spark_session", "stop_on_signals", "stream_id", "sum_",
 ]  # fmt: skip

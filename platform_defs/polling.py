@@ -15,6 +15,8 @@ BACKOFF_S = 5.0
 LONGEST_BACKOFF_S = 60.0
 # a run needs some seconds to start its process, its Python and its consumer
 STARTUP_S = 120.0
+# Of the 16 runs at once of dagster.yaml, so that pushes, however many there are, leave half to read models.
+PUSHES_AT_ONCE = 8
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,13 @@ class Poll:
 def plan_polls(rows: "Sequence[ViewPoll]", runs: Mapping[str, ViewRuns], now: float) -> list[Poll]:
     """Decide for each view whether to start a drain now."""
     return [_plan(row, runs.get(row.view, ViewRuns()), now) for row in rows]
+
+
+def in_turn(views: Sequence[str], after: str | None, room: int) -> list[str]:
+    """Return as many views as there is room for, in the order of their names, beginning behind the one named last."""
+    names = sorted(views)
+    ahead = [name for name in names if after is not None and name > after]
+    return (ahead + names[: len(names) - len(ahead)])[: max(room, 0)]
 
 
 def backoff_s(failures: int) -> float:

@@ -11,7 +11,7 @@ from datetime import UTC
 import dagster as dg
 
 from millrace.assets.partitions import VIEWS
-from millrace.platform_defs.polling import ViewRuns, plan_polls
+from millrace.platform_defs.polling import PUSHES_AT_ONCE, Poll, ViewRuns, in_turn, plan_polls
 from millrace.resources.capture.declaration import Capture
 from millrace.resources.capture.health import find_capture, has_work
 from millrace.resources.capture.setup import GapOpen
@@ -25,6 +25,10 @@ from millrace.resources.read_models.versions import current_version, is_ready_to
 VIEW_TAG = "millrace/view"
 CAPTURE_TAG = "millrace/capture"
 PARTITION_TAG = "dagster/partition"
+# of queued runs the higher one goes first
+PRIORITY_TAG = "dagster/priority"
+MOST_IN_FLIGHT = 1000
+MOST_REASONS = 50
 RECENT_RUNS = 8
 UNFINISHED = (
     dg.DagsterRunStatus.QUEUED,
@@ -65,7 +69,7 @@ def undeclared_sensor(models: Iterable[ReadModel]) -> dg.SensorDefinition:
     )
     def poll(context: dg.SensorEvaluationContext, postgres: PostgresResource) -> dg.SensorResult:
         rows = poll_rows(postgres, lambda row: row.view not in declared and bool(row.edge_function_url))
-        return request_drains(context, rows, VIEWS)
+        return request_pushes(context, rows)
 
     return poll
 
@@ -146,22 +150,60 @@ def request_drains(
     Its partition is made in `partitions`, if these are dynamic.
     """
     runs = {row.view: view_runs(context.instance, row.view) for row in rows}
-    polls = plan_polls(rows, runs, time.time())
+    return _request(context, plan_polls(rows, runs, time.time()), partitions, {PRIORITY_TAG: "1"})
+
+
+def request_pushes(context: dg.SensorEvaluationContext, rows: Sequence[ViewPoll]) -> dg.SensorResult:
+    """Ask for drains of views that are pushed to a URL: some at once, in turn; the others wait, and read models do not.
+
+    Anybody who may register views may register many: a tick looks at no more of them than may start.
+    """
+    views = {row.view for row in rows}
+    drained = views & drains_in_flight(context.instance)
+    waiting = [row for row in rows if row.enabled and row.due and (row.view not in drained or not row.consumers)]
+    chosen = in_turn([row.view for row in waiting], context.cursor, PUSHES_AT_ONCE - len(drained))
+    runs = {view: ViewRuns(in_flight=True) for view in drained}
+    runs |= {view: view_runs(context.instance, view) for view in chosen}
+    late = {row.view for row in waiting} - {*chosen, *drained}
+    wait = f"{PUSHES_AT_ONCE} views are pushed at once, and it waits for its turn"
+    polls = [
+        Poll(poll.view, start=False, reason=f"{poll.view}: {wait}") if poll.view in late else poll
+        for poll in plan_polls(rows, runs, time.time())
+    ]
+    return _request(context, polls, VIEWS, {PRIORITY_TAG: "0"}, chosen[-1] if chosen else context.cursor)
+
+
+def drains_in_flight(instance: dg.DagsterInstance) -> set[str]:
+    """Return the views that have an unfinished run, queued ones included, by one question to Dagster."""
+    records = instance.get_run_records(dg.RunsFilter(statuses=list(UNFINISHED)), limit=MOST_IN_FLIGHT)
+    return {view for record in records if (view := record.dagster_run.tags.get(PARTITION_TAG)) is not None}
+
+
+def _request(
+    context: dg.SensorEvaluationContext,
+    polls: Sequence[Poll],
+    partitions: dg.DynamicPartitionsDefinition | None,
+    tags: dict[str, str],
+    cursor: str | None = None,
+) -> dg.SensorResult:
     starts = [poll.view for poll in polls if poll.start]
     unknown = [view for view in starts if partitions and not context.instance.has_dynamic_partition("views", view)]
     reasons = (
-        "; ".join(poll.reason for poll in polls)
+        "; ".join(poll.reason for poll in polls[:MOST_REASONS])
+        + (f"; and {len(polls) - MOST_REASONS} more" if len(polls) > MOST_REASONS else "")
         or "Nothing to poll: every registered view is a declared read model or has no edge_function_url."
     )
     if not starts:
-        return dg.SensorResult(skip_reason=reasons)
+        return dg.SensorResult(skip_reason=reasons, cursor=cursor)
     context.log.info(reasons)
     return dg.SensorResult(
         # no run_key: Dagster would never retry a run that failed
         run_requests=[
-            dg.RunRequest(partition_key=view, tags={VIEW_TAG if partitions else CAPTURE_TAG: view}) for view in starts
+            dg.RunRequest(partition_key=view, tags={VIEW_TAG if partitions else CAPTURE_TAG: view, **tags})
+            for view in starts
         ],
         dynamic_partitions_requests=[partitions.build_add_request(unknown)] if partitions and unknown else None,
+        cursor=cursor,
     )
 
 

@@ -32,7 +32,11 @@
     ├── DeciderCaptured          MR034   the decider belongs to a capture
     ├── NotQuarantined           MR035
     ├── ChangesWaiting           MR036   stored changes are no events yet
+    ├── NotViewOwner             MR041   the view belongs to a role that the login is no member of
+    ├── NotProducerOwner         MR045   the producer belongs to a role that the login is no member of
+    ├── NotDeciderOwner          MR046   the decider belongs to a role that the login is no member of
     ├── ImportRefused            a file cannot be imported as asked
+    ├── UnreadableData           JSON that Postgres holds and Python cannot read
     ├── SchemaMismatch           the database and the code do not fit
     └── Unreachable              a server does not answer
 
@@ -202,8 +206,24 @@ class ChangesWaiting(MillraceError):
     """Changes of the slot before are stored and no events yet."""
 
 
+class NotViewOwner(MillraceError):
+    """The view belongs to a role that the login is no member of."""
+
+
+class NotProducerOwner(MillraceError):
+    """The producer belongs to a role that the login is no member of."""
+
+
+class NotDeciderOwner(MillraceError):
+    """The decider belongs to a role that the login is no member of."""
+
+
 class ImportRefused(MillraceError):
     """A file cannot be imported as asked."""
+
+
+class UnreadableData(MillraceError):
+    """A row holds JSON that Python cannot read, such as a number of 5,000 digits; the detail names the row."""
 
 
 class SchemaMismatch(MillraceError):

@@ -5,11 +5,13 @@ Belongs here: writing a day. Not here: a report's plan and its columns, which a 
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import date
 from typing import Any, Protocol
 
 import psycopg
 from psycopg import sql
+from psycopg.errors import DuplicateObject, DuplicateSchema, DuplicateTable, UniqueViolation
 
 # the column that says which day a row is of
 DAY = "day"
@@ -60,10 +62,13 @@ def replace_day(
     whole = sql.Identifier(schema, name)
     others = [column for column in columns if column != DAY]
     with connection.transaction():
-        connection.execute("select pg_advisory_xact_lock(hashtextextended(%s, 0))", (table,))
         ((known,),) = connection.execute("select to_regclass(%s) is not null", (whole.as_string(),)).fetchall()
         if not known:  # once it is there, nobody needs the right to make schemas any more
-            _make(connection, schema, whole, columns, key)
+            # of two that make it at once the later one waits for the earlier one, and is told that it is there
+            with suppress(DuplicateSchema, DuplicateTable, DuplicateObject, UniqueViolation), connection.transaction():
+                _make(connection, schema, whole, columns, key)
+        # one after the other; a lock that needs a right to the table, for a key could be held by any login
+        connection.execute(sql.SQL("lock table {} in share row exclusive mode").format(whole))
         connection.execute(sql.SQL("delete from {} where {} = %s").format(whole, sql.Identifier(DAY)), (day,))
         with connection.cursor() as cursor:
             cursor.executemany(

@@ -42,7 +42,7 @@ set local check_function_bodies = off;
 \ir functions/archive/list_archive_file.sql
 \ir functions/archive/lock_archive.sql
 \ir functions/archive/mark_archived.sql
-\ir functions/archive/private/history_lock_key.sql
+\ir functions/archive/private/share_history.sql
 \ir functions/archive/purge_events.sql
 \ir functions/archive/raise_low_water_mark.sql
 \ir functions/backup/backup_cut.sql
@@ -83,7 +83,9 @@ set local check_function_bodies = off;
 \ir functions/capture/changes/store_changes.sql
 \ir functions/capture/changes/verify_changes.sql
 \ir functions/capture/claim_capture.sql
+\ir functions/capture/end_capture_sessions.sql
 \ir functions/capture/extend_capture.sql
+\ir functions/capture/join_capture.sql
 \ir functions/capture/private/capture_lease_duration.sql
 \ir functions/capture/private/change_bytes.sql
 \ir functions/capture/private/change_fault.sql
@@ -108,13 +110,16 @@ set local check_function_bodies = off;
 \ir functions/events/get_last_event.sql
 \ir functions/events/private/append_batch.sql
 \ir functions/events/private/append_fault.sql
+\ir functions/events/private/data_fault.sql
 \ir functions/events/private/event_fault.sql
 \ir functions/events/private/forbid_change.sql
 \ir functions/events/private/guard_append.sql
+\ir functions/events/private/guard_restore.sql
 \ir functions/events/private/is_stored.sql
 \ir functions/events/private/parse_events.sql
 \ir functions/events/private/refuse_append.sql
 \ir functions/events/private/refuse_captured_decider.sql
+\ir functions/events/private/refuse_foreign_decider.sql
 \ir functions/events/private/refuse_reused_event_id.sql
 \ir functions/events/private/refuse_unregistered_event.sql
 \ir functions/events/register_decider_event.sql
@@ -136,6 +141,7 @@ set local check_function_bodies = off;
 \ir functions/log/validate_offset_range.sql
 \ir functions/private/audit.sql
 \ir functions/private/clock.sql
+\ir functions/private/protect_audit.sql
 \ir functions/private/refuse_request.sql
 \ir functions/producers/abandon_transaction.sql
 \ir functions/producers/abort_transaction.sql
@@ -155,10 +161,13 @@ set local check_function_bodies = off;
 \ir functions/producers/private/receive_stamp.sql
 \ir functions/producers/private/record_outcome.sql
 \ir functions/producers/private/refuse_ended_transaction.sql
+\ir functions/producers/private/refuse_foreign_producer.sql
 \ir functions/producers/private/refuse_unknown_producer.sql
 \ir functions/producers/private/refuse_unknown_transaction.sql
 \ir functions/producers/private/require_current_epoch.sql
+\ir functions/producers/private/require_kept.sql
 \ir functions/producers/private/require_open.sql
+\ir functions/producers/private/require_producer.sql
 \ir functions/producers/private/require_producer_id.sql
 \ir functions/producers/private/require_state_key.sql
 \ir functions/producers/private/settle_transaction.sql
@@ -177,10 +186,12 @@ set local check_function_bodies = off;
 \ir functions/rows/ack_event.sql
 \ir functions/rows/ack_events.sql
 \ir functions/rows/dispatch_events.sql
+\ir functions/rows/end_locks.sql
 \ir functions/rows/extend_lock.sql
 \ir functions/rows/fail_event.sql
 \ir functions/rows/lease_events.sql
 \ir functions/rows/nack_event.sql
+\ir functions/rows/private/free_deleted_lock.sql
 \ir functions/rows/private/give_back_event.sql
 \ir functions/rows/private/holds_lock.sql
 \ir functions/rows/private/lease_free_streams.sql
@@ -198,16 +209,17 @@ set local check_function_bodies = off;
 \ir functions/views/is_registered.sql
 \ir functions/views/poll_views.sql
 \ir functions/views/private/attached_consumers.sql
-\ir functions/views/private/consumer_lock_class.sql
 \ir functions/views/private/known_view.sql
 \ir functions/views/private/lease_duration.sql
 \ir functions/views/private/lock_idle_view.sql
-\ir functions/views/private/lock_view.sql
+\ir functions/views/private/may_use.sql
+\ir functions/views/private/own_view.sql
+\ir functions/views/private/refuse_foreign_view.sql
 \ir functions/views/private/refuse_if_read_model.sql
 \ir functions/views/private/refuse_view_in_use.sql
 \ir functions/views/private/retry_delay.sql
+\ir functions/views/private/settings.sql
 \ir functions/views/private/sweep_locks.sql
-\ir functions/views/private/view_lock_key.sql
 \ir functions/views/private/wants.sql
 \ir functions/views/register_view.sql
 \ir functions/views/retry_dead_letters.sql
@@ -219,7 +231,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '68fb8f3d79bd1a0643d906a578cf6ec684e62e650831f8d79b19ca4448d99881'),
+  (0, 'e1f36e623f750a4be28c2558f68bd666fd85724f1968d5bd846c8f987a901a69'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

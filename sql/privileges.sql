@@ -25,16 +25,22 @@ begin
         select oid from pg_class
         where relnamespace = 'read_models'::regnamespace and relkind in ('r', 'p', 'v') and pg_has_role(relowner, 'USAGE')
       loop
+        -- Owners change rows. A trigger of theirs would run with the rights of whoever drains, be it the role that
+        -- migrates.
+        execute format('revoke all on table %s from %I', _table, _role);
         execute format(
-          'grant %s on table %s to %I', case when _role = 'event_store_owner' then 'all' else 'select' end, _table, _role
+          'grant %s on table %s to %I',
+          case when _role = 'event_store_owner' then 'select, insert, update, delete' else 'select' end, _table, _role
         );
       end loop;
       -- read models that are made later, by the role that migrates
       execute format('alter default privileges in schema read_models grant select on tables to %I', _role);
     end if;
     if _role = 'event_store_owner' then
-      execute format('grant all on all sequences in schema read_models to %I', _role);
+      execute format('grant usage, select on all sequences in schema read_models to %I', _role);
       execute format('grant create on schema read_models to %I', _role);
+      -- frees streams, see free_deleted_lock
+      execute format('grant delete on event_store.locks to %I', _role);
       -- what a source's log has is copied; store_changes, in the same transaction, says that it may stay
       execute format('grant insert on event_store.wal_events to %I', _role);
     end if;

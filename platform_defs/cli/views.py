@@ -3,7 +3,6 @@
 Belongs here: their options and how results look. Not here: what they do; that is in `sql/functions`.
 """
 
-import json
 import shlex
 from collections.abc import Sequence
 from datetime import datetime
@@ -203,5 +202,5 @@ def _letter(letter: DeadLetter) -> Sequence[object]:
 def _entry(entry: AuditEntry) -> Sequence[object]:
     return (
         entry.done_at.isoformat(timespec="seconds"), entry.done_by, entry.operation, entry.view, entry.reason,
-        json.dumps(entry.detail, ensure_ascii=False),
+        entry.detail_json,
     )  # fmt: skip

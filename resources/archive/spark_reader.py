@@ -28,11 +28,7 @@ _BATCH_EVENTS = 16_384
 
 
 class FileUnreadable(Exception):
-    """An archived file is missing or differs from its listing.
-
-    The message starts with `event_log: `, by which `build_errors.is_of_events` knows a server fault and blames no
-    stream.
-    """
+    """An archived file is missing or differs from its listing."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +135,8 @@ def rows_of(part: FilePart, wanted: Wanted) -> Iterator[pa.RecordBatch]:
                         row += len(batch)
                 first += size
     except (OSError, pa.ArrowException) as error:
-        raise FileUnreadable(f"event_log: {part.path} cannot be read: {error}") from error
+        # by itself: of a chain of errors a driver sees the class of the first one
+        raise FileUnreadable(f"event_log: {part.path} cannot be read: {error}") from None
 
 
 def _may_have(group: "pq.RowGroupMetaData", wanted: Wanted) -> bool:

@@ -55,6 +55,6 @@ class ArchiveStore(SqlFunctions):
             (partition, from_position, to_position, path, bytes_, checksum),
         )
 
-    def lock_archive(self, partition: int) -> bool:
-        """Become the writer of a log partition's archive until the session ends; false where another one is."""
-        return self._value(bool, "select event_store.lock_archive(%s)", (partition,))
+    def lock_archive(self, partition: int, owner: str) -> bool:
+        """Be the writer of a log partition's archive until the session ends; false where another one is."""
+        return self._value(bool, "select event_store.lock_archive(%s, %s)", (partition, owner))

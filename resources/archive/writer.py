@@ -10,7 +10,7 @@ Belongs here: which ranges are written next, extending and sweeping. Not here: o
 
 The table `event_store.archive_files` lists a file in the transaction that marks its events as archived. A file that is
 not listed is never read. After a kill at any moment the next run goes on: it writes the same range again, under the
-same name. One process at a time writes the archive of a log partition; its database session holds the lock.
+same name. One process at a time writes the archive of a log partition; its lock ends with its database session.
 """
 
 import os
@@ -18,6 +18,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
 import psycopg
 
@@ -82,14 +83,17 @@ def archive_partition(
         events.sequence_events()
         before = archived(connection, partition)
         claim_folder(root, before.archive_id, database_name(events.database_identity()))
-        if not store.lock_archive(partition):
+        writer = f"writer {uuid4()}"
+        if not store.lock_archive(partition, writer):
             return _report(before, 0, began, busy=True)
-        before = archived(connection, partition)  # this session alone extends it now
+        before = archived(connection, partition)  # this writer alone extends it now
         sweep(root, before, keep_replaced_s)
         written = 0
         for wanted in plan(before, max_events=max_events, min_events=min_events, tail=tail):
             with dbapi.connect(dsn) as reader, reader.cursor() as cursor:
-                file = write_file(root, wanted, read_range(cursor, wanted), ready=lambda: store.lock_archive(partition))
+                file = write_file(
+                    root, wanted, read_range(cursor, wanted), ready=lambda: store.lock_archive(partition, writer)
+                )
             _date_replaced(root, before, wanted)
             store.list_archive_file(
                 partition, wanted.from_position, wanted.to_position, path_of(wanted), file.bytes, file.checksum

@@ -12,6 +12,7 @@ loading one (`restore`).
 import fcntl
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -28,6 +29,8 @@ MANIFEST = "manifest.json"
 LOG = "log"
 STATE = "state"
 READING = ".reading"
+# a store goes on above the numbers of a backup: a sequence at its end would never append again
+GREATEST = 2**62
 
 
 class NoBackup(MillraceError):
@@ -216,6 +219,14 @@ def require_backup(folder: Path, manifest: Manifest) -> None:
         following[file.partition] = file.to_position
     if following != {partition.partition: partition.high_water_mark for partition in manifest.partitions}:
         raise BackupDamaged(f"{folder / MANIFEST} is damaged.", detail="Its files do not reach the high-water marks.")
+    root = folder.resolve()
+    for entry in manifest.entries:
+        if not (root / entry.path).resolve().is_relative_to(root):
+            raise BackupDamaged(
+                f"{folder / MANIFEST} names a file outside of the backup.",
+                detail=f"{entry.path} leads to {(root / entry.path).resolve()}.",
+                hint="Nothing was restored. Restore another backup.",
+            )
     try:
         for entry in manifest.entries:
             require_checksum(folder / entry.path, entry.bytes, entry.checksum)
@@ -227,6 +238,29 @@ def require_backup(folder: Path, manifest: Manifest) -> None:
 
 
 def _manifest(body: dict[str, Any]) -> Manifest:
+    """Read what may have been written by anybody: a checksum is no signature.
+
+    Raises:
+        ValueError: A number is out of range, or a file lies elsewhere than a backup puts it.
+    """
+    manifest = _unchecked(body)
+    numbers: list[object] = [manifest.last_offset, manifest.lease_token]
+    for partition in manifest.partitions:
+        numbers += [partition.partition, partition.earliest_position, partition.high_water_mark]
+    for file in manifest.files:
+        numbers += [file.partition, file.from_position, file.to_position]
+    for entry in manifest.entries:
+        numbers.append(entry.bytes)
+    for number in numbers:
+        if type(number) is not int or not 0 <= number <= GREATEST:
+            raise ValueError(f"it states {number!r} for a number from 0 to {GREATEST}")
+    for table in manifest.tables:
+        if not re.fullmatch(rf"{STATE}/[0-9A-Za-z_-]+/{re.escape(table.table)}\.parquet", table.path):
+            raise ValueError(f"the table {table.table} lies at {table.path!r}")
+    return manifest
+
+
+def _unchecked(body: dict[str, Any]) -> Manifest:
     return Manifest(
         **{
             **body,

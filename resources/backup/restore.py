@@ -24,6 +24,7 @@ from psycopg import sql
 from millrace.resources.archive.files import ArchiveDamaged, read_file
 from millrace.resources.backup.log_files import Progress
 from millrace.resources.backup.manifest import Manifest, read_manifest, reading, require_backup
+from millrace.resources.backup.state_tables import STATE_TABLES
 from millrace.resources.backup.store import BackupStore
 from millrace.resources.errors import BackupDamaged, SchemaMismatch
 from millrace.resources.event_log_source import COLUMNS, LogRange
@@ -34,6 +35,8 @@ _EVENT = tuple(column for column in COLUMNS if column not in ("partition", "posi
 # The first transaction of any cluster, so the event counts as appended long ago: ids of another cluster mean nothing
 # here.
 _LONG_AGO = "3"
+# of a table that are decoded at once
+ROWS = 1000
 # as COPY reads CSV: null is an empty field, and text has quotes, even an empty one
 _CSV = pa.csv.WriteOptions(include_header=False, quoting_style="all_valid")
 
@@ -72,6 +75,7 @@ def _restore(dsn: str, folder: Path, progress: Progress) -> RestoreReport:
     manifest = read_manifest(folder)
     require_backup(folder, manifest)
     checked = time.monotonic()
+    _require_known(manifest)
     migrate(dsn, log_partitions=len(manifest.partitions))
     with psycopg.connect(dsn) as connection:
         store = BackupStore(connection)
@@ -81,16 +85,8 @@ def _restore(dsn: str, folder: Path, progress: Progress) -> RestoreReport:
             into = sql.SQL("copy {} ({}) from stdin (format csv)").format(
                 sql.Identifier("event_store", table.table), columns
             )
-            try:
-                for batch in _batches(folder / table.path):
-                    _copy(connection, into, batch)
-            except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn) as error:
-                # its schema_version does not tell: before the first release versions have no order
-                raise SchemaMismatch(
-                    "The backup is of another version of Millrace.",
-                    detail=f"Postgres says: {error.diag.message_primary}.",
-                    hint="Restore it with the version of Millrace that wrote it, or a later one. Nothing was restored.",
-                ) from error
+            for batch in _batches(folder / table.path):
+                _copy(connection, into, batch)
         _load_log(connection, folder, manifest, progress)
         events = store.finish_restore(
             [each.partition for each in manifest.partitions],
@@ -106,6 +102,22 @@ def _restore(dsn: str, folder: Path, progress: Progress) -> RestoreReport:
             },
         )
     return RestoreReport(manifest, events, checked - began, time.monotonic() - began)
+
+
+def _require_known(manifest: Manifest) -> None:
+    """Refuse tables and columns that no backup of this version has, whoever restores: the role may be a superuser."""
+    unknown = [
+        f"{each.table}.{column}"
+        for each in manifest.tables
+        for column in each.columns
+        if column not in STATE_TABLES.get(each.table, ("", ()))[1]
+    ]
+    if unknown:
+        raise SchemaMismatch(
+            "The backup is of another version of Millrace.",
+            detail=f"This one knows no {', no '.join(unknown[:5])}.",
+            hint="Restore it with the version of Millrace that wrote it, or a later one. Nothing was restored.",
+        )
 
 
 def _load_log(connection: psycopg.Connection, folder: Path, manifest: Manifest, progress: Progress) -> None:
@@ -141,5 +153,6 @@ def _chosen(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Table:
 
 def _batches(path: Path) -> Iterator[pa.Table]:
     with pq.ParquetFile(path, page_checksum_verification=True) as file:
-        for batch in file.iter_batches():
+        # a few rows at once: a column of one repeated value takes next to nothing in the file
+        for batch in file.iter_batches(batch_size=ROWS):
             yield pa.Table.from_batches([batch])

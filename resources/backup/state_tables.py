@@ -18,7 +18,7 @@ from millrace.resources.backup.manifest import STATE, BackedUpTable
 
 # table -> the source of its rows, and its columns; each column becomes text, as Postgres writes it
 STATE_TABLES: dict[str, tuple[LiteralString, tuple[str, ...]]] = {
-    "deciders": ("event_store.deciders", ("decider", "event", "event_version", "description")),
+    "deciders": ("event_store.deciders", ("decider", "event", "event_version", "description", "owner")),
     "streams": (
         "event_store.sequenced_streams()",
         ("decider", "decider_id", "last_event_id", "last_offset", "version", "final"),
@@ -27,7 +27,7 @@ STATE_TABLES: dict[str, tuple[LiteralString, tuple[str, ...]]] = {
         "event_store.views",
         (
             "view", "start_at", "lock_timeout_s", "pooling_delay_s", "edge_function_url", "created_at", "updated_at", "mode",
-            "deciders", "events", "enabled", "max_attempts",
+            "deciders", "events", "enabled", "max_attempts", "owner",
         ),
     ),
     "checkpoints": (
@@ -40,7 +40,7 @@ STATE_TABLES: dict[str, tuple[LiteralString, tuple[str, ...]]] = {
         "event_store.stream_locks",
         (
             "view", "decider", "decider_id", "partition", "last_offset", "locked_until", "in_flight", "attempts", "last_error",
-            "parked_at", "created_at", "updated_at", "lease_token", "lease_pid", "taken_over", "caught_up", "nothing_after",
+            "parked_at", "created_at", "updated_at", "lease_token", "lease_pid", "caught_up", "nothing_after",
         ),
     ),
     "audit_log": (
@@ -67,7 +67,7 @@ STATE_TABLES: dict[str, tuple[LiteralString, tuple[str, ...]]] = {
         "event_store.producers",
         (
             "producer_id", "partition", "epoch", "next_sequence", "received", "duplicates", "refused", "opened", "committed", "aborted",
-            "abandoned", "expired", "superseded", "registered_at", "updated_at",
+            "abandoned", "expired", "superseded", "registered_at", "updated_at", "owner",
         ),
     ),
     "producer_results": (

@@ -134,10 +134,10 @@ class CaptureDrain:
             self._control = opening.enter_context(self._connect())
             self._ready = prepare(self._source, self._control, self.capture, self._owner, self._lease_s)
             opening.callback(self._release)
-            self._end_former_sessions()
+            self._control.end_capture_sessions(self.capture.name, self._ready.lease_token)
             # one connection to store with, and one to append events with at the same time
-            self._storing = opening.enter_context(self._connect(self._working))
-            self._emitting = opening.enter_context(self._connect(self._working))
+            self._storing = opening.enter_context(self._work())
+            self._emitting = opening.enter_context(self._work())
             self._backfill = Backfill(self._source, self._control, self._ready)
             self._opened = opening.pop_all()
         self._token = self._ready.lease_token
@@ -159,18 +159,12 @@ class CaptureDrain:
             connection.execute("select set_config('lock_timeout', %s, false)", (f"{LOCK_S}s",))
             yield CaptureStore(connection)
 
-    @property
-    def _working(self) -> str:
-        """The name of sessions that only the lease's owner opens; the next owner finds those of a hanging one by it."""
-        return f"millrace capture {self.capture.name}"
-
-    def _end_former_sessions(self) -> None:
-        """End the sessions of a former owner, whose lease has ended: if it hangs, it locks the rows that it copied."""
-        self._control.connection.execute(
-            "select pg_terminate_backend(pid) from pg_stat_activity"
-            " where application_name = %s and datname = current_database() and pid <> pg_backend_pid()",
-            (self._working,),
-        )
+    @contextmanager
+    def _work(self) -> Iterator[CaptureStore]:
+        """Open a session that the next owner ends if this one hangs with the rows that it copied locked."""
+        with self._connect(f"millrace capture {self.capture.name}") as store:
+            store.join_capture(self.capture.name, self._ready.lease_token)
+            yield store
 
     def _release(self) -> None:
         # over a connection of its own: one that was interrupted in a statement gives nothing back

@@ -33,7 +33,7 @@ def requeue(store: CaptureStore, capture: Capture, reason: str) -> Requeued:
 
 def _decoded(capture: Capture, tables: list[RegisteredTable], waiting: QuarantinedChange) -> Change | None:
     """Decode a change from its message; return None if it has none, or still cannot be decoded."""
-    if waiting.raw is None or waiting.relation is None or waiting.data is not None:
+    if waiting.raw is None or waiting.relation is None or waiting.data_json is not None:
         return None
     assert waiting.commit_lsn is not None
     assert waiting.commit_idx is not None

@@ -7,6 +7,7 @@ changes (`copy_text`); the source (`source`); the order of the steps (`drain`).
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from itertools import islice
 from typing import Any, ClassVar
 from uuid import UUID
@@ -19,6 +20,7 @@ from millrace.resources.capture.backfilled_rows import BackfilledRow
 from millrace.resources.capture.copy_text import COPIED_COLUMNS, changes_json, copied_lines, rows_json
 from millrace.resources.capture.decoding.changes import Change
 from millrace.resources.capture.decoding.pgoutput import Lsn
+from millrace.resources.event_store import parsed
 from millrace.resources.event_store.refusals import refusals
 from millrace.resources.event_store.sql_functions import SqlFunctions
 
@@ -133,11 +135,16 @@ class QuarantinedChange:
     action: str
     event_id: UUID
     command_id: UUID
-    data: Any
+    data_json: str | None
     fault: str | None
     raw: bytes | None
     relation: bytes | None
     quarantined_at: datetime
+
+    @cached_property
+    def data(self) -> Any:  # noqa: ANN401 - it is what JSON holds
+        """The data of the event that it would be; raises `UnreadableData` if Python cannot read it."""
+        return None if self.data_json is None else parsed(self.data_json, f"quarantined change {self.quarantine_id}")
 
 
 @dataclass(frozen=True)
@@ -209,6 +216,14 @@ class CaptureStore(SqlFunctions):
     def release_capture(self, capture: str, lease_token: int) -> bool:
         """Give the lease back; return whether it was still held."""
         return self._value(bool, "select event_store.release_capture(%s, %s)", (capture, lease_token))
+
+    def join_capture(self, capture: str, lease_token: int) -> None:
+        """Say that this session works for the lease's owner: whoever takes the capture over ends it."""
+        self._value(str, "select event_store.join_capture(%s, %s)", (capture, lease_token))
+
+    def end_capture_sessions(self, capture: str, lease_token: int) -> int:
+        """End the sessions of former owners; return how many."""
+        return self._value(int, "select event_store.end_capture_sessions(%s, %s)", (capture, lease_token))
 
     def begin_generation(
         self,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from millrace.resources.archive.history import LogHistory
-from millrace.resources.consumption.build_errors import build_errors, cause, is_of_events
+from millrace.resources.consumption.build_errors import Fault, build_errors, cause, fault_of
 from millrace.resources.consumption.failing_streams import Part, PartFails, Source, Stream
 from millrace.resources.consumption.staging import (
     count_streams,
@@ -90,15 +90,16 @@ class LeasedParts:
         """Build a part and stage its rows.
 
         Raises:
-            PartFails: The part cannot be built, or its rows cannot be applied, because of its events.
+            PartFails: The part cannot be built, or its rows cannot be applied, maybe because of its events.
         """
         leased = self._leased
         try:
             staged = stage_events(self._events(part), leased.dsn, leased.model, leased.leases, self._batch)
         except build_errors() as error:
-            if not is_of_events(error):
+            fault = fault_of(error)
+            if fault is Fault.SERVER:
                 raise
-            raise PartFails(cause(error)) from error
+            raise PartFails(cause(error), certain=fault is Fault.EVENTS) from error
         if self._attempt is not None:
             self._attempt(staged)
         return staged

@@ -1,25 +1,45 @@
-"""Reads errors of a build: whether Spark is gone, whether events may be the reason, and the one line to tell of it.
+"""Reads errors of a build: whether Spark is gone, whose fault it is, and the one line to tell of it.
+
+An error is told by its class, its SQLSTATE and Spark's condition, never by a word in its text: an event may hold any
+word. An error of Python in a task reaches us as text alone. The class that was raised stands in it at a place that no
+value reaches: after the lines of the first traceback, which are indented.
 
 Belongs here: errors of Spark and of Postgres. Not here: the reactions to them (`builder`, `consumer`).
 """
 
+import builtins
+import re
+import sys
+from enum import Enum
+
 import psycopg
+
+from millrace.resources.archive.spark_reader import FileUnreadable
+from millrace.resources.event_log_source import DataLoss, InvalidOption, Unreadable
+from millrace.resources.read_models.stream_histories import HistoryShortened
 
 _LONGEST_CAUSE = 2000
 # errors of a merge whose reason is in the rows and not in the server
 _DATA_ERRORS = (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.ProgramLimitExceeded)
-# Spark reports these as errors of a task, but no event is the reason: the source or the archive's reader cannot read
-# (`event_log: `), a task cannot reach Postgres, the log is not whole, a machine is lost
-_SERVERS = (
-    "event_log: ",
-    "adbc_driver_manager.OperationalError",
-    "psycopg.OperationalError",
-    "HistoryShortened",
-    "ExecutorLostFailure",
-    "OutOfMemoryError",
-    "Python worker exited unexpectedly",
-    "No space left on device",
-)
+# classes of SQLSTATE by which Spark says that a value is the reason, also one that a function of the user's refuses
+_STATES_OF_EVENTS = frozenset({"21", "22", "38", "39", "P0"})
+# and those of a plan, of a connection, and of resources
+_STATES_OF_SERVERS = frozenset({"08", "0A", "42", "53", "57", "58", "82"})
+_RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*([\w.]+)")
+
+
+class Fault(Enum):
+    """Whose fault an error is.
+
+    EVENTS: Some stream's: its data cannot be taken.
+    SERVER: No stream's: a server, a plan, a lost machine, a log that is not whole.
+    UNCLEAR: It may be either: a process that crashed, a disk or a memory that is full. A stream is to blame if others
+        can be built meanwhile.
+    """
+
+    EVENTS = "events"
+    SERVER = "server"
+    UNCLEAR = "unclear"
 
 
 def build_errors() -> tuple[type[Exception], ...]:
@@ -42,15 +62,42 @@ def is_gone(error: Exception) -> bool:
     )
 
 
-def is_of_events(error: Exception) -> bool:
-    """Return whether events may be the cause by their data; false for errors of a server, a plan or a lost machine."""
-    from pyspark.errors import AnalysisException, ParseException, PySparkException
+def fault_of(error: Exception) -> Fault:
+    """Return whose fault an error of `build_errors` is."""
+    from pyspark.errors import AnalysisException, ParseException, PySparkException, PythonException
 
     if isinstance(error, psycopg.Error):
-        return isinstance(error, _DATA_ERRORS)
+        return Fault.EVENTS if isinstance(error, _DATA_ERRORS) else Fault.SERVER
     if not isinstance(error, PySparkException) or isinstance(error, AnalysisException | ParseException):
-        return False
-    return not is_gone(error) and not any(sign in str(error) for sign in _SERVERS)
+        return Fault.SERVER
+    if is_gone(error):
+        return Fault.SERVER
+    if isinstance(error, PythonException):
+        return _fault_of_class(_raised(error))
+    state = (error.getSqlState() or "")[:2]
+    if state in _STATES_OF_EVENTS:
+        return Fault.EVENTS
+    return Fault.SERVER if state in _STATES_OF_SERVERS else Fault.UNCLEAR
+
+
+def _fault_of_class(raised: type | None) -> Fault:
+    import adbc_driver_manager as adbc
+
+    if raised is None:  # a class of the user's
+        return Fault.EVENTS
+    servers = (Unreadable, DataLoss, InvalidOption, FileUnreadable, HistoryShortened)
+    if issubclass(raised, (*servers, psycopg.OperationalError)):
+        return Fault.SERVER
+    # ADBC says no more than that writing failed, if the server is gone, and if a time is older than Postgres' times
+    return Fault.UNCLEAR if issubclass(raised, (OSError, MemoryError, adbc.OperationalError)) else Fault.EVENTS
+
+
+def _raised(error: Exception) -> type | None:
+    """Return the class of an error that Python raised in a task; None for a class that this process does not know."""
+    found = _RAISED.search(str(error))
+    module, _, name = found[1].rpartition(".") if found else ("", "", "")
+    raised = getattr(sys.modules.get(module) if module else builtins, name, None)
+    return raised if isinstance(raised, type) else None
 
 
 def cause(error: Exception) -> str:

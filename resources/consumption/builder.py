@@ -14,7 +14,7 @@ import psycopg
 
 from millrace.resources.archive.history import LogHistory
 from millrace.resources.consumption.batch import LeasedBatch
-from millrace.resources.consumption.build_errors import build_errors, cause, is_of_events
+from millrace.resources.consumption.build_errors import Fault, build_errors, cause, fault_of
 from millrace.resources.consumption.commit import Commit, Work, commit, commit_failures, staging, try_rows
 from millrace.resources.consumption.failing_streams import End, Failure, Findings, find_failing_streams
 from millrace.resources.consumption.leases import LeaseKeeper
@@ -98,6 +98,8 @@ class Builder:
                     retries = any(locked.retries for locked in batch.locked)
                     with batch.parts(number, attempt) as parts:
                         found = find_failing_streams(parts, ranges=ranges, retries=retries)
+                if found.blameless:
+                    raise NothingBuilds(cause(error)) from error
                 if found.end is End.FOUND and found.failures:
                     staged = [rows for part in found.built for rows in part]
                     return self._commit(store, work, number, staged, found.failures)
@@ -143,4 +145,4 @@ class Builder:
 
 
 def _may_be_of_events(store: EventStore, error: Exception) -> bool:
-    return not store.connection.closed and is_of_events(error)
+    return not store.connection.closed and fault_of(error) is not Fault.SERVER

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import psycopg
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
-from millrace.resources.consumption.build_errors import cause, is_of_events
+from millrace.resources.consumption.build_errors import Fault, cause, fault_of
 from millrace.resources.consumption.failing_streams import Failure, PartFails
 from millrace.resources.event_store import EventStore, Lease, StreamFailure
 from millrace.resources.read_models.declaration import ReadModel
@@ -132,7 +132,7 @@ def try_rows(store: EventStore, model: ReadModel, work: Work, batch: int, staged
                 store.commit_batch(model.view, work.leases)
                 _apply(store, model, work, batch, staged)
     except psycopg.Error as error:
-        if not is_of_events(error):
+        if fault_of(error) is not Fault.EVENTS:
             raise
         raise PartFails(cause(error)) from error
 

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 BATCH_EVENTS = 500_000
 LEASE_S = 60
+# a consumer that did not say for 15 minutes that it lives counts as dead
+ATTACH_EVERY_S = 60
 RECONNECT_S = 60
 SERVE_AGAIN_S = 60
 # the fate of a transaction among others: the batch is claimed again at once
@@ -102,7 +104,7 @@ class Consumer:
         """
         connection = _connect(dsn)
         try:
-            version = attach_version(connection, model, archive)
+            version = attach_version(connection, model, archive, owner)
             forget_dead_batches(connection, version)
         except BaseException:
             connection.close()
@@ -151,10 +153,13 @@ class Consumer:
         """
         stop = stop or threading.Event()
         report = DrainReport()
-        started = busy_at = time.monotonic()
+        started = busy_at = attached_at = time.monotonic()
         built = False
         while not stop.is_set() and time.monotonic() - started < budget_s:
             try:
+                if time.monotonic() - attached_at >= ATTACH_EVERY_S:
+                    self._store.attach_consumer(self.model.view, self.owner)
+                    attached_at = time.monotonic()
                 if not built:
                     built = self._rebuild_next(report, on_commit, stop)
                 elif not self._consume_next(report, on_commit, batch_events):
@@ -265,7 +270,7 @@ class Consumer:
     def _reconnect(self) -> None:
         self._store.connection.close()
         self._store = EventStore(_connect(self._dsn))
-        self._store.attach_consumer(self.model.view)
+        self._store.attach_consumer(self.model.view, self.owner)
 
 
 class _Serving:

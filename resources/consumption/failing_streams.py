@@ -27,6 +27,8 @@ MOST_FAILURES = 100
 MOST_BUILDS = 400
 # if so many streams fail and nothing was built before, the cause is shared: no stream is blamed
 ALL_FAIL = 8
+# so many builds that fail for a reason that may be outside, while nothing was built, are no matter of single streams
+MOST_UNCERTAIN = 16
 
 # new events without those of streams that have a lock; events of locked streams that are tried again; or both
 Source = Literal["all", "range", "retries"]
@@ -63,15 +65,24 @@ class Part:
 
 @dataclass(frozen=True)
 class Failure:
-    """A stream that fails, the offset of the event that it fails at, and why."""
+    """A stream that fails, the offset of the event that it fails at, why, and whether nothing else can be the cause."""
 
     stream: Stream
     offset: int
     error: str
+    certain: bool = True
 
 
 class PartFails(Exception):
-    """A part cannot be built because of its events; the text is the reason, in one line."""
+    """A part cannot be built; the text is the reason, in one line.
+
+    Attributes:
+        certain: Whether its events are the reason; otherwise a server may be.
+    """
+
+    def __init__(self, reason: str, *, certain: bool = True) -> None:
+        self.certain = certain
+        super().__init__(reason)
 
 
 class Batch(Protocol[Built_co]):
@@ -122,6 +133,11 @@ class Findings(Generic[Kept]):
     builds: int = 0
     end: End = End.FOUND
 
+    @property
+    def blameless(self) -> bool:
+        """Whether the cause may be outside of the streams: nothing could be built, and some failure is uncertain."""
+        return not self.built and not all(failure.certain for failure in self.failures)
+
 
 class _GivenUp(Exception):
     """The search ends before everything is found."""
@@ -147,6 +163,7 @@ class _Search(Generic[Kept]):
     def __init__(self, batch: Batch[Kept]) -> None:
         self.findings: Findings[Kept] = Findings()
         self._batch = batch
+        self._uncertain = 0
 
     def divide(self, part: Part, count: int | None, *, fails: bool) -> bool:
         """Name the failing streams of a part and build the rest; return whether nothing fails.
@@ -180,7 +197,7 @@ class _Search(Generic[Kept]):
             return replace(part, hashes=None, streams=tuple(streams)), len(streams)
         return part, self._batch.count(part)
 
-    def _name(self, part: Part, stream: Stream, error: str | None) -> bool:
+    def _name(self, part: Part, stream: Stream, error: PartFails | None) -> bool:
         """Find the event that a stream fails at and build those before it; return whether the stream does not fail."""
         if error is None:
             error = self._build(part)
@@ -196,30 +213,36 @@ class _Search(Generic[Kept]):
                 before = self._count_build(replace(part, up_to=offsets[middle]))
                 first = middle + 1
             except PartFails as fails:
-                error = str(fails)
+                error = fails
                 last = middle
         if before is not None:
             self.findings.built.append(before)
             self.findings.before.append(before)
-        self.findings.failures.append(Failure(stream, offsets[last], error))
+        self.findings.failures.append(Failure(stream, offsets[last], str(error), error.certain))
         if part.of == "range" and len(self.findings.failures) >= ALL_FAIL and not self.findings.built:
             self._give_up(End.ALL)
         if len(self.findings.failures) >= MOST_FAILURES:
             self._give_up(End.MANY)
         return False
 
-    def _build(self, part: Part) -> str | None:
+    def _build(self, part: Part) -> PartFails | None:
         try:
             self.findings.built.append(self._count_build(part))
         except PartFails as fails:
-            return str(fails)
+            return fails
         return None
 
     def _count_build(self, part: Part) -> Kept:
         if self.findings.builds >= MOST_BUILDS:
             self._give_up(End.MANY)
         self.findings.builds += 1
-        return self._batch.build(part)
+        try:
+            return self._batch.build(part)
+        except PartFails as fails:
+            self._uncertain += not fails.certain
+            if self._uncertain >= MOST_UNCERTAIN and not self.findings.built:
+                self._give_up(End.ALL)
+            raise
 
     def _give_up(self, end: End) -> None:
         self.findings.end = end

@@ -45,7 +45,8 @@ class ArrowConnection:
             self._reader = pa.RecordBatchReader.from_stream(stream)
             yield from self._reader
         except (adbc.Error, pa.ArrowException, OSError) as error:
-            raise Unreadable(self._dsn, error) from error
+            # by itself: of a chain of errors a driver sees the class of the first one
+            raise Unreadable(self._dsn, error) from None
 
     def close(self) -> None:
         """End the rows of the last statement."""
@@ -82,4 +83,4 @@ def arrow_connection(dsn: str) -> Iterator[ArrowConnection]:
                 finally:
                     opened.close()
     except adbc.Error as error:
-        raise Unreadable(dsn, error) from error
+        raise Unreadable(dsn, error) from None

@@ -97,7 +97,7 @@ def _read(
         if wanted is None:
             return
         for batch in connection.batches(wanted.as_string()):
-            yield batch.cast(target)
+            yield batch.rename_columns(target.names).cast(target)
 
 
 def dense_offsets(connection: ArrowConnection, ranges: Sequence[LogRange]) -> tuple[int, int] | None:
@@ -169,14 +169,13 @@ def retries_query(options: EventLogOptions, partition: int) -> "sql.Composed":
 
 
 def _chosen(options: EventLogOptions) -> "tuple[sql.Composed, sql.Composed]":
-    """Return the columns and the filters of every SELECT."""
+    """Return the columns, in the order of the schema, and the filters of every SELECT."""
     from psycopg import sql
 
-    columns = [sql.SQL("{} as {}").format(sql.SQL(COLUMNS[c][1]), sql.Identifier(c)) for c in options.columns]
-    columns += [
-        sql.SQL("e.data #>> {}::text[] as {}").format(sql.Literal(list(path)), sql.Identifier(column))
-        for column, path in options.extract.items()
-    ]
+    values: list[sql.Composable] = [sql.SQL(COLUMNS[c][1]) for c in options.columns]
+    values += [sql.SQL("e.data #>> {}::text[]").format(sql.Literal(list(path))) for path in options.extract.values()]
+    # by numbers: a name may be longer than the 63 bytes that Postgres keeps of it
+    columns = [sql.SQL("{} as {}").format(value, sql.Identifier(f"c{n}")) for n, value in enumerate(values)]
     conditions: list[sql.Composable] = [sql.SQL("true")]
     for column, wanted in (("decider", options.deciders), ("event", options.events)):
         if wanted is not None:

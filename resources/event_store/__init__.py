@@ -29,6 +29,7 @@ from millrace.resources.event_store.rows import (
     ViewInfo,
     ViewPoll,
     events_json,
+    parsed,
 )
 
 __all__ = [
@@ -60,4 +61,5 @@ __all__ = [
     "ViewInfo",
     "ViewPoll",
     "events_json",
+    "parsed",
 ]

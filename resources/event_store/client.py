@@ -49,13 +49,16 @@ class EventStore(SqlFunctions):
     """The event store behind one connection. Every method raises the `MillraceError` of its SQL function."""
 
     def register_decider_event(
-        self, decider: str, event: str, description: str, event_version: int = 1
+        self, decider: str, event: str, description: str, event_version: int = 1, owner: str | None = None
     ) -> DeciderEvent:
-        """Register an event that a decider may append; a second time changes nothing."""
+        """Register an event that a decider may append; a second time changes nothing.
+
+        The first registration of a decider may name the role whose members alone append to it.
+        """
         return self._one(
             DeciderEvent,
-            "select * from event_store.register_decider_event(%s, %s, %s, %s)",
-            (decider, event, description, event_version),
+            "select * from event_store.register_decider_event(%s, %s, %s, %s, %s)",
+            (decider, event, description, event_version, owner),
         )
 
     def append_event(
@@ -102,31 +105,34 @@ class EventStore(SqlFunctions):
         self,
         view: str,
         start_at: datetime | str | None = None,
-        lock_timeout_s: int = 300,
+        lock_timeout_s: int | None = None,
         pooling_delay_s: int | None = None,
         edge_function_url: str | None = None,
         *,
         mode: str | None = None,
         deciders: Sequence[str] | None = None,
         events: Sequence[str] | None = None,
-        max_attempts: int = 5,
+        max_attempts: int | None = None,
+        owner: str | None = None,
     ) -> View:
-        """Register a view or change its settings, all of them, never its progress.
+        """Register a view, or change the settings that are named, never its progress; None leaves one as it is.
 
         Args:
             view: Its name.
             start_at: From when on it wants events; '-infinity' for all, None for now. The first registration counts.
-            lock_timeout_s: How long a lock or a lease lasts unless a call says otherwise, in seconds.
+            lock_timeout_s: How long a lock or a lease lasts unless a call says otherwise, in seconds; 300 at first.
             pooling_delay_s: The wait between two polls that found nothing, in seconds.
-            edge_function_url: The URL that events are pushed to.
-            mode: 'rows' or 'bulk'; None keeps the mode of a registered view, and makes a new one 'rows'.
-            deciders: The deciders it wants, None for all.
-            events: The events it wants, None for all.
-            max_attempts: After how many failed attempts a stream is parked.
+            edge_function_url: The URL that events are pushed to; '' clears it.
+            mode: 'rows' or 'bulk'; 'rows' at first.
+            deciders: The deciders it wants; [] for all, as at first.
+            events: The events it wants; [] for all, as at first.
+            max_attempts: After how many failed attempts a stream is parked; 5 at first.
+            owner: The role whose members may change and consume it. At first the login; event_store_consumer where that
+                is a member of event_store_owner.
         """
         return self._one(
             View,
-            "select * from event_store.register_view(%s, %s, %s, %s, %s, %s, %s, %s, %s)",
+            "select * from event_store.register_view(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
             (
                 view,
                 start_at,
@@ -137,6 +143,7 @@ class EventStore(SqlFunctions):
                 list(deciders) if deciders is not None else None,
                 list(events) if events is not None else None,
                 max_attempts,
+                owner,
             ),
         )
 
@@ -240,6 +247,12 @@ class EventStore(SqlFunctions):
             (view, decider_id, offset, seconds, lease_token),
         )
 
+    def end_locks(
+        self, view: str, decider: str | None = None, decider_id: str | None = None, *, reason: str | None = None
+    ) -> int:
+        """End locks that are in force: all of a rows view, of a decider, or of one stream; return how many."""
+        return self._value(int, "select event_store.end_locks(%s, %s, %s, %s)", (view, decider, decider_id, reason))
+
     def dead_letters(self, view: str | None = None) -> list[DeadLetter]:
         """Return the parked streams of a view, None for all views."""
         return self._all(DeadLetter, "select * from event_store.dead_letters(%s)", (view,))
@@ -280,9 +293,9 @@ class EventStore(SqlFunctions):
             (view, kind, position, timestamp, partition, dry_run, reason),
         )
 
-    def attach_consumer(self, view: str) -> None:
-        """Mark this connection as a live consumer of a view until it is closed, however that happens."""
-        self._value(str, "select event_store.attach_consumer(%s)", (view,))
+    def attach_consumer(self, view: str, consumer: str | None = None, seconds: int = 900) -> None:
+        """Mark this connection as a live consumer of a view, for some seconds or until it is closed."""
+        self._value(str, "select event_store.attach_consumer(%s, %s, %s)", (view, consumer, seconds))
 
     def pass_over_unwanted(self, view: str) -> None:
         """Move a bulk view's checkpoints past events that it does not want, where nobody holds them."""

@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import psycopg
-from psycopg.errors import DeadlockDetected, LockNotAvailable
+from psycopg.errors import DeadlockDetected, DuplicateSchema, DuplicateTable, LockNotAvailable, UniqueViolation
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from millrace.resources.errors import MillraceError, SchemaMismatch
@@ -51,6 +51,8 @@ LOG_PARTITIONS = 16
 PATIENCE_S = 60
 # what Postgres says of a migration that other sessions' transactions do not let through
 IN_THE_WAY = (LockNotAvailable, DeadlockDetected)
+# what it says to a migrator that made the books at the same time as another one
+MADE_BEFORE = (DuplicateSchema, DuplicateTable, UniqueViolation)
 
 
 @dataclass(frozen=True)
@@ -200,7 +202,7 @@ def _is_current(found: dict[int, str], migrations: list[Migration], replaceable:
 def _patiently(connection: psycopg.Connection, known: list[Migration], work: Callable[[], Result]) -> Result:
     """Do the work in a transaction, after other migrators and between other sessions' transactions."""
     retrying = Retrying(
-        retry=retry_if_exception_type(IN_THE_WAY),
+        retry=retry_if_exception_type((*IN_THE_WAY, _MadeMeanwhileError)),
         # those who queued behind us go first
         wait=wait_fixed(LOCK_TIMEOUT_MS / 1000),
         stop=stop_after_delay(PATIENCE_S),
@@ -218,15 +220,23 @@ def _patiently(connection: psycopg.Connection, known: list[Migration], work: Cal
         ) from error
 
 
+class _MadeMeanwhileError(Exception):
+    """Another migrator, which this one waited for, made the books."""
+
+
 def _in_turn(connection: psycopg.Connection, known: list[Migration], work: Callable[[], Result]) -> Result:
     """Do the work in a transaction that no other migrator has beside it, on a store that this code may change."""
     with connection.transaction():
-        connection.execute("select pg_advisory_xact_lock(hashtextextended('event_store.migrations', 0))")
+        if not _found(connection):
+            try:
+                connection.execute((SQL / "bookkeeping.sql").read_bytes())
+            except MADE_BEFORE as error:
+                raise _MadeMeanwhileError from error
+        # a lock that needs a right to the table: a key could be held by any login
+        connection.execute("lock table event_store.migrations in exclusive mode")
         found = _found(connection)
         _refuse_unreleased(found, known)
         _refuse_newer(found, known)
-        if not found:
-            connection.execute((SQL / "bookkeeping.sql").read_bytes())
         connection.execute("select set_config('lock_timeout', %s, true)", (f"{LOCK_TIMEOUT_MS}ms",))
         return work()
 
@@ -258,9 +268,10 @@ def _replace(connection: psycopg.Connection, replaceable: Replaceable) -> bool:
         insert into event_store.migrations as m (version, name) values (0, %s)
         on conflict (version) do update set name = excluded.name, applied_at = excluded.applied_at
         where m.name <> excluded.name
+        returning xmax <> '0'::xid -- whether there was another version before
         """,
         (replaceable.hash,),
-    ).rowcount
+    ).fetchall()
     if not stale:
         return False
     connection.execute(replaceable.roles.encode())
@@ -279,6 +290,11 @@ def _replace(connection: psycopg.Connection, replaceable: Replaceable) -> bool:
     after = _routines(connection)
     _drop(connection, before & after)
     connection.execute(replaceable.privileges.encode())
+    if stale == [(True,)]:
+        connection.execute(
+            "select event_store_private.audit('migrate', null, null, jsonb_build_object('functions', %s::text))",
+            (replaceable.hash,),
+        )
     return True
 
 

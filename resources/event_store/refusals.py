@@ -23,10 +23,13 @@ from millrace.resources.errors import (
     LeaseLost,
     Malformed,
     MillraceError,
+    NotDeciderOwner,
     NotEmpty,
     NotInFlight,
     NotParked,
+    NotProducerOwner,
     NotQuarantined,
+    NotViewOwner,
     PartitionLeased,
     PositionOutOfRange,
     ProducerFenced,
@@ -73,6 +76,9 @@ BY_SQLSTATE: dict[str, type[MillraceError]] = {
     "MR034": DeciderCaptured,
     "MR035": NotQuarantined,
     "MR036": ChangesWaiting,
+    "MR041": NotViewOwner,
+    "MR045": NotProducerOwner,
+    "MR046": NotDeciderOwner,
 }
 
 

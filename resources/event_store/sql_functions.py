@@ -4,19 +4,23 @@ Belongs here: sending one call, its rows as dataclasses, its refusal as an excep
 are; those are in `client` and in the `store` of producers, captures, archive and backup.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from datetime import UTC, datetime
-from typing import ClassVar, TypeVar
+from functools import cache
+from typing import Any, ClassVar, TypeVar
 
 import psycopg
 from psycopg.abc import Buffer
 from psycopg.adapt import Loader
 from psycopg.rows import RowFactory, class_row, scalar_row
 from psycopg.types.datetime import TimestamptzLoader
+from psycopg.types.string import TextLoader
 
 from millrace.resources.event_store.refusals import refusals
 
 Row = TypeVar("Row")
+Loaders = Mapping[str, type[Loader]]
 
 
 class InfinityLoader(TimestamptzLoader):
@@ -40,14 +44,14 @@ class SqlFunctions:
         loaders: How values of some types are read, by the type's name.
     """
 
-    loaders: ClassVar[Mapping[str, type[Loader]]] = {"timestamptz": InfinityLoader}
+    loaders: ClassVar[Loaders] = {"timestamptz": InfinityLoader}
 
     def __init__(self, connection: psycopg.Connection) -> None:
         self.connection = connection
 
     def _all(self, row: type[Row], query: str, arguments: tuple[object, ...] = ()) -> list[Row]:
         """Return the rows of a call in order, as a dataclass."""
-        return self._fetched(class_row(row), query, arguments)
+        return self._fetched(shape_of(row), query, arguments, loaders_of(row, self.loaders))
 
     def _one(self, row: type[Row], query: str, arguments: tuple[object, ...] = ()) -> Row:
         """Return the only row of a call, as a dataclass."""
@@ -69,9 +73,41 @@ class SqlFunctions:
         (only,) = self._values(kind, query, arguments)
         return only
 
-    def _fetched(self, shape: RowFactory[Row], query: str, arguments: tuple[object, ...]) -> list[Row]:
+    def _fetched(
+        self, shape: RowFactory[Row], query: str, arguments: tuple[object, ...], loaders: Loaders | None = None
+    ) -> list[Row]:
         with refusals(), self.connection.cursor(row_factory=shape) as cursor:
-            for name, loader in self.loaders.items():
+            for name, loader in (self.loaders if loaders is None else loaders).items():
                 # of this cursor only: the connection, and so the caller's own queries, stay as they are
                 cursor.adapters.register_loader(name, loader)
             return cursor.execute(query.encode(), arguments).fetchall()
+
+
+def shape_of(row: type[Row]) -> RowFactory[Row]:
+    """Return psycopg's factory of a dataclass, whose field `<name>_json` gets the column `<name>`."""
+    texts = json_fields(row)
+    if not texts:
+        return class_row(row)
+
+    def factory(cursor: psycopg.Cursor[Any]) -> Callable[[Sequence[Any]], Row]:
+        names = [texts.get(column.name, column.name) for column in cursor.description or ()]
+        return lambda values: row(**dict(zip(names, values, strict=True)))
+
+    return factory
+
+
+def loaders_of(row: type, loaders: Loaders) -> Loaders:
+    """Return how the values of a dataclass are read: JSON as its text, if the dataclass parses it when it is asked."""
+    if getattr(row, "finite_times", False):
+        loaders = {name: loader for name, loader in loaders.items() if name != "timestamptz"}
+    return {**loaders, "jsonb": TextLoader} if json_fields(row) else loaders
+
+
+def json_fields(row: type) -> Mapping[str, str]:
+    """Return the columns of JSON that a dataclass keeps as text, with the names of their fields."""
+    return _json_fields(row)
+
+
+@cache
+def _json_fields(row: Any) -> Mapping[str, str]:  # noqa: ANN401 - mypy takes no generic class for hashable
+    return {field.name.removesuffix("_json"): field.name for field in fields(row) if field.name.endswith("_json")}

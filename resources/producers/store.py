@@ -7,12 +7,13 @@ Belongs here: calls and the rows that they return. Not here: numbering messages 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 from uuid import UUID
 
 from psycopg.types.json import Jsonb
 
-from millrace.resources.event_store import Json, NewEvent, events_json
+from millrace.resources.event_store import Json, NewEvent, events_json, parsed
 from millrace.resources.event_store.sql_functions import SqlFunctions
 
 
@@ -67,7 +68,12 @@ class StateEntry:
     """A value that a producer keeps beside its events."""
 
     key: str
-    value: Any
+    value_json: str
+
+    @cached_property
+    def value(self) -> Any:  # noqa: ANN401 - it is what JSON holds
+        """The value; raises `UnreadableData` if Python cannot read it."""
+        return parsed(self.value_json, f"state {self.key!r} of a producer")
 
 
 @dataclass(frozen=True)
@@ -107,10 +113,12 @@ class ProducerStatistics:
 class ProducerStore(SqlFunctions):
     """The functions for producers. Every method raises the `MillraceError` of its SQL function."""
 
-    def register_producer(self, producer_id: str, partition: int = 0) -> RegisteredProducer:
+    def register_producer(self, producer_id: str, partition: int = 0, owner: str | None = None) -> RegisteredProducer:
         """Register an instance of a producer and fence those of before."""
         return self._one(
-            RegisteredProducer, "select * from event_store.register_producer(%s, %s)", (producer_id, partition)
+            RegisteredProducer,
+            "select * from event_store.register_producer(%s, %s, %s)",
+            (producer_id, partition, owner),
         )
 
     def begin_transaction(

@@ -105,7 +105,12 @@ class StreamFold:
         if position <= self._position:
             return
         _, decider, decider_id = self.stream
-        self._last = Event(decider, decider_id, event, event_version, json.loads(data), created_at, offset)
+        try:
+            value = json.loads(data)
+        except (ValueError, RecursionError) as error:  # Postgres holds JSON that Python cannot read
+            unread = Event(decider, decider_id, event, event_version, None, created_at, offset)
+            raise FoldFailed(failure(self._name, unread, error)) from error
+        self._last = Event(decider, decider_id, event, event_version, value, created_at, offset)
         try:
             self._state = self._function(self._state, self._last)
         except Exception as error:

@@ -52,7 +52,7 @@ def listed(names: Iterable[str], of: str | None = None) -> sql.Composed:
 
 
 def state_key(model: ReadModel) -> list[str]:
-    """Return the key of the model's state and of its staged rows."""
+    """Return the key of the model's state and of its staged rows; the index of the state has the log partition last."""
     return ["partition", *model.keys]
 
 
@@ -132,8 +132,10 @@ def create_tables(connection: psycopg.Connection, model: ReadModel) -> None:
     with _as_owners(connection):
         partitions = connection.execute("select partition from event_store.partitions order by partition").fetchall()
         for statement in (
+            # The key leads, so that a reader who asks for one is answered from the index: a log partition's table has
+            # one value of `partition` anyway, and only newer servers skip over a leading column.
             sql.SQL("create table {} ({}, constraint {} primary key ({})) partition by list (partition)").format(
-                state, columns, sql.Identifier(f"{model.state_table}_pkey"), listed(state_key(model))
+                state, columns, sql.Identifier(f"{model.state_table}_pkey"), listed([*model.keys, "partition"])
             ),
             sql.SQL(
                 "create unlogged table {} ({}, batch bigint not null, attempt bigint not null,"

@@ -32,6 +32,8 @@ from millrace.resources.read_models.tables import (
 LOCK_TIMEOUT = "1s"
 # newer code than this may be building an unfinished version; after this long it is given up
 ABANDONED_S = 86_400
+# whose the views of read models are: no consumer narrows one, takes its leases or moves it
+OWNER = "event_store_owner"
 
 
 class WrongView(MillraceError):
@@ -68,15 +70,17 @@ def purged_discards(connection: psycopg.Connection, view: str) -> frozenset[int]
     return ReadModelStore(connection).purged_discards(view)
 
 
-def attach_version(connection: psycopg.Connection, model: ReadModel, archive: Path | None = None) -> ReadModel:
-    """Become a consumer of the version that `ensure_version` returns, and remove versions without a use.
+def attach_version(
+    connection: psycopg.Connection, model: ReadModel, archive: Path | None = None, consumer: str | None = None
+) -> ReadModel:
+    """Become a consumer, by this name, of the version that `ensure_version` returns; remove versions without a use.
 
     Raises the errors of `ensure_version`.
     """
     # one transaction: otherwise another declaration's drain could drop the version in between, as one that it overtook
     with connection.transaction():
         built = ensure_version(connection, model, archive)
-        EventStore(connection).attach_consumer(built.view)
+        EventStore(connection).attach_consumer(built.view, consumer)
     drop_unused_versions(connection, built)
     return built
 
@@ -191,7 +195,8 @@ def _make_version(
             raise WrongView(
                 f"The view {model.view} is registered already, and not for read model {model.name}.",
                 detail=f"It is that of version {owner.version} of read model {owner.model}." if owner else None,
-                hint="Declare the read model with another view=.",
+                hint="Declare the read model with another view=, or remove the view that has its name, whose progress is"
+                f" lost: millrace unregister {model.view}",
             )
         built = model
     else:
@@ -260,8 +265,10 @@ def _register(connection: psycopg.Connection, model: ReadModel) -> None:
         "-infinity",
         pooling_delay_s=model.pooling_delay_s,
         mode="bulk",
-        deciders=model.deciders,
-        events=model.events,
+        # all that the declaration says: None would leave what is there
+        deciders=model.deciders or [],
+        events=model.events or [],
+        owner=OWNER,
     )
 
 

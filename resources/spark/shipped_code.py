@@ -3,18 +3,23 @@
 Belongs here: which packages are in the file, making it. Not here: handing it to a session (`session`).
 
 Tasks import the source `event_log`, what read models are declared with, and the declarations themselves: `millrace`,
-and the user's package that MILLRACE_DECLARATIONS names. What these import in turn (pyarrow, pandas, the ADBC driver,
-psycopg, packages of the user's beside the declarations) must be installed where the tasks run.
+and the user's package that MILLRACE_DECLARATIONS names. What that imports in turn comes along, too, if it is source of
+the user's: a package or a file that is not installed. A warm Spark keeps the modules that it imported, so a module that
+did not come along would stay for ever as it was first. What is installed (pyarrow, pandas, the ADBC driver, psycopg)
+must be installed where the tasks run; after it was installed anew there, Spark must be restarted.
 """
 
+import ast
 import atexit
 import hashlib
 import io
 import os
 import shutil
+import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -50,7 +55,8 @@ def shipped_code() -> Path:
 
 @cache
 def _zip_of_packages(packages: tuple[str, ...]) -> Path:
-    content = zip_of({package: _folders(package) for package in packages})
+    shipped, left = with_their_helpers({package: _folders(package) for package in packages})
+    content = zip_of(shipped, left)
     folder = Path(tempfile.mkdtemp(prefix="millrace-code-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = folder / f"millrace-{hashlib.sha256(content).hexdigest()[:12]}.zip"
@@ -58,22 +64,87 @@ def _zip_of_packages(packages: tuple[str, ...]) -> Path:
     return path
 
 
-def zip_of(packages: Mapping[str, Sequence[Path]]) -> bytes:
+def with_their_helpers(
+    packages: Mapping[str, Sequence[Path]],
+) -> tuple[dict[str, Sequence[Path]], dict[str, Sequence[Path]]]:
+    """Find what packages of the user's import, wherever in their code: other source of the user's, not installed.
+
+    Args:
+        packages: As `zip_of` takes them; `millrace` itself is not searched.
+
+    Returns:
+        The packages with the source that comes along, and apart from these the source that has to be there where the
+        tasks run, because it is more than modules of Python: compiled ones, files that they read.
+    """
+    found = dict(packages)
+    left: dict[str, Sequence[Path]] = {}
+    todo = [places for package, places in packages.items() if package != "millrace"]
+    while todo:
+        for name in sorted(_imported(todo.pop()) - found.keys() - left.keys() - sys.stdlib_module_names):
+            places = _source(name)
+            if places:
+                (found if all(map(_is_python, places)) else left)[name] = places
+                todo.append(places)
+    return found, left
+
+
+def _is_python(place: Path) -> bool:
+    """Return whether there is nothing to be imported or read but modules of Python."""
+    beside = {".py", ".pyc", ".pyi", ".typed", ".md"}
+    return all(Path(name).suffix in beside for _, _, names in _walk(place) for name in names)
+
+
+def _imported(places: Sequence[Path]) -> set[str]:
+    """Return the first names of the modules that some code imports."""
+    found = set()
+    for place in places:
+        for path in _modules(place):
+            # a file that is no Python is refused by whoever imports it
+            with suppress(SyntaxError, ValueError):
+                for node in ast.walk(ast.parse(path.read_bytes(), str(path))):
+                    if isinstance(node, ast.Import):
+                        found |= {alias.name.partition(".")[0] for alias in node.names}
+                    elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                        found.add(node.module.partition(".")[0])
+    return found
+
+
+def _source(name: str) -> list[Path]:
+    """Return the folders, or the file, of a module that is source; nothing for one that is installed or not there."""
+    try:
+        spec = find_spec(name)
+    except (ImportError, ValueError):
+        return []
+    if spec is None:
+        return []
+    places = [*map(Path, spec.submodule_search_locations or ())] or [Path(spec.origin or "")]
+    installed = {"site-packages", "dist-packages"}
+    return [
+        each
+        for each in places
+        if (each.is_dir() or each.suffix == ".py") and each.exists() and not installed & {*each.parts}
+    ]
+
+
+def zip_of(packages: Mapping[str, Sequence[Path]], left: Mapping[str, Sequence[Path]] | None = None) -> bytes:
     """Write the modules of packages into a zip: the same bytes for the same modules.
 
     Args:
-        packages: The name of each package, and the folders that it is in: one, or several for a namespace.
+        packages: The name of each package, and the folders that it is in: one, or several for a namespace; or the file
+            of a module that is no package.
+        left: Packages that are not in the zip, but where another state makes another zip, and so another session.
     """
     modules = {
-        str(Path(package, path.relative_to(folder))): path
-        for package, folders in packages.items()
-        for folder in folders
-        for path in _modules(folder)
+        f"{package}.py" if place.is_file() else str(Path(package, path.relative_to(place))): path
+        for package, places in packages.items()
+        for place in places
+        for path in _modules(place)
     }
     # Python 3.11 and 3.12 find a folder without `__init__.py` only if the zip says that it is there
     folders = {f"{parent}/" for name in modules for parent in Path(name).parents if parent.name}
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
+        archive.comment = "\n".join(_states(left or {})).encode()
         for name in sorted(folders | modules.keys()):
             archive.writestr(zipfile.ZipInfo(name, _DATE), b"" if name in folders else modules[name].read_bytes())
     return content.getvalue()
@@ -91,7 +162,25 @@ def _folders(package: str) -> list[Path]:
 
 
 def _modules(folder: Path) -> Iterator[Path]:
-    # in a checkout the rooms of `millrace` are links
-    for within, folders, files in os.walk(folder, followlinks=True):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+    for within, _, files in _walk(folder):
         yield from (Path(within, file) for file in files if file.endswith(".py"))
+
+
+def _states(packages: Mapping[str, Sequence[Path]]) -> list[str]:
+    """Return a line for each package that tells its state by the sizes and times of its files."""
+    lines = []
+    for name, places in sorted(packages.items()):
+        files = sorted(Path(within, file) for place in places for within, _, names in _walk(place) for file in names)
+        states = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files if path.suffix != ".pyc"]
+        lines.append(f"{name} {hashlib.sha256(repr(states).encode()).hexdigest()}")
+    return lines
+
+
+def _walk(place: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Walk through a folder, or to a file, as `os.walk` does, past what is hidden."""
+    if place.is_file():
+        yield str(place.parent), [], [place.name]
+    # in a checkout the rooms of `millrace` are links
+    for within, folders, files in os.walk(place, followlinks=True):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield within, folders, [name for name in files if not name.startswith(".")]

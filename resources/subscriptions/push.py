@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, fields
+from uuid import uuid4
 
 import psycopg
 
@@ -34,12 +35,12 @@ LIMIT = 100
 # How long locks are taken for. The view's lock_timeout_s may be shorter than one delivery. Nothing is sent past the
 # end of a lock: another pusher sends the same event then, and its followers after it.
 LOCK_S = 300
+# a consumer that did not say for 15 minutes that it lives counts as dead
+ATTACH_EVERY_S = 60
 # answers 4xx that say "later", not "never"
 NOT_NOW = {408, 425, 429}
 # how many answers a run tells, for Dagster keeps each
 TOLD = 20
-# an event that is no JSON outside of Postgres fails as if its receiver refused it
-UNSENDABLE = 400
 JSON = {"Content-Type": "application/json"}
 
 
@@ -88,9 +89,12 @@ def push_events(
                 hint="Declare a read model for it, or register it with a URL.",
             )
         receiver = stack.enter_context(Endpoint(row.edge_function_url, Allowed(allowed)))
-        store.attach_consumer(view)
+        consumer, attach_at = f"push {uuid4()}", started
         while time.monotonic() - started < budget_s:
             began = time.monotonic()
+            if began >= attach_at:
+                store.attach_consumer(view, consumer)
+                attach_at = began + ATTACH_EVERY_S
             events = store.lease_events(view, LIMIT, LOCK_S)
             if not events:
                 if time.monotonic() - busy_at >= idle_s:
@@ -125,14 +129,11 @@ def push_events(
 
 def _post(receiver: Endpoint, event: LeasedEvent) -> Answer:
     """Send one event."""
-    body = {field.name: _json(getattr(event, field.name), field.name) for field in fields(RecordedEvent)}
-    try:
-        text = json.dumps(body, allow_nan=False)
-    except ValueError as error:  # a number that only Postgres holds
-        refused = f"The event cannot be sent as JSON: {error}"
-        return Answer(UNSENDABLE, refused, refused)
-    return receiver.post(text.encode(), JSON, TIMEOUT_S)
+    return receiver.post(_body(event).encode(), JSON, TIMEOUT_S)
 
 
-def _json(value: object, field: str) -> object:
-    return value if field == "data" or value is None or isinstance(value, bool | int) else str(value)
+def _body(event: LeasedEvent) -> str:
+    """Return an event as JSON. Its data are the text that Postgres printed, whoever can read that."""
+    values = {field.name: getattr(event, field.name) for field in fields(RecordedEvent) if field.name != "data_json"}
+    known = {name: v if v is None or isinstance(v, bool | int) else str(v) for name, v in values.items()}
+    return f'{json.dumps(known)[:-1]}, "data": {event.data_json}}}'

@@ -8,7 +8,10 @@ create table event_store.deciders (
   event text not null,
   event_version bigint not null default 1,
   description text not null,
-  constraint deciders_pkey primary key (decider, event, event_version)
+  owner text,
+  constraint deciders_pkey primary key (decider, event, event_version),
+  constraint deciders_names_fit check (octet_length(decider) <= 1024 and octet_length(event) <= 1024),
+  constraint deciders_description_fits check (octet_length(description) <= 10000)
 );
 comment on table event_store.deciders is
 'The kinds of event that each kind of entity (decider) may append. Rows are never changed or removed.';
@@ -16,6 +19,9 @@ comment on column event_store.deciders.decider is 'A kind of entity that emits e
 comment on column event_store.deciders.event is 'The name of an event that this decider may append.';
 comment on column event_store.deciders.event_version is 'The version of the event''s schema.';
 comment on column event_store.deciders.description is 'What the event says, for people.';
+comment on column event_store.deciders.owner is
+'The role whose members, with those of event_store_owner, may append to the decider''s streams; null for every writer. '
+'The same for all events of a decider.';
 
 create table event_store.streams (
   decider text collate "C" not null,

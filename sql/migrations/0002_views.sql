@@ -13,10 +13,11 @@ create table event_store.views (
   events text[],
   enabled boolean not null default true,
   max_attempts int not null default 5,
+  owner text not null,
   constraint views_pkey primary key (view),
   constraint views_view_is_named check (view <> ''),
   constraint views_mode_is_known check (mode in ('rows', 'bulk')),
-  constraint views_lock_timeout_is_positive check (lock_timeout_s > 0),
+  constraint views_lock_timeout_is_bounded check (lock_timeout_s between 1 and 3600),
   constraint views_pooling_delay_is_not_negative check (pooling_delay_s >= 0),
   constraint views_max_attempts_is_positive check (max_attempts > 0)
 );
@@ -38,6 +39,24 @@ comment on column event_store.views.deciders is 'The deciders that the view want
 comment on column event_store.views.events is 'The events that the view wants; null for all.';
 comment on column event_store.views.enabled is 'Whether the view is given events.';
 comment on column event_store.views.max_attempts is 'After how many failed attempts a stream is parked.';
+comment on column event_store.views.owner is
+'The role whose members may change and consume the view; members of event_store_owner may, too.';
+
+create table event_store.consumers (
+  view text not null,
+  consumer text not null,
+  pid int not null,
+  attached_until timestamptz not null,
+  constraint consumers_pkey primary key (view, consumer),
+  constraint consumers_view_fkey foreign key (view) references event_store.views (view) on delete cascade
+) with (fillfactor = 50);
+comment on table event_store.consumers is
+'Who said that it consumes a view (attach_consumer). Nothing is decided by it but whether another consumer is started.';
+comment on column event_store.consumers.view is 'The view.';
+comment on column event_store.consumers.consumer is 'The consumer''s name: the id of a run, say.';
+comment on column event_store.consumers.pid is 'The session that said so: when it ends, the consumer counts no more.';
+comment on column event_store.consumers.attached_until is
+'Until when it counts, unless it says so again: behind a connection pool a session outlives its consumers.';
 
 -- Leases and locks ------------------------------------------------------------------------------------------
 
@@ -88,7 +107,6 @@ create table event_store.stream_locks (
   in_flight bigint,
   lease_token bigint not null default 0,
   lease_pid int,
-  taken_over boolean not null default false,
   nothing_after boolean not null default false,
   caught_up boolean not null default false,
   attempts int not null default 0,
@@ -129,10 +147,7 @@ comment on column event_store.stream_locks.in_flight is 'The offset of the event
 comment on column event_store.stream_locks.lease_token is
 'The token of the last delivery (rows), or of the lease that retries the stream (bulk).';
 comment on column event_store.stream_locks.lease_pid is
-'The session of the last delivery (rows): it may answer without a token after it took the stream over. Null for a '
-'delivery in bulk mode.';
-comment on column event_store.stream_locks.taken_over is
-'Whether the event in flight was delivered before to somebody who let the lock end: that one may still answer.';
+'The session of the last delivery (rows), for operators: it decides nothing. Null for a delivery in bulk mode.';
 comment on column event_store.stream_locks.nothing_after is
 'Whether the view wanted nothing after the event in flight when that was delivered (rows).';
 comment on column event_store.stream_locks.caught_up is
@@ -187,9 +202,12 @@ create table event_store.audit_log (
   reason text,
   detail jsonb not null,
   constraint audit_log_pkey primary key (audit_id),
+  constraint audit_log_reason_fits check (octet_length(reason) <= 10000),
   constraint audit_log_operation_is_known check (
     operation in (
-      'seek_view', 'discard_dead_letter', 'retry_dead_letters', 'enable_view', 'unregister_view', 'raise_low_water_mark', 'restore',
+      'seek_view', 'discard_dead_letter', 'retry_dead_letters', 'enable_view', 'unregister_view', 'register_view', 'end_locks',
+      'release_owner', 'raise_low_water_mark', 'restore', 'register_producer', 'register_decider_event', 'register_capture', 'record_gap',
+      'mark_archived', 'list_archive_file', 'purge_events', 'migrate', 'drop_version',
       'requeue_changes', 'discard_change', 'restart_capture', 'unregister_capture'
     )
   )

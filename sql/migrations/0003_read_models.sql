@@ -29,5 +29,14 @@ comment on column read_models.declarations.unbuilt is
 'The log partitions whose first events are only in the archive, and that no rebuild has read yet.';
 comment on column read_models.declarations.declared_at is 'When the tables were made.';
 
+-- Not in read_models, where owners write: the rows are locked by lock_model alone.
+create table event_store.model_locks (
+  model text not null,
+  constraint model_locks_pkey primary key (model)
+);
+comment on table event_store.model_locks is
+'One row per read model that ever was: lock_model locks it, and nothing else is done with it.';
+comment on column event_store.model_locks.model is 'The read model.';
+
 create sequence read_models.batch_seq;
 comment on sequence read_models.batch_seq is 'Numbers the batches whose rows are staged.';

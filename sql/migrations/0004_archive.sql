@@ -13,6 +13,21 @@ comment on column event_store.archive.archive_id is
 'What the root of the archive, and a backup, must bear to be taken for this store''s.';
 insert into event_store.archive default values;
 
+create table event_store.archive_locks (
+  partition int not null,
+  owner text not null,
+  pid int not null,
+  locked_until timestamptz not null,
+  constraint archive_locks_pkey primary key (partition),
+  constraint archive_locks_partition_fkey foreign key (partition) references event_store.partitions (partition)
+) with (fillfactor = 50);
+comment on table event_store.archive_locks is 'Who writes the archive of each log partition (lock_archive).';
+comment on column event_store.archive_locks.partition is 'The log partition.';
+comment on column event_store.archive_locks.owner is 'The writer, as it calls itself.';
+comment on column event_store.archive_locks.pid is 'Its session: the lock ends with it.';
+comment on column event_store.archive_locks.locked_until is
+'When the lock ends unless it is taken again: behind a connection pool a session outlives its writer.';
+
 create table event_store.archive_files (
   partition int not null,
   from_position bigint not null,

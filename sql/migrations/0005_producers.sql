@@ -16,6 +16,7 @@ create table event_store.producers (
   superseded bigint not null default 0,
   registered_at timestamptz not null,
   updated_at timestamptz not null,
+  owner text not null,
   constraint producers_pkey primary key (producer_id, partition),
   constraint producers_producer_id_fits check (octet_length(producer_id) between 1 and 1024),
   constraint producers_partition_is_not_negative check (partition >= 0),
@@ -46,6 +47,8 @@ comment on column event_store.producers.superseded is
 'How many transactions came to commit after another one of the same sequence.';
 comment on column event_store.producers.registered_at is 'When the producer was registered last.';
 comment on column event_store.producers.updated_at is 'When the row last changed.';
+comment on column event_store.producers.owner is
+'The role whose members may register it and send as it; members of event_store_owner may, too.';
 
 create table event_store.producer_results (
   producer_id text collate "C" not null,
@@ -61,6 +64,7 @@ create table event_store.producer_results (
   constraint producer_results_producer_fkey foreign key (producer_id, partition)
     references event_store.producers (producer_id, partition),
   constraint producer_results_outcome_is_known check (outcome in ('committed', 'abandoned')),
+  constraint producer_results_reason_fits check (octet_length(reason) <= 10000),
   constraint producer_results_abandoned_for_a_reason check ((outcome = 'abandoned') = (reason is not null))
 );
 create unique index producer_results_transaction_id_key on event_store.producer_results (transaction_id)

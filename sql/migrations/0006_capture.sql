@@ -124,6 +124,20 @@ comment on column event_store.captured_tables.backfill_generation is
 'The generation that the finished backfill belongs to; null while it is to be done.';
 comment on column event_store.captured_tables.backfilled_at is 'When the last backfill ended.';
 
+create table event_store.capture_sessions (
+  capture text collate "C" not null,
+  pid int not null,
+  name text not null,
+  constraint capture_sessions_pkey primary key (capture, pid),
+  constraint capture_sessions_capture_fkey foreign key (capture) references event_store.captures (capture) on delete cascade
+);
+comment on table event_store.capture_sessions is
+'The sessions of a capture''s owner: whoever takes it over ends those of one that hangs (end_capture_sessions).';
+comment on column event_store.capture_sessions.capture is 'The capture.';
+comment on column event_store.capture_sessions.pid is 'The session.';
+comment on column event_store.capture_sessions.name is
+'Its application_name, by which it is told from a later one of the same pid.';
+
 -- Changes ---------------------------------------------------------------------------------------------------
 
 create table event_store.wal_events (
@@ -250,23 +264,28 @@ comment on column event_store.capture_gaps.detected_at is 'When it was found.';
 comment on column event_store.capture_gaps.resolved_by_generation is
 'The slot that goes on after it, with a backfill of all tables; null while the gap is open.';
 
--- Events in the shape of a change, from events alone: what purge_wal_events removes is missing nowhere.
+-- Events in the shape of a change, from events alone: what purge_wal_events removes is missing nowhere. One in
+-- another shape, which a restore may bring, is null where it cannot be read: it fails no reader of the others.
 create view event_store.change_events as
 select
   e."offset" as seq,
   e.event_id,
   t.capture,
-  (e.data -> 'source' ->> 'generation')::int as source_generation,
-  (e.data ->> 'commit_lsn')::pg_lsn as commit_lsn,
-  (e.data ->> 'commit_idx')::bigint as commit_idx,
-  (e.data -> 'source' ->> 'oid')::bigint as source_table_oid,
+  case when e.data -> 'source' ->> 'generation' ~ '^\d{1,9}$' then (e.data -> 'source' ->> 'generation')::int end as source_generation,
+  case when e.data ->> 'commit_lsn' ~ '^[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}$' then (e.data ->> 'commit_lsn')::pg_lsn end as commit_lsn,
+  case when e.data ->> 'commit_idx' ~ '^\d{1,18}$' then (e.data ->> 'commit_idx')::bigint end as commit_idx,
+  case when e.data -> 'source' ->> 'oid' ~ '^\d{1,10}$' then (e.data -> 'source' ->> 'oid')::bigint end as source_table_oid,
   coalesce(e.data -> 'source' ->> 'schema', t.schema_name) as source_table_schema,
   coalesce(e.data -> 'source' ->> 'table', t.table_name) as source_table_name,
   e.decider_id as record_pk,
   e.data -> 'record' as record,
   e.data -> 'changes' as changes,
   e.event as action,
-  (e.data ->> 'committed_at')::timestamptz as committed_at,
+  -- silently null where it is no time; pg_input_is_valid is of PostgreSQL 16
+  case
+    when e.data ->> 'committed_at' ~ '^\d{4,6}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])[ T]([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,6})?(Z|[+-](0\d|1[0-4])(:?[0-5]\d)?)$'
+      then (e.data ->> 'committed_at')::timestamptz
+  end as committed_at,
   e.data -> 'annotations' as annotations,
   e.created_at as inserted_at
 from event_store.events e

@@ -53,7 +53,6 @@ CREATE TABLE event_store.stream_locks (
     in_flight bigint,
     lease_token bigint DEFAULT 0 NOT NULL,
     lease_pid integer,
-    taken_over boolean DEFAULT false NOT NULL,
     nothing_after boolean DEFAULT false NOT NULL,
     caught_up boolean DEFAULT false NOT NULL,
     attempts integer DEFAULT 0 NOT NULL,
@@ -84,9 +83,7 @@ COMMENT ON COLUMN event_store.stream_locks.in_flight IS 'The offset of the event
 
 COMMENT ON COLUMN event_store.stream_locks.lease_token IS 'The token of the last delivery (rows), or of the lease that retries the stream (bulk).';
 
-COMMENT ON COLUMN event_store.stream_locks.lease_pid IS 'The session of the last delivery (rows): it may answer without a token after it took the stream over. Null for a delivery in bulk mode.';
-
-COMMENT ON COLUMN event_store.stream_locks.taken_over IS 'Whether the event in flight was delivered before to somebody who let the lock end: that one may still answer.';
+COMMENT ON COLUMN event_store.stream_locks.lease_pid IS 'The session of the last delivery (rows), for operators: it decides nothing. Null for a delivery in bulk mode.';
 
 COMMENT ON COLUMN event_store.stream_locks.nothing_after IS 'Whether the view wanted nothing after the event in flight when that was delivered (rows).';
 
@@ -205,7 +202,8 @@ CREATE TABLE event_store.audit_log (
     view text,
     reason text,
     detail jsonb NOT NULL,
-    CONSTRAINT audit_log_operation_is_known CHECK ((operation = ANY (ARRAY['seek_view'::text, 'discard_dead_letter'::text, 'retry_dead_letters'::text, 'enable_view'::text, 'unregister_view'::text, 'raise_low_water_mark'::text, 'restore'::text, 'requeue_changes'::text, 'discard_change'::text, 'restart_capture'::text, 'unregister_capture'::text])))
+    CONSTRAINT audit_log_operation_is_known CHECK ((operation = ANY (ARRAY['seek_view'::text, 'discard_dead_letter'::text, 'retry_dead_letters'::text, 'enable_view'::text, 'unregister_view'::text, 'register_view'::text, 'end_locks'::text, 'release_owner'::text, 'raise_low_water_mark'::text, 'restore'::text, 'register_producer'::text, 'register_decider_event'::text, 'register_capture'::text, 'record_gap'::text, 'mark_archived'::text, 'list_archive_file'::text, 'purge_events'::text, 'migrate'::text, 'drop_version'::text, 'requeue_changes'::text, 'discard_change'::text, 'restart_capture'::text, 'unregister_capture'::text]))),
+    CONSTRAINT audit_log_reason_fits CHECK ((octet_length(reason) <= 10000))
 );
 
 COMMENT ON TABLE event_store.audit_log IS 'What operators did to views and to history, who and why.';
@@ -315,7 +313,8 @@ CREATE TABLE event_store.views (
     events text[],
     enabled boolean DEFAULT true NOT NULL,
     max_attempts integer DEFAULT 5 NOT NULL,
-    CONSTRAINT views_lock_timeout_is_positive CHECK ((lock_timeout_s > 0)),
+    owner text NOT NULL,
+    CONSTRAINT views_lock_timeout_is_bounded CHECK (((lock_timeout_s >= 1) AND (lock_timeout_s <= 3600))),
     CONSTRAINT views_max_attempts_is_positive CHECK ((max_attempts > 0)),
     CONSTRAINT views_mode_is_known CHECK ((mode = ANY (ARRAY['rows'::text, 'bulk'::text]))),
     CONSTRAINT views_pooling_delay_is_not_negative CHECK ((pooling_delay_s >= 0)),
@@ -347,6 +346,8 @@ COMMENT ON COLUMN event_store.views.events IS 'The events that the view wants; n
 COMMENT ON COLUMN event_store.views.enabled IS 'Whether the view is given events.';
 
 COMMENT ON COLUMN event_store.views.max_attempts IS 'After how many failed attempts a stream is parked.';
+
+COMMENT ON COLUMN event_store.views.owner IS 'The role whose members may change and consume the view; members of event_store_owner may, too.';
 
 CREATE TABLE event_store.quarantined_changes (
     quarantine_id bigint NOT NULL,
@@ -408,23 +409,6 @@ COMMENT ON COLUMN event_store.quarantined_changes.relation IS 'The message that 
 COMMENT ON COLUMN event_store.quarantined_changes.after_offset IS 'The last offset that was given out when it was quarantined.';
 
 COMMENT ON COLUMN event_store.quarantined_changes.quarantined_at IS 'When it was quarantined.';
-
-CREATE TABLE event_store.deciders (
-    decider text NOT NULL,
-    event text NOT NULL,
-    event_version bigint DEFAULT 1 NOT NULL,
-    description text NOT NULL
-);
-
-COMMENT ON TABLE event_store.deciders IS 'The kinds of event that each kind of entity (decider) may append. Rows are never changed or removed.';
-
-COMMENT ON COLUMN event_store.deciders.decider IS 'A kind of entity that emits events, such as order.';
-
-COMMENT ON COLUMN event_store.deciders.event IS 'The name of an event that this decider may append.';
-
-COMMENT ON COLUMN event_store.deciders.event_version IS 'The version of the event''s schema.';
-
-COMMENT ON COLUMN event_store.deciders.description IS 'What the event says, for people.';
 
 CREATE UNLOGGED TABLE event_store.transactions (
     transaction_id uuid DEFAULT gen_random_uuid() NOT NULL,
@@ -673,6 +657,24 @@ COMMENT ON COLUMN event_store.archive_files.checksum IS 'The SHA-256 of the file
 
 COMMENT ON COLUMN event_store.archive_files.archived_at IS 'When the file was listed.';
 
+CREATE TABLE event_store.archive_locks (
+    partition integer NOT NULL,
+    owner text NOT NULL,
+    pid integer NOT NULL,
+    locked_until timestamp with time zone NOT NULL
+)
+WITH (fillfactor='50');
+
+COMMENT ON TABLE event_store.archive_locks IS 'Who writes the archive of each log partition (lock_archive).';
+
+COMMENT ON COLUMN event_store.archive_locks.partition IS 'The log partition.';
+
+COMMENT ON COLUMN event_store.archive_locks.owner IS 'The writer, as it calls itself.';
+
+COMMENT ON COLUMN event_store.archive_locks.pid IS 'Its session: the lock ends with it.';
+
+COMMENT ON COLUMN event_store.archive_locks.locked_until IS 'When the lock ends unless it is taken again: behind a connection pool a session outlives its writer.';
+
 ALTER TABLE event_store.audit_log ALTER COLUMN audit_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME event_store.audit_log_audit_id_seq
     START WITH 1
@@ -695,21 +697,50 @@ ALTER TABLE event_store.capture_gaps ALTER COLUMN gap_id ADD GENERATED ALWAYS AS
 
 COMMENT ON SEQUENCE event_store.capture_gaps_gap_id_seq IS 'Numbers capture_gaps.';
 
+CREATE TABLE event_store.capture_sessions (
+    capture text NOT NULL COLLATE pg_catalog."C",
+    pid integer NOT NULL,
+    name text NOT NULL
+);
+
+COMMENT ON TABLE event_store.capture_sessions IS 'The sessions of a capture''s owner: whoever takes it over ends those of one that hangs (end_capture_sessions).';
+
+COMMENT ON COLUMN event_store.capture_sessions.capture IS 'The capture.';
+
+COMMENT ON COLUMN event_store.capture_sessions.pid IS 'The session.';
+
+COMMENT ON COLUMN event_store.capture_sessions.name IS 'Its application_name, by which it is told from a later one of the same pid.';
+
 CREATE VIEW event_store.change_events AS
  SELECT e."offset" AS seq,
     e.event_id,
     t.capture,
-    (((e.data -> 'source'::text) ->> 'generation'::text))::integer AS source_generation,
-    ((e.data ->> 'commit_lsn'::text))::pg_lsn AS commit_lsn,
-    ((e.data ->> 'commit_idx'::text))::bigint AS commit_idx,
-    (((e.data -> 'source'::text) ->> 'oid'::text))::bigint AS source_table_oid,
+        CASE
+            WHEN (((e.data -> 'source'::text) ->> 'generation'::text) ~ '^\d{1,9}$'::text) THEN (((e.data -> 'source'::text) ->> 'generation'::text))::integer
+            ELSE NULL::integer
+        END AS source_generation,
+        CASE
+            WHEN ((e.data ->> 'commit_lsn'::text) ~ '^[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}$'::text) THEN ((e.data ->> 'commit_lsn'::text))::pg_lsn
+            ELSE NULL::pg_lsn
+        END AS commit_lsn,
+        CASE
+            WHEN ((e.data ->> 'commit_idx'::text) ~ '^\d{1,18}$'::text) THEN ((e.data ->> 'commit_idx'::text))::bigint
+            ELSE NULL::bigint
+        END AS commit_idx,
+        CASE
+            WHEN (((e.data -> 'source'::text) ->> 'oid'::text) ~ '^\d{1,10}$'::text) THEN (((e.data -> 'source'::text) ->> 'oid'::text))::bigint
+            ELSE NULL::bigint
+        END AS source_table_oid,
     COALESCE(((e.data -> 'source'::text) ->> 'schema'::text), t.schema_name) AS source_table_schema,
     COALESCE(((e.data -> 'source'::text) ->> 'table'::text), t.table_name) AS source_table_name,
     e.decider_id AS record_pk,
     (e.data -> 'record'::text) AS record,
     (e.data -> 'changes'::text) AS changes,
     e.event AS action,
-    ((e.data ->> 'committed_at'::text))::timestamp with time zone AS committed_at,
+        CASE
+            WHEN ((e.data ->> 'committed_at'::text) ~ '^\d{4,6}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])[ T]([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,6})?(Z|[+-](0\d|1[0-4])(:?[0-5]\d)?)$'::text) THEN ((e.data ->> 'committed_at'::text))::timestamp with time zone
+            ELSE NULL::timestamp with time zone
+        END AS committed_at,
     (e.data -> 'annotations'::text) AS annotations,
     e.created_at AS inserted_at
    FROM (event_store.events e
@@ -748,6 +779,46 @@ COMMENT ON COLUMN event_store.change_events.committed_at IS 'When the source com
 COMMENT ON COLUMN event_store.change_events.annotations IS 'What the source''s transaction said about the change.';
 
 COMMENT ON COLUMN event_store.change_events.inserted_at IS 'When the event was appended.';
+
+CREATE TABLE event_store.consumers (
+    view text NOT NULL,
+    consumer text NOT NULL,
+    pid integer NOT NULL,
+    attached_until timestamp with time zone NOT NULL
+)
+WITH (fillfactor='50');
+
+COMMENT ON TABLE event_store.consumers IS 'Who said that it consumes a view (attach_consumer). Nothing is decided by it but whether another consumer is started.';
+
+COMMENT ON COLUMN event_store.consumers.view IS 'The view.';
+
+COMMENT ON COLUMN event_store.consumers.consumer IS 'The consumer''s name: the id of a run, say.';
+
+COMMENT ON COLUMN event_store.consumers.pid IS 'The session that said so: when it ends, the consumer counts no more.';
+
+COMMENT ON COLUMN event_store.consumers.attached_until IS 'Until when it counts, unless it says so again: behind a connection pool a session outlives its consumers.';
+
+CREATE TABLE event_store.deciders (
+    decider text NOT NULL,
+    event text NOT NULL,
+    event_version bigint DEFAULT 1 NOT NULL,
+    description text NOT NULL,
+    owner text,
+    CONSTRAINT deciders_description_fits CHECK ((octet_length(description) <= 10000)),
+    CONSTRAINT deciders_names_fit CHECK (((octet_length(decider) <= 1024) AND (octet_length(event) <= 1024)))
+);
+
+COMMENT ON TABLE event_store.deciders IS 'The kinds of event that each kind of entity (decider) may append. Rows are never changed or removed.';
+
+COMMENT ON COLUMN event_store.deciders.decider IS 'A kind of entity that emits events, such as order.';
+
+COMMENT ON COLUMN event_store.deciders.event IS 'The name of an event that this decider may append.';
+
+COMMENT ON COLUMN event_store.deciders.event_version IS 'The version of the event''s schema.';
+
+COMMENT ON COLUMN event_store.deciders.description IS 'What the event says, for people.';
+
+COMMENT ON COLUMN event_store.deciders.owner IS 'The role whose members, with those of event_store_owner, may append to the decider''s streams; null for every writer. The same for all events of a decider.';
 
 CREATE TABLE event_store.dispatches (
     view text NOT NULL,
@@ -812,6 +883,14 @@ COMMENT ON COLUMN event_store.migrations.name IS 'The migration''s file, or for 
 
 COMMENT ON COLUMN event_store.migrations.applied_at IS 'When it was applied.';
 
+CREATE TABLE event_store.model_locks (
+    model text NOT NULL
+);
+
+COMMENT ON TABLE event_store.model_locks IS 'One row per read model that ever was: lock_model locks it, and nothing else is done with it.';
+
+COMMENT ON COLUMN event_store.model_locks.model IS 'The read model.';
+
 CREATE TABLE event_store.producer_results (
     producer_id text NOT NULL COLLATE pg_catalog."C",
     partition integer NOT NULL,
@@ -823,7 +902,8 @@ CREATE TABLE event_store.producer_results (
     transaction_id uuid,
     ended_at timestamp with time zone NOT NULL,
     CONSTRAINT producer_results_abandoned_for_a_reason CHECK (((outcome = 'abandoned'::text) = (reason IS NOT NULL))),
-    CONSTRAINT producer_results_outcome_is_known CHECK ((outcome = ANY (ARRAY['committed'::text, 'abandoned'::text])))
+    CONSTRAINT producer_results_outcome_is_known CHECK ((outcome = ANY (ARRAY['committed'::text, 'abandoned'::text]))),
+    CONSTRAINT producer_results_reason_fits CHECK ((octet_length(reason) <= 10000))
 );
 
 COMMENT ON TABLE event_store.producer_results IS 'What was answered to each message. Kept for ever, so that a duplicate of any age gets the original answer.';
@@ -880,6 +960,7 @@ CREATE TABLE event_store.producers (
     superseded bigint DEFAULT 0 NOT NULL,
     registered_at timestamp with time zone NOT NULL,
     updated_at timestamp with time zone NOT NULL,
+    owner text NOT NULL,
     CONSTRAINT producers_counters_add_up CHECK ((received = ((duplicates + refused) + opened))),
     CONSTRAINT producers_epoch_is_positive CHECK ((epoch > 0)),
     CONSTRAINT producers_next_sequence_is_not_negative CHECK ((next_sequence >= 0)),
@@ -919,6 +1000,8 @@ COMMENT ON COLUMN event_store.producers.superseded IS 'How many transactions cam
 COMMENT ON COLUMN event_store.producers.registered_at IS 'When the producer was registered last.';
 
 COMMENT ON COLUMN event_store.producers.updated_at IS 'When the row last changed.';
+
+COMMENT ON COLUMN event_store.producers.owner IS 'The role whose members may register it and send as it; members of event_store_owner may, too.';
 
 ALTER TABLE event_store.quarantined_changes ALTER COLUMN quarantine_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME event_store.quarantined_changes_quarantine_id_seq
@@ -1039,6 +1122,9 @@ ALTER TABLE ONLY event_store.archive_files
 ALTER TABLE ONLY event_store.archive_files
     ADD CONSTRAINT archive_files_pkey PRIMARY KEY (partition, from_position);
 
+ALTER TABLE ONLY event_store.archive_locks
+    ADD CONSTRAINT archive_locks_pkey PRIMARY KEY (partition);
+
 ALTER TABLE ONLY event_store.archive
     ADD CONSTRAINT archive_pkey PRIMARY KEY (singleton);
 
@@ -1047,6 +1133,9 @@ ALTER TABLE ONLY event_store.audit_log
 
 ALTER TABLE ONLY event_store.capture_gaps
     ADD CONSTRAINT capture_gaps_pkey PRIMARY KEY (gap_id);
+
+ALTER TABLE ONLY event_store.capture_sessions
+    ADD CONSTRAINT capture_sessions_pkey PRIMARY KEY (capture, pid);
 
 ALTER TABLE ONLY event_store.captured_tables
     ADD CONSTRAINT captured_tables_decider_key UNIQUE (decider);
@@ -1059,6 +1148,9 @@ ALTER TABLE ONLY event_store.captures
 
 ALTER TABLE ONLY event_store.checkpoints
     ADD CONSTRAINT checkpoints_pkey PRIMARY KEY (view, partition);
+
+ALTER TABLE ONLY event_store.consumers
+    ADD CONSTRAINT consumers_pkey PRIMARY KEY (view, consumer);
 
 ALTER TABLE ONLY event_store.deciders
     ADD CONSTRAINT deciders_pkey PRIMARY KEY (decider, event, event_version);
@@ -1080,6 +1172,9 @@ ALTER TABLE ONLY event_store.events
 
 ALTER TABLE ONLY event_store.migrations
     ADD CONSTRAINT migrations_pkey PRIMARY KEY (version);
+
+ALTER TABLE ONLY event_store.model_locks
+    ADD CONSTRAINT model_locks_pkey PRIMARY KEY (model);
 
 ALTER TABLE ONLY event_store.partitions
     ADD CONSTRAINT partitions_pkey PRIMARY KEY (partition);
@@ -1177,13 +1272,25 @@ CREATE TRIGGER forbid_change BEFORE DELETE OR UPDATE OF event, event_id, event_v
 
 COMMENT ON TRIGGER forbid_change ON event_store.events IS 'Raises, or warns where changes are ignored.';
 
-CREATE TRIGGER forbid_restamp BEFORE UPDATE OF transaction_id ON event_store.events FOR EACH STATEMENT WHEN ((current_setting('event_store.rebasing'::text, true) IS DISTINCT FROM 'on'::text)) EXECUTE FUNCTION event_store_private.forbid_change();
+CREATE TRIGGER forbid_restamp BEFORE UPDATE OF transaction_id ON event_store.events FOR EACH STATEMENT WHEN (((current_setting('event_store.rebasing'::text, true) IS DISTINCT FROM 'on'::text) OR (NOT has_schema_privilege(('event_store_private'::regnamespace)::oid, 'usage'::text)))) EXECUTE FUNCTION event_store_private.forbid_change();
 
 COMMENT ON TRIGGER forbid_restamp ON event_store.events IS 'Lets nobody but rebase_sequencer change transaction_id.';
 
-CREATE TRIGGER guard_append BEFORE INSERT ON event_store.events FOR EACH ROW WHEN ((current_setting('event_store.streams_advanced'::text, true) IS DISTINCT FROM 'on'::text)) EXECUTE FUNCTION event_store_private.guard_append();
+CREATE TRIGGER free_deleted_lock INSTEAD OF DELETE ON event_store.locks FOR EACH ROW EXECUTE FUNCTION event_store_private.free_deleted_lock();
+
+COMMENT ON TRIGGER free_deleted_lock ON event_store.locks IS 'Frees the stream; what is pending stays.';
+
+CREATE TRIGGER guard_append BEFORE INSERT ON event_store.events FOR EACH ROW WHEN ((((current_setting('event_store.streams_advanced'::text, true) IS DISTINCT FROM 'on'::text) OR (new."offset" IS NULL) OR (NOT has_schema_privilege(('event_store_private'::regnamespace)::oid, 'usage'::text))) AND (new.transaction_id IS DISTINCT FROM '3'::xid8))) EXECUTE FUNCTION event_store_private.guard_append();
 
 COMMENT ON TRIGGER guard_append ON event_store.events IS 'Protects every path into events.';
+
+CREATE TRIGGER guard_restore BEFORE INSERT ON event_store.events FOR EACH ROW WHEN ((new.transaction_id = '3'::xid8)) EXECUTE FUNCTION event_store_private.guard_restore();
+
+COMMENT ON TRIGGER guard_restore ON event_store.events IS 'Lets nobody but a restore store events as they are.';
+
+CREATE TRIGGER protect_audit BEFORE DELETE OR UPDATE OR TRUNCATE ON event_store.audit_log FOR EACH STATEMENT EXECUTE FUNCTION event_store_private.protect_audit();
+
+COMMENT ON TRIGGER protect_audit ON event_store.audit_log IS 'Keeps what was audited.';
 
 CREATE CONSTRAINT TRIGGER require_finished_restore AFTER UPDATE ON event_store.sequencer DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN ((new.sequenced_at = 'infinity'::timestamp with time zone)) EXECUTE FUNCTION event_store_private.require_finished_restore();
 
@@ -1197,12 +1304,18 @@ CREATE TRIGGER skip_change BEFORE DELETE OR UPDATE OF event, event_id, event_ver
 
 COMMENT ON TRIGGER skip_change ON event_store.events IS 'Skips the rows where changes are ignored.';
 
-CREATE TRIGGER skip_restamp BEFORE UPDATE OF transaction_id ON event_store.events FOR EACH ROW WHEN ((current_setting('event_store.rebasing'::text, true) IS DISTINCT FROM 'on'::text)) EXECUTE FUNCTION event_store_private.forbid_change();
+CREATE TRIGGER skip_restamp BEFORE UPDATE OF transaction_id ON event_store.events FOR EACH ROW WHEN (((current_setting('event_store.rebasing'::text, true) IS DISTINCT FROM 'on'::text) OR (NOT has_schema_privilege(('event_store_private'::regnamespace)::oid, 'usage'::text)))) EXECUTE FUNCTION event_store_private.forbid_change();
 
 COMMENT ON TRIGGER skip_restamp ON event_store.events IS 'Skips the rows where changes are ignored.';
 
 ALTER TABLE ONLY event_store.archive_files
     ADD CONSTRAINT archive_files_partition_fkey FOREIGN KEY (partition) REFERENCES event_store.partitions(partition);
+
+ALTER TABLE ONLY event_store.archive_locks
+    ADD CONSTRAINT archive_locks_partition_fkey FOREIGN KEY (partition) REFERENCES event_store.partitions(partition);
+
+ALTER TABLE ONLY event_store.capture_sessions
+    ADD CONSTRAINT capture_sessions_capture_fkey FOREIGN KEY (capture) REFERENCES event_store.captures(capture) ON DELETE CASCADE;
 
 ALTER TABLE ONLY event_store.captured_tables
     ADD CONSTRAINT captured_tables_capture_fkey FOREIGN KEY (capture) REFERENCES event_store.captures(capture) ON DELETE CASCADE;
@@ -1215,6 +1328,9 @@ ALTER TABLE ONLY event_store.checkpoints
 
 ALTER TABLE ONLY event_store.checkpoints
     ADD CONSTRAINT checkpoints_view_fkey FOREIGN KEY (view) REFERENCES event_store.views(view) ON DELETE CASCADE;
+
+ALTER TABLE ONLY event_store.consumers
+    ADD CONSTRAINT consumers_view_fkey FOREIGN KEY (view) REFERENCES event_store.views(view) ON DELETE CASCADE;
 
 ALTER TABLE ONLY event_store.dispatches
     ADD CONSTRAINT dispatches_view_fkey FOREIGN KEY (view) REFERENCES event_store.views(view) ON DELETE CASCADE;
@@ -1249,7 +1365,7 @@ GRANT SELECT ON TABLE event_store.streams TO event_store_reader;
 GRANT SELECT ON TABLE event_store.streams TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.locks TO event_store_reader;
-GRANT SELECT ON TABLE event_store.locks TO event_store_owner;
+GRANT SELECT,DELETE ON TABLE event_store.locks TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.events TO event_store_reader;
 GRANT SELECT ON TABLE event_store.events TO event_store_owner;
@@ -1272,9 +1388,6 @@ GRANT SELECT ON TABLE event_store.views TO event_store_owner;
 GRANT SELECT ON TABLE event_store.quarantined_changes TO event_store_reader;
 GRANT SELECT ON TABLE event_store.quarantined_changes TO event_store_owner;
 
-GRANT SELECT ON TABLE event_store.deciders TO event_store_reader;
-GRANT SELECT ON TABLE event_store.deciders TO event_store_owner;
-
 GRANT SELECT ON TABLE event_store.transactions TO event_store_reader;
 GRANT SELECT ON TABLE event_store.transactions TO event_store_owner;
 
@@ -1296,8 +1409,20 @@ GRANT SELECT ON TABLE event_store.archive TO event_store_owner;
 GRANT SELECT ON TABLE event_store.archive_files TO event_store_reader;
 GRANT SELECT ON TABLE event_store.archive_files TO event_store_owner;
 
+GRANT SELECT ON TABLE event_store.archive_locks TO event_store_reader;
+GRANT SELECT ON TABLE event_store.archive_locks TO event_store_owner;
+
+GRANT SELECT ON TABLE event_store.capture_sessions TO event_store_reader;
+GRANT SELECT ON TABLE event_store.capture_sessions TO event_store_owner;
+
 GRANT SELECT ON TABLE event_store.change_events TO event_store_reader;
 GRANT SELECT ON TABLE event_store.change_events TO event_store_owner;
+
+GRANT SELECT ON TABLE event_store.consumers TO event_store_reader;
+GRANT SELECT ON TABLE event_store.consumers TO event_store_owner;
+
+GRANT SELECT ON TABLE event_store.deciders TO event_store_reader;
+GRANT SELECT ON TABLE event_store.deciders TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.dispatches TO event_store_reader;
 GRANT SELECT ON TABLE event_store.dispatches TO event_store_owner;
@@ -1307,6 +1432,9 @@ GRANT SELECT ON TABLE event_store.event_log TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.migrations TO event_store_reader;
 GRANT SELECT ON TABLE event_store.migrations TO event_store_owner;
+
+GRANT SELECT ON TABLE event_store.model_locks TO event_store_reader;
+GRANT SELECT ON TABLE event_store.model_locks TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.producer_results TO event_store_reader;
 GRANT SELECT ON TABLE event_store.producer_results TO event_store_owner;
@@ -1326,10 +1454,10 @@ GRANT SELECT ON TABLE event_store.source_generations TO event_store_owner;
 GRANT SELECT ON TABLE event_store.staged_changes TO event_store_reader;
 GRANT SELECT ON TABLE event_store.staged_changes TO event_store_owner;
 
-GRANT ALL ON SEQUENCE read_models.batch_seq TO event_store_owner;
+GRANT SELECT,USAGE ON SEQUENCE read_models.batch_seq TO event_store_owner;
 
 GRANT SELECT ON TABLE read_models.declarations TO event_store_reader;
-GRANT ALL ON TABLE read_models.declarations TO event_store_owner;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE read_models.declarations TO event_store_owner;
 
 ALTER DEFAULT PRIVILEGES FOR ROLE postgres IN SCHEMA read_models GRANT SELECT ON TABLES TO event_store_reader;
 ALTER DEFAULT PRIVILEGES FOR ROLE postgres IN SCHEMA read_models GRANT SELECT ON TABLES TO event_store_owner;

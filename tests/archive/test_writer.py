@@ -248,7 +248,7 @@ def test_while_somebody_holds_the_lock_nothing_is_done(
     log: EventStore, dsn: str, tmp_path: Path, connect: Connect
 ) -> None:
     other = EventStore(connect())
-    assert ArchiveStore(other.connection).lock_archive(0)
+    assert ArchiveStore(other.connection).lock_archive(0, "another")
     assert extend(dsn, tmp_path).busy
     assert files(tmp_path) == listed(log) == []
     other.connection.close()

@@ -1,6 +1,149 @@
-"""What an error of Spark or Postgres says, in one line that can be stored."""
+"""Whose fault an error of Spark or Postgres is, and what it says, in one line that can be stored."""
 
-from millrace.resources.consumption.build_errors import cause
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from millrace.resources.archive.spark_reader import FileUnreadable
+from millrace.resources.consumption.build_errors import Fault, build_errors, cause, fault_of
+from millrace.resources.event_log_source import DataLoss, Unreadable
+from millrace.resources.read_models.stream_histories import HistoryShortened
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# what our own and Spark's errors say, as an event may say it
+WORDS = (
+    "event_log: ",
+    "No space left on device",
+    "ExecutorLostFailure",
+    "OutOfMemoryError",
+    "Python worker exited unexpectedly",
+    "HistoryShortened",
+    "adbc_driver_manager.OperationalError: no",
+    "\nTraceback (most recent call last):\n  File x\npsycopg.OperationalError: the connection is lost",
+    "INVALID_HANDLE.SESSION_CLOSED",
+    "UNAVAILABLE",
+    "SQLSTATE: 53100",
+)
+Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def raising(kind: type[Exception], *arguments: object) -> Task:
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        raise kind(*arguments)
+
+    return run
+
+
+def crashing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    import os
+
+    yield from batches
+    os._exit(3)
+
+
+def error_of(build: Callable[[], object]) -> Exception:
+    with pytest.raises(build_errors()) as failed:
+        build()
+    return failed.value
+
+
+def in_a_task(spark: "SparkSession", task: Task) -> Exception:
+    return error_of(spark.range(1).mapInArrow(task, "id bigint").collect)
+
+
+def test_an_error_that_quotes_a_value_is_the_events_fault_whatever_the_value_says(spark: "SparkSession") -> None:
+    from pyspark.sql import functions as f
+
+    words = "; ".join(WORDS)
+    values = spark.createDataFrame([(words,)], "value string")
+    assert fault_of(in_a_task(spark, raising(ValueError, f"it is {words}"))) is Fault.EVENTS
+    assert fault_of(error_of(values.select(f.col("value").cast("int")).collect)) is Fault.EVENTS
+    assert fault_of(error_of(values.select(f.raise_error("value")).collect)) is Fault.EVENTS
+
+
+class OfTheUser(Exception):
+    """What no process but the user's knows."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "fault"),
+    [
+        (Unreadable, ("host=x", "the connection is lost"), Fault.SERVER),
+        (DataLoss, ("this", "that"), Fault.SERVER),
+        (FileUnreadable, ("gone",), Fault.SERVER),
+        (HistoryShortened, ("begins at 5",), Fault.SERVER),
+        (psycopg.errors.AdminShutdown, ("terminating",), Fault.SERVER),
+        (psycopg.errors.NumericValueOutOfRange, ("too large",), Fault.EVENTS),
+        (OSError, (28, "full"), Fault.UNCLEAR),
+        (MemoryError, (), Fault.UNCLEAR),
+        (OfTheUser, ("no",), Fault.EVENTS),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else "",
+)
+def test_an_error_of_python_in_a_task_is_told_by_its_class(
+    spark: "SparkSession", kind: type[Exception], arguments: tuple[object, ...], fault: Fault
+) -> None:
+    assert fault_of(in_a_task(spark, raising(kind, *arguments))) is fault
+
+
+def test_the_source_a_plan_a_lost_worker_and_a_failing_sum_are_told_apart(spark: "SparkSession") -> None:
+    from pyspark.sql import functions as f
+
+    log = spark.read.format("event_log").option("dsn", "host=127.0.0.1 port=1")
+    stated = log.option("startingOffsets", '{"0": 0}').option("endingOffsets", '{"0": 1}')
+    one = f.col("id") + 1
+    faults = {
+        "planning": fault_of(error_of(log.load().collect)),
+        "reading": fault_of(error_of(stated.load().collect)),
+        "no such column": fault_of(error_of(spark.range(1).select("amount").collect)),
+        "a crash": fault_of(in_a_task(spark, crashing)),
+        "a sum": fault_of(error_of(spark.range(1).select(f.lit(2**63 - 1) + one).collect)),
+    }
+    assert faults == {
+        "planning": Fault.SERVER,
+        "reading": Fault.SERVER,
+        "no such column": Fault.SERVER,
+        "a crash": Fault.UNCLEAR,
+        "a sum": Fault.EVENTS,
+    }
+
+
+@pytest.mark.parametrize(
+    ("error", "fault"),
+    [
+        (psycopg.errors.NumericValueOutOfRange(), Fault.EVENTS),
+        (psycopg.errors.CheckViolation(), Fault.EVENTS),
+        (psycopg.errors.ProgramLimitExceeded(), Fault.EVENTS),
+        (psycopg.errors.DiskFull("value event_log: "), Fault.SERVER),
+        (psycopg.OperationalError("the connection is lost"), Fault.SERVER),
+        (psycopg.errors.UndefinedTable(), Fault.SERVER),
+        (ValueError("no error of a build"), Fault.SERVER),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_an_error_of_a_merge_is_told_by_its_sqlstate(error: Exception, fault: Fault) -> None:
+    assert fault_of(error) is fault
+
+
+def test_in_a_local_session_a_class_is_found_too() -> None:
+    from pyspark.errors import PythonException
+
+    class Captured(PythonException):
+        """As Spark's own class that is made of an exception of the JVM, which there is none of here."""
+
+        def __str__(self) -> str:
+            return (
+                "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
+                '  File "x.py", line 1, in run\n    raise\n    ^^^^^\npsycopg.errors.AdminShutdown: terminating'
+            )
+
+    assert fault_of(Captured("")) is Fault.SERVER
 
 
 def test_of_a_python_stack_the_last_line_is_told_and_of_a_java_stack_nothing() -> None:

@@ -10,9 +10,10 @@ import psycopg
 import pytest
 from pyspark.errors import PySparkException
 
+from millrace import Event, State, fold
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.consumption.report import DrainReport
+from millrace.resources.consumption.report import DrainReport, PartitionsFailed
 from millrace.resources.event_store import EventStore, Lease
 from millrace.resources.settings import PROJECT
 from tests.support.building.drains import (
@@ -36,6 +37,52 @@ if TYPE_CHECKING:
 
 
 __all__ = ["observer", "things"]
+
+
+def crashes(state: State | None, event: Event) -> State | None:
+    """One row per thing; stands for a library that a value brings down."""
+    import os
+
+    if event.data.get("crash"):
+        os._exit(3)
+    return {"n": (state or {"n": 0})["n"] + 1}
+
+
+CRASHES = fold(view="crashes", deciders=[DECIDER], key="thing_id", columns={"n": "int"})(crashes)
+
+
+def test_an_event_that_speaks_like_a_lost_server_fails_its_own_stream_alone(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    fill(things, 20)
+    words = (
+        "event_log: No space left on device, psycopg.OperationalError, ExecutorLostFailure, HistoryShortened",
+        "a\nTraceback (most recent call last):\n  File x\nmillrace.resources.event_log_source.log.Unreadable: event_log: b",
+    )
+    things.append_events([thing(f"bad-{n}", worth=said) for n, said in enumerate(words)])
+    report = drain(dsn, spark)
+    assert (report.failed_streams, report.failed) == (2, {})
+    assert_holds_all_but(things, [*offsets_of(things, "bad-0"), *offsets_of(things, "bad-1")])
+    assert locks(things) == [("bad-0", 1), ("bad-1", 1)]
+
+
+def test_an_event_that_makes_its_process_crash_fails_its_own_stream_alone(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    things.append_events([thing("a"), thing("bad", crash=True), thing("b")])
+    report = drain(dsn, spark, CRASHES)
+    assert (report.failed_streams, report.failed) == (1, {})
+    assert rows(things.connection, "select thing_id from read_models.crashes order by 1") == [("a",), ("b",)]
+    assert locks(things) == [("bad", 1)]
+
+
+def test_if_nothing_builds_but_the_crash_no_stream_is_to_blame(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    things.append_events([thing("bad", crash=True)])
+    with pytest.raises(PartitionsFailed):
+        drain(dsn, spark, CRASHES)
+    assert locks(things) == []
 
 
 def test_one_failing_event_among_many_streams_waits_with_what_follows_it_and_all_else_is_committed_in_the_same_batch(

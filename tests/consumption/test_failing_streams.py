@@ -11,6 +11,7 @@ from millrace.resources.consumption.failing_streams import (
     ALL_FAIL,
     MOST_BUILDS,
     MOST_FAILURES,
+    MOST_UNCERTAIN,
     End,
     Findings,
     Part,
@@ -195,3 +196,31 @@ def test_where_only_all_together_fail_nobody_is_named() -> None:
     events = {stream(n): [n] for n in range(300)}
     found = find_failing_streams(Together(events, {}), retries=False)
     assert (found.end, found.failures) == (End.FOUND, [])
+
+
+class Crashing(Simulated):
+    """A batch whose poison makes a process crash: nobody knows whether an event is the reason."""
+
+    def build(self, part: Part) -> set[tuple[Stream, int]]:
+        try:
+            return super().build(part)
+        except PartFails as fails:
+            raise PartFails(str(fails), certain=False) from fails
+
+
+def test_a_stream_is_to_blame_for_a_crash_if_others_are_built_meanwhile() -> None:
+    events = {stream(n): [n] for n in range(100)}
+    found = find_failing_streams(Crashing(events, {stream(7): {7}}), retries=False)
+    assert [failure.stream for failure in found.failures] == [stream(7)]
+    assert (found.end, found.blameless) == (End.FOUND, False)
+    assert len(flat(found)) == 99
+
+
+@pytest.mark.parametrize("number", [1, 3, 1000])
+def test_where_nothing_is_built_no_stream_is_to_blame_for_a_crash_and_the_search_ends_soon(number: int) -> None:
+    events = {stream(n): [n] for n in range(number)}
+    poison: Poison = {one: set(offsets) for one, offsets in events.items()}
+    found = find_failing_streams(Crashing(events, poison), retries=False)
+    assert found.blameless or (found.end is End.ALL and not found.failures)
+    assert found.builds <= MOST_UNCERTAIN
+    assert not find_failing_streams(Simulated(events, poison), retries=False).blameless

@@ -1,17 +1,18 @@
 """The rows of the source: values, names and types as Postgres has them."""
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from uuid import uuid4
 
 import psycopg
 import pytest
 from psycopg import sql
 
-from millrace.resources.event_log_source import (
-    COLUMNS,
-)
+from millrace import last, read_model, stream_id
+from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.event_log_source import COLUMNS
 from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.read_models.declaration import ReadModel
 from tests.support.factories import Connect, register_orders, rows
 
 if TYPE_CHECKING:
@@ -121,3 +122,27 @@ def test_every_value_and_type_is_that_of_postgres_also_in_other_time_zones(
     arrow = found.toArrow().to_pylist()
     assert [tuple(row[name] for name in order) for row in arrow] == expected
     assert arrow[1]["created_at"] == at
+
+
+def test_names_that_are_longer_than_postgres_keeps_are_names_all_the_same(odd: EventStore, dsn: str) -> None:
+    assert odd
+    names = ["é" * 40 + end for end in ("a", "b")] + ["data." + "x" * 100, "c0", "offset 1"]
+    (row,) = read(dsn, columns=["offset", "event"], extract={name: [KEYS[n]] for n, name in enumerate(names)})
+    assert list(row) == ["offset", "event", *names]
+    assert [row[name] for name in names] == [f"value of {KEYS[n]}" for n in range(len(names))]
+
+
+def test_a_read_model_may_use_a_field_with_a_long_name(odd: EventStore, dsn: str, spark: "SparkSession") -> None:
+    long = "a name that nobody would call short, and that goes on and on " * 2
+    odd.append_events([NewEvent("order", "o", "placed", uuid4(), {long: {long: "found"}}, uuid4())])
+
+    @read_model(view="long", deciders=["order"], key=["order_id"])
+    class Long:
+        """One row per order."""
+
+        order_id = stream_id()
+        found = last(f"data.{long}.{long}")
+
+    with Consumer.open(dsn, cast("ReadModel", Long), lambda: spark, "test") as consumer:
+        consumer.drain(budget_s=60, idle_s=0)
+    assert rows(odd.connection, "select found from read_models.long where order_id = 'o'") == [("found",)]

@@ -1,6 +1,14 @@
 import pytest
 
-from millrace.platform_defs.polling import BACKOFF_S, LONGEST_BACKOFF_S, STARTUP_S, ViewRuns, backoff_s, plan_polls
+from millrace.platform_defs.polling import (
+    BACKOFF_S,
+    LONGEST_BACKOFF_S,
+    STARTUP_S,
+    ViewRuns,
+    backoff_s,
+    in_turn,
+    plan_polls,
+)
 from millrace.resources.event_store import ViewPoll
 
 NOW = 1_000_000.0
@@ -85,3 +93,11 @@ def test_the_backoff_is_bounded() -> None:
 def test_each_view_is_decided_by_itself() -> None:
     polls = plan_polls([row(view="a"), row(view="b", due=0)], {"a": ViewRuns()}, NOW)
     assert [(poll.view, poll.start) for poll in polls] == [("a", True), ("b", False)]
+
+
+def test_views_take_turns_behind_the_one_that_was_last() -> None:
+    assert in_turn(["c", "a", "b"], None, 2) == ["a", "b"]
+    assert in_turn(["c", "a", "b"], "b", 2) == ["c", "a"]
+    assert in_turn(["c", "a", "b"], "c", 9) == ["a", "b", "c"]
+    assert in_turn(["c", "a", "b"], "gone", 9) == ["a", "b", "c"]
+    assert in_turn(["a"], None, 0) == in_turn(["a"], None, -3) == in_turn([], None, 3) == []

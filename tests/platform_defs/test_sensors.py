@@ -11,6 +11,7 @@ import pytest
 from millrace.assets.declarations import Declarations, declared
 from millrace.examples.shop.events import register_shop
 from millrace.platform_defs.definitions import build_defs
+from millrace.platform_defs.polling import PUSHES_AT_ONCE
 from millrace.platform_defs.sensors import PARTITION_TAG
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.read_models.columns import last
@@ -38,9 +39,13 @@ def place(store: EventStore) -> None:
     store.append_events([NewEvent("order", "o-1", "order_placed", uuid4(), {}, uuid4())])
 
 
-def tick(instance: dg.DagsterInstance, dsn: str, sensor: str, model: ReadModel = ORDERS) -> dg.SensorResult:
+def tick(
+    instance: dg.DagsterInstance, dsn: str, sensor: str, model: ReadModel = ORDERS, cursor: str | None = None
+) -> dg.SensorResult:
     defs = build_defs(declarations=Declarations(models={"orders": model}), resources={"postgres": postgres_at(dsn)})
-    context = dg.build_sensor_context(instance, definitions=defs, resources={"postgres": postgres_at(dsn)})
+    context = dg.build_sensor_context(
+        instance, cursor=cursor, definitions=defs, resources={"postgres": postgres_at(dsn)}
+    )
     result = defs.resolve_sensor_def(sensor)(context)
     assert isinstance(result, dg.SensorResult)
     return result
@@ -146,3 +151,32 @@ def test_a_sensor_says_what_to_do_when_the_store_does_not_answer(instance: dg.Da
 
     with pytest.raises(Unreachable, match="Check MILLRACE_DSN"):
         tick(instance, "postgresql://nobody@127.0.0.1:1/nothing", "poll_orders")
+
+
+def test_many_pushed_views_start_some_runs_at_once_in_turn(
+    instance: dg.DagsterInstance, dsn: str, shop: EventStore
+) -> None:
+    views = [f"push-{n:02}" for n in range(2 * PUSHES_AT_ONCE + 3)]
+    for view in views:
+        shop.register_view(view, "-infinity", edge_function_url="http://127.0.0.1:1/")
+    place(shop)
+    first = tick(instance, dsn, "poll_views")
+    assert [request.partition_key for request in first.run_requests or []] == views[:PUSHES_AT_ONCE]
+    assert {request.tags["dagster/priority"] for request in first.run_requests or []} == {"0"}
+    second = tick(instance, dsn, "poll_views", cursor=first.cursor)
+    chosen = [request.partition_key for request in second.run_requests or []]
+    assert chosen == views[PUSHES_AT_ONCE : 2 * PUSHES_AT_ONCE]
+    # as if those of the first tick ran: nothing more, also not after it
+    for view in views[:PUSHES_AT_ONCE]:
+        instance.create_run_for_job(
+            job_def=build_defs().resolve_job_def("apply_schema"),
+            tags={PARTITION_TAG: view},
+            status=dg.DagsterRunStatus.STARTED,
+        )
+    third = tick(instance, dsn, "poll_views", cursor=second.cursor)
+    assert not third.run_requests
+    assert f"{views[-1]}: {PUSHES_AT_ONCE} views are pushed at once" in reason(third)
+    assert f"{views[0]}: a drain is in flight" in reason(third)
+    # read models need no turn
+    (request,) = tick(instance, dsn, "poll_orders").run_requests or []
+    assert request.tags["dagster/priority"] == "1"

@@ -344,3 +344,41 @@ def test_a_session_that_was_lost_before_a_message_is_replaced(
     stamp = once.register("p").issue()
     terminate(connect(), once.store.connection.info.backend_pid)
     assert once.process(stamp, work).result == {"total": 1}
+
+
+def test_a_lost_connection_is_not_used_again_and_a_live_one_is(
+    once: ExactlyOnce, work: Counting, connect: Connect
+) -> None:
+    producer = once.register("p")
+    first = once.store.connection
+    once.process(producer.issue(), work)
+    assert once.store.connection is first
+    terminate(connect(), first.info.backend_pid)
+    with pytest.raises(psycopg.OperationalError):
+        first.execute("select")
+    second = once.store.connection
+    assert second is not first
+    assert once.process(producer.issue(), work).result == {"total": 2}
+    assert once.store.connection is second
+    assert work.runs == 2
+
+
+def test_a_state_that_is_null_is_none_at_all(once: ExactlyOnce) -> None:
+    producer = once.register("p")
+
+    def changes(**values: Json) -> Json:
+        def work(transaction: Transaction) -> Json:
+            before: Json = transaction.state("k")
+            for key, new in values.items():
+                transaction.set_state(key, new)
+            return before
+
+        found: Json = once.process(producer.issue(), work).result
+        return found
+
+    assert changes(k={"n": None}, other=False) is None
+    assert changes(k=None) == {"n": None}
+    assert [(entry.key, entry.value) for entry in once.store.get_producer_state("p", 0)] == [("other", False)]
+    assert changes() is None
+    once.store.ingest_events("p", 0, producer.epoch, producer.issue().sequence, state={"other": None, "k": 0})
+    assert [(entry.key, entry.value) for entry in once.store.get_producer_state("p", 0)] == [("k", 0)]

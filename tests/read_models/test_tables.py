@@ -143,3 +143,33 @@ def test_who_migrates_and_is_no_member_migrates_again_over_what_a_member_made(
             admin.execute("drop database migrated with (force)")
             admin.execute("drop role member")
             admin.execute("drop role migrator")
+
+
+def test_a_row_is_found_by_its_key_from_the_index_of_each_log_partition(store: EventStore) -> None:
+    version = ensure_version(store.connection, Everything)
+    (key,) = version.keys
+    leading = rows(
+        store.connection,
+        """
+        select distinct a.attname
+        from pg_index i
+        join pg_class c on c.oid = i.indrelid and c.relkind = 'r'
+        join pg_attribute a on a.attrelid = i.indrelid and a.attnum = i.indkey[0]
+        where c.relname like 'everything\\_state\\_p%%' and i.indisprimary
+        """,
+    )
+    assert leading == [(key,)]
+    store.connection.execute(
+        f"insert into read_models.everything_state (partition, {key})"
+        " select n %% 16, 'thing-' || n from generate_series(1, 20000) n".encode(),
+        (),
+    )
+    store.connection.execute("analyze read_models.everything_state")
+    plan = "\n".join(
+        line
+        for (line,) in store.connection.execute(
+            f"explain (costs off) select * from read_models.everything where {key} = 'thing-7'".encode()
+        )
+    )
+    assert "Seq Scan" not in plan
+    assert plan.count(f"Index Cond: ({key} = 'thing-7'::text)") == 16

@@ -14,7 +14,6 @@ import sysconfig
 import venv
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,6 +30,7 @@ from millrace.resources.spark.java import find_java
 from millrace.resources.spark.session import require_master, session_for, spark_session
 from millrace.resources.spark.shipped_code import PackageMissing, packages_to_ship, shipped_code, zip_of
 from tests.support.building.drains import assert_equals_a_clean_run, busiest, fill, thing, things
+from tests.support.building.own_declarations import BUILD_GREETINGS, Place, declare, run_own, unset
 from tests.support.building.spark_places import build_at
 from tests.support.factories import rows
 
@@ -50,50 +50,6 @@ CLUSTER = {
     "spark.executor.extraJavaOptions": JAVA_OPTIONS,
     "spark.driver.extraJavaOptions": JAVA_OPTIONS,
 }
-
-# A user's package: a fold in a folder without __init__, and a module that it imports. Spark pickles the fold itself by
-# value, and what it calls by name.
-GREETINGS = '''
-from millrace import Event, State, fold
-from my_platform.words import word
-
-
-@fold(view="greetings", deciders=["thing"], key="thing", columns={"word": "string", "times": "int"})
-def greetings(state: State | None, event: Event) -> State | None:
-    """One row per thing."""
-    return {"word": word(), "times": (state or {"times": 0})["times"] + 1}
-'''
-BUILD_GREETINGS = """
-import json
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.spark import spark_session
-from my_platform.read_models.greetings import greetings
-dsn, configuration = sys.argv[1:]
-with spark_session(json.loads(configuration)) as spark, Consumer.open(dsn, greetings, lambda: spark, "test") as consumer:
-    consumer.drain(budget_s=60, idle_s=0)
-"""
-# several jobs, so that Python processes of the server which have imported something are used again
-SAY_WORDS = """
-import json
-import pyarrow as pa
-from millrace.resources.spark import spark_session
-def say(batches):
-    from my_platform.words import word
-    for _ in batches:
-        yield pa.RecordBatch.from_pydict({"word": [word()]})
-with spark_session() as spark:
-    said = [row.word for _ in range(3) for row in spark.range(0, 10, 1, 2).mapInArrow(say, "word string").collect()]
-print(json.dumps(sorted(set(said))))
-"""
-
-
-@dataclass(frozen=True)
-class Place:
-    """The environment that leads to a Spark, what a session there is told, and the Python that runs its tasks."""
-
-    env: dict[str, str]
-    configuration: dict[str, str]
-    python: str
 
 
 @pytest.fixture(scope="module")
@@ -160,11 +116,6 @@ def _said(log: Path, *words: str) -> bool:
     return log.exists() and any(word in log.read_text(errors="replace") for word in words)
 
 
-def unset() -> dict[str, str]:
-    """Return the environment without what leads to any Spark or Python."""
-    return {name: word for name, word in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_", "PYTHON"))}
-
-
 @pytest.fixture(params=["local", "connect", "cluster"])
 def place(request: pytest.FixtureRequest) -> Place:
     """Each place where Spark may run, as the environment says it."""
@@ -202,29 +153,6 @@ def test_a_read_model_a_batch_and_a_stream_give_the_same_rows_wherever_spark_run
         assert all(file.startswith("./millrace-") for file, _, _ in built.origins)
 
 
-def declare(folder: Path, word: str) -> None:
-    """Write a package of declarations into a folder, without __init__: a fold, and a module that it imports."""
-    rooms = folder / "my_platform" / "read_models"
-    rooms.mkdir(parents=True, exist_ok=True)
-    (rooms / "greetings.py").write_text(GREETINGS)
-    (folder / "my_platform" / "words.py").write_text(f"def word() -> str:\n    return {word!r}\n")
-
-
-def run_own(program: str, place: Place, folder: Path, *arguments: str) -> str:
-    """Run a program that has a folder's declarations in a process of its own, as a run is; return what it prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path += [{str(PROJECT)!r}, {str(folder)!r}]\n{program}", *arguments],
-        cwd=folder,
-        env={**place.env, "MILLRACE_DECLARATIONS": "my_platform"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-6000:]
-    return done.stdout
-
-
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("place", ["connect", "cluster"], indirect=True)
 def test_a_fold_of_the_users_own_package_runs_where_only_the_session_brings_it(
@@ -236,16 +164,6 @@ def test_a_fold_of_the_users_own_package_runs_where_only_the_session_brings_it(
     run_own(BUILD_GREETINGS, place, tmp_path, dsn, json.dumps(place.configuration))
     built = rows(things.connection, "select thing, word, times from read_models.greetings order by 1")
     assert built == [("a", "hello", 2), ("b", "hello", 1)]
-
-
-@pytest.mark.timeout(600)
-def test_a_shared_session_never_runs_the_declarations_of_before(spark_remote: str, tmp_path: Path) -> None:
-    assert ";session_id=" in spark_remote
-    env = {**unset(), "SPARK_REMOTE": spark_remote, SPARK_TOKEN: os.environ[SPARK_TOKEN]}
-    place = Place(env, {}, sys.executable)
-    for word in ("hello", "goodbye"):
-        declare(tmp_path, word)
-        assert json.loads(run_own(SAY_WORDS, place, tmp_path)) == [word]
 
 
 def test_other_code_gets_another_session_and_the_same_code_the_same() -> None:

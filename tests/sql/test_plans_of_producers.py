@@ -31,8 +31,8 @@ def old_session(producer: ProducerStore, connect: Connect) -> Iterator[ProducerS
     with psycopg.connect(connection.info.dsn, autocommit=True) as other:
         other.execute(
             """
-            insert into event_store.producers (producer_id, partition, epoch, registered_at, updated_at)
-            select 'other-' || n, 0, 1, now(), now() from generate_series(1, 5000) n;
+            insert into event_store.producers (producer_id, partition, epoch, registered_at, updated_at, owner)
+            select 'other-' || n, 0, 1, now(), now(), 'event_store_writer' from generate_series(1, 5000) n;
             insert into event_store.producer_state (producer_id, partition, key, value)
             select 'p', 0, 'key-' || n, '1' from generate_series(1, 5000) n;
             insert into event_store.producer_results (producer_id, partition, sequence, outcome, offsets, ended_at)

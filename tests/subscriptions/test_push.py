@@ -12,6 +12,7 @@ from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.subscriptions import push
 from millrace.resources.subscriptions.push import push_events
 from tests.support.factories import PATIENCE_S, pump, rows
+from tests.support.hostile_json import UNREADABLE, append_text
 from tests.support.views.receiver import Receiver, deliver, locks, place, pushed, received, receiver, wake
 
 __all__ = ["pushed", "receiver"]
@@ -113,21 +114,30 @@ def test_an_event_that_the_receiver_refuses_waits_and_ends_as_a_dead_letter(
     assert received(receiver, "a") == ["placed"] * 3 + ["paid", "shipped"]
 
 
-def test_an_event_that_only_postgres_holds_as_a_number_fails_and_is_not_sent_for_ever(
+def test_the_data_are_sent_as_postgres_prints_them_also_a_number_that_is_none_elsewhere(
     pushed: EventStore, dsn: str, receiver: Receiver
 ) -> None:
-    pushed.connection.execute(
-        "select from event_store.append_event('placed', %s, 'order', 'huge'::text, %s, %s, null)",
-        (uuid4(), f'{{"n": 1{"0" * 400}.5}}', uuid4()),
-    )
-    place(pushed, "a", events=("placed",))
+    append_text(pushed, "huge", f'{{"n": 1{"0" * 400}.50, "m": 0.10, "é": "é"}}')
+    pump(pushed, "hook")
     assert deliver(dsn) == 1
-    assert {body["decider_id"] for body in receiver.bodies} == {"a"}
-    ((error, attempts),) = rows(
-        pushed.connection, "select last_error, attempts from event_store.stream_locks where decider_id = 'huge'"
+    (text,) = receiver.texts
+    assert f'"m": 0.10, "n": 1{"0" * 400}.50, "é": "é"}}' in text
+
+
+@pytest.mark.parametrize("text", UNREADABLE.values(), ids=UNREADABLE)
+def test_an_event_that_its_receiver_cannot_read_is_refused_by_it_and_holds_up_no_other_stream(
+    pushed: EventStore, dsn: str, receiver: Receiver, text: str
+) -> None:
+    append_text(pushed, "huge", text)
+    place(pushed, *(f"o-{n}" for n in range(20)), events=("placed",))
+    assert deliver(dsn) == 20
+    assert len(receiver.texts) == 21
+    waits = rows(
+        pushed.connection,
+        "select decider_id, attempts from event_store.stream_locks where last_error like %s",
+        "HTTP 400 Bad Request%",
     )
-    assert "cannot be sent as JSON" in error
-    assert attempts == 1
+    assert waits == [("huge", 1)]
 
 
 @pytest.mark.parametrize(

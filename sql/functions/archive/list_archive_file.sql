@@ -55,6 +55,12 @@ begin
   values (
     v_partition, v_from_position, v_to_position, v_path, v_to_position - v_from_position, v_bytes, v_checksum, event_store_private.clock()
   );
+  perform event_store_private.audit(
+    'list_archive_file', null, null,
+    jsonb_build_object(
+      'partition', v_partition, 'from_position', v_from_position, 'to_position', v_to_position, 'path', v_path, 'checksum', v_checksum
+    )
+  );
   return event_store.mark_archived(v_partition, v_to_position);
 end
 $$;

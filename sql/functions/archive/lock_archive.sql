@@ -1,8 +1,9 @@
--- Makes the session the only one that writes the archive of a log partition, until the session ends. False, at once,
--- where another one is at it.
--- Example: select lock_archive(3)
+-- Makes a writer the only one of the archive of a log partition until its session ends, or for 15 minutes since it last
+-- called this. False, at once, where another one is at it.
+-- Example: select lock_archive(3, 'run 17')
 create or replace function event_store.lock_archive(
-  v_partition int
+  v_partition int,
+  v_owner text
 )
 returns boolean
 language plpgsql
@@ -10,14 +11,27 @@ volatile
 security definer
 set search_path = event_store, pg_temp
 as $$
+declare
+  _now constant timestamptz := event_store_private.clock();
 begin
+  if (octet_length(v_owner) between 1 and 1024) is not true then
+    perform event_store_private.refuse_request(
+      format('v_owner has %s bytes', coalesce(octet_length(v_owner)::text, 'no')), 'A writer is named by 1 to 1024 bytes: the id of a run, say.'
+    );
+  end if;
   perform event_store_private.require_partition(v_partition);
-  return pg_try_advisory_lock(hashtextextended('event_store.archive.' || v_partition, 0));
+  insert into event_store.archive_locks as l (partition, owner, pid, locked_until)
+  values (v_partition, v_owner, pg_backend_pid(), _now + interval '15 minutes')
+  on conflict on constraint archive_locks_pkey
+  do update set owner = excluded.owner, pid = excluded.pid, locked_until = excluded.locked_until
+    where l.owner = v_owner or l.locked_until <= _now or not exists (select from pg_stat_activity a where a.pid = l.pid);
+  return found;
 end
 $$;
 
-comment on function event_store.lock_archive(int) is
-'Makes this session the only one that writes the archive of log partition v_partition until the session ends; false, '
-'at once, where another one does. MR013 unknown log partition.';
-revoke all on function event_store.lock_archive(int) from public;
-grant execute on function event_store.lock_archive(int) to event_store_owner;
+comment on function event_store.lock_archive(int, text) is
+'Makes v_owner the only writer of the archive of log partition v_partition until its session ends, or for 15 minutes '
+'since it last called this; false, at once, where another one is. MR005 v_owner is empty or too long; MR013 unknown log '
+'partition.';
+revoke all on function event_store.lock_archive(int, text) from public;
+grant execute on function event_store.lock_archive(int, text) to event_store_owner;

@@ -25,6 +25,12 @@ begin
     perform event_store_private.refuse_position(_partition, format('%s cannot be archived', v_to_position));
   end if;
   update event_store.partitions set archived_position = v_to_position where partition = v_partition and archived_position < v_to_position;
+  if found then
+    perform event_store_private.audit(
+      'mark_archived', null, null,
+      jsonb_build_object('partition', v_partition, 'from_position', _partition.archived_position, 'to_position', v_to_position)
+    );
+  end if;
   return greatest(_partition.archived_position, v_to_position);
 end
 $$;

@@ -13,6 +13,7 @@ security definer
 set search_path = event_store, pg_temp
 -- By index, whatever statistics say: they may be from when the tables were empty.
 set enable_seqscan = off
+set jit = off
 as $$
 declare
   _offsets bigint[];
@@ -37,6 +38,11 @@ begin
   get diagnostics _purged = row_count;
   perform set_config('event_store.purging', 'off', true);
   delete from event_store.event_log where "offset" = any (_offsets);
+  if _purged > 0 then
+    perform event_store_private.audit(
+      'purge_events', null, null, jsonb_build_object('partition', v_partition, 'events', _purged, 'last_offset', _offsets[cardinality(_offsets)])
+    );
+  end if;
   return _purged;
 end
 $$;

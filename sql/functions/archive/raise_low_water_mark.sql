@@ -25,7 +25,8 @@ begin
   end if;
   perform event_store_private.require_partition(v_partition);
   -- nobody is placed below the new mark while we look who stands there
-  if not pg_try_advisory_xact_lock(event_store_private.history_lock_key()) then
+  perform from event_store.archive for update skip locked;
+  if not found then
     _needed := 'an open transaction places a view in the log, rebuilds from it or shortens it';
   end if;
   _partition := event_store_private.require_partition(v_partition);

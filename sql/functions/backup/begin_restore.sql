@@ -46,7 +46,6 @@ begin
       execute format('grant insert on %s to %I', _table, session_user);
     end if;
   end loop;
-  perform set_config('event_store.streams_advanced', 'on', true);
 end
 $$;
 

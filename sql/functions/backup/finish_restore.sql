@@ -22,8 +22,17 @@ declare
   _fault text;
   _table regclass;
 begin
-  if current_setting('event_store.streams_advanced', true) is distinct from 'on' then
+  -- seen by the transaction of begin_restore only, which cannot commit it
+  if (select sequenced_at from event_store.sequencer) <> 'infinity' then
     perform event_store_private.refuse_request('no restore has begun in this transaction', 'Call begin_restore first.');
+  end if;
+  -- a sequence at its end gives out no number any more
+  if greatest(v_last_offset, v_lease_token, (select max(last_offset) from event_store.streams)) > 4611686018427387904
+    or (v_last_offset >= 0 and v_lease_token >= 0) is not true
+  then
+    perform event_store_private.refuse_request(
+      format('v_last_offset is %s, v_lease_token %s', v_last_offset, v_lease_token), 'No store gave out more than 4611686018427387904.'
+    );
   end if;
   select count(*) into _partitions from event_store.partitions;
   select count(*) into _events from event_store.events;
@@ -109,7 +118,6 @@ begin
     sequenced_at = '-infinity';
   perform event_store_private.audit('restore', null, null, v_detail);
 
-  perform set_config('event_store.streams_advanced', 'off', true);
   foreach _table in array event_store_private.restore_tables() loop
     -- not from whose it is: that would take the right from the store's own functions
     if not pg_has_role(session_user, (select relowner from pg_class where oid = _table), 'usage') then

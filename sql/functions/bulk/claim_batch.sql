@@ -24,12 +24,13 @@ set search_path = event_store, pg_temp
 -- By index, whatever statistics say: they may be from when the tables were empty. So it is planned once.
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set jit = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
-  _view constant event_store.views := event_store_private.known_view(v_view, 'bulk');
+  _view constant event_store.views := event_store_private.own_view(v_view, 'bulk');
   _lease constant interval := event_store_private.lease_duration(_view, v_lease_s);
   _now timestamptz;
   _claimed int[];
@@ -98,7 +99,11 @@ begin
   ), retried as (
     -- what this lease delivers of the streams that have a lock: up to in_flight
     update event_store.stream_locks k
-    set in_flight = last_event."offset", lease_token = due.lease_token, lease_pid = null, updated_at = _now
+    set
+      in_flight = last_event."offset",
+      -- with this token and nothing in flight it would count as a stream that failed in this lease
+      lease_token = case when last_event."offset" is null then k.lease_token else due.lease_token end,
+      lease_pid = null, updated_at = _now
     from (
       select x.decider_id, x.decider, x.last_offset, d.partition, d.leased_to, d.lease_token
       from event_store.stream_locks x

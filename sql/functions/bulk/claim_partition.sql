@@ -20,19 +20,16 @@ set search_path = event_store, pg_temp
 as $$
 #variable_conflict use_column
 declare
-  _view constant event_store.views := event_store_private.known_view(v_view, 'bulk');
+  _view constant event_store.views := event_store_private.own_view(v_view, 'bulk');
   _lease constant interval := event_store_private.lease_duration(_view, v_lease_s);
   _checkpoint event_store.checkpoints;
 begin
   if coalesce(v_owner, '') = '' then
     perform event_store_private.refuse_request(format('v_owner is %L', v_owner), 'An owner is named: the id of a run, say.');
   end if;
-  if (event_store_private.lock_view(v_view, 'bulk')).view is null then
-    perform event_store_private.refuse_view_in_use(v_view, 'somebody is changing it');
-  end if;
   perform event_store_private.require_partition(v_partition);
   -- the log keeps what we are about to read
-  perform pg_advisory_xact_lock_shared(event_store_private.history_lock_key());
+  perform event_store_private.share_history();
   begin
     select * into _checkpoint from event_store.checkpoints c
     where c.view = v_view and c.partition = v_partition
@@ -41,9 +38,16 @@ begin
     raise exception 'log partition is leased'
       using
         errcode = 'MR014',
-        detail = format('partition %s of view %L is being claimed or committed', v_partition, v_view),
+        detail = format('partition %s of view %L is being claimed or committed, or its view moves', v_partition, v_view),
         hint = 'Try again in a moment.';
   end;
+  -- lock_idle_view holds all that can be leased: either it failed at our locks, or it was done before them, and now we
+  -- see what it changed
+  if not exists (
+    select from event_store.views v where v.view = _view.view and v.mode = _view.mode and v.created_at = _view.created_at
+  ) then
+    perform event_store_private.refuse_view_in_use(v_view, 'somebody changed it just now');
+  end if;
   if _checkpoint.leased_until > event_store_private.clock() then
     raise exception 'log partition is leased'
       using

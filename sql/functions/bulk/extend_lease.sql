@@ -15,7 +15,7 @@ declare
   _until timestamptz;
 begin
   perform event_store_private.require_leases(v_view, v_partition, v_lease_token);
-  _until := event_store_private.clock() + event_store_private.lease_duration(event_store_private.known_view(v_view, 'bulk'), v_lease_s);
+  _until := event_store_private.clock() + event_store_private.lease_duration(event_store_private.own_view(v_view, 'bulk'), v_lease_s);
   update event_store.checkpoints set leased_until = _until where view = v_view and partition = any (v_partition);
   return _until;
 end

@@ -20,11 +20,12 @@ security definer
 set search_path = event_store, pg_temp
 -- By index, whatever statistics say: they may be from when the tables were empty.
 set enable_seqscan = off
+set jit = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 declare
-  _view constant event_store.views := event_store_private.known_view(v_view, 'bulk');
+  _view constant event_store.views := event_store_private.own_view(v_view, 'bulk');
   _now timestamptz;
   _fault text := case
     when v_failures is null or jsonb_typeof(v_failures) <> 'array' or jsonb_array_length(v_failures) = 0 then

@@ -17,7 +17,7 @@ set search_path = event_store, pg_temp
 as $$
 #variable_conflict use_column
 begin
-  perform event_store_private.known_view(v_view, 'bulk');
+  perform event_store_private.own_view(v_view, 'bulk');
   return query
   select k.partition, count(*) filter (where k.lease_token = b.lease_token and k.in_flight is not null and k.lease_pid is null)
   from event_store.stream_locks k

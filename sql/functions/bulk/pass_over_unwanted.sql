@@ -13,16 +13,14 @@ set search_path = event_store, pg_temp
 -- By index, whatever statistics say: they may be from when the tables were empty. So it is planned once.
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set jit = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 declare
-  _view constant event_store.views := event_store_private.lock_view(v_view, 'bulk');
+  _view constant event_store.views := event_store_private.own_view(v_view, 'bulk');
   _locked int[];
 begin
-  if _view.view is null then
-    return '{}';
-  end if;
   -- Lock first. The clock is read after the lock is ours, the marks in the statements after that: an older look could
   -- take a partition for which nothing is left.
   _locked := array(
@@ -39,6 +37,13 @@ begin
       and (c.leased_until is null or c.leased_until <= (select event_store_private.clock()))
     for update of c skip locked
   );
+  -- lock_idle_view holds all that can be leased: either it failed at our locks, or it was done before them, and now we
+  -- see what it changed
+  if cardinality(_locked) > 0 and not exists (
+    select from event_store.views v where v.view = _view.view and v.mode = _view.mode and v.created_at = _view.created_at
+  ) then
+    return '{}';
+  end if;
   if _view.deciders is null and _view.events is null then
     return _locked;
   end if;

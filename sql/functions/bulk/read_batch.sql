@@ -27,12 +27,13 @@ security definer
 set search_path = event_store, pg_temp
 -- By index, whatever statistics say: they may be from when the tables were empty.
 set enable_seqscan = off
+set jit = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
-  _view constant event_store.views := event_store_private.known_view(v_view, 'bulk');
+  _view constant event_store.views := event_store_private.own_view(v_view, 'bulk');
   _lease event_store.checkpoints;
 begin
   select * into _lease from event_store.checkpoints c

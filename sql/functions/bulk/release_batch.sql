@@ -14,7 +14,7 @@ as $$
 declare
   _released bigint;
 begin
-  perform event_store_private.known_view(v_view, 'bulk');
+  perform event_store_private.own_view(v_view, 'bulk');
   with released as (
     update event_store.checkpoints c
     set lease_owner = null, leased_until = null, leased_from = null, leased_to = null, rebuilds = false

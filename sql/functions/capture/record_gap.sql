@@ -18,11 +18,18 @@ declare
 begin
   if coalesce(v_reason, '') = '' then
     perform event_store_private.refuse_request('v_reason is empty', 'Say in v_reason what was lost and how.');
+  elsif octet_length(v_reason) > 10000 then
+    perform event_store_private.refuse_request(format('v_reason has %s bytes', octet_length(v_reason)), 'Say it in at most 10000 bytes.');
   end if;
   _capture := event_store_private.lock_capture(v_capture);
   insert into event_store.capture_gaps (capture, source_generation, from_lsn, to_lsn, reason, detected_at)
   values (v_capture, _capture.source_generation, v_from_lsn, v_to_lsn, v_reason, event_store_private.clock())
   on conflict (capture) where resolved_by_generation is null do nothing;
+  if found then
+    perform event_store_private.audit(
+      'record_gap', null, v_reason, jsonb_build_object('capture', v_capture, 'from_lsn', v_from_lsn, 'to_lsn', v_to_lsn)
+    );
+  end if;
   return (select gap_id from event_store.capture_gaps where capture = v_capture and resolved_by_generation is null);
 end
 $$;

@@ -113,8 +113,21 @@ begin
       using errcode = 'MR034', detail = _foreign, hint = 'Name another decider in the declaration of the table.';
   end;
 
-  insert into event_store.deciders (decider, event, event_version, description)
-  select t.element ->> 'decider', e.event, 1, format(e.description, t.element ->> 'schema', t.element ->> 'table')
+  -- What a writer appended under such a decider would be taken for a change of the table. So a capture's deciders belong
+  -- to event_store_owner, from before its first event until after its last.
+  lock table event_store.deciders in share row exclusive mode;
+  select string_agg(distinct format('decider %s is registered for %s', d.decider, coalesce('role ' || d.owner, 'every writer')), '; ')
+  into _foreign
+  from event_store.deciders d
+  where d.decider in (select t.element ->> 'decider' from jsonb_array_elements(v_tables) t(element))
+    and d.owner is distinct from 'event_store_owner';
+  if _foreign is not null then
+    raise exception 'decider is not a capture''s'
+      using errcode = 'MR034', detail = _foreign, hint = 'Name another decider in the declaration of the table.';
+  end if;
+  insert into event_store.deciders (decider, event, event_version, description, owner)
+  select
+    t.element ->> 'decider', e.event, 1, format(e.description, t.element ->> 'schema', t.element ->> 'table'), 'event_store_owner'
   from jsonb_array_elements(v_tables) t(element)
   cross join (
     values
@@ -126,6 +139,12 @@ begin
   ) e(event, description)
   order by 1, 2
   on conflict do nothing;
+  if _changed then
+    perform event_store_private.audit(
+      'register_capture', null, null,
+      jsonb_build_object('capture', v_capture, 'slot', v_slot, 'publication', v_publication, 'tables', v_tables)
+    );
+  end if;
   return _changed;
 end
 $$;
@@ -134,6 +153,7 @@ comment on function event_store.register_capture(text, text, text, jsonb) is
 'Registers a capture of v_slot and v_publication with its tables, or changes it to what is stated, and returns '
 'whether anything changed. v_tables is a JSON array of {schema, table, decider, key_columns, fingerprint}. A table '
 'that is new or has another fingerprint is backfilled; one that is stated no more is captured no more. MR005 a name '
-'or v_tables is malformed; MR034 a decider belongs to another capture.';
+'or v_tables is malformed; MR034 a decider belongs to another capture, or '
+'is registered for writers.';
 revoke all on function event_store.register_capture(text, text, text, jsonb) from public;
 grant execute on function event_store.register_capture(text, text, text, jsonb) to event_store_owner;

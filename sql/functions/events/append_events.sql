@@ -29,6 +29,6 @@ comment on function event_store.append_events(jsonb) is
 'Appends a batch over any streams, all or nothing, and returns one row per event in the order given. v_events is a '
 'JSON array of {decider, decider_id, event, event_id, data, command_id, previous_id, event_version, final}. An event '
 'without previous_id goes to the end of its stream; one that states it, null too, must meet exactly that. An event '
-'that is stored already has appended = false. MR001 to MR005 and MR034 as append_event.';
+'that is stored already has appended = false. An unknown key is refused. MR001 to MR005, MR034 and MR046 as append_event.';
 revoke all on function event_store.append_events(jsonb) from public;
 grant execute on function event_store.append_events(jsonb) to event_store_writer, event_store_owner;

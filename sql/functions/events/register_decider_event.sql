@@ -1,18 +1,29 @@
 -- Registers an event that a decider may append, and returns it as registered. Again, also with another description:
 -- no-op.
+-- A decider belongs to every writer, or to the role that its first registration names (v_owner): then only members of
+-- that role register events for it and append to its streams (MR046).
 -- Example: select * from register_decider_event('order', 'order_placed', 'A customer placed an order')
 create or replace function event_store.register_decider_event(
   v_decider text,
   v_event text,
   v_description text,
-  v_event_version bigint default 1
+  v_event_version bigint default 1,
+  v_owner text default null
 )
-returns setof event_store.deciders
+returns table (
+  decider text,
+  event text,
+  event_version bigint,
+  description text
+)
 language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
 as $$
+#variable_conflict use_column
+declare
+  _owner text;
 begin
   if coalesce(v_decider, '') = '' or coalesce(v_event, '') = '' or v_description is null or v_event_version is null then
     perform event_store_private.refuse_request(
@@ -20,19 +31,52 @@ begin
       'Decider and event must be named; description and version must not be null.'
     );
   end if;
-  insert into event_store.deciders (decider, event, event_version, description)
-  values (v_decider, v_event, v_event_version, v_description)
+  if greatest(octet_length(v_decider), octet_length(v_event)) > 1024 or octet_length(v_description) > 10000 then
+    perform event_store_private.refuse_request(
+      format(
+        'decider has %s bytes, event %s, description %s', octet_length(v_decider), octet_length(v_event), octet_length(v_description)
+      ),
+      'A name has at most 1024 bytes, a description 10000.'
+    );
+  end if;
+  if v_owner is not null and to_regrole(quote_ident(v_owner)) is null then
+    perform event_store_private.refuse_request(format('there is no role %I', v_owner), 'Name a role that logins are members of.');
+  end if;
+  if not event_store_private.may_use(v_owner) then
+    perform event_store_private.refuse_foreign_decider(v_decider, v_owner);
+  end if;
+  if not exists (
+    select from event_store.deciders d where d.decider = v_decider and d.event = v_event and d.event_version = v_event_version
+  ) then
+    -- one new registration at a time: two first ones of a decider cannot name two owners
+    lock table event_store.deciders in share row exclusive mode;
+  end if;
+  select d.owner into _owner from event_store.deciders d where d.decider = v_decider limit 1;
+  if found and (not event_store_private.may_use(_owner) or v_owner is distinct from _owner and v_owner is not null) then
+    perform event_store_private.refuse_foreign_decider(v_decider, _owner);
+  elsif not found then
+    _owner := v_owner;
+  end if;
+  insert into event_store.deciders (decider, event, event_version, description, owner)
+  values (v_decider, v_event, v_event_version, v_description, _owner)
   on conflict do nothing;
+  if found and _owner is not null then
+    perform event_store_private.audit(
+      'register_decider_event', null, null,
+      jsonb_build_object('decider', v_decider, 'event', v_event, 'event_version', v_event_version, 'owner', _owner)
+    );
+  end if;
   return query
-  select * from event_store.deciders d
+  select d.decider, d.event, d.event_version, d.description from event_store.deciders d
   where d.decider = v_decider and d.event = v_event and d.event_version = v_event_version;
 end
 $$;
 
-comment on function event_store.register_decider_event(text, text, text, bigint) is
+comment on function event_store.register_decider_event(text, text, text, bigint, text) is
 'Lets v_decider append v_event and returns the registration. Registered again, also with another v_description, it '
-'stays as it is. v_event_version counts the versions of the event''s schema. MR005 a name is empty, or an argument is'
-' null.';
-revoke all on function event_store.register_decider_event(text, text, text, bigint) from public;
-grant execute on function event_store.register_decider_event(text, text, text, bigint)
+'stays as it is. v_event_version counts the versions of the event''s schema. The first registration of a decider may '
+'say whose it is: only members of v_owner append to it then. MR005 a name is empty or too long, an argument is null, or '
+'v_owner is no role; MR046 the decider belongs to another role, or the caller is no member of v_owner.';
+revoke all on function event_store.register_decider_event(text, text, text, bigint, text) from public;
+grant execute on function event_store.register_decider_event(text, text, text, bigint, text)
 to event_store_writer, event_store_owner;

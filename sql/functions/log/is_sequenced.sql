@@ -10,6 +10,7 @@ security definer
 set search_path = event_store, pg_temp
 -- by index, tables with or without statistics
 set enable_seqscan = off
+set jit = off
 as $$
   select not exists (
     select from event_store.events e

@@ -15,6 +15,8 @@ language sql
 volatile -- the clock is
 security definer
 set search_path = event_store, pg_temp
+-- without statistics it looks dear, and to compile it took a hundred times as long as to run it
+set jit = off
 as $$
   with store as (
     select

@@ -1,6 +1,6 @@
 -- The one clock of leases and timestamps: wall-clock time, also inside a long transaction.
--- Tests move it with `set event_store.clock = '2030-01-01 00:00:00+00'`. Only the store's owner can: who could move it
--- might take over any lease.
+-- Tests move it with `set event_store.clock = '2030-01-01 00:00:00+00'`. Only the role that migrated can, which may use
+-- event_store_private: with it one takes over any lease.
 create or replace function event_store_private.clock()
 returns timestamptz
 language sql
@@ -9,12 +9,12 @@ parallel safe
 as $$
   select case
     when coalesce(current_setting('event_store.clock', true), '') <> ''
-      and pg_has_role(session_user, 'event_store_owner', 'member')
+      and has_schema_privilege(session_user, 'event_store_private', 'usage')
     then current_setting('event_store.clock')::timestamptz
     else clock_timestamp()
   end
 $$;
 
 comment on function event_store_private.clock() is
-'The time by which leases expire and events are stamped; for the store''s owner, the setting event_store.clock '
-'overrides it.';
+'The time by which leases expire and events are stamped; for the role that migrated, the setting event_store.clock'
+' overrides it.';

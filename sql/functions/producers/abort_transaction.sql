@@ -11,6 +11,7 @@ set search_path = event_store, pg_temp
 -- by index, tables with or without statistics
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set jit = off
 as $$
 declare
   _transaction constant event_store.transactions := event_store_private.lock_transaction(v_transaction_id);
@@ -28,6 +29,6 @@ $$;
 
 comment on function event_store.abort_transaction(uuid) is
 'Gives a transaction up: nothing of it is ever seen, and its message may be begun again. MR005 v_transaction_id is '
-'null; MR026 unknown transaction; MR027 it was committed or abandoned.';
+'null; MR026 unknown transaction; MR027 it was committed or abandoned; MR045 another role''s producer.';
 revoke all on function event_store.abort_transaction(uuid) from public;
 grant execute on function event_store.abort_transaction(uuid) to event_store_writer, event_store_owner;

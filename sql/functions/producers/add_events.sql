@@ -1,5 +1,5 @@
 -- Stages events, a JSON array as append_events takes it. Whether they fit is known at the commit, where they are
--- appended.
+-- appended; data beyond the limits are refused here.
 create or replace function event_store.add_events(
   v_transaction_id uuid,
   v_events jsonb
@@ -12,9 +12,21 @@ set search_path = event_store, pg_temp
 -- by index, tables with or without statistics
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set jit = off
 as $$
+declare
+  _fault text;
 begin
-  perform event_store_private.parse_events(v_events);
+  -- data that break a limit are not even staged
+  select format('event %s of the batch: %s', b.ordinal, f.fault) into _fault
+  from unnest(event_store_private.parse_events(v_events)) b
+  cross join lateral (select event_store_private.data_fault(b.data) as fault offset 0) f -- once, not at each use
+  where b.data is not null and f.fault is not null
+  limit 1;
+  if _fault is not null then
+    raise exception 'event is malformed'
+      using errcode = 'MR005', detail = _fault, hint = 'Correct the event; nothing was staged.';
+  end if;
   perform event_store_private.stage_change(v_transaction_id, null, null, v_events);
 end
 $$;
@@ -22,6 +34,6 @@ $$;
 comment on function event_store.add_events(uuid, jsonb) is
 'Stages events for the commit of a transaction; v_events is as for append_events, and whether they fit is known at '
 'the commit. MR005 v_events is malformed, or an argument is null; MR024 another instance of the producer registered; '
-'MR026 unknown transaction; MR027 the transaction has ended; MR034 a decider belongs to a capture.';
+'MR026 unknown transaction; MR027 the transaction has ended; MR034 a decider belongs to a capture; MR045 another role''s producer.';
 revoke all on function event_store.add_events(uuid, jsonb) from public;
 grant execute on function event_store.add_events(uuid, jsonb) to event_store_writer, event_store_owner;

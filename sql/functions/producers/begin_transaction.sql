@@ -32,6 +32,7 @@ set search_path = event_store, pg_temp
 -- by index, tables with or without statistics
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -65,7 +66,7 @@ comment on function event_store.begin_transaction(text, int, bigint, bigint, big
 'not: duplicate (with the original outcome, result and offsets), gap (next_sequence must come first), fenced (another'
 ' instance registered since v_epoch), unknown_epoch (nobody registered it). Such an answer is no error. Several '
 'transactions of one message may be open: the first commit decides. MR005 an argument is null or out of range; MR023 '
-'unknown producer.';
+'unknown producer; MR045 another role''s producer.';
 revoke all on function event_store.begin_transaction(text, int, bigint, bigint, bigint) from public;
 grant execute on function event_store.begin_transaction(text, int, bigint, bigint, bigint)
 to event_store_writer, event_store_owner;

@@ -20,6 +20,7 @@ set search_path = event_store, pg_temp
 -- by index, tables with or without statistics
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set jit = off
 as $$
 #variable_conflict use_column
 begin
@@ -30,7 +31,7 @@ $$;
 comment on function event_store.commit_transaction(uuid, jsonb) is
 'Does all that a transaction staged at once, keeps v_result as its answer, and returns it. If another transaction of '
 'the same message was first, nothing is done and the answer is that one''s (duplicate); called again, the answer is '
-'the same. A refused event leaves the transaction open. MR001 to MR005 and MR034 as append_events; MR024 another '
-'instance of the producer registered; MR026 unknown transaction; MR027 the transaction has ended.';
+'the same. A refused event leaves the transaction open. MR001 to MR005, MR034 and MR046 as append_events; MR024 another '
+'instance of the producer registered; MR026 unknown transaction; MR027 the transaction has ended; MR045 another role''s producer.';
 revoke all on function event_store.commit_transaction(uuid, jsonb) from public;
 grant execute on function event_store.commit_transaction(uuid, jsonb) to event_store_writer, event_store_owner;

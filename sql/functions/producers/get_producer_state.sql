@@ -16,9 +16,13 @@ set search_path = event_store, pg_temp
 -- by index, tables with or without statistics
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set jit = off
 as $$
 #variable_conflict use_column
 begin
+  if not pg_has_role(session_user, 'event_store_reader', 'member') then
+    perform event_store_private.require_producer(v_producer_id, v_partition);
+  end if;
   if v_key is null then
     return query
     select s.key, s.value from event_store.producer_state s
@@ -34,7 +38,7 @@ $$;
 
 comment on function event_store.get_producer_state(text, int, text) is
 'Returns the state that producer v_producer_id keeps for v_partition of its source: v_key, or all keys in order '
-'(null).';
+'(null). MR045 it is another role''s producer, and the caller no reader.';
 revoke all on function event_store.get_producer_state(text, int, text) from public;
 grant execute on function event_store.get_producer_state(text, int, text)
 to event_store_writer, event_store_consumer, event_store_reader, event_store_owner;

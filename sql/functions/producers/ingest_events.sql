@@ -28,6 +28,7 @@ set search_path = event_store, pg_temp
 -- by index, tables with or without statistics
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -60,8 +61,8 @@ $$;
 comment on function event_store.ingest_events(text, int, bigint, bigint, jsonb, jsonb, jsonb) is
 'Does a producer''s whole message in one call: appends v_events as append_events does, changes its state by the JSON '
 'object v_state (a JSON null removes the key), and keeps v_result as the answer. The row is that of '
-'begin_transaction, with status committed in place of opened. MR001 to MR005 and MR034 as append_events; MR023 '
-'unknown producer.';
+'begin_transaction, with status committed in place of opened. MR001 to MR005, MR034 and MR046 as append_events; MR023 '
+'unknown producer; MR045 another role''s producer.';
 revoke all on function event_store.ingest_events(text, int, bigint, bigint, jsonb, jsonb, jsonb) from public;
 grant execute on function event_store.ingest_events(text, int, bigint, bigint, jsonb, jsonb, jsonb)
 to event_store_writer, event_store_owner;

@@ -1,9 +1,13 @@
 -- Registers an instance of a producer and returns where it goes on. Each call raises the epoch: what an instance of
 -- before still has open is aborted, and what it sends is refused from now on.
+-- A producer belongs to a role: v_owner, or the login that registers it; what a member of event_store_owner registers
+-- without naming one serves every writer. Its members may register it again, send as it, read its state and give it to
+-- another role; nobody else can (MR045). The first registration and each change of the owner are in audit_log.
 -- Example: select epoch, next_sequence from register_producer('orders.csv')
 create or replace function event_store.register_producer(
   v_producer_id text,
-  v_partition int default 0
+  v_partition int default 0,
+  v_owner text default null
 )
 returns table (
   producer_id text,
@@ -18,18 +22,45 @@ set search_path = event_store, pg_temp
 -- by index, tables with or without statistics
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set jit = off
 as $$
 #variable_conflict use_column
 declare
   _now constant timestamptz := event_store_private.clock();
+  _before text;
   _producer event_store.producers;
 begin
   perform event_store_private.require_producer_id(v_producer_id, v_partition);
-  insert into event_store.producers as p (producer_id, partition, epoch, registered_at, updated_at)
-  values (v_producer_id, v_partition, 1, _now, _now)
+  if v_owner is not null and to_regrole(quote_ident(v_owner)) is null then
+    perform event_store_private.refuse_request(format('there is no role %I', v_owner), 'Name a role that logins are members of.');
+  end if;
+  if not event_store_private.may_use(v_owner) then
+    perform event_store_private.refuse_foreign_producer(v_producer_id, v_partition, v_owner);
+  end if;
+  -- locked: of two that register it for the first time the second one finds the first one's owner
+  select p.owner into _before
+  from event_store.producers p
+  where p.producer_id = v_producer_id and p.partition = v_partition
+  for no key update;
+  insert into event_store.producers as p (producer_id, partition, epoch, registered_at, updated_at, owner)
+  values (
+    v_producer_id, v_partition, 1, _now, _now,
+    coalesce(
+      v_owner, case when pg_has_role(session_user, 'event_store_owner', 'member') then 'event_store_writer' else session_user end
+    )
+  )
   on conflict on constraint producers_pkey
-  do update set epoch = p.epoch + 1, registered_at = _now, updated_at = _now
+  do update set epoch = p.epoch + 1, registered_at = _now, updated_at = _now, owner = coalesce(v_owner, p.owner)
+    where event_store_private.may_use(p.owner)
   returning p.* into _producer;
+  if not found then
+    perform event_store_private.require_producer(v_producer_id, v_partition);
+  elsif _producer.owner is distinct from _before then
+    perform event_store_private.audit(
+      'register_producer', null, null,
+      jsonb_build_object('producer_id', v_producer_id, 'partition', v_partition, 'owner', _producer.owner, 'owner_before', _before)
+    );
+  end if;
   -- who is at a transaction keeps it until its own call is fenced: to wait for them could be a deadlock
   perform event_store_private.end_transactions(
     v_producer_id,
@@ -46,9 +77,11 @@ begin
 end
 $$;
 
-comment on function event_store.register_producer(text, int) is
+comment on function event_store.register_producer(text, int, text) is
 'Registers an instance of producer v_producer_id for v_partition of its source and returns its epoch and the sequence'
-' that it goes on with. Each call raises the epoch, aborts what earlier instances have open and refuses what they '
-'send. MR005 an argument is null, empty or out of range.';
-revoke all on function event_store.register_producer(text, int) from public;
-grant execute on function event_store.register_producer(text, int) to event_store_writer, event_store_owner;
+' that it goes on with. v_owner is the role whose members may register it and send as it: by default the login, and '
+'event_store_writer where that is a member of event_store_owner. Each call raises the epoch, aborts what earlier instances have open and refuses what they '
+'send. MR005 an argument is null, empty or out of range, or v_owner no role; MR045 it is another '
+'role''s, or the caller is no member of v_owner.';
+revoke all on function event_store.register_producer(text, int, text) from public;
+grant execute on function event_store.register_producer(text, int, text) to event_store_writer, event_store_owner;

@@ -11,6 +11,9 @@ set search_path = event_store, pg_temp
 as $$
 begin
   delete from read_models.declarations where model = v_model and version = v_version;
+  if found then
+    perform event_store_private.audit('drop_version', null, null, jsonb_build_object('model', v_model, 'version', v_version));
+  end if;
 end
 $$;
 

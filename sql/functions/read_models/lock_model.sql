@@ -1,5 +1,6 @@
 -- Keeps everybody else from the versions of a read model until the transaction ends: who makes, serves or drops one
--- calls this first.
+-- calls this first. The lock is that of a row which only this function reaches: an advisory key could be held by any
+-- login.
 create or replace function event_store.lock_model(
   v_model text
 )
@@ -10,7 +11,8 @@ security definer
 set search_path = event_store, pg_temp
 as $$
 begin
-  perform pg_advisory_xact_lock(hashtextextended('read_models.' || v_model, 0));
+  insert into event_store.model_locks (model) values (v_model) on conflict do nothing;
+  perform from event_store.model_locks where model = v_model for update;
 end
 $$;
 

@@ -1,7 +1,8 @@
 -- Acknowledges the event that is in flight for a stream of a rows view, frees the stream and returns its lock.
--- Any other offset is refused (MR016): one that was not delivered, was acknowledged before, or was given back. So is an
--- answer that comes late, when another consumer has the event: with v_lease_token (see lease_events) always; without
--- one, unless this session got the event last.
+-- Any other offset is refused (MR016): one that was not delivered, was acknowledged before, or was given back. With
+-- v_lease_token (see lease_events) only the delivery that the token came with counts, until another consumer got the
+-- event. Without one the answer counts while the lock of the event in flight lasts, whichever session gives it: behind
+-- a connection pool sessions say nothing.
 -- Example: select * from ack_event('invoices', 'o-1', 1)
 create or replace function event_store.ack_event(
   v_view text,
@@ -21,17 +22,18 @@ begin
   return query
   update event_store.stream_locks k
   set
-    last_offset = v_offset, in_flight = null, taken_over = false, attempts = 0, last_error = null, locked_until = _now,
+    last_offset = v_offset, in_flight = null, attempts = 0, last_error = null, locked_until = _now,
     updated_at = _now,
     caught_up = k.nothing_after
   from event_store.streams s
   where k.view = v_view and k.decider_id = v_decider_id and k.in_flight = v_offset
-    and event_store_private.holds_lock(k, v_offset, v_lease_token)
+    and event_store_private.holds_lock(k, v_lease_token, _now)
     and k.lease_pid is not null -- in bulk mode nobody has a single event
+    and (select event_store_private.may_use(v.owner) from event_store.views v where v.view = v_view)
     and s.decider_id = k.decider_id and s.decider = k.decider
   returning k.view, k.decider_id, s.last_offset, k.last_offset, k.locked_until, s.final, k.created_at, k.updated_at;
   if not found then
-    perform event_store_private.known_view(v_view, 'rows');
+    perform event_store_private.own_view(v_view, 'rows');
     perform event_store_private.refuse_not_in_flight(v_view, v_decider_id, v_offset, v_lease_token);
   end if;
 end
@@ -39,9 +41,9 @@ $$;
 
 comment on function event_store.ack_event(text, text, bigint, bigint) is
 'Acknowledges the event at v_offset that is in flight for stream v_decider_id of a rows view, frees the stream and '
-'returns its lock. A late answer is refused once another consumer got the event: by v_lease_token always, without one'
-' unless this session got it last. MR010 unknown view; MR012 a bulk view; MR016 the event is not in flight for the '
-'caller.';
+'returns its lock. With v_lease_token the answer counts until another consumer got the event, without one while the '
+'lock lasts, whoever gives it. MR010 unknown view; MR012 a bulk view; MR016 the event is not in flight for the caller; '
+'MR041 another role''s view.';
 revoke all on function event_store.ack_event(text, text, bigint, bigint) from public;
 grant execute on function event_store.ack_event(text, text, bigint, bigint) to event_store_consumer, event_store_owner;
 

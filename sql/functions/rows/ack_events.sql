@@ -12,41 +12,51 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
--- By index, whatever statistics say: they may be from when the tables were empty.
+-- By index, whatever statistics say: they may be from when the tables were empty. So it is planned once.
+set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set jit = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 declare
   _now constant timestamptz := event_store_private.clock();
+  _held tid[];
 begin
-  perform event_store_private.known_view(v_view, 'rows');
+  perform event_store_private.own_view(v_view, 'rows');
   if v_offsets is null or cardinality(v_offsets) <> coalesce(cardinality(v_lease_tokens), cardinality(v_offsets)) then
     perform event_store_private.refuse_request(
       format('%s offsets, %s lease tokens', coalesce(cardinality(v_offsets)::text, 'no'), coalesce(cardinality(v_lease_tokens)::text, 'no')),
       'Pass an array of offsets and, where you have them, as many lease tokens.'
     );
   end if;
+  -- A probe for each, whatever is known of the tables; and locked in one order, so that two callers with the same streams
+  -- do not deadlock. Changed in another statement: while we waited, extend_lock may have made another version of a row.
+  _held := array(
+    select k.version
+    from (
+      select e.decider_id, e.decider, a."offset", a.lease_token
+      from unnest(v_offsets, v_lease_tokens) a("offset", lease_token)
+      join event_store.events e using ("offset")
+      order by e.decider_id, e.decider
+      offset 0
+    ) a
+    cross join lateral (
+      select k.ctid as version
+      from event_store.stream_locks k
+      where k.view = v_view and k.decider_id = a.decider_id and k.decider = a.decider and k.in_flight = a."offset"
+        and event_store_private.holds_lock(k, a.lease_token, _now)
+      limit 1
+      for update
+    ) k
+  );
   return query
-  with held as materialized (
-    -- in one order, so that two callers with the same streams do not deadlock
-    select k.decider_id, k.decider
-    from unnest(v_offsets, v_lease_tokens) a("offset", lease_token)
-    join event_store.events e using ("offset")
-    join event_store.stream_locks k
-      on k.view = v_view and k.decider_id = e.decider_id and k.decider = e.decider and k.in_flight = e."offset"
-    where event_store_private.holds_lock(k, a."offset", a.lease_token)
-    order by k.decider_id, k.decider
-    for update of k
-  )
   update event_store.stream_locks k
   set
-    last_offset = k.in_flight, in_flight = null, taken_over = false, attempts = 0, last_error = null, locked_until = _now,
+    last_offset = k.in_flight, in_flight = null, attempts = 0, last_error = null, locked_until = _now,
     updated_at = _now,
     caught_up = k.nothing_after
-  from held
-  -- by key and not by ctid: while we waited for the lock, extend_lock may have made another version of the row
-  where k.view = v_view and k.decider_id = held.decider_id and k.decider = held.decider
+  where k.ctid = any (_held)
   returning k.last_offset;
 end
 $$;

@@ -15,18 +15,18 @@ set search_path = event_store, pg_temp
 as $$
 declare
   _now constant timestamptz := event_store_private.clock();
-  _view constant event_store.views := event_store_private.known_view(v_view, 'rows');
+  _view constant event_store.views := event_store_private.own_view(v_view, 'rows');
   _decider text;
 begin
-  if v_seconds <= 0 then
+  if v_seconds not between 1 and 3600 then
     perform event_store_private.refuse_request(
       format('v_seconds is %s', v_seconds),
-      'v_seconds must be at least 1; null means the view''s lock_timeout_s.'
+      'v_seconds must be from 1 to 3600; null means the view''s lock_timeout_s.'
     );
   end if;
   update event_store.stream_locks k
   set locked_until = _now + make_interval(secs => coalesce(v_seconds, _view.lock_timeout_s)), updated_at = _now
-  where k.view = v_view and k.decider_id = v_decider_id and k.in_flight = v_offset and event_store_private.holds_lock(k, v_offset, v_lease_token)
+  where k.view = v_view and k.decider_id = v_decider_id and k.in_flight = v_offset and event_store_private.holds_lock(k, v_lease_token, _now)
   returning k.decider into _decider;
   if not found then
     perform event_store_private.refuse_not_in_flight(v_view, v_decider_id, v_offset, v_lease_token);
@@ -37,7 +37,7 @@ $$;
 
 comment on function event_store.extend_lock(text, text, bigint, int, bigint) is
 'Lets the lock of the event at v_offset, in flight for stream v_decider_id of a rows view, last v_seconds from now '
-'(null: the view''s lock_timeout_s), and returns it. v_lease_token as for ack_event. MR005 v_seconds is not positive;'
+'(null: the view''s lock_timeout_s), and returns it. v_lease_token as for ack_event. MR005 v_seconds is out of range;'
 ' MR010 unknown view; MR012 a bulk view; MR016 the event is not in flight for the caller.';
 revoke all on function event_store.extend_lock(text, text, bigint, int, bigint) from public;
 grant execute on function event_store.extend_lock(text, text, bigint, int, bigint)

@@ -17,7 +17,7 @@ set search_path = event_store, pg_temp
 as $$
 declare
   _now constant timestamptz := event_store_private.clock();
-  _view constant event_store.views := event_store_private.known_view(v_view, 'rows');
+  _view constant event_store.views := event_store_private.own_view(v_view, 'rows');
   _decider text;
 begin
   if coalesce(v_error, '') = '' then
@@ -30,7 +30,7 @@ begin
     parked_at = case when k.attempts >= _view.max_attempts then _now end,
     locked_until = case when k.attempts >= _view.max_attempts then 'infinity' else _now + event_store_private.retry_delay(k.attempts) end,
     updated_at = _now
-  where k.view = v_view and k.decider_id = v_decider_id and k.in_flight = v_offset and event_store_private.holds_lock(k, v_offset, v_lease_token)
+  where k.view = v_view and k.decider_id = v_decider_id and k.in_flight = v_offset and event_store_private.holds_lock(k, v_lease_token, _now)
   returning k.decider into _decider;
   if not found then
     perform event_store_private.refuse_not_in_flight(v_view, v_decider_id, v_offset, v_lease_token);

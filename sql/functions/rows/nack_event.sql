@@ -1,6 +1,5 @@
 -- Gives back the event that is in flight for a stream: it is delivered again at once. Not an attempt that failed; see
--- fail_event. Without v_offset and v_lease_token only the session that got the event can: it may be somebody else's by
--- now. v_error says why, for operators: it is the lock's last_error until the event is acknowledged.
+-- fail_event. Without v_offset it is what is in flight, whichever event that is by now. v_error says why, for operators: it is the lock's last_error until the event is acknowledged.
 -- Example: select * from nack_event('invoices', 'o-1')
 create or replace function event_store.nack_event(
   v_view text,
@@ -20,7 +19,7 @@ $$;
 
 comment on function event_store.nack_event(text, text, bigint, bigint, text) is
 'Gives back the event in flight for stream v_decider_id of a rows view: it is delivered again at once, and that is no'
-' failed attempt. Without v_offset and v_lease_token only the session that got it can. v_error is kept as the lock''s'
+' failed attempt. Without v_offset it is whichever event is in flight. v_error is kept as the lock''s'
 ' last_error. MR005 v_offset is needed to tell two deciders apart; MR010 unknown view; MR012 a bulk view; MR016 the '
 'event is not in flight for the caller.';
 revoke all on function event_store.nack_event(text, text, bigint, bigint, text) from public;

@@ -1,5 +1,5 @@
 -- Gives back the event that is in flight for a stream: it is delivered again, not before v_milliseconds have passed.
--- Without v_offset and v_lease_token only the session that got the event can: it may be somebody else's by now.
+-- Without v_offset it is what is in flight, whichever event that is by now.
 -- v_error says why, for operators: it is the lock's last_error until the event is acknowledged.
 -- Example: select * from schedule_nack_event('invoices', 'o-1', 60000)
 create or replace function event_store.schedule_nack_event(
@@ -21,7 +21,7 @@ $$;
 
 comment on function event_store.schedule_nack_event(text, text, bigint, bigint, bigint, text) is
 'Gives back the event in flight for stream v_decider_id of a rows view: it is delivered again after v_milliseconds, '
-'and that is no failed attempt. Without v_offset and v_lease_token only the session that got it can. v_error is kept '
+'and that is no failed attempt. Without v_offset it is whichever event is in flight. v_error is kept '
 'as the lock''s last_error. MR005 v_milliseconds is out of range, or v_offset is needed to tell two deciders apart; '
 'MR010 unknown view; MR012 a bulk view; MR016 the event is not in flight for the caller.';
 revoke all on function event_store.schedule_nack_event(text, text, bigint, bigint, bigint, text) from public;

@@ -54,7 +54,7 @@ begin
   end if;
   update event_store.stream_locks
   set
-    last_offset = coalesce(_event."offset", last_offset), parked_at = null, caught_up = true, taken_over = false, attempts = 0, last_error = null,
+    last_offset = coalesce(_event."offset", last_offset), parked_at = null, caught_up = true, attempts = 0, last_error = null,
     locked_until = _now, updated_at = _now
   where view = v_view and decider_id = v_decider_id and decider = v_decider;
   perform event_store_private.audit(

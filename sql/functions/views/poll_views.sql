@@ -1,7 +1,8 @@
 -- One row per view with what a poller needs to decide whether to start a consumer, in one cheap call. `due` is what
 -- it would be given now: the positions ahead, a subtraction per log partition without reading an event, and each stream
 -- with a lock whose time has come, counted to a thousand. How far a view is behind is the lag of view_lag and
--- view_info. `consumers` are the sessions that attached themselves (attach_consumer) and live.
+-- view_info. `consumers` are those that said so (attach_consumer) and live. A URL, which
+-- may hold a secret, is shown to those who may use the view.
 create or replace function event_store.poll_views()
 returns table (
   view text,
@@ -22,7 +23,7 @@ as $$
     v.mode,
     v.enabled,
     v.pooling_delay_s,
-    v.edge_function_url,
+    case when event_store_private.may_use(v.owner) then v.edge_function_url end,
     coalesce(c.ahead, 0)::bigint + (
       select count(*) from (
         select from event_store.stream_locks k
@@ -38,12 +39,13 @@ as $$
     join event_store.partitions p using (partition)
     group by c.view
   ) c using (view)
-  left join event_store_private.attached_consumers() a on a.view_hash = hashtext(v.view)
+  left join event_store_private.attached_consumers() a using (view)
   order by v.view
 $$;
 
 comment on function event_store.poll_views() is
 'Returns one row per view with what a poller needs to decide whether to start a consumer, in one cheap call: due is '
-'about how much it would be given now, consumers counts the sessions that called attach_consumer and live.';
+'about how much it would be given now, consumers counts those that called attach_consumer and live. edge_function_url is null '
+'for those who may not use the view.';
 revoke all on function event_store.poll_views() from public;
 grant execute on function event_store.poll_views() to event_store_consumer, event_store_reader, event_store_owner;

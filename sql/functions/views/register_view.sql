@@ -1,22 +1,26 @@
--- Registers a view, or changes its settings: all of them are what this call says. Its progress is set once, at the
--- first registration, from v_start_at. Events whose transaction is still open then have no position yet, so they lie
--- ahead of the view: it gets them.
+-- Registers a view, or changes settings of a registered one: those that this call names. null leaves a setting as it is,
+-- '' clears the URL, '{}' a filter. Its progress is set once, at the first registration, from v_start_at. Events whose
+-- transaction is still open then have no position yet, so they lie ahead of the view: it gets them.
+-- A view belongs to a role: v_owner, or the login that registers it; what a member of event_store_owner registers without
+-- naming one is for every consumer (event_store_consumer). Members of that role and of event_store_owner change and
+-- consume it, nobody else (MR041). A registration and each change of settings are written down in audit_log.
 -- Register a view in a short transaction: until that ends, events may get no position.
 -- v_mode: rows (stream_events) or bulk (claim_batch); null for rows, or what it is. Another mode is taken up where the
 -- view stands, streams that wait or are parked included, but not while something is in flight (MR017).
--- v_deciders and v_events: what the view wants; null for all. v_max_attempts: after how many a failing stream is
--- parked.
+-- v_deciders and v_events: what the view wants; of a new view null is for all. v_max_attempts: after how many a failing
+-- stream is parked.
 -- Example: select * from register_view('invoices', '-infinity')
 create or replace function event_store.register_view(
   v_view text,
   v_start_at timestamptz default null,
-  v_lock_timeout_s bigint default 300,
+  v_lock_timeout_s bigint default null,
   v_pooling_delay_s bigint default null,
   v_edge_function_url text default null,
   v_mode text default null,
   v_deciders text[] default null,
   v_events text[] default null,
-  v_max_attempts int default 5
+  v_max_attempts int default null,
+  v_owner text default null
 )
 returns setof event_store.views
 language plpgsql
@@ -28,44 +32,56 @@ declare
   _now constant timestamptz := event_store_private.clock();
   _begun constant pg_snapshot := pg_current_snapshot();
   _view event_store.views;
+  _new event_store.views;
+  _change jsonb;
   _fault text := case
     when coalesce(v_view, '') = '' then 'the view has no name'
     when length(v_view) > 200 then 'a name has at most 200 characters'
-    -- what an interval and a wait of a client's can hold
-    when coalesce(v_lock_timeout_s, 0) not between 1 and 2147483647 then 'v_lock_timeout_s must be from 1 to 2147483647'
+    when v_lock_timeout_s not between 1 and 3600 then 'v_lock_timeout_s must be from 1 to 3600, or null'
+    -- what a wait of a client's can hold
     when v_pooling_delay_s not between 0 and 2147483647 then 'v_pooling_delay_s must be from 0 to 2147483647, or null'
+    when length(v_edge_function_url) > 2000 then 'a URL has at most 2000 characters'
     when v_mode not in ('rows', 'bulk') then 'v_mode must be rows or bulk, or null'
-    when cardinality(v_deciders) = 0 or array_position(v_deciders, null) is not null then
-      'v_deciders must name deciders, or be null for all'
-    when cardinality(v_events) = 0 or array_position(v_events, null) is not null then
-      'v_events must name events, or be null for all'
-    when coalesce(v_max_attempts, 0) <= 0 then 'v_max_attempts must be at least 1'
+    when array_position(v_deciders, null) is not null then 'v_deciders must name deciders; {} is for all, null leaves them'
+    when array_position(v_events, null) is not null then 'v_events must name events; {} is for all, null leaves them'
+    when v_max_attempts <= 0 then 'v_max_attempts must be at least 1'
+    when to_regrole(quote_ident(v_owner)) is null and v_owner is not null then format('there is no role %I', v_owner)
   end;
 begin
   if _fault is not null then
     perform event_store_private.refuse_request(format('view %L: %s', v_view, _fault), 'Correct it; nothing was registered or changed.');
   end if;
+  -- a view is not given to a role that the caller is no member of
+  if not event_store_private.may_use(v_owner) then
+    perform event_store_private.refuse_foreign_view(v_view, v_owner);
+  end if;
 
   insert into event_store.views (
     view, start_at, lock_timeout_s, pooling_delay_s, edge_function_url, created_at, updated_at, mode, deciders, events,
-    max_attempts
+    max_attempts, owner
   )
   values (
-    v_view, coalesce(v_start_at, _now), v_lock_timeout_s, v_pooling_delay_s, v_edge_function_url, _now, _now,
-    coalesce(v_mode, 'rows'), v_deciders, v_events, v_max_attempts
+    v_view, coalesce(v_start_at, _now), coalesce(v_lock_timeout_s, 300), v_pooling_delay_s, nullif(v_edge_function_url, ''), _now, _now,
+    coalesce(v_mode, 'rows'), nullif(v_deciders, '{}'), nullif(v_events, '{}'), coalesce(v_max_attempts, 5),
+    coalesce(
+      v_owner, case when pg_has_role(session_user, 'event_store_owner', 'member') then 'event_store_consumer' else session_user end
+    )
   )
   on conflict (view) do nothing
   returning * into _view;
 
   if found then
-    if _view.mode = 'bulk' and v_edge_function_url is not null then
+    if _view.mode = 'bulk' and _view.edge_function_url is not null then
       perform event_store_private.refuse_request(
         format('view %L: only a rows view is pushed to an edge_function_url', v_view), 'Correct it; nothing was registered or changed.'
       );
     end if;
+    perform event_store_private.audit(
+      'register_view', v_view, null, jsonb_build_object('registered', event_store_private.settings(_view))
+    );
     insert into event_store.dispatches (view) values (v_view);
     -- the log keeps what we are placed before; shared, so that it waits for nobody but a call that is as short
-    perform pg_advisory_xact_lock_shared(event_store_private.history_lock_key());
+    perform event_store_private.share_history();
     -- History is searched before the sequencer's row is ours, which nobody else can have then. What gets its position
     -- from now on is passed only if it is from before the start and was committed when this call began: an append in
     -- flight is delivered.
@@ -95,16 +111,36 @@ begin
 
   -- not `for update`: that would wait for an open transaction that dispatched, as its new locks refer to the view
   select * into _view from event_store.views where view = v_view for no key update;
-  if v_mode <> _view.mode then
+  if not event_store_private.may_use(_view.owner) then
+    perform event_store_private.refuse_foreign_view(v_view, _view.owner);
+  end if;
+  _new := _view;
+  _new.lock_timeout_s := coalesce(v_lock_timeout_s, _view.lock_timeout_s);
+  _new.pooling_delay_s := coalesce(v_pooling_delay_s, _view.pooling_delay_s);
+  _new.edge_function_url := nullif(coalesce(v_edge_function_url, _view.edge_function_url), '');
+  _new.mode := coalesce(v_mode, _view.mode);
+  _new.deciders := nullif(coalesce(v_deciders, _view.deciders), '{}');
+  _new.events := nullif(coalesce(v_events, _view.events), '{}');
+  _new.max_attempts := coalesce(v_max_attempts, _view.max_attempts);
+  _new.owner := coalesce(v_owner, _view.owner);
+  if _new is not distinct from _view then
+    return next _view;
+    return;
+  end if;
+  if _new.mode <> _view.mode then
     perform event_store_private.refuse_if_read_model(v_view);
     perform event_store_private.lock_idle_view(v_view);
+    -- who leases with an older snapshot must fail (40001): it cannot see that the mode is another one
+    update event_store.checkpoints set position = position where view = v_view;
+    update event_store.stream_locks set updated_at = _now where view = v_view;
   end if;
-  if coalesce(v_mode, _view.mode) = 'bulk' and v_edge_function_url is not null then
+  if _new.mode = 'bulk' and _new.edge_function_url is not null then
     perform event_store_private.refuse_request(
-      format('view %L: only a rows view is pushed to an edge_function_url', v_view), 'Correct it; nothing was registered or changed.'
+      format('view %L: only a rows view is pushed to an edge_function_url', v_view),
+      'Clear the URL with an empty text; nothing was registered or changed.'
     );
   end if;
-  if (_view.deciders, _view.events) is distinct from (v_deciders, v_events) then
+  if (_view.deciders, _view.events) is distinct from (_new.deciders, _new.events) then
     -- the next dispatch looks for locks that hold nothing any more which the view wants; if one is under way, that in a
     -- minute
     update event_store.dispatches set swept_at = '-infinity'
@@ -112,29 +148,37 @@ begin
   end if;
   update event_store.views
   set
-    lock_timeout_s = v_lock_timeout_s,
-    pooling_delay_s = v_pooling_delay_s,
-    edge_function_url = v_edge_function_url,
-    mode = coalesce(v_mode, mode),
-    deciders = v_deciders,
-    events = v_events,
-    max_attempts = v_max_attempts,
+    lock_timeout_s = _new.lock_timeout_s,
+    pooling_delay_s = _new.pooling_delay_s,
+    edge_function_url = _new.edge_function_url,
+    mode = _new.mode,
+    deciders = _new.deciders,
+    events = _new.events,
+    max_attempts = _new.max_attempts,
+    owner = _new.owner,
     updated_at = _now
   where view = v_view
-    and (lock_timeout_s, pooling_delay_s, edge_function_url, mode, deciders, events, max_attempts) is distinct from (
-      v_lock_timeout_s, v_pooling_delay_s, v_edge_function_url, coalesce(v_mode, mode), v_deciders, v_events, v_max_attempts
-    );
-  return query select * from event_store.views where view = v_view;
+  returning * into _new;
+  -- what was and what is, of the settings that differ
+  select jsonb_object_agg(key, jsonb_build_object('from', before.value, 'to', after.value)) into _change
+  from jsonb_each(event_store_private.settings(_view)) before
+  join jsonb_each(event_store_private.settings(_new)) after using (key)
+  where before.value <> after.value;
+  perform event_store_private.audit('register_view', v_view, null, jsonb_build_object('changed', coalesce(_change, '{}')));
+  return next _new;
 end
 $$;
 
-comment on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[], int) is
-'Registers a view, or sets all settings of a registered one to what this call says, and returns it. Its progress is '
-'set once, by v_start_at (null: now; -infinity: all events). v_mode is rows (stream_events) or bulk (claim_batch), '
-'null for rows or what it is. v_deciders and v_events are what it wants, null for all; v_lock_timeout_s is how long a'
-' lock or lease lasts, v_pooling_delay_s the wait between two polls that found nothing, v_edge_function_url where a '
-'rows view is pushed to, v_max_attempts after how many failures a stream is parked. MR005 an argument is malformed; '
-'MR017 another mode while something is leased or in flight; MR019 another mode for the view of a read model.';
-revoke all on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[], int) from public;
-grant execute on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[], int)
+comment on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[], int, text) is
+'Registers a view, or changes settings of a registered one, and returns it: null leaves a setting as it is, '''' clears '
+'the URL, {} a filter. Its progress is set once, by v_start_at (null: now; -infinity: all events). v_mode is rows '
+'(stream_events) or bulk (claim_batch), rows by default. v_deciders and v_events are what it wants, all by default; '
+'v_lock_timeout_s is how long a lock or lease lasts (300), v_pooling_delay_s the wait between two polls that found '
+'nothing, v_edge_function_url where a rows view is pushed to, v_max_attempts after how many failures a stream is parked '
+'(5). v_owner is the role whose members may change and consume it: by default the login, and event_store_consumer where '
+'that is a member of event_store_owner. Audited. MR005 an argument is malformed; MR017 another mode while something is '
+'leased or in flight; MR019 another mode for the view of a read model; MR041 it is another role''s, or the caller is no '
+'member of v_owner.';
+revoke all on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[], int, text) from public;
+grant execute on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[], int, text)
 to event_store_consumer, event_store_owner;

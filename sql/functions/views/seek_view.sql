@@ -74,7 +74,7 @@ begin
   perform event_store_private.lock_idle_view(v_view, v_dry_run);
   perform event_store_private.refuse_if_read_model(v_view);
   -- the log keeps what we are placed before
-  perform pg_advisory_xact_lock_shared(event_store_private.history_lock_key());
+  perform event_store_private.share_history();
   perform event_store.sequence_events();
 
   for _row in

@@ -52,7 +52,7 @@ begin
     where v_view is null or k.view = v_view
     group by k.view
   ) k using (view)
-  left join event_store_private.attached_consumers() a on a.view_hash = hashtext(v.view)
+  left join event_store_private.attached_consumers() a using (view)
   where v_view is null or v.view = v_view
   order by v.view;
 end

@@ -46,7 +46,7 @@ def test_a_file_that_leaves_a_gap_overlaps_or_goes_beyond_the_log_is_refused(at_
     for call in (
         lambda: ArchiveStore(at_ten.connection).list_archive_file(16, 0, 1, "c", 1, CHECKSUM),
         lambda: ArchiveStore(at_ten.connection).archive_state(16),
-        lambda: ArchiveStore(at_ten.connection).lock_archive(16),
+        lambda: ArchiveStore(at_ten.connection).lock_archive(16, "me"),
     ):
         refusal(UnknownPartition, call)
 

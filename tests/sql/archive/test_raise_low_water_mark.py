@@ -63,7 +63,8 @@ def test_it_rises_is_written_down_and_never_falls(bulk: EventStore, ids: list[st
     ]
     entries = rows(
         bulk.connection,
-        "select view, reason, done_by = session_user, detail->'from_position', detail->'to_position' from event_store.audit_log order by 1",
+        "select view, reason, done_by = session_user, detail->'from_position', detail->'to_position' from event_store.audit_log"
+        " where operation = 'raise_low_water_mark' order by audit_id",
     )
     assert entries == [(None, "old", True, 0, 4), (None, "old", True, 4, 10)]
 

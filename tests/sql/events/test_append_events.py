@@ -370,3 +370,15 @@ def test_data_that_is_no_json_is_refused_as_append_event_does_and_not_turned_int
         with pytest.raises(TypeError, match="not JSON serializable"):
             orders.append_events([replace(new_event("o-1"), data=data)])
     assert orders.get_events("o-1", "order") == []
+
+
+@pytest.mark.parametrize("key", ["previousId", "previous", "metadata", ""])
+def test_an_unknown_key_is_refused_so_that_no_optimistic_lock_is_lost(orders: EventStore, key: str) -> None:
+    event = {
+        "decider": "order", "decider_id": "o-1", "event": "placed", "event_id": str(uuid4()), "command_id": str(uuid4()),
+        "data": {},
+    }  # fmt: skip
+    batch = [event, {**event, "event_id": str(uuid4()), key: str(uuid4())}]
+    with pytest.raises(Malformed, match=f"event 2 of the batch has unknown keys: {key}"), refusals():
+        orders.connection.execute("select event_store.append_events(%s)", (json.dumps(batch),))
+    assert orders.get_events("o-1", "order") == []

@@ -62,7 +62,7 @@ class BulkLife(Life):
         ]
         leases = consumer.store.claim_batch("v", consumer.name, limit, seconds)
         if consumer.transaction and self.enabled:
-            consumer.transaction.used = consumer.transaction.leased = True
+            consumer.transaction.looked = consumer.transaction.leased = True
         assert sum(lease.to_position - lease.from_position for lease in leases) <= limit
         log = self.log_of(consumer)
         claimed = []

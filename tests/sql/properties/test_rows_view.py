@@ -81,7 +81,7 @@ class RowsLife(Life):
         events: Sequence[RecordedEvent] = fetch("v", limit, seconds)
         assert len(events) <= limit
         if consumer.transaction:
-            consumer.transaction.used = True
+            consumer.transaction.looked = True
             consumer.transaction.leased |= self.enabled
         log = self.log_of(consumer)
         given_up = self.given_up(consumer)
@@ -102,8 +102,7 @@ class RowsLife(Life):
         assert event.offset == self.pending(name, log=log)[0].offset, "not the stream's next event"
         assert state.in_flight is None or state.attempts < self.max_attempts, "delivered more often than allowed"
         state.attempts += 1
-        state.taken_over |= state.in_flight is not None
-        state.in_flight, state.session, state.until = event.offset, consumer.session, self.now + seconds
+        state.in_flight, state.until = event.offset, self.now + seconds
         state.token = None
         if isinstance(event, LeasedEvent):
             assert event.attempt == state.attempts
@@ -166,7 +165,7 @@ class RowsLife(Life):
         namesakes = [name for name in self.streams if name[1] == decider_id]
         if any(self.held_by_others(consumer, name) for name in namesakes):
             return
-        held = [name for name in namesakes if self.streams[name].holds(consumer.session, offset, stated)]
+        held = [name for name in namesakes if self.streams[name].holds(offset, stated, self.now)]
         if not held:
             self.refused(consumer, NotInFlight, call)
             return
@@ -194,7 +193,7 @@ class RowsLife(Life):
         namesakes = [name for name in self.streams if name[1] == delivery.stream[1]]
         if any(self.held_by_others(consumer, name) for name in namesakes):
             return
-        held = [name for name in namesakes if self.streams[name].holds(consumer.session, None, None)]
+        held = [name for name in namesakes if self.streams[name].holds(None, None, self.now)]
 
         def call() -> object:
             return consumer.store.nack_event("v", delivery.stream[1])
@@ -218,9 +217,7 @@ class RowsLife(Life):
         expected = {
             delivery.offset: delivery.stream
             for delivery in deliveries
-            if self.streams[delivery.stream].holds(
-                consumer.session, delivery.offset, delivery.token if tokens else None
-            )
+            if self.streams[delivery.stream].holds(delivery.offset, delivery.token if tokens else None, self.now)
         }
         acknowledged = consumer.store.ack_events(
             "v",

@@ -12,6 +12,7 @@ from tests.support.factories import (
     append,
     append_to,
     ids_of_one_partition,
+    new_event,
     pump,
     refusal,
     rows,
@@ -214,6 +215,35 @@ def test_a_narrowed_filter_leaves_no_lock_for_ever(view: EventStore, state: str)
     assert [e.decider_id for e in view.lease_events("v", 10)] == ["wanted"]
     view.dispatch_events("v")
     assert waiting(view) == ["wanted"]
+
+
+def test_locks_that_a_narrowed_filter_leaves_empty_go_as_fast_as_one_dispatches_however_many(view: EventStore) -> None:
+    """Not some each minute: until they are gone, whoever looks for a wanted event passes all of them."""
+    append(view, "wanted", event="paid")
+    pump(view, "v")
+    set_clock(view.connection, "2030-01-01 00:00:00+00")
+    view.dispatch_events("v")
+    view.connection.execute(
+        """
+        insert into event_store.stream_locks (view, decider, decider_id, partition, last_offset, locked_until, created_at, updated_at)
+        select 'v', 'order', 'empty-' || n, n % 16, 0, '2029-01-01', now(), now() from generate_series(1, 45000) n
+        """
+    )
+    view.register_view("v", events=["paid"])
+    for _ in range(3):
+        view.dispatch_events("v")
+    assert waiting(view) == ["wanted"]
+    # and then a look at all of them is for the next minute
+    assert value(view.connection, "select swept_at < '2030-01-01' from event_store.dispatches")
+    view.dispatch_events("v")
+    assert value(view.connection, "select swept_at = '2030-01-01' from event_store.dispatches")
+
+
+def test_one_call_makes_no_more_locks_than_can_be_swept_at_once(view: EventStore) -> None:
+    view.append_events([new_event(f"o-{n}") for n in range(21_000)])
+    view.sequence_events()
+    assert view.dispatch_events("v", 2**31 - 1, 2**31 - 1) <= 20_000
+    assert view.dispatch_events("v", 2**31 - 1, 2**31 - 1) >= 1000
 
 
 def test_an_event_that_is_in_flight_when_the_filter_is_narrowed_is_answered_as_ever(view: EventStore) -> None:

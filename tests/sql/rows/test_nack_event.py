@@ -76,22 +76,38 @@ def test_an_ack_after_a_nack_is_refused(view: EventStore) -> None:
 # A12
 
 
-def test_a_late_nack_without_offset_frees_nobodys_lease(view: EventStore, connect: Connect) -> None:
+def test_a_late_nack_with_its_token_frees_nobodys_lease(view: EventStore, connect: Connect) -> None:
     """The stream went on since: what is in flight now was never delivered to who is late."""
     append_to(view, "a", "a")
     pump(view, "v")
     holder = EventStore(connect())
-    _, held = take_over(view, holder)
+    late, held = take_over(view, holder)
+    token = late.lease_token
     holder.ack_event("v", "a", held.offset)
     (following,) = holder.lease_events("v", 1, 600)
     before = locks(view)
-    for late in (lambda: view.nack_event("v", "a"), lambda: view.schedule_nack_event("v", "a", 0)):
-        assert "for somebody else" in str(refusal(NotInFlight, late).detail)
+    for answer in (
+        lambda: view.nack_event("v", "a", None, token),
+        lambda: view.schedule_nack_event("v", "a", 0, None, token),
+    ):
+        assert "for somebody else" in str(refusal(NotInFlight, answer).detail)
     assert locks(view) == before
     holder.ack_event("v", "a", following.offset)
 
 
-def test_a_nack_with_its_offset_counts_from_any_session_while_nobody_took_over(
+def test_a_nack_without_offset_is_for_what_is_in_flight_whichever_session_gives_it(
+    view: EventStore, connect: Connect
+) -> None:
+    append(view, "a")
+    pump(view, "v")
+    for again in (lambda s: s.nack_event("v", "a"), lambda s: s.schedule_nack_event("v", "a", 0)):
+        (event,) = view.stream_events("v")
+        again(EventStore(connect()))
+        assert view.stream_events("v") == [event]
+        view.nack_event("v", "a")
+
+
+def test_a_nack_with_its_offset_counts_from_any_session_while_its_lock_lasts(
     view: EventStore, connect: Connect
 ) -> None:
     append(view, "a")
@@ -114,16 +130,17 @@ def test_of_two_deciders_that_share_an_id_the_offset_tells_which_is_given_back(v
     assert [event.offset for event in view.lease_events("v", 10)] == [order.offset]
 
 
-def test_a_late_nack_without_offset_does_not_free_the_other_decider(view: EventStore, connect: Connect) -> None:
+def test_a_late_nack_of_an_offset_does_not_free_the_other_decider(view: EventStore, connect: Connect) -> None:
     append(view, "x")
     pump(view, "v")
     holder = EventStore(connect())
-    take_over(view, holder)
+    _, held = take_over(view, holder)
+    holder.ack_event("v", "x", held.offset)
     append(view, "x", decider="invoice")
     pump(view, "v")
     assert [event.decider for event in holder.stream_events("v", 10)] == ["invoice"]
     before = locks(view)
-    refusal(NotInFlight, lambda: view.nack_event("v", "x"))
+    refusal(NotInFlight, lambda: view.nack_event("v", "x", held.offset))
     assert locks(view) == before
 
 

@@ -38,7 +38,7 @@ def test_who_did_it_and_why_is_written_down(view: EventStore) -> None:
     view.discard_dead_letter("v", "order", "a", "a test order")
     ((operation, name, by_caller, reason, detail, done_at),) = rows(
         view.connection,
-        "select operation, view, done_by = session_user, reason, detail, done_at from event_store.audit_log",
+        "select operation, view, done_by = session_user, reason, detail, done_at from event_store.audit_log where operation <> 'register_view'",
     )
     assert (operation, name, by_caller, reason) == ("discard_dead_letter", "v", True, "a test order")
     assert done_at.isoformat() == "2030-01-01T00:00:00+00:00"
@@ -113,7 +113,7 @@ def test_what_is_not_parked_is_not_discarded(view: EventStore) -> None:
         refused = refusal(NotParked, partial(view.discard_dead_letter, "v", decider, decider_id, "no"))  # type: ignore[arg-type]
         assert "dead_letters" in str(refused.hint)
     assert locks(view) == before
-    assert rows(view.connection, "select from event_store.audit_log") == []
+    assert rows(view.connection, "select from event_store.audit_log where operation <> 'register_view'") == []
 
 
 @pytest.mark.parametrize("reason", ["", None])

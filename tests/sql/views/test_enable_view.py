@@ -44,7 +44,7 @@ def test_a_change_is_written_down_and_what_is_no_change_is_not(view: EventStore)
     set_clock(view.connection, "2030-01-02 00:00:00+00")
     assert view.enable_view("v", False) == first
     view.enable_view("v", True)
-    audited = "select operation, view, detail, done_by = session_user from event_store.audit_log order by audit_id"
+    audited = "select operation, view, detail, done_by = session_user from event_store.audit_log where operation <> 'register_view' order by audit_id"
     assert rows(view.connection, audited) == [
         ("enable_view", "v", {"enabled": False}, True),
         ("enable_view", "v", {"enabled": True}, True),
@@ -68,7 +68,9 @@ def test_a_wrong_request_is_refused(view: EventStore) -> None:
 
 def test_why_is_written_down_and_no_older_overload_stays(view: EventStore) -> None:
     view.enable_view("v", False, reason="its receiver moves")
-    assert rows(view.connection, "select reason from event_store.audit_log") == [("its receiver moves",)]
+    assert rows(view.connection, "select reason from event_store.audit_log where operation <> 'register_view'") == [
+        ("its receiver moves",)
+    ]
     query = """
         select count(*) from pg_proc where pronamespace = 'event_store'::regnamespace
           and proname in ('enable_view', 'retry_dead_letters')

@@ -8,7 +8,7 @@ from tests.support.factories import refusal, rows
 
 
 def calls_of(store: EventStore, mode: str) -> set[str]:
-    """Return the public functions that refuse a view of another mode: those that ask known_view, and their callers."""
+    """Return the public functions that refuse a view of another mode: those that ask for it, and their callers."""
     functions = rows(
         store.connection,
         """
@@ -16,7 +16,7 @@ def calls_of(store: EventStore, mode: str) -> set[str]:
         where pronamespace in ('event_store'::regnamespace, 'event_store_private'::regnamespace)
         """,
     )
-    asking = re.compile(rf"\b(?:known_view|lock_view)\(\w+, '{mode}'\)")
+    asking = re.compile(rf"\b(?:known_view|own_view)\(\w+, '{mode}'\)")
     found = {name for name, source, _ in functions if asking.search(source)}
     while more := {
         name

@@ -2,9 +2,9 @@
 
 import pytest
 
-from millrace.resources.errors import UnknownView
+from millrace.resources.errors import Malformed, UnknownView
 from millrace.resources.event_store import EventStore, StreamFailure, ViewPoll
-from tests.support.factories import Connect, append_to, set_clock, wait_until
+from tests.support.factories import Connect, append_to, refusal, rows, set_clock, wait_until
 
 
 def test_there_is_one_row_for_each_view(orders: EventStore) -> None:
@@ -30,6 +30,34 @@ def test_live_consumers_are_counted_until_their_sessions_end(orders: EventStore,
     consumers[0].close()
     orders.connection.execute("select pg_terminate_backend(%s)", (consumers[1].info.backend_pid,))
     wait_until(lambda: orders.poll_views()[0].consumers == 0, "both consumers are gone")
+
+
+def test_a_consumer_counts_once_by_its_name_whichever_session_it_says_so_from(
+    orders: EventStore, connect: Connect
+) -> None:
+    orders.register_view("v", "-infinity", mode="bulk")
+    for store in (EventStore(connect()), EventStore(connect())):
+        store.attach_consumer("v", "run 1")
+    orders.attach_consumer("v", "run 2")
+    assert orders.poll_views()[0].consumers == orders.view_info("v")[0].consumers == 2
+
+
+def test_on_a_pooled_session_that_lives_on_a_consumer_counts_until_its_time_is_over(orders: EventStore) -> None:
+    orders.register_view("v", "-infinity", mode="bulk")
+    set_clock(orders.connection, "2030-01-01 00:00:00+00")
+    orders.attach_consumer("v", "run 1", 60)
+    set_clock(orders.connection, "2030-01-01 00:00:59+00")
+    assert orders.poll_views()[0].consumers == 1
+    set_clock(orders.connection, "2030-01-01 00:01:00+00")
+    assert orders.poll_views()[0].consumers == 0
+    orders.attach_consumer("v", "run 2")
+    assert rows(orders.connection, "select consumer from event_store.consumers") == [("run 2",)]
+
+
+@pytest.mark.parametrize(("consumer", "seconds"), [("", 60), ("x" * 201, 60), ("run", 0), ("run", 3601)])
+def test_a_malformed_attachment_is_refused(orders: EventStore, consumer: str, seconds: int) -> None:
+    orders.register_view("v")
+    refusal(Malformed, lambda: orders.attach_consumer("v", consumer, seconds))
 
 
 def test_a_consumer_of_an_unknown_view_is_refused(orders: EventStore) -> None:

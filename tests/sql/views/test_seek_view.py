@@ -13,6 +13,7 @@ from millrace.resources.errors import (
     Malformed,
     MillraceError,
     NotInFlight,
+    PartitionLeased,
     PositionOutOfRange,
     UnknownPartition,
     UnknownView,
@@ -474,7 +475,7 @@ def test_during_an_open_seek_nothing_is_given_out_and_zombies_wait_and_lose(
     assert bulk.claim_batch("v", "them") == []
     assert bulk.stream_events("r") == []
     assert bulk.dispatch_events("r") == 0
-    with pytest.raises(ViewInUse):
+    with pytest.raises(PartitionLeased, match="its view moves"):
         bulk.claim_partition("v", 0, "them")
     with pytest.raises(ViewInUse):
         bulk.seek_view("v", "RESET_TO_LATEST")

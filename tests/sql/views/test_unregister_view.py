@@ -60,7 +60,8 @@ def test_it_is_written_down_with_what_went(view: EventStore) -> None:
     park(view, "a")
     view.unregister_view("v", "replaced by billing")
     ((operation, name, reason, by_caller, detail),) = rows(
-        view.connection, "select operation, view, reason, done_by = session_user, detail from event_store.audit_log"
+        view.connection,
+        "select operation, view, reason, done_by = session_user, detail from event_store.audit_log where operation <> 'register_view'",
     )
     assert (operation, name, reason, by_caller) == ("unregister_view", "v", "replaced by billing", True)
     assert (detail["view"]["view"], detail["view"]["max_attempts"], detail["locks"]) == ("v", 1, 3)
@@ -108,6 +109,8 @@ def test_it_is_refused_and_does_not_wait_while_a_transaction_uses_the_view(
     else:
         view.ack_event("v", "a", event.offset)
         append(view, "b")
+        if call == "stream_events":
+            pump(view, "v")
         consumer.stream_events("v") if call == "stream_events" else consumer.dispatch_events("v")
     view.connection.execute("set lock_timeout = '2s'")
     assert "still open" in str(refusal(ViewInUse, lambda: view.unregister_view("v")).detail)
@@ -139,7 +142,7 @@ def test_unregistering_at_once_removes_once(view: EventStore, connect: Connect) 
     errors = [result.exception() for result in results]
     assert errors.count(None) == 1
     assert all(isinstance(error, UnknownView | ViewInUse) for error in errors if error)
-    assert value(view.connection, "select count(*) from event_store.audit_log") == 1
+    assert value(view.connection, "select count(*) from event_store.audit_log where operation <> 'register_view'") == 1
 
 
 # The name again
@@ -155,8 +158,11 @@ def test_an_answer_to_a_former_view_of_the_name_is_refused(view: EventStore, con
         set_clock(store.connection, "2030-01-02 00:00:00+00")
     view.unregister_view("v")
     view.register_view("v", "-infinity")
-    # with the token, or for nothing in particular; an offset alone may as well be an answer to the new view's delivery
-    answers = [partial(former.ack_event, "v", "a", late.offset, late.lease_token), partial(former.nack_event, "v", "a")]
+    # without a token it may as well be an answer to the new view's delivery
+    answers = [
+        partial(former.ack_event, "v", "a", late.offset, late.lease_token),
+        partial(former.nack_event, "v", "a", None, late.lease_token),
+    ]
     for answer in answers:
         refusal(NotInFlight, answer)
     pump(view, "v")
@@ -211,5 +217,5 @@ def test_a_failed_removal_leaves_everything(view: EventStore, connect: Connect) 
     remover.unregister_view("v")
     terminate(view.connection, remover.connection.info.backend_pid)
     assert remains(view) == before
-    assert rows(view.connection, "select from event_store.audit_log") == []
+    assert rows(view.connection, "select from event_store.audit_log where operation <> 'register_view'") == []
     assert len(view.stream_events("v")) == 1

@@ -28,6 +28,7 @@ class Receiver(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Post)
+        self.texts: list[str] = []
         self.bodies: list[dict[str, Any]] = []
         self.answer: Answer = lambda _: 204
         self.promises = 0  # how long the answer's body says it is, if that is a lie
@@ -38,19 +39,25 @@ class _Post(BaseHTTPRequestHandler):
     server: Receiver
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.bodies.append(body)
-        answer = self.server.answer(body)
-        status, text = answer if isinstance(answer, tuple) else (answer, b"")
+        text = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        self.server.texts.append(text)
+        try:
+            body = json.loads(text)
+        except (ValueError, RecursionError):
+            answer: int | tuple[int, bytes] = 400, b"unreadable"
+        else:
+            self.server.bodies.append(body)
+            answer = self.server.answer(body)
+        status, said = answer if isinstance(answer, tuple) else (answer, b"")
         if status == 0:
             return  # hangs up without an answer
         self.send_response(status)
         if status in {301, 302, 307}:
             self.send_header("Location", "/elsewhere")
-        self.send_header("Content-Length", str(self.server.promises or len(text)))
+        self.send_header("Content-Length", str(self.server.promises or len(said)))
         self.end_headers()
         with suppress(ConnectionError):  # who has read enough hangs up
-            self.wfile.write(text)
+            self.wfile.write(said)
 
     def do_GET(self) -> None:
         self.send_response(200)

@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 from uuid import uuid4
 
 import psycopg
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
@@ -106,6 +107,18 @@ class Life(Model, RuleBasedStateMachine):
         endless = self.sessions.endless
         endless.connection.execute("begin")
         endless.append_events([NewEvent("order", "endless", "placed", uuid4(), {}, uuid4())])
+
+    def succeeds_if_idle(self, call: Callable[[], object]) -> bool:
+        """Do what a view in use refuses; return whether it was done."""
+        if self.in_use():
+            refusal(ViewInUse, call)
+            return False
+        try:
+            call()
+        except ViewInUse:
+            assert any(transaction.looked for transaction in self.transactions()), "refused and not in use"
+            return False
+        return True
 
     def refused(self, consumer: Consumer, error: type[MillraceError], work: Callable[[], object]) -> None:
         """Do what is refused, which ends the consumer's transaction."""
@@ -407,13 +420,15 @@ class Life(Model, RuleBasedStateMachine):
 
         chosen = range(PARTITIONS) if partition is None else [partition]
         targets = {p: self.target(kind, p, offset, self.now - ago) for p in chosen}
-        if self.in_use():
-            refusal(ViewInUse, call)
-            return
+        moves: list[Any] = []
         if any(to < self.earliest[p] or (kind == "EXACT_OFFSET" and to >= self.marks[p]) for p, to in targets.items()):
-            refusal(PositionOutOfRange, call)
+            looked = any(transaction.looked for transaction in self.transactions())
+            wrong = (PositionOutOfRange, ViewInUse) if looked else (PositionOutOfRange,)
+            with pytest.raises(ViewInUse if self.in_use() else wrong):
+                call()
             return
-        moves = call()
+        if not self.succeeds_if_idle(lambda: moves.extend(call())):
+            return
         assert {move.partition: (move.from_position, move.to_position) for move in moves} == {
             p: (self.positions[p], to) for p, to in targets.items()
         }

@@ -33,8 +33,6 @@ class Stream:
     acknowledged: int = -1
     in_flight: int | None = None
     token: int | None = None
-    session: int = 0
-    taken_over: bool = False
     until: int = 0
     attempts: int = 0
     parked: bool = False
@@ -42,17 +40,17 @@ class Stream:
     def is_free(self, now: int) -> bool:
         return not self.parked and self.until <= now
 
-    def holds(self, session: int, offset: int | None, token: int | None) -> bool:
-        """Return whether an answer is the holder's: by token, by session, or by an event that was not taken over."""
+    def holds(self, offset: int | None, token: int | None, now: int) -> bool:
+        """Return whether an answer counts: by its token, or without one while the lock lasts."""
         if self.in_flight is None or offset not in (None, self.in_flight):
             return False
         if token is not None:
             return token == self.token
-        return self.session == session or (offset is not None and not self.taken_over)
+        return self.until > now
 
     def acknowledge(self, offset: int, now: int) -> None:
         assert offset > self.acknowledged, "acknowledged twice"
-        self.acknowledged, self.taken_over, self.parked = offset, False, False
+        self.acknowledged, self.parked = offset, False
         self.go_on(now)
 
     def go_on(self, now: int) -> None:
@@ -91,6 +89,7 @@ class Transaction:
     streams: dict[Name, Stream] = field(default_factory=dict)
     leases: dict[int, Held | None] = field(default_factory=dict)
     used: bool = False
+    looked: bool = False  # dispatched, perhaps, and so holds checkpoints
     leased: bool = False
 
 
@@ -187,7 +186,7 @@ class Model:
         """End the deliveries and leases, all expired by now, of a view that is moved or changes its mode."""
         for state in self.streams.values():
             if state.in_flight is not None:
-                state.in_flight, state.taken_over = None, True
+                state.in_flight = None
         self.leases.clear()
 
     def target(self, kind: str, partition: int, offset: int, at: int) -> int:

@@ -20,7 +20,7 @@ begin
       'Pass on what claim_batch returned.'
     );
   end if;
-  perform event_store_private.known_view(v_view, 'bulk');
+  perform event_store_private.own_view(v_view, 'bulk');
   perform from event_store.checkpoints
   where view = v_view and partition = any (v_partition)
   order by partition

@@ -32,6 +32,7 @@ security definer
 set search_path = event_store, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set jit = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
@@ -131,7 +132,7 @@ begin
         c.*,
         coalesce(
           event_store_private.change_fault(
-            c.fault, 'backfilled', c.event_id, _table.decider, c.decider_id, c.data, c.command_id, event_store_private.change_bytes(c.data)
+            c.fault, 'backfilled', c.event_id, _table.decider, c.decider_id, c.data, c.command_id
           ),
           case when c.final then 'its stream is closed by a final event' end
         ) as why

@@ -1,6 +1,6 @@
 -- Lets quarantined changes become events: of the whole capture, of a decider, or of one stream. Each stream goes on in
 -- order up to the first change that still has a fault: one that repair_change has not given data, or that is larger
--- than event_store.max_data_bytes of this session. Who did it and why is written down in audit_log. Returns how many
+-- than the limits of append_event. Who did it and why is written down in audit_log. Returns how many
 -- became events, and how many still wait.
 -- Example: select * from requeue_changes('crm', v_reason => 'the decoder knows the type now')
 create or replace function event_store.requeue_changes(
@@ -19,6 +19,7 @@ security definer
 set search_path = event_store, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set jit = off
 set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
@@ -47,7 +48,7 @@ begin
         a.*,
         coalesce(
           event_store_private.change_fault(
-            case when a.data is null then a.fault end, a.action, a.event_id, a.decider, a.decider_id, a.data, a.command_id, a.bytes
+            case when a.data is null then a.fault end, a.action, a.event_id, a.decider, a.decider_id, a.data, a.command_id
           ),
           event_store_private.append_fault(a.action, a.event_id, a.decider, a.decider_id, a.data, a.command_id)
         ) as why

@@ -1,5 +1,4 @@
--- What keeps a change from becoming an event, as a sentence, or null: its own fault, or what event_fault says. v_bytes
--- is the size of its data (change_bytes): data that lie compressed in a table look smaller than they are.
+-- What keeps a change from becoming an event, as a sentence, or null: its own fault, or what event_fault says.
 create or replace function event_store_private.change_fault(
   v_fault text,
   v_action text,
@@ -7,25 +6,17 @@ create or replace function event_store_private.change_fault(
   v_decider text,
   v_decider_id text,
   v_data jsonb,
-  v_command_id uuid,
-  v_bytes int
+  v_command_id uuid
 )
 returns text
 language sql
 stable
-parallel safe
 as $$
   select case
     when v_fault is not null then v_fault
-    when v_bytes > coalesce(nullif(current_setting('event_store.max_data_bytes', true), '')::int, 1048576) then
-      format(
-        'data has %s bytes; event_store.max_data_bytes allows %s',
-        v_bytes,
-        coalesce(nullif(current_setting('event_store.max_data_bytes', true), ''), '1048576')
-      )
     else event_store_private.event_fault(v_action, v_event_id, 1, v_decider, v_decider_id, v_data, v_command_id, false)
   end
 $$;
 
-comment on function event_store_private.change_fault(text, text, uuid, text, text, jsonb, uuid, int) is
+comment on function event_store_private.change_fault(text, text, uuid, text, text, jsonb, uuid) is
 'What keeps a change from becoming an event, as a sentence; null if nothing.';

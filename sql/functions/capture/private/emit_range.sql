@@ -21,6 +21,7 @@ set search_path = event_store, pg_temp
 -- One plan, tables with or without statistics: the changes in the order of their key.
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set jit = off
 set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
@@ -43,7 +44,7 @@ begin
     select
       a.*,
       coalesce(
-        event_store_private.change_fault(a.fault, a.action, a.event_id, a.decider, a.decider_id, a.data, a.command_id, a.bytes),
+        event_store_private.change_fault(a.fault, a.action, a.event_id, a.decider, a.decider_id, a.data, a.command_id),
         case
           when v_careful then event_store_private.append_fault(a.action, a.event_id, a.decider, a.decider_id, a.data, a.command_id)
         end

@@ -19,6 +19,7 @@ volatile
 set search_path = event_store, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set jit = off
 set enable_bitmapscan = off
 as $$
 declare

@@ -8,6 +8,7 @@ volatile -- sees what the caller stored
 set search_path = event_store, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set jit = off
 set enable_bitmapscan = off
 as $$
 begin

@@ -15,6 +15,7 @@ set search_path = event_store, pg_temp
 -- One plan for a batch of any size, tables with or without statistics: the batch is read once, tables by index.
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set jit = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
@@ -45,6 +46,7 @@ begin
   where k.malformed is not null or not exists (
     select from event_store.deciders d
     where d.decider = k.decider and d.event = k.event and d.event_version = k.event_version
+      and (d.owner is null or event_store_private.may_use(d.owner))
   )
   order by k.malformed -- nulls last
   limit 1;
@@ -224,5 +226,5 @@ end
 $$;
 
 comment on function event_store_private.append_batch(event_store_private.batch_event[]) is
-'Appends a batch of events over any streams, all or nothing; returns one row per event in order. MR001 to MR005 as '
-'append_event.';
+'Appends a batch of events over any streams, all or nothing; returns one row per event in order. MR001 to MR005, '
+'MR046 as append_event.';

@@ -10,8 +10,10 @@ as $$
 declare
   _ignore boolean := tg_op <> 'TRUNCATE' and current_setting('event_store.on_forbidden_change', true) = 'ignore';
 begin
-  if tg_op = 'DELETE' and tg_table_name = 'events' and current_setting('event_store.purging', true) = 'on' then
-    -- the setting alone lets nothing go that is kept
+  if tg_op = 'DELETE' and tg_table_name = 'events' and current_setting('event_store.purging', true) = 'on'
+    and has_schema_privilege('event_store_private', 'usage')
+  then
+    -- neither the setting nor the rights of the store's owner let anything go that is kept
     if tg_level = 'STATEMENT' or exists (
       select from event_store.event_log l
       join event_store.partitions p using (partition)
@@ -47,7 +49,10 @@ comment on trigger forbid_change on event_store.events is 'Raises, or warns wher
 create or replace trigger forbid_restamp
 before update of transaction_id on event_store.events
 for each statement
-when (current_setting('event_store.rebasing', true) is distinct from 'on')
+when (
+  current_setting('event_store.rebasing', true) is distinct from 'on'
+  or not has_schema_privilege('event_store_private'::regnamespace::oid, 'usage')
+)
 execute function event_store_private.forbid_change();
 comment on trigger forbid_restamp on event_store.events is 'Lets nobody but rebase_sequencer change transaction_id.';
 
@@ -66,7 +71,10 @@ comment on trigger skip_change on event_store.events is 'Skips the rows where ch
 create or replace trigger skip_restamp
 before update of transaction_id on event_store.events
 for each row
-when (current_setting('event_store.rebasing', true) is distinct from 'on')
+when (
+  current_setting('event_store.rebasing', true) is distinct from 'on'
+  or not has_schema_privilege('event_store_private'::regnamespace::oid, 'usage')
+)
 execute function event_store_private.forbid_change();
 comment on trigger skip_restamp on event_store.events is 'Skips the rows where changes are ignored.';
 

@@ -3,9 +3,12 @@
 -- that is stored already, unchanged, is skipped. Streams of captured tables are their captures' alone, which append
 -- batches.
 --
--- append_batch does the same for a whole batch and then sets event_store.streams_advanced for its insert, as a restore
--- does. So the guard is off for whoever sets event_store.streams_advanced and may INSERT: the owner of the table, and
--- no role.
+-- append_batch does the same for a whole batch, sets event_store.streams_advanced for its insert, and states offsets. All
+-- three are asked for: a setting alone opens nothing, for the rights of the store's owner, who alone may use the schema
+-- event_store_private, are what its functions run with and no session has. Where the owner appends without a function,
+-- an offset that is left out keeps the guard on.
+--
+-- A restore brings events with transaction_id 3, as no append does: guard_restore asks whether one is under way.
 --
 -- What an event must meet is written out three times: for the first event of a stream, for a later one, and to say
 -- which of it was not met. One function for all three was measured: it costs each append 4 to 10 % more, for Postgres
@@ -28,6 +31,7 @@ begin
       and exists (
         select from event_store.deciders d
         where d.decider = new.decider and d.event = new.event and d.event_version = new.event_version
+          and (d.owner is null or event_store_private.may_use(d.owner))
       )
       and not exists (select from event_store.captured_tables c where c.decider = new.decider)
       -- The insert would find this too, but `on conflict do nothing` would then leave the stream's row ahead of its
@@ -52,6 +56,7 @@ begin
       and exists (
         select from event_store.deciders d
         where d.decider = new.decider and d.event = new.event and d.event_version = new.event_version
+          and (d.owner is null or event_store_private.may_use(d.owner))
       )
       and not exists (select from event_store.captured_tables c where c.decider = new.decider)
       and not exists (select from event_store.events e where e.event_id = new.event_id)
@@ -74,8 +79,9 @@ begin
     perform event_store_private.refuse_captured_decider(new.decider);
   end if;
   if not exists (
-    select from event_store.deciders
-    where decider = new.decider and event = new.event and event_version = new.event_version
+    select from event_store.deciders d
+    where d.decider = new.decider and d.event = new.event and d.event_version = new.event_version
+      and (d.owner is null or event_store_private.may_use(d.owner))
   ) then
     perform event_store_private.refuse_unregistered_event(new.decider, new.event, new.event_version);
   end if;
@@ -89,12 +95,19 @@ end
 $$;
 
 comment on function event_store_private.guard_append() is
-'Trigger: checks an event, advances its stream and draws its offset, or raises MR001 to MR005, MR034.';
+'Trigger: checks an event, advances its stream and draws its offset, or raises MR001 to MR005, MR034, MR046.';
 
 create or replace trigger guard_append
 before insert on event_store.events
 for each row
-when (current_setting('event_store.streams_advanced', true) is distinct from 'on')
+when (
+  (
+    current_setting('event_store.streams_advanced', true) is distinct from 'on'
+    or new."offset" is null
+    or not has_schema_privilege('event_store_private'::regnamespace::oid, 'usage')
+  )
+  and new.transaction_id is distinct from '3'::xid8
+)
 execute function event_store_private.guard_append();
 
 comment on trigger guard_append on event_store.events is 'Protects every path into events.';

@@ -1,5 +1,6 @@
 -- Reads a JSON array of events, as append_events takes it: what a caller of the store may append, so none of a captured
--- table.
+-- table. An unknown key is refused: with previousId for previous_id the caller would lose the optimistic lock and not
+-- know it.
 create or replace function event_store_private.parse_events(
   v_events jsonb
 )
@@ -10,6 +11,8 @@ set search_path = event_store, pg_temp
 as $$
 declare
   _batch event_store_private.batch_event[];
+  _known constant text[] := '{event,event_id,event_version,decider,decider_id,data,command_id,previous_id,final}';
+  _unknown bigint;
   _captured text;
 begin
   if v_events is null or jsonb_typeof(v_events) <> 'array' or jsonb_array_length(v_events) = 0 then
@@ -31,9 +34,19 @@ begin
         e.element ? 'previous_id',
         coalesce((e.element ->> 'final')::boolean, false)
       )::event_store_private.batch_event
-    )
-    into _batch
+    ), min(e.ordinal) filter (where e.element - _known <> '{}')
+    into _batch, _unknown
     from jsonb_array_elements(v_events) with ordinality e(element, ordinal);
+    if _unknown is not null then
+      raise exception 'batch is malformed'
+        using
+          errcode = 'MR005',
+          detail = (
+            select format('event %s of the batch has unknown keys: %s', _unknown, string_agg(k.key, ', ' order by k.key))
+            from jsonb_object_keys((v_events -> (_unknown - 1)::int) - _known) k(key)
+          ),
+          hint = format('The keys of an event are %s. Nothing was stored.', array_to_string(_known, ', '));
+    end if;
   exception when data_exception then
     raise exception 'batch is malformed' using errcode = 'MR005', detail = sqlerrm, hint = 'Nothing was stored.';
   end;
@@ -50,4 +63,4 @@ end
 $$;
 
 comment on function event_store_private.parse_events(jsonb) is
-'Reads a JSON array of events. MR005 if it is none, MR034 a decider is captured.';
+'Reads a JSON array of events. MR005 if it is none or has unknown keys, MR034 a decider is captured.';

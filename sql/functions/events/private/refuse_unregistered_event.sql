@@ -1,4 +1,4 @@
--- Raises that a decider does not know an event.
+-- Raises that a decider does not know an event, or, where it does, that it belongs to another role.
 create or replace function event_store_private.refuse_unregistered_event(
   v_decider text,
   v_event text,
@@ -10,6 +10,9 @@ stable
 set search_path = event_store, pg_temp
 as $$
 begin
+  perform event_store_private.refuse_foreign_decider(v_decider, d.owner)
+  from event_store.deciders d
+  where d.decider = v_decider and d.event = v_event and d.event_version = v_event_version;
   raise exception 'event is not registered for its decider'
     using
       errcode = 'MR004',
@@ -34,4 +37,4 @@ end
 $$;
 
 comment on function event_store_private.refuse_unregistered_event(text, text, bigint) is
-'Raises MR004 and lists the events that the decider has (at most 20).';
+'Raises MR004 and lists the events that the decider has (at most 20), or MR046 where it has the event.';

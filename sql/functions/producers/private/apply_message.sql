@@ -18,12 +18,14 @@ as $$
 declare
   _offsets bigint[] := '{}';
 begin
+  perform event_store_private.require_kept('v_result', v_result);
   if v_events is not null then
     select array_agg(a."offset" order by a.ordinal) into _offsets
     from event_store_private.append_batch(event_store_private.parse_events(v_events))
       with ordinality a(event_id, previous_id, "offset", appended, ordinal);
   end if;
   if cardinality(v_keys) > 0 then
+    perform event_store_private.require_kept(format('state %L', c.key), c.value) from unnest(v_keys, v_values) c(key, value);
     delete from event_store.producer_state s
     using unnest(v_keys, v_values) c(key, value)
     where s.producer_id = v_producer_id and s.partition = v_partition and s.key = c.key and c.value is null;

@@ -9,14 +9,18 @@ set search_path = event_store, pg_temp
 as $$
 declare
   _transaction event_store.transactions;
+  _owner text;
 begin
   if v_transaction_id is null then
     perform event_store_private.refuse_request('v_transaction_id is null', 'Pass on what begin_transaction returned.');
   end if;
   select * into _transaction from event_store.transactions where transaction_id = v_transaction_id;
-  perform from event_store.producers
+  select owner into _owner from event_store.producers
   where producer_id = _transaction.producer_id and partition = _transaction.partition
   for no key update;
+  if not event_store_private.may_use(_owner) then
+    perform event_store_private.refuse_foreign_producer(_transaction.producer_id, _transaction.partition, _owner);
+  end if;
   -- as it is now: somebody else may have ended it while we waited
   select * into _transaction from event_store.transactions where transaction_id = v_transaction_id for update;
   if not found and not exists (select from event_store.producer_results where transaction_id = v_transaction_id) then
@@ -27,4 +31,4 @@ end
 $$;
 
 comment on function event_store_private.lock_transaction(uuid) is
-'Locks a transaction and its producer; null if it has a result. MR005, MR026 unknown.';
+'Locks a transaction and its producer; null if it has a result. MR005, MR026 unknown, MR045 another role''s.';

@@ -24,7 +24,8 @@ declare
   _next_sequence bigint;
 begin
   if _transaction.transaction_id is null then
-    select * into _settled from event_store.producer_results where transaction_id = v_transaction_id;
+    select r.* into _settled from event_store.producer_results r where r.transaction_id = v_transaction_id;
+    perform event_store_private.require_producer(_settled.producer_id, _settled.partition);
     if _settled.outcome <> v_outcome then
       perform event_store_private.refuse_ended_transaction(v_transaction_id, _settled.outcome);
     end if;

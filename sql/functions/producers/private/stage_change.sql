@@ -23,6 +23,7 @@ begin
     where transaction_id = v_transaction_id;
     perform event_store_private.refuse_unknown_transaction(v_transaction_id);
   end if;
+  perform event_store_private.require_producer(_transaction.producer_id, _transaction.partition);
   if _transaction.state <> 'open' then
     perform event_store_private.require_current_epoch(_transaction); -- a later registration ended it
   end if;
@@ -35,4 +36,4 @@ end
 $$;
 
 comment on function event_store_private.stage_change(uuid, text, jsonb, jsonb) is
-'Adds a change to an open transaction. MR005, MR024 fenced, MR026 unknown, MR027 ended.';
+'Adds a change to an open transaction. MR005, MR024 fenced, MR026 unknown, MR027 ended, MR045 another role''s.';

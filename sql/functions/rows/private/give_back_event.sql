@@ -1,7 +1,7 @@
 -- Gives the event in flight for a stream back for a delivery after v_milliseconds: what nack_event and
 -- schedule_nack_event have in common. It does not count as an attempt: nothing failed. fstore-sql's callers state no
--- offset: then the answer counts only from the session that got the event, as the stream may have gone on since; and
--- where that session has events of two deciders that share the id in flight, one must be stated.
+-- offset: then the answer is for what is in flight; where events of two deciders that share the id are, one must be
+-- stated.
 -- Without v_error the lock keeps what an earlier attempt failed with.
 create or replace function event_store_private.give_back_event(
   v_view text,
@@ -26,14 +26,14 @@ begin
       'v_milliseconds must be from 0 to 2147483647000.'
     );
   end if;
-  perform event_store_private.known_view(v_view, 'rows');
+  perform event_store_private.own_view(v_view, 'rows');
   -- lock first: what another consumer gets in between is not ours
   _deciders := array(
     select k.decider
     from event_store.stream_locks k
     where k.view = v_view and k.decider_id = v_decider_id
       and (k.in_flight = v_offset or (v_offset is null and k.in_flight is not null))
-      and event_store_private.holds_lock(k, v_offset, v_lease_token)
+      and event_store_private.holds_lock(k, v_lease_token, _now)
     order by k.decider
     for update
   );

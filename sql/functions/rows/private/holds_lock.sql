@@ -1,20 +1,18 @@
--- Whether who answers for a delivery still holds it: by the token that came with it; or, without one, by being the
--- session that got it; or, where the answer says which event it is for, by nobody else having got that event in
--- between.
+-- Whether an answer for the event in flight counts: by the token that came with its delivery, however late, as long as
+-- nobody else got it; or, without one, while its lock lasts. Which session answers says nothing: a connection pool gives
+-- one session to many clients, and one client many sessions.
 create or replace function event_store_private.holds_lock(
   v_lock event_store.stream_locks,
-  v_offset bigint,
-  v_lease_token bigint
+  v_lease_token bigint,
+  v_now timestamptz
 )
 returns boolean
 language sql
-stable
+immutable
+parallel safe
 as $$
-  select case
-    when v_lease_token is not null then v_lock.lease_token = v_lease_token
-    else coalesce(v_lock.lease_pid = pg_backend_pid(), false) or (v_lock.in_flight = v_offset and not v_lock.taken_over) is true
-  end
+  select case when v_lease_token is not null then v_lock.lease_token = v_lease_token else v_lock.locked_until > v_now end
 $$;
 
-comment on function event_store_private.holds_lock(event_store.stream_locks, bigint, bigint) is
-'Whether the caller still holds the delivery that it answers for.';
+comment on function event_store_private.holds_lock(event_store.stream_locks, bigint, timestamptz) is
+'Whether an answer for the event in flight counts: by its token, or without one while the lock lasts.';

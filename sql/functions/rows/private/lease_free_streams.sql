@@ -14,6 +14,7 @@ set search_path = event_store, pg_temp
 -- between.
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set jit = off
 set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
@@ -51,11 +52,13 @@ begin
     with held as materialized (
       -- by nothing but ctid: any index that another condition allows may be planned to be read from end to end
       select k.ctid as version, k.* from event_store.stream_locks k where k.ctid = any (_free)
+        -- lock_idle_view holds all that can be leased: either it failed at our locks, or it was done before them, and
+        -- now we see what it changed
+        and (select true from event_store.views v where v.view = v_view.view and v.mode = v_view.mode and v.created_at = v_view.created_at)
     ), leased as (
       update event_store.stream_locks k
       set
         in_flight = case when exhausted.yes then null else next_event."offset" end,
-        taken_over = k.taken_over or k.in_flight is not null,
         caught_up = false,
         nothing_after = not exists (
           select from event_store.events e

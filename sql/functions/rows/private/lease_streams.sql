@@ -21,14 +21,14 @@ declare
   _dispatcher_away boolean;
   _delivered bigint[];
 begin
-  if coalesce(v_limit, 0) <= 0 or v_seconds <= 0 then
+  if coalesce(v_limit, 0) <= 0 or v_seconds not between 1 and 3600 then
     perform event_store_private.refuse_request(
       format('v_limit %s, v_seconds %s', coalesce(v_limit::text, 'null'), coalesce(v_seconds::text, 'null')),
-      'v_limit and v_seconds must be at least 1; v_seconds null means the view''s lock_timeout_s.'
+      'v_limit must be at least 1, v_seconds from 1 to 3600; null means the view''s lock_timeout_s.'
     );
   end if;
-  _view := event_store_private.lock_view(v_view, 'rows');
-  if _view.enabled is not true then
+  _view := event_store_private.own_view(v_view, 'rows');
+  if not _view.enabled then
     return null;
   end if;
   select s.sequenced_at < _recently, d.dispatched_at < _recently

@@ -32,7 +32,11 @@ begin
                   else format(
                     'in flight %s%s',
                     k.in_flight,
-                    case when not event_store_private.holds_lock(k, v_offset, v_lease_token) then ' for somebody else' else '' end
+                    case
+                      when event_store_private.holds_lock(k, v_lease_token, event_store_private.clock()) then ''
+                      when v_lease_token is null then format(', but its lock ended at %s', k.locked_until)
+                      else ' for somebody else'
+                    end
                   )
                 end,
                 k.last_offset

@@ -9,9 +9,9 @@ immutable
 set search_path = event_store, pg_temp
 as $$
 begin
-  if v_lease_s not between 1 and 2147483647 then
+  if v_lease_s not between 1 and 3600 then
     perform event_store_private.refuse_request(
-      format('v_lease_s is %s', v_lease_s), 'A lease lasts 1 s to 2147483647 s; null means the view''s lock_timeout_s.'
+      format('v_lease_s is %s', v_lease_s), 'A lease lasts from 1 s to 3600 s; null means the view''s lock_timeout_s. extend_lease lets it last longer.'
     );
   end if;
   return make_interval(secs => coalesce(v_lease_s, v_view.lock_timeout_s));

@@ -1,5 +1,6 @@
 -- Takes a view for itself until the transaction ends, to change its mode, its position or its existence: nothing of it
 -- is leased or in flight, and nobody can lease anything. Refused, never waited for, while somebody does (MR017).
+-- It locks the rows of all that could be leased, and no key that a login without grants could hold.
 -- What expired is ended: its former owner can neither commit nor acknowledge any more. v_dry_run: that is left as it
 -- is.
 create or replace function event_store_private.lock_idle_view(
@@ -16,16 +17,13 @@ declare
   _view event_store.views;
   _used_by text;
 begin
-  if not pg_try_advisory_xact_lock(event_store_private.view_lock_key(v_view)) then
-    perform event_store_private.refuse_view_in_use(v_view, 'a transaction that leased something of it is still open');
-  end if;
   _view := event_store_private.known_view(v_view);
   begin
     perform from event_store.views where view = v_view for update nowait;
     perform from event_store.checkpoints where view = v_view order by partition for update nowait;
     perform from event_store.stream_locks where view = v_view for update nowait;
   exception when lock_not_available then
-    perform event_store_private.refuse_view_in_use(v_view, 'a transaction that commits or acknowledges is still open');
+    perform event_store_private.refuse_view_in_use(v_view, 'a transaction that leases, commits or acknowledges something of it is still open');
   end;
 
   _now := event_store_private.clock();
@@ -48,8 +46,7 @@ begin
   update event_store.checkpoints
   set lease_owner = null, leased_until = null, leased_from = null, leased_to = null, rebuilds = false
   where view = v_view and lease_owner is not null;
-  -- a consumer that got an event in rows mode may still answer; the owner of an expired bulk lease may not
-  update event_store.stream_locks set in_flight = null, taken_over = taken_over or _view.mode = 'rows', lease_pid = null
+  update event_store.stream_locks set in_flight = null, lease_pid = null
   where view = v_view and in_flight is not null;
   return _view;
 end

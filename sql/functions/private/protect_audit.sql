@@ -1,0 +1,22 @@
+-- What was audited stays: UPDATE, DELETE and TRUNCATE of audit_log raise MR006 for everybody, the role that migrated too,
+-- and no setting lets them through. Only the store's functions insert, and a restore.
+create or replace function event_store_private.protect_audit()
+returns trigger
+language plpgsql
+set search_path = event_store, pg_temp
+as $$
+begin
+  raise exception '% of %.% is forbidden', lower(tg_op), tg_table_schema, tg_table_name
+    using
+      errcode = 'MR006',
+      detail = 'The audit log says what was done, when and by whom: it is never changed or removed.',
+      hint = 'Do what corrects it: that is written down, too.';
+end
+$$;
+
+comment on function event_store_private.protect_audit() is 'Trigger: raises MR006.';
+
+create or replace trigger protect_audit
+before update or delete or truncate on event_store.audit_log
+for each statement execute function event_store_private.protect_audit();
+comment on trigger protect_audit on event_store.audit_log is 'Keeps what was audited.';

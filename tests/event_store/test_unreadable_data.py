@@ -1,0 +1,103 @@
+"""JSON that Postgres holds and Python cannot read: a failure of its own event, never of the rows beside it."""
+
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+import pytest
+
+from millrace.resources.errors import UnreadableData
+from millrace.resources.event_store import EventStore, LeasedEvent
+from millrace.resources.producers import ProducerStore
+from tests.support.factories import append, append_to, pump, register_orders, rows
+from tests.support.hostile_json import UNREADABLE, append_text
+
+
+@pytest.fixture
+def orders(store: EventStore) -> EventStore:
+    return register_orders(store)
+
+
+@pytest.mark.parametrize("text", UNREADABLE.values(), ids=UNREADABLE)
+def test_an_event_that_python_cannot_read_is_named_and_hides_no_other_one(orders: EventStore, text: str) -> None:
+    first = append(orders, "a")
+    append_text(orders, "a", text, first.event_id)
+    append_to(orders, "b")
+    orders.register_view("v", "-infinity")
+    pump(orders, "v")
+    bad = orders.get_last_event("a", "order")
+    assert bad is not None
+    reads = (
+        orders.get_events("a", "order"),
+        [event for p in orders.partition_info() for event in orders.read_log(p.partition, 0)],
+    )
+    for read in reads:
+        assert {event.offset: event.data for event in read if event != bad and event.offset != bad.offset}
+        (same,) = (event for event in read if event.offset == bad.offset)
+        assert same.data_json == bad.data_json
+        with pytest.raises(UnreadableData) as unread:
+            _ = same.data
+        assert f"event {bad.event_id} at offset {bad.offset} of order a: " in (unread.value.detail or "")
+
+
+def consume(store: EventStore, view: str) -> list[int]:
+    """Take events as a client does, until none comes; return the offsets that it took."""
+    taken: list[int] = []
+    while events := store.lease_events(view, 100):
+        for event in events:
+            try:
+                assert event.data is not None
+            except UnreadableData as unread:
+                store.fail_event(view, event.decider_id, event.offset, str(unread), event.lease_token)
+            else:
+                store.ack_event(view, event.decider_id, event.offset, event.lease_token)
+                taken.append(event.offset)
+    return taken
+
+
+@pytest.mark.parametrize("text", UNREADABLE.values(), ids=UNREADABLE)
+def test_of_100_streams_the_one_with_an_unreadable_event_is_the_only_dead_letter(orders: EventStore, text: str) -> None:
+    orders.register_view("v", "-infinity", max_attempts=3)
+    innocent = [event.offset for event in append_to(orders, *(f"o-{n}" for n in range(99)))]
+    append_text(orders, "evil", text)
+    pump(orders, "v")
+    assert sorted(consume(orders, "v")) == innocent
+    for _ in range(2):
+        orders.connection.execute("update event_store.stream_locks set locked_until = clock_timestamp()")
+        assert consume(orders, "v") == []
+    (letter,) = orders.dead_letters("v")
+    assert (letter.decider_id, letter.attempts) == ("evil", 3)
+    assert "Python cannot read this JSON" in letter.last_error
+
+
+def test_a_value_of_a_producers_state_and_an_entry_of_the_audit_log_hide_no_others(orders: EventStore) -> None:
+    producer = ProducerStore(orders.connection)
+    producer.register_producer("p")
+    producer.ingest_events("p", 0, 1, 0, state={"good": 1, "huge": 2})
+    rows(orders.connection, "update event_store.producer_state set value = '1e5000' where key = 'huge' returning 1")
+    good, huge = producer.get_producer_state("p", 0)
+    assert (good.key, good.value, huge.value_json) == ("good", 1, f"1{'0' * 5000}")
+    with pytest.raises(UnreadableData, match="state 'huge'"):
+        _ = huge.value
+
+
+def test_a_time_of_an_event_is_read_by_the_driver_itself_and_is_the_same(orders: EventStore) -> None:
+    orders.connection.execute("set event_store.clock = '9999-12-31T23:59:59.999999Z'")
+    last = append(orders, "a")
+    assert last.created_at == datetime(9999, 12, 31, 23, 59, 59, 999999, UTC)
+    orders.connection.execute("set event_store.clock = '0001-01-01T00:00:00Z'")
+    orders.connection.execute("set timezone = 'UTC'")
+    assert append(orders, "b").created_at == datetime(1, 1, 1, tzinfo=UTC)
+    orders.register_view("v", "-infinity")
+    orders.connection.execute("reset event_store.clock")
+    pump(orders, "v")
+    taken = orders.lease_events("v", 2)
+    assert {type(event) for event in taken} == {LeasedEvent}
+    assert {event.created_at.utcoffset() for event in taken} == {timedelta(0)}
+
+
+def test_an_event_is_compared_and_kept_by_the_text_of_its_data(orders: EventStore) -> None:
+    stored = append(orders, "a", event_id=uuid4(), data={"b": 1.50, "a": [True, None]})
+    assert stored == orders.get_last_event("a", "order")
+    assert stored.data == {"a": [True, None], "b": 1.5}
+    assert stored.data is stored.data
+    assert hash(stored) == hash(orders.get_last_event("a", "order"))

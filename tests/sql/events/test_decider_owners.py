@@ -1,0 +1,113 @@
+"""A decider belongs to every writer, or to the role that its first registration names."""
+
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+
+from millrace.resources.capture.store import CaptureStore, TableRegistration
+from millrace.resources.errors import DeciderCaptured, Malformed, NotDeciderOwner
+from millrace.resources.event_store import EventStore, NewEvent
+from tests.support.factories import Connect, append, refusal, rows, start, value, wait_blocked
+from tests.support.logins import Login, logins
+
+WRITER = "event_store_writer"
+TABLE = TableRegistration("public", "items", "table:public.items", None, "1")
+
+
+@pytest.fixture
+def login(orders: EventStore) -> Iterator[Login]:
+    with logins(orders.connection) as made:
+        yield made
+
+
+def owners(store: EventStore, decider: str) -> list[tuple[str, str | None]]:
+    return rows(
+        store.connection, "select event, owner from event_store.deciders where decider = %s order by event", decider
+    )
+
+
+def test_only_members_of_its_role_append_to_an_owned_decider(orders: EventStore, login: Login) -> None:
+    team = login(WRITER).info.user
+    member, other = EventStore(login(WRITER, team)), EventStore(login(WRITER))
+    member.register_decider_event("payment", "paid", "Paid.", owner=team)
+    first = append(member, decider="payment", event="paid")
+    batch = [NewEvent("payment", "o-1", "paid", uuid4(), {}, uuid4(), final=True)]
+    for attempt in (
+        lambda: append(other, "o-2", decider="payment", event="paid"),
+        lambda: append(other, "o-1", first.event_id, decider="payment", event="paid", final=True),
+        lambda: other.append_events(batch),
+        lambda: other.register_decider_event("payment", "forged", "By another."),
+    ):
+        assert team in str(refusal(NotDeciderOwner, attempt).detail)
+    assert len(orders.get_events("o-1", "payment")) == 1
+    # later events of it are the role's, too
+    member.register_decider_event("payment", "returned", "Returned.")
+    assert owners(orders, "payment") == [("paid", team), ("returned", team)]
+    member.append_events(batch)
+
+
+def test_a_decider_that_is_everybodys_stays_so(orders: EventStore, login: Login) -> None:
+    writer = EventStore(login(WRITER))
+    with pytest.raises(NotDeciderOwner):
+        writer.register_decider_event("order", "mine", "", owner=writer.connection.info.user)
+    assert {owner for _, owner in owners(orders, "order")} == {None}
+    with pytest.raises(Malformed, match="there is no role nobody"):
+        writer.register_decider_event("new", "mine", "", owner="nobody")
+    with pytest.raises(NotDeciderOwner):
+        writer.register_decider_event("new", "mine", "", owner="event_store_reader")
+
+
+def test_of_two_first_registrations_one_says_whose_it_is(orders: EventStore, connect: Connect, login: Login) -> None:
+    first, team = connect(autocommit=False), login(WRITER).info.user
+    EventStore(first).register_decider_event("payment", "paid", "", owner=team)
+    second = EventStore(login(WRITER))
+    late = start(lambda: second.register_decider_event("payment", "other", ""))
+    wait_blocked(orders.connection, second.connection.info.backend_pid)
+    first.commit()
+    with pytest.raises(NotDeciderOwner):
+        late.result()
+
+
+def test_nobody_forges_changes_of_a_table_before_it_is_captured(orders: EventStore, login: Login) -> None:
+    writer = EventStore(login(WRITER))
+    writer.register_decider_event(TABLE.decider, "updated", "")
+    writer.append_events(
+        [NewEvent(TABLE.decider, "[1]", "updated", uuid4(), {"commit_lsn": "forged", "committed_at": "x"}, uuid4())]
+    )
+    captures = CaptureStore(orders.connection)
+    refused = refusal(DeciderCaptured, lambda: captures.register_capture("c", "slot", "publication", [TABLE]))
+    assert "registered for every writer" in str(refused.detail)
+    assert value(orders.connection, "select count(*) from event_store.captured_tables") == 0
+
+
+def test_a_captures_decider_is_never_a_writers(orders: EventStore, login: Login) -> None:
+    captures = CaptureStore(orders.connection)
+    captures.register_capture("c", "slot", "publication", [TABLE])
+    captures.unregister_capture("c", "a test")
+    with pytest.raises(NotDeciderOwner):
+        append(EventStore(login(WRITER)), "[1]", decider=TABLE.decider, event="updated")
+    captures.register_capture("c", "slot", "publication", [TABLE])
+
+
+def test_change_events_reads_beside_what_it_cannot_read(orders: EventStore) -> None:
+    CaptureStore(orders.connection).register_capture("c", "slot", "publication", [TABLE])
+    orders.connection.execute("alter table event_store.events disable trigger guard_append")
+    orders.connection.execute(
+        """
+        insert into event_store.events (event, event_id, decider, decider_id, data, command_id, created_at, "offset")
+        select 'updated', gen_random_uuid(), 'table:public.items', '[1]', data::jsonb, gen_random_uuid(), now(), n
+        from unnest(array[
+          '{"commit_lsn": "x", "commit_idx": "y", "committed_at": "z", "source": {"generation": 1e99, "oid": -1}}',
+          '{"commit_lsn": "0/1", "commit_idx": 2, "committed_at": "2026-01-05T12:00:00+00:00", "source": {"generation": 3, "oid": 4}}',
+          '[]', '"text"'
+        ]) with ordinality d(data, n)
+        """
+    )
+    read = rows(
+        orders.connection,
+        "select commit_lsn::text, commit_idx, committed_at::text, source_generation, source_table_oid"
+        " from event_store.change_events order by seq",
+    )
+    nothing = (None, None, None, None, None)
+    assert read == [nothing, ("0/1", 2, "2026-01-05 12:00:00+00", 3, 4), nothing, nothing]

@@ -1,0 +1,98 @@
+"""Behind a connection pool in transaction mode sessions say nothing: tokens and the offset in flight decide."""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from millrace.resources.errors import NotInFlight
+from millrace.resources.event_store import EventStore
+from tests.sql.rows.test_stream_events import view
+from tests.support.factories import append_to, at_once, pump, refusal, rows, set_clock, wait_until
+from tests.support.views.pooler import PROGRAM, pooled
+
+__all__ = ["view"]
+
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason="pgbouncer is not installed: apt-get install pgbouncer")
+
+Client = Callable[[], EventStore]
+
+
+@pytest.fixture(params=[1, 2], ids=["one session for all", "two sessions"])
+def client(dsn: str, view: EventStore, request: pytest.FixtureRequest) -> Iterator[Client]:
+    """Yield a maker of clients that share sessions."""
+    assert view.is_registered("v")
+    # not pytest's tmp_path, whose long path does not fit a unix socket, and which another account cannot reach
+    with tempfile.TemporaryDirectory(prefix="pool-") as folder, ExitStack() as opened:
+        address = opened.enter_context(pooled(dsn, Path(folder), request.param))
+        yield lambda: EventStore(
+            opened.enter_context(psycopg.connect(address, autocommit=True, prepare_threshold=None))
+        )
+
+
+def test_the_answer_to_a_redelivery_counts_from_whichever_session_it_comes(view: EventStore, client: Client) -> None:
+    """Without tokens, as fstore-sql's clients answer."""
+    append_to(view, "innocent", "innocent")
+    set_clock(view.connection, "2020-01-01 00:00:00+00")
+    pump(view, "v")
+    (first,) = view.stream_events("v", 1, 60)  # its consumer died long ago
+    clients = [client() for _ in range(3)]
+    (again,) = clients[0].stream_events("v")
+    assert again == first
+    clients[1].ack_event("v", "innocent", again.offset)
+    (second,) = clients[2].stream_events("v")
+    clients[0].nack_event("v", "innocent")
+    assert clients[1].stream_events("v") == [second]
+    assert clients[2].ack_events("v", [second.offset]) == {second.offset}
+    assert view.dead_letters("v") == []
+
+
+def test_a_late_answer_with_its_token_is_refused_though_both_clients_share_a_session(
+    view: EventStore, client: Client
+) -> None:
+    append_to(view, "a")
+    pump(view, "v")
+    late, holder = client(), client()
+    (mine,) = late.lease_events("v", 1, 3600)
+    view.end_locks("v")
+    (held,) = holder.lease_events("v", 1, 3600)
+    refusal(NotInFlight, lambda: late.ack_event("v", "a", mine.offset, mine.lease_token))
+    holder.ack_event("v", "a", held.offset, held.lease_token)
+
+
+def test_consumers_behind_a_pool_take_every_event_once_and_count_by_their_names(
+    view: EventStore, client: Client
+) -> None:
+    append_to(view, *[f"o-{n % 10}" for n in range(50)])
+    pump(view, "v")
+    taken: list[int] = []
+
+    def consume(name: str) -> Callable[[], None]:
+        store = client()
+
+        def work() -> None:
+            store.attach_consumer("v", name)
+            while events := store.stream_events("v", 3):
+                taken.extend(store.ack_events("v", [event.offset for event in events]))
+                store.attach_consumer("v", name)
+
+        return work
+
+    for result in at_once([consume(name) for name in ("one", "two")]):
+        result.result()
+    wait_until(lambda: not view.stream_events("v"), "nothing is left")
+    assert sorted(taken) == sorted(set(taken))
+    assert len(taken) == 50
+    assert [poll.consumers for poll in view.poll_views() if poll.view == "v"] == [2]
+
+
+def test_nothing_stays_on_a_pooled_session(view: EventStore, client: Client) -> None:
+    view.register_view("b", "-infinity", mode="bulk")
+    append_to(view, "a")
+    consumer = client()
+    consumer.attach_consumer("b", "run 1")
+    consumer.commit_batch("b", consumer.claim_batch("b", "run 1"))
+    assert rows(view.connection, "select from pg_locks where locktype = 'advisory'") == []

@@ -1,0 +1,94 @@
+"""No plan of a function is compiled: where no table may be scanned in order, reading one row is priced at 10^10."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.migrations import migrate
+from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
+from tests.support.factories import append_to, register_orders, rows, value
+from tests.support.filled_store import fill
+
+# Debian's, and those that `--postgres` is given most often; the wheel's has no LLVM
+SERVERS = [PROGRAMS, *(Path(f"/usr/lib/postgresql/{major}/bin") for major in (18, 17, 16, 15))]
+
+
+def test_every_function_that_scans_by_index_only_compiles_nothing(store: EventStore) -> None:
+    compiled = rows(
+        store.connection,
+        """
+        select oid::regprocedure::text from pg_proc
+        where pronamespace in ('event_store'::regnamespace, 'event_store_private'::regnamespace)
+          and proconfig @> array['enable_seqscan=off'] and not proconfig @> array['jit=off']
+        """,
+    )
+    assert compiled == []
+    assert value(store.connection, "select count(*) > 30 from pg_proc where proconfig @> array['jit=off']")
+
+
+def use(store: EventStore) -> None:
+    """Call what services and operators call all the time, with something to do and with nothing."""
+    append_to(store, "o-1", "o-2")
+    for _ in range(2):
+        store.sequence_events()
+        store.dispatch_events("invoices")
+        for event in store.stream_events("invoices", 10):
+            store.ack_event("invoices", event.decider_id, event.offset)
+        if leases := store.claim_batch("orders", "me"):
+            store.commit_batch("orders", leases)
+    store.partition_info()
+    store.view_info()
+    store.view_lag("orders")
+    store.poll_views()
+
+
+@pytest.fixture(scope="module")
+def compiling() -> Iterator[EmbeddedPostgres]:
+    """Start a server that compiles plans, as most are built; this test's own one is not."""
+    for programs in SERVERS:
+        if not (programs / "postgres").exists():
+            continue
+        with (
+            tempfile.TemporaryDirectory(prefix="millrace-") as directory,
+            EmbeddedPostgres(Path(directory), programs) as server,
+        ):
+            with psycopg.connect(server.dsn("postgres")) as connection:
+                able = value(connection, "select pg_jit_available()")
+            if able:
+                yield server
+                return
+    pytest.skip("no Postgres on this machine compiles plans: install the package postgresql, which brings LLVM")
+
+
+def test_a_server_that_compiles_plans_compiles_none_of_ours(compiling: EmbeddedPostgres) -> None:
+    compiling.create_database("store")
+    dsn = compiling.dsn("store")
+    migrate(dsn)
+    plans: list[str] = []
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.add_notice_handler(lambda notice: plans.append(notice.message_primary or ""))
+        connection.execute("load 'auto_explain'")
+        # each plan that any function runs, as it was run, with what was compiled for it
+        connection.execute(
+            """
+            select set_config('auto_explain.log_min_duration', '0', false),
+              set_config('auto_explain.log_analyze', 'on', false),
+              set_config('auto_explain.log_nested_statements', 'on', false),
+              set_config('auto_explain.log_level', 'notice', false)
+            """
+        )
+        store = register_orders(EventStore(connection))
+        fill(connection)
+        use(store)
+        connection.execute("vacuum analyze")
+        use(store)
+        assert len(plans) > 200
+        assert [plan for plan in plans if "JIT:" in plan] == []
+
+        connection.execute("set enable_seqscan = off")
+        connection.execute("select snapshot from event_store.sequencer").fetchall()
+        assert "JIT:" in plans[-1], "this server compiles what costs much"

@@ -1,0 +1,109 @@
+"""No setting of a session opens what the store keeps shut: neither for its roles nor for a role that may INSERT."""
+
+from collections.abc import Iterator
+from typing import LiteralString
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg.types.json import Jsonb
+
+from millrace.resources.errors import Conflict, EventNotRegistered, ForbiddenChange, Malformed
+from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.refusals import refusals
+from tests.support.factories import append, append_to, rows, value
+
+GUARDS = ("streams_advanced", "purging", "rebasing")
+# as a COPY of another store's events would state them
+ROW: LiteralString = """
+    insert into event_store.events (event, event_id, decider, decider_id, data, command_id, previous_id, created_at, "offset")
+    values (%s, gen_random_uuid(), 'order', 'o-1', %s, gen_random_uuid(), null, now(), %s)
+"""
+
+
+def open_all(connection: psycopg.Connection) -> None:
+    """Set every setting that the store's own functions set."""
+    for guard in GUARDS:
+        connection.execute("select set_config('event_store.' || %s, 'on', false)", (guard,))
+
+
+@pytest.fixture
+def granted(orders: EventStore, dsn: str) -> Iterator[EventStore]:
+    """Yield a login that was granted all on the store's tables, and nothing else."""
+    user = f"user_{uuid4().hex}"
+    for grant in (
+        f"create role {user} login in role event_store_owner",
+        f"grant all on all tables in schema event_store to {user}",
+        f"grant all on all sequences in schema event_store to {user}",
+    ):
+        orders.connection.execute(grant.encode())
+    with psycopg.connect(dsn, user=user, autocommit=True) as connection:
+        open_all(connection)
+        yield EventStore(connection)
+    orders.connection.execute(f"drop owned by {user}".encode())
+    orders.connection.execute(f"drop role {user}".encode())
+
+
+def test_an_owner_finishes_no_restore_that_has_not_begun(orders: EventStore, granted: EventStore) -> None:
+    append_to(orders, "o-1")
+    marks = rows(orders.connection, "select partition, earliest_position, high_water_mark from event_store.partitions")
+    with pytest.raises(Malformed, match="no restore has begun"), refusals():
+        granted.connection.execute(
+            "select event_store.finish_restore(%s, %s, %s, 9223372036854775807, 1, '{}')",
+            tuple(list(column) for column in zip(*marks, strict=True)),
+        )
+    append_to(orders, "o-2")
+
+
+@pytest.mark.parametrize("offset", [None, 5])
+def test_a_bare_insert_of_a_login_is_checked(orders: EventStore, granted: EventStore, offset: int | None) -> None:
+    # the guard reads and moves what this login may not call
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        granted.connection.execute(ROW, ("unheard of", Jsonb({}), offset))
+    assert orders.get_events("o-1", "order") == []
+
+
+def test_a_bare_insert_of_the_owner_is_checked(orders: EventStore) -> None:
+    open_all(orders.connection)
+    with pytest.raises(EventNotRegistered), refusals():
+        orders.connection.execute(ROW, ("unheard of", Jsonb({}), None))
+    append(orders)
+    with pytest.raises(Conflict), refusals():
+        orders.connection.execute(ROW, ("placed", Jsonb({}), None))
+
+
+def test_an_event_in_a_restores_clothes_is_refused(orders: EventStore, granted: EventStore) -> None:
+    query: LiteralString = (
+        'insert into event_store.events (event, event_id, decider, decider_id, data, command_id, created_at, "offset", transaction_id)'
+        " values ('x', gen_random_uuid(), 'order', 'o-1', '{}', gen_random_uuid(), now(), 1, '3')"
+    )
+    for store in (orders, granted):
+        open_all(store.connection)
+        with pytest.raises(Malformed, match="no restore has begun"), refusals():
+            store.connection.execute(query)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "delete from event_store.events",
+        "update event_store.events set transaction_id = '3'",
+        "update event_store.events set data = '{}'",
+        "truncate event_store.events",
+        "delete from event_store.deciders",
+    ],
+)
+def test_a_login_with_every_right_to_the_tables_changes_no_event(
+    orders: EventStore, granted: EventStore, change: LiteralString
+) -> None:
+    append_to(orders, "o-1")
+    before = rows(orders.connection, "select * from event_store.events")
+    with pytest.raises((ForbiddenChange, psycopg.errors.InsufficientPrivilege)), refusals():
+        granted.connection.execute(change)
+    assert rows(orders.connection, "select * from event_store.events") == before
+
+
+def test_only_the_role_that_migrated_moves_the_clock(orders: EventStore, granted: EventStore) -> None:
+    granted.connection.execute("select set_config('event_store.clock', '2100-01-01 00:00:00+00', false)")
+    append_to(granted, "o-1")
+    assert value(orders.connection, "select created_at < now() + interval '1 day' from event_store.events")

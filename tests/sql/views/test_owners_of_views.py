@@ -1,0 +1,254 @@
+"""Whose a view is: its owner's members change and consume it, operators too, nobody else."""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from millrace.resources.errors import Malformed, NotViewOwner
+from millrace.resources.event_store import EventStore, StreamFailure
+from millrace.resources.read_models.versions import WrongView, ensure_version
+from tests.support.building.read_models import Everything
+from tests.support.factories import append, append_to, pump, refusal, rows, value
+
+Login = Callable[..., EventStore]
+
+
+@pytest.fixture
+def login(dsn: str, orders: EventStore) -> Iterator[Login]:
+    """Yield a login: it connects as a new user who is a member of some roles and of nothing else."""
+    made: list[str] = []
+    opened: list[psycopg.Connection] = []
+
+    def connect(*roles: str) -> EventStore:
+        user = f"user_{uuid4().hex}"
+        orders.connection.execute(f"create role {user} login in role {', '.join(roles)}".encode())
+        made.append(user)
+        opened.append(psycopg.connect(dsn, user=user, autocommit=True))
+        return EventStore(opened[-1])
+
+    yield connect
+    for connection in opened:
+        connection.close()
+    for user in made:
+        orders.connection.execute(f"drop role if exists {user}".encode())
+
+
+@pytest.fixture
+def team(orders: EventStore) -> Iterator[str]:
+    """Yield a role that logins of a test share."""
+    name = f"team_{uuid4().hex}"
+    orders.connection.execute(f"create role {name} nologin in role event_store_consumer".encode())
+    yield name
+    orders.connection.execute(f"drop role if exists {name}".encode())
+
+
+def owner(store: EventStore, view: str) -> str:
+    return str(value(store.connection, "select owner from event_store.views where view = %s", view))
+
+
+def state(store: EventStore) -> list[object]:
+    return [
+        rows(store.connection, f"select to_jsonb(t) from event_store.{table} t order by 1::text")  # type: ignore[arg-type]
+        for table in ("views", "checkpoints", "stream_locks", "consumers", "audit_log")
+    ]
+
+
+def test_a_view_belongs_to_the_login_that_registers_it(orders: EventStore, login: Login) -> None:
+    consumer = login("event_store_consumer")
+    view = consumer.register_view("mine")
+    assert view.owner == value(consumer.connection, "select session_user::text") == owner(orders, "mine")
+
+
+def test_a_view_that_an_operator_registers_is_for_every_consumer_unless_a_role_is_named(
+    orders: EventStore, login: Login, team: str
+) -> None:
+    operator = login("event_store_owner")
+    assert operator.register_view("everybodys", "-infinity").owner == "event_store_consumer"
+    assert operator.register_view("theirs", owner=team).owner == team
+    append(orders)
+    pump(orders, "everybodys")
+    (event,) = login("event_store_consumer").stream_events("everybodys")
+    login("event_store_consumer").ack_event("everybodys", event.decider_id, event.offset)
+    refusal(NotViewOwner, lambda: login("event_store_consumer").stream_events("theirs"))
+    assert login(team).register_view("theirs").owner == team
+
+
+def test_members_of_the_role_share_a_view_and_operators_may_do_all(orders: EventStore, login: Login, team: str) -> None:
+    append_to(orders, "a", "b")
+    ours, mate, operator = login(team), login(team), login("event_store_owner")
+    ours.register_view("v", "-infinity", owner=team)
+    pump(orders, "v")
+    for store in (mate, operator):
+        (event,) = store.lease_events("v")
+        store.ack_event("v", event.decider_id, event.offset, event.lease_token)
+        assert store.register_view("v", max_attempts=7).owner == team
+    operator.seek_view("v", "RESET_TO_EARLIEST")
+    pump(orders, "v")
+    assert len(mate.stream_events("v", 10)) == 2
+
+
+def test_nobody_names_a_role_that_is_unknown_or_not_theirs(orders: EventStore, login: Login, team: str) -> None:
+    consumer = login("event_store_consumer")
+    for name in (team, "event_store_owner"):
+        assert f"role {name}" in str(refusal(NotViewOwner, partial(consumer.register_view, "v", owner=name)).detail)
+    assert "no role" in str(refusal(Malformed, lambda: consumer.register_view("v", owner="no_such_role")).detail)
+    assert not orders.is_registered("v")
+    consumer.register_view("v")
+    refusal(NotViewOwner, lambda: consumer.register_view("v", owner=team))
+
+
+def test_a_view_whose_role_is_gone_is_the_operators_who_may_give_it_away(
+    orders: EventStore, login: Login, team: str
+) -> None:
+    login(team).register_view("v", owner=team)
+    orders.connection.execute(f"drop role {team}".encode())
+    consumer, operator = login("event_store_consumer"), login("event_store_owner")
+    refusal(NotViewOwner, lambda: consumer.stream_events("v"))
+    operator.register_view("v", owner="event_store_consumer")
+    assert consumer.stream_events("v") == []
+
+
+def test_another_consumer_can_do_nothing_to_a_rows_view(orders: EventStore, login: Login) -> None:
+    append_to(orders, "a", "b")
+    holder, other = login("event_store_consumer"), login("event_store_consumer")
+    holder.register_view("v", "-infinity", edge_function_url="https://example.com/hook?key=secret")
+    pump(orders, "v")
+    (event, _) = holder.lease_events("v", 2)
+    before = state(orders)
+    stream, offset, token = event.decider_id, event.offset, event.lease_token
+    for call in (
+        partial(other.register_view, "v"),
+        partial(other.register_view, "v", edge_function_url="https://example.org/mine"),
+        partial(other.register_view, "v", deciders=["nothing"]),
+        partial(other.register_view, "v", owner="event_store_consumer"),
+        partial(other.stream_events, "v"),
+        partial(other.lease_events, "v"),
+        partial(other.ack_event, "v", stream, offset),
+        partial(other.ack_event, "v", stream, offset, token),
+        partial(other.ack_events, "v", [offset], [token]),
+        partial(other.nack_event, "v", stream, offset, token),
+        partial(other.schedule_nack_event, "v", stream, 1, offset, token),
+        partial(other.fail_event, "v", stream, offset, "no", token),
+        partial(other.extend_lock, "v", stream, offset, 60, token),
+        partial(other.attach_consumer, "v"),
+    ):
+        assert "is no member" in str(refusal(NotViewOwner, call).detail)
+    # what the sequencer does for every view, anybody may
+    assert other.dispatch_events("v") == 0
+    assert state(orders) == before
+    (poll,) = other.poll_views()
+    assert poll.edge_function_url is None
+    (poll,) = holder.poll_views()
+    assert poll.edge_function_url == "https://example.com/hook?key=secret"
+
+
+def test_another_consumer_can_do_nothing_to_a_bulk_view(orders: EventStore, login: Login) -> None:
+    append_to(orders, "a")
+    holder, other = login("event_store_consumer"), login("event_store_consumer")
+    holder.register_view("b", "-infinity", mode="bulk")
+    leases = holder.claim_batch("b", "run 1")
+    before = state(orders)
+    for call in (
+        partial(other.claim_batch, "b", "run 2"),
+        partial(other.claim_partition, "b", leases[0].partition, "run 2"),
+        partial(other.pass_over_unwanted, "b"),
+        partial(other.read_batch, "b", leases[0]),
+        partial(other.locked_partitions, "b", leases),
+        partial(other.fail_streams, "b", leases[0], [StreamFailure("order", "a", "no")]),
+        partial(other.commit_batch, "b", leases),
+        partial(other.extend_lease, "b", leases, 60),
+        partial(other.release_batch, "b", leases),
+    ):
+        refusal(NotViewOwner, call)
+    assert other.release_owner("run 1") == 0
+    assert state(orders) == before
+    holder.commit_batch("b", leases)
+
+
+def test_without_a_role_that_owns_nothing_of_another_is_waited_for(orders: EventStore, login: Login) -> None:
+    """A refused call keeps no lock, also in a transaction that goes on."""
+    holder, other = login("event_store_consumer"), login("event_store_consumer")
+    holder.register_view("v", "-infinity")
+    other.connection.autocommit = False
+    with suppress(NotViewOwner), other.connection.transaction():
+        other.register_view("v", max_attempts=1)
+    orders.connection.execute("set lock_timeout = '2s'")
+    orders.unregister_view("v")
+    other.connection.rollback()
+
+
+@pytest.mark.parametrize("seconds", [3601, 2**31 - 1])
+def test_no_lease_outlasts_an_hour(orders: EventStore, login: Login, seconds: int) -> None:
+    append(orders)
+    consumer = login("event_store_consumer")
+    consumer.register_view("v", "-infinity")
+    consumer.register_view("b", "-infinity", mode="bulk")
+    refusal(Malformed, lambda: consumer.register_view("v", lock_timeout_s=seconds))
+    refusal(Malformed, lambda: consumer.lease_events("v", 1, seconds))
+    refusal(Malformed, lambda: consumer.claim_batch("b", "me", lease_s=seconds))
+    refusal(Malformed, lambda: consumer.claim_partition("b", 0, "me", lease_s=seconds))
+    (event,) = consumer.lease_events("v", 1, 3600)
+    refusal(Malformed, lambda: consumer.extend_lock("v", "o-1", event.offset, seconds))
+    leases = consumer.claim_batch("b", "me", lease_s=3600)
+    refusal(Malformed, lambda: consumer.extend_lease("b", leases, seconds))
+
+
+def test_every_change_of_settings_is_written_down_with_what_was_and_what_is(orders: EventStore, login: Login) -> None:
+    consumer = login("event_store_consumer")
+    user = value(consumer.connection, "select session_user::text")
+    consumer.register_view("v", edge_function_url="https://user:pw@example.com:8443/hook?key=secret")
+    consumer.register_view("v", events=["paid"], max_attempts=9)
+    consumer.register_view("v", events=["paid"])  # no change
+    consumer.register_view("v", edge_function_url="https://example.com:8443/hook?key=other")
+    entries = list(reversed(orders.audit_log("v")))
+    assert {(e.operation, e.done_by) for e in entries} == {("register_view", user)}
+    registered, changed, moved = (e.detail for e in entries)
+    assert registered["registered"]["owner"] == user
+    assert registered["registered"]["edge_function_url"].startswith("https://example.com:8443 (")
+    assert changed["changed"] == {"events": {"from": None, "to": ["paid"]}, "max_attempts": {"from": 5, "to": 9}}
+    assert moved["changed"]["edge_function_url"]["from"] != moved["changed"]["edge_function_url"]["to"]
+    assert "secret" not in str(entries)
+    assert "pw" not in str(entries)
+
+
+def test_giving_back_another_runs_leases_is_written_down(orders: EventStore) -> None:
+    append_to(orders, "a", "b", "c")
+    orders.register_view("b", "-infinity", mode="bulk")
+    leases = orders.claim_batch("b", "run 1")
+    assert orders.release_owner("run 1") == len(leases)
+    assert orders.release_owner("run 1") == 0
+    ended = [e for e in orders.audit_log("b") if e.operation == "release_owner"]
+    partitions = sorted(lease.partition for lease in leases)
+    assert [e.detail for e in ended] == [{"owner": "run 1", "partitions": partitions}]
+
+
+def test_a_read_models_view_is_the_operators_own(orders: EventStore, login: Login) -> None:
+    """By any of these a consumer would make its rows lack events for ever, with everything green."""
+    append_to(orders, "a")
+    ensure_version(login("event_store_owner").connection, Everything)
+    assert owner(orders, Everything.view) == "event_store_owner"
+    consumer = login("event_store_consumer")
+    before = state(orders)
+    for call in (
+        partial(consumer.register_view, Everything.view, events=["nothing"]),
+        partial(consumer.pass_over_unwanted, Everything.view),
+        partial(consumer.claim_batch, Everything.view, "me"),
+        partial(consumer.attach_consumer, Everything.view),
+    ):
+        refusal(NotViewOwner, call)
+    assert state(orders) == before
+
+
+def test_who_takes_the_name_of_a_read_models_view_is_the_operators_to_remove(orders: EventStore, login: Login) -> None:
+    login("event_store_consumer").register_view(Everything.view, mode="bulk")
+    operator = login("event_store_owner")
+    with pytest.raises(WrongView) as refused:
+        ensure_version(operator.connection, Everything)
+    assert f"millrace unregister {Everything.view}" in str(refused.value.hint)
+    operator.unregister_view(Everything.view)
+    ensure_version(operator.connection, Everything)
+    assert owner(orders, Everything.view) == "event_store_owner"

@@ -1,0 +1,84 @@
+"""Declarations of a user's own, in a folder of a test's, and programs that have them in a process of their own.
+
+Belongs here: what tests of the code that a session brings along share. Not here: assertions.
+"""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from millrace.resources.settings import PROJECT
+
+# A user's package: a fold in a folder without __init__, and a module that it imports. Spark pickles the fold itself by
+# value, and what it calls by name.
+GREETINGS = '''
+from millrace import Event, State, fold
+from my_platform.words import word
+
+
+@fold(view="greetings", deciders=["thing"], key="thing", columns={"word": "string", "times": "int"})
+def greetings(state: State | None, event: Event) -> State | None:
+    """One row per thing."""
+    return {"word": word(), "times": (state or {"times": 0})["times"] + 1}
+'''
+BUILD_GREETINGS = """
+import json
+from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.spark import spark_session
+from my_platform.read_models.greetings import greetings
+dsn, configuration = sys.argv[1:]
+with spark_session(json.loads(configuration)) as spark, Consumer.open(dsn, greetings, lambda: spark, "test") as consumer:
+    consumer.drain(budget_s=60, idle_s=0)
+"""
+# several jobs, so that Python processes of the server which have imported something are used again
+SAY_WORDS = """
+import json
+import pyarrow as pa
+from millrace.resources.spark import spark_session
+def say(batches):
+    from my_platform.words import word
+    for _ in batches:
+        yield pa.RecordBatch.from_pydict({"word": [word()]})
+with spark_session() as spark:
+    said = [row.word for _ in range(3) for row in spark.range(0, 10, 1, 2).mapInArrow(say, "word string").collect()]
+print(json.dumps(sorted(set(said))))
+"""
+
+
+@dataclass(frozen=True)
+class Place:
+    """The environment that leads to a Spark, what a session there is told, and the Python that runs its tasks."""
+
+    env: dict[str, str]
+    configuration: dict[str, str]
+    python: str
+
+
+def unset() -> dict[str, str]:
+    """Return the environment without what leads to any Spark or Python."""
+    return {name: word for name, word in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_", "PYTHON"))}
+
+
+def declare(folder: Path, word: str) -> None:
+    """Write a package of declarations into a folder, without __init__: a fold, and a module that it imports."""
+    rooms = folder / "my_platform" / "read_models"
+    rooms.mkdir(parents=True, exist_ok=True)
+    (rooms / "greetings.py").write_text(GREETINGS)
+    (folder / "my_platform" / "words.py").write_text(f"def word() -> str:\n    return {word!r}\n")
+
+
+def run_own(program: str, place: Place, folder: Path, *arguments: str) -> str:
+    """Run a program that has a folder's declarations in a process of its own, as a run is; return what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path += [{str(PROJECT)!r}, {str(folder)!r}]\n{program}", *arguments],
+        cwd=folder,
+        env={**place.env, "MILLRACE_DECLARATIONS": "my_platform"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-6000:]
+    return done.stdout
