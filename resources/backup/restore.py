@@ -85,8 +85,12 @@ def _restore(dsn: str, folder: Path, progress: Progress) -> RestoreReport:
             into = sql.SQL("copy {} ({}) from stdin (format csv)").format(
                 sql.Identifier("event_store", table.table), columns
             )
-            for batch in _batches(folder / table.path):
-                _copy(connection, into, batch)
+            try:
+                for batch in _batches(folder / table.path):
+                    _copy(connection, into, batch)
+            except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn) as error:
+                # its schema_version does not tell: before the first release versions have no order
+                raise _of_another_version(f"Postgres says: {error.diag.message_primary}.") from error
         _load_log(connection, folder, manifest, progress)
         events = store.finish_restore(
             [each.partition for each in manifest.partitions],
@@ -113,11 +117,15 @@ def _require_known(manifest: Manifest) -> None:
         if column not in STATE_TABLES.get(each.table, ("", ()))[1]
     ]
     if unknown:
-        raise SchemaMismatch(
-            "The backup is of another version of Millrace.",
-            detail=f"This one knows no {', no '.join(unknown[:5])}.",
-            hint="Restore it with the version of Millrace that wrote it, or a later one. Nothing was restored.",
-        )
+        raise _of_another_version(f"This one knows no {', no '.join(unknown[:5])}.")
+
+
+def _of_another_version(detail: str) -> SchemaMismatch:
+    return SchemaMismatch(
+        "The backup is of another version of Millrace.",
+        detail=detail,
+        hint="Restore it with the version of Millrace that wrote it, or a later one. Nothing was restored.",
+    )
 
 
 def _load_log(connection: psycopg.Connection, folder: Path, manifest: Manifest, progress: Progress) -> None:

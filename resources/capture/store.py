@@ -235,19 +235,14 @@ class CaptureStore(SqlFunctions):
         published_xid: int,
     ) -> int:
         """Begin to read a fresh slot, with a backfill of every table; return the generation."""
-        return self._value(
-            int,
-            "select event_store.begin_generation(%s, %s, %s, %s, %s::pg_lsn, %s::xid8)",
-            (capture, lease_token, system_identifier, database, str(start_lsn), str(published_xid)),
-        )
+        arguments = (capture, lease_token, system_identifier, database, str(start_lsn), str(published_xid))
+        query = "select event_store.begin_generation(%s, %s, %s, %s, %s::pg_lsn, %s::xid8)"
+        return self._value(int, query, arguments)
 
     def publish_tables(self, capture: str, lease_token: int, published_xid: int) -> int:
         """Say since which transaction the registered tables are published; return how many may be backfilled now."""
-        return self._value(
-            int,
-            "select event_store.publish_tables(%s, %s, %s::xid8)",
-            (capture, lease_token, str(published_xid)),
-        )
+        arguments = (capture, lease_token, str(published_xid))
+        return self._value(int, "select event_store.publish_tables(%s, %s, %s::xid8)", arguments)
 
     def copy_changes(self, source_generation: int, changes: Iterable[Change]) -> int:
         """Copy changes into `wal_events`, in a transaction whose last statement is `store_changes`; return how many."""

@@ -6,9 +6,10 @@ The resource has no field: a field is run config, and settings of Spark start pr
 the connection string. What a session needs besides stands in `spark-defaults.conf`.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from dagster import ConfigurableResource, InitResourceContext
+from dagster import InitResourceContext
+from dagster_pyspark import LazyPySparkResource
 from pydantic import PrivateAttr
 
 from millrace.resources.spark.session import open_session
@@ -17,17 +18,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class SparkResource(ConfigurableResource["SparkResource"]):
+class SparkResource(LazyPySparkResource):
     """A session that is opened when a run first needs it and closed when the run ends."""
 
+    # of the class, so that it is none of its fields
+    spark_config: ClassVar[dict[str, Any]] = {}  # type: ignore[misc]
     _spark_session: "SparkSession | None" = PrivateAttr(default=None)
 
-    @property
-    def spark_session(self) -> "SparkSession":
-        """The run's session."""
+    def _init_session(self) -> None:
         if self._spark_session is None:
             self._spark_session = open_session({})
-        return self._spark_session
 
     def teardown_after_execution(self, context: InitResourceContext) -> None:  # noqa: ARG002 - Dagster's signature
         """Close the session if the run opened it."""

@@ -88,8 +88,8 @@ def push_events(
                 detail="It is no view of a declared read model, and not registered with an edge_function_url.",
                 hint="Declare a read model for it, or register it with a URL.",
             )
-        receiver = stack.enter_context(Endpoint(row.edge_function_url, Allowed(allowed)))
         consumer, attach_at = f"push {uuid4()}", started
+        receiver = stack.enter_context(Endpoint(row.edge_function_url, Allowed(allowed)))
         while time.monotonic() - started < budget_s:
             began = time.monotonic()
             if began >= attach_at:

@@ -95,8 +95,11 @@ def test_an_error_of_python_in_a_task_is_told_by_its_class(
 def test_the_source_a_plan_a_lost_worker_and_a_failing_sum_are_told_apart(spark: "SparkSession") -> None:
     from pyspark.sql import functions as f
 
-    log = spark.read.format("event_log").option("dsn", "host=127.0.0.1 port=1")
-    stated = log.option("startingOffsets", '{"0": 0}').option("endingOffsets", '{"0": 1}')
+    nowhere = "host=127.0.0.1 port=1"
+    log = spark.read.format("event_log").option("dsn", nowhere)
+    # with both ends only the tasks ask Postgres
+    ends = {"startingOffsets": '{"0": 0}', "endingOffsets": '{"0": 1}'}
+    stated = spark.read.format("event_log").option("dsn", nowhere).options(**ends)
     one = f.col("id") + 1
     faults = {
         "planning": fault_of(error_of(log.load().collect)),

@@ -53,7 +53,9 @@ def run(dsn: str, arguments: Sequence[str], answer: str | None = None) -> str:
 
 
 def audited(captured: Captured) -> list[tuple[str, str]]:
-    return rows(captured.store, "select operation, reason from event_store.audit_log order by audit_id")
+    return rows(
+        captured.store, "select operation, reason from event_store.audit_log where reason is not null order by audit_id"
+    )
 
 
 def slots(captured: Captured) -> list[str]:

@@ -36,7 +36,7 @@ def test_a_new_start_is_a_gap_from_what_is_stored_and_audited(source: Source) ->
     assert gap.from_lsn == source.lsn
     assert "the source was set back" in gap.reason
     assert source.store.claim_capture("c", "me").gap
-    entry, registered = EventStore(source.store.connection).audit_log()
+    entry, *_, registered = EventStore(source.store.connection).audit_log()
     assert registered.operation == "register_capture"
     assert (entry.operation, entry.reason, entry.detail["gap_id"]) == (
         "restart_capture", "the source was set back", gap.gap_id,

@@ -1,5 +1,6 @@
 """Giving an event back: at once, or for later."""
 
+from functools import partial
 from typing import LiteralString
 from uuid import uuid4
 
@@ -100,9 +101,10 @@ def test_a_nack_without_offset_is_for_what_is_in_flight_whichever_session_gives_
 ) -> None:
     append(view, "a")
     pump(view, "v")
-    for again in (lambda s: s.nack_event("v", "a"), lambda s: s.schedule_nack_event("v", "a", 0)):
+    other = EventStore(connect())
+    for again in (partial(other.nack_event, "v", "a"), partial(other.schedule_nack_event, "v", "a", 0)):
         (event,) = view.stream_events("v")
-        again(EventStore(connect()))
+        again()
         assert view.stream_events("v") == [event]
         view.nack_event("v", "a")
 

@@ -11,7 +11,7 @@ import pytest
 from millrace.resources.errors import Malformed, NotViewOwner
 from millrace.resources.event_store import EventStore, StreamFailure
 from millrace.resources.read_models.versions import WrongView, ensure_version
-from tests.support.building.read_models import Everything
+from tests.support.building.drains import Everything
 from tests.support.factories import append, append_to, pump, refusal, rows, value
 
 Login = Callable[..., EventStore]
@@ -52,7 +52,7 @@ def owner(store: EventStore, view: str) -> str:
 
 def state(store: EventStore) -> list[object]:
     return [
-        rows(store.connection, f"select to_jsonb(t) from event_store.{table} t order by 1::text")  # type: ignore[arg-type]
+        rows(store.connection, f"select to_jsonb(t) from event_store.{table} t order by 1::text")
         for table in ("views", "checkpoints", "stream_locks", "consumers", "audit_log")
     ]
 
