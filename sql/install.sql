@@ -231,7 +231,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'bc86cc9c2806161727d35fba43b39275fd7ef709e8c32801ef1073d277d7e45c'),
+  (0, 'a5342b151ad0ae43724036a0cb3dfd0976093f625240ae27d15591f563d78c0d'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
