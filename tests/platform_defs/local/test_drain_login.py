@@ -16,7 +16,7 @@ from millrace.platform_defs.local.services import Endpoints, find_endpoints
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.postgres.logins import DRAIN, prepare_store, too_mighty
+from millrace.resources.postgres.logins import DRAIN, owned_database, prepare_store, too_mighty
 from millrace.resources.read_models.merge import StagedRows, merge_batch, next_batch
 from millrace.resources.read_models.versions import ensure_version, reset_model
 from millrace.resources.reports import replace_day
@@ -119,6 +119,27 @@ def test_the_drains_login_is_an_owner_of_the_store_and_nothing_else(endpoints: E
         columns = {"day": ("date", "The day."), "n": ("int", "A number.")}
         assert replace_day(drain, "reports.daily", columns, date(2026, 1, 5), [{"n": 1}]) == 1
         drain.execute("select from event_store.sequence_events()")
+
+
+def test_a_login_without_a_role_enters_no_database(endpoints: Endpoints) -> None:
+    """It would hold keys that others wait for, and be a session that they count."""
+    assert endpoints.postgres is not None
+    with connect(endpoints.operator_dsn) as operator:
+        operator.execute("create role stranger login")
+        operator.execute("create role shop login in role event_store_writer")
+    databases = ("millrace", "dagster", "crm", "postgres", "template1")
+    owned_database(endpoints.postgres, "crm", captured=True)
+    for user in ("stranger", "owner_of_crm"):
+        for database in set(databases) - {"crm" if user == "owner_of_crm" else ""}:
+            with pytest.raises(psycopg.OperationalError, match="permission denied for database"):
+                connect(endpoints.postgres.dsn(database, user))
+    # what it had or the drain's login never had
+    for user in ("shop", DRAIN):
+        for database in databases[1:]:
+            with pytest.raises(psycopg.OperationalError, match="permission denied for database"):
+                connect(endpoints.postgres.dsn(database, user))
+    with connect(endpoints.dsn, "shop") as shop:
+        assert rows(shop, "select * from event_store.stream_head('order', 'o-1')") == []
 
 
 def test_a_run_that_may_not_migrate_names_the_command(endpoints: Endpoints) -> None:
