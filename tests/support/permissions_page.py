@@ -163,6 +163,10 @@ def logins(server: EmbeddedPostgres, admin: psycopg.Connection) -> Iterator[dict
     admin.execute(sql.SQL("create database {} owner {}").format(sql.Identifier(database), owner))
     try:
         migrate(f"{server.dsn(database)}&user={names['migrator']}")
+        # who migrates a new cluster made the roles, and administers them; where they were there it is as if it had
+        admin.execute(
+            sql.SQL("grant event_store_owner to {} with admin option").format(sql.Identifier(names["migrator"]))
+        )
         prepare_store(server, database)
         # where it may not even enter, there is nothing to try
         admin.execute(
@@ -274,13 +278,31 @@ def rights(connection: psycopg.Connection, table: str, column: str) -> str:
             allowed.append(verb) if _may(connection, table, verb) else None
         finally:
             connection.rollback()
-    return ", ".join(allowed) or NO
+    return ", ".join(allowed) or _of_columns(connection, table)
 
 
 def _may(connection: psycopg.Connection, table: str, verb: str) -> bool:
     connection.rollback()
     row = connection.execute("select has_table_privilege(%s, %s)", (table, verb)).fetchone()
     return bool(row and row[0])
+
+
+def _of_columns(connection: psycopg.Connection, table: str) -> str:
+    """Say which columns a login may read of a table that it may not read as a whole."""
+    query = """
+        select string_agg(format('`%%s`', attname), ', ' order by attnum)
+          filter (where not has_column_privilege(attrelid, attnum, 'select'))
+        from pg_attribute
+        where attrelid = %s::regclass and attnum > 0 and not attisdropped
+        having bool_or(has_column_privilege(attrelid, attnum, 'select'))
+    """
+    try:
+        hidden = connection.execute(query, (table,)).fetchone()
+    except errors.InsufficientPrivilege:
+        hidden = None  # it may not even look into the schema
+    finally:
+        connection.rollback()
+    return f"select, without {hidden[0]}" if hidden else NO
 
 
 def page(server: EmbeddedPostgres) -> str:
