@@ -231,7 +231,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'a5342b151ad0ae43724036a0cb3dfd0976093f625240ae27d15591f563d78c0d'),
+  (0, '3d38d38eb5b58ead54c281db8441879019ed2d3328f06ea41ac64b7e67b223f5'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

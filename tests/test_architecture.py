@@ -86,6 +86,7 @@ SQL = {
     "resources.capture.source.*": "runs on a source, which has none of our functions",
     "resources.event_log_source.*": "plans in Spark's tasks, a folder that stands alone",
     "resources.postgres.embedded": "makes databases",
+    "resources.postgres.logins": "makes logins and their databases",
     "resources.producers.store": "calls functions",
     "resources.read_models.*": "tables that follow from declarations",
     "resources.reports": "tables that follow from reports",
