@@ -132,6 +132,9 @@ set local check_function_bodies = off;
 \ir functions/log/offsets_for_timestamp.sql
 \ir functions/log/partition_info.sql
 \ir functions/log/private/committed_snapshot.sql
+\ir functions/log/private/fresh_transactions.sql
+\ir functions/log/private/has_foreign_ids.sql
+\ir functions/log/private/has_fresh_events.sql
 \ir functions/log/private/rebase_sequencer.sql
 \ir functions/log/private/refuse_position.sql
 \ir functions/log/private/require_partition.sql
@@ -231,7 +234,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'e1f36e623f750a4be28c2558f68bd666fd85724f1968d5bd846c8f987a901a69'),
+  (0, 'b748523233330fc65f3150d9c7ca156d3463863a2b1931e140cf09cc5d4fcf67'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
