@@ -122,6 +122,7 @@ set local check_function_bodies = off;
 \ir functions/events/private/refuse_foreign_decider.sql
 \ir functions/events/private/refuse_reused_event_id.sql
 \ir functions/events/private/refuse_unregistered_event.sql
+\ir functions/events/private/require_new_event_id.sql
 \ir functions/events/register_decider_event.sql
 \ir functions/events/stream_head.sql
 \ir functions/events/stream_partition.sql
@@ -234,7 +235,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'b748523233330fc65f3150d9c7ca156d3463863a2b1931e140cf09cc5d4fcf67'),
+  (0, '21978b62eed61fc17e02ece6c2d56f6c0b3526496cd0c2ffb5ced5662c6c4c5c'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

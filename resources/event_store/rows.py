@@ -250,7 +250,7 @@ class ViewInfo:
 
 @dataclass(frozen=True)
 class PartitionLag:
-    """How far a view is behind in one log partition; ages in seconds."""
+    """How far a view is behind in one log partition; ages in seconds. Unless `exact`, `pending` means "at least"."""
 
     partition: int
     position: int
@@ -258,6 +258,7 @@ class PartitionLag:
     lag: int
     pending: int
     pending_age_s: float | None
+    exact: bool = True
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ language plpgsql
 as $$
 declare
   _fault text;
+  _from_append_event boolean;
 begin
   -- All that an event must meet in one statement; which of it was not met is asked only where it moved no stream.
   if new.previous_id is null then
@@ -63,8 +64,14 @@ begin
     returning s.last_offset into new."offset";
   end if;
   if found then
+    _from_append_event := coalesce(new.created_at = '-infinity', false);
     new.created_at := event_store_private.clock();
     new.transaction_id := pg_current_xact_id();
+    -- A COPY fails where an event_id is stored meanwhile. An INSERT may say `on conflict do nothing`, and leave the
+    -- stream's row ahead of its events; the statement is asked as a whole, for it may be several.
+    if not _from_append_event and current_query() !~* '^\s*copy\s[^;]*;?\s*$' then
+      perform event_store_private.require_new_event_id(new);
+    end if;
     return new;
   end if;
 
