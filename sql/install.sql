@@ -124,11 +124,13 @@ set local check_function_bodies = off;
 \ir functions/events/private/refuse_unregistered_event.sql
 \ir functions/events/private/require_new_event_id.sql
 \ir functions/events/register_decider_event.sql
+\ir functions/events/register_decider_events.sql
 \ir functions/events/stream_head.sql
 \ir functions/events/stream_partition.sql
 \ir functions/log/available_offset_range.sql
 \ir functions/log/is_sequenced.sql
 \ir functions/log/log_gaps.sql
+\ir functions/log/log_position.sql
 \ir functions/log/offset_for_timestamp.sql
 \ir functions/log/offsets_for_timestamp.sql
 \ir functions/log/partition_info.sql
@@ -235,7 +237,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '21978b62eed61fc17e02ece6c2d56f6c0b3526496cd0c2ffb5ced5662c6c4c5c'),
+  (0, '21830aa40ea9b78cdfe84b5c255179a8a5d9d1683486e6b1c32fe01b9489a584'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

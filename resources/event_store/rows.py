@@ -78,6 +78,14 @@ class LogEvent(RecordedEvent):
 
 
 @dataclass(frozen=True)
+class LogPosition:
+    """Where an event is in the log; `position` is None while it is not sequenced."""
+
+    partition: int
+    position: int | None
+
+
+@dataclass(frozen=True)
 class NewEvent:
     """An event to append at the end of its stream, wherever that is then."""
 
