@@ -116,6 +116,7 @@ set local check_function_bodies = off;
 \ir functions/events/private/guard_append.sql
 \ir functions/events/private/guard_restore.sql
 \ir functions/events/private/is_stored.sql
+\ir functions/events/private/is_upper_uuid.sql
 \ir functions/events/private/parse_events.sql
 \ir functions/events/private/refuse_append.sql
 \ir functions/events/private/refuse_captured_decider.sql
@@ -237,7 +238,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '21830aa40ea9b78cdfe84b5c255179a8a5d9d1683486e6b1c32fe01b9489a584'),
+  (0, '8768d1cdfa2ee84bc0f2fe9f94fbd73116a6e6ad5813942452be0203dfaf00c5'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

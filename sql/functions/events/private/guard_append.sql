@@ -29,6 +29,7 @@ begin
     where event_store_private.event_fault(
         new.event, new.event_id, new.event_version, new.decider, new.decider_id, new.data, new.command_id, new.final
       ) is null
+      and not event_store_private.is_upper_uuid(new.decider_id)
       and exists (
         select from event_store.deciders d
         where d.decider = new.decider and d.event = new.event and d.event_version = new.event_version
@@ -54,6 +55,7 @@ begin
       and event_store_private.event_fault(
         new.event, new.event_id, new.event_version, new.decider, new.decider_id, new.data, new.command_id, new.final
       ) is null
+      and not event_store_private.is_upper_uuid(new.decider_id)
       and exists (
         select from event_store.deciders d
         where d.decider = new.decider and d.event = new.event and d.event_version = new.event_version
@@ -78,6 +80,9 @@ begin
   _fault := event_store_private.event_fault(
     new.event, new.event_id, new.event_version, new.decider, new.decider_id, new.data, new.command_id, new.final
   );
+  if _fault is null and event_store_private.is_upper_uuid(new.decider_id) then
+    _fault := format('decider_id %s is a UUID in upper case; write it in lower case', new.decider_id);
+  end if;
   if _fault is not null then
     raise exception 'event is malformed'
       using errcode = 'MR005', detail = _fault, hint = 'Correct the event; nothing was stored.';
