@@ -13,9 +13,6 @@ declare
   _released record;
   _leases bigint := 0;
 begin
-  if v_owner is null then
-    perform event_store_private.refuse_request('v_owner is null', 'Name the owner: lease_owners() has those of a view.');
-  end if;
   for _released in
     with released as (
       update event_store.checkpoints c
@@ -37,6 +34,6 @@ $$;
 
 comment on function event_store.release_owner(text) is
 'Gives back every lease of v_owner, in all views that the caller may use, and returns how many: for a run that is known '
-'to be dead. Audited. MR005 v_owner is null.';
+'to be dead. Audited.';
 revoke all on function event_store.release_owner(text) from public;
 grant execute on function event_store.release_owner(text) to event_store_consumer, event_store_owner;
