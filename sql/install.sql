@@ -116,7 +116,6 @@ set local check_function_bodies = off;
 \ir functions/events/private/guard_append.sql
 \ir functions/events/private/guard_restore.sql
 \ir functions/events/private/is_stored.sql
-\ir functions/events/private/is_upper_uuid.sql
 \ir functions/events/private/parse_events.sql
 \ir functions/events/private/refuse_append.sql
 \ir functions/events/private/refuse_captured_decider.sql
@@ -148,6 +147,7 @@ set local check_function_bodies = off;
 \ir functions/log/validate_offset_range.sql
 \ir functions/private/audit.sql
 \ir functions/private/clock.sql
+\ir functions/private/is_upper_uuid.sql
 \ir functions/private/protect_audit.sql
 \ir functions/private/refuse_request.sql
 \ir functions/producers/abandon_transaction.sql
@@ -238,7 +238,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '8768d1cdfa2ee84bc0f2fe9f94fbd73116a6e6ad5813942452be0203dfaf00c5'),
+  (0, '9fb3204fdf335fc7f8dd939444583949e1f1721ce992cbc02fd5529f123e935c'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -64,7 +64,6 @@ CROWDED = {"sql/functions/producers/private": "half of them are one check each"}
 MOST_LINES = 400
 LONG = {
     "tests/archive/test_rebuild_from_archive.py": "one story, from archive and tail to the rows of a clean run",
-    "resources/capture/store.py": "one method for each function",
     "resources/event_store/client.py": "one method for each function",
     "tests/sql/events/test_append_event.py": "each refusal of one function",
     "tests/sql/log/test_sequence_events.py": "kills and races of one function",

@@ -106,8 +106,8 @@ test tries all of them again.
 | owner | `event_store_owner`; drains of read models run as one, and so do operators |
 | migrator | the role that ran `millrace migrate`: it owns the schemas |
 
-`yes` means allowed, `no` refused. `own` means that a login may do it with views, or as producers, that belong to it or to
-a role that it is a member of. Another login with the same role is refused (MR041, MR045).
+`yes` means allowed, `no` refused. `own` means that a login may do it with views, or as producers, that belong to it or
+to a role that it is a member of. Another login with the same role is refused (MR041, MR045).
 """
 TABLES_HEAD = """
 ## Tables

@@ -111,6 +111,14 @@ begin
 
   -- not `for update`: that would wait for an open transaction that dispatched, as its new locks refer to the view
   select * into _view from event_store.views where view = v_view for no key update;
+  if not found then
+    -- it was removed while we waited
+    return query
+    select * from event_store.register_view(
+      v_view, v_start_at, v_lock_timeout_s, v_pooling_delay_s, v_edge_function_url, v_mode, v_deciders, v_events, v_max_attempts, v_owner
+    );
+    return;
+  end if;
   if not event_store_private.may_use(_view.owner) then
     perform event_store_private.refuse_foreign_view(v_view, _view.owner);
   end if;
