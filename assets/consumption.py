@@ -159,7 +159,7 @@ class DrainProgress(Progress[DrainReport]):
         asset = dg.AssetKey(["read_models", self._model.name])
         for lag in lags:
             # a log partition without events for this model is up to date, too
-            if self._events[lag.partition] or lag.pending == 0:
+            if self._events[lag.partition] or (lag.pending == 0 and lag.exact):
                 self._context.log_event(
                     dg.AssetMaterialization(
                         asset,

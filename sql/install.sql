@@ -122,16 +122,22 @@ set local check_function_bodies = off;
 \ir functions/events/private/refuse_foreign_decider.sql
 \ir functions/events/private/refuse_reused_event_id.sql
 \ir functions/events/private/refuse_unregistered_event.sql
+\ir functions/events/private/require_new_event_id.sql
 \ir functions/events/register_decider_event.sql
+\ir functions/events/register_decider_events.sql
 \ir functions/events/stream_head.sql
 \ir functions/events/stream_partition.sql
 \ir functions/log/available_offset_range.sql
 \ir functions/log/is_sequenced.sql
 \ir functions/log/log_gaps.sql
+\ir functions/log/log_position.sql
 \ir functions/log/offset_for_timestamp.sql
 \ir functions/log/offsets_for_timestamp.sql
 \ir functions/log/partition_info.sql
 \ir functions/log/private/committed_snapshot.sql
+\ir functions/log/private/fresh_transactions.sql
+\ir functions/log/private/has_foreign_ids.sql
+\ir functions/log/private/has_fresh_events.sql
 \ir functions/log/private/rebase_sequencer.sql
 \ir functions/log/private/refuse_position.sql
 \ir functions/log/private/require_partition.sql
@@ -142,6 +148,7 @@ set local check_function_bodies = off;
 \ir functions/private/audit.sql
 \ir functions/private/clock.sql
 \ir functions/private/is_operator.sql
+\ir functions/private/is_upper_uuid.sql
 \ir functions/private/protect_audit.sql
 \ir functions/private/refuse_request.sql
 \ir functions/producers/abandon_transaction.sql
@@ -232,7 +239,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '4edc4330e961c25611d95555047ae64facba7c48e7dae8d3141757a378fda0dc'),
+  (0, 'fe1d10503bcf25cbc5b9dbd7ffad701f503a3b03a80a7553f96d6d4a30d14652'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

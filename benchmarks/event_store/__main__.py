@@ -46,6 +46,7 @@ LINES: dict[str, Callable[[Bench], list[Result]]] = {
     "range-read": ranges.reads,
     "checkpoint-save": checkpoints.save,
     "checkpoint-load": checkpoints.load,
+    "lag": checkpoints.behind,
     "storage": storage.per_event,
 }
 

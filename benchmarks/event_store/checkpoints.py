@@ -12,6 +12,7 @@ from benchmarks.event_store.bench import Bench, Database, Result, fill
 
 PARTITIONS = 16
 VIEWS = 100
+LAG_TARGETS_MS = {"all": 20, "rows": 20, "placed": 200, "other": 200}
 LOADS: dict[str, LiteralString] = {
     "view_info()": "select * from event_store.view_info()",
     "view_info(view)": "select * from event_store.view_info('view-1')",
@@ -56,6 +57,34 @@ def load(bench: Bench) -> list[Result]:
             what = f"{name}, {bench.size(VIEWS, 10)} views against 1"
             results.append(Result(what, x, y, "calls/s", ratio=x / y))
     return results
+
+
+def behind(bench: Bench) -> list[Result]:
+    """view_lag of views that have everything before them, against the target in ms."""
+    database = bench.ours()
+    fill(database, "log", bench.size(300_000, 200))
+    while database.run("select event_store.sequence_events()")[0][0]:
+        pass
+    database.run("select from event_store.register_view('all', '-infinity', v_mode => 'bulk')")
+    database.run(
+        "select from event_store.register_view('placed', '-infinity', v_mode => 'bulk', v_events => '{placed}')"
+    )
+    database.run("select from event_store.register_view('other', '-infinity', v_mode => 'bulk', v_events => '{other}')")
+    database.run("select from event_store.register_view('rows', '-infinity')")
+    database.run("select event_store.dispatch_events('rows')")
+    calls = bench.size(5, 2)
+
+    def lag_ms(connection: psycopg.Connection, view: str) -> float:
+        query = "select * from event_store.view_lag(%s)"
+        return 1000 * seconds(lambda: [connection.execute(query, (view,)).fetchall() for _ in range(calls)]) / calls
+
+    with database.connect() as connection:
+        found = bench.in_turn(*(partial(lag_ms, connection, view) for view in LAG_TARGETS_MS))
+    events = database.run("select sum(high_water_mark) from event_store.partitions")[0][0]
+    return [
+        Result(f"view_lag of {view}, {events} events behind", ms, target, "ms", ratio=target / ms, target=1)
+        for (view, target), ms in zip(LAG_TARGETS_MS.items(), found, strict=True)
+    ]
 
 
 def register(database: Database, views: int) -> None:

@@ -57,4 +57,6 @@ FINAL = frozenset((known.decider, known.event) for known in SHOP if known.final)
 
 def register_shop(store: EventStore) -> list[DeciderEvent]:
     """Register the shop's events and return them as registered; again: no-op."""
-    return [store.register_decider_event(known.decider, known.event, known.description) for known in SHOP]
+    return store.register_decider_events(
+        DeciderEvent(known.decider, known.event, 1, known.description) for known in SHOP
+    )

@@ -9,6 +9,7 @@ transaction, otherwise the calls join the caller's.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from uuid import UUID
 
@@ -29,6 +30,7 @@ from millrace.resources.event_store.rows import (
     Lock,
     LockedPartition,
     LogEvent,
+    LogPosition,
     NewEvent,
     PartitionInfo,
     PartitionLag,
@@ -59,6 +61,14 @@ class EventStore(SqlFunctions):
             DeciderEvent,
             "select * from event_store.register_decider_event(%s, %s, %s, %s, %s)",
             (decider, event, description, event_version, owner),
+        )
+
+    def register_decider_events(self, events: Iterable[DeciderEvent], owner: str | None = None) -> list[DeciderEvent]:
+        """Register many events, all or none, and return them as registered."""
+        return self._all(
+            DeciderEvent,
+            "select * from event_store.register_decider_events(%s, %s)",
+            (Jsonb([asdict(event) for event in events]), owner),
         )
 
     def append_event(
@@ -140,8 +150,8 @@ class EventStore(SqlFunctions):
                 pooling_delay_s,
                 edge_function_url,
                 mode,
-                list(deciders) if deciders is not None else None,
-                list(events) if events is not None else None,
+                _listed(deciders),
+                _listed(events),
                 max_attempts,
                 owner,
             ),
@@ -380,9 +390,27 @@ class EventStore(SqlFunctions):
             str, "select event_store.validate_offset_range(%s, %s, %s)", (partition, from_position, to_position)
         )
 
-    def read_log(self, partition: int, from_position: int, limit: int = 1000) -> list[LogEvent]:
-        """Read up to `limit` events of a log partition from a position on; none at the high-water mark."""
-        return self._all(LogEvent, "select * from event_store.read_log(%s, %s, %s)", (partition, from_position, limit))
+    def read_log(
+        self,
+        partition: int,
+        from_position: int,
+        limit: int = 1000,
+        deciders: Sequence[str] | None = None,
+        events: Sequence[str] | None = None,
+    ) -> list[LogEvent]:
+        """Read up to `limit` events of a log partition from a position on; none at the high-water mark.
+
+        With deciders or events only those, as far as it must read to find so many.
+        """
+        return self._all(
+            LogEvent,
+            "select * from event_store.read_log(%s, %s, %s, %s, %s)",
+            (partition, from_position, limit, _listed(deciders), _listed(events)),
+        )
+
+    def log_position(self, event_id: UUID) -> LogPosition | None:
+        """Return where an event is in the log; None for an event that is not stored, or was purged."""
+        return self._first(LogPosition, "select * from event_store.log_position(%s)", (event_id,))
 
     def offset_for_timestamp(self, partition: int, timestamp: datetime | str) -> int:
         """Return the first kept position whose event was appended at or after a time, else the high-water mark."""
@@ -423,3 +451,7 @@ class EventStore(SqlFunctions):
 
 def _tokens(leases: Sequence[Lease]) -> tuple[list[int], list[int]]:
     return [lease.partition for lease in leases], [lease.lease_token for lease in leases]
+
+
+def _listed(names: Sequence[str] | None) -> list[str] | None:
+    return None if names is None else list(names)

@@ -78,6 +78,14 @@ class LogEvent(RecordedEvent):
 
 
 @dataclass(frozen=True)
+class LogPosition:
+    """Where an event is in the log; `position` is None while it is not sequenced."""
+
+    partition: int
+    position: int | None
+
+
+@dataclass(frozen=True)
 class NewEvent:
     """An event to append at the end of its stream, wherever that is then."""
 
@@ -250,7 +258,7 @@ class ViewInfo:
 
 @dataclass(frozen=True)
 class PartitionLag:
-    """How far a view is behind in one log partition; ages in seconds."""
+    """How far a view is behind in one log partition; ages in seconds. Unless `exact`, `pending` means "at least"."""
 
     partition: int
     position: int
@@ -258,6 +266,7 @@ class PartitionLag:
     lag: int
     pending: int
     pending_age_s: float | None
+    exact: bool = True
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ runs again, goes on after a kill, or runs twice at once stores every row once, a
 The import keeps nothing per stream, and bounds a batch in rows and bytes, so memory does not grow with the file.
 """
 
+import re
 import time as clock
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,6 +33,7 @@ BATCH_BYTES = 8 * 1024 * 1024
 NAME_BYTES = 1024
 # Registrations are never removed; a column with more values than this does not name kinds of events.
 MOST_EVENT_TYPES = 10_000
+UUID_TEXT = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,7 @@ class _Mapping:
             return _Entry(row, None, row.fault)
         data = dict(row.values)
         names = self._columns
-        stream, event = _name(data.get(names.stream)), _name(data.get(names.event))
+        stream, event = _lower_uuid(_name(data.get(names.stream))), _name(data.get(names.event))
         fault = _name_fault(f"the stream ({names.stream})", stream) or _name_fault(f"the event ({names.event})", event)
         if names.time is not None and not fault:
             try:
@@ -165,6 +167,13 @@ class _Mapping:
         data.pop(names.event, None)
         event_id = uuid5(self._command_id, str(row.number))
         return _Entry(row, NewEvent(self._decider, stream, event, event_id, data, self._command_id), None)
+
+
+def _lower_uuid(stream: str | None) -> str | None:
+    """Return a UUID in lower case, as Postgres writes it: the store takes no other. Any other text stays as it is."""
+    if stream is None or not UUID_TEXT.fullmatch(stream):
+        return stream
+    return stream.lower()
 
 
 def _name(value: Any) -> str | None:  # noqa: ANN401 - a cell has any type

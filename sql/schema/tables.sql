@@ -594,6 +594,25 @@ COMMENT ON COLUMN event_store.checkpoints.leased_to IS 'The position after the l
 
 COMMENT ON COLUMN event_store.checkpoints.rebuilds IS 'Whether the lease is for a rebuild, which reads every stream, locked or not.';
 
+CREATE TABLE event_store.sequencer (
+    singleton boolean DEFAULT true NOT NULL,
+    snapshot pg_snapshot NOT NULL,
+    cluster bigint NOT NULL,
+    sequenced_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    CONSTRAINT sequencer_has_one_row CHECK (singleton)
+)
+WITH (fillfactor='50');
+
+COMMENT ON TABLE event_store.sequencer IS 'Up to where events are sequenced. The lock of its one row makes the sequencer the only writer of the log''s order.';
+
+COMMENT ON COLUMN event_store.sequencer.singleton IS 'Always true: there is one row.';
+
+COMMENT ON COLUMN event_store.sequencer.snapshot IS 'Every event of a transaction visible in this snapshot has its position.';
+
+COMMENT ON COLUMN event_store.sequencer.cluster IS 'The system identifier of the cluster whose transaction ids these are: a restore into another one shows by it.';
+
+COMMENT ON COLUMN event_store.sequencer.sequenced_at IS 'When somebody last looked for new events, to half a second.';
+
 CREATE TABLE event_store.partitions (
     partition integer NOT NULL,
     high_water_mark bigint DEFAULT 0 NOT NULL,
@@ -1014,25 +1033,6 @@ ALTER TABLE event_store.quarantined_changes ALTER COLUMN quarantine_id ADD GENER
 
 COMMENT ON SEQUENCE event_store.quarantined_changes_quarantine_id_seq IS 'Numbers quarantined_changes.';
 
-CREATE TABLE event_store.sequencer (
-    singleton boolean DEFAULT true NOT NULL,
-    snapshot pg_snapshot NOT NULL,
-    cluster bigint NOT NULL,
-    sequenced_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
-    CONSTRAINT sequencer_has_one_row CHECK (singleton)
-)
-WITH (fillfactor='50');
-
-COMMENT ON TABLE event_store.sequencer IS 'Up to where events are sequenced. The lock of its one row makes the sequencer the only writer of the log''s order.';
-
-COMMENT ON COLUMN event_store.sequencer.singleton IS 'Always true: there is one row.';
-
-COMMENT ON COLUMN event_store.sequencer.snapshot IS 'Every event of a transaction visible in this snapshot has its position.';
-
-COMMENT ON COLUMN event_store.sequencer.cluster IS 'The system identifier of the cluster whose transaction ids these are: a restore into another one shows by it.';
-
-COMMENT ON COLUMN event_store.sequencer.sequenced_at IS 'When somebody last looked for new events, to half a second.';
-
 CREATE TABLE event_store.source_generations (
     source_generation integer NOT NULL,
     capture text NOT NULL COLLATE pg_catalog."C",
@@ -1423,6 +1423,9 @@ GRANT SELECT,INSERT ON TABLE event_store.wal_events TO event_store_owner;
 GRANT SELECT ON TABLE event_store.checkpoints TO event_store_reader;
 GRANT SELECT ON TABLE event_store.checkpoints TO event_store_owner;
 
+GRANT SELECT ON TABLE event_store.sequencer TO event_store_reader;
+GRANT SELECT ON TABLE event_store.sequencer TO event_store_owner;
+
 GRANT SELECT ON TABLE event_store.partitions TO event_store_reader;
 GRANT SELECT ON TABLE event_store.partitions TO event_store_owner;
 
@@ -1467,9 +1470,6 @@ GRANT SELECT ON TABLE event_store.producer_state TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.producers TO event_store_reader;
 GRANT SELECT ON TABLE event_store.producers TO event_store_owner;
-
-GRANT SELECT ON TABLE event_store.sequencer TO event_store_reader;
-GRANT SELECT ON TABLE event_store.sequencer TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.source_generations TO event_store_reader;
 GRANT SELECT ON TABLE event_store.source_generations TO event_store_owner;

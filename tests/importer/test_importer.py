@@ -150,6 +150,13 @@ def test_events_are_registered_under_the_source_that_brought_them(dsn: str, stor
     assert rows == [("permit", f"step {n}", "Imported from log.csv") for n in range(3)]
 
 
+def test_a_uuid_in_upper_case_names_the_stream_of_the_uuid(dsn: str, store: EventStore, tmp_path: Path) -> None:
+    case = "f156a3c4-9bd8-11ed-a8fc-0242ac120002"
+    file = write_csv(tmp_path / "log.csv", [(case.upper(), "begun"), ("CASE-1", "begun")], header=("case", "activity"))
+    assert run(dsn, file, columns=Columns("case", "activity")).appended == 2
+    assert [name for name, _, _ in stored(store)] == [case, "CASE-1"]
+
+
 def test_a_log_without_a_time_column_is_imported(dsn: str, store: EventStore, tmp_path: Path) -> None:
     file = write_csv(tmp_path / "log.csv", [("c-1", "begun")], header=("case", "activity"))
     assert run(dsn, file, columns=Columns("case", "activity")).appended == 1

@@ -25,8 +25,14 @@ set jit = off
 as $$
 begin
   return query
-  insert into event_store.events as e (event, event_id, event_version, decider, decider_id, data, command_id, previous_id, final)
-  values (v_event, v_event_id, v_event_version, v_decider, v_decider_id, v_data, v_command_id, v_previous_id, v_final)
+  insert into event_store.events as e (
+    event, event_id, event_version, decider, decider_id, data, command_id, previous_id, final, created_at
+  )
+  -- The guard sets the time. Told by this one that it is called from here, it waits for nobody who stores the same
+  -- event_id: the insert does, and what it skips is looked at below.
+  values (
+    v_event, v_event_id, v_event_version, v_decider, v_decider_id, v_data, v_command_id, v_previous_id, v_final, '-infinity'
+  )
   on conflict (event_id) do nothing
   returning
     e.event, e.event_id, e.event_version, e.decider, e.decider_id, e.data, e.command_id, e.previous_id, e.final,

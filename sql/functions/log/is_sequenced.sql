@@ -8,18 +8,8 @@ language sql
 volatile
 security definer
 set search_path = event_store, pg_temp
--- by index, tables with or without statistics
-set enable_seqscan = off
-set jit = off
 as $$
-  select not exists (
-    select from event_store.events e
-    where e.transaction_id >= pg_snapshot_xmax(s.snapshot) and pg_visible_in_snapshot(e.transaction_id, v_committed)
-  ) and not exists (
-    select from event_store.events e
-    where e.transaction_id = any (array(select pg_snapshot_xip(s.snapshot)))
-      and pg_visible_in_snapshot(e.transaction_id, v_committed)
-  )
+  select not event_store_private.has_fresh_events(s.snapshot, v_committed)
   from event_store.sequencer s
 $$;
 

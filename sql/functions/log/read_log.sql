@@ -1,10 +1,15 @@
 -- Reads up to v_limit events of a log partition from a position on, in order. At the high-water mark there is nothing;
 -- what lies below the first kept event or beyond the mark is refused, not passed over.
+-- With a filter it reads on until v_limit events were found that fit, or up to the mark: so fewer than v_limit mean that
+-- there are no more. Who comes again from the position after the last one reads what did not fit again.
 -- Example: select position, event, decider_id from read_log(3, 0, 100)
+-- Example: select position, data from read_log(3, 0, 100, v_deciders => '{order}', v_events => '{order_placed}')
 create or replace function event_store.read_log(
   v_partition int,
   v_from_position bigint,
-  v_limit bigint default 1000
+  v_limit bigint default 1000,
+  v_deciders text[] default null,
+  v_events text[] default null
 )
 returns table (
   "position" bigint,
@@ -27,31 +32,39 @@ set search_path = event_store, pg_temp
 -- By index, whatever statistics say: they may be from when the tables were empty.
 set enable_seqscan = off
 set jit = off
+set plan_cache_mode = force_generic_plan
+set enable_bitmapscan = off
+set enable_sort = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
+  _deciders constant text[] := nullif(v_deciders, '{}');
+  _events constant text[] := nullif(v_events, '{}');
   _to_position bigint;
 begin
   if coalesce(v_limit, 0) <= 0 then
     perform event_store_private.refuse_request(format('v_limit is %s', coalesce(v_limit::text, 'null')), 'v_limit must be at least 1.');
   end if;
   perform event_store.validate_offset_range(v_partition, v_from_position, v_from_position);
-  _to_position := v_from_position + least(v_limit, (event_store_private.require_partition(v_partition)).high_water_mark - v_from_position);
+  _to_position := (event_store_private.require_partition(v_partition)).high_water_mark;
   return query
   select l.position, r.*
   from event_store.event_log l
   join event_store.recorded_events r using ("offset")
   where l.partition = v_partition and l.position >= v_from_position and l.position < _to_position
-  order by l.position;
+    and event_store_private.wants(_deciders, _events, r.decider, r.event)
+  order by l.position
+  limit v_limit;
 end
 $$;
 
-comment on function event_store.read_log(int, bigint, bigint) is
+comment on function event_store.read_log(int, bigint, bigint, text[], text[]) is
 'Returns up to v_limit events of log partition v_partition from v_from_position on, in order; none at the high-water '
-'mark. MR005 v_limit is not positive, or v_from_position is null; MR013 unknown log partition; MR015 v_from_position '
+'mark. Of those, only the events of v_deciders and named in v_events, if these are given; null and {} mean all. Then '
+'it reads as far as it must. MR005 v_limit is not positive, or v_from_position is null; MR013 unknown log partition; MR015 v_from_position '
 'lies below the earliest position or beyond the mark.';
-revoke all on function event_store.read_log(int, bigint, bigint) from public;
-grant execute on function event_store.read_log(int, bigint, bigint)
+revoke all on function event_store.read_log(int, bigint, bigint, text[], text[]) from public;
+grant execute on function event_store.read_log(int, bigint, bigint, text[], text[])
 to event_store_consumer, event_store_reader, event_store_owner;

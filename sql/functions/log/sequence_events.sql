@@ -2,9 +2,11 @@
 -- The row of sequencer is the single writer's lock: where somebody else holds it, this returns 0 at once.
 --
 -- What is new since the stored snapshot is what became visible since: transactions that began after it (at or above its
--- xmax), and those that were in progress in it. So an open transaction, here or in another database, delays only its
--- own events, and nothing is read twice. Within one call events are ordered by "offset", which follows each stream.
--- A call with nothing new changes no row, except, twice a second at most, when it looked.
+-- xmax), and those that were in progress in it (fresh_transactions). So an open transaction, here or in another database,
+-- delays only its own events; these are not read before it ends, and no event is read twice. Within one call events are
+-- ordered by "offset", which follows each stream.
+-- A call with nothing new takes no lock and writes nothing, and so has no transaction id and no commit that waits for
+-- the disk; except, twice a second at most, to note when it looked, and up to where.
 create or replace function event_store.sequence_events()
 returns bigint
 language plpgsql
@@ -26,21 +28,22 @@ declare
   _partitions bigint;
   _sequenced bigint;
 begin
-  select * into _last from event_store.sequencer for update skip locked;
+  -- Look first: a lock takes a transaction id. What another session is about to sequence shows here as new.
+  select * into _last from event_store.sequencer where singleton;
+  if _last.sequenced_at >= _now - interval '500 milliseconds'
+    and not event_store_private.has_foreign_ids(_last)
+    and not event_store_private.has_fresh_events(_last.snapshot, event_store_private.committed_snapshot())
+  then
+    return 0;
+  end if;
+
+  select * into _last from event_store.sequencer where singleton for update skip locked;
   -- a restore has begun: finish_restore says what is sequenced
   if not found or _last.sequenced_at = 'infinity' then
     return 0;
   end if;
 
-  -- Transaction ids alone do not tell: the new cluster may have overtaken the old one's before the first call.
-  if _last.cluster <> (select system_identifier from pg_control_system())
-    or pg_snapshot_xmax(_last.snapshot) > pg_snapshot_xmax(pg_current_snapshot())
-    or exists (
-      select from (select transaction_id from event_store.events order by transaction_id desc limit 1) newest
-      where newest.transaction_id >= pg_snapshot_xmax(pg_current_snapshot())
-        and newest.transaction_id is distinct from pg_current_xact_id_if_assigned()
-    )
-  then
+  if event_store_private.has_foreign_ids(_last) then
     perform event_store_private.rebase_sequencer();
     return 0;
   end if;
@@ -51,15 +54,12 @@ begin
 
   with fresh as materialized (
     select event_store.stream_partition(e.decider_id, _partitions) as partition, e."offset"
-    from event_store.events e
-    where e.transaction_id >= pg_snapshot_xmax(_last.snapshot)
-      and e.transaction_id < pg_snapshot_xmax(_committed)
-      and pg_visible_in_snapshot(e.transaction_id, _committed)
-    union all
-    select event_store.stream_partition(e.decider_id, _partitions), e."offset"
-    from event_store.events e
-    where e.transaction_id = any (array(select pg_snapshot_xip(_last.snapshot)))
-      and pg_visible_in_snapshot(e.transaction_id, _committed)
+    from event_store_private.fresh_transactions(_last.snapshot, _committed) f
+    cross join lateral (
+      select x.decider_id, x."offset" from event_store.events x
+      where x.transaction_id >= f.from_id and x.transaction_id < f.before_id
+      offset 0 -- a look-up for each range, never all events once
+    ) e
   ), raised as (
     update event_store.partitions p
     set high_water_mark = p.high_water_mark + f.events
@@ -73,13 +73,15 @@ begin
     r.first_position + row_number() over (partition by f.partition order by f."offset") - 1,
     f."offset"
   from fresh f
-  join raised r using (partition);
+  join raised r using (partition)
+  order by f."offset"; -- both indexes then grow at their right ends
   get diagnostics _sequenced = row_count;
 
   if _sequenced > 0 then
     update event_store.sequencer set snapshot = _committed, sequenced_at = _now;
   elsif _last.sequenced_at < _now - interval '500 milliseconds' then
-    update event_store.sequencer set sequenced_at = _now;
+    -- With the snapshot: what was in progress in an old one would be looked at by each call until something is new.
+    update event_store.sequencer set snapshot = _committed, sequenced_at = _now;
   end if;
   return _sequenced;
 end

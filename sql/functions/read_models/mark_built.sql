@@ -12,6 +12,9 @@ security definer
 set search_path = event_store, pg_temp
 as $$
 begin
+  if num_nulls(v_model, v_version, v_partitions) > 0 then
+    perform event_store_private.refuse_request('an argument is null', 'Name the model and state what is asked for.');
+  end if;
   update read_models.declarations
   set unbuilt = array(select u from unnest(unbuilt) u where u <> all (v_partitions) order by u)
   where model = v_model and version = v_version and unbuilt && v_partitions;
@@ -20,6 +23,6 @@ $$;
 
 comment on function event_store.mark_built(text, int, int[]) is
 'Says in the transaction of a rebuild that the log partitions v_partitions of version v_version of read model v_model'
-' are built from their first events on: they are unbuilt no more.';
+' are built from their first events on: they are unbuilt no more. MR005 an argument is null.';
 revoke all on function event_store.mark_built(text, int, int[]) from public;
 grant execute on function event_store.mark_built(text, int, int[]) to event_store_owner;

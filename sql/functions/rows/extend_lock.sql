@@ -1,10 +1,10 @@
--- Lets the lock of the event in flight for a stream last v_seconds from now (default: the view's lock_timeout_s).
+-- Lets the lock of the event in flight for a stream last v_lock_s from now (default: the view's lock_timeout_s).
 -- Example: select locked_until from extend_lock('invoices', 'o-1', 1, 600)
 create or replace function event_store.extend_lock(
   v_view text,
   v_decider_id text,
   v_offset bigint,
-  v_seconds int default null,
+  v_lock_s bigint default null,
   v_lease_token bigint default null
 )
 returns setof event_store.locks
@@ -18,14 +18,14 @@ declare
   _view constant event_store.views := event_store_private.own_view(v_view, 'rows');
   _decider text;
 begin
-  if v_seconds not between 1 and 3600 then
+  if v_lock_s not between 1 and 3600 then
     perform event_store_private.refuse_request(
-      format('v_seconds is %s', v_seconds),
-      'v_seconds must be from 1 to 3600; null means the view''s lock_timeout_s.'
+      format('v_lock_s is %s', v_lock_s),
+      'v_lock_s must be from 1 to 3600; null means the view''s lock_timeout_s.'
     );
   end if;
   update event_store.stream_locks k
-  set locked_until = _now + make_interval(secs => coalesce(v_seconds, _view.lock_timeout_s)), updated_at = _now
+  set locked_until = _now + make_interval(secs => coalesce(v_lock_s, _view.lock_timeout_s)), updated_at = _now
   where k.view = v_view and k.decider_id = v_decider_id and k.in_flight = v_offset and event_store_private.holds_lock(k, v_lease_token, _now)
   returning k.decider into _decider;
   if not found then
@@ -35,30 +35,30 @@ begin
 end
 $$;
 
-comment on function event_store.extend_lock(text, text, bigint, int, bigint) is
-'Lets the lock of the event at v_offset, in flight for stream v_decider_id of a rows view, last v_seconds from now '
-'(null: the view''s lock_timeout_s), and returns it. v_lease_token as for ack_event. MR005 v_seconds is out of range;'
+comment on function event_store.extend_lock(text, text, bigint, bigint, bigint) is
+'Lets the lock of the event at v_offset, in flight for stream v_decider_id of a rows view, last v_lock_s from now '
+'(null: the view''s lock_timeout_s), and returns it. v_lease_token as for ack_event. MR005 v_lock_s is out of range;'
 ' MR010 unknown view; MR012 a bulk view; MR016 the event is not in flight for the caller.';
-revoke all on function event_store.extend_lock(text, text, bigint, int, bigint) from public;
-grant execute on function event_store.extend_lock(text, text, bigint, int, bigint)
+revoke all on function event_store.extend_lock(text, text, bigint, bigint, bigint) from public;
+grant execute on function event_store.extend_lock(text, text, bigint, bigint, bigint)
 to event_store_consumer, event_store_owner;
 
 create or replace function event_store.extend_lock(
   v_view text,
   v_decider_id uuid,
   v_offset bigint,
-  v_seconds int default null,
+  v_lock_s bigint default null,
   v_lease_token bigint default null
 )
 returns setof event_store.locks
 language sql
 volatile
 as $$
-  select * from event_store.extend_lock(v_view, v_decider_id::text, v_offset, v_seconds, v_lease_token)
+  select * from event_store.extend_lock(v_view, v_decider_id::text, v_offset, v_lock_s, v_lease_token)
 $$;
 
-comment on function event_store.extend_lock(text, uuid, bigint, int, bigint) is
+comment on function event_store.extend_lock(text, uuid, bigint, bigint, bigint) is
 'Does the same for a UUID as v_decider_id.';
-revoke all on function event_store.extend_lock(text, uuid, bigint, int, bigint) from public;
-grant execute on function event_store.extend_lock(text, uuid, bigint, int, bigint)
+revoke all on function event_store.extend_lock(text, uuid, bigint, bigint, bigint) from public;
+grant execute on function event_store.extend_lock(text, uuid, bigint, bigint, bigint)
 to event_store_consumer, event_store_owner;

@@ -5,7 +5,7 @@
 create or replace function event_store.lease_events(
   v_view text,
   v_limit int default 1,
-  v_seconds int default null
+  v_lock_s bigint default null
 )
 returns table (
   event text,
@@ -31,7 +31,7 @@ set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
-  _delivered constant bigint[] := event_store_private.lease_streams(v_view, v_limit, v_seconds);
+  _delivered constant bigint[] := event_store_private.lease_streams(v_view, v_limit, v_lock_s);
 begin
   return query
   select r.*, k.lease_token, k.attempts
@@ -42,8 +42,8 @@ begin
 end
 $$;
 
-comment on function event_store.lease_events(text, int, int) is
+comment on function event_store.lease_events(text, int, bigint) is
 'Does as stream_events and returns with each event the token of its lock, which fences late answers, and which '
 'attempt it is. MR005 an argument is not positive; MR010 unknown view; MR012 a bulk view.';
-revoke all on function event_store.lease_events(text, int, int) from public;
-grant execute on function event_store.lease_events(text, int, int) to event_store_consumer, event_store_owner;
+revoke all on function event_store.lease_events(text, int, bigint) from public;
+grant execute on function event_store.lease_events(text, int, bigint) to event_store_consumer, event_store_owner;

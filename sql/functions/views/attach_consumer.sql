@@ -1,11 +1,11 @@
--- Marks the caller as a live consumer of a view, for v_seconds or until its session ends, whichever is first. poll_views
+-- Marks the caller as a live consumer of a view, for v_attached_s or until its session ends, whichever is first. poll_views
 -- counts them, so a poller knows a consumer that waits for events from one that died. A consumer that goes on says it
 -- again in time; v_consumer names it, so that it counts once however many sessions a connection pool gives it.
 -- No lock: a login without grants cannot count as a consumer, and nothing stays on a pooled session.
 create or replace function event_store.attach_consumer(
   v_view text,
   v_consumer text default null,
-  v_seconds int default 900
+  v_attached_s bigint default 900
 )
 returns void
 language plpgsql
@@ -16,23 +16,23 @@ as $$
 declare
   _now constant timestamptz := event_store_private.clock();
 begin
-  if v_consumer = '' or length(v_consumer) > 200 or coalesce(v_seconds, 0) not between 1 and 3600 then
+  if v_consumer = '' or length(v_consumer) > 200 or coalesce(v_attached_s, 0) not between 1 and 3600 then
     perform event_store_private.refuse_request(
-      format('v_consumer %L, v_seconds %s', left(v_consumer, 200), coalesce(v_seconds::text, 'null')),
-      'v_consumer has 1 to 200 characters, or is null for this session; v_seconds is from 1 to 3600.'
+      format('v_consumer %L, v_attached_s %s', left(v_consumer, 200), coalesce(v_attached_s::text, 'null')),
+      'v_consumer has 1 to 200 characters, or is null for this session; v_attached_s is from 1 to 3600.'
     );
   end if;
   perform event_store_private.own_view(v_view);
   delete from event_store.consumers where view = v_view and attached_until <= _now;
   insert into event_store.consumers as c (view, consumer, pid, attached_until)
-  values (v_view, coalesce(v_consumer, 'session ' || pg_backend_pid()), pg_backend_pid(), _now + make_interval(secs => v_seconds))
+  values (v_view, coalesce(v_consumer, 'session ' || pg_backend_pid()), pg_backend_pid(), _now + make_interval(secs => v_attached_s))
   on conflict (view, consumer) do update set pid = excluded.pid, attached_until = excluded.attached_until;
 end
 $$;
 
-comment on function event_store.attach_consumer(text, text, int) is
-'Marks the caller as a live consumer of a view, named v_consumer (null: by its session), for v_seconds or until its '
+comment on function event_store.attach_consumer(text, text, bigint) is
+'Marks the caller as a live consumer of a view, named v_consumer (null: by its session), for v_attached_s or until its '
 'session ends; poll_views and view_info count it. Say it again in time. MR005 an argument is out of range; MR010 unknown '
 'view; MR041 another role''s view.';
-revoke all on function event_store.attach_consumer(text, text, int) from public;
-grant execute on function event_store.attach_consumer(text, text, int) to event_store_consumer, event_store_owner;
+revoke all on function event_store.attach_consumer(text, text, bigint) from public;
+grant execute on function event_store.attach_consumer(text, text, bigint) to event_store_consumer, event_store_owner;

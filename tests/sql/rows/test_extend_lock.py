@@ -94,7 +94,7 @@ def test_it_is_called_with_uuids_and_named_arguments(view: EventStore) -> None:
     cursor = view.connection.execute(
         """
         select * from event_store.extend_lock(
-          v_view => 'v', v_decider_id => %s, v_offset => %s, v_seconds => 60, v_lease_token => %s
+          v_view => 'v', v_decider_id => %s, v_offset => %s, v_lock_s => 60, v_lease_token => %s
         )
         """,
         (decider_id, event.offset, event.lease_token),

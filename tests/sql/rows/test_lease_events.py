@@ -360,7 +360,7 @@ def test_it_is_called_with_named_arguments(view: EventStore) -> None:
     append(view, str(uuid4()))
     pump(view, "v")
     cursor = view.connection.execute(
-        "select * from event_store.lease_events(v_view => 'v', v_limit => 10, v_seconds => 300)"
+        "select * from event_store.lease_events(v_view => 'v', v_limit => 10, v_lock_s => 300)"
     )
     assert cursor.description is not None
     assert [column.name for column in cursor.description] == [*COLUMNS, "lease_token", "attempt"]

@@ -4,7 +4,18 @@ import pytest
 
 from millrace.resources.errors import Malformed, UnknownView
 from millrace.resources.event_store import EventStore, StreamFailure, ViewPoll
-from tests.support.factories import Connect, append_to, refusal, rows, set_clock, wait_until
+from tests.support.factories import (
+    Connect,
+    append_many,
+    append_to,
+    buffers,
+    pump,
+    refusal,
+    rows,
+    set_clock,
+    value,
+    wait_until,
+)
 
 
 def test_there_is_one_row_for_each_view(orders: EventStore) -> None:
@@ -76,6 +87,37 @@ def test_in_rows_mode_free_locks_count_until_nothing_is_left(orders: EventStore)
             orders.ack_event("v", event.decider_id, event.offset)
     orders.dispatch_events("v")
     assert orders.poll_views()[0].due == 0
+
+
+@pytest.mark.parametrize("when", ["before the ack", "while the ack is open"])
+def test_an_event_that_came_while_its_stream_was_in_flight_counts(
+    orders: EventStore, connect: Connect, when: str
+) -> None:
+    orders.register_view("v", "-infinity")
+    append_to(orders, "o-1")
+    pump(orders, "v")
+    (event,) = orders.stream_events("v")  # nothing is after it
+    consumer = connect(autocommit=False)
+    if when == "while the ack is open":
+        EventStore(consumer).ack_event("v", "o-1", event.offset)
+    append_to(orders, "o-1")
+    assert orders.poll_views()[0].due == 0  # without its position nobody would be given it
+    pump(orders, "v")
+    if when == "before the ack":
+        EventStore(consumer).ack_event("v", "o-1", event.offset)
+    consumer.commit()
+    assert orders.poll_views()[0].due == 1
+    assert len(orders.stream_events("v")) == 1
+
+
+def test_streams_that_caught_up_are_not_due_and_cost_a_look_up_each(orders: EventStore) -> None:
+    orders.register_view("v", "-infinity")
+    append_many(orders.connection, 1000)
+    pump(orders, "v")
+    orders.ack_events("v", [event.offset for event in orders.stream_events("v", 1000)])
+    assert value(orders.connection, "select count(*) from event_store.stream_locks where caught_up") == 1000
+    assert orders.poll_views()[0].due == 0
+    assert buffers(orders.connection, "select event_store.poll_views()") < 6000
 
 
 def test_in_bulk_mode_a_retry_counts_when_it_is_due_and_a_dead_letter_never(orders: EventStore) -> None:

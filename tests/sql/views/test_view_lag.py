@@ -1,11 +1,13 @@
 """How far a view is behind."""
 
+from typing import LiteralString
+
 import pytest
 
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import UnknownView
 from millrace.resources.event_store import EventStore, PartitionLag, StreamFailure
-from tests.support.factories import append, append_to, ids_of_one_partition, set_clock
+from tests.support.factories import append, append_many, append_to, buffers, ids_of_one_partition, set_clock, value
 
 # B7
 
@@ -90,6 +92,53 @@ def test_what_was_given_up_is_not_pending(orders: EventStore) -> None:
     ArchiveStore(orders.connection).raise_low_water_mark(0, 4)
     ArchiveStore(orders.connection).purge_events(0)
     assert orders.view_lag("v")[0] == PartitionLag(0, 4, 4, 0, 0, None)
+
+
+def test_what_was_given_up_is_not_pending_before_a_purge_either(orders: EventStore) -> None:
+    append_to(orders, *ids_of_one_partition(orders.connection, 2) * 2)
+    orders.sequence_events()
+    ArchiveStore(orders.connection).mark_archived(0, 4)
+    ArchiveStore(orders.connection).raise_low_water_mark(0, 3)
+    orders.register_view("all", "-infinity", mode="bulk")
+    orders.register_view("orders", "-infinity", mode="bulk", deciders=["order"])
+    assert [orders.view_lag(view)[0].pending for view in ("all", "orders")] == [1, 1]
+
+
+def behind(orders: EventStore, events: int) -> None:
+    """Put a bulk view with a filter, and one without, so many events of 16 log partitions behind."""
+    append_many(orders.connection, events)
+    orders.sequence_events()
+    orders.connection.execute("vacuum analyze event_store.events, event_store.event_log")
+    orders.register_view("all", "-infinity", mode="bulk")
+    orders.register_view("placed", "-infinity", mode="bulk", events=["placed"])
+    orders.register_view("paid", "-infinity", mode="bulk", events=["paid"])
+
+
+def test_a_view_without_a_filter_reads_one_event_of_each_log_partition(orders: EventStore) -> None:
+    behind(orders, 5000)
+    assert sum(lag.pending for lag in orders.view_lag("all")) == 5000
+    read: LiteralString = "select pg_stat_get_xact_tuples_fetched('event_store.events_pkey'::regclass)"
+    with orders.connection.transaction():
+        before = value(orders.connection, read)
+        assert all(lag.exact and lag.pending_age_s is not None for lag in orders.view_lag("all"))
+        assert value(orders.connection, read) - before == 16
+    assert buffers(orders.connection, "select event_store.view_lag('all')") < 250
+
+
+def test_a_filtered_view_is_counted_up_to_100_000_positions_and_then_at_least(orders: EventStore) -> None:
+    behind(orders, 100_000)
+    for view, wanted in (("placed", 100_000), ("paid", 0)):
+        lags = orders.view_lag(view)
+        assert (sum(lag.pending for lag in lags), all(lag.exact for lag in lags)) == (wanted, True)
+    append_many(orders.connection, 60_000, "more")
+    orders.sequence_events()
+    placed, paid = orders.view_lag("placed"), orders.view_lag("paid")
+    assert [lag.pending for lag in placed] == [6250] * 16
+    assert not any(lag.exact for lag in (*placed, *paid))
+    assert sum(lag.lag for lag in placed) == 160_000
+    # nothing wanted among what was read: it may be as old as what comes then
+    assert all(lag.pending == 0 and lag.pending_age_s is not None for lag in paid)
+    assert [sum(lag.pending for lag in orders.view_lag("all"))] == [160_000]
 
 
 def test_every_view_has_its_own_lag(orders: EventStore) -> None:

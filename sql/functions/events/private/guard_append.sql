@@ -20,6 +20,7 @@ language plpgsql
 as $$
 declare
   _fault text;
+  _from_append_event boolean;
 begin
   -- All that an event must meet in one statement; which of it was not met is asked only where it moved no stream.
   if new.previous_id is null then
@@ -28,6 +29,7 @@ begin
     where event_store_private.event_fault(
         new.event, new.event_id, new.event_version, new.decider, new.decider_id, new.data, new.command_id, new.final
       ) is null
+      and not event_store_private.is_upper_uuid(new.decider_id)
       and exists (
         select from event_store.deciders d
         where d.decider = new.decider and d.event = new.event and d.event_version = new.event_version
@@ -53,6 +55,7 @@ begin
       and event_store_private.event_fault(
         new.event, new.event_id, new.event_version, new.decider, new.decider_id, new.data, new.command_id, new.final
       ) is null
+      and not event_store_private.is_upper_uuid(new.decider_id)
       and exists (
         select from event_store.deciders d
         where d.decider = new.decider and d.event = new.event and d.event_version = new.event_version
@@ -63,14 +66,23 @@ begin
     returning s.last_offset into new."offset";
   end if;
   if found then
+    _from_append_event := coalesce(new.created_at = '-infinity', false);
     new.created_at := event_store_private.clock();
     new.transaction_id := pg_current_xact_id();
+    -- A COPY fails where an event_id is stored meanwhile. An INSERT may say `on conflict do nothing`, and leave the
+    -- stream's row ahead of its events; the statement is asked as a whole, for it may be several.
+    if not _from_append_event and current_query() !~* '^\s*copy\s[^;]*;?\s*$' then
+      perform event_store_private.require_new_event_id(new);
+    end if;
     return new;
   end if;
 
   _fault := event_store_private.event_fault(
     new.event, new.event_id, new.event_version, new.decider, new.decider_id, new.data, new.command_id, new.final
   );
+  if _fault is null and event_store_private.is_upper_uuid(new.decider_id) then
+    _fault := format('decider_id %s is a UUID in upper case; write it in lower case', new.decider_id);
+  end if;
   if _fault is not null then
     raise exception 'event is malformed'
       using errcode = 'MR005', detail = _fault, hint = 'Correct the event; nothing was stored.';

@@ -50,6 +50,16 @@ begin
   exception when data_exception then
     raise exception 'batch is malformed' using errcode = 'MR005', detail = sqlerrm, hint = 'Nothing was stored.';
   end;
+  select min(b.ordinal) into _unknown from unnest(_batch) b where event_store_private.is_upper_uuid(b.decider_id);
+  if _unknown is not null then
+    raise exception 'event is malformed'
+      using
+        errcode = 'MR005',
+        detail = format(
+          'event %s of the batch: decider_id %s is a UUID in upper case; write it in lower case', _unknown, _batch[_unknown].decider_id
+        ),
+        hint = 'Correct the event; nothing of the batch was stored.';
+  end if;
   select c.decider into _captured
   from event_store.captured_tables c
   where exists (select from unnest(_batch) b where b.decider = c.decider)
@@ -63,4 +73,5 @@ end
 $$;
 
 comment on function event_store_private.parse_events(jsonb) is
-'Reads a JSON array of events. MR005 if it is none or has unknown keys, MR034 a decider is captured.';
+'Reads a JSON array of events. MR005 if it is none, has unknown keys or a UUID in upper case as decider_id, MR034 a '
+'decider is captured.';

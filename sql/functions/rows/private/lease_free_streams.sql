@@ -4,7 +4,7 @@
 create or replace function event_store_private.lease_free_streams(
   v_view event_store.views,
   v_limit int,
-  v_seconds int
+  v_seconds bigint
 )
 returns bigint[]
 language plpgsql
@@ -100,5 +100,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.lease_free_streams(event_store.views, int, int) is
+comment on function event_store_private.lease_free_streams(event_store.views, int, bigint) is
 'Leases free streams of a rows view; returns the offsets of their next events, null for none.';

@@ -6,7 +6,7 @@
 create or replace function event_store_private.lease_streams(
   v_view text,
   v_limit int,
-  v_seconds int
+  v_seconds bigint
 )
 returns bigint[]
 language plpgsql
@@ -23,8 +23,8 @@ declare
 begin
   if coalesce(v_limit, 0) <= 0 or v_seconds not between 1 and 3600 then
     perform event_store_private.refuse_request(
-      format('v_limit %s, v_seconds %s', coalesce(v_limit::text, 'null'), coalesce(v_seconds::text, 'null')),
-      'v_limit must be at least 1, v_seconds from 1 to 3600; null means the view''s lock_timeout_s.'
+      format('v_limit %s, v_lock_s %s', coalesce(v_limit::text, 'null'), coalesce(v_seconds::text, 'null')),
+      'v_limit must be at least 1, v_lock_s from 1 to 3600; null means the view''s lock_timeout_s.'
     );
   end if;
   _view := event_store_private.own_view(v_view, 'rows');
@@ -53,5 +53,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.lease_streams(text, int, int) is
+comment on function event_store_private.lease_streams(text, int, bigint) is
 'Leases free streams of a rows view; returns the offsets of their next events, null for none. MR005, MR010, MR012.';
