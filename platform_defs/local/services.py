@@ -48,12 +48,11 @@ from millrace.resources.postgres.logins import DRAIN, owned_database
 from millrace.resources.settings import PROJECT, Settings
 from millrace.resources.showing import masked
 from millrace.resources.spark.java import find_java
-from millrace.resources.spark.session import LOCAL_CONFIGURATION, REDACTION, SESSION_CONFIGURATION
+from millrace.resources.spark.session import LOCAL_CONFIGURATION, REDACTION, SESSION_CONFIGURATION, SPARK_TOKEN
 
 LOOPBACK = "127.0.0.1"
 # A client shows its token to this name without TLS, and not to 127.0.0.1.
 LOOPBACK_OF_SPARK = "localhost"
-SPARK_TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - the name of a variable
 # What Spark's server has no use for: whoever has a session there reads its environment.
 NOT_FOR_SPARK = ("MILLRACE_", "DAGSTER_", "SPARK_REMOTE", "SPARK_MASTER")
 # Linux allows 107 bytes for the path of a unix socket.

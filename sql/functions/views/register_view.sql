@@ -64,7 +64,7 @@ begin
     v_view, coalesce(v_start_at, _now), coalesce(v_lock_timeout_s, 300), v_pooling_delay_s, nullif(v_edge_function_url, ''), _now, _now,
     coalesce(v_mode, 'rows'), nullif(v_deciders, '{}'), nullif(v_events, '{}'), coalesce(v_max_attempts, 5),
     coalesce(
-      v_owner, case when pg_has_role(session_user, 'event_store_owner', 'member') then 'event_store_consumer' else session_user end
+      v_owner, case when event_store_private.is_operator() then 'event_store_consumer' else session_user end
     )
   )
   on conflict (view) do nothing

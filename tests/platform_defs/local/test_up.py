@@ -20,7 +20,6 @@ import pytest
 import requests
 
 from millrace.platform_defs.local.services import (
-    SPARK_TOKEN,
     Endpoints,
     find_endpoints,
     free_port,
@@ -36,6 +35,7 @@ from millrace.resources.processes import alive, wait_ended
 from millrace.resources.settings import PROJECT, Settings
 from millrace.resources.spark import java
 from millrace.resources.spark.java import JavaNotFound
+from millrace.resources.spark.session import SPARK_TOKEN
 
 RUN_UP = """
 import sys
