@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from psycopg import sql
 
+from millrace.resources.archive.bounded import bounded_batches
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_log_source import COLUMNS, LogRange
 from millrace.resources.event_log_source.reading import PLAN
@@ -100,12 +101,11 @@ def read_file(path: Path, wanted: LogRange) -> Iterator[pa.RecordBatch]:
         ArchiveDamaged: The file cannot be read.
     """
     try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            for batch in file.iter_batches():
-                first = batch.column("position")[0].as_py()
-                begin, end = max(wanted.from_position - first, 0), min(wanted.to_position - first, len(batch))
-                if begin < end:
-                    yield batch.slice(begin, end - begin).cast(SCHEMA)
+        for batch in bounded_batches(path):
+            first = batch.column("position")[0].as_py()
+            begin, end = max(wanted.from_position - first, 0), min(wanted.to_position - first, len(batch))
+            if begin < end:
+                yield batch.slice(begin, end - begin).cast(SCHEMA)
     except (OSError, pa.ArrowException) as error:
         raise ArchiveDamaged(f"{path} cannot be read.", detail=str(error)) from error
 

@@ -113,22 +113,22 @@ def rows_of(part: FilePart, wanted: Wanted) -> Iterator[pa.RecordBatch]:
     Raises:
         FileUnreadable: The file is missing or differs from its listing.
     """
-    import pyarrow.parquet as pq
+    from millrace.resources.archive.bounded import BoundedFile
 
     needed = {*wanted.columns, *(["data"] if wanted.extract else [])}
     needed |= {name for name, chosen in _filters(wanted).items() if chosen is not None}
     try:
-        with pq.ParquetFile(part.path, page_checksum_verification=True) as file:
+        with BoundedFile(part.path) as file:
             if file.metadata.num_rows != part.rows:
                 raise FileUnreadable(
                     f"event_log: {part.path} has {file.metadata.num_rows} events, and {part.rows} are listed"
                 )
             first = 0
-            for group in range(file.num_row_groups):
+            for group in range(file.metadata.num_row_groups):
                 size = file.metadata.row_group(group).num_rows
                 if part.from_row <= first < part.to_row and _may_have(file.metadata.row_group(group), wanted):
                     row = first
-                    for batch in file.iter_batches(_BATCH_EVENTS, row_groups=[group], columns=sorted(needed)):
+                    for batch in file.batches(_BATCH_EVENTS, [group], sorted(needed)):
                         begin, end = max(part.begin - row, 0), min(part.end - row, len(batch))
                         if begin < end:
                             yield _chosen(batch.slice(begin, end - begin), wanted)

@@ -18,9 +18,9 @@ from pathlib import Path
 import psycopg
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.parquet as pq
 from psycopg import sql
 
+from millrace.resources.archive.bounded import bounded_batches
 from millrace.resources.archive.files import ArchiveDamaged, read_file
 from millrace.resources.backup.log_files import Progress
 from millrace.resources.backup.manifest import Manifest, read_manifest, reading, require_backup
@@ -91,6 +91,12 @@ def _restore(dsn: str, folder: Path, progress: Progress) -> RestoreReport:
             except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn) as error:
                 # its schema_version does not tell: before the first release versions have no order
                 raise _of_another_version(f"Postgres says: {error.diag.message_primary}.") from error
+            except (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.ProgramLimitExceeded) as error:
+                raise BackupDamaged(
+                    f"{folder / table.path} has a row that no store has.",
+                    detail=f"Postgres says: {error.diag.message_primary}",
+                    hint="Nothing was restored.",
+                ) from error
         _load_log(connection, folder, manifest, progress)
         events = store.finish_restore(
             [each.partition for each in manifest.partitions],
@@ -160,7 +166,8 @@ def _chosen(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Table:
 
 
 def _batches(path: Path) -> Iterator[pa.Table]:
-    with pq.ParquetFile(path, page_checksum_verification=True) as file:
-        # a few rows at once: a column of one repeated value takes next to nothing in the file
-        for batch in file.iter_batches(batch_size=ROWS):
+    try:
+        for batch in bounded_batches(path, ROWS):
             yield pa.Table.from_batches([batch])
+    except pa.ArrowException as error:
+        raise BackupDamaged(f"{path} cannot be read.", detail=str(error), hint="Nothing was restored.") from error

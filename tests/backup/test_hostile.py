@@ -3,10 +3,14 @@
 import hashlib
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from millrace.resources.backup.backup import backup
@@ -18,6 +22,17 @@ from tests.support.backups import tables
 from tests.support.factories import append_to, register_orders
 
 Body = dict[str, Any]
+RESTORE = """
+import sys
+from pathlib import Path
+import pyarrow as pa
+from millrace.resources.backup.restore import restore
+from millrace.resources.errors import MillraceError
+try:
+    restore(sys.argv[1], Path(sys.argv[2]))
+except MillraceError as error:
+    print(type(error).__name__, pa.default_memory_pool().max_memory(), error)
+"""
 
 
 def rewrite(folder: Path, change: Callable[[Body], None]) -> None:
@@ -87,6 +102,42 @@ def test_a_manifest_that_asks_for_more_than_a_backup_has_is_refused(
     with pytest.raises(MillraceError):
         restore(target, tmp_path)
     assert tables(restored) == before
+    append_to(register_orders(restored), "o-1")
+
+
+@pytest.mark.parametrize(
+    ("value", "times", "said"),
+    [
+        # each of them decodes to about 967 MB
+        ("x" * 967_000, 1000, "has a row that no store has"),
+        ("x" * 17_000_000, 57, "A value of column description has 17,000,000 bytes"),
+        ("x" * 967_000_000, 1, "Column description has "),
+    ],
+)
+def test_a_small_file_that_decodes_to_much_is_refused_in_bounded_memory(
+    filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path, value: str, times: int, said: str
+) -> None:
+    assert filled
+    backup(dsn, tmp_path)
+
+    def repeated(body: Body) -> None:
+        (found,) = (each for each in body["tables"] if each["table"] == "deciders")
+        text = {name: pa.array([None] * times, pa.string()) for name in found["columns"]}
+        text |= {name: pa.array([f"d{n}" for n in range(times)]) for name in ("decider", "event")}
+        text |= {"description": pa.array([value] * times), "event_version": pa.array(["1"] * times)}
+        path = tmp_path / found["path"]
+        pq.write_table(pa.table({name: text[name] for name in found["columns"]}), path, compression="zstd")
+        assert path.stat().st_size < 150_000
+        content = hashlib.sha256(path.read_bytes()).hexdigest()
+        found |= {"rows": times, "bytes": path.stat().st_size, "checksum": content}
+
+    rewrite(tmp_path, repeated)
+    command = [sys.executable, "-c", RESTORE, target, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    kind, most, text = done.stdout.split(" ", 2)
+    assert kind == "BackupDamaged"
+    assert said in text
+    assert int(most) < 128 * 2**20
     append_to(register_orders(restored), "o-1")
 
 

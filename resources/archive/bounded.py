@@ -1,0 +1,115 @@
+"""Reads Parquet that somebody else may have written, in bounded memory.
+
+Belongs here: how much of a file is decoded at once, and how large a value may be. Not here: what is in a file.
+
+A column that repeats one value has it once in the file: some kilobytes decode to any number of gigabytes. Texts are
+therefore read as their dictionary has them, and decoded a few megabytes at a time. What a file states of its own sizes
+is looked at first, before anything is decoded.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+# of a column in one row group: ours have about 8 MiB, or one row
+CHUNK_BYTES = 256 * 2**20
+# a value that an event, a result or a state may have takes a sixteenth of it
+VALUE_BYTES = 16 * 2**20
+# what a batch's texts have when decoded, or one row
+BATCH_BYTES = 16 * 2**20
+
+
+class TooLarge(pa.ArrowException):
+    """A value, or a column of a row group, is larger than any that Millrace writes."""
+
+
+class BoundedFile:
+    """A file that is read in batches, each page checked by its checksum; to be closed in the end.
+
+    Raises:
+        TooLarge: It has larger columns than Millrace writes.
+        pa.ArrowException: It cannot be read.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        with pq.ParquetFile(path) as file:
+            _require_small(file.metadata)
+            self.metadata, self._schema = file.metadata, file.schema_arrow
+        texts = [field.name for field in self._schema if pa.types.is_string(field.type)]
+        self._file = pq.ParquetFile(
+            path, metadata=self.metadata, page_checksum_verification=True, read_dictionary=texts
+        )
+
+    def batches(
+        self, batch_size: int, row_groups: Sequence[int] | None = None, columns: Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Read some row groups (None: all) and columns (None: all), at most so many rows at once.
+
+        Raises:
+            TooLarge: There is a larger value than Millrace writes.
+            pa.ArrowException: It cannot be read.
+        """
+        for batch in self._file.iter_batches(batch_size, row_groups=row_groups, columns=columns):
+            begin = 0
+            for end in _cuts(batch):
+                yield _decoded(batch.slice(begin, end - begin), self._schema)
+                begin = end
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+
+def bounded_batches(path: Path, batch_size: int = 65_536) -> Iterator[pa.RecordBatch]:
+    """Read a whole file in batches of at most so many rows.
+
+    Raises:
+        TooLarge: It has larger values or columns than Millrace writes.
+        pa.ArrowException: It cannot be read.
+    """
+    with BoundedFile(path) as file:
+        yield from file.batches(batch_size)
+
+
+def _require_small(metadata: pq.FileMetaData) -> None:
+    for group in range(metadata.num_row_groups):
+        for column in range(metadata.num_columns):
+            chunk = metadata.row_group(group).column(column)
+            if chunk.total_uncompressed_size > CHUNK_BYTES:
+                raise TooLarge(f"Column {chunk.path_in_schema} has {chunk.total_uncompressed_size:,} bytes at once.")
+
+
+def _cuts(batch: pa.RecordBatch) -> list[int]:
+    """Return where parts of a batch end that each decode to BATCH_BYTES at most, or are one row."""
+    sizes = np.zeros(len(batch), dtype=np.int64)
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if not pa.types.is_dictionary(column.type):
+            continue
+        lengths = pc.fill_null(pc.take(pc.binary_length(column.dictionary), column.indices), 0)
+        if len(lengths) and (longest := pc.max(lengths).as_py()) > VALUE_BYTES:
+            raise TooLarge(f"A value of column {name} has {longest:,} bytes.")
+        sizes += lengths.to_numpy(zero_copy_only=False)
+    cuts: list[int] = []
+    totals, begin = np.cumsum(sizes), 0
+    while begin < len(batch):
+        before = totals[begin - 1] if begin else 0
+        begin = max(begin + 1, int(np.searchsorted(totals, before + BATCH_BYTES, side="right")))
+        cuts.append(begin)
+    return cuts
+
+
+def _decoded(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    columns = [
+        column.dictionary_decode() if pa.types.is_dictionary(column.type) else column for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema([schema.field(name) for name in batch.schema.names]))
