@@ -231,7 +231,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'e1f36e623f750a4be28c2558f68bd666fd85724f1968d5bd846c8f987a901a69'),
+  (0, '17a7572b4098b0fc84d95dbb31caf63eb74ada1368a457711ad2e7bd12b6dec0'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

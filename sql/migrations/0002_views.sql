@@ -77,7 +77,7 @@ create table event_store.checkpoints (
   rebuilds boolean not null default false,
   constraint checkpoints_pkey primary key (view, partition),
   constraint checkpoints_view_fkey foreign key (view) references event_store.views (view) on delete cascade,
-  constraint checkpoints_partition_fkey foreign key (partition) references event_store.partitions (partition),
+  constraint checkpoints_partition_fkey foreign key (partition) references event_store.log_partitions (partition),
   constraint checkpoints_position_is_not_negative check (position >= 0),
   constraint checkpoints_lease_is_whole check ((lease_owner is null) = (leased_until is null))
 ) with (fillfactor = 50);

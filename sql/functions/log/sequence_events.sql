@@ -47,7 +47,7 @@ begin
 
   -- after the lock, so that it is not older than the one our predecessor stored
   _committed := event_store_private.committed_snapshot();
-  _partitions := (select count(*) from event_store.partitions);
+  _partitions := (select count(*) from event_store.log_partitions);
 
   with fresh as materialized (
     select event_store.stream_partition(e.decider_id, _partitions) as partition, e."offset"
@@ -60,20 +60,16 @@ begin
     from event_store.events e
     where e.transaction_id = any (array(select pg_snapshot_xip(_last.snapshot)))
       and pg_visible_in_snapshot(e.transaction_id, _committed)
-  ), raised as (
-    update event_store.partitions p
-    set high_water_mark = p.high_water_mark + f.events
-    from (select partition, count(*) as events from fresh group by partition) f
-    where p.partition = f.partition
-    returning p.partition, p.high_water_mark - f.events as first_position
+  ), marks as materialized (
+    select p.partition, p.high_water_mark as first_position from event_store.partitions p
   )
   insert into event_store.event_log (partition, position, "offset")
   select
     f.partition,
-    r.first_position + row_number() over (partition by f.partition order by f."offset") - 1,
+    m.first_position + row_number() over (partition by f.partition order by f."offset") - 1,
     f."offset"
   from fresh f
-  join raised r using (partition);
+  join marks m using (partition);
   get diagnostics _sequenced = row_count;
 
   if _sequenced > 0 then
