@@ -209,6 +209,7 @@ set local check_function_bodies = off;
 \ir functions/views/is_registered.sql
 \ir functions/views/poll_views.sql
 \ir functions/views/private/attached_consumers.sql
+\ir functions/views/private/checkpoint_of.sql
 \ir functions/views/private/known_view.sql
 \ir functions/views/private/lease_duration.sql
 \ir functions/views/private/lock_idle_view.sql
@@ -231,7 +232,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '17a7572b4098b0fc84d95dbb31caf63eb74ada1368a457711ad2e7bd12b6dec0'),
+  (0, 'c7df24404e9239114c65f198a2369ca50d1b29cab961cbec943075e435197593'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -75,7 +75,10 @@ create table event_store.checkpoints (
   leased_from bigint,
   leased_to bigint,
   rebuilds boolean not null default false,
-  constraint checkpoints_pkey primary key (view, partition),
+  revision bigint not null default 0,
+  -- One row for each view and log partition; the revision lets an index read begin at the newest version of the row.
+  -- Without it each call would walk the dead ones, which nobody may remove while somebody holds an old snapshot.
+  constraint checkpoints_pkey primary key (view, partition, revision),
   constraint checkpoints_view_fkey foreign key (view) references event_store.views (view) on delete cascade,
   constraint checkpoints_partition_fkey foreign key (partition) references event_store.log_partitions (partition),
   constraint checkpoints_position_is_not_negative check (position >= 0),
@@ -96,6 +99,8 @@ comment on column event_store.checkpoints.leased_to is
 'The position after the leased range: a commit goes no further. Null where there is no lease.';
 comment on column event_store.checkpoints.rebuilds is
 'Whether the lease is for a rebuild, which reads every stream, locked or not.';
+comment on column event_store.checkpoints.revision is
+'Rises with every change that a consumer''s call makes, so that the newest version of the row is found first.';
 
 create table event_store.stream_locks (
   view text not null,

@@ -569,6 +569,7 @@ CREATE TABLE event_store.checkpoints (
     leased_from bigint,
     leased_to bigint,
     rebuilds boolean DEFAULT false NOT NULL,
+    revision bigint DEFAULT 0 NOT NULL,
     CONSTRAINT checkpoints_lease_is_whole CHECK (((lease_owner IS NULL) = (leased_until IS NULL))),
     CONSTRAINT checkpoints_position_is_not_negative CHECK (("position" >= 0))
 )
@@ -593,6 +594,8 @@ COMMENT ON COLUMN event_store.checkpoints.leased_from IS 'The first position of 
 COMMENT ON COLUMN event_store.checkpoints.leased_to IS 'The position after the leased range: a commit goes no further. Null where there is no lease.';
 
 COMMENT ON COLUMN event_store.checkpoints.rebuilds IS 'Whether the lease is for a rebuild, which reads every stream, locked or not.';
+
+COMMENT ON COLUMN event_store.checkpoints.revision IS 'Rises with every change that a consumer''s call makes, so that the newest version of the row is found first.';
 
 CREATE TABLE event_store.event_log (
     partition integer NOT NULL,
@@ -1164,7 +1167,7 @@ ALTER TABLE ONLY event_store.captures
     ADD CONSTRAINT captures_pkey PRIMARY KEY (capture);
 
 ALTER TABLE ONLY event_store.checkpoints
-    ADD CONSTRAINT checkpoints_pkey PRIMARY KEY (view, partition);
+    ADD CONSTRAINT checkpoints_pkey PRIMARY KEY (view, partition, revision);
 
 ALTER TABLE ONLY event_store.consumers
     ADD CONSTRAINT consumers_pkey PRIMARY KEY (view, consumer);

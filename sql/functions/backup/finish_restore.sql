@@ -79,6 +79,11 @@ begin
       limit 3
     )
     union all
+    select format('view %L stands at several positions of log partition %s', c.view, c.partition)
+    from event_store.checkpoints c
+    group by c.view, c.partition
+    having count(*) > 1
+    union all
     (
       select format('view %L stands at %s of log partition %s, which ends at %s', c.view, c.position, c.partition, w.high_water_mark)
       from event_store.checkpoints c

@@ -7,10 +7,13 @@ language sql
 volatile
 security definer
 set search_path = event_store, pg_temp
+-- without statistics it may look dear, and to compile it takes longer than to run it
+set jit = off
 as $$
   select distinct c.lease_owner
-  from event_store.checkpoints c
-  where c.view = v_view and c.leased_until > event_store_private.clock()
+  from event_store.log_partitions p
+  cross join lateral event_store_private.checkpoint_of(v_view, p.partition) c
+  where c.leased_until > event_store_private.clock()
   order by 1
 $$;
 

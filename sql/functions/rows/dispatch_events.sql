@@ -50,16 +50,22 @@ begin
   -- Partitions with new events, and those where a lock may have to go: a remover that another dispatcher overtakes
   -- would remove the lock that this one relies on.
   _claimed := array(
-    select c.partition
-    from event_store.checkpoints c
-    join event_store.partitions p using (partition)
-    where c.view = v_view
-      and (
-        c.position < p.high_water_mark
+    select seen.partition
+    from (
+      select c.partition, c.revision
+      from event_store.partitions p
+      cross join lateral event_store_private.checkpoint_of(v_view, p.partition) c
+      where c.position < p.high_water_mark
         or _sweeps_all
         or c.partition in (select k.partition from event_store.stream_locks k where k.view = v_view and k.caught_up)
-      )
-    for update of c skip locked
+      offset 0
+    ) seen
+    -- the row that was seen, or none: who changed it since has done our work
+    cross join lateral (
+      select from event_store.checkpoints c
+      where c.view = v_view and c.partition = seen.partition and c.revision = seen.revision
+      for update skip locked
+    ) held
   );
   -- lock_idle_view holds all that can be leased: either it failed at our locks, or it was done before them, and now we
   -- see what it changed
@@ -79,11 +85,12 @@ begin
   with passed as materialized (
     select l.partition, l.position, e."offset", e.decider, e.decider_id,
       event_store_private.wants(_view.deciders, _view.events, e.decider, e.event) as wanted
-    from event_store.checkpoints c
+    from unnest(_claimed) claimed(partition)
+    cross join lateral event_store_private.checkpoint_of(v_view, claimed.partition) c
     join event_store.event_log l
       on l.partition = c.partition and l.position >= c.position and l.position < c.position + _window
     join event_store.events e using ("offset")
-    where _has_room and c.view = v_view and c.partition = any (_claimed)
+    where _has_room
   ), locked as (
     -- locked until now: it waits behind the streams that were freed before
     insert into event_store.stream_locks (
@@ -107,9 +114,10 @@ begin
     where k.held is null
   ), moved as (
     update event_store.checkpoints c
-    set position = p.position
-    from (select partition, max(position) + 1 as position from passed group by partition) p
-    where c.view = v_view and c.partition = p.partition
+    set position = p.position, revision = c.revision + 1
+    from (select partition, max(position) + 1 as position from passed group by partition offset 0) p
+    cross join lateral event_store_private.checkpoint_of(v_view, p.partition) held
+    where c.ctid = held.version
   )
   select count(*) into _passed from passed;
 

@@ -17,6 +17,8 @@ language sql
 volatile
 security definer
 set search_path = event_store, pg_temp
+-- without statistics it may look dear, and to compile it takes longer than to run it
+set jit = off
 as $$
   select
     v.view,
@@ -34,10 +36,11 @@ as $$
     coalesce(a.consumers, 0)
   from event_store.views v
   left join (
-    select c.view, sum(greatest(p.high_water_mark - c.position, 0)) as ahead
-    from event_store.checkpoints c
-    join event_store.partitions p using (partition)
-    group by c.view
+    select w.view, sum(greatest(p.high_water_mark - c.position, 0)) as ahead
+    from (select q.partition, q.high_water_mark from event_store.partitions q offset 0) p
+    cross join event_store.views w
+    cross join lateral event_store_private.checkpoint_of(w.view, p.partition) c
+    group by w.view
   ) c using (view)
   left join event_store_private.attached_consumers() a using (view)
   order by v.view

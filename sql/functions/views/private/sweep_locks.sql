@@ -57,9 +57,7 @@ begin
         and event_store_private.wants(v_view.deciders, v_view.events, e.decider, e.event)
     );
   delete from event_store.stream_locks k
-  using event_store.checkpoints c
   where k.ctid = any (_candidates)
-    and c.view = k.view and c.partition = k.partition
     and not exists (
       select from event_store.events e
       where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > k.last_offset
@@ -74,7 +72,7 @@ begin
         where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" <= k.last_offset
         order by e."offset" desc
         limit 1
-      ) < c.position,
+      ) < (select c.position from event_store_private.checkpoint_of(v_view.view, k.partition) c),
       true
     );
   get diagnostics _removed = row_count;
