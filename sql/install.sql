@@ -232,7 +232,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'c7df24404e9239114c65f198a2369ca50d1b29cab961cbec943075e435197593'),
+  (0, '903b6dce0d08500ca5660f880aed76578230a8d4636092a881f0f714bf7fbccf'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -19,6 +19,7 @@ from benchmarks.event_store import (
     batches,
     checkpoints,
     consumption,
+    held,
     mixed,
     ranges,
     sequencing,
@@ -46,6 +47,7 @@ LINES: dict[str, Callable[[Bench], list[Result]]] = {
     "range-read": ranges.reads,
     "checkpoint-save": checkpoints.save,
     "checkpoint-load": checkpoints.load,
+    "held-snapshot": held.snapshot,
     "storage": storage.per_event,
 }
 

@@ -168,7 +168,10 @@ create table event_store.sequencer (
   snapshot pg_snapshot not null,
   cluster bigint not null,
   sequenced_at timestamptz not null default '-infinity',
-  constraint sequencer_pkey primary key (singleton),
+  revision bigint not null default 0,
+  -- One row; the revision lets an index read begin at its newest version. Without it each call would walk the dead ones,
+  -- which nobody may remove while somebody holds an old snapshot.
+  constraint sequencer_pkey primary key (singleton, revision),
   constraint sequencer_has_one_row check (singleton)
 ) with (fillfactor = 50);
 comment on table event_store.sequencer is
@@ -179,5 +182,7 @@ comment on column event_store.sequencer.snapshot is
 comment on column event_store.sequencer.cluster is
 'The system identifier of the cluster whose transaction ids these are: a restore into another one shows by it.';
 comment on column event_store.sequencer.sequenced_at is 'When somebody last looked for new events, to half a second.';
+comment on column event_store.sequencer.revision is
+'Rises with every change, so that the newest version of the row is found first.';
 insert into event_store.sequencer (snapshot, cluster)
 select pg_current_snapshot(), system_identifier from pg_control_system();

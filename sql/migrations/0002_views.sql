@@ -135,7 +135,8 @@ create index stream_locks_in_flight_idx on event_store.stream_locks (view, parti
 where in_flight is not null and lease_pid is null;
 comment on index event_store.stream_locks_in_flight_idx is
 'What is delivered and not answered: read_batch and commit_batch look here for the retries of a lease.';
-create index stream_locks_caught_up_idx on event_store.stream_locks (view, partition) where caught_up;
+-- by time, so that a search can begin behind the dead entries of what was removed before
+create index stream_locks_caught_up_idx on event_store.stream_locks (view, locked_until) where caught_up;
 comment on index event_store.stream_locks_caught_up_idx is 'The locks that a dispatcher looks at to remove them.';
 create index stream_locks_parked_idx on event_store.stream_locks (view, parked_at) where parked_at is not null;
 comment on index event_store.stream_locks_parked_idx is 'The dead letters.';
@@ -186,7 +187,10 @@ create table event_store.dispatches (
   view text not null,
   dispatched_at timestamptz not null default '-infinity',
   swept_at timestamptz not null default '-infinity',
-  constraint dispatches_pkey primary key (view),
+  free_from timestamptz not null default '-infinity',
+  revision bigint not null default 0,
+  -- one row for each view, its newest version found first: see checkpoints
+  constraint dispatches_pkey primary key (view, revision),
   constraint dispatches_view_fkey foreign key (view) references event_store.views (view) on delete cascade
 ) with (fillfactor = 50);
 comment on table event_store.dispatches is 'When the new events of each view were last dispatched (rows mode).';
@@ -195,6 +199,11 @@ comment on column event_store.dispatches.dispatched_at is
 'When somebody last dispatched its new events, to half a second.';
 comment on column event_store.dispatches.swept_at is
 'When somebody last looked at all of its locks for those with nothing left.';
+comment on column event_store.dispatches.free_from is
+'From which locked_until on free locks are searched: none that is not parked is older, but for those of transactions that '
+'end late, which are found once a minute.';
+comment on column event_store.dispatches.revision is
+'Rises with every change of a dispatch, so that the newest version of the row is found first.';
 
 -- Auditing --------------------------------------------------------------------------------------------------
 

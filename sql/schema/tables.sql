@@ -857,7 +857,9 @@ COMMENT ON COLUMN event_store.deciders.owner IS 'The role whose members, with th
 CREATE TABLE event_store.dispatches (
     view text NOT NULL,
     dispatched_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
-    swept_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL
+    swept_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    free_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    revision bigint DEFAULT 0 NOT NULL
 )
 WITH (fillfactor='50');
 
@@ -868,6 +870,10 @@ COMMENT ON COLUMN event_store.dispatches.view IS 'The view.';
 COMMENT ON COLUMN event_store.dispatches.dispatched_at IS 'When somebody last dispatched its new events, to half a second.';
 
 COMMENT ON COLUMN event_store.dispatches.swept_at IS 'When somebody last looked at all of its locks for those with nothing left.';
+
+COMMENT ON COLUMN event_store.dispatches.free_from IS 'From which locked_until on free locks are searched: none that is not parked is older, but for those of transactions that end late, which are found once a minute.';
+
+COMMENT ON COLUMN event_store.dispatches.revision IS 'Rises with every change of a dispatch, so that the newest version of the row is found first.';
 
 CREATE SEQUENCE event_store.events_offset_seq
     START WITH 1
@@ -1039,6 +1045,7 @@ CREATE TABLE event_store.sequencer (
     snapshot pg_snapshot NOT NULL,
     cluster bigint NOT NULL,
     sequenced_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    revision bigint DEFAULT 0 NOT NULL,
     CONSTRAINT sequencer_has_one_row CHECK (singleton)
 )
 WITH (fillfactor='50');
@@ -1052,6 +1059,8 @@ COMMENT ON COLUMN event_store.sequencer.snapshot IS 'Every event of a transactio
 COMMENT ON COLUMN event_store.sequencer.cluster IS 'The system identifier of the cluster whose transaction ids these are: a restore into another one shows by it.';
 
 COMMENT ON COLUMN event_store.sequencer.sequenced_at IS 'When somebody last looked for new events, to half a second.';
+
+COMMENT ON COLUMN event_store.sequencer.revision IS 'Rises with every change, so that the newest version of the row is found first.';
 
 CREATE TABLE event_store.source_generations (
     source_generation integer NOT NULL,
@@ -1176,7 +1185,7 @@ ALTER TABLE ONLY event_store.deciders
     ADD CONSTRAINT deciders_pkey PRIMARY KEY (decider, event, event_version);
 
 ALTER TABLE ONLY event_store.dispatches
-    ADD CONSTRAINT dispatches_pkey PRIMARY KEY (view);
+    ADD CONSTRAINT dispatches_pkey PRIMARY KEY (view, revision);
 
 ALTER TABLE ONLY event_store.event_log
     ADD CONSTRAINT event_log_offset_key UNIQUE ("offset");
@@ -1215,7 +1224,7 @@ ALTER TABLE ONLY event_store.quarantined_changes
     ADD CONSTRAINT quarantined_changes_pkey PRIMARY KEY (quarantine_id);
 
 ALTER TABLE ONLY event_store.sequencer
-    ADD CONSTRAINT sequencer_pkey PRIMARY KEY (singleton);
+    ADD CONSTRAINT sequencer_pkey PRIMARY KEY (singleton, revision);
 
 ALTER TABLE ONLY event_store.source_generations
     ADD CONSTRAINT source_generations_pkey PRIMARY KEY (source_generation);
@@ -1260,7 +1269,7 @@ CREATE INDEX quarantined_changes_stream_idx ON event_store.quarantined_changes U
 
 CREATE INDEX source_generations_capture_idx ON event_store.source_generations USING btree (capture, source_generation);
 
-CREATE INDEX stream_locks_caught_up_idx ON event_store.stream_locks USING btree (view, partition) WHERE caught_up;
+CREATE INDEX stream_locks_caught_up_idx ON event_store.stream_locks USING btree (view, locked_until) WHERE caught_up;
 
 COMMENT ON INDEX event_store.stream_locks_caught_up_idx IS 'The locks that a dispatcher looks at to remove them.';
 

@@ -20,7 +20,7 @@ as $$
     where e.transaction_id = any (array(select pg_snapshot_xip(s.snapshot)))
       and pg_visible_in_snapshot(e.transaction_id, v_committed)
   )
-  from event_store.sequencer s
+  from (select q.snapshot from event_store.sequencer q where q.singleton order by q.revision desc limit 1) s
 $$;
 
 comment on function event_store.is_sequenced(pg_snapshot) is

@@ -26,7 +26,10 @@ declare
   _partitions bigint;
   _sequenced bigint;
 begin
-  select * into _last from event_store.sequencer for update skip locked;
+  -- the newest version of the row; who changed it since is at it
+  select * into _last from event_store.sequencer
+  where singleton and revision = (select q.revision from event_store.sequencer q where q.singleton order by q.revision desc limit 1)
+  for update skip locked;
   -- a restore has begun: finish_restore says what is sequenced
   if not found or _last.sequenced_at = 'infinity' then
     return 0;
@@ -73,9 +76,11 @@ begin
   get diagnostics _sequenced = row_count;
 
   if _sequenced > 0 then
-    update event_store.sequencer set snapshot = _committed, sequenced_at = _now;
+    update event_store.sequencer set snapshot = _committed, sequenced_at = _now, revision = revision + 1
+    where singleton and revision = _last.revision;
   elsif _last.sequenced_at < _now - interval '500 milliseconds' then
-    update event_store.sequencer set sequenced_at = _now;
+    update event_store.sequencer set sequenced_at = _now, revision = revision + 1
+    where singleton and revision = _last.revision;
   end if;
   return _sequenced;
 end

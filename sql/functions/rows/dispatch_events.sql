@@ -27,6 +27,9 @@ declare
   _view constant event_store.views := event_store_private.known_view(v_view, 'rows');
   _dispatch event_store.dispatches;
   _sweeps_all boolean; -- once a minute, and on while there is much to sweep
+  -- Free locks are searched from here on. Every lock that is made, answered or given back is locked until then or later;
+  -- so behind it are only dead entries of the index, which nobody can remove while somebody holds an old snapshot.
+  _free_from timestamptz;
   _has_room boolean;
   _claimed int[];
   _window bigint := v_window;
@@ -45,8 +48,10 @@ begin
     _window := least(_window, 5000);
     _max_waiting := least(_max_waiting, 2000);
   end if;
-  select * into _dispatch from event_store.dispatches where view = v_view;
+  select * into _dispatch from event_store.dispatches where view = v_view order by revision desc limit 1;
   _sweeps_all := _dispatch.swept_at <= _now - interval '1 minute';
+  -- once a minute from the beginning; and where the clock was set back
+  _free_from := case when _sweeps_all or _dispatch.free_from > _now then '-infinity' else _dispatch.free_from end;
   -- Partitions with new events, and those where a lock may have to go: a remover that another dispatcher overtakes
   -- would remove the lock that this one relies on.
   _claimed := array(
@@ -57,7 +62,7 @@ begin
       cross join lateral event_store_private.checkpoint_of(v_view, p.partition) c
       where c.position < p.high_water_mark
         or _sweeps_all
-        or c.partition in (select k.partition from event_store.stream_locks k where k.view = v_view and k.caught_up)
+        or c.partition in (select k.partition from event_store.stream_locks k where k.view = v_view and k.caught_up and k.locked_until >= _free_from)
       offset 0
     ) seen
     -- the row that was seen, or none: who changed it since has done our work
@@ -78,7 +83,7 @@ begin
   _window := least(_window, greatest(20000 / greatest(cardinality(_claimed), 1), 1));
   _has_room := cardinality(_claimed) > 0 and not exists (
     select from event_store.stream_locks k
-    where k.view = v_view and k.parked_at is null and k.locked_until <= _now
+    where k.view = v_view and k.parked_at is null and k.locked_until >= _free_from and k.locked_until <= _now
     offset _max_waiting - 1
   );
 
@@ -121,12 +126,28 @@ begin
   )
   select count(*) into _passed from passed;
 
-  _swept := event_store_private.sweep_locks(_view, _claimed, _sweeps_all);
+  _swept := event_store_private.sweep_locks(_view, _claimed, _sweeps_all, _free_from);
 
   if _passed > 0 or _sweeps_all or _dispatch.dispatched_at < _now - interval '500 milliseconds' then
-    update event_store.dispatches
-    set dispatched_at = _now, swept_at = case when _sweeps_all and _swept < 1000 then _now else swept_at end
-    where view = (select view from event_store.dispatches where view = v_view for update skip locked);
+    -- a second for those whose answer is given and not committed yet
+    _free_from := least(
+      _now - interval '1 second',
+      (
+        select k.locked_until from event_store.stream_locks k
+        where k.view = v_view and k.parked_at is null and k.locked_until >= _free_from
+        order by k.locked_until, k.last_offset
+        limit 1
+      )
+    );
+    update event_store.dispatches d
+    set
+      dispatched_at = _now, swept_at = case when _sweeps_all and _swept < 1000 then _now else d.swept_at end, free_from = _free_from,
+      revision = d.revision + 1
+    where d.ctid = any (
+      array(
+        select h.ctid from event_store.dispatches h where h.view = v_view and h.revision = _dispatch.revision for update skip locked
+      )
+    );
   end if;
   return _passed;
 end
