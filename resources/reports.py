@@ -91,7 +91,9 @@ def _make(
     key: Sequence[str],
 ) -> None:
     """Make a report's table, with its comments, for readers."""
-    connection.execute(sql.SQL("create schema if not exists {}").format(sql.Identifier(schema)))
+    # where it is there, nobody needs the right to make one
+    if connection.execute("select from pg_namespace where nspname = %s", (schema,)).fetchone() is None:
+        connection.execute(sql.SQL("create schema if not exists {}").format(sql.Identifier(schema)))
     parts = [
         sql.SQL("{} {} not null").format(sql.Identifier(name), sql.SQL(type_)) for name, (type_, _) in columns.items()
     ]

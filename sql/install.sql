@@ -141,6 +141,7 @@ set local check_function_bodies = off;
 \ir functions/log/validate_offset_range.sql
 \ir functions/private/audit.sql
 \ir functions/private/clock.sql
+\ir functions/private/is_operator.sql
 \ir functions/private/protect_audit.sql
 \ir functions/private/refuse_request.sql
 \ir functions/producers/abandon_transaction.sql
@@ -232,7 +233,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '903b6dce0d08500ca5660f880aed76578230a8d4636092a881f0f714bf7fbccf'),
+  (0, '1f61c8162f5cd384afe0259a71ab257d6a2c9a35047d4813c9fcd6d2435d23b5'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -45,5 +45,13 @@ begin
       execute format('grant insert on event_store.wal_events to %I', _role);
     end if;
   end loop;
+
+  -- A URL may hold a secret: its view's owner is told it by poll_views, and an operator reads the table.
+  revoke select on event_store.views from event_store_reader;
+  execute (
+    select format('grant select (%s) on event_store.views to event_store_reader', string_agg(quote_ident(attname), ', ' order by attnum))
+    from pg_attribute
+    where attrelid = 'event_store.views'::regclass and attnum > 0 and not attisdropped and attname <> 'edge_function_url'
+  );
 end
 $privileges$;

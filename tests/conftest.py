@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from millrace.platform_defs.local.services import SPARK_TOKEN, shared_session
+from millrace.platform_defs.local.services import shared_session
 from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
 from millrace.resources.spark import spark_session
+from millrace.resources.spark.session import SPARK_TOKEN
 from tests.support.spark_server import shared_spark_server
 
 if TYPE_CHECKING:

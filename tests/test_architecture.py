@@ -64,7 +64,6 @@ CROWDED = {"sql/functions/producers/private": "half of them are one check each"}
 MOST_LINES = 400
 LONG = {
     "tests/archive/test_rebuild_from_archive.py": "one story, from archive and tail to the rows of a clean run",
-    "resources/capture/store.py": "one method for each function",
     "resources/event_store/client.py": "one method for each function",
     "tests/sql/events/test_append_event.py": "each refusal of one function",
     "tests/sql/log/test_sequence_events.py": "kills and races of one function",
@@ -87,6 +86,7 @@ SQL = {
     "resources.capture.source.*": "runs on a source, which has none of our functions",
     "resources.event_log_source.*": "plans in Spark's tasks, a folder that stands alone",
     "resources.postgres.embedded": "makes databases",
+    "resources.postgres.logins": "makes logins and their databases",
     "resources.producers.store": "calls functions",
     "resources.read_models.*": "tables that follow from declarations",
     "resources.reports": "tables that follow from reports",

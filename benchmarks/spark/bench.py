@@ -27,7 +27,7 @@ from millrace.examples.shop.events import register_shop
 from millrace.platform_defs.local.services import free_port
 from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.migrations import migrate
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.resources.postgres.embedded import SUPERUSER, EmbeddedPostgres
 from millrace.resources.spark import spark_session
 
 if TYPE_CHECKING:
@@ -90,9 +90,9 @@ class TcpPostgres(EmbeddedPostgres):
 
     port: int | None = None
 
-    def dsn(self, database: str) -> str:
+    def dsn(self, database: str, user: str = SUPERUSER) -> str:
         """Give the connection string of a database, by the socket."""
-        return super().dsn(database) + (f"&port={self.port}" if self.port else "")
+        return super().dsn(database, user) + (f"&port={self.port}" if self.port else "")
 
     def jdbc_url(self, database: str) -> str:
         """Give the URL of a database for JDBC."""

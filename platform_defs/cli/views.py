@@ -144,6 +144,23 @@ def discard_command(
     Screen().print(Text(f"Given up: {given_up}. Stream ({decider}, {decider_id}) goes on in {view}."))
 
 
+@app.command("end-locks")
+def end_locks_command(
+    view: View,
+    decider: Annotated[str | None, typer.Argument(help="The stream's decider.", metavar="[DECIDER]")] = None,
+    decider_id: Annotated[str | None, typer.Argument(help="The stream.", metavar="[ID]")] = None,
+    reason: Reason = None,
+    dsn: DsnOption = None,
+) -> None:
+    """Deliver what is in flight again at once, of a view or of one stream: its consumer hangs.
+
+    Late answers are refused, and it is no failed attempt. Streams that wait for a retry wait no more.
+    """
+    with chosen_store(dsn) as store:
+        ended = store.end_locks(view, decider, decider_id, reason=reason)
+    Screen().print(Text(f"{ended} locks of {view} are ended."))
+
+
 @app.command("audit")
 def audit_command(
     view: Annotated[str | None, typer.Option(help="Only what was done to this view; by default all.")] = None,

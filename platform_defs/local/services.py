@@ -42,16 +42,17 @@ from millrace.platform_defs.local.supervisor import Service
 from millrace.platform_defs.local.surroundings import PROGRAMS, Surroundings
 from millrace.platform_defs.web import gated
 from millrace.resources.errors import MillraceError, Unreachable
+from millrace.resources.postgres.dsn import DATABASE
 from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.resources.postgres.logins import DRAIN, owned_database
 from millrace.resources.settings import PROJECT, Settings
 from millrace.resources.showing import masked
 from millrace.resources.spark.java import find_java
-from millrace.resources.spark.session import LOCAL_CONFIGURATION, REDACTION, SESSION_CONFIGURATION
+from millrace.resources.spark.session import LOCAL_CONFIGURATION, REDACTION, SESSION_CONFIGURATION, SPARK_TOKEN
 
 LOOPBACK = "127.0.0.1"
 # A client shows its token to this name without TLS, and not to 127.0.0.1.
 LOOPBACK_OF_SPARK = "localhost"
-SPARK_TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - the name of a variable
 # What Spark's server has no use for: whoever has a session there reads its environment.
 NOT_FOR_SPARK = ("MILLRACE_", "DAGSTER_", "SPARK_REMOTE", "SPARK_MASTER")
 # Linux allows 107 bytes for the path of a unix socket.
@@ -72,6 +73,7 @@ SPARK_CONF = {
 class Endpoints:
     """Where the servers are, those we start and those that were there."""
 
+    # The event store as services and runs reach it.
     dsn: str
     dagster_dsn: str
     # Where the code server listens: in a folder that only we may enter.
@@ -85,6 +87,11 @@ class Endpoints:
     postgres: EmbeddedPostgres | None = None
     # What Spark asks for, if it is ours: whoever may open a session there may do what we may.
     spark_token: str | None = field(default=None, repr=False)
+
+    @property
+    def operator_dsn(self) -> str:
+        """The event store as it is migrated, and as an operator reaches it."""
+        return self.dsn if self.postgres is None else self.postgres.dsn(DATABASE)
 
 
 def find_endpoints(settings: Settings, postgres: EmbeddedPostgres | None) -> Endpoints:
@@ -101,9 +108,8 @@ def find_endpoints(settings: Settings, postgres: EmbeddedPostgres | None) -> End
         # all runs share one session, see resources/spark/session.py
         remote = shared_session(spark_port)
     if postgres is not None:
-        for database in ("millrace", "dagster"):
-            postgres.create_database(database)
-        dsn, dagster_dsn = postgres.dsn("millrace"), postgres.dsn("dagster")
+        postgres.create_database(DATABASE)
+        dsn, dagster_dsn = postgres.dsn(DATABASE, DRAIN), owned_database(postgres, "dagster")
     else:
         dsn = str(settings.dsn)
         dagster_dsn = os.environ.get("MILLRACE_DAGSTER_DSN") or _schema_for_dagster(dsn)
@@ -128,7 +134,9 @@ def _schema_for_dagster(dsn: str) -> str:
     """Give Dagster a schema of its own in the user's database."""
     try:
         with psycopg.connect(dsn, autocommit=True) as connection:
-            connection.execute("create schema if not exists dagster")
+            # where an operator made it, nobody needs the right to make schemas
+            if connection.execute("select from pg_namespace where nspname = 'dagster'").fetchone() is None:
+                connection.execute("create schema if not exists dagster")
     except psycopg.ProgrammingError as error:
         if error.sqlstate:
             raise

@@ -12,6 +12,7 @@ from pathlib import Path
 from millrace.platform_defs.local.supervisor import Service
 from millrace.resources.errors import MillraceError
 from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.resources.postgres.logins import owned_database
 
 PROGRAMS = Path(sys.executable).parent
 
@@ -26,7 +27,7 @@ class Surroundings:
             return [here.run("importer", "python", "-m", "my_platform.importer")]
 
     Attributes:
-        dsn: The event store.
+        dsn: The event store, as the login that drains it: a member of event_store_owner.
         home: Where the local servers keep their data.
         folder: Where `millrace up` was started, which is the current folder of every service.
         env: The environment of every service, the platform's own too; what is added here, all of them get.
@@ -46,6 +47,8 @@ class Surroundings:
     def make_database(self, name: str) -> str:
         """Make a database beside the embedded event store, unless it is there, and return its DSN.
 
+        It is that of a login of its own, which owns the database, may capture it, and may enter no other one.
+
         Raises:
             MillraceError: The event store is not the embedded one.
         """
@@ -55,8 +58,7 @@ class Surroundings:
                 detail="MILLRACE_DSN names an event store of your own.",
                 hint="Ask for it only where `embedded` is true.",
             )
-        self.postgres.create_database(name)
-        return self.postgres.dsn(name)
+        return owned_database(self.postgres, name, captured=True)
 
     def run(
         self,

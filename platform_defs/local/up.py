@@ -24,7 +24,9 @@ from millrace.platform_defs.local.services import Endpoints, find_endpoints, pre
 from millrace.platform_defs.local.supervisor import Service, ServiceState, Supervisor, end_leftovers
 from millrace.platform_defs.screen import Screen
 from millrace.resources.errors import MillraceError
+from millrace.resources.postgres.dsn import DATABASE
 from millrace.resources.postgres.embedded import EmbeddedPostgres, PostgresFailed
+from millrace.resources.postgres.logins import prepare_store, too_mighty
 from millrace.resources.processes import only_one, private_files
 from millrace.resources.settings import Settings
 from millrace.resources.showing import masked
@@ -84,7 +86,11 @@ def up(
                 _say(out, "Starting postgres ...")
                 postgres.start()
             endpoints = find_endpoints(settings, postgres)
-            _migrate(endpoints.dsn, settings.log_partitions)
+            _migrate(endpoints.operator_dsn, settings.log_partitions)
+            if postgres is not None:
+                prepare_store(postgres, DATABASE)
+            elif warning := too_mighty(endpoints.dsn):
+                _say(out, warning)
             prepare_home(settings, endpoints)
             supervisor = Supervisor(settings.home, make_services(settings, endpoints))
             stack.callback(supervisor.stop, partial(_say, out))
@@ -105,7 +111,7 @@ def where_to_look(settings: Settings, endpoints: Endpoints) -> list[str]:
     return [
         "",
         f"  Dagster   {_url(settings)}{opened_by}",
-        f"  Postgres  {masked(endpoints.dsn)}",
+        f"  Postgres  {masked(endpoints.operator_dsn)}",
         f"  Spark     {endpoints.spark_remote or 'as set by SPARK_MASTER'}",
         f"  Logs      {settings.home / 'logs'}",
         f"  Declared  {settings.declared_package or 'nothing; set MILLRACE_DECLARATIONS'}",

@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 # By index, whatever the statistics say. Left to itself Postgres reads all events for each task, not those of its
-# ranges.
+# ranges. Not compiled: a scan that is off has a price at which Postgres would compile every statement.
 PLAN = (
     "select set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),"
-    " set_config('enable_mergejoin', 'off', true)"
+    " set_config('enable_mergejoin', 'off', true), set_config('jit', 'off', true)"
 )
 # Where a task's events are most of those between its first and its last offset, as they are when all log partitions are
 # read, one scan over these offsets is twice as fast.
 DENSE_PLAN = (
     "select set_config('enable_seqscan', 'off', true), set_config('enable_nestloop', 'off', true),"
     " set_config('enable_hashjoin', 'on', true), set_config('enable_mergejoin', 'on', true),"
-    " set_config('work_mem', '64MB', true)"
+    " set_config('work_mem', '64MB', true), set_config('jit', 'off', true)"
 )
 # With fewer positions than this the scan saves less than asking for the offsets costs.
 DENSE_POSITIONS = 10_000

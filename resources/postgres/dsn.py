@@ -1,32 +1,46 @@
 """Where the event store of this deployment is.
 
-Belongs here: choosing between the user's Postgres and the embedded one. Not here: starting the embedded one
-(`embedded`).
+Belongs here: choosing between the user's Postgres and the embedded one, and the login there. Not here: starting the
+embedded one (`embedded`), making its logins (`logins`).
 """
 
 from millrace.resources.errors import Unreachable
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.resources.postgres.embedded import SUPERUSER, EmbeddedPostgres
+from millrace.resources.postgres.logins import DRAIN, owner_of
 from millrace.resources.settings import Settings
 
 DATABASE = "millrace"
 
 
 def embedded_dsn(database: str) -> str | None:
-    """Return the DSN of another database of the embedded server that `millrace up` runs in this home.
+    """Return the DSN of a database beside the store in the embedded server that `millrace up` runs, as its owner.
 
     Return None where the event store is the user's own, or nothing runs.
     """
     settings = Settings()
     postgres = EmbeddedPostgres(settings.home / "postgres")
-    return None if settings.dsn is not None or postgres.pid() is None else postgres.dsn(database)
+    return None if settings.dsn is not None or postgres.pid() is None else postgres.dsn(database, owner_of(database))
 
 
 def current_dsn(settings: Settings) -> str:
-    """Return the event store's DSN: `MILLRACE_DSN`, else that of the embedded Postgres, which `millrace up` runs.
+    """Return an operator's DSN of the event store: `MILLRACE_DSN`, else that of the embedded Postgres' superuser.
 
     Raises:
         Unreachable: `MILLRACE_DSN` is not set, and the embedded Postgres does not run.
     """
+    return _dsn(settings, SUPERUSER)
+
+
+def drain_dsn(settings: Settings) -> str:
+    """Return the event store's DSN for services and runs: `MILLRACE_DSN`, else that of the embedded drains' login.
+
+    Raises:
+        Unreachable: `MILLRACE_DSN` is not set, and the embedded Postgres does not run.
+    """
+    return _dsn(settings, DRAIN)
+
+
+def _dsn(settings: Settings, user: str) -> str:
     if settings.dsn is not None:
         return settings.dsn
     postgres = EmbeddedPostgres(settings.home / "postgres")
@@ -36,4 +50,4 @@ def current_dsn(settings: Settings) -> str:
             detail=f"MILLRACE_DSN is not set, and no Postgres runs in {settings.home / 'postgres'}.",
             hint="Start it with `make run` in another terminal, or set MILLRACE_DSN.",
         )
-    return postgres.dsn(DATABASE)
+    return postgres.dsn(DATABASE, user)

@@ -50,6 +50,8 @@ STOP_S = 60
 QUOTED_BYTES = 100_000
 # The user that is created for the server where we are root: not `postgres`, who has other servers of this machine.
 ACCOUNT = "pgserver"
+# of the server itself: its other logins are made by `logins`
+SUPERUSER = "postgres"
 
 SETTINGS = """\
 # Written by Millrace before every start; changes here are lost.
@@ -143,9 +145,9 @@ class EmbeddedPostgres:
         postmaster = self._postmaster()
         return postmaster.pid if postmaster else None
 
-    def dsn(self, database: str) -> str:
+    def dsn(self, database: str, user: str = SUPERUSER) -> str:
         """Return the connection string of a database; it is the same before and after every restart."""
-        return f"postgresql://postgres@/{quote(database, safe='')}?host={quote(str(self.socket))}"
+        return f"postgresql://{quote(user, safe='')}@/{quote(database, safe='')}?host={quote(str(self.socket))}"
 
     def create_database(self, name: str) -> None:
         """Create a database unless it exists."""
@@ -211,7 +213,7 @@ class EmbeddedPostgres:
         locale = ["--encoding=UTF8", "--locale=C"]
         if major_version(self.programs) >= 17:
             locale += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
-        self._run("initdb", ["-D", str(fresh), "-U", "postgres", *ACCESS, *locale])
+        self._run("initdb", ["-D", str(fresh), "-U", SUPERUSER, *ACCESS, *locale])
         with _no_link(fresh / "postgresql.conf", os.O_WRONLY | os.O_APPEND) as conf:
             os.write(conf, b"\ninclude_if_exists = 'millrace.conf'\n")
         # An empty or broken folder may be in the way: it has no PG_VERSION, so it is no cluster.

@@ -15,7 +15,7 @@ from dagster import ConfigurableResource
 
 from millrace.resources.errors import Unreachable
 from millrace.resources.event_store import EventStore
-from millrace.resources.postgres.dsn import current_dsn
+from millrace.resources.postgres.dsn import drain_dsn
 from millrace.resources.settings import Settings
 from millrace.resources.showing import masked
 
@@ -24,12 +24,12 @@ class PostgresResource(ConfigurableResource["PostgresResource"]):
     """The event store's Postgres: the deployment's own, looked up at each use."""
 
     def current_dsn(self) -> str:
-        """Return the connection string in force.
+        """Return the connection string in force, that of the drains' login.
 
         Raises:
             Unreachable: There is none: MILLRACE_DSN is not set, and the embedded Postgres does not run.
         """
-        return current_dsn(Settings())
+        return drain_dsn(Settings())
 
     @contextmanager
     def connect(self) -> Iterator[psycopg.Connection]:

@@ -63,6 +63,8 @@ CONNECT_PORT = 15002
 MASTER_PORT = 7077
 # tries of a call to a Connect server that went away, about five seconds; Spark's default is ten minutes
 CONNECT_TRIES = 4
+# the variable with the token that a Connect server asks for; Spark's own
+SPARK_TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - the name of a variable
 
 
 @contextmanager
@@ -103,6 +105,16 @@ def _open_remote(remote: str, configuration: dict[str, str]) -> "SparkSession":
         CONNECT_PORT,
         hint="Start it (`make run` does), or unset SPARK_REMOTE to use a local Spark.",
     )
+    if (
+        os.environ.get(SPARK_TOKEN)
+        and urlsplit(remote).hostname in {"127.0.0.1", "::1"}
+        and "use_ssl=true" not in remote
+    ):
+        # Spark's client would try for minutes
+        raise Unreachable(
+            f"Spark's client sends a token without TLS to localhost only, and not to {remote}.",
+            hint=f"Name the server localhost in SPARK_REMOTE, add ;use_ssl=true if it has TLS, or unset {SPARK_TOKEN}.",
+        )
     code = shipped_code()
     builder = SparkSession.builder.appName("millrace").remote(session_for(code, remote))
     _configure(builder, SESSION_CONFIGURATION | REDACTION | configuration)

@@ -9,10 +9,17 @@ no cookie of this account is used, no redirect followed, and the whole delivery 
 answer drips.
 
 An answer is a secret of the network that the receiver is in: the store keeps its status, length and a hash.
+
+A URL may name secrets, which are then in the environment of the push and not in the store: `${MILLRACE_PUSH_SECRET_X}`
+before the host's `@`, in the path or in the query. Such a variable says for which host it is, as in
+`hooks.example.com s3cret`: whoever may set a URL would else send other people's secrets to a host of his own. No other
+variable can be named.
 """
 
 import hashlib
 import ipaddress
+import os
+import re
 import socket
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,10 +29,11 @@ from http import HTTPStatus
 from http.client import HTTPException
 from types import TracebackType
 from typing import Self
+from urllib.parse import quote, unquote
 
 import certifi
 from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.exceptions import HTTPError
+from urllib3.exceptions import HTTPError, LocationParseError
 from urllib3.response import BaseHTTPResponse
 from urllib3.util import Url, make_headers, parse_url
 
@@ -34,6 +42,8 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 HTTP_PORTS = {"http": 80, "https": 443}
 ANSWER_BYTES = 2_000
+SECRETS = "MILLRACE_PUSH_SECRET_"
+NAMED = re.compile(r"\$\{([^{}]*)\}")
 # addresses of IPv6 that lead to any address of IPv4, private ones too
 TRANSLATED = tuple(map(ipaddress.ip_network, ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "::/96")))
 
@@ -83,16 +93,56 @@ class Allowed:
         return address.is_global and not address.is_multicast and not translated
 
 
-class Endpoint:
-    """The receiver at one URL, with a connection that is kept; to be closed in the end."""
+def with_secrets(url: str, environ: Mapping[str, str]) -> str:
+    """Put the secrets that a URL names into it.
 
-    def __init__(self, url: str, allowed: Allowed) -> None:
-        self._url = parse_url(url)
+    Raises:
+        Forbidden: It names a variable that is not there, or not for this host.
+    """
+    if not NAMED.search(url):
+        return url
+    # no secret has a part in which host it is
+    host = parse_url(NAMED.sub("x", url)).host
+
+    def secret(named: re.Match[str]) -> str:
+        whose, _, value = environ.get(named[1], "").partition(" ") if named[1].startswith(SECRETS) else ("", "", "")
+        if not value or whose.lower() != host:
+            raise Forbidden(
+                f"The URL names {named[1]}, which is no secret for this host. An operator sets {SECRETS}NAME to the host, a"
+                " space and the secret."
+            )
+        return quote(value, safe="")
+
+    found = NAMED.sub(secret, url)
+    if parse_url(found).host != host:
+        raise Forbidden("The URL names a secret in its host.")
+    return found
+
+
+class Endpoint:
+    """The receiver at one URL, with a connection that is kept; to be closed in the end.
+
+    Args:
+        url: The URL, with names of secrets.
+        allowed: Where pushes may go.
+        environ: Has the secrets that the URL names.
+    """
+
+    def __init__(self, url: str, allowed: Allowed, environ: Mapping[str, str] = os.environ) -> None:
         self._allowed = allowed
         self._connection: HTTPConnection | None = None
+        self._url, self._forbidden = Url(), ""
+        try:
+            self._url = parse_url(with_secrets(url, environ))
+        except Forbidden as error:
+            self._forbidden = str(error)
+        except LocationParseError:
+            self._forbidden = "The URL is unreadable."  # it may hold a secret
 
     def post(self, body: bytes, headers: Mapping[str, str], timeout_s: float) -> Answer:
         """Send a body; from connecting to the end of the answer it has `timeout_s`."""
+        if self._forbidden:
+            return Answer(0, self._forbidden, self._forbidden)
         try:
             connection = self._open(timeout_s)
             with _ended_after(connection, timeout_s):
@@ -153,7 +203,7 @@ class Endpoint:
         raise Forbidden("The URL leads to an address that is not public. An operator lists it in MILLRACE_PUSH_ALLOW.")
 
     def _ask(self, connection: HTTPConnection, body: bytes, headers: Mapping[str, str]) -> Answer:
-        secret = make_headers(basic_auth=self._url.auth) if self._url.auth else {}
+        secret = make_headers(basic_auth=unquote(self._url.auth)) if self._url.auth else {}
         host = {"Host": self._url.netloc.rpartition("@")[2] if self._url.netloc else ""}
         connection.request(
             "POST",

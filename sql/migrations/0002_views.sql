@@ -30,7 +30,7 @@ comment on column event_store.views.lock_timeout_s is
 comment on column event_store.views.pooling_delay_s is
 'How long to wait between two polls that found nothing, in seconds; null where the client polls by itself.';
 comment on column event_store.views.edge_function_url is
-'Where each event is sent by HTTP POST; null where the client fetches events.';
+'Where each event is sent by HTTP POST; null where the client fetches events. Readers of tables do not see it.';
 comment on column event_store.views.created_at is 'When the view was registered.';
 comment on column event_store.views.updated_at is 'When the view''s settings last changed.';
 comment on column event_store.views.mode is

@@ -331,7 +331,7 @@ COMMENT ON COLUMN event_store.views.lock_timeout_s IS 'How long a lock or a leas
 
 COMMENT ON COLUMN event_store.views.pooling_delay_s IS 'How long to wait between two polls that found nothing, in seconds; null where the client polls by itself.';
 
-COMMENT ON COLUMN event_store.views.edge_function_url IS 'Where each event is sent by HTTP POST; null where the client fetches events.';
+COMMENT ON COLUMN event_store.views.edge_function_url IS 'Where each event is sent by HTTP POST; null where the client fetches events. Readers of tables do not see it.';
 
 COMMENT ON COLUMN event_store.views.created_at IS 'When the view was registered.';
 
@@ -1411,8 +1411,31 @@ GRANT SELECT ON TABLE event_store.capture_gaps TO event_store_owner;
 GRANT SELECT ON TABLE event_store.captured_tables TO event_store_reader;
 GRANT SELECT ON TABLE event_store.captured_tables TO event_store_owner;
 
-GRANT SELECT ON TABLE event_store.views TO event_store_reader;
 GRANT SELECT ON TABLE event_store.views TO event_store_owner;
+
+GRANT SELECT(view) ON TABLE event_store.views TO event_store_reader;
+
+GRANT SELECT(start_at) ON TABLE event_store.views TO event_store_reader;
+
+GRANT SELECT(lock_timeout_s) ON TABLE event_store.views TO event_store_reader;
+
+GRANT SELECT(pooling_delay_s) ON TABLE event_store.views TO event_store_reader;
+
+GRANT SELECT(created_at) ON TABLE event_store.views TO event_store_reader;
+
+GRANT SELECT(updated_at) ON TABLE event_store.views TO event_store_reader;
+
+GRANT SELECT(mode) ON TABLE event_store.views TO event_store_reader;
+
+GRANT SELECT(deciders) ON TABLE event_store.views TO event_store_reader;
+
+GRANT SELECT(events) ON TABLE event_store.views TO event_store_reader;
+
+GRANT SELECT(enabled) ON TABLE event_store.views TO event_store_reader;
+
+GRANT SELECT(max_attempts) ON TABLE event_store.views TO event_store_reader;
+
+GRANT SELECT(owner) ON TABLE event_store.views TO event_store_reader;
 
 GRANT SELECT ON TABLE event_store.quarantined_changes TO event_store_reader;
 GRANT SELECT ON TABLE event_store.quarantined_changes TO event_store_owner;

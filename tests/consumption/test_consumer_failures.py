@@ -166,7 +166,7 @@ def test_a_spark_server_that_dies_in_mid_drain_fails_it_within_seconds_and_the_n
 ) -> None:
     fill(things, 100)
     relay = Relay(urlsplit(spark_remote).port or 0)
-    monkeypatch.setenv("SPARK_REMOTE", f"sc://127.0.0.1:{relay.server_address[1]}")
+    monkeypatch.setenv("SPARK_REMOTE", f"sc://localhost:{relay.server_address[1]}")
     with spark_session() as session, Consumer.open(dsn, Everything, lambda: session, "next") as consumer:
         cut_at: list[float] = []
 

@@ -29,6 +29,11 @@ def test_a_login_without_a_role_may_do_nothing() -> None:
     assert {row[nobody] for row in table_rows()} == {NO}
 
 
+def test_a_drain_may_do_what_an_owner_may_and_nothing_else() -> None:
+    owner, drain = (1 + list(LOGINS).index(login) for login in ("owner", "drain"))
+    assert {row[0]: row[drain] for row in table_rows()} == {row[0]: row[owner] for row in table_rows()}
+
+
 def test_internal_functions_are_for_the_migrator_only() -> None:
     (internal,) = [row for row in table_rows() if "event_store_private" in row[0]]
     assert internal[1:-1] == [NO] * (len(LOGINS) - 1)

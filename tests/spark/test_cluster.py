@@ -21,13 +21,13 @@ from uuid import uuid4
 
 import pytest
 
-from millrace.platform_defs.local.services import SPARK_TOKEN, free_port
+from millrace.platform_defs.local.services import free_port
 from millrace.platform_defs.local.supervisor import Service, Supervisor
 from millrace.resources.errors import Unreachable
 from millrace.resources.event_store import EventStore
 from millrace.resources.settings import PROJECT, Settings
 from millrace.resources.spark.java import find_java
-from millrace.resources.spark.session import require_master, session_for, spark_session
+from millrace.resources.spark.session import SPARK_TOKEN, require_master, session_for, spark_session
 from millrace.resources.spark.shipped_code import PackageMissing, packages_to_ship, shipped_code, zip_of
 from tests.support.building.drains import assert_equals_a_clean_run, busiest, fill, thing, things
 from tests.support.building.own_declarations import BUILD_GREETINGS, Place, declare, run_own, unset

@@ -6,11 +6,12 @@ from pathlib import Path
 
 from psycopg.conninfo import conninfo_to_dict
 
-from millrace.platform_defs.local.services import SPARK_TOKEN, free_port, shared_session, spark_service
+from millrace.platform_defs.local.services import free_port, shared_session, spark_service
 from millrace.platform_defs.local.supervisor import Supervisor
 from millrace.resources.event_store import EventStore
 from millrace.resources.settings import PROJECT, Settings
 from millrace.resources.spark.java import find_java
+from millrace.resources.spark.session import SPARK_TOKEN
 from tests.support.building.drains import busiest, fill, things
 from tests.support.building.spark_places import build_at
 

@@ -1,5 +1,6 @@
 """Sessions: which one is opened, who closes it, what stays on the server."""
 
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
@@ -9,7 +10,13 @@ import pytest
 
 from millrace.resources.errors import Unreachable
 from millrace.resources.processes import alive
-from millrace.resources.spark.session import LOCAL_CONFIGURATION, SESSION_CONFIGURATION, session_for, spark_session
+from millrace.resources.spark.session import (
+    LOCAL_CONFIGURATION,
+    SESSION_CONFIGURATION,
+    SPARK_TOKEN,
+    session_for,
+    spark_session,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,6 +71,16 @@ def test_a_server_that_is_not_there_is_said_at_once(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("SPARK_REMOTE", "sc://127.0.0.1:1")
     with pytest.raises(Unreachable, match="No Spark Connect server answers"), spark_session():
         pass
+
+
+def test_a_token_that_spark_would_not_send_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        remote = f"sc://127.0.0.1:{server.getsockname()[1]}"
+        monkeypatch.setenv("SPARK_REMOTE", remote)
+        monkeypatch.setenv(SPARK_TOKEN, "t")
+        with pytest.raises(Unreachable, match="to localhost only") as refusal, spark_session():
+            pass
+    assert "Name the server localhost" in str(refusal.value.hint)
 
 
 def test_a_named_session_is_another_one_for_other_code_and_what_spark_refuses_is_left_to_spark() -> None:

@@ -28,7 +28,7 @@ def held_snapshot(connection: psycopg.Connection) -> Iterator[None]:
 
 def buffers(store: EventStore, call: LiteralString) -> int:
     """Run a call and return how many pages it looked at."""
-    plan = rows(store.connection, b"explain (analyze, buffers, timing off, costs off, summary off) " + call.encode())
+    plan = rows(store.connection, "explain (analyze, buffers, timing off, costs off, summary off) " + call)
     found = re.search(r"Buffers: shared hit=(\d+)", "\n".join(line for (line,) in plan))
     assert found is not None
     return int(found[1])

@@ -170,7 +170,9 @@ def test_readers_and_owners_read_every_table_and_change_none(orders: EventStore,
         # what a source's log has comes by COPY
         # and whose lock is deleted is free: see free_deleted_lock
         more = {"wal_events": ["insert"], "locks": ["delete"]} if role == "event_store_owner" else {}
-        assert allowed == ["select", *more.get(table, [])], table
+        # a URL may hold a secret: see test_readers_of_tables_do_not_see_urls
+        by_column = (role, table) == ("event_store_reader", "views")
+        assert allowed == ["select", *more.get(table, [])][by_column:], table
 
 
 def test_every_function_that_a_role_calls_runs_with_the_rights_and_the_search_path_of_the_store(

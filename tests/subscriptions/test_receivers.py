@@ -4,6 +4,7 @@ import ipaddress
 import socket
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -51,6 +52,64 @@ def raw(answer: Callable[[socket.socket], None]) -> Iterator[tuple[int, list[byt
 def ask(url: str, *listed: str, timeout_s: float = PATIENCE_S) -> Answer:
     with Endpoint(url, Allowed(listed)) as endpoint:
         return endpoint.post(b"{}", JSON, timeout_s)
+
+
+def test_secrets_of_the_environment_are_sent_and_stand_nowhere(
+    pushed: EventStore, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 400 Bad\r\nContent-Length: 0\r\n\r\n")
+
+    monkeypatch.setenv("MILLRACE_PUSH_SECRET_KEY", "127.0.0.1 s3/cr@t?#")
+    monkeypatch.setenv("MILLRACE_PUSH_SECRET_WORD", "127.0.0.1 p@ss:w/rd")
+    with raw(refuse) as (port, requests):
+        named = "http://me:${MILLRACE_PUSH_SECRET_WORD}@127.0.0.1:%d/a/${MILLRACE_PUSH_SECRET_KEY}?key=${MILLRACE_PUSH_SECRET_KEY}"
+        pushed.register_view("hook", edge_function_url=named % port)
+        place(pushed, "a", events=("placed",))
+        said: list[str] = []
+        push_events(dsn, "hook", budget_s=PATIENCE_S, idle_s=0, allowed=["127.0.0.1"], on_failure=said.append)
+        (sent, *_) = requests
+    assert sent.startswith(b"POST /a/s3%2Fcr%40t%3F%23?key=s3%2Fcr%40t%3F%23 HTTP/1.1")
+    assert b"authorization: basic " + b64encode(b"me:p@ss:w/rd").lower() in sent.lower()
+    kept = str(
+        rows(pushed.connection, "select v, k from event_store.views v join event_store.stream_locks k using (view)")
+    )
+    assert "HTTP 400" in kept
+    for text in (kept, str(said), str(pushed.audit_log())):
+        assert "cr@t" not in text
+        assert "cr%40t" not in text
+        assert "p@ss" not in text
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:{port}/${{PATH}}",
+        "http://127.0.0.1:{port}/${{MILLRACE_DSN}}",
+        "http://127.0.0.1:{port}/${{MILLRACE_PUSH_SECRET_UNSET}}",
+        "http://127.0.0.1:{port}/${{MILLRACE_PUSH_SECRET_BARE}}",
+        "http://127.0.0.1:{port}/${{MILLRACE_PUSH_SECRET_OF_ANOTHER}}",
+        "http://${{MILLRACE_PUSH_SECRET_OF_X}}.0.0.1:{port}/",
+        "http://hooks.example.com:x@127.0.0.1:{port}/${{MILLRACE_PUSH_SECRET_OF_ANOTHER}}",
+        "http://127.0.0.1:{port}/${{}}",
+        "http://127.0.0.1:no-port/",
+    ],
+)
+def test_no_other_variable_is_sent_and_no_secret_to_another_host(url: str) -> None:
+    environ = {
+        "PATH": "127.0.0.1 hunter2",
+        "MILLRACE_DSN": "127.0.0.1 hunter2",
+        "MILLRACE_PUSH_SECRET_BARE": "hunter2",
+        "MILLRACE_PUSH_SECRET_OF_ANOTHER": "hooks.example.com hunter2",
+        "MILLRACE_PUSH_SECRET_OF_X": "x.0.0.1 127",
+        "": "127.0.0.1 hunter2",
+    }
+    with raw(lambda _: None) as (port, requests):
+        with Endpoint(url.format(port=port), Allowed(["127.0.0.1"]), environ) as endpoint:
+            answer = endpoint.post(b"{}", JSON, PATIENCE_S)
+        assert (answer.status, requests) == (0, [])
+    assert "hunter2" not in answer.error + answer.said
+    assert "The URL " in answer.error
 
 
 @pytest.mark.parametrize(

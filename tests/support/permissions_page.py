@@ -21,6 +21,7 @@ from psycopg import errors, sql
 from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.resources.postgres.logins import DRAIN, prepare_store
 from millrace.resources.producers import ProducerStore
 from millrace.resources.settings import PROJECT
 from tests.support.sql_functions_page import ROOMS, rooms
@@ -29,13 +30,15 @@ PAGE = PROJECT / "docs" / "who_may_do_what.md"
 COMMAND = ".venv/bin/python -m tests.support.permissions_page"
 
 YES, OWN, NO = "yes", "own", "no"
-# The columns of the page, and the role that each login has. The migrator owns the database.
+# The columns of the page, and the role that each login has. The migrator owns the database; the drain is the login that
+# `millrace up` makes, and has what that gives it.
 LOGINS = {
     "nobody": None,
     "writer": "event_store_writer",
     "consumer": "event_store_consumer",
     "reader": "event_store_reader",
     "owner": "event_store_owner",
+    "drain": None,
     "migrator": None,
 }
 # a second login with the same role, to whom the first one's views and producers are foreign
@@ -98,15 +101,16 @@ test tries all of them again.
 
 | login | has |
 |---|---|
-| nobody | no role: a login that may connect to the database |
+| nobody | no role: a login that may connect to the database, which the embedded store refuses |
 | writer | `event_store_writer` |
 | consumer | `event_store_consumer` |
 | reader | `event_store_reader` |
-| owner | `event_store_owner`; drains of read models run as one, and so do operators |
+| owner | `event_store_owner`, as an operator |
+| drain | what `millrace up` gives to `millrace_drain`, which drains, sensors, captures and pushes run as |
 | migrator | the role that ran `millrace migrate`: it owns the schemas |
 
-`yes` means allowed, `no` refused. `own` means that a login may do it with views, or as producers, that belong to it or to
-a role that it is a member of. Another login with the same role is refused (MR041, MR045).
+`yes` means allowed, `no` refused. `own` means that a login may do it with views, or as producers, that belong to it or
+to a role that it is a member of. Another login with the same role is refused (MR041, MR045).
 """
 TABLES_HEAD = """
 ## Tables
@@ -148,16 +152,28 @@ class Call:
 def logins(server: EmbeddedPostgres, admin: psycopg.Connection) -> Iterator[dict[str, psycopg.Connection]]:
     """Make a database that a login of its own migrated, and yield a connection of each login to it."""
     suffix = uuid4().hex[:8]
-    names = {login: f"{login.replace(' ', '_')}_{suffix}" for login in ROLES}
+    made = {login: f"{login.replace(' ', '_')}_{suffix}" for login in ROLES if login != "drain"}
+    names = made | {"drain": DRAIN}
     database = f"permissions_{suffix}"
     opened: dict[str, psycopg.Connection] = {}
-    for login, name in names.items():
+    for login, name in made.items():
         may = "login createrole" if login == "migrator" else "login"
         admin.execute(sql.SQL("create role {} " + may).format(sql.Identifier(name)))
     owner = sql.Identifier(names["migrator"])
     admin.execute(sql.SQL("create database {} owner {}").format(sql.Identifier(database), owner))
     try:
         migrate(f"{server.dsn(database)}&user={names['migrator']}")
+        # who migrates a new cluster made the roles, and administers them; where they were there it is as if it had
+        admin.execute(
+            sql.SQL("grant event_store_owner to {} with admin option").format(sql.Identifier(names["migrator"]))
+        )
+        prepare_store(server, database)
+        # where it may not even enter, there is nothing to try
+        admin.execute(
+            sql.SQL("grant connect on database {} to {}").format(
+                sql.Identifier(database), sql.Identifier(names["nobody"])
+            )
+        )
         for login, role in ROLES.items():
             if role is not None:
                 admin.execute(sql.SQL("grant {} to {}").format(sql.Identifier(role), sql.Identifier(names[login])))
@@ -169,7 +185,7 @@ def logins(server: EmbeddedPostgres, admin: psycopg.Connection) -> Iterator[dict
         for connection in opened.values():
             connection.close()
         admin.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(database)))
-        for name in names.values():
+        for name in made.values():
             admin.execute(sql.SQL("drop role {}").format(sql.Identifier(name)))
 
 
@@ -262,13 +278,31 @@ def rights(connection: psycopg.Connection, table: str, column: str) -> str:
             allowed.append(verb) if _may(connection, table, verb) else None
         finally:
             connection.rollback()
-    return ", ".join(allowed) or NO
+    return ", ".join(allowed) or _of_columns(connection, table)
 
 
 def _may(connection: psycopg.Connection, table: str, verb: str) -> bool:
     connection.rollback()
     row = connection.execute("select has_table_privilege(%s, %s)", (table, verb)).fetchone()
     return bool(row and row[0])
+
+
+def _of_columns(connection: psycopg.Connection, table: str) -> str:
+    """Say which columns a login may read of a table that it may not read as a whole."""
+    query = """
+        select string_agg(format('`%%s`', attname), ', ' order by attnum)
+          filter (where not has_column_privilege(attrelid, attnum, 'select'))
+        from pg_attribute
+        where attrelid = %s::regclass and attnum > 0 and not attisdropped
+        having bool_or(has_column_privilege(attrelid, attnum, 'select'))
+    """
+    try:
+        hidden = connection.execute(query, (table,)).fetchone()
+    except errors.InsufficientPrivilege:
+        hidden = None  # it may not even look into the schema
+    finally:
+        connection.rollback()
+    return f"select, without {hidden[0]}" if hidden else NO
 
 
 def page(server: EmbeddedPostgres) -> str:

@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from millrace.platform_defs.local.services import SPARK_TOKEN, free_port, spark_service
+from millrace.platform_defs.local.services import free_port, spark_service
 from millrace.platform_defs.local.supervisor import Supervisor
 from millrace.resources.processes import only_one
 from millrace.resources.settings import PROJECT, Settings
 from millrace.resources.spark.java import find_java
+from millrace.resources.spark.session import SPARK_TOKEN
 
 
 @contextmanager

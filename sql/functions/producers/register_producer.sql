@@ -46,7 +46,7 @@ begin
   values (
     v_producer_id, v_partition, 1, _now, _now,
     coalesce(
-      v_owner, case when pg_has_role(session_user, 'event_store_owner', 'member') then 'event_store_writer' else session_user end
+      v_owner, case when event_store_private.is_operator() then 'event_store_writer' else session_user end
     )
   )
   on conflict on constraint producers_pkey

@@ -64,7 +64,7 @@ begin
     v_view, coalesce(v_start_at, _now), coalesce(v_lock_timeout_s, 300), v_pooling_delay_s, nullif(v_edge_function_url, ''), _now, _now,
     coalesce(v_mode, 'rows'), nullif(v_deciders, '{}'), nullif(v_events, '{}'), coalesce(v_max_attempts, 5),
     coalesce(
-      v_owner, case when pg_has_role(session_user, 'event_store_owner', 'member') then 'event_store_consumer' else session_user end
+      v_owner, case when event_store_private.is_operator() then 'event_store_consumer' else session_user end
     )
   )
   on conflict (view) do nothing
@@ -111,6 +111,14 @@ begin
 
   -- not `for update`: that would wait for an open transaction that dispatched, as its new locks refer to the view
   select * into _view from event_store.views where view = v_view for no key update;
+  if not found then
+    -- it was removed while we waited
+    return query
+    select * from event_store.register_view(
+      v_view, v_start_at, v_lock_timeout_s, v_pooling_delay_s, v_edge_function_url, v_mode, v_deciders, v_events, v_max_attempts, v_owner
+    );
+    return;
+  end if;
   if not event_store_private.may_use(_view.owner) then
     perform event_store_private.refuse_foreign_view(v_view, _view.owner);
   end if;

@@ -54,7 +54,8 @@ def run(dsn: str, arguments: Sequence[str], answer: str | None = None) -> str:
 
 def audited(captured: Captured) -> list[tuple[str, str]]:
     return rows(
-        captured.store, "select operation, reason from event_store.audit_log where reason is not null order by audit_id"
+        captured.store,
+        "select operation, reason from event_store.audit_log where operation <> all (array['register_capture', 'record_gap']) order by audit_id",
     )
 
 

@@ -68,6 +68,19 @@ def test_a_dead_letter_is_listed_retried_and_discarded(view: EventStore, dsn: st
     ) == [("a test",)]
 
 
+def test_locks_of_a_consumer_that_hangs_are_ended(view: EventStore, dsn: str) -> None:
+    assert len(view.stream_events("v", 10)) == 2
+    assert view.stream_events("v", 10) == []
+    assert "1 locks of v" in millrace(dsn, "end-locks", "v", "order", "a", "--reason", "it hangs")
+    assert [event.decider_id for event in view.stream_events("v", 10)] == ["a"]
+    assert "2 locks of v" in millrace(dsn, "end-locks", "v")
+    assert "0 locks of v" in millrace(dsn, "end-locks", "v", "order", "no such stream")
+    assert len(view.stream_events("v", 10)) == 2
+    assert audited(view) == [("end_locks", "v", "it hangs"), ("end_locks", "v", None)]
+    with pytest.raises(UnknownView):
+        millrace(dsn, "end-locks", "no such view")
+
+
 def test_a_dry_run_shows_a_seek_and_does_not_move(view: EventStore, dsn: str) -> None:
     before = rows(view.connection, "select partition, position from event_store.checkpoints order by 1")
     assert "dry run" in millrace(dsn, "seek", "v", "reset_to_earliest", "--dry-run")

@@ -12,7 +12,6 @@ import psutil
 import pytest
 
 from millrace.platform_defs.local.services import (
-    SPARK_TOKEN,
     Endpoints,
     environment,
     find_endpoints,
@@ -24,6 +23,7 @@ from millrace.platform_defs.local.services import (
 from millrace.platform_defs.local.supervisor import Service, Supervisor
 from millrace.resources.processes import private_files
 from millrace.resources.settings import Settings
+from millrace.resources.spark.session import SPARK_TOKEN
 from tests.support.strangers import as_stranger
 
 STUB = """

@@ -84,7 +84,7 @@ def test_a_database_is_made_beside_the_embedded_store_only(postgres: EmbeddedPos
         here.make_database("beside")
     there = Surroundings("postgresql://somewhere", tmp_path, tmp_path, dict(os.environ), postgres)
     assert there.embedded
-    assert there.make_database("beside") == there.make_database("beside") == postgres.dsn("beside")
+    assert there.make_database("beside") == there.make_database("beside") == postgres.dsn("beside", "owner_of_beside")
 
 
 def test_up_refuses_a_package_that_is_not_there_before_it_starts_anything(tmp_path: Path) -> None:

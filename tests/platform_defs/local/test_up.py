@@ -20,7 +20,6 @@ import pytest
 import requests
 
 from millrace.platform_defs.local.services import (
-    SPARK_TOKEN,
     Endpoints,
     find_endpoints,
     free_port,
@@ -36,6 +35,7 @@ from millrace.resources.processes import alive, wait_ended
 from millrace.resources.settings import PROJECT, Settings
 from millrace.resources.spark import java
 from millrace.resources.spark.java import JavaNotFound
+from millrace.resources.spark.session import SPARK_TOKEN
 
 RUN_UP = """
 import sys
@@ -260,7 +260,7 @@ def test_the_examples_customers_are_beside_the_embedded_store_unless_they_are_el
         for _ in range(2):
             listed = services(settings, endpoints)
         assert [service.name for service in listed] == [*platform, "simulate", "crm"]
-        assert {service.env["MILLRACE_CRM_DSN"] for service in listed} == {postgres.dsn("crm")}
+        assert {service.env["MILLRACE_CRM_DSN"] for service in listed} == {postgres.dsn("crm", "owner_of_crm")}
         assert {service.env["MILLRACE_DECLARATIONS"] for service in listed} == {"millrace.examples.shop"}
         with psycopg.connect(postgres.dsn("crm")) as connection:
             assert connection.execute("select count(*) from customers").fetchone() == (0,)

@@ -146,6 +146,23 @@ def test_another_consumer_can_do_nothing_to_a_rows_view(orders: EventStore, logi
     assert poll.edge_function_url == "https://example.com/hook?key=secret"
 
 
+def test_readers_of_tables_do_not_see_urls(orders: EventStore, login: Login) -> None:
+    url = "https://example.com/hook?key=secret"
+    orders.register_view("v", edge_function_url=url)
+    reader, owner = login("event_store_reader").connection, login("event_store_owner").connection
+    for query in (
+        "select edge_function_url from event_store.views",
+        "select * from event_store.views",
+        "select v::text from event_store.views v",
+        "select 1 from event_store.views where edge_function_url like '%secret%'",
+    ):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            reader.execute(query.encode())
+    assert rows(reader, "select view, mode, owner from event_store.views") == [("v", "rows", "event_store_consumer")]
+    assert "secret" not in str(EventStore(reader).poll_views())
+    assert value(owner, "select edge_function_url from event_store.views") == url
+
+
 def test_another_consumer_can_do_nothing_to_a_bulk_view(orders: EventStore, login: Login) -> None:
     append_to(orders, "a")
     holder, other = login("event_store_consumer"), login("event_store_consumer")

@@ -180,6 +180,19 @@ def test_registering_at_once_registers_once(orders: EventStore, connect: Connect
     assert len(progress(orders)) == 16
 
 
+def test_a_view_that_is_removed_while_somebody_registers_it_is_registered_anew(
+    orders: EventStore, connect: Connect
+) -> None:
+    orders.register_view("v", max_attempts=9)
+    remover, other = EventStore(connect(autocommit=False)), EventStore(connect())
+    remover.unregister_view("v")
+    registered = start(lambda: other.register_view("v", "-infinity"))
+    wait_blocked(orders.connection, other.connection.info.backend_pid)
+    remover.connection.commit()
+    assert registered.result(20).max_attempts == 5
+    assert orders.view_info("v")[0].lag == 0
+
+
 def test_the_first_registration_decides_the_start_also_for_one_that_waits(orders: EventStore, connect: Connect) -> None:
     append(orders)
     first, second = connect(autocommit=False), connect()

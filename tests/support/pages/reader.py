@@ -39,7 +39,7 @@ from tests.support.pages.documents import Block
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-EXAMPLE_DSN = "postgresql://millrace@db.example.com/events"
+EXAMPLE_DSN = re.compile(r"postgresql://\w+@db\.example\.com/events")
 PACKAGE = "my_platform"
 FILE_MARK = re.compile(rf"# ({PACKAGE}/(?:read_models|captures|reports)/\w+\.py)\n")
 ELSEWHERE = re.compile(r"-- in the database (\w+)\n")
@@ -113,7 +113,7 @@ class Reader:
         make.chmod(0o755)
         path = os.pathsep.join([str(make.parent), str(Path(sys.executable).parent), os.environ["PATH"]])
         done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", block.text.replace(EXAMPLE_DSN, self.dsn)],
+            ["bash", "-euo", "pipefail", "-c", EXAMPLE_DSN.sub(lambda _: self.dsn, block.text)],
             cwd=self.folder,
             env={**os.environ, **self.environment(), "PATH": path},
             capture_output=True,

@@ -17,9 +17,11 @@ declare
   _view event_store.views;
   _used_by text;
 begin
-  _view := event_store_private.known_view(v_view);
   begin
-    perform from event_store.views where view = v_view for update nowait;
+    select * into _view from event_store.views where view = v_view for update nowait;
+    if not found then
+      perform event_store_private.known_view(v_view); -- says that it is gone
+    end if;
     perform from event_store.checkpoints where view = v_view order by partition for update nowait;
     perform from event_store.stream_locks where view = v_view for update nowait;
   exception when lock_not_available then

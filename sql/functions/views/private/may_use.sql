@@ -1,5 +1,5 @@
--- Whether the login that calls may change and consume what belongs to a role: as a member of that role, or of
--- event_store_owner. A role that is gone has no members. Postgres inlines it; a view that a login registered itself
+-- Whether the login that calls may change and consume what belongs to a role: as a member of that role, or as an
+-- operator. A role that is gone has no members. Postgres inlines it; a view that a login registered itself
 -- costs one comparison.
 create or replace function event_store_private.may_use(
   v_owner text
@@ -11,9 +11,9 @@ parallel safe
 as $$
   -- the caller, also inside a security definer function
   select v_owner = session_user
-    or pg_has_role(session_user, 'event_store_owner', 'member')
+    or event_store_private.is_operator()
     or coalesce(pg_has_role(session_user, to_regrole(quote_ident(v_owner)), 'member'), false)
 $$;
 
 comment on function event_store_private.may_use(text) is
-'Whether the calling login is a member of a role, or of event_store_owner.';
+'Whether the calling login is a member of a role, or operates the store.';

@@ -1,0 +1,107 @@
+"""The logins of the embedded server beside its superuser, and who may enter which of its databases.
+
+Belongs here: making them, and what is wrong with the login of a store of the user's own. Not here: the four roles
+(`sql/roles.sql`), the server (`embedded`).
+
+    postgres           the superuser: migrates at the start of `millrace up`, and is the operator at the command line
+    millrace_drain     a member of event_store_owner, and nothing else: services, runs, sensors, Spark's tasks
+    owner_of_<name>    owns one database beside the store, such as Dagster's, and may not enter another one
+
+Members of event_store_owner own the tables of read models. What one of them hangs on such a table, be it a trigger or a
+function of a view, runs with the rights of whoever drains: that must be no superuser and not who migrated.
+"""
+
+from contextlib import suppress
+from typing import LiteralString
+
+import psycopg
+from psycopg import sql
+
+from millrace.resources.postgres.embedded import EmbeddedPostgres
+
+DRAIN = "millrace_drain"
+OWNERS = "event_store_owner"
+ROLES = ("event_store_writer", "event_store_consumer", "event_store_reader", OWNERS)
+# the server's own databases, in which nobody but its superuser has anything to do
+MAINTENANCE = ("postgres", "template1")
+# what reports write into, which a drain may not make in a database that is not its own
+REPORTS = "reports"
+# what Postgres takes of a name
+NAME_BYTES = 63
+
+
+def prepare_store(postgres: EmbeddedPostgres, database: str) -> None:
+    """Make the login that drains a migrated store, and let in its roles only; what is there stays."""
+    with psycopg.connect(postgres.dsn(database), autocommit=True) as connection:
+        _make_login(connection, DRAIN, "noreplication")
+        connection.execute(sql.SQL("grant {} to {}").format(sql.Identifier(OWNERS), sql.Identifier(DRAIN)))
+        for name in (database, *MAINTENANCE):
+            _close(connection, name)
+        connection.execute(
+            sql.SQL("grant connect on database {} to {}").format(
+                sql.Identifier(database), sql.SQL(", ").join(map(sql.Identifier, ROLES))
+            )
+        )
+        connection.execute(
+            sql.SQL("create schema if not exists {} authorization {}").format(
+                sql.Identifier(REPORTS), sql.Identifier(OWNERS)
+            )
+        )
+
+
+def owned_database(postgres: EmbeddedPostgres, name: str, *, captured: bool = False) -> str:
+    """Make a database that only a login of its own may enter, unless it is there, and return that login's DSN.
+
+    Args:
+        postgres: The server.
+        name: Of the database.
+        captured: Whether the login may read the changes of its tables.
+    """
+    postgres.create_database(name)
+    with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as connection:
+        _make_login(connection, owner_of(name), "replication" if captured else "noreplication")
+        connection.execute(
+            sql.SQL("alter database {} owner to {}").format(sql.Identifier(name), sql.Identifier(owner_of(name)))
+        )
+        _close(connection, name)
+    return postgres.dsn(name, owner_of(name))
+
+
+def owner_of(database: str) -> str:
+    """Return the login that owns a database beside the store."""
+    return f"owner_of_{database}".encode()[:NAME_BYTES].decode(errors="ignore")
+
+
+def too_mighty(dsn: str) -> str | None:
+    """Say why the login of a store should not drain it; None where it may.
+
+    Raises:
+        psycopg.OperationalError: The server does not answer.
+    """
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        ((user, superuser, owns),) = connection.execute(
+            """
+            select rolname, rolsuper, coalesce(
+              (select pg_has_role(rolname, nspowner, 'member') from pg_namespace where nspname = 'event_store'), false)
+            from pg_roles where rolname = current_user
+            """
+        ).fetchall()
+    if not superuser and not owns:
+        return None
+    why = "is a superuser" if superuser else "owns the schema event_store"
+    return (
+        f"The login {user} of MILLRACE_DSN {why}: triggers of any event_store_owner on read models run with its rights."
+        " Give drains a login of their own, see docs/operating.md."
+    )
+
+
+def _make_login(connection: psycopg.Connection, name: str, replication: LiteralString) -> None:
+    login = sql.Identifier(name)
+    with suppress(psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):
+        connection.execute(sql.SQL("create role {}").format(login))
+    rights = sql.SQL("alter role {} login nosuperuser nocreatedb nocreaterole nobypassrls " + replication)
+    connection.execute(rights.format(login))
+
+
+def _close(connection: psycopg.Connection, database: str) -> None:
+    connection.execute(sql.SQL("revoke connect on database {} from public").format(sql.Identifier(database)))

@@ -1,0 +1,15 @@
+-- Whether the login that calls operates the store: a member of event_store_owner, or the role that migrated, which may
+-- be no member where somebody else had made the roles. Postgres inlines it.
+create or replace function event_store_private.is_operator()
+returns boolean
+language sql
+stable
+parallel safe
+as $$
+  -- the caller, also inside a security definer function; nobody else may use the private schema
+  select pg_has_role(session_user, 'event_store_owner', 'member')
+    or has_schema_privilege(session_user, 'event_store_private', 'usage')
+$$;
+
+comment on function event_store_private.is_operator() is
+'Whether the calling login is a member of event_store_owner, or migrated the store.';

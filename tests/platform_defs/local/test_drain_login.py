@@ -1,0 +1,161 @@
+"""The login that drains the embedded store, and who else may enter its databases.
+
+Not here: what each role may do in a store (`tests/docs/test_who_may_do_what.py`).
+"""
+
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from millrace.platform_defs.local.services import Endpoints, find_endpoints
+from millrace.resources.errors import MillraceError
+from millrace.resources.event_store.migrations import migrate
+from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.resources.postgres.logins import DRAIN, owned_database, prepare_store, too_mighty
+from millrace.resources.read_models.merge import StagedRows, merge_batch, next_batch
+from millrace.resources.read_models.versions import ensure_version, reset_model
+from millrace.resources.reports import replace_day
+from millrace.resources.settings import Settings
+from tests.support.building import read_models as models
+from tests.support.factories import rows
+
+if TYPE_CHECKING:
+    from millrace.resources.read_models.declaration import ReadModel
+
+# mypy takes a decorated class for the class
+Everything = cast("ReadModel", models.Everything)
+
+# what is told of each time that it runs; nobody may do anything but tell
+PLANTED = """
+create table read_models.told (who text, superuser boolean, private text);
+grant all on read_models.told to public;
+create function read_models.planted() returns int language plpgsql as $$
+declare
+  _private text := 'no';
+begin
+  begin
+    perform event_store_private.clock();
+    _private := 'calls';
+  exception when insufficient_privilege then
+    null;
+  end;
+  begin
+    execute 'alter role mallory superuser';
+    _private := 'became a superuser';
+  exception when insufficient_privilege then
+    null;
+  end;
+  insert into read_models.told
+  select current_user, rolsuper, _private from pg_roles where rolname = current_user;
+  return 1;
+end $$;
+create function read_models.fires() returns trigger language plpgsql as $$
+begin
+  perform read_models.planted();
+  return null;
+end $$;
+set role event_store_owner;
+create trigger planted after insert or update on read_models.everything_state for each statement execute function read_models.fires();
+alter table read_models.everything_state add column planted int default read_models.planted();
+reset role;
+"""
+
+
+@pytest.fixture
+def endpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoints]:
+    """Yield the embedded store as `millrace up` makes it."""
+    monkeypatch.setenv("SPARK_REMOTE", "sc://elsewhere:15002")
+    with EmbeddedPostgres(tmp_path / "postgres") as postgres:
+        found = find_endpoints(Settings(home=tmp_path, dsn=None), postgres)
+        migrate(found.operator_dsn)
+        for _ in range(2):
+            prepare_store(postgres, "millrace")
+        yield found
+
+
+def connect(dsn: str, user: str | None = None) -> psycopg.Connection:
+    return psycopg.connect(make_conninfo(dsn, **({"user": user} if user else {})), autocommit=True)
+
+
+def test_what_another_owner_hangs_on_a_table_runs_with_the_drains_rights_only(endpoints: Endpoints) -> None:
+    with connect(endpoints.operator_dsn) as operator, connect(endpoints.dsn) as drain:
+        ensure_version(drain, Everything)
+        operator.execute("create role mallory login in role event_store_owner")
+        with connect(endpoints.dsn, "mallory") as mallory:
+            mallory.execute(PLANTED.encode())
+        operator.execute("delete from read_models.told")
+        batch = next_batch(drain)
+        drain.execute(
+            "insert into read_models.everything_staging (partition, thing_id, batch, attempt) values (3, 'a', %s, 1)",
+            (batch,),
+        )
+        assert merge_batch(drain, Everything, batch, [StagedRows(1, 1)]) == 1
+        # the default, and the trigger for both events of a merge
+        assert rows(drain, "select count(*) from read_models.told") == [(3,)]
+        told = rows(drain, "select distinct who, superuser, private from read_models.told")
+        assert told == [(DRAIN, False, "no")]
+        # nor does an operator run it who removes the model
+        reset_model(operator, Everything)
+        assert rows(drain, "select distinct who from read_models.told") == [(DRAIN,)]
+
+
+def test_the_drains_login_is_an_owner_of_the_store_and_nothing_else(endpoints: Endpoints) -> None:
+    with connect(endpoints.dsn) as drain:
+        assert rows(
+            drain,
+            """
+            select rolsuper, rolcreatedb, rolcreaterole, rolreplication, rolbypassrls,
+              (select array_agg(roleid::regrole::text) from pg_auth_members where member = r.oid)
+            from pg_roles r where rolname = current_user
+            """,
+        ) == [(False, False, False, False, False, ["event_store_owner"])]
+        # runs look whether the schema is that of the code, and a report makes its table
+        assert migrate(endpoints.dsn).applied == ()
+        columns = {"day": ("date", "The day."), "n": ("int", "A number.")}
+        assert replace_day(drain, "reports.daily", columns, date(2026, 1, 5), [{"n": 1}]) == 1
+        drain.execute("select from event_store.sequence_events()")
+
+
+def test_a_login_without_a_role_enters_no_database(endpoints: Endpoints) -> None:
+    """It would hold keys that others wait for, and be a session that they count."""
+    assert endpoints.postgres is not None
+    with connect(endpoints.operator_dsn) as operator:
+        operator.execute("create role stranger login")
+        operator.execute("create role shop login in role event_store_writer")
+    databases = ("millrace", "dagster", "crm", "postgres", "template1")
+    owned_database(endpoints.postgres, "crm", captured=True)
+    for user in ("stranger", "owner_of_crm"):
+        for database in set(databases) - {"crm" if user == "owner_of_crm" else ""}:
+            with pytest.raises(psycopg.OperationalError, match="permission denied for database"):
+                connect(endpoints.postgres.dsn(database, user))
+    # what it had or the drain's login never had
+    for user in ("shop", DRAIN):
+        for database in databases[1:]:
+            with pytest.raises(psycopg.OperationalError, match="permission denied for database"):
+                connect(endpoints.postgres.dsn(database, user))
+    with connect(endpoints.dsn, "shop") as shop:
+        assert rows(shop, "select * from event_store.stream_head('order', 'o-1')") == []
+
+
+def test_a_run_that_may_not_migrate_names_the_command(endpoints: Endpoints) -> None:
+    with connect(endpoints.operator_dsn) as operator:
+        operator.execute("update event_store.migrations set name = 'another version' where version = 0")
+    with pytest.raises(MillraceError, match="millrace migrate") as refused:
+        migrate(endpoints.dsn)
+    assert DRAIN in refused.value.message
+
+
+def test_a_login_of_your_own_that_may_too_much_is_named_in_one_line(endpoints: Endpoints) -> None:
+    assert too_mighty(endpoints.dsn) is None
+    said = str(too_mighty(endpoints.operator_dsn))
+    assert "postgres of MILLRACE_DSN is a superuser" in said
+    assert "\n" not in said
+    with connect(endpoints.operator_dsn) as operator:
+        operator.execute("create role migrator login in role event_store_owner")
+        operator.execute("alter schema event_store owner to migrator")
+    assert "owns the schema event_store" in str(too_mighty(make_conninfo(endpoints.dsn, user="migrator")))
