@@ -217,6 +217,7 @@ set local check_function_bodies = off;
 \ir functions/views/is_registered.sql
 \ir functions/views/poll_views.sql
 \ir functions/views/private/attached_consumers.sql
+\ir functions/views/private/checkpoint_of.sql
 \ir functions/views/private/known_view.sql
 \ir functions/views/private/lease_duration.sql
 \ir functions/views/private/lock_idle_view.sql
@@ -239,7 +240,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'fe1d10503bcf25cbc5b9dbd7ffad701f503a3b03a80a7553f96d6d4a30d14652'),
+  (0, '2603c73198d425961cdb668a1f17681861c48649a648ba6d52a79fec9b8dd58c'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

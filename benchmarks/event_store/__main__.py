@@ -19,6 +19,7 @@ from benchmarks.event_store import (
     batches,
     checkpoints,
     consumption,
+    held,
     mixed,
     ranges,
     sequencing,
@@ -47,6 +48,7 @@ LINES: dict[str, Callable[[Bench], list[Result]]] = {
     "checkpoint-save": checkpoints.save,
     "checkpoint-load": checkpoints.load,
     "lag": checkpoints.behind,
+    "held-snapshot": held.snapshot,
     "storage": storage.per_event,
 }
 

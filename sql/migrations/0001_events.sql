@@ -107,27 +107,22 @@ comment on type event_store_private.batch_event is
 
 -- Sequencing ------------------------------------------------------------------------------------------------
 
-create table event_store.partitions (
+create table event_store.log_partitions (
   partition int not null,
-  high_water_mark bigint not null default 0,
   earliest_position bigint not null default 0,
   archived_position bigint not null default 0,
-  constraint partitions_pkey primary key (partition),
-  constraint partitions_marks_in_order check (0 <= earliest_position and earliest_position <= high_water_mark),
-  constraint partitions_keep_what_is_not_archived check (
-    earliest_position <= archived_position and archived_position <= high_water_mark
-  )
+  constraint log_partitions_pkey primary key (partition),
+  constraint log_partitions_marks_in_order check (0 <= earliest_position and earliest_position <= archived_position)
 ) with (fillfactor = 50);
-comment on table event_store.partitions is
+comment on table event_store.log_partitions is
 'The log partitions: hash buckets of decider_id. Their number is fixed when the database is made.';
-comment on column event_store.partitions.partition is 'The log partition, from 0.';
-comment on column event_store.partitions.high_water_mark is 'The position that the next event will get.';
-comment on column event_store.partitions.earliest_position is 'The first position that is still kept.';
-comment on column event_store.partitions.archived_position is
+comment on column event_store.log_partitions.partition is 'The log partition, from 0.';
+comment on column event_store.log_partitions.earliest_position is 'The first position that is still kept.';
+comment on column event_store.log_partitions.archived_position is
 'Every event below this position is kept outside, too: only these may be deleted.';
 
 -- whoever migrates or installs states the number
-insert into event_store.partitions (partition)
+insert into event_store.log_partitions (partition)
 select generate_series(0, current_setting('event_store.log_partitions')::int - 1);
 
 create table event_store.event_log (
@@ -143,12 +138,40 @@ comment on column event_store.event_log.partition is 'The log partition.';
 comment on column event_store.event_log.position is 'The position within the log partition, without gaps.';
 comment on column event_store.event_log."offset" is 'The event at this position.';
 
+-- The mark is read from the right end of the log's own index, three pages, and is no row of its own: that would be
+-- updated with every batch, and under a held snapshot each reader would walk all its dead versions.
+create view event_store.partitions as
+select
+  p.partition,
+  coalesce(
+    (
+      select l.position + 1
+      from event_store.event_log l
+      where l.partition = p.partition and l.position >= p.earliest_position
+      order by l.position desc
+      limit 1
+    ),
+    p.earliest_position
+  ) as high_water_mark,
+  p.earliest_position,
+  p.archived_position
+from event_store.log_partitions p;
+comment on view event_store.partitions is 'What each log partition holds: [earliest_position, high_water_mark).';
+comment on column event_store.partitions.partition is 'The log partition, from 0.';
+comment on column event_store.partitions.high_water_mark is 'The position that the next event will get.';
+comment on column event_store.partitions.earliest_position is 'The first position that is still kept.';
+comment on column event_store.partitions.archived_position is
+'Every event below this position is kept outside, too: only these may be deleted.';
+
 create table event_store.sequencer (
   singleton boolean not null default true,
   snapshot pg_snapshot not null,
   cluster bigint not null,
   sequenced_at timestamptz not null default '-infinity',
-  constraint sequencer_pkey primary key (singleton),
+  revision bigint not null default 0,
+  -- One row; the revision lets an index read begin at its newest version. Without it each call would walk the dead ones,
+  -- which nobody may remove while somebody holds an old snapshot.
+  constraint sequencer_pkey primary key (singleton, revision),
   constraint sequencer_has_one_row check (singleton)
 ) with (fillfactor = 50);
 comment on table event_store.sequencer is
@@ -159,5 +182,7 @@ comment on column event_store.sequencer.snapshot is
 comment on column event_store.sequencer.cluster is
 'The system identifier of the cluster whose transaction ids these are: a restore into another one shows by it.';
 comment on column event_store.sequencer.sequenced_at is 'When somebody last looked for new events, to half a second.';
+comment on column event_store.sequencer.revision is
+'Rises with every change, so that the newest version of the row is found first.';
 insert into event_store.sequencer (snapshot, cluster)
 select pg_current_snapshot(), system_identifier from pg_control_system();

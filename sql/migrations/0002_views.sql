@@ -75,9 +75,12 @@ create table event_store.checkpoints (
   leased_from bigint,
   leased_to bigint,
   rebuilds boolean not null default false,
-  constraint checkpoints_pkey primary key (view, partition),
+  revision bigint not null default 0,
+  -- One row for each view and log partition; the revision lets an index read begin at the newest version of the row.
+  -- Without it each call would walk the dead ones, which nobody may remove while somebody holds an old snapshot.
+  constraint checkpoints_pkey primary key (view, partition, revision),
   constraint checkpoints_view_fkey foreign key (view) references event_store.views (view) on delete cascade,
-  constraint checkpoints_partition_fkey foreign key (partition) references event_store.partitions (partition),
+  constraint checkpoints_partition_fkey foreign key (partition) references event_store.log_partitions (partition),
   constraint checkpoints_position_is_not_negative check (position >= 0),
   constraint checkpoints_lease_is_whole check ((lease_owner is null) = (leased_until is null))
 ) with (fillfactor = 50);
@@ -96,6 +99,8 @@ comment on column event_store.checkpoints.leased_to is
 'The position after the leased range: a commit goes no further. Null where there is no lease.';
 comment on column event_store.checkpoints.rebuilds is
 'Whether the lease is for a rebuild, which reads every stream, locked or not.';
+comment on column event_store.checkpoints.revision is
+'Rises with every change that a consumer''s call makes, so that the newest version of the row is found first.';
 
 create table event_store.stream_locks (
   view text not null,
@@ -130,7 +135,8 @@ create index stream_locks_in_flight_idx on event_store.stream_locks (view, parti
 where in_flight is not null and lease_pid is null;
 comment on index event_store.stream_locks_in_flight_idx is
 'What is delivered and not answered: read_batch and commit_batch look here for the retries of a lease.';
-create index stream_locks_caught_up_idx on event_store.stream_locks (view, partition) where caught_up;
+-- by time, so that a search can begin behind the dead entries of what was removed before
+create index stream_locks_caught_up_idx on event_store.stream_locks (view, locked_until) where caught_up;
 comment on index event_store.stream_locks_caught_up_idx is 'The locks that a dispatcher looks at to remove them.';
 create index stream_locks_parked_idx on event_store.stream_locks (view, parked_at) where parked_at is not null;
 comment on index event_store.stream_locks_parked_idx is 'The dead letters.';
@@ -181,7 +187,10 @@ create table event_store.dispatches (
   view text not null,
   dispatched_at timestamptz not null default '-infinity',
   swept_at timestamptz not null default '-infinity',
-  constraint dispatches_pkey primary key (view),
+  free_from timestamptz not null default '-infinity',
+  revision bigint not null default 0,
+  -- one row for each view, its newest version found first: see checkpoints
+  constraint dispatches_pkey primary key (view, revision),
   constraint dispatches_view_fkey foreign key (view) references event_store.views (view) on delete cascade
 ) with (fillfactor = 50);
 comment on table event_store.dispatches is 'When the new events of each view were last dispatched (rows mode).';
@@ -190,6 +199,11 @@ comment on column event_store.dispatches.dispatched_at is
 'When somebody last dispatched its new events, to half a second.';
 comment on column event_store.dispatches.swept_at is
 'When somebody last looked at all of its locks for those with nothing left.';
+comment on column event_store.dispatches.free_from is
+'From which locked_until on free locks are searched: none that is not parked is older, but for those of transactions that '
+'end late, which are found once a minute.';
+comment on column event_store.dispatches.revision is
+'Rises with every change of a dispatch, so that the newest version of the row is found first.';
 
 -- Auditing --------------------------------------------------------------------------------------------------
 

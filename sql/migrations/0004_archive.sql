@@ -19,7 +19,7 @@ create table event_store.archive_locks (
   pid int not null,
   locked_until timestamptz not null,
   constraint archive_locks_pkey primary key (partition),
-  constraint archive_locks_partition_fkey foreign key (partition) references event_store.partitions (partition)
+  constraint archive_locks_partition_fkey foreign key (partition) references event_store.log_partitions (partition)
 ) with (fillfactor = 50);
 comment on table event_store.archive_locks is 'Who writes the archive of each log partition (lock_archive).';
 comment on column event_store.archive_locks.partition is 'The log partition.';
@@ -39,7 +39,7 @@ create table event_store.archive_files (
   archived_at timestamptz not null,
   constraint archive_files_pkey primary key (partition, from_position),
   constraint archive_files_path_key unique (path),
-  constraint archive_files_partition_fkey foreign key (partition) references event_store.partitions (partition),
+  constraint archive_files_partition_fkey foreign key (partition) references event_store.log_partitions (partition),
   constraint archive_files_hold_something check (0 <= from_position and from_position < to_position and bytes > 0),
   constraint archive_files_hold_every_event check (events = to_position - from_position)
 );

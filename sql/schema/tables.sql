@@ -569,6 +569,7 @@ CREATE TABLE event_store.checkpoints (
     leased_from bigint,
     leased_to bigint,
     rebuilds boolean DEFAULT false NOT NULL,
+    revision bigint DEFAULT 0 NOT NULL,
     CONSTRAINT checkpoints_lease_is_whole CHECK (((lease_owner IS NULL) = (leased_until IS NULL))),
     CONSTRAINT checkpoints_position_is_not_negative CHECK (("position" >= 0))
 )
@@ -594,11 +595,14 @@ COMMENT ON COLUMN event_store.checkpoints.leased_to IS 'The position after the l
 
 COMMENT ON COLUMN event_store.checkpoints.rebuilds IS 'Whether the lease is for a rebuild, which reads every stream, locked or not.';
 
+COMMENT ON COLUMN event_store.checkpoints.revision IS 'Rises with every change that a consumer''s call makes, so that the newest version of the row is found first.';
+
 CREATE TABLE event_store.sequencer (
     singleton boolean DEFAULT true NOT NULL,
     snapshot pg_snapshot NOT NULL,
     cluster bigint NOT NULL,
     sequenced_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    revision bigint DEFAULT 0 NOT NULL,
     CONSTRAINT sequencer_has_one_row CHECK (singleton)
 )
 WITH (fillfactor='50');
@@ -613,17 +617,50 @@ COMMENT ON COLUMN event_store.sequencer.cluster IS 'The system identifier of the
 
 COMMENT ON COLUMN event_store.sequencer.sequenced_at IS 'When somebody last looked for new events, to half a second.';
 
-CREATE TABLE event_store.partitions (
+COMMENT ON COLUMN event_store.sequencer.revision IS 'Rises with every change, so that the newest version of the row is found first.';
+
+CREATE TABLE event_store.event_log (
     partition integer NOT NULL,
-    high_water_mark bigint DEFAULT 0 NOT NULL,
+    "position" bigint NOT NULL,
+    "offset" bigint NOT NULL
+);
+
+COMMENT ON TABLE event_store.event_log IS 'The order of events within each log partition: dense, from 0, in the order of commits.';
+
+COMMENT ON COLUMN event_store.event_log.partition IS 'The log partition.';
+
+COMMENT ON COLUMN event_store.event_log."position" IS 'The position within the log partition, without gaps.';
+
+COMMENT ON COLUMN event_store.event_log."offset" IS 'The event at this position.';
+
+CREATE TABLE event_store.log_partitions (
+    partition integer NOT NULL,
     earliest_position bigint DEFAULT 0 NOT NULL,
     archived_position bigint DEFAULT 0 NOT NULL,
-    CONSTRAINT partitions_keep_what_is_not_archived CHECK (((earliest_position <= archived_position) AND (archived_position <= high_water_mark))),
-    CONSTRAINT partitions_marks_in_order CHECK (((0 <= earliest_position) AND (earliest_position <= high_water_mark)))
+    CONSTRAINT log_partitions_marks_in_order CHECK (((0 <= earliest_position) AND (earliest_position <= archived_position)))
 )
 WITH (fillfactor='50');
 
-COMMENT ON TABLE event_store.partitions IS 'The log partitions: hash buckets of decider_id. Their number is fixed when the database is made.';
+COMMENT ON TABLE event_store.log_partitions IS 'The log partitions: hash buckets of decider_id. Their number is fixed when the database is made.';
+
+COMMENT ON COLUMN event_store.log_partitions.partition IS 'The log partition, from 0.';
+
+COMMENT ON COLUMN event_store.log_partitions.earliest_position IS 'The first position that is still kept.';
+
+COMMENT ON COLUMN event_store.log_partitions.archived_position IS 'Every event below this position is kept outside, too: only these may be deleted.';
+
+CREATE VIEW event_store.partitions AS
+ SELECT partition,
+    COALESCE(( SELECT (l."position" + 1)
+           FROM event_store.event_log l
+          WHERE ((l.partition = p.partition) AND (l."position" >= p.earliest_position))
+          ORDER BY l."position" DESC
+         LIMIT 1), earliest_position) AS high_water_mark,
+    earliest_position,
+    archived_position
+   FROM event_store.log_partitions p;
+
+COMMENT ON VIEW event_store.partitions IS 'What each log partition holds: [earliest_position, high_water_mark).';
 
 COMMENT ON COLUMN event_store.partitions.partition IS 'The log partition, from 0.';
 
@@ -842,7 +879,9 @@ COMMENT ON COLUMN event_store.deciders.owner IS 'The role whose members, with th
 CREATE TABLE event_store.dispatches (
     view text NOT NULL,
     dispatched_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
-    swept_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL
+    swept_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    free_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    revision bigint DEFAULT 0 NOT NULL
 )
 WITH (fillfactor='50');
 
@@ -854,19 +893,9 @@ COMMENT ON COLUMN event_store.dispatches.dispatched_at IS 'When somebody last di
 
 COMMENT ON COLUMN event_store.dispatches.swept_at IS 'When somebody last looked at all of its locks for those with nothing left.';
 
-CREATE TABLE event_store.event_log (
-    partition integer NOT NULL,
-    "position" bigint NOT NULL,
-    "offset" bigint NOT NULL
-);
+COMMENT ON COLUMN event_store.dispatches.free_from IS 'From which locked_until on free locks are searched: none that is not parked is older, but for those of transactions that end late, which are found once a minute.';
 
-COMMENT ON TABLE event_store.event_log IS 'The order of events within each log partition: dense, from 0, in the order of commits.';
-
-COMMENT ON COLUMN event_store.event_log.partition IS 'The log partition.';
-
-COMMENT ON COLUMN event_store.event_log."position" IS 'The position within the log partition, without gaps.';
-
-COMMENT ON COLUMN event_store.event_log."offset" IS 'The event at this position.';
+COMMENT ON COLUMN event_store.dispatches.revision IS 'Rises with every change of a dispatch, so that the newest version of the row is found first.';
 
 CREATE SEQUENCE event_store.events_offset_seq
     START WITH 1
@@ -1147,7 +1176,7 @@ ALTER TABLE ONLY event_store.captures
     ADD CONSTRAINT captures_pkey PRIMARY KEY (capture);
 
 ALTER TABLE ONLY event_store.checkpoints
-    ADD CONSTRAINT checkpoints_pkey PRIMARY KEY (view, partition);
+    ADD CONSTRAINT checkpoints_pkey PRIMARY KEY (view, partition, revision);
 
 ALTER TABLE ONLY event_store.consumers
     ADD CONSTRAINT consumers_pkey PRIMARY KEY (view, consumer);
@@ -1156,7 +1185,7 @@ ALTER TABLE ONLY event_store.deciders
     ADD CONSTRAINT deciders_pkey PRIMARY KEY (decider, event, event_version);
 
 ALTER TABLE ONLY event_store.dispatches
-    ADD CONSTRAINT dispatches_pkey PRIMARY KEY (view);
+    ADD CONSTRAINT dispatches_pkey PRIMARY KEY (view, revision);
 
 ALTER TABLE ONLY event_store.event_log
     ADD CONSTRAINT event_log_offset_key UNIQUE ("offset");
@@ -1170,14 +1199,14 @@ ALTER TABLE ONLY event_store.events
 ALTER TABLE ONLY event_store.events
     ADD CONSTRAINT events_pkey PRIMARY KEY ("offset");
 
+ALTER TABLE ONLY event_store.log_partitions
+    ADD CONSTRAINT log_partitions_pkey PRIMARY KEY (partition);
+
 ALTER TABLE ONLY event_store.migrations
     ADD CONSTRAINT migrations_pkey PRIMARY KEY (version);
 
 ALTER TABLE ONLY event_store.model_locks
     ADD CONSTRAINT model_locks_pkey PRIMARY KEY (model);
-
-ALTER TABLE ONLY event_store.partitions
-    ADD CONSTRAINT partitions_pkey PRIMARY KEY (partition);
 
 ALTER TABLE ONLY event_store.producer_results
     ADD CONSTRAINT producer_results_pkey PRIMARY KEY (producer_id, partition, sequence);
@@ -1195,7 +1224,7 @@ ALTER TABLE ONLY event_store.quarantined_changes
     ADD CONSTRAINT quarantined_changes_pkey PRIMARY KEY (quarantine_id);
 
 ALTER TABLE ONLY event_store.sequencer
-    ADD CONSTRAINT sequencer_pkey PRIMARY KEY (singleton);
+    ADD CONSTRAINT sequencer_pkey PRIMARY KEY (singleton, revision);
 
 ALTER TABLE ONLY event_store.source_generations
     ADD CONSTRAINT source_generations_pkey PRIMARY KEY (source_generation);
@@ -1240,7 +1269,7 @@ CREATE INDEX quarantined_changes_stream_idx ON event_store.quarantined_changes U
 
 CREATE INDEX source_generations_capture_idx ON event_store.source_generations USING btree (capture, source_generation);
 
-CREATE INDEX stream_locks_caught_up_idx ON event_store.stream_locks USING btree (view, partition) WHERE caught_up;
+CREATE INDEX stream_locks_caught_up_idx ON event_store.stream_locks USING btree (view, locked_until) WHERE caught_up;
 
 COMMENT ON INDEX event_store.stream_locks_caught_up_idx IS 'The locks that a dispatcher looks at to remove them.';
 
@@ -1309,10 +1338,10 @@ CREATE TRIGGER skip_restamp BEFORE UPDATE OF transaction_id ON event_store.event
 COMMENT ON TRIGGER skip_restamp ON event_store.events IS 'Skips the rows where changes are ignored.';
 
 ALTER TABLE ONLY event_store.archive_files
-    ADD CONSTRAINT archive_files_partition_fkey FOREIGN KEY (partition) REFERENCES event_store.partitions(partition);
+    ADD CONSTRAINT archive_files_partition_fkey FOREIGN KEY (partition) REFERENCES event_store.log_partitions(partition);
 
 ALTER TABLE ONLY event_store.archive_locks
-    ADD CONSTRAINT archive_locks_partition_fkey FOREIGN KEY (partition) REFERENCES event_store.partitions(partition);
+    ADD CONSTRAINT archive_locks_partition_fkey FOREIGN KEY (partition) REFERENCES event_store.log_partitions(partition);
 
 ALTER TABLE ONLY event_store.capture_sessions
     ADD CONSTRAINT capture_sessions_capture_fkey FOREIGN KEY (capture) REFERENCES event_store.captures(capture) ON DELETE CASCADE;
@@ -1324,7 +1353,7 @@ ALTER TABLE ONLY event_store.captures
     ADD CONSTRAINT captures_generation_fkey FOREIGN KEY (source_generation) REFERENCES event_store.source_generations(source_generation);
 
 ALTER TABLE ONLY event_store.checkpoints
-    ADD CONSTRAINT checkpoints_partition_fkey FOREIGN KEY (partition) REFERENCES event_store.partitions(partition);
+    ADD CONSTRAINT checkpoints_partition_fkey FOREIGN KEY (partition) REFERENCES event_store.log_partitions(partition);
 
 ALTER TABLE ONLY event_store.checkpoints
     ADD CONSTRAINT checkpoints_view_fkey FOREIGN KEY (view) REFERENCES event_store.views(view) ON DELETE CASCADE;
@@ -1426,6 +1455,12 @@ GRANT SELECT ON TABLE event_store.checkpoints TO event_store_owner;
 GRANT SELECT ON TABLE event_store.sequencer TO event_store_reader;
 GRANT SELECT ON TABLE event_store.sequencer TO event_store_owner;
 
+GRANT SELECT ON TABLE event_store.event_log TO event_store_reader;
+GRANT SELECT ON TABLE event_store.event_log TO event_store_owner;
+
+GRANT SELECT ON TABLE event_store.log_partitions TO event_store_reader;
+GRANT SELECT ON TABLE event_store.log_partitions TO event_store_owner;
+
 GRANT SELECT ON TABLE event_store.partitions TO event_store_reader;
 GRANT SELECT ON TABLE event_store.partitions TO event_store_owner;
 
@@ -1452,9 +1487,6 @@ GRANT SELECT ON TABLE event_store.deciders TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.dispatches TO event_store_reader;
 GRANT SELECT ON TABLE event_store.dispatches TO event_store_owner;
-
-GRANT SELECT ON TABLE event_store.event_log TO event_store_reader;
-GRANT SELECT ON TABLE event_store.event_log TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.migrations TO event_store_reader;
 GRANT SELECT ON TABLE event_store.migrations TO event_store_owner;

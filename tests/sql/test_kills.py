@@ -37,7 +37,7 @@ CALLS: dict[str, Call] = {
 }
 # where the call stops: what another session locks
 POINTS = {
-    "sequencing": "select from event_store.partitions for update",
+    "sequencing": "lock table event_store.event_log in share mode",
     "dispatching": "select from event_store.views where view = 'v' for update",  # new locks refer to it
     "removing": "select pg_advisory_xact_lock(4711)",
     "leasing": "select pg_advisory_xact_lock(4712)",

@@ -24,7 +24,7 @@ begin
   if v_to_position < 0 or v_to_position > _partition.high_water_mark then
     perform event_store_private.refuse_position(_partition, format('%s cannot be archived', v_to_position));
   end if;
-  update event_store.partitions set archived_position = v_to_position where partition = v_partition and archived_position < v_to_position;
+  update event_store.log_partitions set archived_position = v_to_position where partition = v_partition and archived_position < v_to_position;
   if found then
     perform event_store_private.audit(
       'mark_archived', null, null,

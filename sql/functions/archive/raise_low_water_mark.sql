@@ -72,7 +72,7 @@ begin
 
   -- in the sequencer's order: it moves the marks with its own row in hand, and would wait for us there
   perform from event_store.sequencer for update;
-  update event_store.partitions set earliest_position = v_position where partition = v_partition and earliest_position < v_position;
+  update event_store.log_partitions set earliest_position = v_position where partition = v_partition and earliest_position < v_position;
   if found then
     perform event_store_private.audit(
       'raise_low_water_mark', null, v_reason,

@@ -79,6 +79,11 @@ begin
       limit 3
     )
     union all
+    select format('view %L stands at several positions of log partition %s', c.view, c.partition)
+    from event_store.checkpoints c
+    group by c.view, c.partition
+    having count(*) > 1
+    union all
     (
       select format('view %L stands at %s of log partition %s, which ends at %s', c.view, c.position, c.partition, w.high_water_mark)
       from event_store.checkpoints c
@@ -95,9 +100,9 @@ begin
       using errcode = 'MR022', detail = _fault, hint = 'Nothing is stored. Restore another backup.';
   end if;
 
-  update event_store.partitions p
-  set high_water_mark = w.high_water_mark, archived_position = w.earliest_position, earliest_position = w.earliest_position
-  from unnest(v_partition, v_earliest_position, v_high_water_mark) w(partition, earliest_position, high_water_mark)
+  update event_store.log_partitions p
+  set archived_position = w.earliest_position, earliest_position = w.earliest_position
+  from unnest(v_partition, v_earliest_position) w(partition, earliest_position)
   where p.partition = w.partition;
   insert into event_store.dispatches (view) select view from event_store.views;
   perform setval('event_store.events_offset_seq', greatest(1, v_last_offset, (select max(last_offset) from event_store.streams)));

@@ -53,12 +53,11 @@ begin
   _now := event_store_private.clock();
   return query
   with pending as (
-    select c.partition, c.position, p.high_water_mark, oldest."offset" as oldest
-    from event_store.checkpoints c
-    join event_store.partitions p using (partition)
+    select c.partition, c.position, c.version, p.high_water_mark, oldest."offset" as oldest
+    from event_store.partitions p
+    cross join lateral event_store_private.checkpoint_of(v_view, p.partition) c
     left join event_store.event_log oldest on oldest.partition = c.partition and oldest.position = c.position
-    where c.view = v_view
-      and c.partition = any (_claimed)
+    where p.partition = any (_claimed)
       and (
         c.position < p.high_water_mark
         or c.partition in (
@@ -77,7 +76,7 @@ begin
       )
   ), shared as (
     select
-      q.partition, q.high_water_mark,
+      q.version, q.high_water_mark,
       coalesce(
         sum(greatest(q.high_water_mark - q.position, 0))
           over (order by q.oldest nulls first rows between unbounded preceding and 1 preceding),
@@ -92,9 +91,10 @@ begin
       leased_until = _now + _lease,
       leased_from = c.position,
       leased_to = c.position + least(greatest(s.high_water_mark - c.position, 0), v_limit - s.taken_before),
-      rebuilds = false
+      rebuilds = false,
+      revision = c.revision + 1
     from shared s
-    where c.view = v_view and c.partition = s.partition and s.taken_before < v_limit
+    where c.ctid = s.version and s.taken_before < v_limit
     returning c.partition, c.leased_from, c.leased_to, c.lease_token
   ), retried as (
     -- what this lease delivers of the streams that have a lock: up to in_flight

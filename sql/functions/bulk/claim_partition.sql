@@ -33,6 +33,8 @@ begin
   begin
     select * into _checkpoint from event_store.checkpoints c
     where c.view = v_view and c.partition = v_partition
+    order by c.revision desc
+    limit 1
     for update nowait;
   exception when lock_not_available then
     raise exception 'log partition is leased'
@@ -65,9 +67,10 @@ begin
     leased_until = event_store_private.clock() + _lease,
     leased_from = p.earliest_position,
     leased_to = p.high_water_mark,
-    rebuilds = true
+    rebuilds = true,
+    revision = c.revision + 1
   from event_store.partitions p
-  where c.view = v_view and c.partition = v_partition and p.partition = c.partition
+  where c.view = v_view and c.partition = v_partition and c.revision = _checkpoint.revision and p.partition = v_partition
   returning c.partition, c.leased_from, c.leased_to, c.lease_token;
 end
 $$;

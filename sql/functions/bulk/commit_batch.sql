@@ -13,6 +13,12 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
+-- By index, whatever statistics say: they may be from when the tables were empty. So it is planned once.
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set jit = off
+set enable_hashjoin = off
+set enable_mergejoin = off
 as $$
 declare
   _view event_store.views;
@@ -29,7 +35,7 @@ begin
   )
   into _bad
   from unnest(v_partition, v_to_position) b(partition, to_position)
-  left join event_store.checkpoints c on c.view = v_view and c.partition = b.partition
+  left join event_store_private.checkpoint_of(v_view, b.partition) c on true
   left join event_store.partitions p on p.partition = b.partition
   where (b.to_position between c.position and c.leased_to) is not true
     or (c.rebuilds and b.to_position <> c.leased_to)
@@ -54,10 +60,13 @@ begin
 
   if exists (select from event_store.stream_locks where view = v_view) then
     _now := event_store_private.clock();
-    if exists (select from event_store.checkpoints c where c.view = v_view and c.partition = any (v_partition) and c.rebuilds) then
+    if exists (
+      select from unnest(v_partition) b(partition) cross join lateral event_store_private.checkpoint_of(v_view, b.partition) c where c.rebuilds
+    ) then
       delete from event_store.stream_locks k
-      using event_store.checkpoints c
-      where c.view = v_view and c.partition = any (v_partition) and c.rebuilds
+      using unnest(v_partition) b(partition)
+      cross join lateral event_store_private.checkpoint_of(v_view, b.partition) c
+      where c.rebuilds
         and k.view = v_view and k.partition = c.partition and k.lease_token <> c.lease_token;
     end if;
     update event_store.stream_locks k
@@ -65,7 +74,7 @@ begin
     from (
       select r.decider_id, r.decider, case when b.to_position = c.leased_to then r.in_flight else below.up_to end as up_to
       from unnest(v_partition, v_to_position, v_lease_token) b(partition, to_position, lease_token)
-      join event_store.checkpoints c on c.view = v_view and c.partition = b.partition
+      cross join lateral event_store_private.checkpoint_of(v_view, b.partition) c
       join event_store.stream_locks r
         on r.view = v_view and r.partition = b.partition and r.lease_token = b.lease_token
         and r.in_flight is not null and r.lease_pid is null
@@ -85,9 +94,11 @@ begin
 
   update event_store.checkpoints c
   set
-    position = b.to_position, lease_owner = null, leased_until = null, leased_from = null, leased_to = null, rebuilds = false
+    position = b.to_position, lease_owner = null, leased_until = null, leased_from = null, leased_to = null, rebuilds = false,
+    revision = c.revision + 1
   from unnest(v_partition, v_to_position) b(partition, to_position)
-  where c.view = v_view and c.partition = b.partition;
+  cross join lateral event_store_private.checkpoint_of(v_view, b.partition) held
+  where c.ctid = held.version; -- require_leases has it locked
 
   if _now is not null then
     _view := event_store_private.known_view(v_view);

@@ -10,13 +10,22 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
+-- By index, whatever statistics say: they may be from when the tables were empty.
+set enable_seqscan = off
+set jit = off
+set enable_hashjoin = off
+set enable_mergejoin = off
 as $$
 declare
   _until timestamptz;
 begin
   perform event_store_private.require_leases(v_view, v_partition, v_lease_token);
   _until := event_store_private.clock() + event_store_private.lease_duration(event_store_private.own_view(v_view, 'bulk'), v_lease_s);
-  update event_store.checkpoints set leased_until = _until where view = v_view and partition = any (v_partition);
+  update event_store.checkpoints c
+  set leased_until = _until, revision = c.revision + 1
+  from unnest(v_partition) b(partition)
+  cross join lateral event_store_private.checkpoint_of(v_view, b.partition) held
+  where c.ctid = held.version; -- require_leases has it locked
   return _until;
 end
 $$;

@@ -51,7 +51,10 @@ begin
     perform event_store_private.refuse_request(_fault, 'Nothing was changed.');
   end if;
   perform event_store_private.require_leases(v_view, array[v_partition], array[v_lease_token]);
-  select * into _lease from event_store.checkpoints where view = v_view and partition = v_partition;
+  select * into _lease from event_store.checkpoints c
+  where c.view = v_view and c.partition = v_partition
+  order by c.revision desc
+  limit 1;
   _now := event_store_private.clock();
 
   select format('stream (%s, %s)', f.decider, f.decider_id) || coalesce(' at offset ' || f."offset", '') into _fault
@@ -77,7 +80,9 @@ begin
 
   -- A claim with an older snapshot, which does not see these locks, must fail (40001) and not deliver their events once
   -- more.
-  update event_store.checkpoints set position = position where view = v_view and partition = v_partition;
+  update event_store.checkpoints c
+  set revision = c.revision + 1
+  where c.ctid = any (array(select held.version from event_store_private.checkpoint_of(v_view, v_partition) held));
   with failed as (
     insert into event_store.stream_locks as k (
       view, decider, decider_id, partition, last_offset, locked_until, attempts, last_error, parked_at, lease_token, created_at,

@@ -24,18 +24,26 @@ begin
   -- Lock first. The clock is read after the lock is ours, the marks in the statements after that: an older look could
   -- take a partition for which nothing is left.
   _locked := array(
-    select c.partition
-    from event_store.checkpoints c
-    join event_store.partitions p using (partition)
-    where c.view = v_view
-      and (
-        c.position < p.high_water_mark
-        or c.partition in (
-          select k.partition from event_store.stream_locks k where k.view = v_view and k.parked_at is null and k.locked_until <= (select event_store_private.clock())
+    select seen.partition
+    from (
+      select c.partition, c.revision
+      from event_store.partitions p
+      cross join lateral event_store_private.checkpoint_of(v_view, p.partition) c
+      where (
+          c.position < p.high_water_mark
+          or c.partition in (
+            select k.partition from event_store.stream_locks k where k.view = v_view and k.parked_at is null and k.locked_until <= (select event_store_private.clock())
+          )
         )
-      )
-      and (c.leased_until is null or c.leased_until <= (select event_store_private.clock()))
-    for update of c skip locked
+        and (c.leased_until is null or c.leased_until <= (select event_store_private.clock()))
+      offset 0
+    ) seen
+    -- the row that was seen, or none: who changed it since has it
+    cross join lateral (
+      select from event_store.checkpoints c
+      where c.view = v_view and c.partition = seen.partition and c.revision = seen.revision
+      for update skip locked
+    ) held
   );
   -- lock_idle_view holds all that can be leased: either it failed at our locks, or it was done before them, and now we
   -- see what it changed
@@ -49,11 +57,11 @@ begin
   end if;
 
   update event_store.checkpoints c
-  set position = wanted.position
+  set position = wanted.position, revision = c.revision + 1
   from (
-    select at.partition, coalesce(first.position, seen.up_to) as position
-    from event_store.checkpoints at
-    join event_store.partitions p using (partition)
+    select at.version, coalesce(first.position, seen.up_to) as position
+    from event_store.partitions p
+    cross join lateral event_store_private.checkpoint_of(v_view, p.partition) at
     cross join lateral (select least(p.high_water_mark, at.position + 100000)) seen(up_to)
     left join lateral (
       select l.position
@@ -66,9 +74,9 @@ begin
       order by l.position
       limit 1
     ) first on true
-    where at.view = v_view and at.partition = any (_locked)
+    where p.partition = any (_locked)
   ) wanted
-  where c.view = v_view and c.partition = wanted.partition and c.position < wanted.position;
+  where c.ctid = wanted.version and c.position < wanted.position;
   return _locked;
 end
 $$;

@@ -34,10 +34,10 @@ as $$
 #variable_conflict use_column
 declare
   _view constant event_store.views := event_store_private.own_view(v_view, 'bulk');
-  _lease event_store.checkpoints;
+  _lease record;
 begin
-  select * into _lease from event_store.checkpoints c
-  where c.view = v_view and c.partition = v_partition and c.lease_token = v_lease_token and c.lease_owner is not null;
+  select * into _lease from event_store_private.checkpoint_of(v_view, v_partition) c
+  where c.lease_token = v_lease_token and c.lease_owner is not null;
   if not found then
     perform event_store_private.refuse_lost_lease(v_view, array[v_partition], array[v_lease_token]);
   end if;

@@ -10,16 +10,31 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
+-- By index, whatever statistics say: they may be from when the tables were empty.
+set enable_seqscan = off
+set jit = off
+set enable_hashjoin = off
+set enable_mergejoin = off
 as $$
 declare
   _released bigint;
 begin
   perform event_store_private.own_view(v_view, 'bulk');
+  perform from (select partition from unnest(v_partition) b(partition) order by partition) b
+  cross join lateral (
+    select from event_store.checkpoints c
+    where c.view = v_view and c.partition = b.partition
+    order by c.revision desc
+    limit 1
+    for update
+  ) c;
   with released as (
     update event_store.checkpoints c
-    set lease_owner = null, leased_until = null, leased_from = null, leased_to = null, rebuilds = false
+    set
+      lease_owner = null, leased_until = null, leased_from = null, leased_to = null, rebuilds = false, revision = c.revision + 1
     from unnest(v_partition, v_lease_token) b(partition, token)
-    where c.view = v_view and c.partition = b.partition and c.lease_token = b.token and c.lease_owner is not null
+    cross join lateral event_store_private.checkpoint_of(v_view, b.partition) held
+    where c.ctid = held.version and held.lease_token = b.token and held.lease_owner is not null
     returning 1
   )
   select count(*) into _released from released;

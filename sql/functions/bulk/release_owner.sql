@@ -16,7 +16,7 @@ begin
   for _released in
     with released as (
       update event_store.checkpoints c
-      set lease_owner = null, leased_until = null, leased_from = null, leased_to = null, rebuilds = false
+      set lease_owner = null, leased_until = null, leased_from = null, leased_to = null, rebuilds = false, revision = c.revision + 1
       from event_store.views v
       where c.lease_owner = v_owner and v.view = c.view and event_store_private.may_use(v.owner)
       returning c.view, c.partition

@@ -8,9 +8,12 @@ language sql
 volatile
 security definer
 set search_path = event_store, pg_temp
+-- by index, tables with or without statistics
+set enable_seqscan = off
+set jit = off
 as $$
   select not event_store_private.has_fresh_events(s.snapshot, v_committed)
-  from event_store.sequencer s
+  from (select q.snapshot from event_store.sequencer q where q.singleton order by q.revision desc limit 1) s
 $$;
 
 comment on function event_store.is_sequenced(pg_snapshot) is

@@ -36,8 +36,8 @@ as $$
       select count(*)
       from event_store.views v
       where exists (
-          select from event_store.checkpoints c
-          where c.view = v.view and c.partition = p.partition and c.leased_until > (select event_store_private.clock())
+          select from event_store_private.checkpoint_of(v.view, p.partition) c
+          where c.leased_until > (select event_store_private.clock())
         )
         or exists (
           select from event_store.stream_locks k

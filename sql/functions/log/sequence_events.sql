@@ -29,7 +29,7 @@ declare
   _sequenced bigint;
 begin
   -- Look first: a lock takes a transaction id. What another session is about to sequence shows here as new.
-  select * into _last from event_store.sequencer where singleton;
+  select * into _last from event_store.sequencer where singleton order by revision desc limit 1;
   if _last.sequenced_at >= _now - interval '500 milliseconds'
     and not event_store_private.has_foreign_ids(_last)
     and not event_store_private.has_fresh_events(_last.snapshot, event_store_private.committed_snapshot())
@@ -37,7 +37,10 @@ begin
     return 0;
   end if;
 
-  select * into _last from event_store.sequencer where singleton for update skip locked;
+  -- the newest version of the row; who changed it since is at it
+  select * into _last from event_store.sequencer
+  where singleton and revision = (select q.revision from event_store.sequencer q where q.singleton order by q.revision desc limit 1)
+  for update skip locked;
   -- a restore has begun: finish_restore says what is sequenced
   if not found or _last.sequenced_at = 'infinity' then
     return 0;
@@ -50,7 +53,7 @@ begin
 
   -- after the lock, so that it is not older than the one our predecessor stored
   _committed := event_store_private.committed_snapshot();
-  _partitions := (select count(*) from event_store.partitions);
+  _partitions := (select count(*) from event_store.log_partitions);
 
   with fresh as materialized (
     select event_store.stream_partition(e.decider_id, _partitions) as partition, e."offset"
@@ -60,28 +63,26 @@ begin
       where x.transaction_id >= f.from_id and x.transaction_id < f.before_id
       offset 0 -- a look-up for each range, never all events once
     ) e
-  ), raised as (
-    update event_store.partitions p
-    set high_water_mark = p.high_water_mark + f.events
-    from (select partition, count(*) as events from fresh group by partition) f
-    where p.partition = f.partition
-    returning p.partition, p.high_water_mark - f.events as first_position
+  ), marks as materialized (
+    select p.partition, p.high_water_mark as first_position from event_store.partitions p
   )
   insert into event_store.event_log (partition, position, "offset")
   select
     f.partition,
-    r.first_position + row_number() over (partition by f.partition order by f."offset") - 1,
+    m.first_position + row_number() over (partition by f.partition order by f."offset") - 1,
     f."offset"
   from fresh f
-  join raised r using (partition)
+  join marks m using (partition)
   order by f."offset"; -- both indexes then grow at their right ends
   get diagnostics _sequenced = row_count;
 
   if _sequenced > 0 then
-    update event_store.sequencer set snapshot = _committed, sequenced_at = _now;
+    update event_store.sequencer set snapshot = _committed, sequenced_at = _now, revision = revision + 1
+    where singleton and revision = _last.revision;
   elsif _last.sequenced_at < _now - interval '500 milliseconds' then
     -- With the snapshot: what was in progress in an old one would be looked at by each call until something is new.
-    update event_store.sequencer set snapshot = _committed, sequenced_at = _now;
+    update event_store.sequencer set snapshot = _committed, sequenced_at = _now, revision = revision + 1
+    where singleton and revision = _last.revision;
   end if;
   return _sequenced;
 end

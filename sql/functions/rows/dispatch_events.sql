@@ -27,6 +27,9 @@ declare
   _view constant event_store.views := event_store_private.known_view(v_view, 'rows');
   _dispatch event_store.dispatches;
   _sweeps_all boolean; -- once a minute, and on while there is much to sweep
+  -- Free locks are searched from here on. Every lock that is made, answered or given back is locked until then or later;
+  -- so behind it are only dead entries of the index, which nobody can remove while somebody holds an old snapshot.
+  _free_from timestamptz;
   _has_room boolean;
   _claimed int[];
   _window bigint := v_window;
@@ -45,21 +48,29 @@ begin
     _window := least(_window, 5000);
     _max_waiting := least(_max_waiting, 2000);
   end if;
-  select * into _dispatch from event_store.dispatches where view = v_view;
+  select * into _dispatch from event_store.dispatches where view = v_view order by revision desc limit 1;
   _sweeps_all := _dispatch.swept_at <= _now - interval '1 minute';
+  -- once a minute from the beginning; and where the clock was set back
+  _free_from := case when _sweeps_all or _dispatch.free_from > _now then '-infinity' else _dispatch.free_from end;
   -- Partitions with new events, and those where a lock may have to go: a remover that another dispatcher overtakes
   -- would remove the lock that this one relies on.
   _claimed := array(
-    select c.partition
-    from event_store.checkpoints c
-    join event_store.partitions p using (partition)
-    where c.view = v_view
-      and (
-        c.position < p.high_water_mark
+    select seen.partition
+    from (
+      select c.partition, c.revision
+      from event_store.partitions p
+      cross join lateral event_store_private.checkpoint_of(v_view, p.partition) c
+      where c.position < p.high_water_mark
         or _sweeps_all
-        or c.partition in (select k.partition from event_store.stream_locks k where k.view = v_view and k.caught_up)
-      )
-    for update of c skip locked
+        or c.partition in (select k.partition from event_store.stream_locks k where k.view = v_view and k.caught_up and k.locked_until >= _free_from)
+      offset 0
+    ) seen
+    -- the row that was seen, or none: who changed it since has done our work
+    cross join lateral (
+      select from event_store.checkpoints c
+      where c.view = v_view and c.partition = seen.partition and c.revision = seen.revision
+      for update skip locked
+    ) held
   );
   -- lock_idle_view holds all that can be leased: either it failed at our locks, or it was done before them, and now we
   -- see what it changed
@@ -72,18 +83,19 @@ begin
   _window := least(_window, greatest(20000 / greatest(cardinality(_claimed), 1), 1));
   _has_room := cardinality(_claimed) > 0 and not exists (
     select from event_store.stream_locks k
-    where k.view = v_view and k.parked_at is null and k.locked_until <= _now
+    where k.view = v_view and k.parked_at is null and k.locked_until >= _free_from and k.locked_until <= _now
     offset _max_waiting - 1
   );
 
   with passed as materialized (
     select l.partition, l.position, e."offset", e.decider, e.decider_id,
       event_store_private.wants(_view.deciders, _view.events, e.decider, e.event) as wanted
-    from event_store.checkpoints c
+    from unnest(_claimed) claimed(partition)
+    cross join lateral event_store_private.checkpoint_of(v_view, claimed.partition) c
     join event_store.event_log l
       on l.partition = c.partition and l.position >= c.position and l.position < c.position + _window
     join event_store.events e using ("offset")
-    where _has_room and c.view = v_view and c.partition = any (_claimed)
+    where _has_room
   ), locked as (
     -- locked until now: it waits behind the streams that were freed before
     insert into event_store.stream_locks (
@@ -107,18 +119,35 @@ begin
     where k.held is null
   ), moved as (
     update event_store.checkpoints c
-    set position = p.position
-    from (select partition, max(position) + 1 as position from passed group by partition) p
-    where c.view = v_view and c.partition = p.partition
+    set position = p.position, revision = c.revision + 1
+    from (select partition, max(position) + 1 as position from passed group by partition offset 0) p
+    cross join lateral event_store_private.checkpoint_of(v_view, p.partition) held
+    where c.ctid = held.version
   )
   select count(*) into _passed from passed;
 
-  _swept := event_store_private.sweep_locks(_view, _claimed, _sweeps_all);
+  _swept := event_store_private.sweep_locks(_view, _claimed, _sweeps_all, _free_from);
 
   if _passed > 0 or _sweeps_all or _dispatch.dispatched_at < _now - interval '500 milliseconds' then
-    update event_store.dispatches
-    set dispatched_at = _now, swept_at = case when _sweeps_all and _swept < 1000 then _now else swept_at end
-    where view = (select view from event_store.dispatches where view = v_view for update skip locked);
+    -- a second for those whose answer is given and not committed yet
+    _free_from := least(
+      _now - interval '1 second',
+      (
+        select k.locked_until from event_store.stream_locks k
+        where k.view = v_view and k.parked_at is null and k.locked_until >= _free_from
+        order by k.locked_until, k.last_offset
+        limit 1
+      )
+    );
+    update event_store.dispatches d
+    set
+      dispatched_at = _now, swept_at = case when _sweeps_all and _swept < 1000 then _now else d.swept_at end, free_from = _free_from,
+      revision = d.revision + 1
+    where d.ctid = any (
+      array(
+        select h.ctid from event_store.dispatches h where h.view = v_view and h.revision = _dispatch.revision for update skip locked
+      )
+    );
   end if;
   return _passed;
 end

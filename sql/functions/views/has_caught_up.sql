@@ -11,6 +11,8 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
+-- without statistics it may look dear, and to compile it takes longer than to run it
+set jit = off
 as $$
 declare
   _view constant event_store.views := event_store_private.known_view(v_view);
@@ -18,13 +20,14 @@ begin
   perform event_store_private.known_view(v_other);
   perform from event_store.checkpoints where view = v_other order by partition for share;
   return not exists (
-    select from event_store.checkpoints o
-    join event_store.checkpoints c on c.view = v_view and c.partition = o.partition
-    where o.view = v_other and c.position < o.position
+    select from event_store.log_partitions p
+    cross join lateral event_store_private.checkpoint_of(v_other, p.partition) o
+    cross join lateral event_store_private.checkpoint_of(v_view, p.partition) c
+    where c.position < o.position
   ) and not exists (
     -- what has a lock here may be acknowledged there: by the checkpoint, or up to where the stream's lock is there
     select from event_store.stream_locks k
-    join event_store.checkpoints there on there.view = v_other and there.partition = k.partition
+    cross join lateral event_store_private.checkpoint_of(v_other, k.partition) there
     left join event_store.stream_locks o on o.view = v_other and o.decider_id = k.decider_id and o.decider = k.decider
     where k.view = v_view
       and exists (
@@ -38,7 +41,7 @@ begin
   ) and not exists (
     -- a lock there may acknowledge events that the checkpoint here has not reached
     select from event_store.stream_locks o
-    join event_store.checkpoints here on here.view = v_view and here.partition = o.partition
+    cross join lateral event_store_private.checkpoint_of(v_view, o.partition) here
     where o.view = v_other
       and not exists (
         select from event_store.stream_locks k

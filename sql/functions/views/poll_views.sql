@@ -20,6 +20,7 @@ security definer
 set search_path = event_store, pg_temp
 -- by index, whatever statistics say: they may be from when the tables were empty
 set enable_seqscan = off
+set enable_bitmapscan = off
 set jit = off
 set enable_hashjoin = off
 set enable_mergejoin = off
@@ -34,6 +35,7 @@ as $$
       select count(*) from (
         select from event_store.stream_locks k
         where k.view = v.view and k.parked_at is null and not k.caught_up and k.locked_until <= (select event_store_private.clock())
+          and k.locked_until >= case when v.mode = 'rows' and d.free_from <= (select event_store_private.clock()) then d.free_from else '-infinity' end
         limit 1000
       ) free
     ) + (
@@ -52,11 +54,15 @@ as $$
     ),
     coalesce(a.consumers, 0)
   from event_store.views v
+  cross join lateral (
+    select d.free_from from event_store.dispatches d where d.view = v.view order by d.revision desc limit 1
+  ) d
   left join (
-    select c.view, sum(greatest(p.high_water_mark - c.position, 0)) as ahead
-    from event_store.checkpoints c
-    join event_store.partitions p using (partition)
-    group by c.view
+    select w.view, sum(greatest(p.high_water_mark - c.position, 0)) as ahead
+    from (select q.partition, q.high_water_mark from event_store.partitions q offset 0) p
+    cross join event_store.views w
+    cross join lateral event_store_private.checkpoint_of(w.view, p.partition) c
+    group by w.view
   ) c using (view)
   left join event_store_private.attached_consumers() a using (view)
   order by v.view

@@ -284,7 +284,7 @@ def test_a_sequencer_killed_in_its_transaction_loses_and_doubles_nothing(orders:
 def test_a_sequencer_killed_while_it_writes_loses_and_doubles_nothing(orders: EventStore, connect: Connect) -> None:
     append_to(orders, "o-1", "o-2", "o-3")
     blocker, doomed = connect(autocommit=False), connect()
-    blocker.execute("select from event_store.partitions for update")  # the sequencer stops half way
+    blocker.execute("lock table event_store.event_log in share mode")  # the sequencer stops half way
     killed = start(lambda: EventStore(doomed).sequence_events())
     wait_blocked(orders.connection, doomed.info.backend_pid)
     assert orders.sequence_events() == 0  # the single writer's lock is taken

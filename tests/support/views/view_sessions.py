@@ -62,7 +62,7 @@ class Sessions:
             delete from event_store.dispatches;
             delete from event_store.views;
             delete from event_store.audit_log;
-            update event_store.partitions set high_water_mark = 0, earliest_position = 0, archived_position = 0;
+            update event_store.log_partitions set earliest_position = 0, archived_position = 0;
             update event_store.sequencer set sequenced_at = '-infinity';
             select setval('event_store.events_offset_seq', 1, false), setval('event_store.lease_token_seq', 1, false);
             commit

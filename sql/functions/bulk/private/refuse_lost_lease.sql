@@ -22,7 +22,7 @@ begin
           '; ' order by b.partition
         )
         from unnest(v_partition, v_lease_token) b(partition, token)
-        left join event_store.checkpoints c on c.view = v_view and c.partition = b.partition
+        left join event_store_private.checkpoint_of(v_view, b.partition) c on true
         where c.lease_token is distinct from b.token or c.lease_owner is null
       ),
       hint = 'Drop this batch and claim again; its events are delivered again.';

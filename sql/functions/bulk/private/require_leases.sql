@@ -9,6 +9,9 @@ returns void
 language plpgsql
 volatile
 set search_path = event_store, pg_temp
+-- By index, whatever statistics say: they may be from when the tables were empty.
+set enable_seqscan = off
+set jit = off
 as $$
 begin
   if v_partition is null or cardinality(v_partition) = 0 or cardinality(v_partition) <> coalesce(cardinality(v_lease_token), 0)
@@ -21,13 +24,18 @@ begin
     );
   end if;
   perform event_store_private.own_view(v_view, 'bulk');
-  perform from event_store.checkpoints
-  where view = v_view and partition = any (v_partition)
-  order by partition
-  for update;
+  -- the newest version of each row, as checkpoint_of finds it
+  perform from (select partition from unnest(v_partition) b(partition) order by partition) b
+  cross join lateral (
+    select from event_store.checkpoints c
+    where c.view = v_view and c.partition = b.partition
+    order by c.revision desc
+    limit 1
+    for update
+  ) c;
   if exists (
     select from unnest(v_partition, v_lease_token) b(partition, token)
-    left join event_store.checkpoints c on c.view = v_view and c.partition = b.partition
+    left join event_store_private.checkpoint_of(v_view, b.partition) c on true
     where c.lease_token is distinct from b.token or c.lease_owner is null
   ) then
     perform event_store_private.refuse_lost_lease(v_view, v_partition, v_lease_token);

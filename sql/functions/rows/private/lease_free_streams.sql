@@ -22,6 +22,10 @@ set enable_sort = off
 as $$
 declare
   _now timestamptz;
+  -- what is older is only dead entries of the index (see dispatch_events)
+  _from timestamptz := coalesce(
+    (select d.free_from from event_store.dispatches d where d.view = v_view.view order by d.revision desc limit 1), '-infinity'
+  );
   _free tid[];
   _delivered bigint[];
 begin
@@ -29,6 +33,9 @@ begin
   -- end
   for _turn in 1..100 loop
     _now := event_store_private.clock(); -- what was just dispatched is free from then on
+    if _from > _now then
+      _from := '-infinity'; -- the clock was set back
+    end if;
     -- Lock first, then read in another statement: a snapshot older than the lock would lease what is already
     -- acknowledged.
     _free := array(
@@ -42,7 +49,7 @@ begin
           and event_store_private.wants(v_view.deciders, v_view.events, e.decider, e.event)
         limit 1
       ) pending
-      where k.view = v_view.view and k.parked_at is null and k.locked_until <= _now
+      where k.view = v_view.view and k.parked_at is null and k.locked_until >= _from and k.locked_until <= _now
       order by k.locked_until, k.last_offset
       limit v_limit
       for update of k skip locked

@@ -12,6 +12,10 @@ returns bigint[]
 language plpgsql
 volatile
 set search_path = event_store, pg_temp
+-- By index, whatever statistics say: they may be from when the tables were empty.
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
 as $$
 declare
   _recently constant timestamptz := event_store_private.clock() - interval '1 second';
@@ -31,10 +35,10 @@ begin
   if not _view.enabled then
     return null;
   end if;
-  select s.sequenced_at < _recently, d.dispatched_at < _recently
-  into _sequencer_away, _dispatcher_away
-  from event_store.sequencer s, event_store.dispatches d
-  where d.view = v_view;
+  select s.sequenced_at < _recently into _sequencer_away
+  from event_store.sequencer s where s.singleton order by s.revision desc limit 1;
+  select d.dispatched_at < _recently into _dispatcher_away
+  from event_store.dispatches d where d.view = v_view order by d.revision desc limit 1;
   if _sequencer_away then
     perform event_store.sequence_events();
   end if;

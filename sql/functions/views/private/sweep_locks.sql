@@ -6,11 +6,13 @@
 -- flight counts as left, unless its lock ended and the view does not want it any more: no consumer would ever get it.
 --
 -- It looks at streams that had caught up when they were acknowledged, so that streams which wait cost nothing. v_all:
--- it looks at all, for those that end another way, as by a filter that was narrowed.
+-- it looks at all, for those that end another way, as by a filter that was narrowed. v_free_from: what was acknowledged
+-- before is not looked for.
 create or replace function event_store_private.sweep_locks(
   v_view event_store.views,
   v_partitions int[],
-  v_all boolean
+  v_all boolean,
+  v_free_from timestamptz default '-infinity'
 )
 returns bigint
 language plpgsql
@@ -39,7 +41,8 @@ begin
   else
     _candidates := array(
       select k.ctid from event_store.stream_locks k
-      where k.view = v_view.view and k.partition = any (v_partitions) and k.caught_up and k.parked_at is null and k.locked_until <= _now
+      where k.view = v_view.view and k.partition = any (v_partitions) and k.caught_up and k.parked_at is null
+        and k.locked_until >= v_free_from and k.locked_until <= _now
       limit 20000
       for update skip locked
     );
@@ -57,9 +60,7 @@ begin
         and event_store_private.wants(v_view.deciders, v_view.events, e.decider, e.event)
     );
   delete from event_store.stream_locks k
-  using event_store.checkpoints c
   where k.ctid = any (_candidates)
-    and c.view = k.view and c.partition = k.partition
     and not exists (
       select from event_store.events e
       where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > k.last_offset
@@ -74,7 +75,7 @@ begin
         where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" <= k.last_offset
         order by e."offset" desc
         limit 1
-      ) < c.position,
+      ) < (select c.position from event_store_private.checkpoint_of(v_view.view, k.partition) c),
       true
     );
   get diagnostics _removed = row_count;
@@ -82,5 +83,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.sweep_locks(event_store.views, int[], boolean) is
+comment on function event_store_private.sweep_locks(event_store.views, int[], boolean, timestamptz) is
 'Removes the locks of log partitions that have nothing left; returns how many.';

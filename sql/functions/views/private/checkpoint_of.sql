@@ -1,0 +1,33 @@
+-- The checkpoint of a view in a log partition, found by its newest revision: however many dead versions the row has,
+-- which stay while somebody holds an old snapshot, none of them is looked at. Postgres inlines it. For all log
+-- partitions: from event_store.log_partitions p cross join lateral checkpoint_of(v_view, p.partition). The row's ctid is
+-- there as version: who has it locked may change it by that, without another search.
+create or replace function event_store_private.checkpoint_of(
+  v_view text,
+  v_partition int
+)
+returns table (
+  partition int,
+  "position" bigint,
+  lease_owner text,
+  lease_token bigint,
+  leased_until timestamptz,
+  leased_from bigint,
+  leased_to bigint,
+  rebuilds boolean,
+  revision bigint,
+  version tid
+)
+language sql
+stable
+as $$
+  select
+    c.partition, c.position, c.lease_owner, c.lease_token, c.leased_until, c.leased_from, c.leased_to, c.rebuilds, c.revision, c.ctid
+  from event_store.checkpoints c
+  where c.view = v_view and c.partition = v_partition
+  order by c.revision desc
+  limit 1
+$$;
+
+comment on function event_store_private.checkpoint_of(text, int) is
+'The checkpoint of a view in a log partition, without a look at dead versions of the row.';

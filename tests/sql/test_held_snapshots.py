@@ -1,0 +1,137 @@
+"""No hot call walks dead versions: beside a snapshot that somebody holds it reads as few pages later as at first."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import LiteralString
+
+import psycopg
+import pytest
+
+from millrace.resources.event_store import EventStore
+from tests.support.factories import Connect, append_to, rows
+
+# beyond the first of them each index has its levels
+FIRST, ROUNDS = 300, 600
+# some pages more for what grew with the events; dead versions that are walked are hundreds
+SLACK = 10
+
+
+@contextmanager
+def held_snapshot(connection: psycopg.Connection) -> Iterator[None]:
+    """Hold a snapshot open, as a backup does."""
+    connection.execute("set transaction isolation level repeatable read")
+    connection.execute("select count(*) from event_store.events")
+    yield
+    connection.rollback()
+
+
+def buffers(store: EventStore, call: LiteralString) -> int:
+    """Run a call and return how many pages it looked at."""
+    plan = rows(store.connection, "explain (analyze, buffers, timing off, costs off, summary off) " + call)
+    found = re.search(r"Buffers: shared hit=(\d+)", "\n".join(line for (line,) in plan))
+    assert found is not None
+    return int(found[1])
+
+
+def consume(store: EventStore, number: int) -> None:
+    """Append an event and take it through the log, a rows view and a bulk view."""
+    append_to(store, f"o-{number}")
+    store.sequence_events()
+    store.dispatch_events("rows")
+    (event,) = store.stream_events("rows", 1)
+    store.ack_event("rows", event.decider_id, event.offset)
+    store.commit_batch("bulk", store.claim_batch("bulk", "me"))
+
+
+def behind_the_last_second(store: EventStore) -> None:
+    """Let free locks be searched from now on, as a second later; none waits, and no dispatch looks back once more."""
+    store.dispatch_events("rows")
+    store.connection.execute(
+        """
+        update event_store.dispatches set free_from = event_store_private.clock(), dispatched_at = 'infinity'
+        where view = 'rows'
+        """
+    )
+
+
+@pytest.fixture
+def held(orders: EventStore, connect: Connect) -> Iterator[EventStore]:
+    """Yield a store with a view of each mode, beside a held snapshot."""
+    orders.register_view("rows", "-infinity")
+    orders.register_view("bulk", "-infinity", mode="bulk")
+    consume(orders, 0)
+    with held_snapshot(connect(autocommit=False)):
+        yield orders
+
+
+def test_calls_read_no_more_pages_the_longer_a_snapshot_is_held(held: EventStore) -> None:
+    calls: dict[str, LiteralString] = {
+        "sequence_events": "select event_store.sequence_events()",
+        "dispatch_events": "select event_store.dispatch_events('rows')",
+        "claim_batch": "select * from event_store.claim_batch('bulk', 'me')",
+        "poll_views": "select * from event_store.poll_views()",
+        "view_info": "select * from event_store.view_info('bulk')",
+        "available_offset_range": "select * from event_store.available_offset_range()",
+    }
+
+    def read() -> dict[str, int]:
+        for call in calls.values():
+            held.connection.execute(call).fetchall()  # what a session looks up once is looked up
+        return {name: buffers(held, call) for name, call in calls.items()}
+
+    for number in range(1, FIRST):
+        consume(held, number)
+    behind_the_last_second(held)
+    before = read()
+    for number in range(FIRST, ROUNDS):
+        consume(held, number)
+    behind_the_last_second(held)
+    after = read()
+    assert {name: (before[name], pages) for name, pages in after.items() if pages > before[name] + SLACK} == {}
+
+
+def test_free_streams_are_searched_from_where_the_oldest_lock_is(held: EventStore) -> None:
+    for number in range(1, FIRST):
+        consume(held, number)
+    oldest, found = rows(
+        held.connection,
+        """
+        select free_from, (select min(locked_until) from event_store.stream_locks) from event_store.dispatches
+        where view = 'rows'
+        """,
+    )[0]
+    assert found is None or oldest <= found
+
+
+def test_a_lock_before_that_is_found_within_a_minute(held: EventStore) -> None:
+    append_to(held, "late")
+    held.sequence_events()
+    held.dispatch_events("rows")
+    # an answer that was committed long after it was given leaves such a lock
+    held.connection.execute(
+        "update event_store.stream_locks set locked_until = clock_timestamp() - interval '10 seconds' where view = 'rows'"
+    )
+    held.connection.execute(
+        "update event_store.dispatches set free_from = clock_timestamp() - interval '2 seconds' where view = 'rows'"
+    )
+    assert held.stream_events("rows", 1) == []
+    held.connection.execute(
+        "update event_store.dispatches set swept_at = clock_timestamp() - interval '1 minute' where view = 'rows'"
+    )
+    held.dispatch_events("rows")
+    assert [event.decider_id for event in held.stream_events("rows", 1)] == ["late"]
+
+
+def test_the_mark_of_a_log_that_was_purged_whole_stays(held: EventStore) -> None:
+    before = rows(held.connection, "select partition, high_water_mark from event_store.partitions order by 1")
+    held.connection.execute("select event_store.unregister_view(view) from event_store.views")
+    held.connection.execute(
+        """
+        select event_store.mark_archived(partition, high_water_mark), event_store.raise_low_water_mark(partition, high_water_mark),
+          event_store.purge_events(partition)
+        from event_store.partitions where high_water_mark > 0
+        """
+    )
+    assert rows(held.connection, "select from event_store.event_log") == []
+    assert rows(held.connection, "select partition, high_water_mark from event_store.partitions order by 1") == before
