@@ -23,7 +23,7 @@ def test_an_answer_that_comes_after_another_pusher_took_over_changes_nothing(
 
     def taken_over(_: dict[str, Any]) -> int:
         with psycopg.connect(dsn, autocommit=True) as connection:
-            connection.execute("update event_store.stream_locks set locked_until = '-infinity'")
+            connection.execute("update event_store.stream_locks set locked_until = event_store_private.clock()")
             held.extend(EventStore(connection).lease_events("hook", 1, 600))
         return status
 

@@ -17,7 +17,7 @@ def tables(store: EventStore) -> dict[str, list[dict[str, Any]]]:
     found = {}
     for table in (*STATE_TABLES, "events", "event_log", "partitions"):
         query = sql.SQL("select to_jsonb(t) - %s::text[] from {} t").format(sql.Identifier("event_store", table))
-        passing = ["transaction_id", "lease_pid", "archived_position"]
+        passing = ["transaction_id", "lease_pid", "archived_position", "revision"]
         loaded = [row for (row,) in store.connection.execute(query, (passing,))]
         found[table] = sorted(loaded, key=lambda row: json.dumps(row, sort_keys=True))
     found["audit_log"] = [row for row in found["audit_log"] if row["operation"] != "restore"]
