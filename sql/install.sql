@@ -141,6 +141,7 @@ set local check_function_bodies = off;
 \ir functions/log/validate_offset_range.sql
 \ir functions/private/audit.sql
 \ir functions/private/clock.sql
+\ir functions/private/is_operator.sql
 \ir functions/private/protect_audit.sql
 \ir functions/private/refuse_request.sql
 \ir functions/producers/abandon_transaction.sql
@@ -231,7 +232,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '3d38d38eb5b58ead54c281db8441879019ed2d3328f06ea41ac64b7e67b223f5'),
+  (0, '4edc4330e961c25611d95555047ae64facba7c48e7dae8d3141757a378fda0dc'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

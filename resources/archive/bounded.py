@@ -25,7 +25,7 @@ VALUE_BYTES = 16 * 2**20
 BATCH_BYTES = 16 * 2**20
 
 
-class TooLarge(pa.ArrowException):
+class TooLarge(pa.ArrowException):  # type: ignore[misc]  # pyarrow has no types
     """A value, or a column of a row group, is larger than any that Millrace writes."""
 
 
