@@ -164,10 +164,6 @@ def logins(server: EmbeddedPostgres, admin: psycopg.Connection) -> Iterator[dict
     admin.execute(sql.SQL("create database {} owner {}").format(sql.Identifier(database), owner))
     try:
         migrate(f"{server.dsn(database)}&user={names['migrator']}")
-        # who migrates a new cluster made the roles, and administers them; where they were there it is as if it had
-        admin.execute(
-            sql.SQL("grant event_store_owner to {} with admin option").format(sql.Identifier(names["migrator"]))
-        )
         prepare_store(server, database)
         # where it may not even enter, there is nothing to try
         admin.execute(
