@@ -105,4 +105,6 @@ def locks(connection: psycopg.Connection) -> list[tuple[Any, ...]]:
 
 def wake(store: EventStore) -> None:
     """Let every stream's wait be over."""
-    store.connection.execute("update event_store.stream_locks set locked_until = event_store_private.clock() where parked_at is null")
+    store.connection.execute(
+        "update event_store.stream_locks set locked_until = event_store_private.clock() where parked_at is null"
+    )
