@@ -240,7 +240,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '2603c73198d425961cdb668a1f17681861c48649a648ba6d52a79fec9b8dd58c'),
+  (0, '4d737d72abe8cffdcca2c419a41e8924abc859aea1ce571cdf65f09929330944'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

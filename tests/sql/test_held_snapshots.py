@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from millrace.resources.event_store import EventStore
-from tests.support.factories import Connect, append_to, rows
+from tests.support.factories import Connect, append_to, rows, set_clock, value
 
 # beyond the first of them each index has its levels
 FIRST, ROUNDS = 300, 600
@@ -45,8 +45,10 @@ def consume(store: EventStore, number: int) -> None:
 
 
 def behind_the_last_second(store: EventStore) -> None:
-    """Let free locks be searched from now on, as a second later; none waits, and no dispatch looks back once more."""
+    """Let free locks be searched from now on, as two minutes later; no dispatch looks back once more."""
     store.dispatch_events("rows")
+    later = value(store.connection, "select event_store_private.clock() + interval '2 minutes'")
+    set_clock(store.connection, str(later))
     store.connection.execute(
         """
         update event_store.dispatches set free_from = event_store_private.clock(), dispatched_at = 'infinity'

@@ -42,6 +42,8 @@ as $$
       select count(*) from (
         select k.decider, k.decider_id, k.last_offset from event_store.stream_locks k
         where k.view = v.view and k.caught_up and k.parked_at is null and k.locked_until <= (select event_store_private.clock())
+          -- a dispatch looks at them within a second; those of long ago are dead versions
+          and k.locked_until >= (select event_store_private.clock()) - interval '1 minute'
         limit 1000
       ) k
       where exists (

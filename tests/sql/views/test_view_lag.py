@@ -122,7 +122,7 @@ def test_a_view_without_a_filter_reads_one_event_of_each_log_partition(orders: E
         before = value(orders.connection, read)
         assert all(lag.exact and lag.pending_age_s is not None for lag in orders.view_lag("all"))
         assert value(orders.connection, read) - before == 16
-    assert buffers(orders.connection, "select event_store.view_lag('all')") < 250
+    assert buffers(orders.connection, "select event_store.view_lag('all')") < 400
 
 
 def test_a_filtered_view_is_counted_up_to_100_000_positions_and_then_at_least(orders: EventStore) -> None:
