@@ -159,6 +159,6 @@ def test_the_customer_database_is_the_one_that_is_set_or_the_one_beside_the_embe
     with pytest.raises(Unreachable, match=r"(?s)no customer database.*MILLRACE_CRM_DSN"):
         crm_dsn()
     (tmp_path / "postgres").symlink_to(postgres.directory)
-    assert crm_dsn().startswith("postgresql://postgres@/crm?host=")
+    assert crm_dsn().startswith("postgresql://owner_of_crm@/crm?host=")
     monkeypatch.setenv("MILLRACE_CRM_DSN", "postgresql://somewhere/else")
     assert crm_dsn() == "postgresql://somewhere/else"
