@@ -240,7 +240,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '4d737d72abe8cffdcca2c419a41e8924abc859aea1ce571cdf65f09929330944'),
+  (0, '839efacb2bb35359297034c6f1d44f0cfb6273b92972669b2a1172ce591b8741'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

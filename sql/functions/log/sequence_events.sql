@@ -76,10 +76,7 @@ begin
   order by f."offset"; -- both indexes then grow at their right ends
   get diagnostics _sequenced = row_count;
 
-  if _sequenced > 0 then
-    update event_store.sequencer set snapshot = _committed, sequenced_at = _now, revision = revision + 1
-    where singleton and revision = _last.revision;
-  elsif _last.sequenced_at < _now - interval '500 milliseconds' then
+  if _sequenced > 0 or _last.sequenced_at < _now - interval '500 milliseconds' then
     -- With the snapshot: what was in progress in an old one would be looked at by each call until something is new.
     update event_store.sequencer set snapshot = _committed, sequenced_at = _now, revision = revision + 1
     where singleton and revision = _last.revision;
