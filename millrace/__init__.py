@@ -79,6 +79,7 @@ if TYPE_CHECKING:
         RecordedEvent,
         Seek,
         StreamHead,
+        VersionedEvent,
         View,
         ViewInfo,
     )
@@ -120,8 +121,8 @@ _PLACES = {
     # The event store
     "resources.event_store": (
         "AppendedEvent AuditEntry AvailableRange ChainedEvent DeadLetter DeciderEvent EventStore Json "
-        "LeasedEvent Lock LogEvent NewEvent PartitionInfo PartitionLag RecordedEvent Seek StreamHead View "
-        "ViewInfo"
+        "LeasedEvent Lock LogEvent NewEvent PartitionInfo PartitionLag RecordedEvent Seek StreamHead "
+        "VersionedEvent View ViewInfo"
     ),
     "resources.event_store.migrations": "migrate",
     # Exactly-once producers

@@ -70,6 +70,8 @@ begin
         hint = 'Archive it, let the views consume it, settle their dead letters, give back leases of dead owners (release_owner), or remove views that are not used (unregister_view). What an open transaction does ends with it.';
   end if;
 
+  -- waits for a purge before it stops the sequencer
+  perform from event_store.log_partitions p where p.partition = v_partition for no key update;
   -- in the sequencer's order: it moves the marks with its own row in hand, and would wait for us there
   perform from event_store.sequencer for update;
   update event_store.log_partitions set earliest_position = v_position where partition = v_partition and earliest_position < v_position;
