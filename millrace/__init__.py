@@ -164,7 +164,7 @@ __all__ = [
     "ProducerStamp", "ProducerStore", "ReadModel", "RecordedEvent", "SchemaMismatch", "Seek", "SequenceGap",
     "Service", "SparkResource", "State", "StreamClosed", "StreamHead", "StreamWentOn", "Surroundings",
     "Transaction", "TransactionEnded", "UnknownCapture", "UnknownPartition", "UnknownProducer",
-    "UnknownTransaction", "UnknownView", "Unreachable", "UnreadableData", "View", "ViewInUse", "ViewInfo", "WrongMode",
+    "UnknownTransaction", "UnknownView", "Unreachable", "UnreadableData", "VersionedEvent", "View", "ViewInUse", "ViewInfo", "WrongMode",
     "all_", "any_", "avg", "chosen_dsn", "count", "day_history", "embedded_dsn", "field", "first", "fold", "history_frame",
     "last", "max_", "migrate", "min_", "read_history", "read_model", "recompute", "replace_day", "set_union",
     "spark_session", "stop_on_signals", "stream_id", "sum_",

@@ -247,7 +247,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'c9611f24615ffa89622d2a2df6a1e7cf706c660eb496146543160ff016012356'),
+  (0, 'e6e985a4d58730f29d33204084fab81bff6c088fbbdf26fcf1e412f2d7e9ef9a'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -92,8 +92,8 @@ class EventStore(SqlFunctions):
     ) -> RecordedEvent:
         """Append one event after `previous_id` and return it; a retry returns the stored one.
 
-        With `expected_version`, how many events the stream has, 0 for a new one, `previous_id` may be None. `metadata` is
-        an object that says what led to the event: correlation_id, causation_id, traceparent, user, or keys of your own.
+        With `expected_version`, how many events the stream has, 0 for a new one, `previous_id` may be None. `metadata`
+        is an object that says what led to the event: correlation_id, causation_id, traceparent, user, or other keys.
         """
         return self._one(
             RecordedEvent,
