@@ -115,10 +115,10 @@ set local check_function_bodies = off;
 \ir functions/events/private/event_fault.sql
 \ir functions/events/private/forbid_change.sql
 \ir functions/events/private/guard_append.sql
-\ir functions/events/private/guard_restore.sql
 \ir functions/events/private/head_of_stream.sql
 \ir functions/events/private/hold_off_purges.sql
 \ir functions/events/private/is_stored.sql
+\ir functions/events/private/may_append.sql
 \ir functions/events/private/metadata_fault.sql
 \ir functions/events/private/parse_events.sql
 \ir functions/events/private/refuse_append.sql
@@ -247,7 +247,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'e6e985a4d58730f29d33204084fab81bff6c088fbbdf26fcf1e412f2d7e9ef9a'),
+  (0, '3660c1daa9e514f6e33f0c4f8ba9ec3a95be8af60c42c360e48d2f034f591bc8'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -45,8 +45,7 @@ create table event_store.events (
   constraint events_pkey primary key ("offset"),
   -- the optimistic lock: of two writers that follow the same event one is first
   constraint events_stream_key unique (decider_id, decider, version),
-  constraint events_event_id_key unique (event_id),
-  constraint events_first_follows_none check (version >= 1 and (version = 1) = (previous_id is null))
+  constraint events_event_id_key unique (event_id)
 );
 alter sequence event_store.events_offset_seq owned by event_store.events."offset";
 create index events_stream_idx on event_store.events (decider_id, decider, "offset");
@@ -74,6 +73,11 @@ comment on column event_store.events.version is 'The event''s number in its stre
 comment on column event_store.events.metadata is
 'What led to the event, a JSON object or null: correlation_id, causation_id, traceparent and user are texts, other keys '
 'are free. No part of the event: a retry may state others.';
+
+create sequence event_store.purge_seq;
+comment on sequence event_store.purge_seq is
+'Counts purges, also those that are not committed: who saw a stream and stores the next event learns by it whether somebody '
+'purged meanwhile.';
 
 create table event_store.purged_streams (
   decider text collate "C" not null,

@@ -59,8 +59,7 @@ CREATE TABLE event_store.events (
     "offset" bigint NOT NULL,
     transaction_id xid8 DEFAULT pg_current_xact_id() NOT NULL,
     version bigint NOT NULL,
-    metadata jsonb,
-    CONSTRAINT events_first_follows_none CHECK (((version >= 1) AND ((version = 1) = (previous_id IS NULL))))
+    metadata jsonb
 );
 
 COMMENT ON TABLE event_store.events IS 'Every event, once, never changed. Its first eleven columns are fstore-sql''s.';
@@ -1086,6 +1085,15 @@ COMMENT ON COLUMN event_store.producers.updated_at IS 'When the row last changed
 
 COMMENT ON COLUMN event_store.producers.owner IS 'The role whose members may register it and send as it; members of event_store_owner may, too.';
 
+CREATE SEQUENCE event_store.purge_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1;
+
+COMMENT ON SEQUENCE event_store.purge_seq IS 'Counts purges, also those that are not committed: who saw a stream and stores the next event learns by it whether somebody purged meanwhile.';
+
 ALTER TABLE event_store.quarantined_changes ALTER COLUMN quarantine_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME event_store.quarantined_changes_quarantine_id_seq
     START WITH 1
@@ -1386,13 +1394,9 @@ CREATE TRIGGER free_deleted_lock INSTEAD OF DELETE ON event_store.locks FOR EACH
 
 COMMENT ON TRIGGER free_deleted_lock ON event_store.locks IS 'Frees the stream; what is pending stays.';
 
-CREATE TRIGGER guard_append BEFORE INSERT ON event_store.events FOR EACH ROW WHEN (((new.version IS NULL) AND (new.transaction_id IS DISTINCT FROM '3'::xid8))) EXECUTE FUNCTION event_store_private.guard_append();
+CREATE TRIGGER guard_append BEFORE INSERT ON event_store.events FOR EACH ROW WHEN ((new.version IS NULL)) EXECUTE FUNCTION event_store_private.guard_append();
 
 COMMENT ON TRIGGER guard_append ON event_store.events IS 'Protects the ways into events that are no function.';
-
-CREATE TRIGGER guard_restore BEFORE INSERT ON event_store.events FOR EACH ROW WHEN ((new.transaction_id = '3'::xid8)) EXECUTE FUNCTION event_store_private.guard_restore();
-
-COMMENT ON TRIGGER guard_restore ON event_store.events IS 'Lets nobody but a restore store events as they are.';
 
 CREATE TRIGGER protect_audit BEFORE DELETE OR UPDATE OR TRUNCATE ON event_store.audit_log FOR EACH STATEMENT EXECUTE FUNCTION event_store_private.protect_audit();
 

@@ -39,6 +39,10 @@ begin
     order by l.position
     limit v_limit
   ) l;
+  if _offsets is null then
+    return 0;
+  end if;
+  perform nextval('event_store.purge_seq'); -- tells writers whose snapshots do not see this (require_unpurged)
   -- what the next event of each stream follows, where nothing else of it is kept
   insert into event_store.purged_streams as p (decider, decider_id, last_event_id, last_offset, version, final)
   select distinct on (e.decider_id, e.decider) e.decider, e.decider_id, e.event_id, e."offset", e.version, e.final

@@ -99,6 +99,13 @@ begin
       limit 3
     )
     union all
+    (
+      select format('event_id %s is version %s of its stream and follows %s', event_id, version, coalesce(previous_id::text, 'none'))
+      from event_store.events
+      where (version = 1) <> (previous_id is null)
+      limit 3
+    )
+    union all
     select format('view %L stands at several positions of log partition %s', c.view, c.partition)
     from event_store.checkpoints c
     group by c.view, c.partition

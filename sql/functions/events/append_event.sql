@@ -2,8 +2,8 @@
 -- previous_id is the event_id of the stream's last event, null for the first: of two writers with the same previous_id
 -- exactly one succeeds, the other gets MR001. Who knows the version instead states v_expected_version, 0 for a new stream;
 -- then a null previous_id is not asked. A retry with the same event_id and content returns the stored event.
--- One statement sees the head of the stream and stores the event after it: with the next version, which is taken only
--- once (events_stream_key), and an offset that is drawn after the event before it was seen. So offsets follow versions.
+-- The event is stored with the version after the stream's last one, which can be taken once only (events_stream_key), and an
+-- offset that is drawn after the last event was seen. So offsets follow versions.
 -- Example: select * from append_event('order_placed', gen_random_uuid(), 'order', 'o-1', '{}', gen_random_uuid(), null)
 create or replace function event_store.append_event(
   v_event text,
@@ -28,28 +28,40 @@ set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set jit = off
 as $$
+declare
+  _purges constant bigint := pg_sequence_last_value('event_store.purge_seq');
+  _head record;
 begin
+  -- as head_of_stream does, which costs more
+  select e.event_id as last_event_id, e.version, e.final into _head
+  from event_store.events e
+  where e.decider_id = v_decider_id and e.decider = v_decider
+  order by e.version desc
+  limit 1;
+  if not found and _purges > 0 then
+    select p.last_event_id, p.version, p.final into _head
+    from event_store.purged_streams p
+    where p.decider_id = v_decider_id and p.decider = v_decider;
+  end if;
   -- all that an event must meet; which of it was not met is asked where nothing was stored
   return query
   insert into event_store.events as e (
     event, event_id, event_version, decider, decider_id, data, command_id, previous_id, final, created_at, "offset", version, metadata
   )
   select
-    v_event, v_event_id, v_event_version, v_decider, v_decider_id, v_data, v_command_id, h.last_event_id, v_final,
-    event_store_private.clock(), nextval('event_store.events_offset_seq'), coalesce(h.version, 0) + 1, v_metadata
+    v_event, v_event_id, v_event_version, v_decider, v_decider_id, v_data, v_command_id, _head.last_event_id, v_final,
+    event_store_private.clock(), nextval('event_store.events_offset_seq'), coalesce(_head.version, 0) + 1, v_metadata
   from event_store.deciders d
-  left join lateral event_store_private.head_of_stream(v_decider_id, v_decider) h on true
   where d.decider = v_decider and d.event = v_event and d.event_version = v_event_version
-    and (d.owner is null or event_store_private.may_use(d.owner))
-    and not exists (select from event_store.captured_tables c where c.decider = v_decider)
+    and (d.owner is null or event_store_private.may_append(d.decider, d.owner))
     and event_store_private.event_fault(
       v_event, v_event_id, v_event_version, v_decider, v_decider_id, v_data, v_command_id, v_final, v_expected_version, v_metadata
     ) is null
     and not event_store_private.is_upper_uuid(v_decider_id)
-    and h.final is not true
+    and _head.final is not true
     and case
-      when v_expected_version is null then h.last_event_id is not distinct from v_previous_id
-      else coalesce(h.version, 0) = v_expected_version and (v_previous_id is null or h.last_event_id = v_previous_id)
+      when v_expected_version is null then _head.last_event_id is not distinct from v_previous_id
+      else coalesce(_head.version, 0) = v_expected_version and (v_previous_id is null or _head.last_event_id = v_previous_id)
     end
   on conflict do nothing
   returning
@@ -61,8 +73,8 @@ begin
       v_expected_version, v_metadata
     );
     return query select * from event_store.recorded_events r where r.event_id = v_event_id;
-  elsif current_setting('transaction_isolation') <> 'read committed'
-    or exists (select from event_store.purged_streams p where p.decider_id = v_decider_id and p.decider = v_decider)
+  elsif pg_sequence_last_value('event_store.purge_seq') is distinct from _purges
+    or current_setting('transaction_isolation') <> 'read committed'
   then
     perform event_store_private.require_unpurged(array[v_event_id]);
   end if;

@@ -108,7 +108,7 @@ def test_what_does_not_fit_is_refused_by_every_way_in(orders: EventStore, metada
 
 
 def test_a_json_null_is_none(orders: EventStore) -> None:
-    member: Json = {"decider": "order", "decider_id": "o-1", "event": "placed", "data": {}, "metadata": None}
+    member: dict[str, Any] = {"decider": "order", "decider_id": "o-1", "event": "placed", "data": {}, "metadata": None}
     ids = {"event_id": str(uuid4()), "command_id": str(uuid4())}
     orders.connection.execute("select event_store.append_events(%s)", (json.dumps([{**member, **ids}]),))
     assert value(orders.connection, "select metadata is null from event_store.events")

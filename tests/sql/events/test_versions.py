@@ -191,14 +191,3 @@ def test_with_one_snapshot_an_overtaken_writer_fails_to_serialize(
         write[by]()
     late.connection.rollback()
     assert versions(orders) == [1, 2]
-
-
-def test_a_bare_statement_cannot_state_an_impossible_version(orders: EventStore) -> None:
-    with pytest.raises(psycopg.errors.CheckViolation):
-        orders.connection.execute(
-            """
-            insert into event_store.events
-              (event, event_id, decider, decider_id, data, command_id, created_at, "offset", version)
-            values ('placed', gen_random_uuid(), 'order', 'o-1', '{}', gen_random_uuid(), now(), 1, 2)
-            """
-        )

@@ -29,6 +29,7 @@ declare
   _now timestamptz;
   _done record;
   _bad record;
+  _purges bigint;
 begin
   select k.* into _bad
   from (
@@ -75,6 +76,7 @@ begin
   _fresh := v_batch;
   loop
     _taken := false;
+    _purges := pg_sequence_last_value('event_store.purge_seq');
     begin
       _now := event_store_private.clock();
       -- One statement: offsets are drawn after it began to see the heads, so they rise along each stream.
@@ -187,7 +189,8 @@ begin
 
   if cardinality(_fresh) > 0
     and (
-      current_setting('transaction_isolation') <> 'read committed' or exists (select from event_store.purged_streams)
+      pg_sequence_last_value('event_store.purge_seq') is distinct from _purges
+      or current_setting('transaction_isolation') <> 'read committed'
     )
   then
     perform event_store_private.require_unpurged(_done.event_ids);

@@ -13,22 +13,19 @@ returns table (
 language sql
 stable
 as $$
-  select h.*
-  from (
-    (
-      select e.event_id, e."offset", e.version, e.final
-      from event_store.events e
-      where e.decider_id = v_decider_id and e.decider = v_decider
-      order by e.version desc
-      limit 1
-    )
-    union all
-    select p.last_event_id, p.last_offset, p.version, p.final
-    from event_store.purged_streams p
-    where p.decider_id = v_decider_id and p.decider = v_decider
-  ) h
-  order by h.version desc
-  limit 1
+  select
+    coalesce(e.event_id, p.last_event_id), coalesce(e."offset", p.last_offset), coalesce(e.version, p.version), coalesce(e.final, p.final)
+  from (select) asked
+  left join lateral (
+    select n.event_id, n."offset", n.version, n.final
+    from event_store.events n
+    where n.decider_id = v_decider_id and n.decider = v_decider
+    order by n.version desc
+    limit 1
+  ) e on true
+  -- where no event is kept
+  left join event_store.purged_streams p on e.version is null and p.decider_id = v_decider_id and p.decider = v_decider
+  where e.version is not null or p.version is not null
 $$;
 
 comment on function event_store_private.head_of_stream(text, text) is
