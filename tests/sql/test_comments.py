@@ -109,9 +109,7 @@ def test_every_function_has_its_file(connect: Connect) -> None:
         where pronamespace in ('event_store'::regnamespace, 'event_store_private'::regnamespace)
         """,
     )
-    filed = [
-        ("event_store_private" if "private" in path.parts else "event_store", path.stem) for path in FUNCTIONS
-    ]
+    filed = [("event_store_private" if "private" in path.parts else "event_store", path.stem) for path in FUNCTIONS]
     assert sorted(defined) == sorted(filed)
 
 
