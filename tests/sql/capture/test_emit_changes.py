@@ -27,6 +27,7 @@ from tests.support.capturing.captures import (
     table,
     truncated,
     updated,
+    with_data,
 )
 from tests.support.factories import (
     Connect,
@@ -259,6 +260,26 @@ def test_an_unknown_capture_and_a_bad_limit_are_refused(source: Source) -> None:
 def test_a_capture_without_a_slot_has_nothing_to_emit(connect: Connect) -> None:
     source = Source(CaptureStore(connect()))
     assert source.emit() == Emitted(0, 0, 0, behind=False)
+
+
+@pytest.mark.parametrize(
+    ("said", "metadata"),
+    [
+        ({"correlation_id": "request-7", "by": "me"}, {"correlation_id": "request-7", "by": "me"}),
+        ({"correlation_id": 7}, None),  # as no metadata may have it: it stays in the change's data
+        ({}, None),
+        (None, None),
+    ],
+)
+def test_what_the_sources_transaction_said_is_what_led_to_the_event(
+    source: Source, said: dict[str, object] | None, metadata: dict[str, object] | None
+) -> None:
+    (change,) = source.changes(inserted(1))
+    source.save([change if said is None else with_data(change, annotations=said)])
+    source.emit()
+    (event,) = EventStore(source.store.connection).read_stream(T, "[1]")
+    assert event.metadata == metadata
+    assert event.data.get("annotations") == said
 
 
 @pytest.mark.parametrize("what", ["changes", "truncation"])
