@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store import EventStore, StreamHead
 from tests.sql.events.test_stream_head import purge
 from tests.support.factories import (
     Connect,
@@ -137,5 +137,9 @@ def test_streams_go_on_with_the_next_version_after_all_was_purged(orders: EventS
         "o-1",
         value(orders.connection, "select last_event_id from event_store.stream_head('o-1'::text, 'order')"),
     )
-    assert [event.version for event in orders.append_events([new_event("o-1")])] == [6]
+    (last,) = orders.append_events([new_event("o-1")])
+    assert last.version == 6
     assert [event.version for event in orders.read_stream("order", "o-1")] == [3, 4, 5, 6]
+    purge(orders, "o-1")
+    assert orders.stream_head("o-1", "order") == StreamHead(last.event_id, last.offset, 6, final=False)
+    assert [event.version for event in orders.append_events([new_event("o-1")])] == [7]
