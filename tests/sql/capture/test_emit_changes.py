@@ -9,6 +9,7 @@ from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.store import CaptureStore, Emitted, EmittedRows, Requeued
 from millrace.resources.errors import LeaseLost, Malformed, UnknownCapture
 from millrace.resources.event_store import EventStore
+from tests.sql.events.test_stream_head import purge
 from tests.support.capturing.captures import (
     BEGAN,
     Source,
@@ -280,6 +281,18 @@ def test_what_the_sources_transaction_said_is_what_led_to_the_event(
     (event,) = EventStore(source.store.connection).read_stream(T, "[1]")
     assert event.metadata == metadata
     assert event.data.get("annotations") == said
+
+
+def test_a_truncation_ends_streams_whose_events_are_purged_too(source: Source) -> None:
+    source.commit(inserted(1), inserted(2))
+    source.emit()
+    store = EventStore(source.store.connection)
+    purge(store, "[1]")
+    assert list(store.read_stream(T, "[1]")) == []
+    source.commit(truncated())
+    source.emit_all()
+    assert [(event.event, event.version) for event in store.read_stream(T, "[1]")] == [("deleted", 2)]
+    assert store.get_events("[2]", T)[-1].event == "deleted"
 
 
 @pytest.mark.parametrize("what", ["changes", "truncation"])
