@@ -247,7 +247,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '3660c1daa9e514f6e33f0c4f8ba9ec3a95be8af60c42c360e48d2f034f591bc8'),
+  (0, 'f5fee2886a68aea0cce35e6c2a5dafa6bfcbd0f3be82b3346a0b4c250b6ab89e'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

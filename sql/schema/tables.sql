@@ -1394,7 +1394,7 @@ CREATE TRIGGER free_deleted_lock INSTEAD OF DELETE ON event_store.locks FOR EACH
 
 COMMENT ON TRIGGER free_deleted_lock ON event_store.locks IS 'Frees the stream; what is pending stays.';
 
-CREATE TRIGGER guard_append BEFORE INSERT ON event_store.events FOR EACH ROW WHEN ((new.version IS NULL)) EXECUTE FUNCTION event_store_private.guard_append();
+CREATE TRIGGER guard_append BEFORE INSERT ON event_store.events FOR EACH ROW WHEN (((new.version IS NULL) OR (NOT has_schema_privilege(('event_store_private'::regnamespace)::oid, 'usage'::text)))) EXECUTE FUNCTION event_store_private.guard_append();
 
 COMMENT ON TRIGGER guard_append ON event_store.events IS 'Protects the ways into events that are no function.';
 

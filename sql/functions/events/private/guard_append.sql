@@ -3,17 +3,28 @@
 -- already, unchanged, is skipped. Where another writer was first meanwhile, the statement fails at events_stream_key.
 -- Until its transaction ends nobody purges the stream, so the version that it takes was taken by nobody.
 --
--- The functions state the version, and so does a restore: they are not asked again. Nobody but the owner of the tables has
--- the right to store an event, and a restore while it is under way.
+-- The functions state the version, and are not asked again: with the rights of the store's owner, who alone may use the
+-- schema event_store_private. A login that somebody granted INSERT is checked whatever its rows state. A restore brings
+-- events with transaction_id 3, as no append does; what begin_restore wrote into the sequencer's row is seen by its
+-- transaction alone, and never committed (require_finished_restore): nothing else can pretend it.
 create or replace function event_store_private.guard_append()
 returns trigger
 language plpgsql
--- No search_path of its own, which would cost every event: all names are qualified, and the functions that it calls pin
--- one.
+security definer
+set search_path = event_store, pg_temp
 as $$
 declare
   _head record;
 begin
+  if new.transaction_id = '3' then
+    if (select sequenced_at from event_store.sequencer) <> 'infinity' then
+      perform event_store_private.refuse_request(
+        'transaction_id is 3, and no restore has begun in this transaction',
+        'Leave transaction_id out, or call begin_restore first.'
+      );
+    end if;
+    return new;
+  end if;
   perform event_store_private.require_fit_event(
     new.event, new.event_id, new.event_version, new.decider, new.decider_id, new.data, new.command_id, new.final, null, new.metadata
   );
@@ -42,7 +53,7 @@ comment on function event_store_private.guard_append() is
 create or replace trigger guard_append
 before insert on event_store.events
 for each row
-when (new.version is null) -- one short condition: Postgres reads its text anew for each statement
+when (new.version is null or not has_schema_privilege('event_store_private'::regnamespace::oid, 'usage'))
 execute function event_store_private.guard_append();
 
 comment on trigger guard_append on event_store.events is 'Protects the ways into events that are no function.';
