@@ -117,6 +117,14 @@ class AppendedEvent:
 
 
 @dataclass(frozen=True)
+class AppendedCount:
+    """Of a batch: the number of events that were not stored before, and of those that are the first of their stream."""
+
+    appended: int
+    first: int
+
+
+@dataclass(frozen=True)
 class DeciderEvent:
     """An event that a decider may append."""
 
