@@ -17,7 +17,7 @@ def clients_32(bench: Bench) -> list[Result]:
         lambda: bench.pgbench(ours, append_script(ours), 32) * EVENTS_PER_STREAM,
         lambda: bench.pgbench(theirs, append_script(theirs), 32) * EVENTS_PER_STREAM,
     )
-    return [Result("append_event, 32 clients, no view", a, b, ratio=a / b, target=1.5)]
+    return [Result("append_event, 32 clients, no view", a, b, ratio=a / b, target=1.35)]
 
 
 def views_100(bench: Bench) -> list[Result]:
