@@ -22,6 +22,7 @@ from benchmarks.event_store import (
     checkpoints,
     consumption,
     held,
+    many_clients,
     mixed,
     ranges,
     sequencing,
@@ -34,6 +35,7 @@ from benchmarks.event_store.calls import appends, idle, readers
 
 LINES: dict[str, Callable[[Bench], list[Result]]] = {
     "clients-32": single_appends.clients_32,
+    "many-clients": many_clients.behind_a_pool,
     "views-100": single_appends.views_100,
     "single-append": appends.single,
     "long-stream": single_appends.long_stream,
