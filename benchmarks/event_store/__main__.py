@@ -31,7 +31,7 @@ from benchmarks.event_store import (
     subscription,
 )
 from benchmarks.event_store.bench import Bench, Result, bench, show
-from benchmarks.event_store.calls import appends, idle, readers
+from benchmarks.event_store.calls import appends, growth, idle, readers
 
 LINES: dict[str, Callable[[Bench], list[Result]]] = {
     "clients-32": single_appends.clients_32,
@@ -58,6 +58,7 @@ LINES: dict[str, Callable[[Bench], list[Result]]] = {
     "lag": checkpoints.behind,
     "held-snapshot": held.snapshot,
     "storage": storage.per_event,
+    "growth": growth.calls,
 }
 
 
@@ -76,6 +77,7 @@ def main() -> None:
         metavar="DIR",
         help="the programs of another server, which runs with its own settings",
     )
+    parser.add_argument("--events", type=int, default=1_000_000, help="of the large store of `growth` (1000000)")
     arguments = parser.parse_args()
     if arguments.rounds < 1:
         parser.error("--rounds must be at least 1")
@@ -90,6 +92,7 @@ def main() -> None:
         small=arguments.small,
         console=console,
         programs=arguments.postgres,
+        events=arguments.events,
     ) as shared:
         for name in arguments.only or LINES:
             console.log(name)

@@ -85,6 +85,7 @@ class Bench:
     rounds: int
     small: bool
     console: Console
+    events: int = 1_000_000
     _numbers: Iterator[int] = field(default_factory=count)
 
     def size(self, full: int, small: int) -> int:
@@ -145,7 +146,13 @@ class Bench:
 
 @contextmanager
 def bench(
-    other_schema: Path, *, rounds: int, small: bool, console: Console, programs: Path | None = None
+    other_schema: Path,
+    *,
+    rounds: int,
+    small: bool,
+    console: Console,
+    programs: Path | None = None,
+    events: int = 1_000_000,
 ) -> Iterator[Bench]:
     """Start a temporary server for a run, and remove it at the end: ours, or other programs with their own settings."""
     with (
@@ -155,7 +162,7 @@ def bench(
         if programs:
             reset_settings(server)
         console.log(described(server))
-        yield Bench(server, schema_in(other_schema.read_text()), rounds, small, console)
+        yield Bench(server, schema_in(other_schema.read_text()), rounds, small, console, 0 if small else events)
 
 
 def reset_settings(server: EmbeddedPostgres) -> None:
