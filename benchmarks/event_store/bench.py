@@ -19,6 +19,7 @@ from psycopg import sql
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.cpu import of_server
 from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
 
@@ -86,6 +87,8 @@ class Bench:
     small: bool
     console: Console
     events: int = 1_000_000
+    # of the server in runs of pgbench, by database: microseconds for a transaction
+    cpu_us: dict[Database, list[float]] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=count)
 
     def size(self, full: int, small: int) -> int:
@@ -122,6 +125,7 @@ class Bench:
             seconds = str(self.size(5, 1))
             jobs = str(min(clients, os.cpu_count() or 1))
             command = [str(PROGRAMS / "pgbench"), "-n", "-M", "prepared", "-f", file.name, "-c", str(clients)]
+            before = of_server(self.server)
             done = subprocess.run(
                 [*command, "-j", jobs, "-T", seconds, database.dsn],
                 env={**os.environ, "LD_LIBRARY_PATH": str(PROGRAMS.parent / "lib")},
@@ -130,8 +134,11 @@ class Bench:
                 check=False,
             )
         found = re.search(r"tps = ([\d.]+)", done.stdout)
-        if done.returncode != 0 or found is None:
+        transactions = re.search(r"actually processed: (\d+)", done.stdout)
+        if done.returncode != 0 or found is None or transactions is None:
             raise RuntimeError(f"pgbench failed: {done.stderr or done.stdout}")
+        used = (of_server(self.server) - before) / int(transactions[1]) * 1e6
+        self.cpu_us.setdefault(database, []).append(used)
         return float(found[1])
 
     def _create(self, kind: str) -> str:
@@ -197,6 +204,12 @@ def schema_in(text: str) -> str:
     lines = text.splitlines()
     start = next((n for n, line in enumerate(lines) if line.startswith(FIRST_LINE)), 0)
     return "\n".join(lines[start:])
+
+
+def cpu_per_event(bench: Bench, what: str, ours: Database, theirs: Database, target: float) -> Result:
+    """Return what an event of `append_script` cost the server, on both sides, by the runs of pgbench so far."""
+    a, b = (median(bench.cpu_us[database]) / EVENTS_PER_STREAM for database in (ours, theirs))
+    return Result(f"{what}: CPU of the server", a, b, "us/event", b / a, target)
 
 
 def append_script(database: Database, events: int = EVENTS_PER_STREAM) -> str:
