@@ -19,6 +19,7 @@ from benchmarks.event_store.consumption import stream_and_ack_some
 FEW = 100_000
 SLICE = 20_000  # streams
 BATCH = 500
+PAGES = 50 * 8192
 TARGET = 1 / 1.2
 APPEND: LiteralString = "select from event_store.append_event('placed', %s, 'order', %s::text, %s, %s, null)"
 READS: dict[str, LiteralString] = {
@@ -92,7 +93,7 @@ class Store:
         return 0
 
     def sizes(self) -> dict[str, float]:
-        """Return the bytes per event of each table and index that has more than one."""
+        """Return the bytes per event of each table and index that has more than a few pages."""
         found = self._database.run(
             """
             select c.relname, pg_relation_size(c.oid)::float
@@ -101,8 +102,7 @@ class Store:
             order by 2 desc
             """
         )
-        per_event = {str(name): float(str(size)) / self.events for name, size in found}
-        return {name: size for name, size in per_event.items() if size > 1}
+        return {str(name): float(str(size)) / self.events for name, size in found if float(str(size)) > PAGES}
 
     def _take(self, name: str, work: Callable[[], None], number: int) -> None:
         self.taken.setdefault(name, []).append(backend_us(self.connection, work, number))
