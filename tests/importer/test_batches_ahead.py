@@ -92,6 +92,8 @@ def test_a_kill_between_a_batch_at_the_store_and_one_that_is_ready_loses_and_dou
 ) -> None:
     child.kill()
     assert child.wait() == -signal.SIGKILL
+    assert child.stdout is not None
+    assert child.stdout.read() == "", "only one batch is ready, however long the store takes"
     assert len(stored(store)) == (STUCK - 1) * 100
     gate.commit()  # the dead client's batch may still be stored now, and the one that was ready cannot
     assert_goes_on(dsn, store, file, ((STUCK - 1) * 100, STUCK * 100))
