@@ -18,7 +18,6 @@ from rich.console import Console
 
 from benchmarks.event_store import (
     backlog,
-    batches,
     checkpoints,
     consumption,
     held,
@@ -31,7 +30,7 @@ from benchmarks.event_store import (
     subscription,
 )
 from benchmarks.event_store.bench import Bench, Result, bench, show
-from benchmarks.event_store.calls import appends, growth, idle, readers
+from benchmarks.event_store.calls import appends, batches, growth, idle, readers
 
 LINES: dict[str, Callable[[Bench], list[Result]]] = {
     "clients-32": single_appends.clients_32,

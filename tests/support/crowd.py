@@ -1,7 +1,7 @@
 """Many clients that append at once, mostly to streams of their own and now and then to streams that all share.
 
-Belongs here: their work, and watching whom the store lets wait. Not here: what must come of it (tests/sql/events
-/test_many_clients.py), and how fast it is (benchmarks/event_store/many_clients.py).
+Belongs here: their work, and watching whom the store lets wait. Not here: what must come of it
+(tests/sql/test_many_clients.py), and how fast it is (benchmarks/event_store/many_clients.py).
 """
 
 import asyncio
