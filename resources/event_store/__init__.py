@@ -1,7 +1,9 @@
 """The event store: its client, and the rows that it takes and returns."""
 
 from millrace.resources.event_store.client import EventStore
+from millrace.resources.event_store.json_text import events_json
 from millrace.resources.event_store.rows import (
+    AppendedCount,
     AppendedEvent,
     AuditEntry,
     AvailableRange,
@@ -30,11 +32,11 @@ from millrace.resources.event_store.rows import (
     View,
     ViewInfo,
     ViewPoll,
-    events_json,
     parsed,
 )
 
 __all__ = [
+    "AppendedCount",
     "AppendedEvent",
     "AuditEntry",
     "AvailableRange",

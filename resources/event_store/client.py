@@ -15,7 +15,9 @@ from uuid import UUID
 
 from psycopg.types.json import Jsonb
 
+from millrace.resources.event_store.json_text import events_json
 from millrace.resources.event_store.rows import (
+    AppendedCount,
     AppendedEvent,
     AuditEntry,
     AvailableRange,
@@ -43,7 +45,6 @@ from millrace.resources.event_store.rows import (
     View,
     ViewInfo,
     ViewPoll,
-    events_json,
 )
 from millrace.resources.event_store.sql_functions import SqlFunctions
 
@@ -116,6 +117,15 @@ class EventStore(SqlFunctions):
     def append_events(self, events: Iterable[NewEvent]) -> list[AppendedEvent]:
         """Append a batch over any streams, all or nothing, and return one row per event in order."""
         return self._all(AppendedEvent, "select * from event_store.append_events(%s::jsonb)", (events_json(events),))
+
+    def append_json(self, events: str) -> AppendedCount:
+        """Do as `append_events` with a batch that is JSON text already, and count only: for those that append much."""
+        return self._one(
+            AppendedCount,
+            "select count(*) filter (where appended) as appended, count(*) filter (where previous_id is null) as first "
+            "from event_store.append_events(%s::jsonb)",
+            (events,),
+        )
 
     def get_events(self, decider_id: str | UUID, decider: str) -> list[RecordedEvent]:
         """Return the events of one stream in order."""

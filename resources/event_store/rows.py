@@ -1,7 +1,7 @@
 """The rows that the event store's functions take and return.
 
-Belongs here: their shapes, and how events to append become JSON. Not here: the calls (`client`); the rows of archive,
-backup, producers and captures, each beside its calls.
+Belongs here: their shapes. Not here: the calls (`client`), how events to append become JSON (`json_text`); the rows of
+archive, backup, producers and captures, each beside its calls.
 
 A field `<name>_json` is the text of the column `<name>`, as Postgres prints it, and the attribute `<name>` parses it.
 Postgres holds JSON that Python cannot read; so a row that nobody can parse is its own reader's affair, and the rows
@@ -9,7 +9,7 @@ beside it come as ever.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -137,6 +137,14 @@ class AppendedEvent:
     offset: int
     version: int
     appended: bool
+
+
+@dataclass(frozen=True)
+class AppendedCount:
+    """Of a batch: the number of events that were not stored before, and of those that are the first of their stream."""
+
+    appended: int
+    first: int
 
 
 @dataclass(frozen=True)
@@ -375,23 +383,3 @@ def parsed(text: str, of: str) -> Any:  # noqa: ANN401 - it is what JSON holds
             detail=f"{of}: {error}",
             hint="The text itself is there beside the value. A consumer reports the event with fail_event: only its stream waits.",
         ) from error
-
-
-def events_json(events: Iterable[NewEvent]) -> str:
-    """Return a batch of events as the JSON text that the store's functions take."""
-    return json.dumps([_members(event) for event in events], default=_uuid_text)
-
-
-def _members(event: NewEvent) -> dict[str, object]:
-    """Return the members of an event in JSON; those that are rarely stated are left out."""
-    members = dict(vars(event))
-    for name in ("expected_version", "metadata"):
-        if members[name] is None:
-            del members[name]
-    return members
-
-
-def _uuid_text(value: object) -> str:
-    if isinstance(value, UUID):
-        return str(value)
-    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
