@@ -240,7 +240,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '839efacb2bb35359297034c6f1d44f0cfb6273b92972669b2a1172ce591b8741'),
+  (0, 'ca7c59fe24409e8f55c67d7d4751ef73dce14b8a5a5045c988127931bff817e0'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -45,9 +45,9 @@ def consume(store: EventStore, number: int) -> None:
 
 
 def behind_the_last_second(store: EventStore) -> None:
-    """Let free locks be searched from now on, as two minutes later; no dispatch looks back once more."""
+    """Let free locks be searched from now on, as seconds later; no dispatch looks back once more."""
     store.dispatch_events("rows")
-    later = value(store.connection, "select event_store_private.clock() + interval '2 minutes'")
+    later = value(store.connection, "select event_store_private.clock() + interval '5 seconds'")
     set_clock(store.connection, str(later))
     store.connection.execute(
         """

@@ -36,14 +36,15 @@ as $$
         select from event_store.stream_locks k
         where k.view = v.view and k.parked_at is null and not k.caught_up and k.locked_until <= (select event_store_private.clock())
           and k.locked_until >= case when v.mode = 'rows' and d.free_from <= (select event_store_private.clock()) then d.free_from else '-infinity' end
+        order by k.locked_until -- by the index that begins there, also where all look alike
         limit 1000
       ) free
     ) + (
       select count(*) from (
         select k.decider, k.decider_id, k.last_offset from event_store.stream_locks k
         where k.view = v.view and k.caught_up and k.parked_at is null and k.locked_until <= (select event_store_private.clock())
-          -- a dispatch looks at them within a second; those of long ago are dead versions
-          and k.locked_until >= (select event_store_private.clock()) - interval '1 minute'
+          and k.locked_until >= case when v.mode = 'rows' and d.free_from <= (select event_store_private.clock()) then d.free_from else '-infinity' end
+        order by k.locked_until
         limit 1000
       ) k
       where exists (

@@ -43,6 +43,7 @@ begin
       select k.ctid from event_store.stream_locks k
       where k.view = v_view.view and k.partition = any (v_partitions) and k.caught_up and k.parked_at is null
         and k.locked_until >= v_free_from and k.locked_until <= _now
+      order by k.locked_until
       limit 20000
       for update skip locked
     );
