@@ -166,6 +166,7 @@ set local check_function_bodies = off;
 \ir functions/producers/private/end_transactions.sql
 \ir functions/producers/private/judge_stamp.sql
 \ir functions/producers/private/lock_transaction.sql
+\ir functions/producers/private/progress_of.sql
 \ir functions/producers/private/receive_stamp.sql
 \ir functions/producers/private/record_outcome.sql
 \ir functions/producers/private/refuse_ended_transaction.sql
@@ -240,7 +241,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'ca7c59fe24409e8f55c67d7d4751ef73dce14b8a5a5045c988127931bff817e0'),
+  (0, '53cbfc3b2bf53805a5b8fd755649df17e7255eb822df8f88dd0b99c18539dbbc'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -53,8 +53,9 @@ begin
     returning t.* into _transaction;
   end if;
   return query
-  select _status, _transaction.transaction_id, _transaction.expires_at, r.outcome, r.result, r.offsets, p.next_sequence, p.epoch
+  select _status, _transaction.transaction_id, _transaction.expires_at, r.outcome, r.result, r.offsets, g.next_sequence, p.epoch
   from event_store.producers p
+  cross join lateral event_store_private.progress_of(p.producer_id, p.partition) g
   left join event_store.producer_results r
     on _status = 'duplicate' and r.producer_id = v_producer_id and r.partition = v_partition and r.sequence = v_sequence
   where p.producer_id = v_producer_id and p.partition = v_partition;

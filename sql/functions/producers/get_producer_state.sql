@@ -31,7 +31,9 @@ begin
   else
     return query
     select s.key, s.value from event_store.producer_state s
-    where s.producer_id = v_producer_id and s.partition = v_partition and s.key = v_key;
+    where s.producer_id = v_producer_id and s.partition = v_partition and s.key = v_key
+    order by s.sequence desc
+    limit 1;
   end if;
 end
 $$;

@@ -42,15 +42,15 @@ begin
   from event_store.producers p
   where p.producer_id = v_producer_id and p.partition = v_partition
   for no key update;
-  insert into event_store.producers as p (producer_id, partition, epoch, registered_at, updated_at, owner)
+  insert into event_store.producers as p (producer_id, partition, epoch, registered_at, owner)
   values (
-    v_producer_id, v_partition, 1, _now, _now,
+    v_producer_id, v_partition, 1, _now,
     coalesce(
       v_owner, case when event_store_private.is_operator() then 'event_store_writer' else session_user end
     )
   )
   on conflict on constraint producers_pkey
-  do update set epoch = p.epoch + 1, registered_at = _now, updated_at = _now, owner = coalesce(v_owner, p.owner)
+  do update set epoch = p.epoch + 1, registered_at = _now, owner = coalesce(v_owner, p.owner)
     where event_store_private.may_use(p.owner)
   returning p.* into _producer;
   if not found then
@@ -60,6 +60,9 @@ begin
       'register_producer', null, null,
       jsonb_build_object('producer_id', v_producer_id, 'partition', v_partition, 'owner', _producer.owner, 'owner_before', _before)
     );
+  end if;
+  if _producer.epoch = 1 then
+    insert into event_store.producer_progress (producer_id, partition, updated_at) values (v_producer_id, v_partition, _now);
   end if;
   -- who is at a transaction keeps it until its own call is fenced: to wait for them could be a deadlock
   perform event_store_private.end_transactions(
@@ -73,7 +76,8 @@ begin
     ),
     'aborted'
   );
-  return query select _producer.producer_id, _producer.partition, _producer.epoch, _producer.next_sequence;
+  return query select _producer.producer_id, _producer.partition, _producer.epoch, g.next_sequence
+  from event_store_private.progress_of(v_producer_id, v_partition) g;
 end
 $$;
 
