@@ -97,6 +97,7 @@ set local check_function_bodies = off;
 \ir functions/capture/private/known_captured_table.sql
 \ir functions/capture/private/lock_capture.sql
 \ir functions/capture/private/lock_quarantined_change.sql
+\ir functions/capture/private/newest_capture.sql
 \ir functions/capture/private/require_capture_lease.sql
 \ir functions/capture/publish_tables.sql
 \ir functions/capture/record_gap.sql
@@ -241,7 +242,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '53cbfc3b2bf53805a5b8fd755649df17e7255eb822df8f88dd0b99c18539dbbc'),
+  (0, 'ea13823c06b064318fbb7ae263930dc3ffcada638cad881e7ef75ecc9e05dfb2'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -447,6 +447,7 @@ COMMENT ON COLUMN event_store.transactions.ended_at IS 'When it ended; null whil
 
 CREATE TABLE event_store.captures (
     capture text NOT NULL COLLATE pg_catalog."C",
+    revision bigint DEFAULT 0 NOT NULL,
     source_generation integer,
     slot text NOT NULL,
     publication text NOT NULL,
@@ -464,15 +465,16 @@ CREATE TABLE event_store.captures (
     updated_at timestamp with time zone NOT NULL,
     CONSTRAINT captures_are_named CHECK (((slot <> ''::text) AND (publication <> ''::text))),
     CONSTRAINT captures_lease_is_whole CHECK (((lease_owner IS NULL) = (leased_until IS NULL))),
-    CONSTRAINT captures_name_is_short CHECK ((capture ~ '^[a-z][a-z0-9_]{0,30}$'::text)),
     CONSTRAINT captures_positions_belong_to_a_generation CHECK ((num_nulls(source_generation, stored_lsn, emitted_lsn, emitted_idx) = ANY (ARRAY[0, 4]))),
     CONSTRAINT captures_purge_what_is_emitted CHECK ((ROW(purged_lsn, purged_idx) <= ROW(emitted_lsn, emitted_idx)))
 )
 WITH (fillfactor='50');
 
-COMMENT ON TABLE event_store.captures IS 'The captures: how far each has stored and emitted the changes of its source, and who may go on. The lock of a row makes its holder the only writer of that capture.';
+COMMENT ON TABLE event_store.captures IS 'The captures: how far each has stored and emitted the changes of its source, and who may go on. Who changes a row holds the lock of its name.';
 
-COMMENT ON COLUMN event_store.captures.capture IS 'The capture''s name.';
+COMMENT ON COLUMN event_store.captures.capture IS 'The capture.';
+
+COMMENT ON COLUMN event_store.captures.revision IS 'Rises with each call that works on the capture, so that the newest version of the row is found first.';
 
 COMMENT ON COLUMN event_store.captures.source_generation IS 'The slot that is read now; null while there is none yet.';
 
@@ -752,6 +754,15 @@ ALTER TABLE event_store.capture_gaps ALTER COLUMN gap_id ADD GENERATED ALWAYS AS
 );
 
 COMMENT ON SEQUENCE event_store.capture_gaps_gap_id_seq IS 'Numbers capture_gaps.';
+
+CREATE TABLE event_store.capture_names (
+    capture text NOT NULL COLLATE pg_catalog."C",
+    CONSTRAINT capture_names_are_short CHECK ((capture ~ '^[a-z][a-z0-9_]{0,30}$'::text))
+);
+
+COMMENT ON TABLE event_store.capture_names IS 'The captures that are registered. The lock of a row makes its holder the only writer of that capture; it is never changed, so that whoever looks for it finds no dead versions.';
+
+COMMENT ON COLUMN event_store.capture_names.capture IS 'The capture''s name.';
 
 CREATE TABLE event_store.capture_sessions (
     capture text NOT NULL COLLATE pg_catalog."C",
@@ -1180,6 +1191,9 @@ ALTER TABLE ONLY event_store.audit_log
 ALTER TABLE ONLY event_store.capture_gaps
     ADD CONSTRAINT capture_gaps_pkey PRIMARY KEY (gap_id);
 
+ALTER TABLE ONLY event_store.capture_names
+    ADD CONSTRAINT capture_names_pkey PRIMARY KEY (capture);
+
 ALTER TABLE ONLY event_store.capture_sessions
     ADD CONSTRAINT capture_sessions_pkey PRIMARY KEY (capture, pid);
 
@@ -1190,7 +1204,7 @@ ALTER TABLE ONLY event_store.captured_tables
     ADD CONSTRAINT captured_tables_pkey PRIMARY KEY (capture, schema_name, table_name);
 
 ALTER TABLE ONLY event_store.captures
-    ADD CONSTRAINT captures_pkey PRIMARY KEY (capture);
+    ADD CONSTRAINT captures_pkey PRIMARY KEY (capture, revision);
 
 ALTER TABLE ONLY event_store.checkpoints
     ADD CONSTRAINT checkpoints_pkey PRIMARY KEY (view, partition, revision);
@@ -1364,10 +1378,13 @@ ALTER TABLE ONLY event_store.archive_locks
     ADD CONSTRAINT archive_locks_partition_fkey FOREIGN KEY (partition) REFERENCES event_store.log_partitions(partition);
 
 ALTER TABLE ONLY event_store.capture_sessions
-    ADD CONSTRAINT capture_sessions_capture_fkey FOREIGN KEY (capture) REFERENCES event_store.captures(capture) ON DELETE CASCADE;
+    ADD CONSTRAINT capture_sessions_capture_fkey FOREIGN KEY (capture) REFERENCES event_store.capture_names(capture) ON DELETE CASCADE;
 
 ALTER TABLE ONLY event_store.captured_tables
-    ADD CONSTRAINT captured_tables_capture_fkey FOREIGN KEY (capture) REFERENCES event_store.captures(capture) ON DELETE CASCADE;
+    ADD CONSTRAINT captured_tables_capture_fkey FOREIGN KEY (capture) REFERENCES event_store.capture_names(capture) ON DELETE CASCADE;
+
+ALTER TABLE ONLY event_store.captures
+    ADD CONSTRAINT captures_capture_fkey FOREIGN KEY (capture) REFERENCES event_store.capture_names(capture) ON DELETE CASCADE;
 
 ALTER TABLE ONLY event_store.captures
     ADD CONSTRAINT captures_generation_fkey FOREIGN KEY (source_generation) REFERENCES event_store.source_generations(source_generation);
@@ -1495,6 +1512,9 @@ GRANT SELECT ON TABLE event_store.archive_files TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.archive_locks TO event_store_reader;
 GRANT SELECT ON TABLE event_store.archive_locks TO event_store_owner;
+
+GRANT SELECT ON TABLE event_store.capture_names TO event_store_reader;
+GRANT SELECT ON TABLE event_store.capture_names TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.capture_sessions TO event_store_reader;
 GRANT SELECT ON TABLE event_store.capture_sessions TO event_store_owner;

@@ -50,7 +50,7 @@ begin
   end if;
   update event_store.captures
   set stored_lsn = greatest(stored_lsn, v_to_lsn), stored_at = greatest(stored_at, v_stored_at)
-  where capture = v_capture;
+  where ctid = event_store_private.newest_capture(v_capture);
   return coalesce(_stored, 0);
 end
 $$;
