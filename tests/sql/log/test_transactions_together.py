@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore, NewEvent
@@ -64,13 +64,12 @@ class Sessions(RuleBasedStateMachine):
         for connection in self.connections:
             connection.execute("set lock_timeout = '20ms'")  # who has to wait gives up: another one holds the stream
             connection.commit()
+        self.prepared: list[str] = []
         self.run_id = uuid.uuid4().hex[:8]
 
     def teardown(self) -> None:
         if hasattr(self, "connections"):
-            for (name,) in rows(
-                self.operator.connection, "select gid from pg_prepared_xacts where database = current_database()"
-            ):
+            for name in self.prepared:
                 self.operator.connection.execute(f"commit prepared '{name}'")
             for connection in self.connections:
                 connection.commit()
@@ -148,24 +147,20 @@ class Sessions(RuleBasedStateMachine):
     def give_up(self, writer: int) -> None:
         self.connections[writer].rollback()
 
+    @precondition(lambda self: len(self.prepared) < 5)
     @rule(writer=writers)
     def prepare(self, writer: int) -> None:
         connection = self.connections[writer]
+        self.prepared.append(str(uuid.uuid4()))
         connection.execute("select")  # a transaction is there to prepare
-        connection.execute(f"prepare transaction '{uuid.uuid4()}'")
+        connection.execute(f"prepare transaction '{self.prepared[-1]}'")
         connection.commit()
 
+    @precondition(lambda self: self.prepared)
     @rule(data=st.data())
     def commit_prepared(self, data: st.DataObject) -> None:
-        names = [
-            name
-            for (name,) in rows(
-                self.operator.connection,
-                "select gid from pg_prepared_xacts where database = current_database() order by prepared",
-            )
-        ]
-        if names:
-            self.operator.connection.execute(f"commit prepared '{data.draw(st.sampled_from(names))}'")
+        name = self.prepared.pop(data.draw(st.integers(0, len(self.prepared) - 1)))
+        self.operator.connection.execute(f"commit prepared '{name}'")
 
     @rule()
     def sequence(self) -> None:
