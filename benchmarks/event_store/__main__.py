@@ -4,7 +4,7 @@ Everything runs on one temporary server, the two sides in turn (A B A B …); a 
 baseline is the schema of fstore-sql in a database of its own: its repository has it as `schema.sql`. A text that was
 saved from its page is fine too: what comes before the first line `-- ####` is left out.
 
-    python -m benchmarks.event_store --other-schema schema.sql [--only NAME …] [--rounds 5] [--small]
+    python -m benchmarks.event_store --other-schema schema.sql [--only NAME …] [--rounds 5] [--small] [--minutes 2]
 """
 
 import argparse
@@ -20,6 +20,7 @@ from benchmarks.event_store import (
     checkpoints,
     consumption,
     held,
+    held_load,
     mixed,
     ranges,
     sequencing,
@@ -49,6 +50,9 @@ LINES: dict[str, Callable[[Bench], list[Result]]] = {
     "checkpoint-load": checkpoints.load,
     "lag": checkpoints.behind,
     "held-snapshot": held.snapshot,
+    "held-load": held_load.snapshot,
+    "held-load-prepared": held_load.prepared,
+    "held-load-open": held_load.open_transaction,
     "storage": storage.per_event,
 }
 
@@ -62,6 +66,9 @@ def main() -> None:
     parser.add_argument(
         "--small", action="store_true", help="small counts, to try that it runs; the ratios mean nothing"
     )
+    parser.add_argument(
+        "--minutes", type=float, default=2, help="of each line held-load* (2; 30 to see that nothing grows)"
+    )
     arguments = parser.parse_args()
     if arguments.rounds < 1:
         parser.error("--rounds must be at least 1")
@@ -70,7 +77,13 @@ def main() -> None:
     if not console.is_terminal:
         console = Console(width=150)
     results: list[Result] = []
-    with bench(arguments.other_schema, rounds=arguments.rounds, small=arguments.small, console=console) as shared:
+    with bench(
+        arguments.other_schema,
+        rounds=arguments.rounds,
+        small=arguments.small,
+        console=console,
+        minutes=arguments.minutes,
+    ) as shared:
         for name in arguments.only or LINES:
             console.log(name)
             results += LINES[name](shared)

@@ -84,6 +84,7 @@ class Bench:
     rounds: int
     small: bool
     console: Console
+    minutes: float = 2
     _numbers: Iterator[int] = field(default_factory=count)
 
     def size(self, full: int, small: int) -> int:
@@ -143,13 +144,13 @@ class Bench:
 
 
 @contextmanager
-def bench(other_schema: Path, *, rounds: int, small: bool, console: Console) -> Iterator[Bench]:
+def bench(other_schema: Path, *, rounds: int, small: bool, console: Console, minutes: float) -> Iterator[Bench]:
     """Start a temporary server for a run, and remove it at the end."""
     with (
         tempfile.TemporaryDirectory(prefix="bench-") as directory,
         EmbeddedPostgres(Path(directory)) as server,
     ):
-        yield Bench(server, schema_in(other_schema.read_text()), rounds, small, console)
+        yield Bench(server, schema_in(other_schema.read_text()), rounds, small, console, minutes)
 
 
 def schema_in(text: str) -> str:
