@@ -242,7 +242,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'ea13823c06b064318fbb7ae263930dc3ffcada638cad881e7ef75ecc9e05dfb2'),
+  (0, '893f63afcd9aeb52da56ba399fc59a2854cd89331b3c57287f4b9c3be5dd41c9'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
