@@ -84,6 +84,6 @@ def fill_stream(connection: psycopg.Connection, stream: str, number: int) -> UUI
             (stream, DATA, min(5000, number - first)),
         )
     row = connection.execute(
-        "select last_event_id from event_store.streams where decider_id = %s and decider = 'order'", (stream,)
+        "select last_event_id from event_store.stream_head(%s::text, 'order')", (stream,)
     ).fetchone()
     return row[0] if row else None

@@ -19,6 +19,8 @@ returns table (
   final boolean,
   created_at timestamptz,
   "offset" bigint,
+  version bigint,
+  metadata jsonb,
   lease_token bigint,
   attempt int
 )
@@ -38,7 +40,7 @@ declare
 begin
   return query
   select r.*, k.lease_token, k.attempts
-  from event_store.recorded_events r
+  from event_store.versioned_events r
   cross join lateral (
     select l.lease_token, l.attempts from event_store.stream_locks l
     where l.view = v_view and l.decider_id = r.decider_id and l.decider = r.decider

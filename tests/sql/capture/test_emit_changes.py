@@ -271,11 +271,7 @@ def test_a_kill_in_the_middle_leaves_nothing_half(source: Source, connect: Conne
     holder, observer = connect(autocommit=False), connect()
     doomed = source.store.connection
     # somebody else's append to a stream that is to be written
-    holder.execute(
-        "insert into event_store.streams values (%s, '[3]', gen_random_uuid(), 0, 1, false)"
-        " on conflict (decider_id, decider) do update set version = streams.version",
-        (T,),
-    )
+    append_foreign(CaptureStore(holder), "updated", 3)
     call = start(source.emit)
     wait_blocked(observer, doomed.info.backend_pid)
     terminate(observer, doomed.info.backend_pid)

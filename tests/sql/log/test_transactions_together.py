@@ -87,7 +87,10 @@ class Sessions(RuleBasedStateMachine):
     def attempt(self, writer: int, way: str) -> Iterator[EventStore]:
         """Append, or leave the transaction as it was where the stream is held or has moved on."""
         connection = self.connections[writer]
-        with suppress(psycopg.errors.LockNotAvailable, MillraceError), connection.transaction():
+        with (
+            suppress(psycopg.errors.LockNotAvailable, psycopg.errors.UniqueViolation, MillraceError),
+            connection.transaction(),
+        ):
             yield EventStore(connection)
             self.done[way] += 1
 
