@@ -50,6 +50,10 @@ def test_what_is_loaded_must_be_whole_and_nothing_stays_of_what_is_not(
         ([(1, None), (2, None)], 0, "is version 2 of its stream and follows none"),
         ([(1, None), (2, 1)], 0, None),
         ([(3, 2), (4, 3)], 2, None),
+        # what was purged is there again, from the archive: some of it, or all
+        ([(3, 2), (4, 3)], 3, None),
+        ([(3, 2), (4, 3)], 4, None),
+        ([(1, None), (2, 1)], 2, None),
     ],
 )
 def test_a_stream_must_have_all_its_versions(
@@ -86,6 +90,8 @@ def test_a_stream_must_have_all_its_versions(
     if fault is None:
         load()
         assert [event.version for event in restored.read_stream("order", "o-1")] == [version for version, _ in events]
+        kept = rows(restored.connection, "select version from event_store.purged_streams")
+        assert kept == ([(events[0][0] - 1,)] if events[0][0] > 1 else [])
     else:
         assert fault in str(refusal(BackupDamaged, load).detail)
 

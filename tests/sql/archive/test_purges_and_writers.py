@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store import EventStore, StreamHead
 from tests.sql.events.test_stream_head import purge
 from tests.support.factories import (
     Connect,
@@ -65,7 +65,8 @@ def test_a_writer_with_an_old_snapshot_fails_to_serialize(
     assert value(orders.connection, "select count(*) from event_store.events") == 0
 
 
-def test_a_batch_that_waited_while_its_stream_was_purged(orders: EventStore, connect: Connect) -> None:
+@pytest.mark.parametrize("meanwhile", [1, 2])
+def test_a_batch_that_waited_while_its_stream_was_purged(orders: EventStore, connect: Connect, meanwhile: int) -> None:
     one, *_ = ids_of_one_partition(orders.connection, 1, 0)
     two, *_ = ids_of_one_partition(orders.connection, 1, 1)
     first, second = sorted((one, two))
@@ -74,12 +75,15 @@ def test_a_batch_that_waited_while_its_stream_was_purged(orders: EventStore, con
     append(holder, first)
     waiting = start(lambda: waiter.append_events([new_event(first), new_event(second)]))
     wait_blocked(orders.connection, waiter.connection.info.backend_pid)
-    append_to(orders, second, second)  # the version that the waiter is about to take, and one more
+    append_to(orders, *[second] * meanwhile)  # the version that the waiter is about to take, or one more
     purge(orders, second)
     holder.connection.rollback()
     assert isinstance(waiting.exception(20), psycopg.errors.SerializationFailure)
     assert value(orders.connection, "select count(*) from event_store.events") == 0
-    assert [event.version for event in waiter.append_events([new_event(first), new_event(second)])] == [1, 4]
+    assert [event.version for event in waiter.append_events([new_event(first), new_event(second)])] == [
+        1,
+        2 + meanwhile,
+    ]
 
 
 def test_an_event_that_waited_while_its_stream_was_purged(orders: EventStore, connect: Connect) -> None:
@@ -133,5 +137,9 @@ def test_streams_go_on_with_the_next_version_after_all_was_purged(orders: EventS
         "o-1",
         value(orders.connection, "select last_event_id from event_store.stream_head('o-1'::text, 'order')"),
     )
-    assert [event.version for event in orders.append_events([new_event("o-1")])] == [6]
+    (last,) = orders.append_events([new_event("o-1")])
+    assert last.version == 6
     assert [event.version for event in orders.read_stream("order", "o-1")] == [3, 4, 5, 6]
+    purge(orders, "o-1")
+    assert orders.stream_head("o-1", "order") == StreamHead(last.event_id, last.offset, 6, final=False)
+    assert [event.version for event in orders.append_events([new_event("o-1")])] == [7]
