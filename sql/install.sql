@@ -97,6 +97,7 @@ set local check_function_bodies = off;
 \ir functions/capture/private/known_captured_table.sql
 \ir functions/capture/private/lock_capture.sql
 \ir functions/capture/private/lock_quarantined_change.sql
+\ir functions/capture/private/newest_capture.sql
 \ir functions/capture/private/require_capture_lease.sql
 \ir functions/capture/publish_tables.sql
 \ir functions/capture/record_gap.sql
@@ -173,6 +174,7 @@ set local check_function_bodies = off;
 \ir functions/producers/private/end_transactions.sql
 \ir functions/producers/private/judge_stamp.sql
 \ir functions/producers/private/lock_transaction.sql
+\ir functions/producers/private/progress_of.sql
 \ir functions/producers/private/receive_stamp.sql
 \ir functions/producers/private/record_outcome.sql
 \ir functions/producers/private/refuse_ended_transaction.sql
@@ -247,7 +249,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'f5fee2886a68aea0cce35e6c2a5dafa6bfcbd0f3be82b3346a0b4c250b6ab89e'),
+  (0, '3f6e1d62e774723162fdd9bd2fa7741ebc9c9d077d27a15b617bec8e2882596e'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
