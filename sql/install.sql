@@ -240,7 +240,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '839efacb2bb35359297034c6f1d44f0cfb6273b92972669b2a1172ce591b8741'),
+  (0, '336b967830e549e048e8175a79af99216318a5b5012cf6528b25d9df0b29e229'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
