@@ -226,9 +226,9 @@ def _processes(home: Path, up: psutil.Process) -> dict[psutil.Process, str]:
 
 def _sockets(process: psutil.Process, row: str, port: int) -> Iterator[Thing]:
     for connection in process.net_connections("unix"):
-        if path := connection.laddr:
+        if path := str(connection.laddr or ""):
             own = "code server" if path.endswith("code/socket") else "processes of Dagster"
-            yield Thing("unix", f"socket of {POSTGRES if row == POSTGRES else f'the {own}'}", str(path))
+            yield Thing("unix", f"socket of {POSTGRES if row == POSTGRES else f'the {own}'}", path)
     for connection in process.net_connections("inet"):
         if connection.status == psutil.CONN_LISTEN:
             number = connection.laddr.port

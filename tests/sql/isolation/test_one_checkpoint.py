@@ -112,16 +112,13 @@ def test_a_snapshot_from_before_a_removal_and_a_new_registration_changes_neither
     old = [session(connect, level) for _ in range(4)]
     orders.unregister_view("v")
     orders.register_view("v", "-infinity", mode="bulk")
-    for store, call in zip(
-        old,
-        (
-            lambda store: store.register_view("v", max_attempts=9),
-            lambda store: store.seek_view("v", "RESET_TO_LATEST"),
-            lambda store: store.claim_batch("v", "late"),
-            lambda store: store.unregister_view("v"),
-        ),
-        strict=True,
-    ):
+    calls: list[Callable[[EventStore], object]] = [
+        lambda store: store.register_view("v", max_attempts=9),
+        lambda store: store.seek_view("v", "RESET_TO_LATEST"),
+        lambda store: store.claim_batch("v", "late"),
+        lambda store: store.unregister_view("v"),
+    ]
+    for store, call in zip(old, calls, strict=True):
         with pytest.raises(psycopg.errors.SerializationFailure):
             call(store)
         store.connection.rollback()
