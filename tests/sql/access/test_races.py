@@ -87,6 +87,7 @@ def test_end_locks_leaves_a_lock_that_is_being_acknowledged_to_the_ack(
     consumer = connect(autocommit=False)
     (event,) = view.lease_events("v", 1, 3600)
     EventStore(consumer).ack_event("v", "a", event.offset, event.lease_token)
+    view.connection.execute("set lock_timeout = '2s'")
     assert view.end_locks("v") == 0
     end(view.connection, consumer, how)
     assert view.end_locks("v") == (how != "commit")
