@@ -51,12 +51,11 @@ class _Header:
         self.uncompressed = self.compressed = -1
         for field, kind in self._fields():
             if field in {_UNCOMPRESSED, _COMPRESSED} and kind in {4, 5, 6}:
-                size = self._signed()
-                # said twice, the last one counts for Arrow: neither may be too large
+                # of a field that is there twice the last one counts, as it does for Arrow
                 if field == _UNCOMPRESSED:
-                    self.uncompressed = max(self.uncompressed, size)
+                    self.uncompressed = self._signed()
                 else:
-                    self.compressed = size
+                    self.compressed = self._signed()
             else:
                 self._skip(kind, _DEPTH)
         if self.uncompressed < 0 or self.compressed < 0:

@@ -2,12 +2,16 @@
 
 import subprocess
 import sys
+from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
 from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from millrace.resources.archive.bounded import BATCH_BYTES, CHUNK_BYTES, VALUE_BYTES, TooLarge, bounded_batches
 from millrace.resources.archive.page_headers import UnreadableHeader, page_sizes
@@ -139,6 +143,20 @@ def test_what_is_no_header_of_a_page_is_damage(tmp_path: Path) -> None:
         for begin in (-1, len(content), 2**63 - 1):
             with pytest.raises(UnreadableHeader, match="no header of a page at byte"):
                 list(page_sizes(file, begin, 10))
+
+
+def test_of_a_size_that_is_said_twice_the_last_one_counts() -> None:
+    small, large = number(100), number(2**31 - 1)
+    # kind of the page, its size, its size again by the field's number, its bytes in the file, the end
+    for first, second, size in ((small, large, 2**31 - 1), (large, small, 100)):
+        header = b"\x15\x00\x15" + first + b"\x05\x04" + second + b"\x15" + number(0) + b"\x00"
+        assert [*page_sizes(BytesIO(header), 0, len(header))] == [size]
+
+
+@given(st.binary(max_size=300))
+def test_whatever_stands_in_the_place_of_a_header_is_a_size_or_damage(content: bytes) -> None:
+    with suppress(UnreadableHeader):
+        assert all(size >= 0 for size in page_sizes(BytesIO(content), 0, len(content)))
 
 
 @pytest.mark.parametrize("version", ["1.0", "2.0"])

@@ -25,6 +25,7 @@ from tests.support.factories import (
     pump,
     refusal,
     rows,
+    set_clock,
     start,
     terminate,
     value,
@@ -229,6 +230,22 @@ def test_of_many_who_take_the_lock_of_a_killed_archiver_one_has_it(store: EventS
     sessions = [connect() for _ in range(6)]
     took = at_once([partial(ArchiveStore(each).lock_archive, 3, f"writer {n}") for n, each in enumerate(sessions)])
     assert [result.result(0) for result in took].count(True) == 1
+
+
+def test_the_archives_lock_of_a_session_that_lives_on_in_a_pool_lasts_15_minutes_since_it_was_renewed(
+    connect: Connect,
+) -> None:
+    first, second = connect(), connect()
+
+    def at(time_: str, session: psycopg.Connection) -> bool:
+        set_clock(session, f"2030-01-01 {time_}+00")
+        return ArchiveStore(session).lock_archive(3, "first" if session is first else "second")
+
+    assert at("00:00:00", first)
+    assert at("00:10:00", first)
+    assert not at("00:24:59", second)
+    assert at("00:25:00", second)
+    assert not at("00:25:00", first)
 
 
 @pytest.mark.parametrize("how", ["rollback", "kill"])
