@@ -36,9 +36,9 @@ def test_an_open_transaction_that_sequenced_is_named_with_its_login(
 
 def test_who_waits_for_the_holder_holds_nothing(orders: EventStore, connect: Callable[..., psycopg.Connection]) -> None:
     holder, waiting = connect(autocommit=False), connect()
+    orders.connection.execute("set lock_timeout = '2s'")
     append_to(orders, "o-1")
     holder.execute("select event_store.sequence_events()")
-    ArchiveStore(orders.connection).mark_archived(0, 0)
     raised = start(lambda: ArchiveStore(waiting).raise_low_water_mark(0, 0))
     wait_blocked(orders.connection, waiting.info.backend_pid)
     assert rows(orders.connection, "select pid from event_store.sequencer_holder()") == [(holder.info.backend_pid,)]
