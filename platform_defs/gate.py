@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -178,8 +178,8 @@ class Gate:
         if not _equal(shown[0], self._token):
             raise Refusal(HTTPStatus.UNAUTHORIZED, "This is not the token of this UI, MILLRACE_UI_TOKEN.")
         rest = urlencode([pair for pair in query if pair[0] != "token"])
-        # one slash: with two the browser would go to another server
-        return "/" + str(scope["path"]).lstrip("/\\") + (f"?{rest}" if rest else "")
+        # one slash: with two the browser would go to another server; and no line ends in a header
+        return "/" + quote(str(scope["path"]).lstrip("/\\")) + (f"?{rest}" if rest else "")
 
     def _cookie(self, scope: Scope) -> tuple[bytes, bytes]:
         assert self._token is not None

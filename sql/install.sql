@@ -249,7 +249,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '3f6e1d62e774723162fdd9bd2fa7741ebc9c9d077d27a15b617bec8e2882596e'),
+  (0, '74a3269bc990b971b889153e7214d3bfadf94f3d202a8d1238980311297f6b4c'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

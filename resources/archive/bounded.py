@@ -4,10 +4,13 @@ Belongs here: how much of a file is decoded at once, and how large a value may b
 
 A column that repeats one value has it once in the file: some kilobytes decode to any number of gigabytes. Texts are
 therefore read as their dictionary has them, and decoded a few megabytes at a time. What a file states of its own sizes
-is looked at first, before anything is decoded.
+is looked at first, before anything is decoded: in its footer, and in the header of each page, which is what Arrow makes
+room for.
 """
 
+import math
 from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -16,6 +19,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+
+from millrace.resources.archive.page_headers import UnreadableHeader, page_sizes
 
 # of a column in one row group: ours have about 8 MiB, or one row
 CHUNK_BYTES = 256 * 2**20
@@ -39,7 +44,7 @@ class BoundedFile:
 
     def __init__(self, path: Path | str) -> None:
         with pq.ParquetFile(path) as file:
-            _require_small(file.metadata)
+            require_small(path, file.metadata, column_bytes=CHUNK_BYTES)
             self.metadata, self._schema = file.metadata, file.schema_arrow
         texts = [field.name for field in self._schema if pa.types.is_string(field.type)]
         self._file = pq.ParquetFile(
@@ -81,12 +86,33 @@ def bounded_batches(path: Path, batch_size: int = 65_536) -> Iterator[pa.RecordB
         yield from file.batches(batch_size)
 
 
-def _require_small(metadata: pq.FileMetaData) -> None:
-    for group in range(metadata.num_row_groups):
-        for column in range(metadata.num_columns):
+def require_small(path: Path | str, metadata: pq.FileMetaData, *, column_bytes: int | None = None) -> None:
+    """Refuse a file with a page of more than CHUNK_BYTES, before anything is decoded.
+
+    Args:
+        path: The file.
+        metadata: Its footer.
+        column_bytes: How much a column of a row group may have in all its pages; None for any.
+
+    Raises:
+        TooLarge: A page or a column has more.
+        pa.ArrowInvalid: A page does not say how much it has.
+    """
+    most = math.inf if column_bytes is None else column_bytes
+    with Path(path).open("rb") as file:
+        for group, column in product(range(metadata.num_row_groups), range(metadata.num_columns)):
             chunk = metadata.row_group(group).column(column)
-            if chunk.total_uncompressed_size > CHUNK_BYTES:
-                raise TooLarge(f"Column {chunk.path_in_schema} has {chunk.total_uncompressed_size:,} bytes at once.")
+            if chunk.num_values == 0:
+                continue  # it has no page, and Arrow looks for none
+            begin = min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
+            total, stated = 0, chunk.total_uncompressed_size
+            try:
+                for size in page_sizes(file, begin, chunk.total_compressed_size):
+                    total += size
+                    if size > CHUNK_BYTES or max(total, stated) > most:
+                        raise TooLarge(f"Column {chunk.path_in_schema} has {max(total, stated):,} bytes at once.")
+            except UnreadableHeader as error:
+                raise pa.ArrowInvalid(f"Column {chunk.path_in_schema}: {error}") from None
 
 
 def _cuts(batch: pa.RecordBatch) -> list[int]:

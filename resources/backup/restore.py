@@ -169,5 +169,5 @@ def _batches(path: Path) -> Iterator[pa.Table]:
     try:
         for batch in bounded_batches(path, ROWS):
             yield pa.Table.from_batches([batch])
-    except pa.ArrowException as error:
+    except (OSError, pa.ArrowException) as error:
         raise BackupDamaged(f"{path} cannot be read.", detail=str(error), hint="Nothing was restored.") from error

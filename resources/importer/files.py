@@ -21,6 +21,7 @@ from typing import Any, Literal, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from millrace.resources.archive.bounded import require_small
 from millrace.resources.errors import ImportRefused
 from millrace.resources.importer.rows import ROW_LIMIT, EventFile, Row, refuse_twins
 from millrace.resources.importer.text import open_csv, open_jsonl
@@ -86,6 +87,8 @@ def _until_damage(path: Path, rows: Iterator[Row]) -> Iterator[Row]:
 
 def _open_parquet(path: Path, stack: ExitStack) -> EventFile:
     file = stack.enter_context(pq.ParquetFile(path, pre_buffer=False))
+    # of other writers, whose row groups may be large; their pages are not
+    require_small(path, file.metadata)
     columns: list[str] = file.schema_arrow.names
     refuse_twins(path, columns)
     metadata = file.metadata

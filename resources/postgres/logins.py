@@ -11,7 +11,8 @@ Members of event_store_owner own the tables of read models. What one of them han
 function of a view, runs with the rights of whoever drains: that must be no superuser and not who migrated.
 """
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import LiteralString
 
 import psycopg
@@ -31,8 +32,11 @@ NAME_BYTES = 63
 
 
 def prepare_store(postgres: EmbeddedPostgres, database: str) -> None:
-    """Make the login that drains a migrated store, and let in its roles only; what is there stays."""
-    with psycopg.connect(postgres.dsn(database), autocommit=True) as connection:
+    """Make the login that drains a migrated store, and let in its roles only; what is there stays.
+
+    All of it is made, or nothing, also where this is killed.
+    """
+    with psycopg.connect(postgres.dsn(database), autocommit=True) as connection, _alone(connection):
         _make_login(connection, DRAIN, "noreplication")
         connection.execute(sql.SQL("grant {} to {}").format(sql.Identifier(OWNERS), sql.Identifier(DRAIN)))
         for name in (database, *MAINTENANCE):
@@ -58,7 +62,7 @@ def owned_database(postgres: EmbeddedPostgres, name: str, *, captured: bool = Fa
         captured: Whether the login may read the changes of its tables.
     """
     postgres.create_database(name)
-    with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as connection:
+    with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as connection, _alone(connection):
         _make_login(connection, owner_of(name), "replication" if captured else "noreplication")
         connection.execute(
             sql.SQL("alter database {} owner to {}").format(sql.Identifier(name), sql.Identifier(owner_of(name)))
@@ -95,9 +99,18 @@ def too_mighty(dsn: str) -> str | None:
     )
 
 
+@contextmanager
+def _alone(connection: psycopg.Connection) -> Iterator[None]:
+    """Change roles and rights in one transaction; others who do so wait, or Postgres would fail one of them."""
+    with connection.transaction():
+        # a lock of the whole server, which no login but a superuser can take
+        connection.execute("lock table pg_catalog.pg_authid in share row exclusive mode")
+        yield
+
+
 def _make_login(connection: psycopg.Connection, name: str, replication: LiteralString) -> None:
     login = sql.Identifier(name)
-    with suppress(psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):
+    if connection.execute("select from pg_roles where rolname = %s", (name,)).fetchone() is None:
         connection.execute(sql.SQL("create role {}").format(login))
     rights = sql.SQL("alter role {} login nosuperuser nocreatedb nocreaterole nobypassrls " + replication)
     connection.execute(rights.format(login))

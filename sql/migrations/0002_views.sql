@@ -77,7 +77,9 @@ create table event_store.checkpoints (
   rebuilds boolean not null default false,
   revision bigint not null default 0,
   -- One row for each view and log partition; the revision lets an index read begin at the newest version of the row.
-  -- Without it each call would walk the dead ones, which nobody may remove while somebody holds an old snapshot.
+  -- Without it each call would walk the dead ones, which nobody may remove while somebody holds an old snapshot. So
+  -- would each change with a unique index on the pair: that there is one row is up to register_view, which alone makes
+  -- them once it has the view's row, and to finish_restore.
   constraint checkpoints_pkey primary key (view, partition, revision),
   constraint checkpoints_view_fkey foreign key (view) references event_store.views (view) on delete cascade,
   constraint checkpoints_partition_fkey foreign key (partition) references event_store.log_partitions (partition),

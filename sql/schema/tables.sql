@@ -817,7 +817,7 @@ CREATE VIEW event_store.change_events AS
     e.event_id,
     t.capture,
         CASE
-            WHEN (((e.data -> 'source'::text) ->> 'generation'::text) ~ '^\d{1,9}$'::text) THEN (((e.data -> 'source'::text) ->> 'generation'::text))::integer
+            WHEN (((e.data -> 'source'::text) ->> 'generation'::text) ~ '^[0-9]{1,9}$'::text) THEN (((e.data -> 'source'::text) ->> 'generation'::text))::integer
             ELSE NULL::integer
         END AS source_generation,
         CASE
@@ -825,11 +825,11 @@ CREATE VIEW event_store.change_events AS
             ELSE NULL::pg_lsn
         END AS commit_lsn,
         CASE
-            WHEN ((e.data ->> 'commit_idx'::text) ~ '^\d{1,18}$'::text) THEN ((e.data ->> 'commit_idx'::text))::bigint
+            WHEN ((e.data ->> 'commit_idx'::text) ~ '^[0-9]{1,18}$'::text) THEN ((e.data ->> 'commit_idx'::text))::bigint
             ELSE NULL::bigint
         END AS commit_idx,
         CASE
-            WHEN (((e.data -> 'source'::text) ->> 'oid'::text) ~ '^\d{1,10}$'::text) THEN (((e.data -> 'source'::text) ->> 'oid'::text))::bigint
+            WHEN (((e.data -> 'source'::text) ->> 'oid'::text) ~ '^[0-9]{1,10}$'::text) THEN (((e.data -> 'source'::text) ->> 'oid'::text))::bigint
             ELSE NULL::bigint
         END AS source_table_oid,
     COALESCE(((e.data -> 'source'::text) ->> 'schema'::text), t.schema_name) AS source_table_schema,
@@ -839,7 +839,11 @@ CREATE VIEW event_store.change_events AS
     (e.data -> 'changes'::text) AS changes,
     e.event AS action,
         CASE
-            WHEN ((e.data ->> 'committed_at'::text) ~ '^\d{4,6}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])[ T]([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,6})?(Z|[+-](0\d|1[0-4])(:?[0-5]\d)?)$'::text) THEN ((e.data ->> 'committed_at'::text))::timestamp with time zone
+            WHEN ((e.data ->> 'committed_at'::text) ~ '^(?!0000)[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])[ T]([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?(Z|[+-](0[0-9]|1[0-4])(:?[0-5][0-9])?)$'::text) THEN
+            CASE
+                WHEN (((substr((e.data ->> 'committed_at'::text), 9, 2))::integer)::numeric <= EXTRACT(day FROM ((("left"((e.data ->> 'committed_at'::text), 7) || '-01'::text))::date + '1 mon -1 days'::interval))) THEN ((e.data ->> 'committed_at'::text))::timestamp with time zone
+                ELSE NULL::timestamp with time zone
+            END
             ELSE NULL::timestamp with time zone
         END AS committed_at,
     (e.data -> 'annotations'::text) AS annotations,

@@ -2,13 +2,19 @@
 
 import subprocess
 import sys
+from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from millrace.resources.archive.bounded import BATCH_BYTES, CHUNK_BYTES, VALUE_BYTES, TooLarge, bounded_batches
+from millrace.resources.archive.page_headers import UnreadableHeader, page_sizes
 
 READ = """
 import sys
@@ -19,7 +25,7 @@ rows = 0
 try:
     for batch in bounded_batches(Path(sys.argv[1])):
         rows += len(batch)
-except pa.ArrowException as error:
+except (OSError, pa.ArrowException) as error:
     print(type(error).__name__, end=" ")
 print(rows, pa.default_memory_pool().max_memory())
 """
@@ -63,6 +69,122 @@ def test_a_column_that_is_too_large_is_refused_before_it_is_decoded(tmp_path: Pa
     assert most < MIB
     with pytest.raises(TooLarge, match="Column data has"):
         list(bounded_batches(path))
+
+
+def number(value: int, width: int = 1) -> bytes:
+    """Write a number as Thrift does, in at least so many bytes."""
+    out, value = bytearray(), value << 1
+    while value > 127 or len(out) < width - 1:
+        out.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def lie(path: Path, truth: int, lie: int) -> None:
+    """Write a lie in the place of each time that a file states a number."""
+    content, said = path.read_bytes(), number(truth)
+    assert said in content
+    path.write_bytes(content.replace(said, number(lie, len(said))))
+
+
+@pytest.mark.parametrize("dictionary", [True, False])
+def test_a_footer_that_lies_about_a_large_page_makes_room_for_none(tmp_path: Path, dictionary: bool) -> None:
+    path = write(tmp_path / "lie", ["x" * (CHUNK_BYTES + MIB), "y"], use_dictionary=dictionary)
+    chunk = pq.ParquetFile(path).metadata.row_group(0).column(1)
+    lie(path, chunk.total_uncompressed_size, 2000)
+    assert pq.ParquetFile(path).metadata.row_group(0).column(1).total_uncompressed_size == 2000
+    said, most = read(path)
+    assert said == "TooLarge 0"
+    assert most < MIB
+    with pytest.raises(TooLarge, match=r"Column data has 269,\d{3},\d{3} bytes at once"):
+        list(bounded_batches(path))
+
+
+def test_many_pages_that_are_too_large_together_are_refused_whatever_the_footer_says(tmp_path: Path) -> None:
+    path = write(tmp_path / "pages", ["x" * 9 * MIB, "y" * 9 * MIB] * 15, use_dictionary=False)
+    chunk = pq.ParquetFile(path).metadata.row_group(0).column(1)
+    lie(path, chunk.total_uncompressed_size, 2000)
+    said, most = read(path)
+    assert said == "TooLarge 0"
+    assert most < MIB
+
+
+def test_a_page_that_says_less_than_it_has_or_more_than_it_may_is_refused(tmp_path: Path) -> None:
+    for claimed, outcome in ((2000, "OSError 0"), (2**31 - 1, "TooLarge 0")):
+        path = write(tmp_path / f"page {claimed}", ["x" * 9 * MIB], use_dictionary=False, column_encoding="PLAIN")
+        chunk = pq.ParquetFile(path).metadata.row_group(0).column(1)
+        with path.open("rb") as file:
+            (size,) = page_sizes(file, chunk.data_page_offset, chunk.total_compressed_size)
+        lie(path, size, claimed)
+        said, most = read(path)
+        assert said == outcome
+        assert most < MIB
+
+
+def test_what_is_no_header_of_a_page_is_damage(tmp_path: Path) -> None:
+    whole = write(tmp_path / "whole", [str(uuid4()) for _ in range(100)], use_dictionary=False)
+    chunk = pq.ParquetFile(whole).metadata.row_group(0).column(1)
+    content, begin = whole.read_bytes(), chunk.data_page_offset
+    for n, torn in enumerate(
+        (
+            b"",  # a header that ends with nothing said
+            b"\xff" * 40,  # a number without an end
+            b"\x1c" * 40,  # structs in structs
+            b"\x19" * 40,  # a list
+            b"\x15\x00\x15\x01\x15\x04",  # a negative size
+            b"\x18\xff\xff\xff\xff\x07",  # a text of gigabytes
+        )
+    ):
+        path = tmp_path / str(n)
+        path.write_bytes(content[:begin] + torn.ljust(60, b"\0") + content[begin + 60 :])
+        with pytest.raises(pa.ArrowException):
+            list(bounded_batches(path))
+    with whole.open("rb") as file:
+        for begin in (-1, len(content), 2**63 - 1):
+            with pytest.raises(UnreadableHeader, match="no header of a page at byte"):
+                list(page_sizes(file, begin, 10))
+
+
+def test_of_a_size_that_is_said_twice_the_last_one_counts() -> None:
+    small, large = number(100), number(2**31 - 1)
+    # kind of the page, its size, its size again by the field's number, its bytes in the file, the end
+    for first, second, size in ((small, large, 2**31 - 1), (large, small, 100)):
+        header = b"\x15\x00\x15" + first + b"\x05\x04" + second + b"\x15" + number(0) + b"\x00"
+        assert [*page_sizes(BytesIO(header), 0, len(header))] == [size]
+
+
+@given(st.binary(max_size=300))
+def test_whatever_stands_in_the_place_of_a_header_is_a_size_or_damage(content: bytes) -> None:
+    with suppress(UnreadableHeader):
+        assert all(size >= 0 for size in page_sizes(BytesIO(content), 0, len(content)))
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("codec", ["none", "snappy", "zstd"])
+def test_the_pages_of_every_kind_of_file_are_found(tmp_path: Path, version: str, codec: str) -> None:
+    table = pa.table(
+        {
+            "n": range(5000),
+            "maybe": [None, 1.5] * 2500,
+            "text": [f"{n}-{'x' * 200}" for n in range(5000)],
+            "lists": [[n, n + 1] for n in range(5000)],
+            "structs": [{"a": n, "b": str(n)} for n in range(5000)],
+        }
+    )
+    path = tmp_path / "pages"
+    options = {"data_page_version": version, "data_page_size": 4096, "row_group_size": 3000}
+    pq.write_table(table, path, compression=codec, write_page_checksum=True, **options)
+    metadata = pq.ParquetFile(path).metadata
+    with path.open("rb") as file:
+        for group in range(2):
+            for column in range(metadata.num_columns):
+                chunk = metadata.row_group(group).column(column)
+                begin = chunk.dictionary_page_offset or chunk.data_page_offset
+                sizes = [*page_sizes(file, begin, chunk.total_compressed_size)]
+                # the footer counts the headers, too, with their statistics
+                assert 0 < chunk.total_uncompressed_size - sum(sizes) < 500 * len(sizes)
+                assert len(sizes) > 1
+    assert sum(map(len, bounded_batches(path))) == 5000
 
 
 @pytest.mark.parametrize("dictionary", [True, False])

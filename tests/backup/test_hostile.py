@@ -18,6 +18,7 @@ from millrace.resources.backup.manifest import MANIFEST
 from millrace.resources.backup.restore import restore
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore
+from tests.archive.test_bounded import lie
 from tests.support.backups import tables
 from tests.support.factories import append_to, register_orders
 
@@ -106,16 +107,25 @@ def test_a_manifest_that_asks_for_more_than_a_backup_has_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("value", "times", "said"),
+    ("value", "times", "footer", "said"),
     [
         # each of them decodes to about 967 MB
-        ("x" * 967_000, 1000, "has a row that no store has"),
-        ("x" * 17_000_000, 57, "A value of column description has 17,000,000 bytes"),
-        ("x" * 967_000_000, 1, "Column description has "),
+        ("x" * 967_000, 1000, "says it", "has a row that no store has"),
+        ("x" * 17_000_000, 57, "says it", "A value of column description has 17,000,000 bytes"),
+        ("x" * 967_000_000, 1, "says it", "Column description has "),
+        ("x" * 967_000_000, 1, "lies", "Column description has "),
     ],
 )
 def test_a_small_file_that_decodes_to_much_is_refused_in_bounded_memory(
-    filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path, value: str, times: int, said: str
+    filled: EventStore,
+    dsn: str,
+    restored: EventStore,
+    target: str,
+    tmp_path: Path,
+    value: str,
+    times: int,
+    footer: str,
+    said: str,
 ) -> None:
     assert filled
     backup(dsn, tmp_path)
@@ -127,6 +137,9 @@ def test_a_small_file_that_decodes_to_much_is_refused_in_bounded_memory(
         text |= {"description": pa.array([value] * times), "event_version": pa.array(["1"] * times)}
         path = tmp_path / found["path"]
         pq.write_table(pa.table({name: text[name] for name in found["columns"]}), path, compression="zstd")
+        if footer == "lies":
+            chunk = pq.ParquetFile(path).metadata.row_group(0).column(found["columns"].index("description"))
+            lie(path, chunk.total_uncompressed_size, 2000)
         assert path.stat().st_size < 150_000
         content = hashlib.sha256(path.read_bytes()).hexdigest()
         found |= {"rows": times, "bytes": path.stat().st_size, "checksum": content}

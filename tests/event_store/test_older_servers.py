@@ -6,9 +6,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from millrace.resources.capture.store import CaptureStore
 from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.migrations import migrate, validate
 from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres, major_version
+from tests.support.capturing.captures import Source, inserted, with_data
 from tests.support.factories import append_to, assert_log_holds_every_event_once, rows, value
 from tests.support.filled_store import fill
 from tests.support.migrators import consume_rows
@@ -82,6 +84,25 @@ def go_on(connection: psycopg.Connection) -> None:
     assert value(connection, "select sum(lag) from event_store.view_lag('orders')") == 0
 
 
+def read_other_digits(dsn: str) -> None:
+    """Read a forged change whose numbers and date have digits that a collation of ICU's takes for digits, too."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        forged = Source(CaptureStore(connection))
+        forged.begin()
+        (change,) = forged.changes(inserted(1))
+        one, date = "\N{ARABIC-INDIC DIGIT ONE}", "\N{ARABIC-INDIC DIGIT TWO}026-01-31T00:00:00Z"
+        source = {"generation": one, "oid": one}
+        forged.save([with_data(change, commit_idx=one, committed_at=date, source=source)])
+        forged.emit()
+        assert rows(
+            connection,
+            """
+            select source_generation, commit_idx, source_table_oid, committed_at, record is not null
+            from event_store.change_events
+            """,
+        ) == [(None, None, None, None, True)]
+
+
 def programs_of(major: int) -> Path | None:
     """Find the programs of a version of PostgreSQL: those of the wheel, or those of the machine."""
     wheel = PROGRAMS.parent.parent / "pginstall" / "bin"
@@ -105,3 +126,10 @@ def test_an_older_postgres_does_it_too(major: int) -> None:
             assert connection.info.server_version // 10_000 == major
             fill(connection)
             go_on(connection)
+        with psycopg.connect(server.dsn("postgres"), autocommit=True) as admin:
+            try:
+                admin.execute("create database icu template template0 locale_provider icu icu_locale 'en'")
+            except psycopg.errors.FeatureNotSupported:
+                return  # this one was built without ICU; Debian's have it
+        migrate(server.dsn("icu"), log_partitions=4)
+        read_other_digits(server.dsn("icu"))

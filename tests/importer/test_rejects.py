@@ -193,6 +193,17 @@ def test_a_file_that_cannot_be_imported_is_refused_in_one_sentence(
     assert message in refused.value.message
 
 
+def test_a_parquet_file_with_a_page_of_gigabytes_is_refused_before_it_is_decoded(dsn: str, tmp_path: Path) -> None:
+    file = tmp_path / "log.parquet"
+    pq.write_table(pa.table({"case": ["c-1"], "activity": ["x" * 300_000_000], "at": [TIME]}), file, compression="zstd")
+    assert file.stat().st_size < 50_000
+    before = pa.default_memory_pool().bytes_allocated()
+    with pytest.raises(ImportRefused, match="cannot be read") as refused:
+        run(dsn, file)
+    assert str(refused.value.detail).startswith("Column activity has 300,000,")
+    assert pa.default_memory_pool().bytes_allocated() - before < 2**20
+
+
 def test_an_unknown_column_is_refused_with_the_columns_there_are(dsn: str, tmp_path: Path) -> None:
     file = write_csv(tmp_path / "log.csv", many_rows(1, 1))
     with pytest.raises(ImportRefused) as refused:

@@ -3,6 +3,8 @@
 import json
 from typing import LiteralString
 
+import pytest
+
 from tests.support.capturing.captures import Source, inserted, later, source, table, truncated, updated, with_data
 from tests.support.factories import rows, value
 
@@ -46,6 +48,58 @@ def test_order_by_seq_is_the_order_of_commits_and_nothing_is_missing_after_a_pur
     found = [row for row in rows(source.store.connection, query) if row[0] is not None]
     assert len(found) == 1002
     assert found == sorted(found)
+
+
+@pytest.mark.parametrize("style", ["ISO, MDY", "German", "SQL, DMY"])
+def test_a_time_that_no_calendar_has_is_null_and_fails_no_reader_of_the_others(source: Source, style: str) -> None:
+    """The pattern lets no wrong field through, the calendar no wrong day; what is a time is read in every DateStyle."""
+    fine = [
+        "2026-01-31T00:00:00Z",
+        "2028-02-29T23:59:59.999999+14:59",
+        "2000-02-29 00:00:00-1430",
+        "0001-01-01T00:00:00Z",
+        "9999-12-31T23:59:59-14",
+    ]
+    forged = [
+        "2026-02-30T00:00:00Z",
+        "2026-02-29T00:00:00Z",
+        "1900-02-29T00:00:00Z",
+        "2026-04-31T00:00:00Z",
+        "2026-06-31T00:00:00Z",
+        "2026-09-31T00:00:00Z",
+        "2026-11-31T00:00:00Z",
+        "2026-01-00T00:00:00Z",
+        "2026-13-01T00:00:00Z",
+        "0000-01-01T00:00:00Z",
+        "294277-01-01T00:00:00Z",
+        "999999-12-31T00:00:00Z",
+        "2026-01-01T24:00:00Z",
+        "2026-01-01T00:00:00+16:00",
+        "2026-01-01",
+        "infinity",
+        "",
+        "2026-01-31T00:00:00Z\n",
+    ]
+    changes = source.changes(*[inserted(n) for n in range(len(fine) + len(forged))])
+    source.save([with_data(change, committed_at=at) for change, at in zip(changes, fine + forged, strict=True)])
+    source.emit()
+    connection = source.store.connection
+    connection.execute("select set_config('datestyle', %s, false)", (style,))
+    found = rows(
+        connection,
+        """
+        select to_char(committed_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS.US')
+        from event_store.change_events order by seq
+        """,
+    )
+    assert [row[0] for row in found] == [
+        "2026-01-31 00:00:00.000000",
+        "2028-02-29 09:00:59.999999",
+        "2000-02-29 14:30:00.000000",
+        "0001-01-01 00:00:00.000000",
+        "10000-01-01 13:59:59.000000",
+        *[None] * len(forged),
+    ]
 
 
 def test_every_column_has_a_comment(source: Source) -> None:

@@ -2,8 +2,8 @@
 
     .venv/bin/python -m tests.support.permissions_page    # after every change of who may do what
 
-Belongs here: the logins, the tries, and how the page is made. Not here: what is asserted of it
-(tests/docs/test_who_may_do_what.py).
+Belongs here: the logins, the tries, and how the page is made. Not here: its section of files, ports and processes
+(`other_account`), what is asserted of it (tests/docs/test_who_may_do_what.py).
 """
 
 import json
@@ -24,6 +24,7 @@ from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.postgres.logins import DRAIN, prepare_store
 from millrace.resources.producers import ProducerStore
 from millrace.resources.settings import PROJECT
+from tests.support import other_account
 from tests.support.sql_functions_page import ROOMS, rooms
 
 PAGE = PROJECT / "docs" / "who_may_do_what.md"
@@ -324,7 +325,7 @@ def page(server: EmbeddedPostgres) -> str:
         migrator.rollback()
         for table, column in tables:
             parts.append(_row(f"`{table}`", [rights(connections[login], table, column) for login in LOGINS]))
-    return "".join(parts)
+    return "".join(parts) + other_account.section()
 
 
 def _header(subject: str) -> str:

@@ -106,10 +106,16 @@ begin
       limit 3
     )
     union all
-    select format('view %L stands at several positions of log partition %s', c.view, c.partition)
-    from event_store.checkpoints c
-    group by c.view, c.partition
-    having count(*) > 1
+    (
+      -- no key says that there is one: see checkpoints; of a log partition without one the view would never get an event
+      select format('view %L has %s checkpoints in log partition %s', v.view, count(c.view), p.partition)
+      from event_store.views v
+      cross join event_store.log_partitions p
+      left join event_store.checkpoints c on c.view = v.view and c.partition = p.partition
+      group by v.view, p.partition
+      having count(c.view) <> 1
+      limit 3
+    )
     union all
     (
       select format('view %L stands at %s of log partition %s, which ends at %s', c.view, c.position, c.partition, w.high_water_mark)

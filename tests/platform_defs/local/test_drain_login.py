@@ -3,8 +3,10 @@
 Not here: what each role may do in a store (`tests/docs/test_who_may_do_what.py`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -22,7 +24,7 @@ from millrace.resources.read_models.versions import ensure_version, reset_model
 from millrace.resources.reports import replace_day
 from millrace.resources.settings import Settings
 from tests.support.building import read_models as models
-from tests.support.factories import rows
+from tests.support.factories import at_once, rows
 
 if TYPE_CHECKING:
     from millrace.resources.read_models.declaration import ReadModel
@@ -63,6 +65,15 @@ set role event_store_owner;
 create trigger planted after insert or update on read_models.everything_state for each statement execute function read_models.fires();
 alter table read_models.everything_state add column planted int default read_models.planted();
 reset role;
+"""
+
+
+# what a server is like before: the login is there, and may nothing
+UNMADE = """
+revoke event_store_owner from millrace_drain;
+alter role millrace_drain nologin createdb;
+grant connect on database millrace, postgres, template1 to public;
+drop schema reports;
 """
 
 
@@ -159,3 +170,73 @@ def test_a_login_of_your_own_that_may_too_much_is_named_in_one_line(endpoints: E
         operator.execute("create role migrator login in role event_store_owner")
         operator.execute("alter schema event_store owner to migrator")
     assert "owns the schema event_store" in str(too_mighty(make_conninfo(endpoints.dsn, user="migrator")))
+
+
+STATE = """
+select 'role', rolname, rolcanlogin::text || rolsuper || rolcreatedb || rolcreaterole || rolreplication || rolbypassrls
+from pg_roles where rolname = 'millrace_drain' or starts_with(rolname, 'owner_of_')
+union all select 'member', member::regrole::text, roleid::regrole::text || admin_option from pg_auth_members
+union all select 'database', datname, pg_get_userbyid(datdba) || coalesce(datacl::text, 'all') from pg_database
+union all select 'schema', nspname, nspowner::regrole::text from pg_namespace where nspname = 'reports'
+order by 1, 2, 3
+"""
+
+
+def test_several_that_make_the_logins_at_once_make_them_once(endpoints: Endpoints) -> None:
+    postgres = endpoints.postgres
+    assert postgres is not None
+    owned_database(postgres, "crm", captured=True)
+    with connect(endpoints.operator_dsn) as operator:
+        made = rows(operator, STATE)
+        operator.execute(UNMADE.encode())
+        assert rows(operator, STATE) != made
+        for _ in range(5):
+            results = at_once(
+                [partial(prepare_store, postgres, "millrace")] * 3
+                + [partial(owned_database, postgres, "crm", captured=True)] * 3
+            )
+            for result in results:
+                result.result(0)
+            assert rows(operator, STATE) == made
+
+
+class Dies:
+    """Ends the session of `prepare_store` before so many of its statements are done."""
+
+    def __init__(self, observer: psycopg.Connection, statements: int) -> None:
+        self.observer = observer
+        self.left = statements
+        self.execute = psycopg.Connection.execute
+
+    def __get__(self, connection: psycopg.Connection, _: type) -> Callable[..., object]:
+        if connection is not self.observer:
+            if self.left == 0:
+                pid = connection.info.backend_pid
+                self.execute(self.observer, "select pg_terminate_backend(%s)", (pid,))
+            self.left -= 1
+        return partial(self.execute, connection)
+
+
+def test_killed_at_any_statement_nothing_is_made_and_the_next_one_makes_it(
+    endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody ever meets a drain that may log in and is no member, or a database that is open to all."""
+    postgres = endpoints.postgres
+    assert postgres is not None
+    with connect(endpoints.operator_dsn) as operator:
+        made = rows(operator, STATE)
+        operator.execute(UNMADE.encode())
+        before = rows(operator, STATE)
+        assert before != made
+        deaths = 0
+        while True:
+            dies = Dies(operator, deaths)
+            with monkeypatch.context() as patch, suppress(psycopg.OperationalError):
+                patch.setattr(psycopg.Connection, "execute", dies)
+                prepare_store(postgres, "millrace")
+            if dies.left >= 0:
+                break
+            deaths += 1
+            assert rows(operator, STATE) == before, deaths
+        assert deaths > 5
+        assert rows(operator, STATE) == made

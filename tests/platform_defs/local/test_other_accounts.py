@@ -105,6 +105,9 @@ def test_the_code_server_and_the_files_are_ours_alone(home: Path, dsn: str, tmp_
     (tmp_path / "stub_definitions.py").write_text(STUB)
     with private_files():
         home.mkdir()
+        # as somebody may have made it
+        (home / "code").mkdir()
+        (home / "code").chmod(0o777)
         settings = Settings(home=home, dsn=dsn, port=free_port())
         endpoints = find_endpoints(settings, None)
         prepare_home(settings, endpoints)

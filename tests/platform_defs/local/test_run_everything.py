@@ -20,6 +20,7 @@ from tenacity import Retrying, retry_if_exception_type, retry_if_result, stop_af
 from millrace.platform_defs.local.services import free_port
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.processes import alive, wait_ended
+from tests.support.other_account import ROWS, look
 
 MILLRACE = Path(sys.executable).parent / "millrace"
 T = TypeVar("T")
@@ -136,6 +137,7 @@ def test_from_an_empty_folder_to_a_stop_and_on_again(home: Path) -> None:
     deployment = start(home)
     try:
         read_models_fill(deployment)
+        another_account_gets_what_the_page_says(deployment)
         sensors_tick(deployment)
         captured_customers_follow_their_database(deployment)
         second_one_in_the_same_folder_is_refused(deployment)
@@ -160,6 +162,14 @@ def test_from_an_empty_folder_to_a_stop_and_on_again(home: Path) -> None:
 def read_models_fill(deployment: Deployment) -> None:
     for model in ("orders", "shipments", "customers", "crm_customers", "crm_customer_history"):
         until(lambda: deployment.rows(f"select count(*) from read_models.{model}")[0][0], bool, READY_S)  # noqa: B023
+
+
+def another_account_gets_what_the_page_says(deployment: Deployment) -> None:
+    """Compare with the list that docs/who_may_do_what.md is made of."""
+    # nobody else may run a program under another account; the tests of other accounts say so
+    if os.geteuid() == 0:
+        port = int(deployment.url.rpartition(":")[2])
+        assert look(deployment.home, psutil.Process(deployment.process.pid), port) == ROWS
 
 
 def sensors_tick(deployment: Deployment) -> None:

@@ -175,9 +175,17 @@ def test_a_link_with_the_token_leaves_a_cookie_that_opens_the_ui(locked: Ui) -> 
         assert page.status_code == 200
         assert "<html" in page.text
     assert requests.get(f"{locked.url}/?token=wrong", timeout=30).status_code == 401
-    # the link leads nowhere else
-    there = requests.get(f"{locked.url}//evil.example/?token={TOKEN}", timeout=30, allow_redirects=False)
-    assert there.headers["Location"] == "/evil.example/"
+    # the link leads nowhere else, and says nothing else
+    for path, expected in (
+        ("//evil.example/", "/evil.example/"),
+        ("/%5Cevil.example/", "/evil.example/"),
+        ("/%5C/evil.example/", "/evil.example/"),
+        ("/a%0d%0aSet-Cookie:%20b=c", "/a%0D%0ASet-Cookie%3A%20b%3Dc"),
+        ("/runs/%C3%A9", "/runs/%C3%A9"),
+    ):
+        there = requests.get(f"{locked.url}{path}?token={TOKEN}", timeout=30, allow_redirects=False)
+        assert there.headers["Location"] == expected
+        assert "b" not in there.cookies
 
 
 def test_assets_are_reported_with_the_token(tmp_path: Path) -> None:

@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 import psycopg
 
+from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.event_store import EventStore
 from millrace.resources.sequencer import held_up, said_of
-from tests.support.factories import append_to, value
+from tests.support.factories import append_to, rows, start, value, wait_blocked
 
 
 def test_an_open_transaction_that_sequenced_is_named_with_its_login(
@@ -31,6 +32,18 @@ def test_an_open_transaction_that_sequenced_is_named_with_its_login(
     assert orders.sequencer_holder() is None
     # what it had sequenced was not committed
     assert orders.sequence_events() == 2
+
+
+def test_who_waits_for_the_holder_holds_nothing(orders: EventStore, connect: Callable[..., psycopg.Connection]) -> None:
+    holder, waiting = connect(autocommit=False), connect()
+    orders.connection.execute("set lock_timeout = '2s'")
+    append_to(orders, "o-1")
+    holder.execute("select event_store.sequence_events()")
+    raised = start(lambda: ArchiveStore(waiting).raise_low_water_mark(0, 0))
+    wait_blocked(orders.connection, waiting.info.backend_pid)
+    assert rows(orders.connection, "select pid from event_store.sequencer_holder()") == [(holder.info.backend_pid,)]
+    holder.rollback()
+    raised.result(20)
 
 
 def test_calls_that_follow_each_other_hold_nothing_up(

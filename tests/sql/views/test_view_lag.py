@@ -7,7 +7,16 @@ import pytest
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import UnknownView
 from millrace.resources.event_store import EventStore, PartitionLag, StreamFailure
-from tests.support.factories import append, append_many, append_to, buffers, ids_of_one_partition, set_clock, value
+from tests.support.factories import (
+    append,
+    append_many,
+    append_to,
+    buffers,
+    ids_of_one_partition,
+    pump,
+    set_clock,
+    value,
+)
 
 # B7
 
@@ -130,7 +139,11 @@ def test_a_filtered_view_is_counted_up_to_100_000_positions_and_then_at_least(or
     for view, wanted in (("placed", 100_000), ("paid", 0)):
         lags = orders.view_lag(view)
         assert (sum(lag.pending for lag in lags), all(lag.exact for lag in lags)) == (wanted, True)
-    append_many(orders.connection, 60_000, "more")
+    append(orders, "one more")
+    orders.sequence_events()
+    for view in ("placed", "paid"):
+        assert not all(lag.exact for lag in orders.view_lag(view))
+    append_many(orders.connection, 59_999, "more")
     orders.sequence_events()
     placed, paid = orders.view_lag("placed"), orders.view_lag("paid")
     assert [lag.pending for lag in placed] == [6250] * 16
@@ -139,6 +152,29 @@ def test_a_filtered_view_is_counted_up_to_100_000_positions_and_then_at_least(or
     # nothing wanted among what was read: it may be as old as what comes then
     assert all(lag.pending == 0 and lag.pending_age_s is not None for lag in paid)
     assert [sum(lag.pending for lag in orders.view_lag("all"))] == [160_000]
+
+
+def test_of_a_view_that_is_further_behind_than_that_999_events_behind_the_checkpoints_are_counted(
+    orders: EventStore,
+) -> None:
+    orders.register_view("999", "-infinity")
+    orders.register_view("1000", "-infinity")
+    append_to(orders, *["a"] * 999)
+    pump(orders, "999")
+    append(orders, "b")
+    pump(orders, "1000")
+    append_many(orders.connection, 100_000)
+    orders.sequence_events()
+    # the stream of one event is ahead of one view and behind the other: both are 100,000 positions or one more behind
+    for view, behind, exact in (("999", 100_001, True), ("1000", 100_000, True)):
+        lags = orders.view_lag(view)
+        assert sum(lag.lag for lag in lags) == behind
+        assert (sum(lag.pending for lag in lags), all(lag.exact for lag in lags)) == (101_000, exact)
+    append(orders, "c")
+    orders.sequence_events()
+    for view, exact in (("999", True), ("1000", False)):
+        lags = orders.view_lag(view)
+        assert (sum(lag.pending for lag in lags), all(lag.exact for lag in lags)) == (101_001, exact)
 
 
 def test_every_view_has_its_own_lag(orders: EventStore) -> None:

@@ -1,0 +1,327 @@
+"""Owners, operators and the log's guards while sessions race or are killed: all of a change happens, or nothing of it.
+
+Belongs here: races and kills around end_locks, owners of views, the archive's lock, the low-water mark and the audit
+log. Not here: what each of them does alone (its own test), who may call it (tests/docs/test_who_may_do_what).
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import psycopg
+import pytest
+
+from millrace.resources.archive.store import ArchiveStore
+from millrace.resources.errors import HistoryNeeded, NotInFlight, NotViewOwner
+from millrace.resources.event_store import EventStore
+from tests.sql.archive.test_raise_low_water_mark import ids
+from tests.sql.bulk.test_claim_batch import bulk
+from tests.sql.rows.test_stream_events import view
+from tests.support.factories import (
+    Connect,
+    append,
+    append_to,
+    assert_rising,
+    at_once,
+    pump,
+    refusal,
+    rows,
+    set_clock,
+    start,
+    terminate,
+    value,
+    wait_blocked,
+)
+from tests.support.logins import Login, logins
+
+__all__ = ["bulk", "ids", "view"]
+
+ENDS = ["commit", "rollback", "kill"]
+
+
+def end(observer: psycopg.Connection, session: psycopg.Connection, how: str) -> None:
+    """End the session's transaction."""
+    if how == "kill":
+        terminate(observer, session.info.backend_pid)
+    else:
+        getattr(session, how)()
+
+
+@pytest.fixture
+def login(orders: EventStore) -> Iterator[Login]:
+    with logins(orders.connection) as made:
+        yield made
+
+
+# end_locks
+
+
+@pytest.mark.parametrize("how", ENDS)
+@pytest.mark.parametrize("with_token", [True, False])
+def test_an_ack_that_waits_for_end_locks_is_refused_if_that_commits_and_counts_if_it_does_not(
+    view: EventStore, connect: Connect, how: str, *, with_token: bool
+) -> None:
+    append_to(view, "a", "a")
+    pump(view, "v")
+    consumer, operator = EventStore(connect()), connect(autocommit=False)
+    (event,) = consumer.lease_events("v", 1, 3600)
+    token = event.lease_token if with_token else None
+    assert EventStore(operator).end_locks("v", reason="it hangs") == 1
+    acked = start(lambda: consumer.ack_event("v", "a", event.offset, token))
+    wait_blocked(view.connection, consumer.connection.info.backend_pid)
+    end(view.connection, operator, how)
+    if how == "commit":
+        refusal(NotInFlight, partial(acked.result, 20))
+    else:
+        acked.result(20)
+    (next_one,) = view.lease_events("v", 2)
+    assert (next_one.offset == event.offset, next_one.attempt) == (how == "commit", 1)
+    ended = [entry.operation for entry in view.audit_log("v") if entry.operation == "end_locks"]
+    assert len(ended) == (how == "commit")
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_end_locks_leaves_a_lock_that_is_being_acknowledged_to_the_ack(
+    view: EventStore, connect: Connect, how: str
+) -> None:
+    append_to(view, "a", "a")
+    pump(view, "v")
+    consumer = connect(autocommit=False)
+    (event,) = view.lease_events("v", 1, 3600)
+    EventStore(consumer).ack_event("v", "a", event.offset, event.lease_token)
+    view.connection.execute("set lock_timeout = '2s'")
+    assert view.end_locks("v") == 0
+    end(view.connection, consumer, how)
+    assert view.end_locks("v") == (how != "commit")
+    (next_one,) = view.lease_events("v", 2)
+    assert (next_one.offset == event.offset, next_one.attempt) == (how != "commit", 1)
+
+
+def test_consumers_and_operators_who_end_their_locks_at_once_count_every_event_once_and_in_order(
+    view: EventStore, connect: Connect
+) -> None:
+    append_to(view, *[f"o-{n % 10}" for n in range(100)])
+    pump(view, "v")
+    acked: list[tuple[str, int]] = []
+    refused: list[int] = []
+    ended: list[int] = []
+
+    def consume() -> None:
+        store = EventStore(connect())
+        while len(acked) < 100:
+            for event in store.lease_events("v", 3, 3600):
+                try:
+                    store.ack_event("v", event.decider_id, event.offset, event.lease_token)
+                except NotInFlight:
+                    refused.append(event.offset)
+                else:
+                    acked.append((event.decider_id, event.offset))
+
+    def operate() -> None:
+        store = EventStore(connect())
+        while len(acked) < 100:
+            ended.append(store.end_locks("v"))
+
+    for result in at_once([consume, consume, consume, operate, operate]):
+        result.result(0)
+    assert len(acked) == len(set(acked)) == 100
+    for stream in {decider_id for decider_id, _ in acked}:
+        offsets = [
+            row[0]
+            for row in rows(view.connection, 'select "offset" from event_store.events where decider_id = %s', stream)
+        ]
+        assert sorted(offset for decider_id, offset in acked if decider_id == stream) == sorted(offsets)
+    # nobody is refused whose lock was not ended
+    assert len(refused) <= sum(ended)
+    assert sum(lag.pending for lag in view.view_lag("v")) == 0
+    assert_rising(entry.audit_id for entry in reversed(view.audit_log("v")))
+
+
+# owners
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_of_two_logins_who_register_one_name_the_second_is_refused_or_owns_it_whole(
+    orders: EventStore, login: Login, how: str
+) -> None:
+    first, second = login("event_store_consumer"), login("event_store_consumer")
+    first.autocommit = False
+    EventStore(first).register_view("v", edge_function_url="https://example.com/first")
+    racing = start(lambda: EventStore(second).register_view("v", max_attempts=7))
+    wait_blocked(orders.connection, second.info.backend_pid)
+    end(orders.connection, first, how)
+    if how == "commit":
+        refusal(NotViewOwner, partial(racing.result, 20))
+    else:
+        racing.result(20)
+    expected = (first, 5) if how == "commit" else (second, 7)
+    owns = rows(orders.connection, "select owner, max_attempts from event_store.views")
+    assert owns == [(expected[0].info.user, expected[1])]
+    assert [entry.done_by for entry in orders.audit_log("v")] == [expected[0].info.user]
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_former_owner_who_waits_for_the_change_of_owner_changes_nothing_after_it(
+    orders: EventStore, connect: Connect, login: Login, how: str
+) -> None:
+    former, operator = login("event_store_consumer"), connect(autocommit=False)
+    EventStore(former).register_view("v", mode="bulk")
+    EventStore(operator).register_view("v", owner="event_store_owner")
+    racing = start(lambda: EventStore(former).register_view("v", max_attempts=7))
+    wait_blocked(orders.connection, former.info.backend_pid)
+    end(orders.connection, operator, how)
+    if how == "commit":
+        refusal(NotViewOwner, partial(racing.result, 20))
+    else:
+        assert racing.result(20).max_attempts == 7
+    changed = ("event_store_owner", 5) if how == "commit" else (former.info.user, 7)
+    assert rows(orders.connection, "select owner, max_attempts from event_store.views") == [changed]
+
+
+@pytest.mark.parametrize("mode", ["rows", "bulk"])
+def test_who_loses_a_view_while_holding_its_events_commits_and_acknowledges_nothing_more(
+    orders: EventStore, login: Login, mode: str
+) -> None:
+    former = EventStore(login("event_store_consumer"))
+    former.register_view("v", "-infinity", mode=mode)
+    (offset,) = [event.offset for event in append_to(orders, "a")]
+    if mode == "bulk":
+        leases = former.claim_batch("v", "me")
+        answer: Callable[[], object] = lambda: former.commit_batch("v", leases)  # noqa: E731
+    else:
+        pump(orders, "v")
+        (event,) = former.lease_events("v")
+        answer = lambda: former.ack_event("v", "a", offset, event.lease_token)  # noqa: E731
+    orders.register_view("v", owner="event_store_owner")
+    refusal(NotViewOwner, answer)
+    # nor is it lost: operators end what it held
+    assert sum(lag.pending for lag in orders.view_lag("v")) == 1
+    if mode == "bulk":
+        assert orders.release_owner("me") == 1
+        assert len(orders.read_batch("v", orders.claim_batch("v", "other")[0])) == 1
+    else:
+        assert orders.end_locks("v") == 1
+        assert [each.offset for each in orders.lease_events("v")] == [offset]
+
+
+# the archive's lock, the low-water mark
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_who_waits_for_the_archives_lock_has_it_when_the_first_is_killed_before_its_commit(
+    store: EventStore, connect: Connect, how: str
+) -> None:
+    first, second = connect(autocommit=False), connect()
+    assert ArchiveStore(first).lock_archive(3, "first")
+    racing = start(lambda: ArchiveStore(second).lock_archive(3, "second"))
+    wait_blocked(store.connection, second.info.backend_pid)
+    end(store.connection, first, how)
+    assert racing.result(20) is (how != "commit")
+    # of those who come later
+    assert ArchiveStore(second).lock_archive(3, "second") is (how != "commit")
+    if how == "commit":
+        terminate(store.connection, first.info.backend_pid)
+        assert ArchiveStore(second).lock_archive(3, "second")
+
+
+def test_of_many_who_take_the_lock_of_a_killed_archiver_one_has_it(store: EventStore, connect: Connect) -> None:
+    killed = connect()
+    assert ArchiveStore(killed).lock_archive(3, "killed")
+    terminate(store.connection, killed.info.backend_pid)
+    sessions = [connect() for _ in range(6)]
+    took = at_once([partial(ArchiveStore(each).lock_archive, 3, f"writer {n}") for n, each in enumerate(sessions)])
+    assert [result.result(0) for result in took].count(True) == 1
+
+
+def test_the_archives_lock_of_a_session_that_lives_on_in_a_pool_lasts_15_minutes_since_it_was_renewed(
+    connect: Connect,
+) -> None:
+    first, second = connect(), connect()
+
+    def at(time_: str, session: psycopg.Connection) -> bool:
+        set_clock(session, f"2030-01-01 {time_}+00")
+        return ArchiveStore(session).lock_archive(3, "first" if session is first else "second")
+
+    assert at("00:00:00", first)
+    assert at("00:10:00", first)
+    assert not at("00:24:59", second)
+    assert at("00:25:00", second)
+    assert not at("00:25:00", first)
+
+
+@pytest.mark.parametrize("how", ["rollback", "kill"])
+def test_a_raised_mark_that_is_killed_before_its_commit_gives_nothing_up_and_holds_nobody(
+    bulk: EventStore, ids: list[str], connect: Connect, how: str
+) -> None:
+    operator = connect(autocommit=False)
+    raised = ArchiveStore(operator)
+    assert raised.raise_low_water_mark(0, 4, "old") == 4
+    assert raised.purge_events(0) == 4
+    append(bulk, "meanwhile")
+    assert bulk.sequence_events() == 0
+    with pytest.raises(HistoryNeeded, match="shortens it"):
+        ArchiveStore(bulk.connection).raise_low_water_mark(0, 5)
+    end(bulk.connection, operator, how)
+    assert bulk.sequence_events() == 1
+    assert bulk.partition_info()[0].earliest_position == 0
+    assert value(bulk.connection, "select count(*) from event_store.event_log where partition = 0") == 10
+    done = {entry.operation for entry in bulk.audit_log()}
+    assert not done & {"raise_low_water_mark", "purge_events"}
+    assert ArchiveStore(bulk.connection).raise_low_water_mark(0, 5) == 5
+    assert ArchiveStore(bulk.connection).purge_events(0) == 5
+    assert ids
+
+
+# the audit log
+
+CHANGES: dict[str, Callable[[EventStore], object]] = {
+    "register": lambda store: store.register_view("new", "-infinity"),
+    "settings": lambda store: store.register_view("v", max_attempts=9),
+    "disable": lambda store: store.enable_view("v", enabled=False, reason="no"),
+    "seek": lambda store: store.seek_view("v", "RESET_TO_LATEST"),
+    "end_locks": lambda store: store.end_locks("held"),
+    "discard": lambda store: store.discard_dead_letter("parked", "order", "a", "no"),
+    "retry": lambda store: store.retry_dead_letters("parked"),
+    "unregister": lambda store: store.unregister_view("v"),
+    "owned decider": lambda store: store.register_decider_event("payment", "paid", "", owner="event_store_owner"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("how", ["rollback", "kill", "savepoint"])
+def test_a_change_that_is_rolled_back_is_neither_done_nor_written_down(
+    orders: EventStore, connect: Connect, change: str, how: str
+) -> None:
+    append(orders, "a")
+    for name in ("v", "held", "parked"):
+        orders.register_view(name, "-infinity", max_attempts=1)
+    for name in ("held", "parked"):
+        pump(orders, name)
+        (event,) = orders.lease_events(name)
+        if name == "parked":
+            orders.fail_event(name, "a", event.offset, "no", event.lease_token)
+    state = partial(
+        rows,
+        orders.connection,
+        """
+        select 'audit', audit_id::text, to_jsonb(a) from event_store.audit_log a
+        union all select 'views', view, to_jsonb(v) from event_store.views v
+        union all select 'checkpoints', view || partition, to_jsonb(c) from event_store.checkpoints c
+        union all select 'locks', view || decider_id, to_jsonb(k) from event_store.stream_locks k
+        union all select 'deciders', decider || event, to_jsonb(d) from event_store.deciders d
+        order by 1, 2
+        """,
+    )
+    before = state()
+    session = connect(autocommit=False)
+    if how == "savepoint":
+        session.execute("savepoint before")
+    CHANGES[change](EventStore(session))
+    assert value(session, "select count(*) from event_store.audit_log") > sum(row[0] == "audit" for row in before)
+    if how == "savepoint":
+        session.execute("rollback to savepoint before")
+        session.commit()
+    else:
+        end(orders.connection, session, how)
+    assert state() == before
+    CHANGES[change](orders)
+    assert len(state()) != len(before) or state() != before

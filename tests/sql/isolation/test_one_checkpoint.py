@@ -1,0 +1,213 @@
+"""A view has one checkpoint in each log partition, whoever registers, removes, moves and consumes it at once.
+
+No key of the table says so: a unique index would read every dead version of a row that a held snapshot keeps. So these
+tests are what holds it. Belongs here: attempts to make a second row. Not here: what a registration delivers
+(test_register_view_races), what else a restore must be (tests/backup).
+"""
+
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import LiteralString
+
+import psycopg
+import pytest
+from psycopg import IsolationLevel
+
+from millrace.resources.backup.store import BackupStore
+from millrace.resources.errors import (
+    BackupDamaged,
+    LeaseLost,
+    PartitionLeased,
+    UnknownView,
+    ViewInUse,
+    WrongMode,
+)
+from millrace.resources.event_store import EventStore
+from tests.support.factories import Connect, append_to, at_once, refusal, rows, start, terminate, value, wait_blocked
+from tests.support.views.isolation import level, repeat
+
+__all__ = ["level"]
+
+EVERY_LEVEL = [None, IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE]
+
+
+def session(connect: Connect, level: IsolationLevel | None) -> EventStore:
+    """Open a transaction that has its snapshot, if its level keeps one."""
+    connection = connect(autocommit=False)
+    connection.isolation_level = level
+    connection.execute("select")
+    return EventStore(connection)
+
+
+def whole(connection: psycopg.Connection) -> list[str]:
+    """Return the views that are there; each has exactly one checkpoint in each log partition."""
+    found = rows(
+        connection,
+        """
+        select v.view, count(c.*), count(distinct c.partition), (select count(*) from event_store.log_partitions)
+        from event_store.views v
+        left join event_store.checkpoints c using (view)
+        group by v.view
+        order by v.view
+        """,
+    )
+    assert all(checkpoints == distinct == partitions for _, checkpoints, distinct, partitions in found), found
+    assert value(connection, "select count(*) from event_store.checkpoints") == sum(row[1] for row in found)
+    return [view for view, *_ in found]
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback", "kill"])
+@pytest.mark.parametrize("late", EVERY_LEVEL, ids=str)
+def test_a_registration_that_waits_for_another_one_of_the_name_adds_no_checkpoint_to_it(
+    orders: EventStore, connect: Connect, late: IsolationLevel | None, end: str
+) -> None:
+    append_to(orders, "a", "b")
+    first, second = session(connect, None), session(connect, late)
+    first.register_view("v", "-infinity")
+    waiting = start(lambda: repeat(second, lambda: second.register_view("v", "-infinity", max_attempts=7)))
+    wait_blocked(orders.connection, second.connection.info.backend_pid)
+    if end == "kill":
+        terminate(orders.connection, first.connection.info.backend_pid)
+    else:
+        getattr(first.connection, end)()
+    assert waiting.result(20).max_attempts == 7
+    assert whole(orders.connection) == ["v"]
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback", "kill"])
+@pytest.mark.parametrize("late", EVERY_LEVEL, ids=str)
+def test_a_registration_that_waits_for_a_removal_has_the_former_checkpoints_or_its_own(
+    orders: EventStore, connect: Connect, late: IsolationLevel | None, end: str
+) -> None:
+    """Where the removal commits, an old snapshot sees the former rows beside the new ones; nothing works on both."""
+    append_to(orders, "a", "b")
+    orders.register_view("v", "-infinity", mode="bulk")
+    orders.commit_batch("v", orders.claim_batch("v", "me"))
+    remover, registrar = session(connect, None), session(connect, late)
+    remover.unregister_view("v")
+
+    def register_and_consume() -> int:
+        registrar.register_view("v", "-infinity", mode="bulk")
+        if leases := registrar.claim_batch("v", "me"):
+            registrar.commit_batch("v", leases)
+        return sum(lease.to_position - lease.from_position for lease in leases)
+
+    waiting = start(lambda: repeat(registrar, register_and_consume))
+    wait_blocked(orders.connection, registrar.connection.info.backend_pid)
+    if end == "kill":
+        terminate(orders.connection, remover.connection.info.backend_pid)
+    else:
+        getattr(remover.connection, end)()
+    assert waiting.result(20) == (2 if end == "commit" else 0)
+    assert whole(orders.connection) == ["v"]
+    assert sum(lag.lag for lag in orders.view_lag("v")) == 0
+
+
+def test_a_snapshot_from_before_a_removal_and_a_new_registration_changes_neither(
+    orders: EventStore, connect: Connect, level: IsolationLevel
+) -> None:
+    append_to(orders, "a", "b")
+    orders.register_view("v", "-infinity", mode="bulk")
+    old = [session(connect, level) for _ in range(4)]
+    orders.unregister_view("v")
+    orders.register_view("v", "-infinity", mode="bulk")
+    calls: list[Callable[[EventStore], object]] = [
+        lambda store: store.register_view("v", max_attempts=9),
+        lambda store: store.seek_view("v", "RESET_TO_LATEST"),
+        lambda store: store.claim_batch("v", "late"),
+        lambda store: store.unregister_view("v"),
+    ]
+    for store, call in zip(old, calls, strict=True):
+        with pytest.raises(psycopg.errors.SerializationFailure):
+            call(store)
+        store.connection.rollback()
+    assert whole(orders.connection) == ["v"]
+    assert sum(lag.lag for lag in orders.view_lag("v")) == 2
+
+
+@pytest.mark.parametrize("chosen", EVERY_LEVEL, ids=str)
+def test_sessions_that_register_remove_move_and_consume_two_views_at_once_make_no_second_checkpoint(
+    orders: EventStore, connect: Connect, chosen: IsolationLevel | None
+) -> None:
+    append_to(orders, *[f"o-{n}" for n in range(20)])
+    expected = (UnknownView, ViewInUse, WrongMode, PartitionLeased, LeaseLost)
+    done: dict[str, int] = {}
+
+    def consume(store: EventStore, view: str) -> None:
+        if leases := store.claim_batch(view, "me", 5):
+            store.commit_batch(view, leases)
+
+    def rebuild(store: EventStore, view: str) -> None:
+        store.commit_batch(view, [store.claim_partition(view, 0, "me")])
+
+    calls: dict[str, Callable[[EventStore, str], object]] = {
+        "register": lambda store, view: store.register_view(view, "-infinity", mode="bulk"),
+        "remove": lambda store, view: store.unregister_view(view),
+        "seek": lambda store, view: store.seek_view(view, "RESET_TO_EARLIEST"),
+        "to rows": lambda store, view: store.register_view(view, mode="rows"),
+        "to bulk": lambda store, view: store.register_view(view, mode="bulk"),
+        "consume": consume,
+        "rebuild": rebuild,
+    }
+
+    def live(seed: int) -> None:
+        # the same course for the same seed; the interleaving is the servers'
+        choose = random.Random(seed)
+        store = EventStore(connect(autocommit=False))
+        store.connection.isolation_level = chosen
+        for _ in range(60):
+            name = choose.choices(list(calls), [4, 2, 1, 1, 1, 3, 1])[0]
+            view = choose.choice("vw")
+            try:
+                repeat(store, partial(calls[name], store, view))
+            except expected:
+                store.connection.rollback()
+            else:
+                done[name] = done.get(name, 0) + 1
+
+    for result in at_once([partial(live, seed) for seed in range(5)]):
+        result.result(0)
+    assert set(done) == set(calls)
+    for view in ("v", "w"):
+        orders.register_view(view, mode="bulk")
+    assert whole(orders.connection) == ["v", "w"]
+
+
+LOADED: LiteralString = """
+    insert into event_store.views (view, start_at, created_at, updated_at, owner)
+    values ('v', now(), now(), now(), 'event_store_consumer');
+    insert into event_store.checkpoints (view, partition, position)
+    select 'v', partition, 0 from event_store.log_partitions
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ("insert into event_store.checkpoints (view, partition, position, revision) values ('v', 3, 0, 1)", "2"),
+        ("insert into event_store.checkpoints (view, partition, position, revision) values ('v', 3, 0, -1)", "2"),
+        ("delete from event_store.checkpoints where view = 'v' and partition = 3", "0"),
+    ],
+)
+def test_a_restore_in_which_a_pair_is_twice_or_missing_is_refused_and_leaves_nothing(
+    store: EventStore, connect: Connect, change: LiteralString, fault: str
+) -> None:
+    owner = connect(autocommit=False)
+    loading = BackupStore(owner)
+    loading.begin_restore()
+    owner.execute(LOADED)
+    owner.execute(change)
+    marks = list(range(16)), [0] * 16, [0] * 16
+    refused = refusal(BackupDamaged, lambda: loading.finish_restore(*marks, 1, 1, {}))
+    assert refused.detail == f"view 'v' has {fault} checkpoints in log partition 3"
+    owner.rollback()
+    assert whole(store.connection) == []
+
+
+def test_a_restore_with_the_same_revision_twice_is_refused_by_the_key(connect: Connect) -> None:
+    owner = connect(autocommit=False)
+    BackupStore(owner).begin_restore()
+    owner.execute(LOADED)
+    with pytest.raises(psycopg.errors.UniqueViolation, match="checkpoints_pkey"):
+        owner.execute("insert into event_store.checkpoints (view, partition, position) values ('v', 3, 5)")
