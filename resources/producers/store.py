@@ -37,7 +37,8 @@ class ReceivedMessage:
         expires_at: The deadline of that transaction.
         outcome: How a duplicate ended the first time.
         result: The first result of a duplicate, or the result of a committed message.
-        offsets: The offsets of the events that the message appended.
+        offsets: The offsets of the events of the message.
+        appended: Which of these events were new; the others were stored before.
         next_sequence: The sequence that the producer must send next.
         epoch: The epoch of the instance that registered last.
     """
@@ -48,6 +49,7 @@ class ReceivedMessage:
     outcome: str | None
     result: Any
     offsets: list[int] | None
+    appended: list[bool] | None
     next_sequence: int
     epoch: int
 
@@ -60,6 +62,7 @@ class SettledMessage:
     outcome: str
     result: Any
     offsets: list[int]
+    appended: list[bool]
     next_sequence: int
 
 

@@ -74,6 +74,7 @@ create table event_store.producer_results (
   outcome text not null,
   result jsonb,
   offsets bigint[] not null,
+  appended boolean[] not null,
   reason text,
   transaction_id uuid,
   ended_at timestamptz not null,
@@ -94,6 +95,8 @@ comment on column event_store.producer_results.sequence is 'The message.';
 comment on column event_store.producer_results.outcome is 'committed, or abandoned: given up for good.';
 comment on column event_store.producer_results.result is 'What the producer''s work returned.';
 comment on column event_store.producer_results.offsets is 'The offsets of the events that the message became.';
+comment on column event_store.producer_results.appended is
+'Which of them were new: an event that was stored before has false.';
 comment on column event_store.producer_results.reason is 'Why it was abandoned.';
 comment on column event_store.producer_results.transaction_id is
 'The transaction that it was; null where one call did it all.';

@@ -1045,6 +1045,7 @@ CREATE TABLE event_store.producer_results (
     outcome text NOT NULL,
     result jsonb,
     offsets bigint[] NOT NULL,
+    appended boolean[] NOT NULL,
     reason text,
     transaction_id uuid,
     ended_at timestamp with time zone NOT NULL,
@@ -1066,6 +1067,8 @@ COMMENT ON COLUMN event_store.producer_results.outcome IS 'committed, or abandon
 COMMENT ON COLUMN event_store.producer_results.result IS 'What the producer''s work returned.';
 
 COMMENT ON COLUMN event_store.producer_results.offsets IS 'The offsets of the events that the message became.';
+
+COMMENT ON COLUMN event_store.producer_results.appended IS 'Which of them were new: an event that was stored before has false.';
 
 COMMENT ON COLUMN event_store.producer_results.reason IS 'Why it was abandoned.';
 

@@ -37,8 +37,8 @@ def old_session(producer: ProducerStore, connect: Connect) -> Iterator[ProducerS
             select 'other-' || n, 0, now() from generate_series(1, 5000) n;
             insert into event_store.producer_state (producer_id, partition, key, value, sequence)
             select 'p', 0, 'key-' || n, '1', 0 from generate_series(1, 5000) n;
-            insert into event_store.producer_results (producer_id, partition, sequence, outcome, offsets, ended_at)
-            select 'other-1', 0, n, 'committed', '{}', now() from generate_series(1, 5000) n;
+            insert into event_store.producer_results (producer_id, partition, sequence, outcome, offsets, appended, ended_at)
+            select 'other-1', 0, n, 'committed', '{}', '{}', now() from generate_series(1, 5000) n;
             with begun as (
               insert into event_store.transactions (producer_id, partition, epoch, sequence, begun_at, expires_at)
               select 'other-' || n, 0, 1, 0, now(), now() + interval '1 day' from generate_series(1, 5000) n

@@ -22,6 +22,7 @@ returns table (
   outcome text,
   result jsonb,
   offsets bigint[],
+  appended boolean[],
   next_sequence bigint,
   epoch bigint
 )
@@ -54,7 +55,7 @@ begin
     returning t.* into _transaction;
   end if;
   return query
-  select _status, _transaction.transaction_id, _transaction.expires_at, r.outcome, r.result, r.offsets, g.next_sequence, p.epoch
+  select _status, _transaction.transaction_id, _transaction.expires_at, r.outcome, r.result, r.offsets, r.appended, g.next_sequence, p.epoch
   from event_store.producers p
   cross join lateral event_store_private.progress_of(p.producer_id, p.partition) g
   left join event_store.producer_results r

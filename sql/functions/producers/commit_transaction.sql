@@ -11,6 +11,7 @@ returns table (
   outcome text,
   result jsonb,
   offsets bigint[],
+  appended boolean[],
   next_sequence bigint
 )
 language plpgsql

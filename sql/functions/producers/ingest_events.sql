@@ -18,6 +18,7 @@ returns table (
   outcome text,
   result jsonb,
   offsets bigint[],
+  appended boolean[],
   next_sequence bigint,
   epoch bigint
 )
@@ -46,9 +47,8 @@ begin
   if _status = 'opened' then
     select array_agg(c.key), array_agg(nullif(c.value, 'null')) into _keys, _values from jsonb_each(v_state) c;
     perform event_store_private.require_state_key(k.key) from unnest(_keys) k(key);
-    offsets := event_store_private.apply_message(
-      v_producer_id, v_partition, v_sequence, v_events, _keys, _values, v_result, null
-    );
+    select m.* into offsets, appended
+    from event_store_private.apply_message(v_producer_id, v_partition, v_sequence, v_events, _keys, _values, v_result, null) m;
     status := 'committed';
     outcome := 'committed';
     result := v_result;
@@ -58,7 +58,7 @@ begin
     return;
   end if;
   return query
-  select _status, null::uuid, null::timestamptz, r.outcome, r.result, r.offsets, g.next_sequence, p.epoch
+  select _status, null::uuid, null::timestamptz, r.outcome, r.result, r.offsets, r.appended, g.next_sequence, p.epoch
   from event_store.producers p
   cross join lateral event_store_private.progress_of(p.producer_id, p.partition) g
   left join event_store.producer_results r
@@ -69,8 +69,8 @@ $$;
 
 comment on function event_store.ingest_events(text, int, bigint, bigint, jsonb, jsonb, jsonb) is
 'Does a producer''s whole message in one call: appends v_events as append_events does, changes its state by the JSON '
-'object v_state (a JSON null removes the key), and keeps v_result as the answer. The row is that of '
-'begin_transaction, with status committed in place of opened. MR001 to MR005, MR034 and MR046 as append_events; MR023 '
+'object v_state (a JSON null removes the key), and keeps v_result as the answer. appended says of each event whether it '
+'was new. The row is that of begin_transaction, with status committed in place of opened. MR001 to MR005, MR034 and MR046 as append_events; MR023 '
 'unknown producer; MR045 another role''s producer.';
 revoke all on function event_store.ingest_events(text, int, bigint, bigint, jsonb, jsonb, jsonb) from public;
 grant execute on function event_store.ingest_events(text, int, bigint, bigint, jsonb, jsonb, jsonb)

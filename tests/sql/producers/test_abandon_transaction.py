@@ -13,7 +13,7 @@ __all__ = ["producer"]
 def test_an_abandoned_message_is_final_and_the_next_one_is_accepted(producer: ProducerStore) -> None:
     transaction = staged(producer, 0, total=1)
     settled = producer.abandon_transaction(transaction, "line 1 is no order")
-    assert settled == SettledMessage(False, "abandoned", None, [], 1)
+    assert settled == SettledMessage(False, "abandoned", None, [], [], 1)
     assert (effects(producer)["events"], state_of(producer)) == ([], {})
     again = begin(producer, 0)
     assert (again.status, again.outcome, again.result, again.offsets) == ("duplicate", "abandoned", None, [])
@@ -43,11 +43,11 @@ def test_what_is_committed_cannot_be_abandoned_nor_the_other_way_round(producer:
 def test_of_a_commit_and_an_abandonment_of_one_message_the_first_one_counts(producer: ProducerStore) -> None:
     commits, abandons = staged(producer, 0, total=1), opened(producer, 0)
     producer.abandon_transaction(abandons, "why")
-    assert producer.commit_transaction(commits) == SettledMessage(True, "abandoned", None, [], 1)
+    assert producer.commit_transaction(commits) == SettledMessage(True, "abandoned", None, [], [], 1)
     commits, abandons = staged(producer, 1, total=1), opened(producer, 1)
     settled = producer.commit_transaction(commits, "done")
     assert producer.abandon_transaction(abandons, "why") == SettledMessage(
-        True, "committed", "done", settled.offsets, 2
+        True, "committed", "done", settled.offsets, settled.appended, 2
     )
     assert state_of(producer) == {"total": 1}
     assert statistics(producer).superseded == 2

@@ -69,7 +69,9 @@ def test_a_duplicate_gets_the_original_result_and_nothing_is_done(producer: Prod
     offsets = do(producer, 0, total=7)
     before = effects(producer)
     for _ in range(3):
-        assert begin(producer, 0) == ReceivedMessage("duplicate", None, None, "committed", {"did": 0}, offsets, 1, 1)
+        assert begin(producer, 0) == ReceivedMessage(
+            "duplicate", None, None, "committed", {"did": 0}, offsets, [True, True], 1, 1
+        )
     assert effects(producer) == before
     found = statistics(producer)
     assert (found.received, found.duplicates, found.opened, found.committed) == (4, 3, 1, 1)
@@ -90,8 +92,8 @@ def test_after_a_million_later_messages_and_in_a_new_session_it_still_is_a_dupli
     offsets = do(producer, 0)
     producer.connection.execute(
         """
-        insert into event_store.producer_results (producer_id, partition, sequence, outcome, offsets, ended_at)
-        select 'p', 0, n, 'committed', '{}', clock_timestamp() from generate_series(1, 1000000) n
+        insert into event_store.producer_results (producer_id, partition, sequence, outcome, offsets, appended, ended_at)
+        select 'p', 0, n, 'committed', '{}', '{}', clock_timestamp() from generate_series(1, 1000000) n
         """
     )
     producer.connection.execute(

@@ -6,7 +6,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from millrace.resources.errors import Conflict, Malformed, UnknownProducer
-from millrace.resources.event_store import ChainedEvent
+from millrace.resources.event_store import ChainedEvent, EventStore
 from millrace.resources.event_store.refusals import refusals
 from millrace.resources.producers import ProducerStore, ReceivedMessage
 from tests.support.factories import Connect, at_once, new_event, refusal, rows, start, value, wait_blocked
@@ -26,10 +26,26 @@ from tests.support.producing.messages import (
 __all__ = ["producer"]
 
 
+def test_it_says_of_each_event_whether_it_was_new(producer: ProducerStore) -> None:
+    store = EventStore(producer.connection)
+    batch = [new_event("a"), new_event("b"), new_event("c"), new_event("a")]
+    stored = store.append_events(batch[1:3])
+    received = producer.ingest_events("p", 0, 1, 0, batch)
+    assert received.appended == [True, False, False, True]
+    assert received.offsets is not None
+    assert received.offsets[1:3] == [event.offset for event in stored]
+    assert [event.version for event in store.read_stream("order", "a")] == [1, 2]
+    again = producer.ingest_events("p", 0, 1, 0, batch)
+    assert (again.status, again.offsets, again.appended) == ("duplicate", received.offsets, received.appended)
+    transaction = opened(producer, 1)
+    producer.add_events(transaction, [batch[0], new_event("d")])
+    assert producer.commit_transaction(transaction).appended == [False, True]
+
+
 def test_events_state_and_result_are_there_at_once_and_counted(producer: ProducerStore) -> None:
     received = producer.ingest_events("p", 0, 1, 0, two_events(), {"x": 1, "y": [None, "ü"]}, {"did": 0})
     offsets = [row[0] for row in rows(producer.connection, 'select "offset" from event_store.events order by 1')]
-    assert received == ReceivedMessage("committed", None, None, "committed", {"did": 0}, offsets, 1, 1)
+    assert received == ReceivedMessage("committed", None, None, "committed", {"did": 0}, offsets, [True, True], 1, 1)
     assert state_of(producer) == {"x": 1, "y": [None, "ü"]}
     found = statistics(producer)
     assert (found.received, found.opened, found.committed, found.open) == (1, 1, 1, 0)

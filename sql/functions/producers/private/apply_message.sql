@@ -10,19 +10,22 @@ create or replace function event_store_private.apply_message(
   v_result jsonb,
   v_transaction_id uuid
 )
-returns bigint[]
+returns table (
+  offsets bigint[],
+  appended boolean[]
+)
 language plpgsql
 volatile
 set search_path = event_store, pg_temp
 as $$
-declare
-  _offsets bigint[] := '{}';
 begin
+  offsets := '{}';
+  appended := '{}';
   perform event_store_private.require_kept('v_result', v_result);
   if v_events is not null then
-    select array_agg(a."offset" order by a.ordinal) into _offsets
+    select array_agg(a."offset" order by a.ordinal), array_agg(a.appended order by a.ordinal) into offsets, appended
     from event_store_private.append_batch(event_store_private.parse_events(v_events))
-      with ordinality a(event_id, previous_id, "offset", appended, ordinal);
+      with ordinality a(event_id, previous_id, "offset", version, appended, ordinal);
   end if;
   if cardinality(v_keys) > 0 then
     perform event_store_private.require_kept(format('state %L', c.key), c.value) from unnest(v_keys, v_values) c(key, value);
@@ -49,12 +52,12 @@ begin
     where c.version is null and c.value is not null;
   end if;
   perform event_store_private.record_outcome(
-    v_producer_id, v_partition, v_sequence, 'committed', v_result, _offsets, null, v_transaction_id
+    v_producer_id, v_partition, v_sequence, 'committed', v_result, offsets, appended, null, v_transaction_id
   );
-  return _offsets;
+  return next;
 end
 $$;
 
 comment on function event_store_private.apply_message(text, int, bigint, jsonb, text[], jsonb[], jsonb, uuid) is
-'Appends a message''s events, changes its producer''s state and writes down the result; returns the offsets. MR001 to'
-' MR005, MR034 as append_events.';
+'Appends a message''s events, changes its producer''s state and writes down the result; returns the offsets of '
+'the events and which were new. MR001 to MR005, MR034 as append_events.';

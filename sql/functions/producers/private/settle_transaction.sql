@@ -11,6 +11,7 @@ returns table (
   outcome text,
   result jsonb,
   offsets bigint[],
+  appended boolean[],
   next_sequence bigint
 )
 language plpgsql
@@ -41,7 +42,7 @@ begin
         perform event_store_private.apply_staged_changes(_transaction, v_result);
       else
         perform event_store_private.record_outcome(
-          _transaction.producer_id, _transaction.partition, _transaction.sequence, v_outcome, null, '{}', v_reason, v_transaction_id
+          _transaction.producer_id, _transaction.partition, _transaction.sequence, v_outcome, null, '{}', '{}', v_reason, v_transaction_id
         );
       end if;
     end if;
@@ -51,7 +52,7 @@ begin
   end if;
   return query
   select
-    _settled.transaction_id is distinct from v_transaction_id, _settled.outcome, _settled.result, _settled.offsets, g.next_sequence
+    _settled.transaction_id is distinct from v_transaction_id, _settled.outcome, _settled.result, _settled.offsets, _settled.appended, g.next_sequence
   from event_store_private.progress_of(_settled.producer_id, _settled.partition) g;
 end
 $$;
