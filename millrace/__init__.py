@@ -79,6 +79,7 @@ if TYPE_CHECKING:
         RecordedEvent,
         Seek,
         StreamHead,
+        VersionedEvent,
         View,
         ViewInfo,
     )
@@ -120,8 +121,8 @@ _PLACES = {
     # The event store
     "resources.event_store": (
         "AppendedEvent AuditEntry AvailableRange ChainedEvent DeadLetter DeciderEvent EventStore Json "
-        "LeasedEvent Lock LogEvent NewEvent PartitionInfo PartitionLag RecordedEvent Seek StreamHead View "
-        "ViewInfo"
+        "LeasedEvent Lock LogEvent NewEvent PartitionInfo PartitionLag RecordedEvent Seek StreamHead "
+        "VersionedEvent View ViewInfo"
     ),
     "resources.event_store.migrations": "migrate",
     # Exactly-once producers
@@ -163,7 +164,7 @@ __all__ = [
     "ProducerStamp", "ProducerStore", "ReadModel", "RecordedEvent", "SchemaMismatch", "Seek", "SequenceGap",
     "Service", "SparkResource", "State", "StreamClosed", "StreamHead", "StreamWentOn", "Surroundings",
     "Transaction", "TransactionEnded", "UnknownCapture", "UnknownPartition", "UnknownProducer",
-    "UnknownTransaction", "UnknownView", "Unreachable", "UnreadableData", "View", "ViewInUse", "ViewInfo", "WrongMode",
+    "UnknownTransaction", "UnknownView", "Unreachable", "UnreadableData", "VersionedEvent", "View", "ViewInUse", "ViewInfo", "WrongMode",
     "all_", "any_", "avg", "chosen_dsn", "count", "day_history", "embedded_dsn", "field", "first", "fold", "history_frame",
     "last", "max_", "migrate", "min_", "read_history", "read_model", "recompute", "replace_day", "set_union",
     "spark_session", "stop_on_signals", "stream_id", "sum_",

@@ -51,7 +51,6 @@ set local check_function_bodies = off;
 \ir functions/backup/finish_restore.sql
 \ir functions/backup/private/require_finished_restore.sql
 \ir functions/backup/private/restore_tables.sql
-\ir functions/backup/sequenced_streams.sql
 \ir functions/bulk/claim_batch.sql
 \ir functions/bulk/claim_partition.sql
 \ir functions/bulk/commit_batch.sql
@@ -89,6 +88,7 @@ set local check_function_bodies = off;
 \ir functions/capture/private/capture_lease_duration.sql
 \ir functions/capture/private/change_bytes.sql
 \ir functions/capture/private/change_fault.sql
+\ir functions/capture/private/change_metadata.sql
 \ir functions/capture/private/emit_deletions.sql
 \ir functions/capture/private/emit_range.sql
 \ir functions/capture/private/emit_truncate.sql
@@ -106,6 +106,7 @@ set local check_function_bodies = off;
 \ir functions/capture/unregister_capture.sql
 \ir functions/events/append_event.sql
 \ir functions/events/append_events.sql
+\ir functions/events/events_of_correlation.sql
 \ir functions/events/get_events.sql
 \ir functions/events/get_last_event.sql
 \ir functions/events/private/append_batch.sql
@@ -114,15 +115,21 @@ set local check_function_bodies = off;
 \ir functions/events/private/event_fault.sql
 \ir functions/events/private/forbid_change.sql
 \ir functions/events/private/guard_append.sql
-\ir functions/events/private/guard_restore.sql
+\ir functions/events/private/head_of_stream.sql
+\ir functions/events/private/hold_off_purges.sql
 \ir functions/events/private/is_stored.sql
+\ir functions/events/private/may_append.sql
+\ir functions/events/private/metadata_fault.sql
 \ir functions/events/private/parse_events.sql
-\ir functions/events/private/refuse_append.sql
-\ir functions/events/private/refuse_captured_decider.sql
-\ir functions/events/private/refuse_foreign_decider.sql
-\ir functions/events/private/refuse_reused_event_id.sql
-\ir functions/events/private/refuse_unregistered_event.sql
-\ir functions/events/private/require_new_event_id.sql
+\ir functions/events/private/refusals/refuse_append.sql
+\ir functions/events/private/refusals/refuse_captured_decider.sql
+\ir functions/events/private/refusals/refuse_foreign_decider.sql
+\ir functions/events/private/refusals/refuse_reused_event_id.sql
+\ir functions/events/private/refusals/refuse_unless_stored.sql
+\ir functions/events/private/refusals/refuse_unregistered_event.sql
+\ir functions/events/private/require_fit_event.sql
+\ir functions/events/private/require_unpurged.sql
+\ir functions/events/read_stream.sql
 \ir functions/events/register_decider_event.sql
 \ir functions/events/register_decider_events.sql
 \ir functions/events/stream_head.sql
@@ -240,7 +247,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '336b967830e549e048e8175a79af99216318a5b5012cf6528b25d9df0b29e229'),
+  (0, 'c8e0b82d9ee352eaa3074918fa6f2ce42b44d138f7fc2af0e4413564249430d9'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

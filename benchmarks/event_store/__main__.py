@@ -4,7 +4,9 @@ Everything runs on one temporary server, the two sides in turn (A B A B …); a 
 baseline is the schema of fstore-sql in a database of its own: its repository has it as `schema.sql`. A text that was
 saved from its page is fine too: what comes before the first line `-- ####` is left out.
 
-    python -m benchmarks.event_store --other-schema schema.sql [--only NAME …] [--rounds 5] [--small]
+    python -m benchmarks.event_store --other-schema schema.sql [--only NAME …] [--rounds 5] [--small] [--postgres DIR]
+
+With `--postgres /usr/lib/postgresql/15/bin` the server is Debian's, with the settings that it comes with, JIT included.
 """
 
 import argparse
@@ -16,10 +18,10 @@ from rich.console import Console
 
 from benchmarks.event_store import (
     backlog,
-    batches,
     checkpoints,
     consumption,
     held,
+    many_clients,
     mixed,
     ranges,
     sequencing,
@@ -28,16 +30,21 @@ from benchmarks.event_store import (
     subscription,
 )
 from benchmarks.event_store.bench import Bench, Result, bench, show
+from benchmarks.event_store.calls import appends, batches, growth, idle, readers
 
 LINES: dict[str, Callable[[Bench], list[Result]]] = {
     "clients-32": single_appends.clients_32,
+    "many-clients": many_clients.behind_a_pool,
     "views-100": single_appends.views_100,
+    "single-append": appends.single,
     "long-stream": single_appends.long_stream,
     "batches": batches.against_copy,
     "batch-sizes": batches.sizes,
     "sequencing": sequencing.rate,
     "rows": consumption.row_by_row,
     "bulk": consumption.in_bulk,
+    "idle": idle.calls,
+    "read-client": readers.events,
     "empty-polls": consumption.empty_polls,
     "backlog-waiting": backlog.waiting,
     "backlog-parked": backlog.parked,
@@ -50,6 +57,7 @@ LINES: dict[str, Callable[[Bench], list[Result]]] = {
     "lag": checkpoints.behind,
     "held-snapshot": held.snapshot,
     "storage": storage.per_event,
+    "growth": growth.calls,
 }
 
 
@@ -62,6 +70,13 @@ def main() -> None:
     parser.add_argument(
         "--small", action="store_true", help="small counts, to try that it runs; the ratios mean nothing"
     )
+    parser.add_argument(
+        "--postgres",
+        type=lambda folder: Path(folder).resolve(),
+        metavar="DIR",
+        help="the programs of another server, which runs with its own settings",
+    )
+    parser.add_argument("--events", type=int, default=1_000_000, help="of the large store of `growth` (1000000)")
     arguments = parser.parse_args()
     if arguments.rounds < 1:
         parser.error("--rounds must be at least 1")
@@ -70,7 +85,14 @@ def main() -> None:
     if not console.is_terminal:
         console = Console(width=150)
     results: list[Result] = []
-    with bench(arguments.other_schema, rounds=arguments.rounds, small=arguments.small, console=console) as shared:
+    with bench(
+        arguments.other_schema,
+        rounds=arguments.rounds,
+        small=arguments.small,
+        console=console,
+        programs=arguments.postgres,
+        events=arguments.events,
+    ) as shared:
         for name in arguments.only or LINES:
             console.log(name)
             results += LINES[name](shared)

@@ -15,9 +15,11 @@ from pathlib import Path
 from statistics import median
 
 import psycopg
+from psycopg import sql
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.cpu import of_server
 from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
 
@@ -84,6 +86,9 @@ class Bench:
     rounds: int
     small: bool
     console: Console
+    events: int = 1_000_000
+    # of the server in runs of pgbench, by database: microseconds for a transaction
+    cpu_us: dict[Database, list[float]] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=count)
 
     def size(self, full: int, small: int) -> int:
@@ -120,6 +125,7 @@ class Bench:
             seconds = str(self.size(5, 1))
             jobs = str(min(clients, os.cpu_count() or 1))
             command = [str(PROGRAMS / "pgbench"), "-n", "-M", "prepared", "-f", file.name, "-c", str(clients)]
+            before = of_server(self.server)
             done = subprocess.run(
                 [*command, "-j", jobs, "-T", seconds, database.dsn],
                 env={**os.environ, "LD_LIBRARY_PATH": str(PROGRAMS.parent / "lib")},
@@ -128,8 +134,11 @@ class Bench:
                 check=False,
             )
         found = re.search(r"tps = ([\d.]+)", done.stdout)
-        if done.returncode != 0 or found is None:
+        transactions = re.search(r"actually processed: (\d+)", done.stdout)
+        if done.returncode != 0 or found is None or transactions is None:
             raise RuntimeError(f"pgbench failed: {done.stderr or done.stdout}")
+        used = (of_server(self.server) - before) / int(transactions[1]) * 1e6
+        self.cpu_us.setdefault(database, []).append(used)
         return float(found[1])
 
     def _create(self, kind: str) -> str:
@@ -143,13 +152,51 @@ class Bench:
 
 
 @contextmanager
-def bench(other_schema: Path, *, rounds: int, small: bool, console: Console) -> Iterator[Bench]:
-    """Start a temporary server for a run, and remove it at the end."""
+def bench(
+    other_schema: Path,
+    *,
+    rounds: int,
+    small: bool,
+    console: Console,
+    programs: Path | None = None,
+    events: int = 1_000_000,
+) -> Iterator[Bench]:
+    """Start a temporary server for a run, and remove it at the end: ours, or other programs with their own settings."""
     with (
         tempfile.TemporaryDirectory(prefix="bench-") as directory,
-        EmbeddedPostgres(Path(directory)) as server,
+        EmbeddedPostgres(Path(directory), programs or PROGRAMS) as server,
     ):
-        yield Bench(server, schema_in(other_schema.read_text()), rounds, small, console)
+        if programs:
+            reset_settings(server)
+        console.log(described(server))
+        yield Bench(server, schema_in(other_schema.read_text()), rounds, small, console, 0 if small else events)
+
+
+def reset_settings(server: EmbeddedPostgres) -> None:
+    """Let a server run with the settings that it comes with; only its address stays."""
+    with psycopg.connect(server.dsn("postgres"), autocommit=True) as connection:
+        ours = connection.execute(
+            "select name, boot_val from pg_settings where sourcefile like '%/millrace.conf' "
+            "and name !~ '^(listen_addresses|unix_socket|cluster_name|timezone|log_timezone)'"
+        ).fetchall()
+        for name, value in ours:
+            connection.execute(sql.SQL("alter system set {} = {}").format(sql.Identifier(name), sql.Literal(value)))
+    server.stop()
+    server.start()
+
+
+def described(server: EmbeddedPostgres) -> str:
+    """Say which server it is."""
+    with psycopg.connect(server.dsn("postgres")) as connection:
+        row = connection.execute(
+            "select current_setting('server_version'), pg_jit_available(), current_setting('shared_buffers'), "
+            "current_setting('wal_level'), current_setting('max_wal_size')"
+        ).fetchone()
+    version, jit, buffers, level, wal = row or ()
+    return (
+        f"PostgreSQL {version} of {server.programs}, JIT {'on' if jit else 'off'}, shared_buffers {buffers}, "
+        f"wal_level {level}, max_wal_size {wal}"
+    )
 
 
 def schema_in(text: str) -> str:
@@ -157,6 +204,12 @@ def schema_in(text: str) -> str:
     lines = text.splitlines()
     start = next((n for n, line in enumerate(lines) if line.startswith(FIRST_LINE)), 0)
     return "\n".join(lines[start:])
+
+
+def cpu_per_event(bench: Bench, what: str, ours: Database, theirs: Database, target: float) -> Result:
+    """Return what an event of `append_script` cost the server, on both sides, by the runs of pgbench so far."""
+    a, b = (median(bench.cpu_us[database]) / EVENTS_PER_STREAM for database in (ours, theirs))
+    return Result(f"{what}: CPU of the server", a, b, "us/event", b / a, target)
 
 
 def append_script(database: Database, events: int = EVENTS_PER_STREAM) -> str:

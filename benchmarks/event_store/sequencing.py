@@ -7,7 +7,7 @@ import psycopg
 
 from benchmarks.event_store.bench import Bench, Database, Result, fill
 
-TARGET = 300_000
+TARGET = 330_000
 
 
 def rate(bench: Bench) -> list[Result]:

@@ -13,12 +13,13 @@ from collections.abc import Callable
 from rich.console import Console
 
 from benchmarks.event_store.bench import Result, show
-from benchmarks.ingest import captures, delays, messages
+from benchmarks.ingest import captures, delays, imports, messages
 from benchmarks.ingest.bench import IngestBench, ingest_bench
 
 LINES: dict[str, Callable[[IngestBench], list[Result]]] = {
     "exactly-once": messages.exactly_once,
     "duplicates": messages.duplicates,
+    "import": imports.rate,
     "capture": captures.rate,
     "transaction-size": captures.transaction_sizes,
     "delay": delays.delays,
@@ -28,7 +29,7 @@ LINES: dict[str, Callable[[IngestBench], list[Result]]] = {
 def main() -> None:
     """Measure the lines that were asked for and print the table."""
     parser = argparse.ArgumentParser(
-        description="Exactly-once messages beside plain appends, change capture beside pg_recvlogical.",
+        description="Exactly-once messages beside plain appends, a file's import, change capture beside pg_recvlogical.",
         epilog="All lines take about 10 minutes with 3 rounds, with --small less than one.",
     )
     parser.add_argument("--only", nargs="+", choices=LINES, metavar="NAME", help=f"of {', '.join(LINES)}")

@@ -93,7 +93,7 @@ def backup_command(
         )
     rows = {table.table: table.rows for table in manifest.tables}
     _say(
-        f"Backed up {manifest.events:,} events of {rows['streams']:,} streams and {rows['views']:,} views"
+        f"Backed up {manifest.events:,} events and {rows['views']:,} views"
         f" as of {manifest.taken:%Y-%m-%d %H:%M:%S} UTC: {manifest.bytes:,} bytes in {folder}."
     )
     if manifest.left_out:

@@ -56,7 +56,8 @@ def import_command(
         TimeRemainingColumn,
     )
 
-    from millrace.resources.importer.importer import Columns, import_events
+    from millrace.resources.importer.events import Columns
+    from millrace.resources.importer.importer import import_events
 
     errors = Screen(stderr=True)
     with Progress(

@@ -3,7 +3,7 @@
 Belongs here: the cut, and the order of taking a backup. Not here: its parts (`log_files`, `state_tables`, `manifest`),
 loading it (`restore`).
 
-The cut is one snapshot of Postgres: the high-water marks, the heads of streams as the log has them, views, checkpoints,
+The cut is one snapshot of Postgres: the high-water marks, what the log lost of each stream, views, checkpoints,
 locks and dead letters, deciders, producers with their results and state, and the audit log. A later append is not in
 it. A later backup into the same folder keeps the files of the log and adds newer events. The manifest is written last:
 after a kill at any moment the backup before is whole.

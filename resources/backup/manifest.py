@@ -6,7 +6,7 @@ loading one (`restore`).
     manifest.json                          {"checksum": "<SHA-256 of body>", "body": {…}}
     log/p0003/p0003-…-….parquet            the log, in files as those of the archive; later backups add some
     .reading                               locked by a restore; a backup removes no file meanwhile
-    state/<id>/streams.parquet             a table at the cut, every column as Postgres' text; one folder per backup
+    state/<id>/deciders.parquet            a table at the cut, every column as Postgres' text; one folder per backup
 """
 
 import fcntl

@@ -3,8 +3,8 @@
 Belongs here: checking a backup and loading it. Not here: the rule which store is empty, and the checks at the end;
 these are in `begin_restore.sql` and `finish_restore.sql`.
 
-A restore brings back all events with their offsets and times, the order of the log, streams, deciders, views with their
-checkpoints, locks and dead letters, producers with their results and state, and the audit log. It brings no read
+A restore brings back all events with their offsets, versions and times, the order of the log, deciders, views with
+their checkpoints, locks and dead letters, producers with their results and state, and the audit log. It brings no read
 models: they are built anew from the first event. After a kill the store is as empty as before, and the next call begins
 anew.
 """

@@ -19,8 +19,8 @@ from millrace.resources.backup.manifest import STATE, BackedUpTable
 # table -> the source of its rows, and its columns; each column becomes text, as Postgres writes it
 STATE_TABLES: dict[str, tuple[LiteralString, tuple[str, ...]]] = {
     "deciders": ("event_store.deciders", ("decider", "event", "event_version", "description", "owner")),
-    "streams": (
-        "event_store.sequenced_streams()",
+    "purged_streams": (
+        "event_store.purged_streams",
         ("decider", "decider_id", "last_event_id", "last_offset", "version", "final"),
     ),
     "views": (

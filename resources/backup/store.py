@@ -5,8 +5,6 @@ checks of a restore, which are in `begin_restore.sql` and `finish_restore.sql`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from uuid import UUID
 
 from psycopg.types.json import Jsonb
 
@@ -14,24 +12,8 @@ from millrace.resources.event_store import Json
 from millrace.resources.event_store.sql_functions import SqlFunctions
 
 
-@dataclass(frozen=True)
-class SequencedStream:
-    """The head of a stream as the log has it: without events that are committed and have no position yet."""
-
-    decider: str
-    decider_id: str
-    last_event_id: UUID
-    last_offset: int
-    version: int
-    final: bool
-
-
 class BackupStore(SqlFunctions):
     """The functions of backups. Every method raises the `MillraceError` of its SQL function."""
-
-    def sequenced_streams(self) -> list[SequencedStream]:
-        """Return the heads of all streams at the high-water marks of the log."""
-        return self._all(SequencedStream, "select * from event_store.sequenced_streams()")
 
     def begin_restore(self) -> None:
         """Let this transaction load a backup into an empty store, until `finish_restore` ends that."""

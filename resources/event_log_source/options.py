@@ -28,6 +28,8 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "previous_id": ("string", "e.previous_id::text"),
     "final": ("boolean", "e.final"),
     "created_at": ("timestamp", "e.created_at"),
+    "version": ("bigint", "e.version"),
+    "metadata": ("string", "e.metadata::text"),
 }
 
 BOTH: frozenset[Mode] = frozenset({"batch", "stream"})

@@ -1,7 +1,9 @@
 """The event store: its client, and the rows that it takes and returns."""
 
 from millrace.resources.event_store.client import EventStore
+from millrace.resources.event_store.json_text import events_json
 from millrace.resources.event_store.rows import (
+    AppendedCount,
     AppendedEvent,
     AuditEntry,
     AvailableRange,
@@ -26,14 +28,15 @@ from millrace.resources.event_store.rows import (
     SequencerHolder,
     StreamFailure,
     StreamHead,
+    VersionedEvent,
     View,
     ViewInfo,
     ViewPoll,
-    events_json,
     parsed,
 )
 
 __all__ = [
+    "AppendedCount",
     "AppendedEvent",
     "AuditEntry",
     "AvailableRange",
@@ -59,6 +62,7 @@ __all__ = [
     "SequencerHolder",
     "StreamFailure",
     "StreamHead",
+    "VersionedEvent",
     "View",
     "ViewInfo",
     "ViewPoll",

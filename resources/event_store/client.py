@@ -8,14 +8,16 @@ An `EventStore` works on a connection of the caller's, who owns its transactions
 transaction, otherwise the calls join the caller's.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from uuid import UUID
 
 from psycopg.types.json import Jsonb
 
+from millrace.resources.event_store.json_text import events_json
 from millrace.resources.event_store.rows import (
+    AppendedCount,
     AppendedEvent,
     AuditEntry,
     AvailableRange,
@@ -39,12 +41,15 @@ from millrace.resources.event_store.rows import (
     SequencerHolder,
     StreamFailure,
     StreamHead,
+    VersionedEvent,
     View,
     ViewInfo,
     ViewPoll,
-    events_json,
 )
 from millrace.resources.event_store.sql_functions import SqlFunctions
+
+# events of a stream that are read at once
+STREAM_PAGE = 500
 
 
 class EventStore(SqlFunctions):
@@ -83,21 +88,89 @@ class EventStore(SqlFunctions):
         event_version: int = 1,
         *,
         final: bool = False,
+        expected_version: int | None = None,
+        metadata: Json = None,
     ) -> RecordedEvent:
-        """Append one event after `previous_id` and return it; a retry returns the stored one."""
+        """Append one event after `previous_id` and return it; a retry returns the stored one.
+
+        With `expected_version`, how many events the stream has, 0 for a new one, `previous_id` may be None. `metadata`
+        is an object that says what led to the event: correlation_id, causation_id, traceparent, user, or other keys.
+        """
         return self._one(
             RecordedEvent,
-            "select * from event_store.append_event(%s, %s, %s, %s, %s, %s, %s, %s, %s)",
-            (event, event_id, decider, decider_id, Jsonb(data), command_id, previous_id, event_version, final),
+            "select * from event_store.append_event(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
+            (
+                event,
+                event_id,
+                decider,
+                decider_id,
+                Jsonb(data),
+                command_id,
+                previous_id,
+                event_version,
+                final,
+                expected_version,
+                None if metadata is None else Jsonb(metadata),
+            ),
         )
 
     def append_events(self, events: Iterable[NewEvent]) -> list[AppendedEvent]:
         """Append a batch over any streams, all or nothing, and return one row per event in order."""
         return self._all(AppendedEvent, "select * from event_store.append_events(%s::jsonb)", (events_json(events),))
 
+    def append_json(self, events: str) -> AppendedCount:
+        """Do as `append_events` with a batch that is JSON text already, and count only: for those that append much."""
+        return self._one(
+            AppendedCount,
+            "select count(*) filter (where appended) as appended, count(*) filter (where previous_id is null) as first "
+            "from event_store.append_events(%s::jsonb)",
+            (events,),
+        )
+
     def get_events(self, decider_id: str | UUID, decider: str) -> list[RecordedEvent]:
         """Return the events of one stream in order."""
         return self._all(RecordedEvent, "select * from event_store.get_events(%s, %s)", (decider_id, decider))
+
+    def read_stream(
+        self,
+        decider: str,
+        decider_id: str | UUID,
+        from_version: int | None = None,
+        limit: int | None = None,
+        *,
+        backwards: bool = False,
+    ) -> Iterator[VersionedEvent]:
+        """Read the events of one stream as they are asked for, a page at a time.
+
+        Args:
+            decider: The kind of entity.
+            decider_id: The entity.
+            from_version: The first version to read; None for the first of all, backwards for the last of all.
+            limit: How many at most; None for all.
+            backwards: Whether the latest comes first.
+        """
+        while True:
+            size = STREAM_PAGE if limit is None else min(limit, STREAM_PAGE)
+            page = self._all(
+                VersionedEvent,
+                "select * from event_store.read_stream(%s, %s, %s, %s, %s)",
+                (decider, decider_id, from_version, size, backwards),
+            )
+            yield from page
+            limit = None if limit is None else limit - size
+            if len(page) < size or limit == 0 or (backwards and page[-1].version == 1):
+                return
+            from_version = page[-1].version + (-1 if backwards else 1)
+
+    def events_of_correlation(
+        self, correlation_id: str, after_offset: int = 0, limit: int = 1000
+    ) -> list[VersionedEvent]:
+        """Return the events whose metadata have a correlation_id, over all streams, in the order of offsets."""
+        return self._all(
+            VersionedEvent,
+            "select * from event_store.events_of_correlation(%s, %s, %s)",
+            (correlation_id, after_offset, limit),
+        )
 
     def get_last_event(self, decider_id: str | UUID, decider: str) -> RecordedEvent | None:
         """Return the last event of one stream, None for an unknown stream, or if that event was purged."""

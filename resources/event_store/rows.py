@@ -1,7 +1,7 @@
 """The rows that the event store's functions take and return.
 
-Belongs here: their shapes, and how events to append become JSON. Not here: the calls (`client`); the rows of archive,
-backup, producers and captures, each beside its calls.
+Belongs here: their shapes. Not here: the calls (`client`), how events to append become JSON (`json_text`); the rows of
+archive, backup, producers and captures, each beside its calls.
 
 A field `<name>_json` is the text of the column `<name>`, as Postgres prints it, and the attribute `<name>` parses it.
 Postgres holds JSON that Python cannot read; so a row that nobody can parse is its own reader's affair, and the rows
@@ -9,7 +9,7 @@ beside it come as ever.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -53,6 +53,23 @@ class RecordedEvent:
 
 
 @dataclass(frozen=True)
+class VersionedEvent(RecordedEvent):
+    """An event with its number in its stream, from 1, and what led to it; `metadata_json` is the text of that."""
+
+    version: int
+    metadata_json: str | None
+
+    @cached_property
+    def metadata(self) -> Any:  # noqa: ANN401 - it is what JSON holds
+        """What led to the event, None for an event without metadata.
+
+        Raises:
+            UnreadableData: Python cannot read it: too many digits or levels.
+        """
+        return None if self.metadata_json is None else parsed(self.metadata_json, f"metadata of event {self.event_id}")
+
+
+@dataclass(frozen=True)
 class StreamHead:
     """The last event of a stream, how many events it had, and whether the last one closed it."""
 
@@ -63,7 +80,7 @@ class StreamHead:
 
 
 @dataclass(frozen=True)
-class LeasedEvent(RecordedEvent):
+class LeasedEvent(VersionedEvent):
     """An event that a rows view delivered, the token that fences its lock, and the number of the delivery, from 1."""
 
     lease_token: int
@@ -71,7 +88,7 @@ class LeasedEvent(RecordedEvent):
 
 
 @dataclass(frozen=True)
-class LogEvent(RecordedEvent):
+class LogEvent(VersionedEvent):
     """An event at its position in a log partition."""
 
     position: int
@@ -87,7 +104,10 @@ class LogPosition:
 
 @dataclass(frozen=True)
 class NewEvent:
-    """An event to append at the end of its stream, wherever that is then."""
+    """An event to append at the end of its stream: wherever that is then, or where `expected_version` says.
+
+    `expected_version` is how many events the stream has before it, 0 for a new stream. `metadata` is an object.
+    """
 
     decider: str
     decider_id: str
@@ -97,6 +117,8 @@ class NewEvent:
     command_id: UUID
     event_version: int = 1
     final: bool = False
+    expected_version: int | None = None
+    metadata: Json = None
 
 
 @dataclass(frozen=True)
@@ -113,7 +135,16 @@ class AppendedEvent:
     event_id: UUID
     previous_id: UUID | None
     offset: int
+    version: int
     appended: bool
+
+
+@dataclass(frozen=True)
+class AppendedCount:
+    """Of a batch: the number of events that were not stored before, and of those that are the first of their stream."""
+
+    appended: int
+    first: int
 
 
 @dataclass(frozen=True)
@@ -352,14 +383,3 @@ def parsed(text: str, of: str) -> Any:  # noqa: ANN401 - it is what JSON holds
             detail=f"{of}: {error}",
             hint="The text itself is there beside the value. A consumer reports the event with fail_event: only its stream waits.",
         ) from error
-
-
-def events_json(events: Iterable[NewEvent]) -> str:
-    """Return a batch of events as the JSON text that the store's functions take."""
-    return json.dumps([vars(event) for event in events], default=_uuid_text)
-
-
-def _uuid_text(value: object) -> str:
-    if isinstance(value, UUID):
-        return str(value)
-    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")

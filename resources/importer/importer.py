@@ -1,48 +1,36 @@
 """Imports an event log from a file: the engine behind `millrace import`.
 
-Belongs here: the event that a row becomes, batches, refusals, the report. Not here: reading files (`files`, `text`),
-times (`times`), the file of rejected rows (`rejects`).
+Belongs here: batches, refusals, the report. Not here: the event that a row becomes (`events`), reading files (`files`,
+`text`), the file of rejected rows (`rejects`).
 
 A row becomes an event of its stream, appended at the stream's end in the order of the file; the columns that do not
 name stream and event become its data. `event_id` follows from the source's name and the row's number. So an import that
 runs again, goes on after a kill, or runs twice at once stores every row once, and a file that grew adds its new rows.
 The import keeps nothing per stream, and bounds a batch in rows and bytes, so memory does not grow with the file.
+
+While the store takes a batch, a thread reads and prepares the next one. Only one batch is ever at the store, and the
+next is sent when it is committed: a kill leaves the rows up to some batch, and never one without those before it.
 """
 
-import re
 import time as clock
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-from uuid import UUID, uuid5
 
 import psycopg
 
 from millrace.resources.errors import EventIdReused, ImportRefused, Malformed, SchemaMismatch, StreamClosed, Unreachable
-from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.event_store import EventStore
+from millrace.resources.importer.events import Columns, Event, Mapping, name_fault
 from millrace.resources.importer.files import Format, file_format, open_event_file
 from millrace.resources.importer.rejects import Rejects
 from millrace.resources.importer.rows import EventFile, Row
-from millrace.resources.importer.times import iso_time
 
-# Every event_id of an import follows from it: it must never change.
-NAMESPACE = UUID("6d696c6c-7261-5365-8000-696d706f7274")
 BATCH_BYTES = 8 * 1024 * 1024
-NAME_BYTES = 1024
 # Registrations are never removed; a column with more values than this does not name kinds of events.
 MOST_EVENT_TYPES = 10_000
-UUID_TEXT = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
-
-
-@dataclass(frozen=True)
-class Columns:
-    """The names of the columns of the stream, of the event and, if the file has one, of the time."""
-
-    stream: str
-    event: str
-    time: str | None = None
 
 
 @dataclass(frozen=True)
@@ -116,95 +104,56 @@ def import_events(
         _require_columns(file, opened, columns)
         with _database() as failing, psycopg.connect(dsn, autocommit=True) as connection, Rejects(rejects) as out:
             failing.append(connection)
-            run = _Run(EventStore(connection), name, out, started)
-            # One thread: parsing the next batch meanwhile gained nothing on two cores, for Postgres is the slower part.
-            for batch in _batches(opened, _Mapping(name, decider, columns), batch_size):
-                run.take(batch)
-                if progress:
-                    progress(ImportProgress(batch.done, opened.total, run.rows, run.seconds))
+            run = _Run(EventStore(connection), decider, name, out, started)
+            with closing(_ahead(_batches(opened, Mapping(name, decider, columns), batch_size))) as batches:
+                for batch in batches:
+                    run.take(batch)
+                    if progress:
+                        progress(ImportProgress(batch.done, opened.total, run.rows, run.seconds))
             return run.report()
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """A row with its event, or with the reason why it has none."""
-
-    row: Row
-    event: NewEvent | None
-    fault: str | None
 
 
 @dataclass(frozen=True)
 class _Batch:
-    entries: list[_Entry]
+    """Rows in their order: those that have an event, with it, and those that have none, with the reason."""
+
+    rows: int
+    events: list[tuple[Row, Event]]
+    rejected: list[tuple[Row, str]]
     done: int
 
 
-class _Mapping:
-    """Makes an event of a row. Pure: the same row of the same source is the same event."""
-
-    def __init__(self, source: str, decider: str, columns: Columns) -> None:
-        self._decider = decider
-        self._columns = columns
-        # the command that caused every event is the import of this source
-        self._command_id = uuid5(NAMESPACE, source)
-
-    def entry(self, row: Row) -> _Entry:
-        if row.fault:
-            return _Entry(row, None, row.fault)
-        data = dict(row.values)
-        names = self._columns
-        stream, event = _lower_uuid(_name(data.get(names.stream))), _name(data.get(names.event))
-        fault = _name_fault(f"the stream ({names.stream})", stream) or _name_fault(f"the event ({names.event})", event)
-        if names.time is not None and not fault:
-            try:
-                data[names.time] = iso_time(data.get(names.time))
-            except ValueError as error:
-                fault = f"its time ({names.time}) cannot be read: {error}"
-        if fault or stream is None or event is None:
-            return _Entry(row, None, fault)
-        data.pop(names.stream)
-        data.pop(names.event, None)
-        event_id = uuid5(self._command_id, str(row.number))
-        return _Entry(row, NewEvent(self._decider, stream, event, event_id, data, self._command_id), None)
-
-
-def _lower_uuid(stream: str | None) -> str | None:
-    """Return a UUID in lower case, as Postgres writes it: the store takes no other. Any other text stays as it is."""
-    if stream is None or not UUID_TEXT.fullmatch(stream):
-        return stream
-    return stream.lower()
-
-
-def _name(value: Any) -> str | None:  # noqa: ANN401 - a cell has any type
-    """Return text, or the digits of a whole number; nothing else can name a stream or an event."""
-    if isinstance(value, str):
-        return value
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _name_fault(what: str, name: str | None) -> str | None:
-    if name is None or not name.strip():
-        return f"{what} is missing or neither text nor a whole number"
-    try:
-        size = len(name.encode())
-    except UnicodeEncodeError:
-        return f"{what} is not UTF-8"
-    if "\0" in name:
-        return f"{what} contains a NUL character"
-    return f"{what} has {size} bytes; at most {NAME_BYTES} are allowed" if size > NAME_BYTES else None
-
-
-def _batches(file: EventFile, mapping: _Mapping, batch_size: int) -> Iterator[_Batch]:
-    entries: list[_Entry] = []
+def _batches(file: EventFile, mapping: Mapping, batch_size: int) -> Iterator[_Batch]:
+    rows: list[Row] = []
     size = 0
     for row in file.rows:
-        entries.append(mapping.entry(row))
+        rows.append(row)
         size += row.size
-        if len(entries) >= batch_size or size >= BATCH_BYTES:
-            yield _Batch(entries, file.done())
-            entries, size = [], 0
-    yield _Batch(entries, file.total)
+        if len(rows) >= batch_size or size >= BATCH_BYTES:
+            yield _batch(rows, mapping, file.done())
+            rows, size = [], 0
+    yield _batch(rows, mapping, file.total)
+
+
+def _batch(rows: list[Row], mapping: Mapping, done: int) -> _Batch:
+    events: list[tuple[Row, Event]] = []
+    rejected: list[tuple[Row, str]] = []
+    for row in rows:
+        event = mapping.event(row)
+        if isinstance(event, str):
+            rejected.append((row, event))
+        else:
+            events.append((row, event))
+    return _Batch(len(rows), events, rejected, done)
+
+
+def _ahead(batches: Iterator[_Batch]) -> Generator[_Batch, None, None]:
+    """Give batches, and let a thread prepare the next one meanwhile: only one, so that memory stays bounded."""
+    with ThreadPoolExecutor(1, "import") as pool:
+        following = pool.submit(next, batches, None)
+        while (batch := following.result()) is not None:
+            following = pool.submit(next, batches, None)
+            yield batch
 
 
 @dataclass
@@ -212,6 +161,7 @@ class _Run:
     """One import under way, and its counts so far."""
 
     store: EventStore
+    decider: str
     source: str
     rejects: Rejects
     started: float
@@ -241,37 +191,32 @@ class _Run:
 
     def take(self, batch: _Batch) -> None:
         """Append a batch's events and write its rejects, in the order of the rows."""
-        events = []
-        rejected = []
-        for entry in batch.entries:
-            if entry.event is None:
-                rejected.append((entry.row, entry.fault or ""))
-            else:
-                events.append((entry.row, entry.event))
-                self._register(entry.event)
-        self._append(events, rejected)
+        for name in dict.fromkeys(event.event for _, event in batch.events):
+            self._register(name)
+        rejected = [*batch.rejected]
+        self._append(batch.events, rejected)
         for row, reason in sorted(rejected, key=lambda reject: reject[0].number):
             self.rejects.write(row, reason)
-        self.rows += len(batch.entries)
+        self.rows += batch.rows
 
-    def _register(self, event: NewEvent) -> None:
-        if event.event in self.event_types:
+    def _register(self, event: str) -> None:
+        if event in self.event_types:
             return
         if len(self.event_types) == MOST_EVENT_TYPES:
             raise ImportRefused(
                 f"The event column has more than {MOST_EVENT_TYPES} different values: it does not name kinds of events.",
-                detail=f"The last one is {event.event!r}.",
+                detail=f"The last one is {event!r}.",
                 hint="Name another column with --event.",
             )
-        self.store.register_decider_event(event.decider, event.event, f"Imported from {self.source}")
-        self.event_types.add(event.event)
+        self.store.register_decider_event(self.decider, event, f"Imported from {self.source}")
+        self.event_types.add(event)
 
-    def _append(self, events: list[tuple[Row, NewEvent]], rejected: list[tuple[Row, str]]) -> None:
+    def _append(self, events: list[tuple[Row, Event]], rejected: list[tuple[Row, str]]) -> None:
         if not events:
             return
         try:
-            stored = self.store.append_events([event for _, event in events])
-        except (Malformed, StreamClosed, EventIdReused, RecursionError) as error:
+            counted = self.store.append_json(f"[{','.join([event.json_text for _, event in events])}]")
+        except (Malformed, StreamClosed, EventIdReused) as error:
             if len(events) > 1:
                 # all or nothing: halving finds the rows to blame and stores the others, in order
                 middle = len(events) // 2
@@ -288,13 +233,12 @@ class _Run:
                 ) from error
             rejected.append((row, f"the store refuses it: {' '.join(str(error).splitlines()[:2])}"))
             return
-        for event in stored:
-            self.appended += event.appended
-            self.streams += event.previous_id is None
+        self.appended += counted.appended
+        self.streams += counted.first
 
 
 def _require_start(file: Path, decider: str, source: str, rejects: Path) -> None:
-    fault = _name_fault("the decider", decider) or _name_fault("the source", source)
+    fault = name_fault("the decider", decider) or name_fault("the source", source)
     if fault:
         raise ImportRefused(f"The import cannot start: {fault}.")
     if rejects.exists() and file.exists() and rejects.samefile(file):

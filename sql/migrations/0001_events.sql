@@ -23,26 +23,6 @@ comment on column event_store.deciders.owner is
 'The role whose members, with those of event_store_owner, may append to the decider''s streams; null for every writer. '
 'The same for all events of a decider.';
 
-create table event_store.streams (
-  decider text collate "C" not null,
-  decider_id text collate "C" not null,
-  last_event_id uuid not null,
-  last_offset bigint not null,
-  version bigint not null,
-  final boolean not null default false,
-  constraint streams_pkey primary key (decider_id, decider)
-) with (fillfactor = 80);
-comment on table event_store.streams is
-'The head of each stream. Its row is the optimistic lock of an append: the first writer moves it, the second one '
-'conflicts.';
-comment on column event_store.streams.decider is 'The kind of entity.';
-comment on column event_store.streams.decider_id is 'The entity.';
-comment on column event_store.streams.last_event_id is
-'The event_id of the stream''s last event: what the next append states as previous_id.';
-comment on column event_store.streams.last_offset is 'The offset of the stream''s last event.';
-comment on column event_store.streams.version is 'How many events the stream has.';
-comment on column event_store.streams.final is 'Whether the last event closed the stream.';
-
 create sequence event_store.events_offset_seq;
 comment on sequence event_store.events_offset_seq is
 'Gives events."offset". It leaves gaps on rollback, so it never is a cursor.';
@@ -60,13 +40,20 @@ create table event_store.events (
   created_at timestamptz not null,
   "offset" bigint not null,
   transaction_id xid8 not null default pg_current_xact_id(),
+  version bigint not null,
+  metadata jsonb,
   constraint events_pkey primary key ("offset"),
+  -- the optimistic lock: of two writers that follow the same event one is first
+  constraint events_stream_key unique (decider_id, decider, version),
   constraint events_event_id_key unique (event_id)
 );
 alter sequence event_store.events_offset_seq owned by event_store.events."offset";
 create index events_stream_idx on event_store.events (decider_id, decider, "offset");
 create index events_transaction_id_idx on event_store.events (transaction_id);
 create index events_created_at_idx on event_store.events using brin (created_at);
+-- has no entry for an event without a correlation
+create index events_correlation_idx on event_store.events ((metadata ->> 'correlation_id'), "offset")
+where metadata ->> 'correlation_id' is not null;
 comment on table event_store.events is 'Every event, once, never changed. Its first eleven columns are fstore-sql''s.';
 comment on column event_store.events.event is 'The event''s name, registered in deciders.';
 comment on column event_store.events.event_id is 'The event''s identity. Appending it again stores nothing.';
@@ -79,28 +66,82 @@ comment on column event_store.events.previous_id is 'The event before this one i
 comment on column event_store.events.final is 'Whether the event closes its stream.';
 comment on column event_store.events.created_at is 'When the event was appended, by the store''s clock.';
 comment on column event_store.events."offset" is
-'Unique and increasing along each stream, with gaps. Drawn after the stream''s row is locked.';
+'Unique and increasing along each stream, with gaps. Drawn after the event before it was seen committed.';
 comment on column event_store.events.transaction_id is
 'The appending transaction: how the sequencer knows that the event is committed.';
+comment on column event_store.events.version is 'The event''s number in its stream: 1, 2, 3 …';
+comment on column event_store.events.metadata is
+'What led to the event, a JSON object or null: correlation_id, causation_id, traceparent and user are texts, other keys '
+'are free. No part of the event: a retry may state others.';
+
+create sequence event_store.purge_seq;
+comment on sequence event_store.purge_seq is
+'Counts purges, also those that are not committed: who saw a stream and stores the next event learns by it whether somebody '
+'purged meanwhile.';
+
+create table event_store.purged_streams (
+  decider text collate "C" not null,
+  decider_id text collate "C" not null,
+  last_event_id uuid not null,
+  last_offset bigint not null,
+  version bigint not null,
+  final boolean not null,
+  constraint purged_streams_pkey primary key (decider_id, decider)
+);
+comment on table event_store.purged_streams is
+'The last purged event of each stream that lost events: what the next one follows where none is kept.';
+comment on column event_store.purged_streams.decider is 'The kind of entity.';
+comment on column event_store.purged_streams.decider_id is 'The entity.';
+comment on column event_store.purged_streams.last_event_id is 'Its event_id.';
+comment on column event_store.purged_streams.last_offset is 'Its offset.';
+comment on column event_store.purged_streams.version is 'Its number in the stream; all before it are purged, too.';
+comment on column event_store.purged_streams.final is 'Whether it closed the stream.';
+
+create view event_store.streams as
+select e.decider, e.decider_id, e.event_id as last_event_id, e."offset" as last_offset, e.version, e.final
+from event_store.events e
+where not exists (
+  select from event_store.events n where n.decider_id = e.decider_id and n.decider = e.decider and n.version = e.version + 1
+)
+union all
+select p.decider, p.decider_id, p.last_event_id, p.last_offset, p.version, p.final
+from event_store.purged_streams p
+where not exists (select from event_store.events e where e.decider_id = p.decider_id and e.decider = p.decider);
+comment on view event_store.streams is 'The head of each stream: its last event, purged or not. For people: it reads all events; stream_head finds one at once.';
+comment on column event_store.streams.decider is 'The kind of entity.';
+comment on column event_store.streams.decider_id is 'The entity.';
+comment on column event_store.streams.last_event_id is
+'The event_id of the stream''s last event: what the next append states as previous_id.';
+comment on column event_store.streams.last_offset is 'The offset of the stream''s last event.';
+comment on column event_store.streams.version is 'How many events the stream had.';
+comment on column event_store.streams.final is 'Whether the last event closed the stream.';
 
 create view event_store.recorded_events as
 select event, event_id, event_version, decider, decider_id, data, command_id, previous_id, final, created_at, "offset"
 from event_store.events;
 comment on view event_store.recorded_events is
-'An event in the shape that every function returns it: fstore-sql''s columns.';
+'An event in fstore-sql''s columns: what its functions return.';
+
+create view event_store.versioned_events as
+select
+  event, event_id, event_version, decider, decider_id, data, command_id, previous_id, final, created_at, "offset", version, metadata
+from event_store.events;
+comment on view event_store.versioned_events is 'An event with its number in its stream and what led to it.';
 
 create type event_store_private.batch_event as (
   ordinal bigint,
   event text,
   event_id uuid,
   event_version bigint,
-  decider text,
-  decider_id text,
+  decider text collate "C",
+  decider_id text collate "C",
   data jsonb,
   command_id uuid,
   previous_id uuid,
   previous_stated boolean,
-  final boolean
+  final boolean,
+  expected_version bigint,
+  metadata jsonb
 );
 comment on type event_store_private.batch_event is
 'One event of a batch as append_events holds it in memory; ordinal is its index in the batch, from 1.';
@@ -111,8 +152,11 @@ create table event_store.log_partitions (
   partition int not null,
   earliest_position bigint not null default 0,
   archived_position bigint not null default 0,
+  purged_position bigint not null default 0,
   constraint log_partitions_pkey primary key (partition),
-  constraint log_partitions_marks_in_order check (0 <= earliest_position and earliest_position <= archived_position)
+  constraint log_partitions_marks_in_order check (
+    0 <= purged_position and purged_position <= earliest_position and earliest_position <= archived_position
+  )
 ) with (fillfactor = 50);
 comment on table event_store.log_partitions is
 'The log partitions: hash buckets of decider_id. Their number is fixed when the database is made.';
@@ -120,6 +164,8 @@ comment on column event_store.log_partitions.partition is 'The log partition, fr
 comment on column event_store.log_partitions.earliest_position is 'The first position that is still kept.';
 comment on column event_store.log_partitions.archived_position is
 'Every event below this position is kept outside, too: only these may be deleted.';
+comment on column event_store.log_partitions.purged_position is
+'Every event below this position is deleted. A writer whose snapshot may be old learns by its change that events are gone.';
 
 -- whoever migrates or installs states the number
 insert into event_store.log_partitions (partition)

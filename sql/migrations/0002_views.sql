@@ -174,14 +174,21 @@ create view event_store.locks as
 select
   l.view,
   l.decider_id,
-  s.last_offset as "offset",
+  coalesce(e."offset", p.last_offset) as "offset",
   l.last_offset,
   l.locked_until,
-  s.final as offset_final,
+  coalesce(e.final, p.final) as offset_final,
   l.created_at,
   l.updated_at
 from event_store.stream_locks l
-join event_store.streams s using (decider_id, decider);
+left join lateral (
+  select e."offset", e.final
+  from event_store.events e
+  where e.decider_id = l.decider_id and e.decider = l.decider
+  order by e.version desc
+  limit 1
+) e on true
+left join event_store.purged_streams p on e."offset" is null and p.decider_id = l.decider_id and p.decider = l.decider;
 comment on view event_store.locks is 'The locks in the shape of fstore-sql. "offset" is the head of the stream.';
 
 -- A setting and what happens are two things: each dispatch would make a new version of the view's row.

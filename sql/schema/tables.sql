@@ -32,16 +32,88 @@ CREATE TYPE event_store_private.batch_event AS (
 	event text,
 	event_id uuid,
 	event_version bigint,
-	decider text,
-	decider_id text,
+	decider text COLLATE pg_catalog."C",
+	decider_id text COLLATE pg_catalog."C",
 	data jsonb,
 	command_id uuid,
 	previous_id uuid,
 	previous_stated boolean,
-	final boolean
+	final boolean,
+	expected_version bigint,
+	metadata jsonb
 );
 
 COMMENT ON TYPE event_store_private.batch_event IS 'One event of a batch as append_events holds it in memory; ordinal is its index in the batch, from 1.';
+
+CREATE TABLE event_store.events (
+    event text NOT NULL,
+    event_id uuid NOT NULL,
+    event_version bigint DEFAULT 1 NOT NULL,
+    decider text NOT NULL COLLATE pg_catalog."C",
+    decider_id text NOT NULL COLLATE pg_catalog."C",
+    data jsonb NOT NULL,
+    command_id uuid NOT NULL,
+    previous_id uuid,
+    final boolean DEFAULT false NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    "offset" bigint NOT NULL,
+    transaction_id xid8 DEFAULT pg_current_xact_id() NOT NULL,
+    version bigint NOT NULL,
+    metadata jsonb
+);
+
+COMMENT ON TABLE event_store.events IS 'Every event, once, never changed. Its first eleven columns are fstore-sql''s.';
+
+COMMENT ON COLUMN event_store.events.event IS 'The event''s name, registered in deciders.';
+
+COMMENT ON COLUMN event_store.events.event_id IS 'The event''s identity. Appending it again stores nothing.';
+
+COMMENT ON COLUMN event_store.events.event_version IS 'The version of the event''s schema.';
+
+COMMENT ON COLUMN event_store.events.decider IS 'The kind of entity that emitted the event.';
+
+COMMENT ON COLUMN event_store.events.decider_id IS 'The entity that emitted the event.';
+
+COMMENT ON COLUMN event_store.events.data IS 'What happened.';
+
+COMMENT ON COLUMN event_store.events.command_id IS 'The command that caused the event.';
+
+COMMENT ON COLUMN event_store.events.previous_id IS 'The event before this one in its stream; null for the first.';
+
+COMMENT ON COLUMN event_store.events.final IS 'Whether the event closes its stream.';
+
+COMMENT ON COLUMN event_store.events.created_at IS 'When the event was appended, by the store''s clock.';
+
+COMMENT ON COLUMN event_store.events."offset" IS 'Unique and increasing along each stream, with gaps. Drawn after the event before it was seen committed.';
+
+COMMENT ON COLUMN event_store.events.transaction_id IS 'The appending transaction: how the sequencer knows that the event is committed.';
+
+COMMENT ON COLUMN event_store.events.version IS 'The event''s number in its stream: 1, 2, 3 …';
+
+COMMENT ON COLUMN event_store.events.metadata IS 'What led to the event, a JSON object or null: correlation_id, causation_id, traceparent and user are texts, other keys are free. No part of the event: a retry may state others.';
+
+CREATE TABLE event_store.purged_streams (
+    decider text NOT NULL COLLATE pg_catalog."C",
+    decider_id text NOT NULL COLLATE pg_catalog."C",
+    last_event_id uuid NOT NULL,
+    last_offset bigint NOT NULL,
+    version bigint NOT NULL,
+    final boolean NOT NULL
+);
+
+COMMENT ON TABLE event_store.purged_streams IS 'The last purged event of each stream that lost events: what the next one follows where none is kept.';
+
+COMMENT ON COLUMN event_store.purged_streams.decider IS 'The kind of entity.';
+
+COMMENT ON COLUMN event_store.purged_streams.decider_id IS 'The entity.';
+
+COMMENT ON COLUMN event_store.purged_streams.last_event_id IS 'Its event_id.';
+
+COMMENT ON COLUMN event_store.purged_streams.last_offset IS 'Its offset.';
+
+COMMENT ON COLUMN event_store.purged_streams.version IS 'Its number in the stream; all before it are purged, too.';
+
+COMMENT ON COLUMN event_store.purged_streams.final IS 'Whether it closed the stream.';
 
 CREATE TABLE event_store.stream_locks (
     view text NOT NULL,
@@ -99,84 +171,25 @@ COMMENT ON COLUMN event_store.stream_locks.created_at IS 'When the lock was made
 
 COMMENT ON COLUMN event_store.stream_locks.updated_at IS 'When the lock last changed.';
 
-CREATE TABLE event_store.streams (
-    decider text NOT NULL COLLATE pg_catalog."C",
-    decider_id text NOT NULL COLLATE pg_catalog."C",
-    last_event_id uuid NOT NULL,
-    last_offset bigint NOT NULL,
-    version bigint NOT NULL,
-    final boolean DEFAULT false NOT NULL
-)
-WITH (fillfactor='80');
-
-COMMENT ON TABLE event_store.streams IS 'The head of each stream. Its row is the optimistic lock of an append: the first writer moves it, the second one conflicts.';
-
-COMMENT ON COLUMN event_store.streams.decider IS 'The kind of entity.';
-
-COMMENT ON COLUMN event_store.streams.decider_id IS 'The entity.';
-
-COMMENT ON COLUMN event_store.streams.last_event_id IS 'The event_id of the stream''s last event: what the next append states as previous_id.';
-
-COMMENT ON COLUMN event_store.streams.last_offset IS 'The offset of the stream''s last event.';
-
-COMMENT ON COLUMN event_store.streams.version IS 'How many events the stream has.';
-
-COMMENT ON COLUMN event_store.streams.final IS 'Whether the last event closed the stream.';
-
 CREATE VIEW event_store.locks AS
  SELECT l.view,
     l.decider_id,
-    s.last_offset AS "offset",
+    COALESCE(e."offset", p.last_offset) AS "offset",
     l.last_offset,
     l.locked_until,
-    s.final AS offset_final,
+    COALESCE(e.final, p.final) AS offset_final,
     l.created_at,
     l.updated_at
-   FROM (event_store.stream_locks l
-     JOIN event_store.streams s USING (decider_id, decider));
+   FROM ((event_store.stream_locks l
+     LEFT JOIN LATERAL ( SELECT e_1."offset",
+            e_1.final
+           FROM event_store.events e_1
+          WHERE ((e_1.decider_id = l.decider_id) AND (e_1.decider = l.decider))
+          ORDER BY e_1.version DESC
+         LIMIT 1) e ON (true))
+     LEFT JOIN event_store.purged_streams p ON (((e."offset" IS NULL) AND (p.decider_id = l.decider_id) AND (p.decider = l.decider))));
 
 COMMENT ON VIEW event_store.locks IS 'The locks in the shape of fstore-sql. "offset" is the head of the stream.';
-
-CREATE TABLE event_store.events (
-    event text NOT NULL,
-    event_id uuid NOT NULL,
-    event_version bigint DEFAULT 1 NOT NULL,
-    decider text NOT NULL COLLATE pg_catalog."C",
-    decider_id text NOT NULL COLLATE pg_catalog."C",
-    data jsonb NOT NULL,
-    command_id uuid NOT NULL,
-    previous_id uuid,
-    final boolean DEFAULT false NOT NULL,
-    created_at timestamp with time zone NOT NULL,
-    "offset" bigint NOT NULL,
-    transaction_id xid8 DEFAULT pg_current_xact_id() NOT NULL
-);
-
-COMMENT ON TABLE event_store.events IS 'Every event, once, never changed. Its first eleven columns are fstore-sql''s.';
-
-COMMENT ON COLUMN event_store.events.event IS 'The event''s name, registered in deciders.';
-
-COMMENT ON COLUMN event_store.events.event_id IS 'The event''s identity. Appending it again stores nothing.';
-
-COMMENT ON COLUMN event_store.events.event_version IS 'The version of the event''s schema.';
-
-COMMENT ON COLUMN event_store.events.decider IS 'The kind of entity that emitted the event.';
-
-COMMENT ON COLUMN event_store.events.decider_id IS 'The entity that emitted the event.';
-
-COMMENT ON COLUMN event_store.events.data IS 'What happened.';
-
-COMMENT ON COLUMN event_store.events.command_id IS 'The command that caused the event.';
-
-COMMENT ON COLUMN event_store.events.previous_id IS 'The event before this one in its stream; null for the first.';
-
-COMMENT ON COLUMN event_store.events.final IS 'Whether the event closes its stream.';
-
-COMMENT ON COLUMN event_store.events.created_at IS 'When the event was appended, by the store''s clock.';
-
-COMMENT ON COLUMN event_store.events."offset" IS 'Unique and increasing along each stream, with gaps. Drawn after the stream''s row is locked.';
-
-COMMENT ON COLUMN event_store.events.transaction_id IS 'The appending transaction: how the sequencer knows that the event is committed.';
 
 CREATE VIEW event_store.recorded_events AS
  SELECT event,
@@ -192,7 +205,7 @@ CREATE VIEW event_store.recorded_events AS
     "offset"
    FROM event_store.events;
 
-COMMENT ON VIEW event_store.recorded_events IS 'An event in the shape that every function returns it: fstore-sql''s columns.';
+COMMENT ON VIEW event_store.recorded_events IS 'An event in fstore-sql''s columns: what its functions return.';
 
 CREATE TABLE event_store.audit_log (
     audit_id bigint NOT NULL,
@@ -348,6 +361,24 @@ COMMENT ON COLUMN event_store.views.enabled IS 'Whether the view is given events
 COMMENT ON COLUMN event_store.views.max_attempts IS 'After how many failed attempts a stream is parked.';
 
 COMMENT ON COLUMN event_store.views.owner IS 'The role whose members may change and consume the view; members of event_store_owner may, too.';
+
+CREATE VIEW event_store.versioned_events AS
+ SELECT event,
+    event_id,
+    event_version,
+    decider,
+    decider_id,
+    data,
+    command_id,
+    previous_id,
+    final,
+    created_at,
+    "offset",
+    version,
+    metadata
+   FROM event_store.events;
+
+COMMENT ON VIEW event_store.versioned_events IS 'An event with its number in its stream and what led to it.';
 
 CREATE TABLE event_store.quarantined_changes (
     quarantine_id bigint NOT NULL,
@@ -637,7 +668,8 @@ CREATE TABLE event_store.log_partitions (
     partition integer NOT NULL,
     earliest_position bigint DEFAULT 0 NOT NULL,
     archived_position bigint DEFAULT 0 NOT NULL,
-    CONSTRAINT log_partitions_marks_in_order CHECK (((0 <= earliest_position) AND (earliest_position <= archived_position)))
+    purged_position bigint DEFAULT 0 NOT NULL,
+    CONSTRAINT log_partitions_marks_in_order CHECK (((0 <= purged_position) AND (purged_position <= earliest_position) AND (earliest_position <= archived_position)))
 )
 WITH (fillfactor='50');
 
@@ -648,6 +680,8 @@ COMMENT ON COLUMN event_store.log_partitions.partition IS 'The log partition, fr
 COMMENT ON COLUMN event_store.log_partitions.earliest_position IS 'The first position that is still kept.';
 
 COMMENT ON COLUMN event_store.log_partitions.archived_position IS 'Every event below this position is kept outside, too: only these may be deleted.';
+
+COMMENT ON COLUMN event_store.log_partitions.purged_position IS 'Every event below this position is deleted. A writer whose snapshot may be old learns by its change that events are gone.';
 
 CREATE VIEW event_store.partitions AS
  SELECT partition,
@@ -1055,6 +1089,15 @@ COMMENT ON COLUMN event_store.producers.updated_at IS 'When the row last changed
 
 COMMENT ON COLUMN event_store.producers.owner IS 'The role whose members may register it and send as it; members of event_store_owner may, too.';
 
+CREATE SEQUENCE event_store.purge_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1;
+
+COMMENT ON SEQUENCE event_store.purge_seq IS 'Counts purges, also those that are not committed: who saw a stream and stores the next event learns by it whether somebody purged meanwhile.';
+
 ALTER TABLE event_store.quarantined_changes ALTER COLUMN quarantine_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME event_store.quarantined_changes_quarantine_id_seq
     START WITH 1
@@ -1113,6 +1156,43 @@ COMMENT ON COLUMN event_store.staged_changes.key IS 'The name of the value that 
 COMMENT ON COLUMN event_store.staged_changes.value IS 'The new value; null where it is removed.';
 
 COMMENT ON COLUMN event_store.staged_changes.events IS 'Events as append_events takes them.';
+
+CREATE VIEW event_store.streams AS
+ SELECT e.decider,
+    e.decider_id,
+    e.event_id AS last_event_id,
+    e."offset" AS last_offset,
+    e.version,
+    e.final
+   FROM event_store.events e
+  WHERE (NOT (EXISTS ( SELECT
+           FROM event_store.events n
+          WHERE ((n.decider_id = e.decider_id) AND (n.decider = e.decider) AND (n.version = (e.version + 1))))))
+UNION ALL
+ SELECT p.decider,
+    p.decider_id,
+    p.last_event_id,
+    p.last_offset,
+    p.version,
+    p.final
+   FROM event_store.purged_streams p
+  WHERE (NOT (EXISTS ( SELECT
+           FROM event_store.events e
+          WHERE ((e.decider_id = p.decider_id) AND (e.decider = p.decider)))));
+
+COMMENT ON VIEW event_store.streams IS 'The head of each stream: its last event, purged or not. For people: it reads all events; stream_head finds one at once.';
+
+COMMENT ON COLUMN event_store.streams.decider IS 'The kind of entity.';
+
+COMMENT ON COLUMN event_store.streams.decider_id IS 'The entity.';
+
+COMMENT ON COLUMN event_store.streams.last_event_id IS 'The event_id of the stream''s last event: what the next append states as previous_id.';
+
+COMMENT ON COLUMN event_store.streams.last_offset IS 'The offset of the stream''s last event.';
+
+COMMENT ON COLUMN event_store.streams.version IS 'How many events the stream had.';
+
+COMMENT ON COLUMN event_store.streams.final IS 'Whether the last event closed the stream.';
 
 CREATE SEQUENCE read_models.batch_seq
     START WITH 1
@@ -1203,6 +1283,9 @@ ALTER TABLE ONLY event_store.events
 ALTER TABLE ONLY event_store.events
     ADD CONSTRAINT events_pkey PRIMARY KEY ("offset");
 
+ALTER TABLE ONLY event_store.events
+    ADD CONSTRAINT events_stream_key UNIQUE (decider_id, decider, version);
+
 ALTER TABLE ONLY event_store.log_partitions
     ADD CONSTRAINT log_partitions_pkey PRIMARY KEY (partition);
 
@@ -1220,6 +1303,9 @@ ALTER TABLE ONLY event_store.producer_state
 
 ALTER TABLE ONLY event_store.producers
     ADD CONSTRAINT producers_pkey PRIMARY KEY (producer_id, partition);
+
+ALTER TABLE ONLY event_store.purged_streams
+    ADD CONSTRAINT purged_streams_pkey PRIMARY KEY (decider_id, decider);
 
 ALTER TABLE ONLY event_store.quarantined_changes
     ADD CONSTRAINT quarantined_changes_event_id_key UNIQUE (event_id);
@@ -1239,9 +1325,6 @@ ALTER TABLE ONLY event_store.staged_changes
 ALTER TABLE ONLY event_store.stream_locks
     ADD CONSTRAINT stream_locks_pkey PRIMARY KEY (view, decider_id, decider);
 
-ALTER TABLE ONLY event_store.streams
-    ADD CONSTRAINT streams_pkey PRIMARY KEY (decider_id, decider);
-
 ALTER TABLE ONLY event_store.transactions
     ADD CONSTRAINT transactions_pkey PRIMARY KEY (transaction_id);
 
@@ -1258,6 +1341,8 @@ ALTER TABLE ONLY read_models.declarations
     ADD CONSTRAINT declarations_view_key UNIQUE (view);
 
 CREATE UNIQUE INDEX capture_gaps_open_key ON event_store.capture_gaps USING btree (capture) WHERE (resolved_by_generation IS NULL);
+
+CREATE INDEX events_correlation_idx ON event_store.events USING btree (((metadata ->> 'correlation_id'::text)), "offset") WHERE ((metadata ->> 'correlation_id'::text) IS NOT NULL);
 
 CREATE INDEX events_created_at_idx ON event_store.events USING brin (created_at);
 
@@ -1301,7 +1386,7 @@ CREATE TRIGGER forbid_change BEFORE DELETE OR UPDATE OR TRUNCATE ON event_store.
 
 COMMENT ON TRIGGER forbid_change ON event_store.deciders IS 'Raises, or warns where changes are ignored.';
 
-CREATE TRIGGER forbid_change BEFORE DELETE OR UPDATE OF event, event_id, event_version, decider, decider_id, data, command_id, previous_id, final, created_at, "offset" OR TRUNCATE ON event_store.events FOR EACH STATEMENT EXECUTE FUNCTION event_store_private.forbid_change();
+CREATE TRIGGER forbid_change BEFORE DELETE OR UPDATE OF event, event_id, event_version, decider, decider_id, data, command_id, previous_id, final, created_at, "offset", version, metadata OR TRUNCATE ON event_store.events FOR EACH STATEMENT EXECUTE FUNCTION event_store_private.forbid_change();
 
 COMMENT ON TRIGGER forbid_change ON event_store.events IS 'Raises, or warns where changes are ignored.';
 
@@ -1313,13 +1398,9 @@ CREATE TRIGGER free_deleted_lock INSTEAD OF DELETE ON event_store.locks FOR EACH
 
 COMMENT ON TRIGGER free_deleted_lock ON event_store.locks IS 'Frees the stream; what is pending stays.';
 
-CREATE TRIGGER guard_append BEFORE INSERT ON event_store.events FOR EACH ROW WHEN ((((current_setting('event_store.streams_advanced'::text, true) IS DISTINCT FROM 'on'::text) OR (new."offset" IS NULL) OR (NOT has_schema_privilege(('event_store_private'::regnamespace)::oid, 'usage'::text))) AND (new.transaction_id IS DISTINCT FROM '3'::xid8))) EXECUTE FUNCTION event_store_private.guard_append();
+CREATE TRIGGER guard_append BEFORE INSERT ON event_store.events FOR EACH ROW WHEN (((new.version IS NULL) OR (NOT has_schema_privilege(('event_store_private'::regnamespace)::oid, 'usage'::text)))) EXECUTE FUNCTION event_store_private.guard_append();
 
-COMMENT ON TRIGGER guard_append ON event_store.events IS 'Protects every path into events.';
-
-CREATE TRIGGER guard_restore BEFORE INSERT ON event_store.events FOR EACH ROW WHEN ((new.transaction_id = '3'::xid8)) EXECUTE FUNCTION event_store_private.guard_restore();
-
-COMMENT ON TRIGGER guard_restore ON event_store.events IS 'Lets nobody but a restore store events as they are.';
+COMMENT ON TRIGGER guard_append ON event_store.events IS 'Protects the ways into events that are no function.';
 
 CREATE TRIGGER protect_audit BEFORE DELETE OR UPDATE OR TRUNCATE ON event_store.audit_log FOR EACH STATEMENT EXECUTE FUNCTION event_store_private.protect_audit();
 
@@ -1333,7 +1414,7 @@ CREATE TRIGGER skip_change BEFORE DELETE OR UPDATE ON event_store.deciders FOR E
 
 COMMENT ON TRIGGER skip_change ON event_store.deciders IS 'Skips the rows where changes are ignored.';
 
-CREATE TRIGGER skip_change BEFORE DELETE OR UPDATE OF event, event_id, event_version, decider, decider_id, data, command_id, previous_id, final, created_at, "offset" ON event_store.events FOR EACH ROW EXECUTE FUNCTION event_store_private.forbid_change();
+CREATE TRIGGER skip_change BEFORE DELETE OR UPDATE OF event, event_id, event_version, decider, decider_id, data, command_id, previous_id, final, created_at, "offset", version, metadata ON event_store.events FOR EACH ROW EXECUTE FUNCTION event_store_private.forbid_change();
 
 COMMENT ON TRIGGER skip_change ON event_store.events IS 'Skips the rows where changes are ignored.';
 
@@ -1391,17 +1472,17 @@ GRANT USAGE ON SCHEMA event_store TO event_store_owner;
 GRANT USAGE ON SCHEMA read_models TO event_store_reader;
 GRANT ALL ON SCHEMA read_models TO event_store_owner;
 
+GRANT SELECT ON TABLE event_store.events TO event_store_reader;
+GRANT SELECT ON TABLE event_store.events TO event_store_owner;
+
+GRANT SELECT ON TABLE event_store.purged_streams TO event_store_reader;
+GRANT SELECT ON TABLE event_store.purged_streams TO event_store_owner;
+
 GRANT SELECT ON TABLE event_store.stream_locks TO event_store_reader;
 GRANT SELECT ON TABLE event_store.stream_locks TO event_store_owner;
 
-GRANT SELECT ON TABLE event_store.streams TO event_store_reader;
-GRANT SELECT ON TABLE event_store.streams TO event_store_owner;
-
 GRANT SELECT ON TABLE event_store.locks TO event_store_reader;
 GRANT SELECT,DELETE ON TABLE event_store.locks TO event_store_owner;
-
-GRANT SELECT ON TABLE event_store.events TO event_store_reader;
-GRANT SELECT ON TABLE event_store.events TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.recorded_events TO event_store_reader;
 GRANT SELECT ON TABLE event_store.recorded_events TO event_store_owner;
@@ -1440,6 +1521,9 @@ GRANT SELECT(enabled) ON TABLE event_store.views TO event_store_reader;
 GRANT SELECT(max_attempts) ON TABLE event_store.views TO event_store_reader;
 
 GRANT SELECT(owner) ON TABLE event_store.views TO event_store_reader;
+
+GRANT SELECT ON TABLE event_store.versioned_events TO event_store_reader;
+GRANT SELECT ON TABLE event_store.versioned_events TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.quarantined_changes TO event_store_reader;
 GRANT SELECT ON TABLE event_store.quarantined_changes TO event_store_owner;
@@ -1512,6 +1596,9 @@ GRANT SELECT ON TABLE event_store.source_generations TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.staged_changes TO event_store_reader;
 GRANT SELECT ON TABLE event_store.staged_changes TO event_store_owner;
+
+GRANT SELECT ON TABLE event_store.streams TO event_store_reader;
+GRANT SELECT ON TABLE event_store.streams TO event_store_owner;
 
 GRANT SELECT,USAGE ON SEQUENCE read_models.batch_seq TO event_store_owner;
 

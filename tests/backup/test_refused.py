@@ -53,7 +53,7 @@ def test_a_database_without_a_store_is_migrated_first(
         assert tables(EventStore(connection)) == tables(filled)
 
 
-@pytest.mark.parametrize("kind", ["log/*/*.parquet", "state/*/streams.parquet", MANIFEST])
+@pytest.mark.parametrize("kind", ["log/*/*.parquet", "state/*/deciders.parquet", MANIFEST])
 def test_a_flipped_byte_is_found_and_named_and_nothing_is_restored(
     filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path, kind: str
 ) -> None:

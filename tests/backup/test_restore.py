@@ -40,6 +40,62 @@ def test_what_is_loaded_must_be_whole_and_nothing_stays_of_what_is_not(
     restore(target, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("events", "purged", "fault"),
+    [
+        ([(1, None), (3, 1)], 0, "stream (order, o-1) has 2 events of versions 1 to 3, purged up to 0"),
+        ([(2, 1)], 0, "stream (order, o-1) has 1 events of versions 2 to 2, purged up to 0"),
+        ([(4, 3), (5, 4)], 2, "stream (order, o-1) has 2 events of versions 4 to 5, purged up to 2"),
+        ([(1, 7)], 0, "is version 1 of its stream and follows 00000000-0000-0000-0000-000000000007"),
+        ([(1, None), (2, None)], 0, "is version 2 of its stream and follows none"),
+        ([(1, None), (2, 1)], 0, None),
+        ([(3, 2), (4, 3)], 2, None),
+        # what was purged is there again, from the archive: some of it, or all
+        ([(3, 2), (4, 3)], 3, None),
+        ([(3, 2), (4, 3)], 4, None),
+        ([(1, None), (2, 1)], 2, None),
+    ],
+)
+def test_a_stream_must_have_all_its_versions(
+    restored: EventStore, events: list[tuple[int, int | None]], purged: int, fault: str | None
+) -> None:
+    def load() -> None:
+        connection = restored.connection
+        with connection.transaction():
+            BackupStore(connection).begin_restore()
+            if purged:
+                connection.execute(
+                    "insert into event_store.purged_streams values ('order', 'o-1', gen_random_uuid(), 0, %s, false)",
+                    (purged,),
+                )
+            for position, (version, previous) in enumerate(events):
+                connection.execute(
+                    """
+                    insert into event_store.events (
+                      event, event_id, decider, decider_id, data, command_id, previous_id, created_at, "offset", transaction_id, version
+                    )
+                    select 'placed', lpad(%(version)s::text, 32, '0')::uuid, 'order', 'o-1', '{}', gen_random_uuid(),
+                      lpad(%(previous)s::text, 32, '0')::uuid, now(), %(offset)s, '3', %(version)s
+                    """,
+                    {"version": version, "previous": previous, "offset": position + 1},
+                )
+                connection.execute(
+                    "insert into event_store.event_log values (event_store.stream_partition('o-1'::text, 16), %s, %s)",
+                    (position, position + 1),
+                )
+            (home,) = rows(connection, "select event_store.stream_partition('o-1'::text, 16)")
+            ends = [len(events) if partition == home[0] else 0 for partition in range(16)]
+            BackupStore(connection).finish_restore(list(range(16)), [0] * 16, ends, 9, 1, {})
+
+    if fault is None:
+        load()
+        assert [event.version for event in restored.read_stream("order", "o-1")] == [version for version, _ in events]
+        kept = rows(restored.connection, "select version from event_store.purged_streams")
+        assert kept == ([(events[0][0] - 1,)] if events[0][0] > 1 else [])
+    else:
+        assert fault in str(refusal(BackupDamaged, load).detail)
+
+
 def test_a_backup_that_has_a_column_which_the_store_has_not_is_refused_as_one_of_another_version(
     filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
 ) -> None:

@@ -23,7 +23,8 @@ import pytest
 
 from millrace.resources.errors import ImportRefused
 from millrace.resources.event_store import EventStore
-from millrace.resources.importer.importer import Columns, ImportProgress, ImportReport
+from millrace.resources.importer.events import Columns
+from millrace.resources.importer.importer import ImportProgress, ImportReport
 from millrace.resources.settings import PROJECT
 from tests.support.import_logs import (
     TIME,
@@ -41,7 +42,8 @@ RECEIPT = Columns("case:concept:name", "concept:name", "time:timestamp")
 CHILD = """
 import sys
 from pathlib import Path
-from millrace.resources.importer.importer import Columns, import_events
+from millrace.resources.importer.events import Columns
+from millrace.resources.importer.importer import import_events
 import_events(sys.argv[1], Path(sys.argv[2]), decider="permit", columns=Columns("case", "activity", "at"), batch_size=100)
 """
 

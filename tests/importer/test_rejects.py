@@ -11,7 +11,8 @@ import pytest
 
 from millrace.resources.errors import ImportRefused, SchemaMismatch, Unreachable
 from millrace.resources.event_store import EventStore
-from millrace.resources.importer.importer import Columns, ImportProgress
+from millrace.resources.importer.events import Columns
+from millrace.resources.importer.importer import ImportProgress
 from tests.support.import_logs import (
     TIME,
     assert_each_row_once_in_order,

@@ -1,6 +1,10 @@
 """The times of foreign logs: read in one way only, or refused."""
 
+from datetime import UTC, datetime
+
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from millrace.resources.importer.times import iso_time
 
@@ -50,3 +54,32 @@ def test_a_time_becomes_iso_8601_with_its_offset(text: str, iso: str) -> None:
 def test_a_time_that_is_not_clear_is_refused(value: object, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         iso_time(value)
+
+
+DIGITS = st.sampled_from(
+    ["00", "01", "02", "09", "10", "12", "19", "23", "24", "28", "29", "30", "31", "59", "60", "61"]
+)
+FORM = st.builds(
+    "{}-{}-{}{}{}:{}:{}{}{}".format,
+    st.sampled_from(["0000", "0001", "1900", "2000", "2024", "9999"]),
+    DIGITS,
+    DIGITS,
+    st.sampled_from(" T"),
+    DIGITS,
+    DIGITS,
+    DIGITS,
+    st.sampled_from(["", ".0", ".000000", ".5", ".050", ".123456", ".100000"]),
+    st.sampled_from(["", "+00:00", "-00:00", "+02:00", "-23:59", "+24:00", "+05:30"]),
+)
+
+
+@given(FORM)
+@example("2024-02-29 10:00:00.000000-00:00")
+def test_a_time_of_the_usual_form_is_read_as_python_reads_it(text: str) -> None:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        with pytest.raises(ValueError, match=r"is not a time|leaves open"):
+            iso_time(text)
+        return
+    assert iso_time(text) == (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).isoformat()

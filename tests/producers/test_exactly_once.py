@@ -23,6 +23,7 @@ from tests.support.building.drains import eventually
 from tests.support.factories import (
     Connect,
     append,
+    append_to,
     at_once,
     new_event,
     refusal,
@@ -236,7 +237,7 @@ def test_a_real_deadlock_is_retried_without_a_double_effect(once: ExactlyOnce, c
     stamp = once.register("p").issue()
     holder = connect(autocommit=False)
     holder.execute("set deadlock_timeout = '1h'")  # the other one finds it
-    holder.execute("select from event_store.streams where decider_id = 'a' for update")
+    append_to(EventStore(holder), "a")
     runs = []
 
     def work(transaction: Transaction) -> Json:

@@ -13,7 +13,7 @@ from millrace.resources.event_store.sql_functions import SqlFunctions
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from tests.support.factories import append, append_to, new_event, register_orders, rows, set_clock
 
-TABLES = ("events", "event_log", "streams", "stream_locks")
+TABLES = ("events", "event_log", "purged_streams", "stream_locks")
 
 
 @pytest.fixture(scope="module")
@@ -66,14 +66,14 @@ def assert_only(store: EventStore, before: dict[str, int], *indexes: str, seq: t
 def test_an_append_reads_by_index(session: EventStore) -> None:
     before = scans(session)
     append(session, "o-new")
-    assert_only(session, before, "streams_pkey", "events_event_id_key")
+    assert_only(session, before, "events_stream_key", "events_event_id_key")
 
 
 def test_a_batch_reads_by_index(session: EventStore) -> None:
     batch = [new_event(decider_id) for decider_id in ("o-1", "o-2", "o-new")]
     before = scans(session)
     session.append_events(batch)
-    assert_only(session, before, "streams_pkey")
+    assert_only(session, before, "events_stream_key", seq=("purged_streams",))
     before = scans(session)
     session.append_events(batch)
     assert_only(session, before, "events_event_id_key")
@@ -85,10 +85,13 @@ def test_a_stream_is_read_by_its_index(session: EventStore) -> None:
     assert_only(session, before, "events_stream_idx")
 
 
-def test_the_last_event_is_found_by_the_streams_head(session: EventStore) -> None:
+def test_the_last_event_and_the_head_are_found_by_the_streams_key(session: EventStore) -> None:
     before = scans(session)
     assert session.get_last_event("o-17", "order") is not None
-    assert_only(session, before, "streams_pkey", "events_pkey")
+    assert_only(session, before, "events_stream_key")
+    before = scans(session)
+    assert session.stream_head("o-17", "order") is not None
+    assert_only(session, before, "events_stream_key", seq=("purged_streams",))
 
 
 def test_the_sequencer_finds_fresh_events_by_transaction(large: str, session: EventStore) -> None:

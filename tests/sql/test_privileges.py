@@ -23,6 +23,8 @@ WRITING = {
     "get_events",
     "get_last_event",
     "stream_head",
+    "read_stream",
+    "events_of_correlation",
     "stream_partition",
     "register_producer",
     "begin_transaction",
@@ -35,7 +37,7 @@ WRITING = {
     "get_producer_state",
 }
 READING = {
-    "get_events", "get_last_event", "stream_head", "read_log", "available_offset_range", "validate_offset_range",
+    "get_events", "get_last_event", "stream_head", "read_stream", "events_of_correlation", "read_log", "available_offset_range", "validate_offset_range",
     "offset_for_timestamp", "offsets_for_timestamp", "stream_partition", "partition_info", "view_info", "view_lag", "poll_views", "lease_owners", "dead_letters",
     "archive_state", "get_producer_state", "producer_statistics", "capture_info", "log_gaps", "expired_leases", "sequencer_holder", "log_position",
     "is_registered", "database_identity",
@@ -53,7 +55,7 @@ CONSUMING = READING | {
 }  # fmt: skip
 OPERATING = {
     "enable_view", "unregister_view", "seek_view", "retry_dead_letters", "discard_dead_letter", "mark_archived",
-    "raise_low_water_mark", "purge_events", "list_archive_file", "lock_archive", "sequenced_streams", "backup_cut", "begin_restore",
+    "raise_low_water_mark", "purge_events", "list_archive_file", "lock_archive", "backup_cut", "begin_restore",
     "finish_restore", "has_caught_up", "hold_producers", "is_sequenced", "end_locks",
 }  # fmt: skip
 CAPTURING = {

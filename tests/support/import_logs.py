@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from millrace.resources.event_store import EventStore
-from millrace.resources.importer.importer import Columns, ImportReport, import_events
+from millrace.resources.importer.events import Columns
+from millrace.resources.importer.importer import ImportReport, import_events
 
 HEADER = ("case", "activity", "at", "n")
 COLUMNS = Columns("case", "activity", "at")

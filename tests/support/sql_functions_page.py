@@ -164,7 +164,7 @@ def rooms(directory: Path = SQL / "functions") -> dict[str, str]:
     return {
         path.stem: "" if path.parent == directory else path.relative_to(directory).parts[0]
         for path in sorted(directory.rglob("*.sql"))
-        if path.parent.name != "private"
+        if "private" not in path.parts
     }
 
 

@@ -26,10 +26,9 @@ begin
       format('path %s, %s bytes, checksum %s', v_path, v_bytes, v_checksum), 'State a path, a size, and a SHA-256 in hexadecimal digits.'
     );
   end if;
-  -- in the sequencer's order: it moves the marks with its own row in hand, and would wait for us there
-  perform from event_store.sequencer for update;
   perform event_store_private.require_partition(v_partition);
-  select * into _partition from event_store.partitions where partition = v_partition for update;
+  perform from event_store.log_partitions p where p.partition = v_partition for no key update;
+  select * into _partition from event_store.partitions where partition = v_partition;
 
   delete from event_store.archive_files
   where partition = v_partition and from_position >= v_from_position and to_position <= v_to_position;

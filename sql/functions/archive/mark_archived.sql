@@ -1,5 +1,5 @@
 -- Says that every event of a log partition below a position is kept outside of this database, too, and checked: only
--- these may be deleted. Never moves back. Call it in a short transaction: until that ends, no event is sequenced.
+-- these may be deleted. Never moves back.
 -- Example: select mark_archived(3, 100000)
 create or replace function event_store.mark_archived(
   v_partition int,
@@ -17,10 +17,9 @@ begin
   if v_to_position is null then
     perform event_store_private.refuse_request('v_to_position is null', 'State a position.');
   end if;
-  -- in the sequencer's order: it moves the marks with its own row in hand, and would wait for us there
-  perform from event_store.sequencer for update;
   perform event_store_private.require_partition(v_partition);
-  select * into _partition from event_store.partitions where partition = v_partition for update;
+  perform from event_store.log_partitions p where p.partition = v_partition for no key update;
+  select * into _partition from event_store.partitions where partition = v_partition;
   if v_to_position < 0 or v_to_position > _partition.high_water_mark then
     perform event_store_private.refuse_position(_partition, format('%s cannot be archived', v_to_position));
   end if;

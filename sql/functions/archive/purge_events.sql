@@ -1,6 +1,7 @@
 -- Deletes events below the low-water mark of a log partition (raise_low_water_mark), at most v_limit of them, the
--- oldest first, and returns how many: call it again until it returns 0. Killed anywhere, nothing is half done: nobody
--- reads below the mark.
+-- oldest first, and returns how many: call it again until it returns 0. It waits for nobody: where another purge is at
+-- work, or an open transaction with one snapshot appended to the log partition, it returns 0 at once. Killed anywhere,
+-- nothing is half done: nobody reads below the mark.
 -- Example: select purge_events(3)
 create or replace function event_store.purge_events(
   v_partition int,
@@ -17,21 +18,42 @@ set jit = off
 as $$
 declare
   _offsets bigint[];
+  _to_position bigint;
   _purged bigint;
 begin
   if coalesce(v_limit, 0) <= 0 then
     perform event_store_private.refuse_request(format('v_limit is %s', coalesce(v_limit::text, 'null')), 'v_limit must be at least 1.');
   end if;
   perform event_store_private.require_partition(v_partition);
-  _offsets := array(
-    select l."offset"
+  -- one purge at a time, and none beside a writer whose snapshot may be old (hold_off_purges)
+  perform from event_store.log_partitions p where p.partition = v_partition for update skip locked;
+  if not found then
+    return 0;
+  end if;
+  select array_agg(l."offset" order by l.position), max(l.position) + 1 into _offsets, _to_position
+  from (
+    select l.position, l."offset"
     from event_store.event_log l
     where l.partition = v_partition
       and l.position < (select p.earliest_position from event_store.partitions p where p.partition = v_partition)
     order by l.position
     limit v_limit
-    for update skip locked -- two purges share the work
-  );
+  ) l;
+  if _offsets is null then
+    return 0;
+  end if;
+  perform nextval('event_store.purge_seq'); -- tells writers whose snapshots do not see this (require_unpurged)
+  -- what the next event of each stream follows, where nothing else of it is kept
+  insert into event_store.purged_streams as p (decider, decider_id, last_event_id, last_offset, version, final)
+  select distinct on (e.decider_id, e.decider) e.decider, e.decider_id, e.event_id, e."offset", e.version, e.final
+  from event_store.events e
+  where e."offset" = any (_offsets)
+  order by e.decider_id, e.decider, e.version desc
+  on conflict (decider_id, decider) do update set
+    last_event_id = excluded.last_event_id,
+    last_offset = excluded.last_offset,
+    version = excluded.version,
+    final = excluded.final;
   -- the events first: the trigger that forbids it (forbid_change) finds by event_log that they lie below the mark
   perform set_config('event_store.purging', 'on', true);
   delete from event_store.events where "offset" = any (_offsets);
@@ -39,6 +61,7 @@ begin
   perform set_config('event_store.purging', 'off', true);
   delete from event_store.event_log where "offset" = any (_offsets);
   if _purged > 0 then
+    update event_store.log_partitions p set purged_position = _to_position where p.partition = v_partition;
     perform event_store_private.audit(
       'purge_events', null, null, jsonb_build_object('partition', v_partition, 'events', _purged, 'last_offset', _offsets[cardinality(_offsets)])
     );
@@ -49,6 +72,7 @@ $$;
 
 comment on function event_store.purge_events(int, bigint) is
 'Deletes events of log partition v_partition below its low-water mark, the oldest first, at most v_limit, and returns'
-' how many; call it again until it returns 0. MR005 v_limit is not positive; MR013 unknown log partition.';
+' how many; call it again until it returns 0. 0 at once where another purge is at work, or an open transaction above READ '
+'COMMITTED appended to the log partition. MR005 v_limit is not positive; MR013 unknown log partition.';
 revoke all on function event_store.purge_events(int, bigint) from public;
 grant execute on function event_store.purge_events(int, bigint) to event_store_owner;

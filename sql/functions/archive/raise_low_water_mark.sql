@@ -1,7 +1,6 @@
 -- Lets the log of one partition begin at a later position, and returns where it begins now: what lies below can be
 -- deleted by purge_events. Only what is archived (mark_archived) and what no view needs any more is given up (MR020).
 -- Positions, the high-water mark and the heads of streams stay, so everything goes on as before.
--- Call it in a short transaction: until that ends, no event is sequenced.
 -- Three things go with the events: get_events returns what is kept; get_last_event returns nothing where the last event
 -- of a stream is gone (stream_head has its head); and a retry of a deleted event_id is not recognized any more.
 -- Example: select raise_low_water_mark(3, 100000)
@@ -70,8 +69,6 @@ begin
         hint = 'Archive it, let the views consume it, settle their dead letters, give back leases of dead owners (release_owner), or remove views that are not used (unregister_view). What an open transaction does ends with it.';
   end if;
 
-  -- in the sequencer's order: it moves the marks with its own row in hand, and would wait for us there
-  perform from event_store.sequencer for update;
   update event_store.log_partitions set earliest_position = v_position where partition = v_partition and earliest_position < v_position;
   if found then
     perform event_store_private.audit(

@@ -1,5 +1,5 @@
 -- Ends what begin_restore began: checks that each log partition holds exactly its range, that every event is where its
--- stream belongs and every stream ends where the log says; sets the marks and all sequences beyond what was loaded, and
+-- stream belongs and no stream lacks a version; sets the marks and all sequences beyond what was loaded, and
 -- bases the sequencer on this cluster. v_detail goes to the audit log.
 -- Events must be loaded with transaction_id 3, the first that a cluster gives out: as done long ago.
 create or replace function event_store.finish_restore(
@@ -27,13 +27,27 @@ begin
     perform event_store_private.refuse_request('no restore has begun in this transaction', 'Call begin_restore first.');
   end if;
   -- a sequence at its end gives out no number any more
-  if greatest(v_last_offset, v_lease_token, (select max(last_offset) from event_store.streams)) > 4611686018427387904
+  if greatest(
+      v_last_offset, v_lease_token, (select max("offset") from event_store.events), (select max(last_offset) from event_store.purged_streams)
+    ) > 4611686018427387904
     or (v_last_offset >= 0 and v_lease_token >= 0) is not true
   then
     perform event_store_private.refuse_request(
       format('v_last_offset is %s, v_lease_token %s', v_last_offset, v_lease_token), 'No store gave out more than 4611686018427387904.'
     );
   end if;
+  -- What was purged may be there again, from the archive.
+  update event_store.purged_streams p
+  set last_event_id = e.previous_id, last_offset = e."offset" - 1, version = e.version - 1, final = false
+  from (
+    select distinct on (decider_id, decider) decider, decider_id, previous_id, "offset", version
+    from event_store.events
+    order by decider_id, decider, version
+  ) e
+  where p.decider_id = e.decider_id and p.decider = e.decider and e.version <= p.version and e.version > 1;
+  delete from event_store.purged_streams p
+  using event_store.events e
+  where e.decider_id = p.decider_id and e.decider = p.decider and e.version = 1;
   select count(*) into _partitions from event_store.partitions;
   select count(*) into _events from event_store.events;
 
@@ -70,12 +84,25 @@ begin
     )
     union all
     (
-      select format('stream (%s, %s) ends at %s, its last event is %s', decider, decider_id, s.last_offset, e.last_offset)
+      -- each version is there once (events_stream_key): so many between first and last are all of them
+      select format(
+        'stream (%s, %s) has %s events of versions %s to %s, purged up to %s', decider, decider_id, e.events, e.first, e.last,
+        coalesce(p.version, 0)
+      )
       from (
-        select decider, decider_id, max("offset") as last_offset from event_store.events group by decider_id, decider
+        select decider, decider_id, count(*) as events, min(version) as first, max(version) as last
+        from event_store.events
+        group by decider_id, decider
       ) e
-      left join event_store.streams s using (decider_id, decider)
-      where s.last_offset is distinct from e.last_offset
+      left join event_store.purged_streams p using (decider_id, decider)
+      where e.first <> coalesce(p.version, 0) + 1 or e.events <> e.last - e.first + 1
+      limit 3
+    )
+    union all
+    (
+      select format('event_id %s is version %s of its stream and follows %s', event_id, version, coalesce(previous_id::text, 'none'))
+      from event_store.events
+      where (version = 1) <> (previous_id is null)
       limit 3
     )
     union all
@@ -107,11 +134,13 @@ begin
   end if;
 
   update event_store.log_partitions p
-  set archived_position = w.earliest_position, earliest_position = w.earliest_position
+  set archived_position = w.earliest_position, earliest_position = w.earliest_position, purged_position = w.earliest_position
   from unnest(v_partition, v_earliest_position) w(partition, earliest_position)
   where p.partition = w.partition;
   insert into event_store.dispatches (view) select view from event_store.views;
-  perform setval('event_store.events_offset_seq', greatest(1, v_last_offset, (select max(last_offset) from event_store.streams)));
+  perform setval('event_store.events_offset_seq', greatest(
+    1, v_last_offset, (select max("offset") from event_store.events), (select max(last_offset) from event_store.purged_streams)
+  ));
   perform setval(
     'event_store.lease_token_seq',
     greatest(

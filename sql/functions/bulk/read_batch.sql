@@ -19,7 +19,9 @@ returns table (
   previous_id uuid,
   final boolean,
   created_at timestamptz,
-  "offset" bigint
+  "offset" bigint,
+  version bigint,
+  metadata jsonb
 )
 language plpgsql
 stable
@@ -51,7 +53,7 @@ begin
   return query
   select l.position, r.*
   from event_store.event_log l
-  join event_store.recorded_events r using ("offset")
+  join event_store.versioned_events r using ("offset")
   where l.partition = v_partition
     and l.position >= _lease.leased_from
     and l.position < _lease.leased_to

@@ -21,14 +21,16 @@ returns table (
   previous_id uuid,
   final boolean,
   created_at timestamptz,
-  "offset" bigint
+  "offset" bigint,
+  version bigint,
+  metadata jsonb
 )
 language sql
 stable
 as $$
   select
     l.position, e.event, e.event_id, e.event_version, e.decider, e.decider_id, e.data, e.command_id, e.previous_id, e.final,
-    e.created_at, e."offset"
+    e.created_at, e."offset", e.version, e.metadata
   from event_store.stream_locks k
   join event_store.events e
     on e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > k.last_offset and e."offset" <= k.in_flight

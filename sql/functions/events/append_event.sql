@@ -1,6 +1,9 @@
 -- Appends one event to its stream and returns it as stored.
 -- previous_id is the event_id of the stream's last event, null for the first: of two writers with the same previous_id
--- exactly one succeeds, the other gets MR001. A retry with the same event_id and content returns the stored event.
+-- exactly one succeeds, the other gets MR001. Who knows the version instead states v_expected_version, 0 for a new stream;
+-- then a null previous_id is not asked. A retry with the same event_id and content returns the stored event.
+-- The event is stored with the version after the stream's last one, which can be taken once only (events_stream_key), and an
+-- offset that is drawn after the last event was seen. So offsets follow versions.
 -- Example: select * from append_event('order_placed', gen_random_uuid(), 'order', 'o-1', '{}', gen_random_uuid(), null)
 create or replace function event_store.append_event(
   v_event text,
@@ -11,51 +14,84 @@ create or replace function event_store.append_event(
   v_command_id uuid,
   v_previous_id uuid,
   v_event_version bigint default 1,
-  v_final boolean default false
+  v_final boolean default false,
+  v_expected_version bigint default null,
+  v_metadata jsonb default null
 )
 returns setof event_store.recorded_events
 language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
--- planned once a session, the guard of the insert too: to plan it for each event took half of the append's time
+-- planned once a session: to plan it for each event would take longer than to append it
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set jit = off
 as $$
+declare
+  _purges constant bigint := pg_sequence_last_value('event_store.purge_seq');
+  _head record;
 begin
+  -- as head_of_stream does, which costs more
+  select e.event_id as last_event_id, e.version, e.final into _head
+  from event_store.events e
+  where e.decider_id = v_decider_id and e.decider = v_decider
+  order by e.version desc
+  limit 1;
+  if not found and _purges > 0 then
+    select p.last_event_id, p.version, p.final into _head
+    from event_store.purged_streams p
+    where p.decider_id = v_decider_id and p.decider = v_decider;
+  end if;
+  -- all that an event must meet; which of it was not met is asked where nothing was stored
   return query
   insert into event_store.events as e (
-    event, event_id, event_version, decider, decider_id, data, command_id, previous_id, final, created_at
+    event, event_id, event_version, decider, decider_id, data, command_id, previous_id, final, created_at, "offset", version, metadata
   )
-  -- The guard sets the time. Told by this one that it is called from here, it waits for nobody who stores the same
-  -- event_id: the insert does, and what it skips is looked at below.
-  values (
-    v_event, v_event_id, v_event_version, v_decider, v_decider_id, v_data, v_command_id, v_previous_id, v_final, '-infinity'
-  )
-  on conflict (event_id) do nothing
+  select
+    v_event, v_event_id, v_event_version, v_decider, v_decider_id, v_data, v_command_id, _head.last_event_id, v_final,
+    event_store_private.clock(), nextval('event_store.events_offset_seq'), coalesce(_head.version, 0) + 1, v_metadata
+  from event_store.deciders d
+  where d.decider = v_decider and d.event = v_event and d.event_version = v_event_version
+    and (d.owner is null or event_store_private.may_append(d.decider, d.owner))
+    and event_store_private.event_fault(
+      v_event, v_event_id, v_event_version, v_decider, v_decider_id, v_data, v_command_id, v_final, v_expected_version, v_metadata
+    ) is null
+    and not event_store_private.is_upper_uuid(v_decider_id)
+    and _head.final is not true
+    and case
+      when v_expected_version is null then _head.last_event_id is not distinct from v_previous_id
+      else coalesce(_head.version, 0) = v_expected_version and (v_previous_id is null or _head.last_event_id = v_previous_id)
+    end
+  on conflict do nothing
   returning
     e.event, e.event_id, e.event_version, e.decider, e.decider_id, e.data, e.command_id, e.previous_id, e.final,
     e.created_at, e."offset";
   if not found then
-    -- the guard skipped a retry, or the event_id belongs to another stream; this tells which
-    perform event_store_private.is_stored(
-      v_event, v_event_id, v_event_version, v_decider, v_decider_id, v_data, v_command_id, v_previous_id, v_final
+    perform event_store_private.refuse_unless_stored(
+      v_event, v_event_id, v_event_version, v_decider, v_decider_id, v_data, v_command_id, v_previous_id, v_final,
+      v_expected_version, v_metadata
     );
     return query select * from event_store.recorded_events r where r.event_id = v_event_id;
+  elsif pg_sequence_last_value('event_store.purge_seq') is distinct from _purges
+    or current_setting('transaction_isolation') <> 'read committed'
+  then
+    perform event_store_private.require_unpurged(array[v_event_id]);
   end if;
 end
 $$;
 
-comment on function event_store.append_event(text, uuid, text, text, jsonb, uuid, uuid, bigint, boolean) is
+comment on function event_store.append_event(text, uuid, text, text, jsonb, uuid, uuid, bigint, boolean, bigint, jsonb) is
 'Appends one event to the stream (v_decider, v_decider_id) and returns it as stored. v_previous_id is the event_id of'
-' the stream''s last event, null for the first: of two writers that state the same one, exactly one succeeds. A retry'
+' the stream''s last event, null for the first: of two writers that state the same one, exactly one succeeds. Where '
+'v_expected_version says how many events the stream has (0: none yet), v_previous_id may be null. A retry'
 ' with the same v_event_id and content returns the stored event. v_command_id is what caused it, v_final closes the '
-'stream. MR001 another writer was first, or v_previous_id is not the stream''s last event; MR002 the stream is '
+'stream; v_metadata, a JSON object, says what led to it. MR001 another writer was first, or the stream is not where '
+'v_previous_id or v_expected_version say; MR002 the stream is '
 'closed; MR003 v_event_id is stored with other content; MR004 the event is not registered for its decider; MR005 an '
 'argument is null, empty or too large; MR034 the decider belongs to a capture; MR046 it belongs to another role.';
-revoke all on function event_store.append_event(text, uuid, text, text, jsonb, uuid, uuid, bigint, boolean) from public;
-grant execute on function event_store.append_event(text, uuid, text, text, jsonb, uuid, uuid, bigint, boolean)
+revoke all on function event_store.append_event(text, uuid, text, text, jsonb, uuid, uuid, bigint, boolean, bigint, jsonb) from public;
+grant execute on function event_store.append_event(text, uuid, text, text, jsonb, uuid, uuid, bigint, boolean, bigint, jsonb)
 to event_store_writer, event_store_owner;
 
 -- fstore-sql's signature for UUID identifiers
@@ -68,19 +104,22 @@ create or replace function event_store.append_event(
   v_command_id uuid,
   v_previous_id uuid,
   v_event_version bigint default 1,
-  v_final boolean default false
+  v_final boolean default false,
+  v_expected_version bigint default null,
+  v_metadata jsonb default null
 )
 returns setof event_store.recorded_events
 language sql
 volatile
 as $$
   select * from event_store.append_event(
-    v_event, v_event_id, v_decider, v_decider_id::text, v_data, v_command_id, v_previous_id, v_event_version, v_final
+    v_event, v_event_id, v_decider, v_decider_id::text, v_data, v_command_id, v_previous_id, v_event_version, v_final,
+    v_expected_version, v_metadata
   )
 $$;
 
-comment on function event_store.append_event(text, uuid, text, uuid, jsonb, uuid, uuid, bigint, boolean) is
+comment on function event_store.append_event(text, uuid, text, uuid, jsonb, uuid, uuid, bigint, boolean, bigint, jsonb) is
 'Does the same for a UUID as v_decider_id.';
-revoke all on function event_store.append_event(text, uuid, text, uuid, jsonb, uuid, uuid, bigint, boolean) from public;
-grant execute on function event_store.append_event(text, uuid, text, uuid, jsonb, uuid, uuid, bigint, boolean)
+revoke all on function event_store.append_event(text, uuid, text, uuid, jsonb, uuid, uuid, bigint, boolean, bigint, jsonb) from public;
+grant execute on function event_store.append_event(text, uuid, text, uuid, jsonb, uuid, uuid, bigint, boolean, bigint, jsonb)
 to event_store_writer, event_store_owner;

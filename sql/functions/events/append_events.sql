@@ -1,8 +1,9 @@
 -- Appends a batch over any streams: all of it or nothing, in the order given.
 -- v_events is a JSON array of {decider, decider_id, event, event_id, data, command_id, previous_id, event_version,
--- final}. An event that leaves previous_id out goes to the end of its stream whatever that is; one that states it
--- (null: first) must meet exactly that, as in append_event. Events that are stored already are returned with appended =
--- false. Streams are locked in sorted order, so batches over the same streams wait for each other and never deadlock.
+-- final, expected_version, metadata}. An event that leaves previous_id and expected_version out goes to the end of its
+-- stream whatever that is; one that states previous_id (null: first) or the version of the stream before it must meet
+-- exactly that, as in append_event. Events that are stored already are returned with appended = false. Events are stored
+-- in the order of their streams, so batches over the same streams wait for each other and never deadlock.
 -- Example: select * from append_events('[{"decider": "order", "decider_id": "o-1", "event": "placed", "event_id": "…",
 --   "command_id": "…", "data": {}}]')
 create or replace function event_store.append_events(
@@ -12,6 +13,7 @@ returns table (
   event_id uuid,
   previous_id uuid,
   "offset" bigint,
+  version bigint,
   appended boolean
 )
 language plpgsql
@@ -27,8 +29,9 @@ $$;
 
 comment on function event_store.append_events(jsonb) is
 'Appends a batch over any streams, all or nothing, and returns one row per event in the order given. v_events is a '
-'JSON array of {decider, decider_id, event, event_id, data, command_id, previous_id, event_version, final}. An event '
-'without previous_id goes to the end of its stream; one that states it, null too, must meet exactly that. An event '
+'JSON array of {decider, decider_id, event, event_id, data, command_id, previous_id, event_version, final, '
+'expected_version, metadata}. An event without previous_id and expected_version goes to the end of its stream; one that '
+'states previous_id, null too, or the version of its stream before it must meet exactly that. An event '
 'that is stored already has appended = false. An unknown key is refused. MR001 to MR005, MR034 and MR046 as append_event.';
 revoke all on function event_store.append_events(jsonb) from public;
 grant execute on function event_store.append_events(jsonb) to event_store_writer, event_store_owner;

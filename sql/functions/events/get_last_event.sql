@@ -1,4 +1,4 @@
--- The last event of one stream, found by the stream's head however long the stream is.
+-- The last event of one stream, found at once however long the stream is.
 -- Example: select * from get_last_event('o-1', 'order')
 create or replace function event_store.get_last_event(
   v_decider_id text,
@@ -10,10 +10,12 @@ stable
 security definer
 set search_path = event_store, pg_temp
 as $$
-  select r.*
-  from event_store.streams s
-  join event_store.recorded_events r on r."offset" = s.last_offset
-  where s.decider_id = v_decider_id and s.decider = v_decider
+  select
+    e.event, e.event_id, e.event_version, e.decider, e.decider_id, e.data, e.command_id, e.previous_id, e.final, e.created_at, e."offset"
+  from event_store.versioned_events e
+  where e.decider_id = v_decider_id and e.decider = v_decider
+  order by e.version desc
+  limit 1
 $$;
 
 comment on function event_store.get_last_event(text, text) is

@@ -17,9 +17,7 @@ stable
 security definer
 set search_path = event_store, pg_temp
 as $$
-  select s.last_event_id, s.last_offset, s.version, s.final
-  from event_store.streams s
-  where s.decider_id = v_decider_id and s.decider = v_decider
+  select * from event_store_private.head_of_stream(v_decider_id, v_decider)
 $$;
 
 comment on function event_store.stream_head(text, text) is

@@ -23,7 +23,9 @@ returns table (
   previous_id uuid,
   final boolean,
   created_at timestamptz,
-  "offset" bigint
+  "offset" bigint,
+  version bigint,
+  metadata jsonb
 )
 language plpgsql
 stable
@@ -52,7 +54,7 @@ begin
   return query
   select l.position, r.*
   from event_store.event_log l
-  join event_store.recorded_events r using ("offset")
+  join event_store.versioned_events r using ("offset")
   where l.partition = v_partition and l.position >= v_from_position and l.position < _to_position
     and event_store_private.wants(_deciders, _events, r.decider, r.event)
   order by l.position

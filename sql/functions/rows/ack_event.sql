@@ -20,18 +20,21 @@ declare
   _now constant timestamptz := event_store_private.clock();
 begin
   return query
-  update event_store.stream_locks k
-  set
-    last_offset = v_offset, in_flight = null, attempts = 0, last_error = null, locked_until = _now,
-    updated_at = _now,
-    caught_up = k.nothing_after
-  from event_store.streams s
-  where k.view = v_view and k.decider_id = v_decider_id and k.in_flight = v_offset
-    and event_store_private.holds_lock(k, v_lease_token, _now)
-    and k.lease_pid is not null -- in bulk mode nobody has a single event
-    and (select event_store_private.may_use(v.owner) from event_store.views v where v.view = v_view)
-    and s.decider_id = k.decider_id and s.decider = k.decider
-  returning k.view, k.decider_id, s.last_offset, k.last_offset, k.locked_until, s.final, k.created_at, k.updated_at;
+  with acknowledged as (
+    update event_store.stream_locks k
+    set
+      last_offset = v_offset, in_flight = null, attempts = 0, last_error = null, locked_until = _now,
+      updated_at = _now,
+      caught_up = k.nothing_after
+    where k.view = v_view and k.decider_id = v_decider_id and k.in_flight = v_offset
+      and event_store_private.holds_lock(k, v_lease_token, _now)
+      and k.lease_pid is not null -- in bulk mode nobody has a single event
+      and (select event_store_private.may_use(v.owner) from event_store.views v where v.view = v_view)
+    returning k.*
+  )
+  select k.view, k.decider_id, s.last_offset, k.last_offset, k.locked_until, s.final, k.created_at, k.updated_at
+  from acknowledged k
+  cross join lateral event_store_private.head_of_stream(k.decider_id, k.decider) s;
   if not found then
     perform event_store_private.own_view(v_view, 'rows');
     perform event_store_private.refuse_not_in_flight(v_view, v_decider_id, v_offset, v_lease_token);

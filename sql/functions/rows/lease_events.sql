@@ -19,6 +19,8 @@ returns table (
   final boolean,
   created_at timestamptz,
   "offset" bigint,
+  version bigint,
+  metadata jsonb,
   lease_token bigint,
   attempt int
 )
@@ -35,7 +37,7 @@ declare
 begin
   return query
   select r.*, k.lease_token, k.attempts
-  from event_store.recorded_events r
+  from event_store.versioned_events r
   join event_store.stream_locks k on k.view = v_view and k.decider_id = r.decider_id and k.decider = r.decider
   where r."offset" = any (_delivered)
   order by r."offset";

@@ -14,7 +14,7 @@ from tests.support.capturing.captures import (
     STEP,
     Row,
     Source,
-    T,
+    append_foreign,
     decider_id,
     deleted,
     events,
@@ -166,7 +166,7 @@ def test_what_waits_in_the_quarantine_of_a_lost_slot_ends_behind_it(source: Sour
 
 def test_a_kill_in_a_chunk_leaves_neither_events_nor_progress(source: Source, connect: Connect) -> None:
     holder, observer = connect(autocommit=False), connect()
-    holder.execute("insert into event_store.streams values (%s, '[3]', gen_random_uuid(), 0, 1, false)", (T,))
+    append_foreign(CaptureStore(holder), "updated", 3)
     doomed = source.store.connection
     call = start(lambda: source.backfill(1, 2, 3, 4))
     wait_blocked(observer, doomed.info.backend_pid)

@@ -9,6 +9,7 @@ from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.store import CaptureStore, Emitted, EmittedRows, Requeued
 from millrace.resources.errors import LeaseLost, Malformed, UnknownCapture
 from millrace.resources.event_store import EventStore
+from tests.sql.events.test_stream_head import purge
 from tests.support.capturing.captures import (
     BEGAN,
     Source,
@@ -27,6 +28,7 @@ from tests.support.capturing.captures import (
     table,
     truncated,
     updated,
+    with_data,
 )
 from tests.support.factories import (
     Connect,
@@ -261,6 +263,38 @@ def test_a_capture_without_a_slot_has_nothing_to_emit(connect: Connect) -> None:
     assert source.emit() == Emitted(0, 0, 0, behind=False)
 
 
+@pytest.mark.parametrize(
+    ("said", "metadata"),
+    [
+        ({"correlation_id": "request-7", "by": "me"}, {"correlation_id": "request-7", "by": "me"}),
+        ({"correlation_id": 7}, None),  # as no metadata may have it: it stays in the change's data
+        ({}, None),
+        (None, None),
+    ],
+)
+def test_what_the_sources_transaction_said_is_what_led_to_the_event(
+    source: Source, said: dict[str, object] | None, metadata: dict[str, object] | None
+) -> None:
+    (change,) = source.changes(inserted(1))
+    source.save([change if said is None else with_data(change, annotations=said)])
+    source.emit()
+    (event,) = EventStore(source.store.connection).read_stream(T, "[1]")
+    assert event.metadata == metadata
+    assert event.data.get("annotations") == said
+
+
+def test_a_truncation_ends_streams_whose_events_are_purged_too(source: Source) -> None:
+    source.commit(inserted(1), inserted(2))
+    source.emit()
+    store = EventStore(source.store.connection)
+    purge(store, "[1]")
+    assert list(store.read_stream(T, "[1]")) == []
+    source.commit(truncated())
+    source.emit_all()
+    assert [(event.event, event.version) for event in store.read_stream(T, "[1]")] == [("deleted", 2)]
+    assert store.get_events("[2]", T)[-1].event == "deleted"
+
+
 @pytest.mark.parametrize("what", ["changes", "truncation"])
 def test_a_kill_in_the_middle_leaves_nothing_half(source: Source, connect: Connect, what: str) -> None:
     source.commit(*[inserted(n) for n in range(5)])
@@ -271,11 +305,7 @@ def test_a_kill_in_the_middle_leaves_nothing_half(source: Source, connect: Conne
     holder, observer = connect(autocommit=False), connect()
     doomed = source.store.connection
     # somebody else's append to a stream that is to be written
-    holder.execute(
-        "insert into event_store.streams values (%s, '[3]', gen_random_uuid(), 0, 1, false)"
-        " on conflict (decider_id, decider) do update set version = streams.version",
-        (T,),
-    )
+    append_foreign(CaptureStore(holder), "updated", 3)
     call = start(source.emit)
     wait_blocked(observer, doomed.info.backend_pid)
     terminate(observer, doomed.info.backend_pid)

@@ -14,6 +14,7 @@ from tests.support.capturing.captures import (
     Row,
     Source,
     T,
+    append_foreign,
     deleted,
     events,
     faulty,
@@ -201,7 +202,7 @@ def test_a_kill_in_a_requeue_leaves_everything_where_it_was(waiting: Source, con
     repair(waiting)
     before = (events(waiting.store), held(waiting.store))
     holder, doomed = connect(autocommit=False), CaptureStore(connect())
-    holder.execute("select from event_store.streams where decider_id = '[1]' for update")
+    append_foreign(CaptureStore(holder), "updated", 1)
     call = start(lambda: doomed.requeue_changes("c"))
     wait_blocked(waiting.store.connection, doomed.connection.info.backend_pid)
     terminate(waiting.store.connection, doomed.connection.info.backend_pid)

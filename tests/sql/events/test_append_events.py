@@ -372,7 +372,7 @@ def test_data_that_is_no_json_is_refused_as_append_event_does_and_not_turned_int
     assert orders.get_events("o-1", "order") == []
 
 
-@pytest.mark.parametrize("key", ["previousId", "previous", "metadata", ""])
+@pytest.mark.parametrize("key", ["previousId", "previous", "meta", ""])
 def test_an_unknown_key_is_refused_so_that_no_optimistic_lock_is_lost(orders: EventStore, key: str) -> None:
     event = {
         "decider": "order", "decider_id": "o-1", "event": "placed", "event_id": str(uuid4()), "command_id": str(uuid4()),

@@ -95,8 +95,12 @@ def test_change_events_reads_beside_what_it_cannot_read(orders: EventStore) -> N
     orders.connection.execute("alter table event_store.events disable trigger guard_append")
     orders.connection.execute(
         """
-        insert into event_store.events (event, event_id, decider, decider_id, data, command_id, created_at, "offset")
-        select 'updated', gen_random_uuid(), 'table:public.items', '[1]', data::jsonb, gen_random_uuid(), now(), n
+        insert into event_store.events (
+          event, event_id, decider, decider_id, data, command_id, previous_id, created_at, "offset", version
+        )
+        select
+          'updated', gen_random_uuid(), 'table:public.items', '[1]', data::jsonb, gen_random_uuid(),
+          case when n > 1 then gen_random_uuid() end, now(), n, n
         from unnest(array[
           '{"commit_lsn": "x", "commit_idx": "y", "committed_at": "z", "source": {"generation": 1e99, "oid": -1}}',
           '{"commit_lsn": "0/1", "commit_idx": 2, "committed_at": "2026-01-05T12:00:00+00:00", "source": {"generation": 3, "oid": 4}}',

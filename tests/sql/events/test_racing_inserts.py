@@ -1,12 +1,11 @@
-"""Bare INSERTs that race on one event_id over two streams: no stream's head is ever ahead of its events."""
+"""Bare INSERTs that race on one event_id over two streams, or on one stream: the loser leaves nothing behind."""
 
 from uuid import UUID, uuid4
 
 import psycopg
 import pytest
-from psycopg.errors import SerializationFailure
+from psycopg.errors import SerializationFailure, UniqueViolation
 
-from millrace.resources.errors import EventIdReused
 from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.refusals import refusals
 from tests.support.factories import Connect, append, rows, start, value, wait_blocked
@@ -36,7 +35,7 @@ def heads_without_their_event(store: EventStore) -> list[tuple[object, ...]]:
 
 @pytest.mark.parametrize("stream", ["new", "known"])
 @pytest.mark.parametrize("first", ["bare", "function"])
-def test_the_loser_of_a_race_is_refused_and_moves_no_stream(
+def test_the_loser_of_a_race_that_skips_conflicts_is_skipped(
     orders: EventStore, connect: Connect, stream: str, first: str
 ) -> None:
     previous = append(orders, "o-2").event_id if stream == "known" else None
@@ -49,11 +48,32 @@ def test_the_loser_of_a_race_is_refused_and_moves_no_stream(
     losing = start(lambda: insert(loser, "o-2", event_id, previous))
     wait_blocked(orders.connection, loser.info.backend_pid)
     winner.commit()
-    assert isinstance(losing.exception(20), EventIdReused)
+    losing.result(20)
     assert heads_without_their_event(orders) == []
     assert len(orders.get_events("o-2", "order")) == (1 if previous else 0)
     insert(orders.connection, "o-2", uuid4(), previous)
-    assert len(orders.get_events("o-2", "order")) == (2 if previous else 1)
+    assert [event.version for event in orders.read_stream("order", "o-2")] == ([1, 2] if previous else [1])
+
+
+def test_two_that_follow_the_same_event_meet_at_its_next_version(orders: EventStore, connect: Connect) -> None:
+    previous = append(orders, "o-1").event_id
+    winner, loser = connect(autocommit=False), connect()
+    append(EventStore(winner), "o-1", previous)
+    losing = start(
+        lambda: loser.execute(
+            """
+            insert into event_store.events (event, event_id, decider, decider_id, data, command_id, previous_id)
+            values ('placed', gen_random_uuid(), 'order', 'o-1', '{}', gen_random_uuid(), %s)
+            """,
+            (previous,),
+        )
+    )
+    wait_blocked(orders.connection, loser.info.backend_pid)
+    winner.commit()
+    error = losing.exception(20)
+    assert isinstance(error, UniqueViolation)
+    assert error.diag.constraint_name == "events_stream_key"
+    assert [event.version for event in orders.read_stream("order", "o-1")] == [1, 2]
 
 
 def test_where_the_first_one_gives_up_the_second_one_is_stored(orders: EventStore, connect: Connect) -> None:
@@ -80,11 +100,3 @@ def test_an_event_id_that_the_snapshot_does_not_see_is_a_serialization_failure(
         insert(late, "o-2", stored.event_id)
     late.rollback()
     assert heads_without_their_event(orders) == []
-
-
-def test_a_bare_insert_leaves_the_sessions_settings_as_they_were(orders: EventStore) -> None:
-    with orders.connection.transaction():
-        insert(orders.connection, "o-1", uuid4())
-        assert (
-            value(orders.connection, "select coalesce(current_setting('event_store.streams_advanced', true), '')") == ""
-        )

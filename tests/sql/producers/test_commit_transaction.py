@@ -20,6 +20,7 @@ from millrace.resources.producers import ProducerStore
 from tests.support.factories import (
     Connect,
     append,
+    append_to,
     new_event,
     refusal,
     rows,
@@ -262,11 +263,10 @@ def test_killed_in_the_commit_with_several_keys_all_or_none(
     do(producer, 0, k1=0, k2=0, k3=0)
     before = effects(producer)
     holder, doomed = connect(autocommit=False), another(connect)
-    holder.execute(
-        "select from event_store.streams where decider_id = 'b' for update"
-        if point == "an event's stream"
-        else "select from event_store.producer_state where key = 'k3' for update"
-    )
+    if point == "an event's stream":
+        append_to(EventStore(holder), "b")
+    else:
+        holder.execute("select from event_store.producer_state where key = 'k3' for update")
     transaction = staged(doomed, 1, k1=1, k2=1, k3=1)
     killed = start(lambda: doomed.commit_transaction(transaction, "done"))
     wait_blocked(producer.connection, doomed.connection.info.backend_pid)

@@ -363,6 +363,6 @@ def test_it_is_called_with_named_arguments(view: EventStore) -> None:
         "select * from event_store.lease_events(v_view => 'v', v_limit => 10, v_lock_s => 300)"
     )
     assert cursor.description is not None
-    assert [column.name for column in cursor.description] == [*COLUMNS, "lease_token", "attempt"]
+    assert [column.name for column in cursor.description] == [*COLUMNS, "version", "metadata", "lease_token", "attempt"]
     assert len(cursor.fetchall()) == 1
     assert view.connection.execute("select * from event_store.lease_events('v')").fetchall() == []

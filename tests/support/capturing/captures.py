@@ -234,7 +234,7 @@ def append_foreign(
     """Append an event that is not the capture's to a row's stream, as anybody could before the table was captured."""
     store.connection.execute(
         "select from event_store_private.append_batch(array[row(1, %s::text, %s::uuid, 1, %s::text, %s::text, '{}'::jsonb, gen_random_uuid(),"
-        " null, false, %s::boolean)::event_store_private.batch_event])",
+        " null, false, %s::boolean, null, null)::event_store_private.batch_event])",
         (action, event_id or uuid4(), T, decider_id(key), final),
     )
 

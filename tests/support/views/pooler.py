@@ -20,8 +20,8 @@ PROGRAM = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin
 
 
 @contextmanager
-def pooled(dsn: str, folder: Path, sessions: int) -> Iterator[str]:
-    """Yield a DSN at which all clients share so many sessions of the server, a transaction at a time."""
+def pooled(dsn: str, folder: Path, sessions: int, clients: int = 100) -> Iterator[str]:
+    """Yield a DSN at which up to so many clients share so many sessions of the server, a transaction at a time."""
     assert PROGRAM is not None
     server = conninfo_to_dict(dsn)
     target = " ".join(f"{key}={server[key]}" for key in ("host", "port", "dbname", "user") if key in server)
@@ -30,6 +30,7 @@ def pooled(dsn: str, folder: Path, sessions: int) -> Iterator[str]:
     config = folder / "pgbouncer.ini"
     config.write_text(
         f"[databases]\nstore = {target}\n[pgbouncer]\npool_mode = transaction\ndefault_pool_size = {sessions}\n"
+        f"max_client_conn = {clients}\n"
         f"listen_addr =\nunix_socket_dir = {folder}\nlisten_port = 6432\nauth_type = any\nauth_file = {users}\n"
         f"logfile = {folder}/log\npidfile = {folder}/pid\nignore_startup_parameters = extra_float_digits,options\n"
     )

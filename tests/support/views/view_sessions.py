@@ -56,13 +56,13 @@ class Sessions:
             set local session_replication_role = replica;
             delete from event_store.events;
             delete from event_store.event_log;
-            delete from event_store.streams;
+            delete from event_store.purged_streams;
             delete from event_store.stream_locks;
             delete from event_store.checkpoints;
             delete from event_store.dispatches;
             delete from event_store.views;
             delete from event_store.audit_log;
-            update event_store.log_partitions set earliest_position = 0, archived_position = 0;
+            update event_store.log_partitions set earliest_position = 0, archived_position = 0, purged_position = 0;
             update event_store.sequencer set sequenced_at = '-infinity';
             select setval('event_store.events_offset_seq', 1, false), setval('event_store.lease_token_seq', 1, false);
             commit

@@ -69,10 +69,9 @@ begin
   select last_value into _after from event_store.events_offset_seq;
   -- a TRUNCATE that the snapshot does not see removed all that it sees, and says so in the streams that had events only
   _truncated := exists (
-    select from event_store.streams s
+    select from event_store_private.head_of_stream('[]', _table.decider) s
     join event_store.events e on e."offset" = s.last_offset
-    where s.decider_id = '[]' and s.decider = _table.decider
-      and (e.data -> 'source' ->> 'generation')::int = _capture.source_generation
+    where (e.data -> 'source' ->> 'generation')::int = _capture.source_generation
       and not pg_visible_in_snapshot((e.data ->> 'xid')::xid8, v_snapshot)
   ) or exists (
     select from event_store.quarantined_changes q
@@ -104,7 +103,7 @@ begin
             and q.source_generation = _capture.source_generation and not pg_visible_in_snapshot(q.xid, v_snapshot)
         ) as newer
       from read r
-      left join event_store.streams s on s.decider_id = r.decider_id and s.decider = _table.decider
+      left join lateral event_store_private.head_of_stream(r.decider_id, _table.decider) s on true
       left join event_store.events e on e."offset" = s.last_offset
       where not exists (select from event_store.events o where o.event_id = r.event_id)
         and not exists (select from event_store.quarantined_changes o where o.event_id = r.event_id)
@@ -156,7 +155,8 @@ begin
       (select count(*) from quarantined),
       array_agg(
         row(
-          f.ordinal, 'backfilled', f.event_id, 1, _table.decider, f.decider_id, f.data, f.command_id, null, false, false
+          f.ordinal, 'backfilled', f.event_id, 1, _table.decider, f.decider_id, f.data, f.command_id, null, false, false,
+          null, event_store_private.change_metadata(f.data)
         )::event_store_private.batch_event
         order by f.ordinal
       ) filter (where f.emits)

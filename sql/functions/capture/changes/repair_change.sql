@@ -30,16 +30,15 @@ begin
   end if;
   if _change.decider_id is null then
     select e.* into _newer
-    from event_store.streams s
+    from event_store_private.head_of_stream(v_decider_id, _change.decider) s
     join event_store.events e on e."offset" = s.last_offset
-    where s.decider_id = v_decider_id and s.decider = _change.decider
-      and case
-        -- a row that was read, before or after this change became known; or no change at all
-        when e.data ->> 'commit_lsn' is null or e.data -> 'source' ->> 'generation' is null then s.last_offset > _change.after_offset
-        else
-          ((e.data -> 'source' ->> 'generation')::int, (e.data ->> 'commit_lsn')::pg_lsn, (e.data ->> 'commit_idx')::bigint)
-            > (_change.source_generation, _change.commit_lsn, _change.commit_idx)
-      end;
+    where case
+      -- a row that was read, before or after this change became known; or no change at all
+      when e.data ->> 'commit_lsn' is null or e.data -> 'source' ->> 'generation' is null then s.last_offset > _change.after_offset
+      else
+        ((e.data -> 'source' ->> 'generation')::int, (e.data ->> 'commit_lsn')::pg_lsn, (e.data ->> 'commit_idx')::bigint)
+          > (_change.source_generation, _change.commit_lsn, _change.commit_idx)
+    end;
     if found then
       raise exception 'stream has gone on'
         using

@@ -76,7 +76,8 @@ begin
       (select max(t.quarantine_id) from taken t),
       array_agg(
         row(
-          f.number, f.action, f.event_id, 1, f.decider, f.decider_id, f.data, f.command_id, null, false, false
+          f.number, f.action, f.event_id, 1, f.decider, f.decider_id, f.data, f.command_id, null, false, false,
+          null, event_store_private.change_metadata(f.data)
         )::event_store_private.batch_event
         order by f.number
       )

@@ -35,11 +35,19 @@ begin
   select last_value into _after from event_store.events_offset_seq;
   with keys as materialized (
     (
-      select s.decider_id
-      from event_store.streams s
+      select e.decider_id
+      from event_store.events e
       -- a key is a JSON array: so much of the index is nobody else's
-      where s.decider_id > v_after_key and s.decider_id >= '[' and s.decider_id < '\' and s.decider = v_decider
-      order by s.decider_id
+      where e.decider_id > v_after_key and e.decider_id >= '[' and e.decider_id < '\' and e.decider = v_decider and e.version = 1
+      order by e.decider_id, e.decider, e.version -- as events_stream_key has them
+      limit v_limit
+    )
+    union
+    (
+      select p.decider_id
+      from event_store.purged_streams p
+      where p.decider_id > v_after_key and p.decider_id >= '[' and p.decider_id < '\' and p.decider = v_decider
+      order by p.decider_id
       limit v_limit
     )
     union
@@ -59,7 +67,7 @@ begin
       md5(format('%s/%s/%s', v_change.event_id, v_decider, k.decider_id))::uuid as event_id,
       row_number() over (partition by waiting.action is not null order by k.decider_id) as number
     from keys k
-    left join event_store.streams s on s.decider_id = k.decider_id and s.decider = v_decider
+    left join lateral event_store_private.head_of_stream(k.decider_id, v_decider) s on true
     left join event_store.events e on e."offset" = s.last_offset
     left join lateral (
       select q.action, q.source_generation, q.xid, q.after_offset
@@ -103,7 +111,8 @@ begin
     count(*),
     array_agg(
       row(
-        g.number, 'deleted', g.event_id, 1, v_decider, g.decider_id, v_change.data, v_change.command_id, null, false, false
+        g.number, 'deleted', g.event_id, 1, v_decider, g.decider_id, v_change.data, v_change.command_id, null, false, false,
+        null, event_store_private.change_metadata(v_change.data)
       )::event_store_private.batch_event
       order by g.number
     )

@@ -99,7 +99,8 @@ begin
     (select t.commit_idx from taken t order by t.nth desc limit 1),
     array_agg(
       row(
-        j.number, j.action, j.event_id, 1, j.decider, j.decider_id, j.data, j.command_id, null, false, false
+        j.number, j.action, j.event_id, 1, j.decider, j.decider_id, j.data, j.command_id, null, false, false,
+        null, event_store_private.change_metadata(j.data)
       )::event_store_private.batch_event
       order by j.number
     ) filter (where not j.waits)

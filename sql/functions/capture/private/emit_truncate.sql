@@ -56,7 +56,8 @@ begin
       perform event_store_private.append_batch(
         array[
           row(
-            1, _change.action, _change.event_id, 1, _change.decider, '[]', _change.data, _change.command_id, null, false, false
+            1, _change.action, _change.event_id, 1, _change.decider, '[]', _change.data, _change.command_id, null, false, false,
+            null, event_store_private.change_metadata(_change.data)
           )::event_store_private.batch_event
         ]
       );

@@ -7,6 +7,7 @@ returns table (
   event_id uuid,
   previous_id uuid,
   "offset" bigint,
+  version bigint,
   appended boolean
 )
 language plpgsql
@@ -23,13 +24,12 @@ as $$
 declare
   _fresh event_store_private.batch_event[]; -- those that are not known to be stored
   _attempted bigint;
-  _offsets bigint[]; -- by ordinal
-  _first_offset bigint;
-  _attempt xid; -- of the subtransaction
-  _some_exist boolean;
+  _taken boolean; -- a version of the attempt, by another writer
+  _constraint text;
   _now timestamptz;
   _done record;
   _bad record;
+  _purges bigint;
 begin
   select k.* into _bad
   from (
@@ -37,7 +37,7 @@ begin
       b.decider, b.event, b.event_version,
       min(b.ordinal) filter (
         where event_store_private.event_fault(
-          b.event, b.event_id, b.event_version, b.decider, b.decider_id, b.data, b.command_id, b.final
+          b.event, b.event_id, b.event_version, b.decider, b.decider_id, b.data, b.command_id, b.final, b.expected_version, b.metadata
         ) is not null
       ) as malformed
     from unnest(v_batch) b
@@ -59,7 +59,7 @@ begin
             'event %s of the batch: %s',
             b.ordinal,
             event_store_private.event_fault(
-              b.event, b.event_id, b.event_version, b.decider, b.decider_id, b.data, b.command_id, b.final
+              b.event, b.event_id, b.event_version, b.decider, b.decider_id, b.data, b.command_id, b.final, b.expected_version, b.metadata
             )
           )
           from unnest(v_batch) b
@@ -71,44 +71,22 @@ begin
   end if;
 
   -- Nearly every batch is new as a whole, so that is tried first. What is stored already is looked up where that fails:
-  -- the attempt is undone, and either the rest of the batch is tried or the batch is refused.
+  -- the attempt is undone, and either the rest of the batch is tried or the batch is refused. Where another writer took a
+  -- version meanwhile, all of it is tried again: one of them is always done.
   _fresh := v_batch;
   loop
+    _taken := false;
+    _purges := pg_sequence_last_value('event_store.purge_seq');
     begin
-      _offsets := array(select nextval('event_store.events_offset_seq') from generate_series(1, cardinality(v_batch)));
-      _first_offset := _offsets[1];
-      -- One pass in one order over all streams, so batches never deadlock: a new stream gets its head, one that exists
-      -- is locked and stays as it is.
-      with heads as materialized (
-        select distinct on (f.decider_id, f.decider)
-          f.decider, f.decider_id, f.event_id, _offsets[f.ordinal] as "offset", f.final,
-          count(*) over (partition by f.decider_id, f.decider) as version
-        from unnest(_fresh) f
-        order by f.decider_id, f.decider, f.ordinal desc
-      ), made as (
-        insert into event_store.streams as s (decider, decider_id, last_event_id, last_offset, version, final)
-        select h.decider, h.decider_id, h.event_id, h."offset", h.version, h.final
-        from heads h
-        order by h.decider_id, h.decider
-        on conflict (decider_id, decider) do update set version = s.version where false
-        returning s.xmin as attempt
-      )
-      select max(m.attempt::text), count(*) < (select count(*) from heads) into _attempt, _some_exist from made m;
-      if _some_exist then
-        -- offsets rise along a stream only if they are drawn with its row locked
-        _offsets := array(select nextval('event_store.events_offset_seq') from generate_series(1, cardinality(v_batch)));
-      end if;
-
       _now := event_store_private.clock();
-
-      perform set_config('event_store.streams_advanced', 'on', true);
-      -- in a new statement, which sees the rows as they are locked
-      with linked as (
+      -- One statement: offsets are drawn after it began to see the heads, so they rise along each stream.
+      with offsets as materialized (
+        select array(select nextval('event_store.events_offset_seq') from generate_series(1, cardinality(v_batch))) as drawn
+      ), linked as (
         select
           f.*,
           lag(f.event_id) over stream as id_before,
           lag(f.final) over stream as final_before,
-          lead(f.event_id) over stream is null as is_last,
           row_number() over stream as number
         from unnest(_fresh) f
         window stream as (partition by f.decider_id, f.decider order by f.ordinal)
@@ -118,59 +96,54 @@ begin
           l.*,
           coalesce(l.id_before, head.last_event_id) as follows,
           coalesce(l.final_before, head.final) as closed,
-          coalesce(head.version, 0) + l.number as version,
-          s.ctid as stream
+          coalesce(first_value(head.version) over (partition by l.decider_id, l.decider order by l.ordinal), 0) + l.number as version
         from linked l
-        left join event_store.streams s on _some_exist and s.decider_id = l.decider_id and s.decider = l.decider
-        -- the head before this call: none for a stream that was made above (an old row may bear the same 32 bits as
-        -- xmin)
         left join lateral (
-          select s.last_event_id, s.final, s.version
-          where s.xmin is distinct from _attempt or s.last_offset < _first_offset
+          select h.* from event_store_private.head_of_stream(l.decider_id, l.decider) h where l.number = 1
         ) head on true
       ), refused as materialized (
-        select c.ordinal, c.decider, c.decider_id, c.event_id, c.previous_id, c.final_before
+        select c.ordinal, c.decider, c.decider_id, c.event_id, c.previous_id, c.previous_stated, c.expected_version, c.final_before
         from chained c
-        where c.closed or (c.previous_stated and c.previous_id is distinct from c.follows)
+        where c.closed or (c.previous_stated and c.previous_id is distinct from c.follows) or c.expected_version <> c.version - 1
         order by c.ordinal
         limit 1
-      ), advanced as (
-        update event_store.streams s
-        set
-          last_event_id = c.event_id,
-          last_offset = _offsets[c.ordinal],
-          version = c.version,
-          final = c.final
-        from chained c
-        where s.ctid = c.stream
-          and c.is_last
-          and not exists (select from refused)
       ), appended as (
         insert into event_store.events as e (
-          event, event_id, event_version, decider, decider_id, data, command_id, previous_id, final, created_at, "offset"
+          event, event_id, event_version, decider, decider_id, data, command_id, previous_id, final, created_at, "offset",
+          version, metadata
         )
         select
           c.event, c.event_id, c.event_version, c.decider, c.decider_id, c.data, c.command_id, c.follows, c.final,
-          _now, _offsets[c.ordinal]
+          _now, (select o.drawn from offsets o)[c.ordinal], c.version, c.metadata
         from chained c
         where not exists (select from refused)
-        order by c.ordinal
-        returning e.event_id, e.previous_id, e."offset"
+        -- so batches wait for each other in one order
+        order by c.decider_id, c.decider, c.ordinal
+        returning e.event_id, e.previous_id, e."offset", e.version
       )
       select r.*, a.*
       into _done
       from (
-        select array_agg(event_id) as event_ids, array_agg(previous_id) as previous_ids, array_agg("offset") as offsets
+        select
+          array_agg(event_id) as event_ids, array_agg(previous_id) as previous_ids, array_agg("offset") as offsets,
+          array_agg(version) as versions
         from appended
       ) a
       left join refused r on true;
-      perform set_config('event_store.streams_advanced', 'off', true);
       exit when _done.ordinal is null;
       raise exception using errcode = 'MR001'; -- undoes the attempt
     exception
-      when unique_violation then _done := null;
+      when unique_violation then
+        get stacked diagnostics _constraint = constraint_name;
+        _taken := _constraint = 'events_stream_key';
+        _done := null;
       when sqlstate 'MR001' then null;
     end;
+    if _taken and current_setting('transaction_isolation') <> 'read committed' then
+      raise exception 'a stream was moved on by a transaction that this one cannot see'
+        using errcode = 'serialization_failure', hint = 'Repeat the transaction.';
+    end if;
+    continue when _taken;
 
     select b.event_id into _bad from unnest(v_batch) b group by b.event_id having count(*) > 1 limit 1;
     if found then
@@ -186,6 +159,7 @@ begin
     where (e.event, e.event_version, e.decider, e.decider_id, e.data, e.command_id, e.final)
         is distinct from (f.event, f.event_version, f.decider, f.decider_id, f.data, f.command_id, f.final)
       or (f.previous_stated and e.previous_id is distinct from f.previous_id)
+      or f.expected_version <> e.version - 1
     order by f.ordinal
     limit 1;
     if found then
@@ -210,14 +184,24 @@ begin
           detail = format('event %s of the batch follows the final event of stream (%s, %s) in the same batch', _done.ordinal, _done.decider, _done.decider_id),
           hint = 'Append to another stream; nothing of the batch was stored.';
     end if;
-    perform event_store_private.refuse_append(_done.decider, _done.decider_id, _done.event_id, _done.previous_id);
+    perform event_store_private.refuse_append(_done.decider, _done.decider_id, _done.event_id, _done.previous_id, _done.expected_version);
   end loop;
 
+  if cardinality(_fresh) > 0
+    and (
+      pg_sequence_last_value('event_store.purge_seq') is distinct from _purges
+      or current_setting('transaction_isolation') <> 'read committed'
+    )
+  then
+    perform event_store_private.require_unpurged(_done.event_ids);
+  end if;
   if cardinality(_fresh) = cardinality(v_batch) then
-    return query select a.*, true from unnest(_done.event_ids, _done.previous_ids, _done.offsets) a;
+    return query
+    select a.*, true from unnest(_done.event_ids, _done.previous_ids, _done.offsets, _done.versions) a(event_id, previous_id, "offset", version)
+    order by a."offset"; -- as they were given
   else
     return query
-    select e.event_id, e.previous_id, e."offset", e.event_id in (select f.event_id from unnest(_fresh) f)
+    select e.event_id, e.previous_id, e."offset", e.version, e.event_id in (select f.event_id from unnest(_fresh) f)
     from unnest(v_batch) b
     join event_store.events e using (event_id)
     order by b.ordinal;

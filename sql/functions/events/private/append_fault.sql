@@ -13,9 +13,7 @@ language sql
 stable
 as $$
   select case
-    when exists (
-      select from event_store.streams s where s.decider_id = v_decider_id and s.decider = v_decider and s.final
-    ) then 'its stream is closed by a final event'
+    when (select h.final from event_store_private.head_of_stream(v_decider_id, v_decider) h) then 'its stream is closed by a final event'
     when not exists (
       select from event_store.deciders d where d.decider = v_decider and d.event = v_action and d.event_version = 1
     ) then format('decider %s has no event %s', v_decider, v_action)

@@ -7,13 +7,15 @@ create or replace function event_store_private.event_fault(
   v_decider_id text,
   v_data jsonb,
   v_command_id uuid,
-  v_final boolean
+  v_final boolean,
+  v_expected_version bigint default null,
+  v_metadata jsonb default null
 )
 returns text
 language sql
 stable
 as $$
-  select case
+  select coalesce(case
     when v_decider is null then 'decider is null'
     when v_decider_id is null then 'decider_id is null'
     when v_decider_id = '' then 'decider_id is empty'
@@ -25,12 +27,13 @@ as $$
     when v_data is null then 'data is null'
     when v_command_id is null then 'command_id is null'
     when v_final is null then 'final is null'
+    when v_expected_version < 0 then format('expected_version is %s; it is 0 for a new stream', v_expected_version)
     -- Small in memory and as text: then all else of it is, too. The text must be looked at: 1e100000 takes 20 bytes.
     when pg_column_size(v_data) > 700 or octet_length(v_data::text) > 900 or pg_column_compression(v_data) is not null
       or current_setting('event_store.max_data_bytes', true) <> ''
       then event_store_private.data_fault(v_data)
-  end
+  end, case when v_metadata is not null then event_store_private.metadata_fault(v_metadata) end)
 $$;
 
-comment on function event_store_private.event_fault(text, uuid, bigint, text, text, jsonb, uuid, boolean) is
+comment on function event_store_private.event_fault(text, uuid, bigint, text, text, jsonb, uuid, boolean, bigint, jsonb) is
 'What makes an event unfit to be stored, as a sentence; null if nothing.';

@@ -41,7 +41,7 @@ comment on function event_store_private.forbid_change() is
 
 create or replace trigger forbid_change
 before delete or truncate or update of event, event_id, event_version, decider, decider_id, data, command_id, previous_id, final,
-  created_at, "offset"
+  created_at, "offset", version, metadata
 on event_store.events
 for each statement execute function event_store_private.forbid_change();
 comment on trigger forbid_change on event_store.events is 'Raises, or warns where changes are ignored.';
@@ -63,7 +63,7 @@ comment on trigger forbid_change on event_store.deciders is 'Raises, or warns wh
 
 create or replace trigger skip_change
 before delete or update of event, event_id, event_version, decider, decider_id, data, command_id, previous_id, final,
-  created_at, "offset"
+  created_at, "offset", version, metadata
 on event_store.events
 for each row execute function event_store_private.forbid_change();
 comment on trigger skip_change on event_store.events is 'Skips the rows where changes are ignored.';

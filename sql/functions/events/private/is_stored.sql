@@ -1,5 +1,6 @@
 -- Whether this very event is stored: a retry, also one whose first reply was lost.
--- Raises MR003 where the event_id belongs to an event with other content.
+-- Raises MR003 where the event_id belongs to an event with other content. Metadata are no content: the same command, sent
+-- again, may come by another way.
 create or replace function event_store_private.is_stored(
   v_event text,
   v_event_id uuid,
@@ -9,7 +10,8 @@ create or replace function event_store_private.is_stored(
   v_data jsonb,
   v_command_id uuid,
   v_previous_id uuid,
-  v_final boolean
+  v_final boolean,
+  v_expected_version bigint default null
 )
 returns boolean
 language plpgsql
@@ -19,9 +21,13 @@ as $$
 declare
   _same boolean := (
     select
-      (e.event, e.event_version, e.decider, e.decider_id, e.data, e.command_id, e.previous_id, e.final)
+      (e.event, e.event_version, e.decider, e.decider_id, e.data, e.command_id, e.final)
       is not distinct from
-      (v_event, v_event_version, v_decider, v_decider_id, v_data, v_command_id, v_previous_id, v_final)
+      (v_event, v_event_version, v_decider, v_decider_id, v_data, v_command_id, v_final)
+      and case
+        when v_expected_version is null then e.previous_id is not distinct from v_previous_id
+        else e.version = v_expected_version + 1 and (v_previous_id is null or e.previous_id = v_previous_id)
+      end
     from event_store.events e
     where e.event_id = v_event_id
   );
@@ -33,5 +39,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.is_stored(text, uuid, bigint, text, text, jsonb, uuid, uuid, boolean) is
+comment on function event_store_private.is_stored(text, uuid, bigint, text, text, jsonb, uuid, uuid, boolean, bigint) is
 'Whether this very event is stored; raises MR003 if its event_id belongs to another one.';

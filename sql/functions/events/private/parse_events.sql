@@ -11,7 +11,7 @@ set search_path = event_store, pg_temp
 as $$
 declare
   _batch event_store_private.batch_event[];
-  _known constant text[] := '{event,event_id,event_version,decider,decider_id,data,command_id,previous_id,final}';
+  _known constant text[] := '{event,event_id,event_version,decider,decider_id,data,command_id,previous_id,final,expected_version,metadata}';
   _unknown bigint;
   _captured text;
 begin
@@ -32,7 +32,9 @@ begin
         (e.element ->> 'command_id')::uuid,
         (e.element ->> 'previous_id')::uuid,
         e.element ? 'previous_id',
-        coalesce((e.element ->> 'final')::boolean, false)
+        coalesce((e.element ->> 'final')::boolean, false),
+        (e.element ->> 'expected_version')::bigint,
+        nullif(e.element -> 'metadata', 'null')
       )::event_store_private.batch_event
     ), min(e.ordinal) filter (where e.element - _known <> '{}')
     into _batch, _unknown

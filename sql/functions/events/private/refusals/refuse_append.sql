@@ -1,10 +1,11 @@
--- Raises why an event cannot follow in its stream. The caller has found that its stream's row did not match.
+-- Raises why an event cannot follow in its stream. The caller has found that the stream's head did not match.
 -- fstore-sql's message texts are kept; every conflict has one SQLSTATE.
 create or replace function event_store_private.refuse_append(
   v_decider text,
   v_decider_id text,
   v_event_id uuid,
-  v_previous_id uuid
+  v_previous_id uuid,
+  v_expected_version bigint default null
 )
 returns void
 language plpgsql
@@ -12,9 +13,9 @@ stable
 set search_path = event_store, pg_temp
 as $$
 declare
-  _stream event_store.streams;
+  _stream record;
 begin
-  select * into _stream from event_store.streams where decider_id = v_decider_id and decider = v_decider;
+  select * into _stream from event_store_private.head_of_stream(v_decider_id, v_decider);
   if _stream.final then
     raise exception 'last event for this decider stream is already final. the stream is closed, you can not append events to it.'
       using
@@ -25,6 +26,7 @@ begin
   raise exception using
     errcode = 'MR001',
     message = case
+      when v_expected_version <> coalesce(_stream.version, 0) then 'expected_version must be the version of the decider stream'
       when v_previous_id is null then 'previous_id can only be null for the first decider event'
       when exists (
         select from event_store.events
@@ -33,9 +35,15 @@ begin
       else 'previous_id must be in the same decider'
     end,
     detail = format(
-      'event_id %s states previous_id %s; stream (%s, %s) has %s',
+      'event_id %s states %s; stream (%s, %s) has %s',
       v_event_id,
-      coalesce(v_previous_id::text, 'null'),
+      concat_ws(
+        ' and ',
+        case
+          when v_previous_id is not null or v_expected_version is null then format('previous_id %s', coalesce(v_previous_id::text, 'null'))
+        end,
+        'expected_version ' || v_expected_version
+      ),
       v_decider,
       v_decider_id,
       case
@@ -47,5 +55,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.refuse_append(text, text, uuid, uuid) is
+comment on function event_store_private.refuse_append(text, text, uuid, uuid, bigint) is
 'Raises MR001 (conflict) or MR002 (closed stream) with the stream''s state in DETAIL.';

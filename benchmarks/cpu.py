@@ -1,0 +1,54 @@
+"""Time on a CPU, which other work on the machine does not change as it changes the time on the clock.
+
+Belongs here: that of a process, of a server with all its backends, of one call. Not here: what is measured.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import psycopg
+
+from millrace.resources.postgres.embedded import EmbeddedPostgres
+
+
+def on_cpu(pid: int) -> int:
+    """Return how long the first thread of a process has been on a CPU, in nanoseconds; a backend has one thread."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
+
+
+def with_children(pid: int) -> float:
+    """Return how many seconds a process and its children have been on a CPU, those that ended included."""
+    process = psutil.Process(pid)
+    own = process.cpu_times()
+    seconds = own.user + own.system + own.children_user + own.children_system
+    for child in process.children():
+        with suppress(psutil.NoSuchProcess):  # it ended meanwhile
+            times = child.cpu_times()
+            seconds += times.user + times.system
+    return float(seconds)
+
+
+def of_server(server: EmbeddedPostgres) -> float:
+    """Return how many seconds a server has been on a CPU, with all its backends."""
+    pid = server.pid()
+    if pid is None:
+        raise RuntimeError("The server does not run.")
+    return with_children(pid)
+
+
+def backend_us(connection: psycopg.Connection, work: Callable[[], object], calls: int = 1) -> float:
+    """Do something on a connection; return for how many microseconds its backend was on a CPU, per call."""
+    pid = connection.info.backend_pid
+    before = on_cpu(pid)
+    work()
+    return (on_cpu(pid) - before) / calls / 1000
+
+
+def client_us(work: Callable[[], object], calls: int = 1) -> float:
+    """Do something; return for how many microseconds this process was on a CPU, per call."""
+    before = time.process_time_ns()
+    work()
+    return (time.process_time_ns() - before) / calls / 1000

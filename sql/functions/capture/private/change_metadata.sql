@@ -1,0 +1,18 @@
+-- What led to a change, as the source's transaction said it (annotations), in the form of an event's metadata; null where
+-- it said nothing, or nothing that metadata may hold.
+create or replace function event_store_private.change_metadata(
+  v_data jsonb
+)
+returns jsonb
+language sql
+stable
+as $$
+  select case
+    when jsonb_typeof(v_data -> 'annotations') = 'object' and v_data -> 'annotations' <> '{}'
+      and event_store_private.metadata_fault(v_data -> 'annotations') is null
+    then v_data -> 'annotations'
+  end
+$$;
+
+comment on function event_store_private.change_metadata(jsonb) is
+'The annotations of a change as metadata of its event; null if there are none that metadata may hold.';

@@ -1,0 +1,34 @@
+-- Says why append_event stored nothing. Returns only where this very event is stored already: a retry.
+create or replace function event_store_private.refuse_unless_stored(
+  v_event text,
+  v_event_id uuid,
+  v_event_version bigint,
+  v_decider text,
+  v_decider_id text,
+  v_data jsonb,
+  v_command_id uuid,
+  v_previous_id uuid,
+  v_final boolean,
+  v_expected_version bigint,
+  v_metadata jsonb
+)
+returns void
+language plpgsql
+volatile -- sees what committed while the caller waited
+set search_path = event_store, pg_temp
+as $$
+begin
+  perform event_store_private.require_fit_event(
+    v_event, v_event_id, v_event_version, v_decider, v_decider_id, v_data, v_command_id, v_final, v_expected_version, v_metadata
+  );
+  if not event_store_private.is_stored(
+    v_event, v_event_id, v_event_version, v_decider, v_decider_id, v_data, v_command_id, v_previous_id, v_final, v_expected_version
+  ) then
+    perform event_store_private.refuse_append(v_decider, v_decider_id, v_event_id, v_previous_id, v_expected_version);
+  end if;
+end
+$$;
+
+comment on function event_store_private.refuse_unless_stored(
+  text, uuid, bigint, text, text, jsonb, uuid, uuid, boolean, bigint, jsonb
+) is 'Says why an event was not stored: MR001 to MR005, MR034, MR046. Returns where it is a retry of a stored one.';

@@ -1,0 +1,123 @@
+"""The next batch is prepared while the store takes one: what a kill, Ctrl-C or a fault of the file leaves behind."""
+
+import gzip
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from millrace.resources.errors import ImportRefused
+from millrace.resources.event_store import EventStore
+from millrace.resources.importer.importer import ImportProgress
+from millrace.resources.settings import PROJECT
+from tests.support.factories import wait_until
+from tests.support.import_logs import TIME, assert_each_row_once_in_order, many_rows, run, stored, write_csv
+
+# says how far it has read: a batch is prepared when its last row was asked for
+CHILD = """
+import sys
+from pathlib import Path
+from millrace.resources.importer import importer
+from millrace.resources.importer.events import Columns
+def told(*arguments):
+    for number, batch in enumerate(batches(*arguments), 1):
+        print(number, flush=True)
+        yield batch
+batches, importer._batches = importer._batches, told
+importer.import_events(
+    sys.argv[1], Path(sys.argv[2]), decider="permit", columns=Columns("case", "activity", "at"), batch_size=100
+)
+"""
+WAITING = "select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')"
+ROWS = 3000
+STREAMS = 7
+STUCK = 13  # the batch that has to wait
+
+
+@pytest.fixture
+def gate(store: EventStore, connect: Callable[..., psycopg.Connection]) -> psycopg.Connection:
+    """Open an append to the stream of row 1235, where the import has to wait."""
+    store.register_decider_event("permit", "step 0", "")
+    gate = connect(autocommit=False)
+    gate.execute(
+        "select event_store.append_event('step 0', gen_random_uuid(), 'permit', 'gate', '{\"n\": -1}', gen_random_uuid(), null)"
+    )
+    return gate
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    rows = many_rows(ROWS, STREAMS)
+    rows[1234] = ("gate", "step 0", TIME, 1234)
+    return write_csv(tmp_path / "log.csv", rows)
+
+
+@pytest.fixture
+def child(dsn: str, store: EventStore, gate: psycopg.Connection, file: Path) -> Iterator["subprocess.Popen[str]"]:
+    """Start an import and give it when one batch waits at the store and the next one is ready."""
+    assert not gate.closed
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, dsn, str(file)],
+        cwd=PROJECT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    with child:
+        assert child.stdout is not None
+        told = (int(line) for line in child.stdout)
+        assert [next(told) for _ in range(STUCK + 1)] == list(range(1, STUCK + 2))
+        wait_until(lambda: store.connection.execute(WAITING).fetchone() == (True,), "the import waits at the store")
+        yield child
+        child.kill()
+
+
+def assert_goes_on(dsn: str, store: EventStore, file: Path, there: tuple[int, ...]) -> None:
+    report = run(dsn, file)
+    assert report.already_there in there
+    assert report.appended == ROWS - report.already_there
+    numbers = [int(data["n"]) for stream, _, data in stored(store) if stream != "gate"]
+    assert sorted(numbers) == [n for n in range(ROWS) if n != 1234]
+    for stream in range(STREAMS):
+        kept = [int(event.data["n"]) for event in store.get_events(f"c-{stream}", "permit")]
+        assert kept == [n for n in range(stream, ROWS, STREAMS) if n != 1234]
+
+
+def test_a_kill_between_a_batch_at_the_store_and_one_that_is_ready_loses_and_doubles_nothing(
+    dsn: str, store: EventStore, gate: psycopg.Connection, file: Path, child: "subprocess.Popen[str]"
+) -> None:
+    child.kill()
+    assert child.wait() == -signal.SIGKILL
+    assert child.stdout is not None
+    assert child.stdout.read() == "", "only one batch is ready, however long the store takes"
+    assert len(stored(store)) == (STUCK - 1) * 100
+    gate.commit()  # the dead client's batch may still be stored now, and the one that was ready cannot
+    assert_goes_on(dsn, store, file, ((STUCK - 1) * 100, STUCK * 100))
+
+
+def test_ctrl_c_ends_an_import_that_waits_and_takes_its_batch_back(
+    dsn: str, store: EventStore, gate: psycopg.Connection, file: Path, child: "subprocess.Popen[str]"
+) -> None:
+    child.send_signal(signal.SIGINT)
+    assert child.wait(60) == -signal.SIGINT
+    gate.commit()
+    assert len(stored(store)) == (STUCK - 1) * 100 + 1
+    assert_goes_on(dsn, store, file, ((STUCK - 1) * 100,))
+
+
+def test_rows_before_a_damage_of_the_file_are_stored_though_it_was_met_while_they_were_sent(
+    dsn: str, store: EventStore, tmp_path: Path
+) -> None:
+    plain = write_csv(tmp_path / "log.csv", many_rows(20_000, 5))
+    file = tmp_path / "log.csv.gz"
+    file.write_bytes(gzip.compress(plain.read_bytes(), mtime=0)[:-9])
+    steps: list[ImportProgress] = []
+    with pytest.raises(ImportRefused, match="cannot be read"):
+        run(dsn, file, batch_size=1000, progress=steps.append)
+    assert len(stored(store)) == steps[-1].rows > 0
+    assert run(dsn, plain, source=file.name).already_there == steps[-1].rows
+    assert_each_row_once_in_order(store, 20_000, 5)

@@ -1,0 +1,57 @@
+"""The event of a row: its id, and its text, which is what Python's own JSON and UUIDs would make of it."""
+
+import json
+from typing import Any
+from uuid import UUID, uuid5
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.resources.importer.events import NAMESPACE, Columns, Event, EventIds, Mapping
+from millrace.resources.importer.rows import Row
+
+COLUMNS = Columns("case", "activity")
+names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=40).filter(
+    str.strip
+)
+cells = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=5,
+)
+
+
+@given(st.uuids(), st.integers(1, 10**12))
+def test_the_id_of_a_row_is_the_uuid5_of_its_number(command: UUID, number: int) -> None:
+    assert EventIds(command).of(number) == str(uuid5(command, str(number)))
+
+
+@given(names, names, names, names, st.dictionaries(st.text(), cells))
+def test_the_text_of_an_event_is_that_of_its_values(
+    source: str, decider: str, stream: str, activity: str, data: dict[str, Any]
+) -> None:
+    columns = Columns("case" * 11, "activity" * 11)
+    row = Row(7, 8, "", 0, {columns.stream: stream, columns.event: activity, **data})
+    event = Mapping(source, decider, columns).event(row)
+    command = uuid5(NAMESPACE, source)
+    assert isinstance(event, Event)
+    assert event.event == activity
+    assert json.loads(event.json_text) == {
+        "decider": decider,
+        "decider_id": stream,
+        "event": activity,
+        "event_id": str(uuid5(command, "7")),
+        "command_id": str(command),
+        "data": data,
+    }
+    assert row.values[columns.stream] == stream
+
+
+def test_a_value_that_is_nested_too_deeply_costs_its_row_only() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    row = Row(1, 2, "", 0, {"case": "c", "activity": "a", "n": deep})
+    assert Mapping("s", "d", COLUMNS).event(row) == "it is nested too deeply"
+    while deep:
+        deep = deep.pop()  # Python would free it by recursion

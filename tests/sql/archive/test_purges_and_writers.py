@@ -1,0 +1,145 @@
+"""A version that was purged is never taken again, however old the snapshot of its writer."""
+
+from collections.abc import Callable
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+
+from millrace.resources.archive.store import ArchiveStore
+from millrace.resources.event_store import EventStore, StreamHead
+from tests.sql.events.test_stream_head import purge
+from tests.support.factories import (
+    Connect,
+    append,
+    append_to,
+    ids_of_one_partition,
+    new_event,
+    rows,
+    start,
+    value,
+    wait_blocked,
+)
+
+Write = Callable[[EventStore, str, UUID | None], object]
+
+
+def by_event(store: EventStore, decider_id: str, previous: UUID | None) -> object:
+    return append(store, decider_id, previous)
+
+
+def by_batch(store: EventStore, decider_id: str, _: UUID | None) -> object:
+    return store.append_events([new_event(decider_id)])
+
+
+def bare(store: EventStore, decider_id: str, previous: UUID | None) -> object:
+    return store.connection.execute(
+        """
+        insert into event_store.events (event, event_id, decider, decider_id, data, command_id, previous_id)
+        values ('placed', gen_random_uuid(), 'order', %s, '{}', gen_random_uuid(), %s)
+        """,
+        (decider_id, previous),
+    )
+
+
+WAYS = [by_event, by_batch, bare]
+
+
+@pytest.mark.parametrize("write", WAYS)
+@pytest.mark.parametrize("known", [True, False])
+def test_a_writer_with_an_old_snapshot_fails_to_serialize(
+    orders: EventStore, connect: Connect, write: Write, known: bool
+) -> None:
+    first = append(orders, "o-1").event_id if known else None
+    late = EventStore(connect(autocommit=False))
+    late.connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    assert len(late.get_events("o-1", "order")) == known
+    append_to(orders, "o-1", "o-1")
+    purge(orders, "o-1")
+    with pytest.raises(psycopg.errors.SerializationFailure):
+        write(late, "o-1", first)
+    late.connection.rollback()
+    head = orders.stream_head("o-1", "order")
+    assert head
+    assert head.version == 2 + known
+    assert value(orders.connection, "select count(*) from event_store.events") == 0
+
+
+@pytest.mark.parametrize("meanwhile", [1, 2])
+def test_a_batch_that_waited_while_its_stream_was_purged(orders: EventStore, connect: Connect, meanwhile: int) -> None:
+    one, *_ = ids_of_one_partition(orders.connection, 1, 0)
+    two, *_ = ids_of_one_partition(orders.connection, 1, 1)
+    first, second = sorted((one, two))
+    append_to(orders, second)
+    holder, waiter = EventStore(connect(autocommit=False)), EventStore(connect())
+    append(holder, first)
+    waiting = start(lambda: waiter.append_events([new_event(first), new_event(second)]))
+    wait_blocked(orders.connection, waiter.connection.info.backend_pid)
+    append_to(orders, *[second] * meanwhile)  # the version that the waiter is about to take, or one more
+    purge(orders, second)
+    holder.connection.rollback()
+    assert isinstance(waiting.exception(20), psycopg.errors.SerializationFailure)
+    assert value(orders.connection, "select count(*) from event_store.events") == 0
+    assert [event.version for event in waiter.append_events([new_event(first), new_event(second)])] == [
+        1,
+        2 + meanwhile,
+    ]
+
+
+def test_an_event_that_waited_while_its_stream_was_purged(orders: EventStore, connect: Connect) -> None:
+    one, *_ = ids_of_one_partition(orders.connection, 1, 0)
+    two, *_ = ids_of_one_partition(orders.connection, 1, 1)
+    (known,) = append_to(orders, two)
+    holder, waiter = EventStore(connect(autocommit=False)), EventStore(connect())
+    event_id = uuid4()
+    append(holder, one, event_id=event_id)
+    waiting = start(lambda: append(waiter, two, known.event_id, event_id=event_id))
+    wait_blocked(orders.connection, waiter.connection.info.backend_pid)
+    append_to(orders, two, two)
+    purge(orders, two)
+    holder.connection.rollback()
+    assert isinstance(waiting.exception(20), psycopg.errors.SerializationFailure)
+    head = orders.stream_head(two, "order")
+    assert head
+    assert head.version == 3
+
+
+@pytest.mark.parametrize("write", WAYS)
+def test_a_purge_passes_by_a_writer_whose_snapshot_may_be_old(
+    orders: EventStore, connect: Connect, write: Write
+) -> None:
+    one, two = ids_of_one_partition(orders.connection, 2, 0)
+    append_to(orders, one)
+    writer = EventStore(connect(autocommit=False))
+    writer.connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    write(writer, two, None)
+    orders.sequence_events()
+    archive = ArchiveStore(orders.connection)
+    archive.mark_archived(0, 1)
+    archive.raise_low_water_mark(0, 1)
+    assert archive.purge_events(0) == 0
+    writer.connection.commit()
+    assert archive.purge_events(0) == 1
+    (purged,) = rows(
+        orders.connection,
+        "select earliest_position, purged_position from event_store.log_partitions where partition = 0",
+    )
+    assert purged == (1, 1)
+
+
+def test_streams_go_on_with_the_next_version_after_all_was_purged(orders: EventStore) -> None:
+    last = append_to(orders, "o-1", "o-1")[-1]
+    purge(orders, "o-1")
+    assert append(orders, "o-1", last.event_id).previous_id == last.event_id
+    orders.append_event("placed", uuid4(), "order", "o-1", {}, uuid4(), None, expected_version=3)
+    bare(
+        orders,
+        "o-1",
+        value(orders.connection, "select last_event_id from event_store.stream_head('o-1'::text, 'order')"),
+    )
+    (last,) = orders.append_events([new_event("o-1")])
+    assert last.version == 6
+    assert [event.version for event in orders.read_stream("order", "o-1")] == [3, 4, 5, 6]
+    purge(orders, "o-1")
+    assert orders.stream_head("o-1", "order") == StreamHead(last.event_id, last.offset, 6, final=False)
+    assert [event.version for event in orders.append_events([new_event("o-1")])] == [7]

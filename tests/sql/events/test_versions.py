@@ -1,0 +1,193 @@
+"""The version of an event: 1, 2, 3 … along its stream by every way in, and what a writer may expect of it."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from millrace.resources.errors import Conflict, EventIdReused, Malformed, StreamClosed
+from millrace.resources.event_store import ChainedEvent, EventStore, NewEvent, RecordedEvent
+from tests.support.factories import Connect, append, at_once, new_event, refusal, rows, start, value, wait_blocked
+
+
+def versions(store: EventStore, decider_id: str = "o-1") -> list[int]:
+    """Return the versions of a stream's events in the order of their offsets."""
+    return [
+        version
+        for (version,) in rows(
+            store.connection,
+            'select version from event_store.events where decider_id = %s order by "offset"',
+            decider_id,
+        )
+    ]
+
+
+def expecting(store: EventStore, expected: int | None, decider_id: str = "o-1", **more: object) -> RecordedEvent:
+    return store.append_event(
+        "placed",
+        uuid4(),
+        "order",
+        decider_id,
+        {},
+        uuid4(),
+        expected_version=expected,
+        **{"previous_id": None, **more},  # type: ignore[arg-type]
+    )
+
+
+def expected(version: int | None, decider_id: str = "o-1") -> NewEvent:
+    return NewEvent("order", decider_id, "placed", uuid4(), {}, uuid4(), expected_version=version)
+
+
+def test_they_are_dense_by_every_way_in(orders: EventStore) -> None:
+    first = append(orders, "o-1")
+    batch = orders.append_events([new_event("o-1"), new_event("o-2"), new_event("o-1")])
+    assert [event.version for event in batch] == [2, 1, 3]
+    orders.connection.execute(
+        """
+        insert into event_store.events (event, event_id, decider, decider_id, data, command_id, previous_id)
+        select 'placed', gen_random_uuid(), 'order', 'o-1', '{}', gen_random_uuid(), %s
+        """,
+        (batch[-1].event_id,),
+    )
+    head = orders.stream_head("o-1", "order")
+    assert head
+    with orders.connection.cursor().copy(
+        "copy event_store.events (event, event_id, decider, decider_id, data, command_id, previous_id) from stdin"
+    ) as copy:
+        copy.write_row(("placed", uuid4(), "order", "o-1", "{}", uuid4(), head.last_event_id))
+    assert versions(orders) == [1, 2, 3, 4, 5]
+    assert [event.version for event in orders.read_stream("order", "o-1")] == [1, 2, 3, 4, 5]
+    head = orders.stream_head("o-1", "order")
+    assert head
+    assert head.version == 5
+    assert first.offset < batch[0].offset < head.last_offset
+
+
+def test_the_expected_version_is_the_lock(orders: EventStore) -> None:
+    first = expecting(orders, 0)
+    assert first.previous_id is None
+    second = expecting(orders, 1)
+    assert second.previous_id == first.event_id
+    third = expecting(orders, 2, previous_id=second.event_id)
+    assert versions(orders) == [1, 2, 3]
+    for wrong in (0, 2, 4, 9223372036854775807):
+        refused = refusal(Conflict, lambda wrong=wrong: expecting(orders, wrong))  # type: ignore[misc]
+        assert refused.message == "expected_version must be the version of the decider stream"
+        assert f"expected_version {wrong}; stream (order, o-1) has" in (refused.detail or "")
+        assert f"{third.event_id} at version 3" in (refused.detail or "")
+    refused = refusal(Conflict, lambda: expecting(orders, 3, previous_id=second.event_id))
+    assert f"previous_id {second.event_id} and expected_version 3" in (refused.detail or "")
+    assert "has no event" in (refusal(Conflict, lambda: expecting(orders, 1, "o-2")).detail or "")
+    refused_for = refusal(Malformed, lambda: expecting(orders, -1))
+    assert refused_for.detail == "expected_version is -1; it is 0 for a new stream"
+    assert versions(orders) == [1, 2, 3]
+    expecting(orders, 3, final=True)
+    refusal(StreamClosed, lambda: expecting(orders, 4))
+
+
+def test_a_retry_with_the_same_expected_version_returns_the_stored_event(orders: EventStore) -> None:
+    append(orders, "o-1")
+    event: tuple[Any, ...] = uuid4(), "order", "o-1", {}, uuid4(), None
+    stored = orders.append_event("placed", *event, expected_version=1)
+    append(orders, "o-1", stored.event_id)
+    assert orders.append_event("placed", *event, expected_version=1) == stored
+    for other in (0, 2, None):
+        refusal(EventIdReused, lambda other=other: orders.append_event("placed", *event, expected_version=other))  # type: ignore[misc]
+    assert versions(orders) == [1, 2, 3]
+
+
+def test_a_batch_counts_on_along_its_streams(orders: EventStore) -> None:
+    append(orders, "o-1")
+    batch = [expected(1), expected(0, "o-2"), expected(2), new_event("o-1"), expected(1, "o-2"), expected(4)]
+    done = orders.append_events(batch)
+    assert [event.version for event in done] == [2, 1, 3, 4, 2, 5]
+    assert [event.offset for event in done] == sorted(event.offset for event in done)
+    again = orders.append_events(batch)
+    assert [(event.version, event.appended) for event in again] == [(event.version, False) for event in done]
+    refused = refusal(Conflict, lambda: orders.append_events([expected(5), expected(2, "o-2"), expected(7)]))
+    assert refused.message == "expected_version must be the version of the decider stream"
+    refusal(EventIdReused, lambda: orders.append_events([NewEvent(**{**vars(batch[0]), "expected_version": 2})]))
+    refused_for = refusal(Malformed, lambda: orders.append_events([expected(-3)]))
+    assert refused_for.detail == "event 1 of the batch: expected_version is -3; it is 0 for a new stream"
+    chained = ChainedEvent("order", "o-3", "placed", uuid4(), {}, uuid4(), expected_version=1)
+    refusal(Conflict, lambda: orders.append_events([chained]))
+    assert versions(orders) == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("by", ["previous_id", "expected_version", "batch"])
+def test_of_two_writers_at_once_one_is_first(orders: EventStore, connect: Connect, by: str) -> None:
+    previous = append(orders, "o-1").event_id
+
+    def write(store: EventStore) -> object:
+        if by == "batch":
+            return store.append_events([expected(1)])
+        return expecting(store, None, previous_id=previous) if by == "previous_id" else expecting(store, 1)
+
+    winner, loser = EventStore(connect(autocommit=False)), EventStore(connect())
+    write(winner)
+    losing = start(lambda: write(loser))
+    wait_blocked(orders.connection, loser.connection.info.backend_pid)
+    winner.connection.commit()
+    assert isinstance(losing.exception(20), Conflict)
+    assert versions(orders) == [1, 2]
+    losing = start(lambda: append(loser, "o-2"))
+    losing.result(20)
+    # where the first one gives up, the other is stored
+    write_again = EventStore(connect(autocommit=False))
+    append(
+        write_again,
+        "o-1",
+        value(orders.connection, "select last_event_id from event_store.stream_head('o-1'::text, 'order')"),
+    )
+    waiting = start(lambda: loser.append_events([expected(2)]))
+    wait_blocked(orders.connection, loser.connection.info.backend_pid)
+    write_again.connection.rollback()
+    waiting.result(20)
+    assert versions(orders) == [1, 2, 3]
+
+
+def test_writers_who_do_not_ask_all_get_a_version(orders: EventStore, connect: Connect) -> None:
+    """Batches over the same few streams, some of which give up: nobody is refused, nobody deadlocks."""
+
+    def write(seed: int) -> int:
+        dice, written = random.Random(seed), 0
+        connection = connect(autocommit=False)
+        store = EventStore(connection)
+        for _ in range(12):
+            batch = [new_event(f"o-{dice.randrange(3)}") for _ in range(dice.randrange(1, 6))]
+            store.append_events(batch)
+            if dice.random() < 0.3:
+                connection.rollback()
+            else:
+                connection.commit()
+                written += len(batch)
+        return written
+
+    written = sum(done.result() for done in at_once([lambda seed=seed: write(seed) for seed in range(5)]))  # type: ignore[misc]
+    assert value(orders.connection, "select count(*) from event_store.events") == written
+    for decider_id in ("o-0", "o-1", "o-2"):
+        assert versions(orders, decider_id) == list(range(1, len(versions(orders, decider_id)) + 1))
+
+
+@pytest.mark.parametrize("level", [psycopg.IsolationLevel.REPEATABLE_READ, psycopg.IsolationLevel.SERIALIZABLE])
+@pytest.mark.parametrize("by", ["event", "batch"])
+def test_with_one_snapshot_an_overtaken_writer_fails_to_serialize(
+    orders: EventStore, connect: Connect, level: psycopg.IsolationLevel, by: str
+) -> None:
+    first = append(orders, "o-1")
+    late = EventStore(connect(autocommit=False))
+    late.connection.isolation_level = level
+    assert len(late.get_events("o-1", "order")) == 1
+    append(orders, "o-1", first.event_id)
+    write: dict[str, Callable[[], object]] = {
+        "event": lambda: append(late, "o-1", first.event_id),
+        "batch": lambda: late.append_events([new_event("o-1")]),
+    }
+    with pytest.raises(psycopg.errors.SerializationFailure):
+        write[by]()
+    late.connection.rollback()
+    assert versions(orders) == [1, 2]
