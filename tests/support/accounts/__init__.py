@@ -1,1 +1,1 @@
-"""What tests that build with Spark share: read models, drains, places where Spark runs."""
+"""What tests of other accounts of this machine share: a program under one, and what it gets of a running Millrace."""
