@@ -97,6 +97,7 @@ set local check_function_bodies = off;
 \ir functions/capture/private/known_captured_table.sql
 \ir functions/capture/private/lock_capture.sql
 \ir functions/capture/private/lock_quarantined_change.sql
+\ir functions/capture/private/newest_capture.sql
 \ir functions/capture/private/require_capture_lease.sql
 \ir functions/capture/publish_tables.sql
 \ir functions/capture/record_gap.sql
@@ -173,6 +174,7 @@ set local check_function_bodies = off;
 \ir functions/producers/private/end_transactions.sql
 \ir functions/producers/private/judge_stamp.sql
 \ir functions/producers/private/lock_transaction.sql
+\ir functions/producers/private/progress_of.sql
 \ir functions/producers/private/receive_stamp.sql
 \ir functions/producers/private/record_outcome.sql
 \ir functions/producers/private/refuse_ended_transaction.sql
@@ -247,7 +249,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'c8e0b82d9ee352eaa3074918fa6f2ce42b44d138f7fc2af0e4413564249430d9'),
+  (0, '74a3269bc990b971b889153e7214d3bfadf94f3d202a8d1238980311297f6b4c'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

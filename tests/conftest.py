@@ -99,7 +99,9 @@ def postgres(pytestconfig: pytest.Config) -> Iterator[EmbeddedPostgres]:
         with psycopg.connect(server.dsn("postgres"), autocommit=True) as admin:
             # tests kill processes, not the machine; each database that comes and goes would wait for the disk
             admin.execute("alter system set fsync = off")
-            admin.execute("select pg_reload_conf()")
+            admin.execute("alter system set max_prepared_transactions = 50")
+        server.stop()
+        server.start()
         yield server
 
 

@@ -5,6 +5,7 @@ baseline is the schema of fstore-sql in a database of its own: its repository ha
 saved from its page is fine too: what comes before the first line `-- ####` is left out.
 
     python -m benchmarks.event_store --other-schema schema.sql [--only NAME …] [--rounds 5] [--small] [--postgres DIR]
+        [--minutes 2]
 
 With `--postgres /usr/lib/postgresql/15/bin` the server is Debian's, with the settings that it comes with, JIT included.
 """
@@ -21,6 +22,7 @@ from benchmarks.event_store import (
     checkpoints,
     consumption,
     held,
+    held_load,
     many_clients,
     mixed,
     ranges,
@@ -56,6 +58,9 @@ LINES: dict[str, Callable[[Bench], list[Result]]] = {
     "checkpoint-load": checkpoints.load,
     "lag": checkpoints.behind,
     "held-snapshot": held.snapshot,
+    "held-load": held_load.snapshot,
+    "held-load-prepared": held_load.prepared,
+    "held-load-open": held_load.open_transaction,
     "storage": storage.per_event,
     "growth": growth.calls,
 }
@@ -77,6 +82,9 @@ def main() -> None:
         help="the programs of another server, which runs with its own settings",
     )
     parser.add_argument("--events", type=int, default=1_000_000, help="of the large store of `growth` (1000000)")
+    parser.add_argument(
+        "--minutes", type=float, default=2, help="of each line held-load* (2; 30 to see that nothing grows)"
+    )
     arguments = parser.parse_args()
     if arguments.rounds < 1:
         parser.error("--rounds must be at least 1")
@@ -92,6 +100,7 @@ def main() -> None:
         console=console,
         programs=arguments.postgres,
         events=arguments.events,
+        minutes=arguments.minutes,
     ) as shared:
         for name in arguments.only or LINES:
             console.log(name)

@@ -89,6 +89,7 @@ class Bench:
     events: int = 1_000_000
     # of the server in runs of pgbench, by database: microseconds for a transaction
     cpu_us: dict[Database, list[float]] = field(default_factory=dict)
+    minutes: float = 2
     _numbers: Iterator[int] = field(default_factory=count)
 
     def size(self, full: int, small: int) -> int:
@@ -160,6 +161,7 @@ def bench(
     console: Console,
     programs: Path | None = None,
     events: int = 1_000_000,
+    minutes: float = 2,
 ) -> Iterator[Bench]:
     """Start a temporary server for a run, and remove it at the end: ours, or other programs with their own settings."""
     with (
@@ -169,7 +171,9 @@ def bench(
         if programs:
             reset_settings(server)
         console.log(described(server))
-        yield Bench(server, schema_in(other_schema.read_text()), rounds, small, console, 0 if small else events)
+        yield Bench(
+            server, schema_in(other_schema.read_text()), rounds, small, console, 0 if small else events, minutes=minutes
+        )
 
 
 def reset_settings(server: EmbeddedPostgres) -> None:

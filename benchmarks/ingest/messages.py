@@ -137,7 +137,7 @@ def make_past(database: Database, producer: str, messages: int) -> None:
         )
         connection.execute(
             """
-            update event_store.producers
+            update event_store.producer_progress
             set next_sequence = %(messages)s, received = %(messages)s, opened = %(messages)s, committed = %(messages)s
             where producer_id = %(producer)s
             """,

@@ -5,8 +5,9 @@ loading it (`restore`).
 
 The cut is one snapshot of Postgres: the high-water marks, what the log lost of each stream, views, checkpoints,
 locks and dead letters, deciders, producers with their results and state, and the audit log. A later append is not in
-it. A later backup into the same folder keeps the files of the log and adds newer events. The manifest is written last:
-after a kill at any moment the backup before is whole.
+it. The log below the marks never changes, so each of its files is read in a snapshot of its own: while somebody holds
+one, no dead row version can be removed. A later backup into the same folder keeps the files of the log and adds newer
+events. The manifest is written last: after a kill at any moment the backup before is whole.
 
 Not in a backup: read models with their views, which are built anew from the first event; the position of a change
 capture in its source, which goes on meanwhile; the roles and settings of the database.
@@ -88,9 +89,7 @@ def backup(
             before = None
             _require_empty(folder)
         with dbapi.connect(dsn) as connection, connection.cursor() as cursor:
-            # one snapshot, in which no function may write
-            cursor.execute("set transaction isolation level repeatable read, read only")
-            cursor.execute("set local timezone = 'UTC'")
+            _begin(cursor)
             with _producers_held(dsn):
                 cursor.execute(
                     "select archive_id::text, last_offset, lease_token, clock_timestamp()::text from event_store.backup_cut()"
@@ -102,7 +101,13 @@ def backup(
                 _require_same_history(folder, before, cursor)
             left_out = _column(cursor, "select distinct view from read_models.declarations order by 1")
             tables = write_state(folder, cursor, left_out)
-            files, partitions = write_log(folder, cursor, held, before, archive, max_events, progress)
+
+            def afresh() -> list[ArchivedPartition]:
+                connection.rollback()
+                _begin(cursor)
+                return _held(cursor)
+
+            files, partitions = write_log(folder, cursor, held, afresh, before, archive, max_events, progress)
         manifest = Manifest(
             FORMAT,
             known_migrations()[-1].version,
@@ -120,6 +125,12 @@ def backup(
             if free:  # or else the next backup does it
                 _sweep(folder, manifest)
         return manifest
+
+
+def _begin(cursor: Any) -> None:  # noqa: ANN401 - ADBC has no types
+    """Begin a transaction of one snapshot, in which no function may write."""
+    cursor.execute("set transaction isolation level repeatable read, read only")
+    cursor.execute("set local timezone = 'UTC'")
 
 
 @contextmanager

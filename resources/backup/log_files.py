@@ -25,6 +25,7 @@ def write_log(
     folder: Path,
     cursor: Any,  # noqa: ANN401 - ADBC has no types
     held: Sequence[ArchivedPartition],
+    afresh: Callable[[], Sequence[ArchivedPartition]],
     before: Manifest | None,
     archive: Path | None,
     max_events: int,
@@ -34,8 +35,9 @@ def write_log(
 
     Args:
         folder: The backup.
-        cursor: An ADBC cursor in the snapshot of the cut.
-        held: The log partitions in archive and log.
+        cursor: An ADBC cursor.
+        held: The log partitions in archive and log, in the snapshot of the cut.
+        afresh: Begins another snapshot for the cursor, and looks again: what is archived may be removed meanwhile.
         before: The earlier backup in this folder.
         archive: The folder of the archive.
         max_events: How many events a file holds at most.
@@ -56,11 +58,11 @@ def write_log(
             LogRange(each.partition, begin, min(begin + max_events, end)) for begin in range(start, end, max_events)
         ]
         partitions.append(BackedUpPartition(each.partition, first, end))
-    by_partition = {each.partition: each for each in held}
     total, done = sum(each.size for each in wanted), 0
     files = list(before.files) if before else []
     for each_range in wanted:
-        batches = _batches(cursor, each_range, by_partition[each_range.partition], archive)
+        (now,) = (each for each in afresh() if each.partition == each_range.partition)
+        batches = _batches(cursor, each_range, now, archive)
         file = write_file(folder / LOG, each_range, batches)
         files.append(BackedUpFile(**vars(each_range), bytes=file.bytes, checksum=file.checksum))
         done += each_range.size

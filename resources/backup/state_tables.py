@@ -63,18 +63,19 @@ STATE_TABLES: dict[str, tuple[LiteralString, tuple[str, ...]]] = {
         "event_store.capture_gaps",
         ("gap_id", "capture", "source_generation", "from_lsn", "to_lsn", "reason", "detected_at", "resolved_by_generation"),
     ),
-    "producers": (
-        "event_store.producers",
+    "producers": ("event_store.producers", ("producer_id", "partition", "epoch", "registered_at", "owner")),
+    "producer_progress": (
+        "event_store.producer_progress",
         (
-            "producer_id", "partition", "epoch", "next_sequence", "received", "duplicates", "refused", "opened", "committed", "aborted",
-            "abandoned", "expired", "superseded", "registered_at", "updated_at", "owner",
+            "producer_id", "partition", "revision", "next_sequence", "received", "duplicates", "refused", "opened", "committed",
+            "aborted", "abandoned", "expired", "superseded", "updated_at",
         ),
     ),
     "producer_results": (
         "event_store.producer_results",
         ("producer_id", "partition", "sequence", "outcome", "result", "offsets", "reason", "transaction_id", "ended_at"),
     ),
-    "producer_state": ("event_store.producer_state", ("producer_id", "partition", "key", "value")),
+    "producer_state": ("event_store.producer_state", ("producer_id", "partition", "key", "value", "sequence")),
 }  # fmt: skip
 # rows of a read model's view describe its tables, which are not in the backup
 _OF_VIEWS = {"views", "checkpoints", "stream_locks"}

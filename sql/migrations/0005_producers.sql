@@ -4,6 +4,28 @@ create table event_store.producers (
   producer_id text collate "C" not null,
   partition int not null,
   epoch bigint not null,
+  registered_at timestamptz not null,
+  owner text not null,
+  constraint producers_pkey primary key (producer_id, partition),
+  constraint producers_producer_id_fits check (octet_length(producer_id) between 1 and 1024),
+  constraint producers_partition_is_not_negative check (partition >= 0),
+  constraint producers_epoch_is_positive check (epoch > 0)
+);
+comment on table event_store.producers is
+'The producers whose messages count exactly once. The lock of a row makes the transactions of one partition of a '
+'producer take turns. Only a registration changes it: what changes with each message is in producer_progress.';
+comment on column event_store.producers.producer_id is 'The producer, as it calls itself.';
+comment on column event_store.producers.partition is
+'The partition of the producer''s source; each has its own sequence. Not a log partition.';
+comment on column event_store.producers.epoch is 'Rises with every registration, which fences the instances of before.';
+comment on column event_store.producers.registered_at is 'When the producer was registered last.';
+comment on column event_store.producers.owner is
+'The role whose members may register it and send as it; members of event_store_owner may, too.';
+
+create table event_store.producer_progress (
+  producer_id text collate "C" not null,
+  partition int not null,
+  revision bigint not null default 0,
   next_sequence bigint not null default 0,
   received bigint not null default 0,
   duplicates bigint not null default 0,
@@ -14,41 +36,36 @@ create table event_store.producers (
   abandoned bigint not null default 0,
   expired bigint not null default 0,
   superseded bigint not null default 0,
-  registered_at timestamptz not null,
   updated_at timestamptz not null,
-  owner text not null,
-  constraint producers_pkey primary key (producer_id, partition),
-  constraint producers_producer_id_fits check (octet_length(producer_id) between 1 and 1024),
-  constraint producers_partition_is_not_negative check (partition >= 0),
-  constraint producers_epoch_is_positive check (epoch > 0),
-  constraint producers_next_sequence_is_not_negative check (next_sequence >= 0),
-  constraint producers_counters_add_up check (received = duplicates + refused + opened)
+  -- one row for each producer and partition, its newest version found first: see checkpoints
+  constraint producer_progress_pkey primary key (producer_id, partition, revision),
+  constraint producer_progress_producer_fkey foreign key (producer_id, partition)
+    references event_store.producers (producer_id, partition),
+  constraint producer_progress_next_sequence_is_not_negative check (next_sequence >= 0),
+  constraint producer_progress_counters_add_up check (received = duplicates + refused + opened)
 ) with (fillfactor = 50);
-comment on table event_store.producers is
-'The producers whose messages count exactly once. The lock of a row makes the transactions of one partition of a '
-'producer take turns.';
-comment on column event_store.producers.producer_id is 'The producer, as it calls itself.';
-comment on column event_store.producers.partition is
-'The partition of the producer''s source; each has its own sequence. Not a log partition.';
-comment on column event_store.producers.epoch is 'Rises with every registration, which fences the instances of before.';
-comment on column event_store.producers.next_sequence is
+comment on table event_store.producer_progress is
+'How far each producer is, and what became of its messages. Who changes it holds the lock of its row in producers.';
+comment on column event_store.producer_progress.producer_id is 'The producer.';
+comment on column event_store.producer_progress.partition is 'The partition of the producer''s source.';
+comment on column event_store.producer_progress.revision is
+'Rises with every change, so that the newest version of the row is found first.';
+comment on column event_store.producer_progress.next_sequence is
 'The sequence that is accepted next: every lower one is a duplicate, every higher one leaves a gap.';
-comment on column event_store.producers.received is 'How many messages were judged.';
-comment on column event_store.producers.duplicates is 'How many of them were answered with the original result.';
-comment on column event_store.producers.refused is 'How many of them left a gap or were of another epoch.';
-comment on column event_store.producers.opened is 'How many of them opened a transaction.';
-comment on column event_store.producers.committed is 'How many transactions were committed.';
-comment on column event_store.producers.aborted is
+comment on column event_store.producer_progress.received is 'How many messages were judged.';
+comment on column event_store.producer_progress.duplicates is
+'How many of them were answered with the original result.';
+comment on column event_store.producer_progress.refused is 'How many of them left a gap or were of another epoch.';
+comment on column event_store.producer_progress.opened is 'How many of them opened a transaction.';
+comment on column event_store.producer_progress.committed is 'How many transactions were committed.';
+comment on column event_store.producer_progress.aborted is
 'How many transactions were aborted, by their owner or by a later registration.';
-comment on column event_store.producers.abandoned is
+comment on column event_store.producer_progress.abandoned is
 'How many transactions were abandoned: their sequence counts as done, without an effect.';
-comment on column event_store.producers.expired is 'How many transactions were ended after their deadline.';
-comment on column event_store.producers.superseded is
+comment on column event_store.producer_progress.expired is 'How many transactions were ended after their deadline.';
+comment on column event_store.producer_progress.superseded is
 'How many transactions came to commit after another one of the same sequence.';
-comment on column event_store.producers.registered_at is 'When the producer was registered last.';
-comment on column event_store.producers.updated_at is 'When the row last changed.';
-comment on column event_store.producers.owner is
-'The role whose members may register it and send as it; members of event_store_owner may, too.';
+comment on column event_store.producer_progress.updated_at is 'When the row last changed.';
 
 create table event_store.producer_results (
   producer_id text collate "C" not null,
@@ -87,7 +104,9 @@ create table event_store.producer_state (
   partition int not null,
   key text collate "C" not null,
   value jsonb not null,
-  constraint producer_state_pkey primary key (producer_id, partition, key),
+  sequence bigint not null,
+  -- one row for each key, its newest version found first: see checkpoints
+  constraint producer_state_pkey primary key (producer_id, partition, key, sequence),
   constraint producer_state_producer_fkey foreign key (producer_id, partition)
     references event_store.producers (producer_id, partition),
   constraint producer_state_key_fits check (octet_length(key) between 1 and 1024)
@@ -98,6 +117,7 @@ comment on column event_store.producer_state.producer_id is 'The producer.';
 comment on column event_store.producer_state.partition is 'The partition of the producer''s source.';
 comment on column event_store.producer_state.key is 'The name of the value.';
 comment on column event_store.producer_state.value is 'The value; a JSON null is one, too.';
+comment on column event_store.producer_state.sequence is 'The message that set it.';
 
 -- Unlogged: a crash of the server empties both at once. A transaction that was open then is unknown, and is begun
 -- again.

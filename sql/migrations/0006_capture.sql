@@ -25,8 +25,19 @@ comment on column event_store.source_generations.slot is 'The replication slot.'
 comment on column event_store.source_generations.start_lsn is 'From where on the slot gives changes.';
 comment on column event_store.source_generations.began_at is 'When the capture began to read it.';
 
+create table event_store.capture_names (
+  capture text collate "C" not null,
+  constraint capture_names_pkey primary key (capture),
+  constraint capture_names_are_short check (capture ~ '^[a-z][a-z0-9_]{0,30}$')
+);
+comment on table event_store.capture_names is
+'The captures that are registered. The lock of a row makes its holder the only writer of that capture; it is never '
+'changed, so that whoever looks for it finds no dead versions.';
+comment on column event_store.capture_names.capture is 'The capture''s name.';
+
 create table event_store.captures (
   capture text collate "C" not null,
+  revision bigint not null default 0,
   source_generation int,
   slot text not null,
   publication text not null,
@@ -42,9 +53,10 @@ create table event_store.captures (
   leased_until timestamptz,
   created_at timestamptz not null,
   updated_at timestamptz not null,
-  constraint captures_pkey primary key (capture),
+  -- one row for each capture, its newest version found first: see checkpoints
+  constraint captures_pkey primary key (capture, revision),
+  constraint captures_capture_fkey foreign key (capture) references event_store.capture_names (capture) on delete cascade,
   constraint captures_generation_fkey foreign key (source_generation) references event_store.source_generations (source_generation),
-  constraint captures_name_is_short check (capture ~ '^[a-z][a-z0-9_]{0,30}$'),
   constraint captures_are_named check (slot <> '' and publication <> ''),
   constraint captures_positions_belong_to_a_generation check (
     num_nulls(source_generation, stored_lsn, emitted_lsn, emitted_idx) in (0, 4)
@@ -53,9 +65,11 @@ create table event_store.captures (
   constraint captures_lease_is_whole check ((lease_owner is null) = (leased_until is null))
 ) with (fillfactor = 50);
 comment on table event_store.captures is
-'The captures: how far each has stored and emitted the changes of its source, and who may go on. The lock of a row '
-'makes its holder the only writer of that capture.';
-comment on column event_store.captures.capture is 'The capture''s name.';
+'The captures: how far each has stored and emitted the changes of its source, and who may go on. Who changes a row '
+'holds the lock of its name.';
+comment on column event_store.captures.capture is 'The capture.';
+comment on column event_store.captures.revision is
+'Rises with each call that works on the capture, so that the newest version of the row is found first.';
 comment on column event_store.captures.source_generation is 'The slot that is read now; null while there is none yet.';
 comment on column event_store.captures.slot is 'The name of the replication slot in the source.';
 comment on column event_store.captures.publication is 'The name of the publication in the source.';
@@ -94,7 +108,7 @@ create table event_store.captured_tables (
   backfilled_at timestamptz,
   constraint captured_tables_pkey primary key (capture, schema_name, table_name),
   constraint captured_tables_decider_key unique (decider),
-  constraint captured_tables_capture_fkey foreign key (capture) references event_store.captures (capture) on delete cascade,
+  constraint captured_tables_capture_fkey foreign key (capture) references event_store.capture_names (capture) on delete cascade,
   constraint captured_tables_finish_what_is_read check (rows_read or (finishing_key is null and backfill_generation is null))
 ) with (fillfactor = 50);
 comment on table event_store.captured_tables is
@@ -129,7 +143,7 @@ create table event_store.capture_sessions (
   pid int not null,
   name text not null,
   constraint capture_sessions_pkey primary key (capture, pid),
-  constraint capture_sessions_capture_fkey foreign key (capture) references event_store.captures (capture) on delete cascade
+  constraint capture_sessions_capture_fkey foreign key (capture) references event_store.capture_names (capture) on delete cascade
 );
 comment on table event_store.capture_sessions is
 'The sessions of a capture''s owner: whoever takes it over ends those of one that hangs (end_capture_sessions).';

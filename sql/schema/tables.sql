@@ -478,6 +478,7 @@ COMMENT ON COLUMN event_store.transactions.ended_at IS 'When it ended; null whil
 
 CREATE TABLE event_store.captures (
     capture text NOT NULL COLLATE pg_catalog."C",
+    revision bigint DEFAULT 0 NOT NULL,
     source_generation integer,
     slot text NOT NULL,
     publication text NOT NULL,
@@ -495,15 +496,16 @@ CREATE TABLE event_store.captures (
     updated_at timestamp with time zone NOT NULL,
     CONSTRAINT captures_are_named CHECK (((slot <> ''::text) AND (publication <> ''::text))),
     CONSTRAINT captures_lease_is_whole CHECK (((lease_owner IS NULL) = (leased_until IS NULL))),
-    CONSTRAINT captures_name_is_short CHECK ((capture ~ '^[a-z][a-z0-9_]{0,30}$'::text)),
     CONSTRAINT captures_positions_belong_to_a_generation CHECK ((num_nulls(source_generation, stored_lsn, emitted_lsn, emitted_idx) = ANY (ARRAY[0, 4]))),
     CONSTRAINT captures_purge_what_is_emitted CHECK ((ROW(purged_lsn, purged_idx) <= ROW(emitted_lsn, emitted_idx)))
 )
 WITH (fillfactor='50');
 
-COMMENT ON TABLE event_store.captures IS 'The captures: how far each has stored and emitted the changes of its source, and who may go on. The lock of a row makes its holder the only writer of that capture.';
+COMMENT ON TABLE event_store.captures IS 'The captures: how far each has stored and emitted the changes of its source, and who may go on. Who changes a row holds the lock of its name.';
 
-COMMENT ON COLUMN event_store.captures.capture IS 'The capture''s name.';
+COMMENT ON COLUMN event_store.captures.capture IS 'The capture.';
+
+COMMENT ON COLUMN event_store.captures.revision IS 'Rises with each call that works on the capture, so that the newest version of the row is found first.';
 
 COMMENT ON COLUMN event_store.captures.source_generation IS 'The slot that is read now; null while there is none yet.';
 
@@ -787,6 +789,15 @@ ALTER TABLE event_store.capture_gaps ALTER COLUMN gap_id ADD GENERATED ALWAYS AS
 
 COMMENT ON SEQUENCE event_store.capture_gaps_gap_id_seq IS 'Numbers capture_gaps.';
 
+CREATE TABLE event_store.capture_names (
+    capture text NOT NULL COLLATE pg_catalog."C",
+    CONSTRAINT capture_names_are_short CHECK ((capture ~ '^[a-z][a-z0-9_]{0,30}$'::text))
+);
+
+COMMENT ON TABLE event_store.capture_names IS 'The captures that are registered. The lock of a row makes its holder the only writer of that capture; it is never changed, so that whoever looks for it finds no dead versions.';
+
+COMMENT ON COLUMN event_store.capture_names.capture IS 'The capture''s name.';
+
 CREATE TABLE event_store.capture_sessions (
     capture text NOT NULL COLLATE pg_catalog."C",
     pid integer NOT NULL,
@@ -977,6 +988,56 @@ COMMENT ON TABLE event_store.model_locks IS 'One row per read model that ever wa
 
 COMMENT ON COLUMN event_store.model_locks.model IS 'The read model.';
 
+CREATE TABLE event_store.producer_progress (
+    producer_id text NOT NULL COLLATE pg_catalog."C",
+    partition integer NOT NULL,
+    revision bigint DEFAULT 0 NOT NULL,
+    next_sequence bigint DEFAULT 0 NOT NULL,
+    received bigint DEFAULT 0 NOT NULL,
+    duplicates bigint DEFAULT 0 NOT NULL,
+    refused bigint DEFAULT 0 NOT NULL,
+    opened bigint DEFAULT 0 NOT NULL,
+    committed bigint DEFAULT 0 NOT NULL,
+    aborted bigint DEFAULT 0 NOT NULL,
+    abandoned bigint DEFAULT 0 NOT NULL,
+    expired bigint DEFAULT 0 NOT NULL,
+    superseded bigint DEFAULT 0 NOT NULL,
+    updated_at timestamp with time zone NOT NULL,
+    CONSTRAINT producer_progress_counters_add_up CHECK ((received = ((duplicates + refused) + opened))),
+    CONSTRAINT producer_progress_next_sequence_is_not_negative CHECK ((next_sequence >= 0))
+)
+WITH (fillfactor='50');
+
+COMMENT ON TABLE event_store.producer_progress IS 'How far each producer is, and what became of its messages. Who changes it holds the lock of its row in producers.';
+
+COMMENT ON COLUMN event_store.producer_progress.producer_id IS 'The producer.';
+
+COMMENT ON COLUMN event_store.producer_progress.partition IS 'The partition of the producer''s source.';
+
+COMMENT ON COLUMN event_store.producer_progress.revision IS 'Rises with every change, so that the newest version of the row is found first.';
+
+COMMENT ON COLUMN event_store.producer_progress.next_sequence IS 'The sequence that is accepted next: every lower one is a duplicate, every higher one leaves a gap.';
+
+COMMENT ON COLUMN event_store.producer_progress.received IS 'How many messages were judged.';
+
+COMMENT ON COLUMN event_store.producer_progress.duplicates IS 'How many of them were answered with the original result.';
+
+COMMENT ON COLUMN event_store.producer_progress.refused IS 'How many of them left a gap or were of another epoch.';
+
+COMMENT ON COLUMN event_store.producer_progress.opened IS 'How many of them opened a transaction.';
+
+COMMENT ON COLUMN event_store.producer_progress.committed IS 'How many transactions were committed.';
+
+COMMENT ON COLUMN event_store.producer_progress.aborted IS 'How many transactions were aborted, by their owner or by a later registration.';
+
+COMMENT ON COLUMN event_store.producer_progress.abandoned IS 'How many transactions were abandoned: their sequence counts as done, without an effect.';
+
+COMMENT ON COLUMN event_store.producer_progress.expired IS 'How many transactions were ended after their deadline.';
+
+COMMENT ON COLUMN event_store.producer_progress.superseded IS 'How many transactions came to commit after another one of the same sequence.';
+
+COMMENT ON COLUMN event_store.producer_progress.updated_at IS 'When the row last changed.';
+
 CREATE TABLE event_store.producer_results (
     producer_id text NOT NULL COLLATE pg_catalog."C",
     partition integer NOT NULL,
@@ -1017,6 +1078,7 @@ CREATE TABLE event_store.producer_state (
     partition integer NOT NULL,
     key text NOT NULL COLLATE pg_catalog."C",
     value jsonb NOT NULL,
+    sequence bigint NOT NULL,
     CONSTRAINT producer_state_key_fits CHECK (((octet_length(key) >= 1) AND (octet_length(key) <= 1024)))
 );
 
@@ -1030,32 +1092,20 @@ COMMENT ON COLUMN event_store.producer_state.key IS 'The name of the value.';
 
 COMMENT ON COLUMN event_store.producer_state.value IS 'The value; a JSON null is one, too.';
 
+COMMENT ON COLUMN event_store.producer_state.sequence IS 'The message that set it.';
+
 CREATE TABLE event_store.producers (
     producer_id text NOT NULL COLLATE pg_catalog."C",
     partition integer NOT NULL,
     epoch bigint NOT NULL,
-    next_sequence bigint DEFAULT 0 NOT NULL,
-    received bigint DEFAULT 0 NOT NULL,
-    duplicates bigint DEFAULT 0 NOT NULL,
-    refused bigint DEFAULT 0 NOT NULL,
-    opened bigint DEFAULT 0 NOT NULL,
-    committed bigint DEFAULT 0 NOT NULL,
-    aborted bigint DEFAULT 0 NOT NULL,
-    abandoned bigint DEFAULT 0 NOT NULL,
-    expired bigint DEFAULT 0 NOT NULL,
-    superseded bigint DEFAULT 0 NOT NULL,
     registered_at timestamp with time zone NOT NULL,
-    updated_at timestamp with time zone NOT NULL,
     owner text NOT NULL,
-    CONSTRAINT producers_counters_add_up CHECK ((received = ((duplicates + refused) + opened))),
     CONSTRAINT producers_epoch_is_positive CHECK ((epoch > 0)),
-    CONSTRAINT producers_next_sequence_is_not_negative CHECK ((next_sequence >= 0)),
     CONSTRAINT producers_partition_is_not_negative CHECK ((partition >= 0)),
     CONSTRAINT producers_producer_id_fits CHECK (((octet_length(producer_id) >= 1) AND (octet_length(producer_id) <= 1024)))
-)
-WITH (fillfactor='50');
+);
 
-COMMENT ON TABLE event_store.producers IS 'The producers whose messages count exactly once. The lock of a row makes the transactions of one partition of a producer take turns.';
+COMMENT ON TABLE event_store.producers IS 'The producers whose messages count exactly once. The lock of a row makes the transactions of one partition of a producer take turns. Only a registration changes it: what changes with each message is in producer_progress.';
 
 COMMENT ON COLUMN event_store.producers.producer_id IS 'The producer, as it calls itself.';
 
@@ -1063,29 +1113,7 @@ COMMENT ON COLUMN event_store.producers.partition IS 'The partition of the produ
 
 COMMENT ON COLUMN event_store.producers.epoch IS 'Rises with every registration, which fences the instances of before.';
 
-COMMENT ON COLUMN event_store.producers.next_sequence IS 'The sequence that is accepted next: every lower one is a duplicate, every higher one leaves a gap.';
-
-COMMENT ON COLUMN event_store.producers.received IS 'How many messages were judged.';
-
-COMMENT ON COLUMN event_store.producers.duplicates IS 'How many of them were answered with the original result.';
-
-COMMENT ON COLUMN event_store.producers.refused IS 'How many of them left a gap or were of another epoch.';
-
-COMMENT ON COLUMN event_store.producers.opened IS 'How many of them opened a transaction.';
-
-COMMENT ON COLUMN event_store.producers.committed IS 'How many transactions were committed.';
-
-COMMENT ON COLUMN event_store.producers.aborted IS 'How many transactions were aborted, by their owner or by a later registration.';
-
-COMMENT ON COLUMN event_store.producers.abandoned IS 'How many transactions were abandoned: their sequence counts as done, without an effect.';
-
-COMMENT ON COLUMN event_store.producers.expired IS 'How many transactions were ended after their deadline.';
-
-COMMENT ON COLUMN event_store.producers.superseded IS 'How many transactions came to commit after another one of the same sequence.';
-
 COMMENT ON COLUMN event_store.producers.registered_at IS 'When the producer was registered last.';
-
-COMMENT ON COLUMN event_store.producers.updated_at IS 'When the row last changed.';
 
 COMMENT ON COLUMN event_store.producers.owner IS 'The role whose members may register it and send as it; members of event_store_owner may, too.';
 
@@ -1247,6 +1275,9 @@ ALTER TABLE ONLY event_store.audit_log
 ALTER TABLE ONLY event_store.capture_gaps
     ADD CONSTRAINT capture_gaps_pkey PRIMARY KEY (gap_id);
 
+ALTER TABLE ONLY event_store.capture_names
+    ADD CONSTRAINT capture_names_pkey PRIMARY KEY (capture);
+
 ALTER TABLE ONLY event_store.capture_sessions
     ADD CONSTRAINT capture_sessions_pkey PRIMARY KEY (capture, pid);
 
@@ -1257,7 +1288,7 @@ ALTER TABLE ONLY event_store.captured_tables
     ADD CONSTRAINT captured_tables_pkey PRIMARY KEY (capture, schema_name, table_name);
 
 ALTER TABLE ONLY event_store.captures
-    ADD CONSTRAINT captures_pkey PRIMARY KEY (capture);
+    ADD CONSTRAINT captures_pkey PRIMARY KEY (capture, revision);
 
 ALTER TABLE ONLY event_store.checkpoints
     ADD CONSTRAINT checkpoints_pkey PRIMARY KEY (view, partition, revision);
@@ -1295,11 +1326,14 @@ ALTER TABLE ONLY event_store.migrations
 ALTER TABLE ONLY event_store.model_locks
     ADD CONSTRAINT model_locks_pkey PRIMARY KEY (model);
 
+ALTER TABLE ONLY event_store.producer_progress
+    ADD CONSTRAINT producer_progress_pkey PRIMARY KEY (producer_id, partition, revision);
+
 ALTER TABLE ONLY event_store.producer_results
     ADD CONSTRAINT producer_results_pkey PRIMARY KEY (producer_id, partition, sequence);
 
 ALTER TABLE ONLY event_store.producer_state
-    ADD CONSTRAINT producer_state_pkey PRIMARY KEY (producer_id, partition, key);
+    ADD CONSTRAINT producer_state_pkey PRIMARY KEY (producer_id, partition, key, sequence);
 
 ALTER TABLE ONLY event_store.producers
     ADD CONSTRAINT producers_pkey PRIMARY KEY (producer_id, partition);
@@ -1429,10 +1463,13 @@ ALTER TABLE ONLY event_store.archive_locks
     ADD CONSTRAINT archive_locks_partition_fkey FOREIGN KEY (partition) REFERENCES event_store.log_partitions(partition);
 
 ALTER TABLE ONLY event_store.capture_sessions
-    ADD CONSTRAINT capture_sessions_capture_fkey FOREIGN KEY (capture) REFERENCES event_store.captures(capture) ON DELETE CASCADE;
+    ADD CONSTRAINT capture_sessions_capture_fkey FOREIGN KEY (capture) REFERENCES event_store.capture_names(capture) ON DELETE CASCADE;
 
 ALTER TABLE ONLY event_store.captured_tables
-    ADD CONSTRAINT captured_tables_capture_fkey FOREIGN KEY (capture) REFERENCES event_store.captures(capture) ON DELETE CASCADE;
+    ADD CONSTRAINT captured_tables_capture_fkey FOREIGN KEY (capture) REFERENCES event_store.capture_names(capture) ON DELETE CASCADE;
+
+ALTER TABLE ONLY event_store.captures
+    ADD CONSTRAINT captures_capture_fkey FOREIGN KEY (capture) REFERENCES event_store.capture_names(capture) ON DELETE CASCADE;
 
 ALTER TABLE ONLY event_store.captures
     ADD CONSTRAINT captures_generation_fkey FOREIGN KEY (source_generation) REFERENCES event_store.source_generations(source_generation);
@@ -1448,6 +1485,9 @@ ALTER TABLE ONLY event_store.consumers
 
 ALTER TABLE ONLY event_store.dispatches
     ADD CONSTRAINT dispatches_view_fkey FOREIGN KEY (view) REFERENCES event_store.views(view) ON DELETE CASCADE;
+
+ALTER TABLE ONLY event_store.producer_progress
+    ADD CONSTRAINT producer_progress_producer_fkey FOREIGN KEY (producer_id, partition) REFERENCES event_store.producers(producer_id, partition);
 
 ALTER TABLE ONLY event_store.producer_results
     ADD CONSTRAINT producer_results_producer_fkey FOREIGN KEY (producer_id, partition) REFERENCES event_store.producers(producer_id, partition);
@@ -1561,6 +1601,9 @@ GRANT SELECT ON TABLE event_store.archive_files TO event_store_owner;
 GRANT SELECT ON TABLE event_store.archive_locks TO event_store_reader;
 GRANT SELECT ON TABLE event_store.archive_locks TO event_store_owner;
 
+GRANT SELECT ON TABLE event_store.capture_names TO event_store_reader;
+GRANT SELECT ON TABLE event_store.capture_names TO event_store_owner;
+
 GRANT SELECT ON TABLE event_store.capture_sessions TO event_store_reader;
 GRANT SELECT ON TABLE event_store.capture_sessions TO event_store_owner;
 
@@ -1581,6 +1624,9 @@ GRANT SELECT ON TABLE event_store.migrations TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.model_locks TO event_store_reader;
 GRANT SELECT ON TABLE event_store.model_locks TO event_store_owner;
+
+GRANT SELECT ON TABLE event_store.producer_progress TO event_store_reader;
+GRANT SELECT ON TABLE event_store.producer_progress TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.producer_results TO event_store_reader;
 GRANT SELECT ON TABLE event_store.producer_results TO event_store_owner;

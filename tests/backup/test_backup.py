@@ -17,6 +17,7 @@ from tests.support.factories import (
     append,
     append_to,
     assert_log_holds_every_event_once,
+    assert_rising,
     give_to_read_model,
     ids_of_one_partition,
     pump,
@@ -124,6 +125,37 @@ def test_purged_events_come_from_the_archive_and_their_streams_go_on(
     with pytest.raises(ForeignBackup, match="--archive"):
         backup(dsn, tmp_path / "backup")
     backup(dsn, tmp_path / "backup", archive=tmp_path / "archive", max_events=3)
+    restore(target, tmp_path / "backup")
+    assert {**tables(restored), "audit_log": None} == {**before, "audit_log": None}
+
+
+def test_a_backup_holds_no_snapshot_longer_than_for_a_file_and_what_is_purged_meanwhile_comes_from_the_archive(
+    store: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
+) -> None:
+    register_orders(store)
+    append_to(store, *ids_of_one_partition(store.connection, 2) * 5)
+    store.sequence_events()
+    before = tables(store)
+    archive_partition(dsn, tmp_path / "archive", 0, max_events=4, min_events=4, tail=True)
+    oldest: list[int] = []
+
+    def purge(_done: int, _total: int) -> None:
+        if not oldest:
+            ArchiveStore(store.connection).raise_low_water_mark(0, 9)
+            ArchiveStore(store.connection).purge_events(0)
+        store.connection.execute("select pg_current_xact_id()")
+        oldest.append(
+            value(
+                store.connection,
+                "select min(backend_xmin::text::bigint) from pg_stat_activity"
+                " where datname = current_database() and pid <> pg_backend_pid()",
+            )
+        )
+
+    manifest = backup(dsn, tmp_path / "backup", archive=tmp_path / "archive", max_events=3, progress=purge)
+    assert manifest.events == 10
+    assert_rising(oldest)
+    assert len(oldest) == 4
     restore(target, tmp_path / "backup")
     assert {**tables(restored), "audit_log": None} == {**before, "audit_log": None}
 

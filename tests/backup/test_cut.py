@@ -149,7 +149,7 @@ def test_a_backup_waits_until_a_message_that_is_being_done_is_done(
     open_.ingest_events("open", 0, 1, 0, [event])
     taken = start(lambda: backup(dsn, tmp_path))
     query: LiteralString = (
-        "select count(*) from pg_locks where relation = 'event_store.producers'::regclass and not granted"
+        "select count(*) from pg_locks where relation = 'event_store.producer_progress'::regclass and not granted"
     )
     wait_until(lambda: value(filled.connection, query) == 1, "the backup waits")
     open_.connection.commit()

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from millrace.resources.event_store import EventStore
-from tests.support.factories import Connect, append_to, rows, set_clock, value
+from tests.support.factories import Connect, append_to, ids_of_one_partition, rows, set_clock, value
 
 # beyond the first of them each index has its levels
 FIRST, ROUNDS = 300, 600
@@ -26,17 +26,17 @@ def held_snapshot(connection: psycopg.Connection) -> Iterator[None]:
     connection.rollback()
 
 
-def buffers(store: EventStore, call: LiteralString) -> int:
+def buffers(store: EventStore, call: LiteralString, *arguments: object) -> int:
     """Run a call and return how many pages it looked at."""
-    plan = rows(store.connection, "explain (analyze, buffers, timing off, costs off, summary off) " + call)
+    plan = rows(store.connection, "explain (analyze, buffers, timing off, costs off, summary off) " + call, *arguments)
     found = re.search(r"Buffers: shared hit=(\d+)", "\n".join(line for (line,) in plan))
     assert found is not None
     return int(found[1])
 
 
-def consume(store: EventStore, number: int) -> None:
+def consume(store: EventStore, decider_id: str) -> None:
     """Append an event and take it through the log, a rows view and a bulk view."""
-    append_to(store, f"o-{number}")
+    append_to(store, decider_id)
     store.sequence_events()
     store.dispatch_events("rows")
     (event,) = store.stream_events("rows", 1)
@@ -45,9 +45,9 @@ def consume(store: EventStore, number: int) -> None:
 
 
 def behind_the_last_second(store: EventStore) -> None:
-    """Let free locks be searched from now on, as two minutes later; no dispatch looks back once more."""
+    """Let free locks be searched from now on, as seconds later; no dispatch looks back once more."""
     store.dispatch_events("rows")
-    later = value(store.connection, "select event_store_private.clock() + interval '2 minutes'")
+    later = value(store.connection, "select event_store_private.clock() + interval '5 seconds'")
     set_clock(store.connection, str(later))
     store.connection.execute(
         """
@@ -62,7 +62,7 @@ def held(orders: EventStore, connect: Connect) -> Iterator[EventStore]:
     """Yield a store with a view of each mode, beside a held snapshot."""
     orders.register_view("rows", "-infinity")
     orders.register_view("bulk", "-infinity", mode="bulk")
-    consume(orders, 0)
+    consume(orders, "o-0")
     with held_snapshot(connect(autocommit=False)):
         yield orders
 
@@ -83,19 +83,114 @@ def test_calls_read_no_more_pages_the_longer_a_snapshot_is_held(held: EventStore
         return {name: buffers(held, call) for name, call in calls.items()}
 
     for number in range(1, FIRST):
-        consume(held, number)
+        consume(held, f"o-{number}")
     behind_the_last_second(held)
     before = read()
     for number in range(FIRST, ROUNDS):
-        consume(held, number)
+        consume(held, f"o-{number}")
     behind_the_last_second(held)
+    after = read()
+    assert {name: (before[name], pages) for name, pages in after.items() if pages > before[name] + SLACK} == {}
+
+
+def test_statistics_lead_no_call_to_dead_versions(held: EventStore) -> None:
+    """They know of few rows, where a plan that reads them all looks as good as one that searches."""
+
+    def read() -> dict[str, int]:
+        append_to(held, *[next(ids) for _ in range(20)])
+        held.sequence_events()
+        held.dispatch_events("rows")
+        pages = {
+            "lease": buffers(held, "select * from event_store.lease_events('rows', 20)"),
+            "claim": buffers(held, "select * from event_store.claim_batch('bulk', 'me')"),
+        }
+        delivered = rows(
+            held.connection, "select array_agg(in_flight) from event_store.stream_locks where view = 'rows'"
+        )
+        pages["ack"] = buffers(held, "select event_store.ack_events('rows', %s)", *delivered[0])
+        leased = rows(
+            held.connection,
+            "select array_agg(partition), array_agg(leased_to), array_agg(lease_token) from event_store.checkpoints"
+            " where view = 'bulk' and lease_owner is not null",
+        )
+        pages["commit"] = buffers(held, "select event_store.commit_batch('bulk', %s, %s, %s)", *leased[0])
+        pages["ingest"] = buffers(
+            held, "select event_store.ingest_events('p', 0, 1, %s, null, '{\"total\": 1}')", next(sent)
+        )
+        pages["sequence"] = buffers(held, "select event_store.sequence_events()")
+        behind_the_last_second(held)
+        return pages
+
+    sent = iter(range(10_000))
+    ids = iter(ids_of_one_partition(held.connection, ROUNDS + 100))
+    held.connection.execute("select event_store.register_producer('p')")
+
+    def go_on(rounds: range) -> None:
+        for _ in rounds:
+            consume(held, next(ids))
+            held.connection.execute(
+                "select event_store.ingest_events('p', 0, 1, %s, null, '{\"total\": 1}')", (next(sent),)
+            )
+
+    go_on(range(1, FIRST))
+    held.connection.execute("analyze")
+    read()
+    before = read()
+    go_on(range(FIRST, ROUNDS))
+    after = read()
+    assert {name: (before[name], pages) for name, pages in after.items() if pages > before[name] * 1.2 + SLACK} == {}
+
+
+def test_whoever_searches_the_newest_version_of_a_row_lets_no_plan_fetch_all_of_them(store: EventStore) -> None:
+    """From some statistics Postgres would collect all versions in a bitmap and sort them."""
+    found = rows(
+        store.connection,
+        """
+        select proname from pg_proc
+        where pronamespace in ('event_store'::regnamespace, 'event_store_private'::regnamespace)
+          and prosrc ~ '(checkpoint_of|progress_of)[(]|revision desc' and 'enable_seqscan=off' = any (proconfig)
+          and not 'enable_bitmapscan=off' = any (proconfig)
+        """,
+    )
+    assert found == []
+
+
+def test_a_producer_reads_no_more_pages_the_more_messages_it_sent(held: EventStore) -> None:
+    held.connection.execute("select event_store.register_producer('p')")
+    sent = iter(range(10_000))
+
+    def send() -> None:
+        held.connection.execute(
+            "select event_store.ingest_events('p', 0, 1, %s, null, '{\"total\": 1}')", (next(sent),)
+        )
+
+    def read() -> dict[str, int]:
+        ((transaction,),) = rows(
+            held.connection, "select transaction_id from event_store.begin_transaction('p', 0, 1, %s)", next(sent)
+        )
+        held.connection.execute("select event_store.add_state_change(%s, 'total', '2')", (transaction,))
+        return {
+            "commit": buffers(held, "select event_store.commit_transaction(%s)", transaction),
+            "ingest": buffers(
+                held, "select event_store.ingest_events('p', 0, 1, %s, null, '{\"total\": 3}')", next(sent)
+            ),
+            "duplicate": buffers(held, "select event_store.ingest_events('p', 0, 1, 0)"),
+            "state": buffers(held, "select * from event_store.get_producer_state('p', 0, 'total')"),
+        }
+
+    for _ in range(FIRST):
+        send()
+    read()  # what a session looks up once is looked up
+    before = read()
+    for _ in range(FIRST, ROUNDS):
+        send()
     after = read()
     assert {name: (before[name], pages) for name, pages in after.items() if pages > before[name] + SLACK} == {}
 
 
 def test_free_streams_are_searched_from_where_the_oldest_lock_is(held: EventStore) -> None:
     for number in range(1, FIRST):
-        consume(held, number)
+        consume(held, f"o-{number}")
     oldest, found = rows(
         held.connection,
         """

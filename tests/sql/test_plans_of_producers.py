@@ -12,7 +12,7 @@ from tests.support.producing.messages import begin, do, producer, staged, statis
 
 __all__ = ["producer"]
 
-TABLES = ("producers", "producer_results", "producer_state", "transactions", "staged_changes")
+TABLES = ("producers", "producer_progress", "producer_results", "producer_state", "transactions", "staged_changes")
 
 
 @pytest.fixture
@@ -31,10 +31,12 @@ def old_session(producer: ProducerStore, connect: Connect) -> Iterator[ProducerS
     with psycopg.connect(connection.info.dsn, autocommit=True) as other:
         other.execute(
             """
-            insert into event_store.producers (producer_id, partition, epoch, registered_at, updated_at, owner)
-            select 'other-' || n, 0, 1, now(), now(), 'event_store_writer' from generate_series(1, 5000) n;
-            insert into event_store.producer_state (producer_id, partition, key, value)
-            select 'p', 0, 'key-' || n, '1' from generate_series(1, 5000) n;
+            insert into event_store.producers (producer_id, partition, epoch, registered_at, owner)
+            select 'other-' || n, 0, 1, now(), 'event_store_writer' from generate_series(1, 5000) n;
+            insert into event_store.producer_progress (producer_id, partition, updated_at)
+            select 'other-' || n, 0, now() from generate_series(1, 5000) n;
+            insert into event_store.producer_state (producer_id, partition, key, value, sequence)
+            select 'p', 0, 'key-' || n, '1', 0 from generate_series(1, 5000) n;
             insert into event_store.producer_results (producer_id, partition, sequence, outcome, offsets, ended_at)
             select 'other-1', 0, n, 'committed', '{}', now() from generate_series(1, 5000) n;
             with begun as (
@@ -88,6 +90,7 @@ def test_no_call_of_a_producer_scans_a_table(old_session: ProducerStore) -> None
     assert {table: after[table] - before[table] for table in TABLES} == dict.fromkeys(TABLES, 0)
     for index in (
         "producers_pkey",
+        "producer_progress_pkey",
         "producer_results_pkey",
         "producer_state_pkey",
         "transactions_pkey",

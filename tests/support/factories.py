@@ -78,7 +78,7 @@ def ids_of_one_partition(connection: psycopg.Connection, number: int, partition:
     """Make so many decider_ids that share a log partition."""
     found = connection.execute(
         """
-        select id from (select 'p-' || n as id from generate_series(1, 5000) n) candidates
+        select id from (select 'p-' || n as id from generate_series(1, 20000) n) candidates
         where event_store.stream_partition(id, (select count(*) from event_store.partitions)) = %s
         limit %s
         """,

@@ -24,6 +24,7 @@ set search_path = event_store, pg_temp
 -- By index, whatever statistics say: they may be from when the tables were empty. So it is planned once.
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set enable_bitmapscan = off
 set jit = off
 set enable_hashjoin = off
 set enable_mergejoin = off
@@ -45,6 +46,21 @@ begin
     return;
   end if;
   perform event_store.sequence_events();
+  _now := event_store_private.clock();
+  -- Mostly nothing is ahead, and no stream waits to be tried again: then nothing is locked and nothing written.
+  if not exists (
+      select from event_store.partitions p
+      cross join lateral event_store_private.checkpoint_of(v_view, p.partition) c
+      where c.position < p.high_water_mark
+    )
+    and not exists (
+      select from event_store.stream_locks k
+      where k.view = v_view and k.parked_at is null and k.locked_until <= _now
+      order by k.locked_until -- by the index that begins there
+    )
+  then
+    return;
+  end if;
 
   -- locks them; the ranges are read in the statements after that
   _claimed := event_store.pass_over_unwanted(v_view);

@@ -17,6 +17,10 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
+-- by index: see checkpoint_of
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
 as $$
 #variable_conflict use_column
 declare

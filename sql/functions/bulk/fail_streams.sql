@@ -20,6 +20,7 @@ security definer
 set search_path = event_store, pg_temp
 -- By index, whatever statistics say: they may be from when the tables were empty.
 set enable_seqscan = off
+set enable_bitmapscan = off
 set jit = off
 set enable_hashjoin = off
 set enable_mergejoin = off

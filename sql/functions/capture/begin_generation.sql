@@ -62,7 +62,7 @@ begin
   set
     source_generation = _generation, stored_lsn = v_start_lsn, stored_at = null, emitted_lsn = v_start_lsn, emitted_idx = -1,
     purged_lsn = null, purged_idx = null, truncating_key = null
-  where capture = v_capture;
+  where ctid = event_store_private.newest_capture(v_capture);
   update event_store.captured_tables t
   set
     published_xid = v_published_xid, backfill_offset = nextval('event_store.events_offset_seq'),

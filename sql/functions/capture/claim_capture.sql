@@ -57,7 +57,7 @@ begin
   end if;
   update event_store.captures c
   set lease_owner = v_owner, lease_token = nextval('event_store.lease_token_seq'), leased_until = _now + _lease
-  where c.capture = v_capture
+  where c.ctid = event_store_private.newest_capture(v_capture)
   returning * into _capture;
   return query
   select

@@ -16,7 +16,7 @@ declare
 begin
   perform event_store_private.require_capture_lease(v_capture, v_lease_token);
   _until := event_store_private.clock() + _lease;
-  update event_store.captures set leased_until = _until where capture = v_capture;
+  update event_store.captures set leased_until = _until where ctid = event_store_private.newest_capture(v_capture);
   return _until;
 end
 $$;

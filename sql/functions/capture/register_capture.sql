@@ -57,13 +57,15 @@ begin
     perform event_store_private.refuse_request(_fault, 'Nothing was registered. The declaration in Python makes what is needed.');
   end if;
 
-  insert into event_store.captures (capture, slot, publication, created_at, updated_at)
-  values (v_capture, v_slot, v_publication, _now, _now)
-  on conflict do nothing;
+  insert into event_store.capture_names (capture) values (v_capture) on conflict do nothing;
   _changed := found;
+  if _changed then
+    insert into event_store.captures (capture, slot, publication, created_at, updated_at)
+    values (v_capture, v_slot, v_publication, _now, _now);
+  end if;
   _capture := event_store_private.lock_capture(v_capture);
   if (_capture.slot, _capture.publication) <> (v_slot, v_publication) then
-    update event_store.captures set slot = v_slot, publication = v_publication where capture = v_capture;
+    update event_store.captures set slot = v_slot, publication = v_publication where ctid = event_store_private.newest_capture(v_capture);
     _changed := true;
   end if;
 

@@ -15,7 +15,8 @@ begin
   if _capture.lease_owner is null or _capture.lease_token is distinct from v_lease_token then
     return false;
   end if;
-  update event_store.captures set lease_owner = null, leased_until = null where capture = v_capture;
+  update event_store.captures set lease_owner = null, leased_until = null
+  where ctid = event_store_private.newest_capture(v_capture);
   return true;
 end
 $$;

@@ -29,7 +29,7 @@ begin
   get diagnostics _stored = row_count;
   delete from event_store.quarantined_changes where capture = v_capture;
   get diagnostics _quarantined = row_count;
-  delete from event_store.captures where capture = v_capture; -- and its tables
+  delete from event_store.capture_names where capture = v_capture; -- and all that refers to it
   perform event_store_private.audit(
     'unregister_capture', null, v_reason,
     jsonb_build_object(

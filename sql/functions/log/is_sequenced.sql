@@ -10,6 +10,7 @@ security definer
 set search_path = event_store, pg_temp
 -- by index, tables with or without statistics
 set enable_seqscan = off
+set enable_bitmapscan = off
 set jit = off
 as $$
   select not event_store_private.has_fresh_events(s.snapshot, v_committed)

@@ -14,6 +14,7 @@ stable
 security definer
 set search_path = event_store, pg_temp
 set enable_seqscan = off
+set enable_bitmapscan = off
 set jit = off
 set enable_hashjoin = off
 set enable_mergejoin = off

@@ -3,8 +3,15 @@
 --
 -- What is new since the stored snapshot is what became visible since: transactions that began after it (at or above its
 -- xmax), and those that were in progress in it (fresh_transactions). So an open transaction, here or in another database,
--- delays only its own events; these are not read before it ends, and no event is read twice. Within one call events are
--- ordered by "offset", which follows each stream.
+-- delays only its own events; these are not read before it ends, and no event is read twice.
+--
+-- All events of a transaction become visible at once, so one call takes them all. It orders them by the greatest offset
+-- of their transaction, then by their own: a transaction's events lie together in each log partition. No stream is
+-- inverted by that. Let e1 come before e2 in a stream. In one transaction their own offsets decide. Otherwise e2's offset
+-- was drawn after e2's writer saw e1, so after the transaction of e1 had drawn its last one and committed: the greatest
+-- offset of e2's transaction is at least e2's, and that is above all of e1's. Savepoints that were rolled back took their
+-- offsets along, and a prepared transaction is seen once it is committed: neither changes this.
+--
 -- A call with nothing new takes no lock and writes nothing, and so has no transaction id and no commit that waits for
 -- the disk; except, twice a second at most, to note when it looked, and up to where.
 create or replace function event_store.sequence_events()
@@ -15,6 +22,7 @@ security definer
 set search_path = event_store, pg_temp
 -- A sequencer's session may be as old as the store: a plan that it made for empty tables would scan events ever after.
 set enable_seqscan = off
+set enable_bitmapscan = off
 set jit = off
 -- nor is it planned for each snapshot anew: a call with nothing new would spend most of its time with that
 set plan_cache_mode = force_generic_plan
@@ -47,20 +55,25 @@ begin
   end if;
 
   if event_store_private.has_foreign_ids(_last) then
-    perform event_store_private.rebase_sequencer();
-    return 0;
+    return event_store_private.rebase_sequencer();
   end if;
 
   -- after the lock, so that it is not older than the one our predecessor stored
   _committed := event_store_private.committed_snapshot();
   _partitions := (select count(*) from event_store.log_partitions);
 
-  with fresh as materialized (
-    select event_store.stream_partition(e.decider_id, _partitions) as partition, e."offset"
+  with fresh as (
+    select e.partition, e."offset", e.last_offset
     from event_store_private.fresh_transactions(_last.snapshot, _committed) f
     cross join lateral (
-      select x.decider_id, x."offset" from event_store.events x
-      where x.transaction_id >= f.from_id and x.transaction_id < f.before_id
+      -- the index gives the events of a transaction together: nothing is sorted for this
+      select x.partition, x."offset", max(x."offset") over (partition by x.transaction_id) as last_offset
+      from (
+        select event_store.stream_partition(n.decider_id, _partitions) as partition, n."offset", n.transaction_id
+        from event_store.events n
+        where n.transaction_id >= f.from_id and n.transaction_id < f.before_id
+        offset 0 -- narrow rows, without data
+      ) x
       offset 0 -- a look-up for each range, never all events once
     ) e
   ), marks as materialized (
@@ -69,11 +82,11 @@ begin
   insert into event_store.event_log (partition, position, "offset")
   select
     f.partition,
-    m.first_position + row_number() over (partition by f.partition order by f."offset") - 1,
+    m.first_position + row_number() over (partition by f.partition order by f.last_offset, f."offset") - 1,
     f."offset"
   from fresh f
   join marks m using (partition)
-  order by f."offset"; -- both indexes then grow at their right ends
+  order by f.last_offset, f."offset"; -- both indexes then grow at their right ends
   get diagnostics _sequenced = row_count;
 
   if _sequenced > 0 or _last.sequenced_at < _now - interval '500 milliseconds' then
@@ -87,7 +100,7 @@ $$;
 
 comment on function event_store.sequence_events() is
 'Gives every committed event its position, dense in its log partition and rising along each stream, and returns how '
-'many got one. One session at a time does it: where another one is at it, 0 at once. An open transaction delays its '
-'own events only.';
+'many got one. The events of a transaction lie together in each log partition. One session at a time does it: where '
+'another one is at it, 0 at once. An open transaction delays its own events only.';
 revoke all on function event_store.sequence_events() from public;
 grant execute on function event_store.sequence_events() to event_store_consumer, event_store_owner;

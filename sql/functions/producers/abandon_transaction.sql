@@ -20,6 +20,7 @@ set search_path = event_store, pg_temp
 -- by index, tables with or without statistics
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set enable_bitmapscan = off
 set jit = off
 as $$
 #variable_conflict use_column

@@ -32,6 +32,7 @@ set search_path = event_store, pg_temp
 -- by index, tables with or without statistics
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set enable_bitmapscan = off
 set jit = off
 as $$
 #variable_conflict use_column
@@ -53,8 +54,9 @@ begin
     returning t.* into _transaction;
   end if;
   return query
-  select _status, _transaction.transaction_id, _transaction.expires_at, r.outcome, r.result, r.offsets, p.next_sequence, p.epoch
+  select _status, _transaction.transaction_id, _transaction.expires_at, r.outcome, r.result, r.offsets, g.next_sequence, p.epoch
   from event_store.producers p
+  cross join lateral event_store_private.progress_of(p.producer_id, p.partition) g
   left join event_store.producer_results r
     on _status = 'duplicate' and r.producer_id = v_producer_id and r.partition = v_partition and r.sequence = v_sequence
   where p.producer_id = v_producer_id and p.partition = v_partition;

@@ -16,6 +16,7 @@ set search_path = event_store, pg_temp
 -- by index, tables with or without statistics
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set enable_bitmapscan = off
 set jit = off
 as $$
 #variable_conflict use_column
@@ -31,7 +32,9 @@ begin
   else
     return query
     select s.key, s.value from event_store.producer_state s
-    where s.producer_id = v_producer_id and s.partition = v_partition and s.key = v_key;
+    where s.producer_id = v_producer_id and s.partition = v_partition and s.key = v_key
+    order by s.sequence desc
+    limit 1;
   end if;
 end
 $$;

@@ -9,7 +9,7 @@ security definer
 set search_path = event_store, pg_temp
 as $$
 begin
-  lock table event_store.producers in share mode;
+  lock table event_store.producer_progress in share mode; -- whoever judges or commits changes it
   return pg_current_snapshot();
 end
 $$;

@@ -28,6 +28,7 @@ set search_path = event_store, pg_temp
 -- by index, tables with or without statistics
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set enable_bitmapscan = off
 set jit = off
 as $$
 #variable_conflict use_column
@@ -45,15 +46,23 @@ begin
   if _status = 'opened' then
     select array_agg(c.key), array_agg(nullif(c.value, 'null')) into _keys, _values from jsonb_each(v_state) c;
     perform event_store_private.require_state_key(k.key) from unnest(_keys) k(key);
-    perform event_store_private.apply_message(v_producer_id, v_partition, v_sequence, v_events, _keys, _values, v_result, null);
-    _status := 'committed';
+    offsets := event_store_private.apply_message(
+      v_producer_id, v_partition, v_sequence, v_events, _keys, _values, v_result, null
+    );
+    status := 'committed';
+    outcome := 'committed';
+    result := v_result;
+    next_sequence := v_sequence + 1;
+    epoch := v_epoch;
+    return next;
+    return;
   end if;
   return query
-  select _status, null::uuid, null::timestamptz, r.outcome, r.result, r.offsets, p.next_sequence, p.epoch
+  select _status, null::uuid, null::timestamptz, r.outcome, r.result, r.offsets, g.next_sequence, p.epoch
   from event_store.producers p
+  cross join lateral event_store_private.progress_of(p.producer_id, p.partition) g
   left join event_store.producer_results r
-    on _status in ('duplicate', 'committed')
-    and r.producer_id = v_producer_id and r.partition = v_partition and r.sequence = v_sequence
+    on _status = 'duplicate' and r.producer_id = v_producer_id and r.partition = v_partition and r.sequence = v_sequence
   where p.producer_id = v_producer_id and p.partition = v_partition;
 end
 $$;

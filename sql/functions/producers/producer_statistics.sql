@@ -28,14 +28,20 @@ security definer
 set search_path = event_store, pg_temp
 as $$
   select
-    p.producer_id, p.partition, p.epoch, p.next_sequence, p.received, p.duplicates, p.refused, p.opened, p.committed, p.aborted,
-    p.abandoned, p.expired, p.superseded,
+    p.producer_id, p.partition, p.epoch, g.next_sequence, g.received, g.duplicates, g.refused, g.opened, g.committed, g.aborted,
+    g.abandoned, g.expired, g.superseded,
     (
       select count(*) from event_store.transactions t
       where t.producer_id = p.producer_id and t.partition = p.partition and t.state = 'open'
     ),
-    p.registered_at, p.updated_at
+    p.registered_at, greatest(p.registered_at, g.updated_at)
   from event_store.producers p
+  cross join lateral (
+    select * from event_store.producer_progress r
+    where r.producer_id = p.producer_id and r.partition = p.partition
+    order by r.revision desc
+    limit 1
+  ) g
   where v_producer_id is null or p.producer_id = v_producer_id
   order by p.producer_id, p.partition
 $$;

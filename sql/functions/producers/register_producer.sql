@@ -22,6 +22,7 @@ set search_path = event_store, pg_temp
 -- by index, tables with or without statistics
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set enable_bitmapscan = off
 set jit = off
 as $$
 #variable_conflict use_column
@@ -42,15 +43,15 @@ begin
   from event_store.producers p
   where p.producer_id = v_producer_id and p.partition = v_partition
   for no key update;
-  insert into event_store.producers as p (producer_id, partition, epoch, registered_at, updated_at, owner)
+  insert into event_store.producers as p (producer_id, partition, epoch, registered_at, owner)
   values (
-    v_producer_id, v_partition, 1, _now, _now,
+    v_producer_id, v_partition, 1, _now,
     coalesce(
       v_owner, case when event_store_private.is_operator() then 'event_store_writer' else session_user end
     )
   )
   on conflict on constraint producers_pkey
-  do update set epoch = p.epoch + 1, registered_at = _now, updated_at = _now, owner = coalesce(v_owner, p.owner)
+  do update set epoch = p.epoch + 1, registered_at = _now, owner = coalesce(v_owner, p.owner)
     where event_store_private.may_use(p.owner)
   returning p.* into _producer;
   if not found then
@@ -60,6 +61,9 @@ begin
       'register_producer', null, null,
       jsonb_build_object('producer_id', v_producer_id, 'partition', v_partition, 'owner', _producer.owner, 'owner_before', _before)
     );
+  end if;
+  if _producer.epoch = 1 then
+    insert into event_store.producer_progress (producer_id, partition, updated_at) values (v_producer_id, v_partition, _now);
   end if;
   -- who is at a transaction keeps it until its own call is fenced: to wait for them could be a deadlock
   perform event_store_private.end_transactions(
@@ -73,7 +77,8 @@ begin
     ),
     'aborted'
   );
-  return query select _producer.producer_id, _producer.partition, _producer.epoch, _producer.next_sequence;
+  return query select _producer.producer_id, _producer.partition, _producer.epoch, g.next_sequence
+  from event_store_private.progress_of(v_producer_id, v_partition) g;
 end
 $$;
 

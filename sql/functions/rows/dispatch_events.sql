@@ -62,7 +62,13 @@ begin
       cross join lateral event_store_private.checkpoint_of(v_view, p.partition) c
       where c.position < p.high_water_mark
         or _sweeps_all
-        or c.partition in (select k.partition from event_store.stream_locks k where k.view = v_view and k.caught_up and k.locked_until >= _free_from)
+        or c.partition = any (
+          array(
+            select k.partition from event_store.stream_locks k
+            where k.view = v_view and k.caught_up and k.locked_until >= _free_from
+            order by k.locked_until -- by the index that begins there, also where all look alike
+          )
+        )
       offset 0
     ) seen
     -- the row that was seen, or none: who changed it since has done our work
@@ -84,6 +90,7 @@ begin
   _has_room := cardinality(_claimed) > 0 and not exists (
     select from event_store.stream_locks k
     where k.view = v_view and k.parked_at is null and k.locked_until >= _free_from and k.locked_until <= _now
+    order by k.locked_until, k.last_offset
     offset _max_waiting - 1
   );
 

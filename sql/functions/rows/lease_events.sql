@@ -30,6 +30,9 @@ security definer
 set search_path = event_store, pg_temp
 -- planned once: for each array anew would cost as much as the rest
 set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -38,7 +41,11 @@ begin
   return query
   select r.*, k.lease_token, k.attempts
   from event_store.versioned_events r
-  join event_store.stream_locks k on k.view = v_view and k.decider_id = r.decider_id and k.decider = r.decider
+  cross join lateral (
+    select l.lease_token, l.attempts from event_store.stream_locks l
+    where l.view = v_view and l.decider_id = r.decider_id and l.decider = r.decider
+    offset 0 -- a look-up for each: a plan that was made for few locks would read all of the view
+  ) k
   where r."offset" = any (_delivered)
   order by r."offset";
 end

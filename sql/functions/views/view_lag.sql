@@ -48,9 +48,8 @@ begin
   into _share, _most_held
   from (
     select p.high_water_mark - greatest(c.position, p.earliest_position) as positions
-    from event_store.checkpoints c
-    join event_store.partitions p using (partition)
-    where c.view = v_view
+    from event_store.partitions p
+    cross join lateral event_store_private.checkpoint_of(v_view, p.partition) c
   ) behind
   where behind.positions > 0;
   return query
@@ -63,9 +62,8 @@ begin
         when _filtered then least(p.high_water_mark, greatest(c.position, p.earliest_position) + _share)
         else greatest(c.position, p.earliest_position)
       end as read_to
-    from event_store.checkpoints c
-    join event_store.partitions p using (partition)
-    where c.view = v_view
+    from event_store.partitions p
+    cross join lateral event_store_private.checkpoint_of(v_view, p.partition) c
   ), held as materialized (
     select k.partition, count(*) as events, min(k.created_at) as oldest, sum(count(*)) over () as all_events
     from (

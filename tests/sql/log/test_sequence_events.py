@@ -403,10 +403,23 @@ def test_a_rebase_counts_its_own_open_transaction(orders: EventStore, connect: C
     connection = connect(autocommit=False)
     writer = EventStore(connection)
     append(writer, "o-3")
-    writer.sequence_events()
+    assert writer.sequence_events() == 1  # o-2: its own are not committed
     append(writer, "o-4")
     connection.commit()
-    assert orders.sequence_events() == 3
+    assert orders.sequence_events() == 2
+    assert_log_holds_every_event_once(orders.connection)
+
+
+def test_a_rebase_beside_an_open_transaction_inverts_no_stream(orders: EventStore, connect: Connect) -> None:
+    pretend_younger_cluster(orders.connection)
+    first = append(orders, "o-1")
+    writer = EventStore(connect(autocommit=False))
+    append(writer, "o-1", first.event_id)
+    append(orders, "o-2")  # the greatest offset, and committed first
+    orders.sequence_events()
+    writer.connection.commit()
+    while orders.sequence_events():
+        pass
     assert_log_holds_every_event_once(orders.connection)
 
 

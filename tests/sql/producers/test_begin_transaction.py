@@ -95,7 +95,7 @@ def test_after_a_million_later_messages_and_in_a_new_session_it_still_is_a_dupli
         """
     )
     producer.connection.execute(
-        "update event_store.producers set next_sequence = 1000001, committed = committed + 1000000,"
+        "update event_store.producer_progress set next_sequence = 1000001, committed = committed + 1000000,"
         " received = received + 1000000, opened = opened + 1000000"
     )
     producer.connection.close()

@@ -86,6 +86,7 @@ def effects(store: ProducerStore) -> dict[str, list[tuple[Any, ...]]]:
         "streams": "select decider_id, version from event_store.streams order by 1",
         "state": "select * from event_store.producer_state order by 1, 2, 3",
         "results": "select * from event_store.producer_results order by 1, 2, 3",
-        "producers": "select producer_id, partition, epoch, next_sequence from event_store.producers order by 1, 2",
+        "producers": "select producer_id, partition, epoch, next_sequence from event_store.producers p"
+        " join event_store.producer_progress g using (producer_id, partition) order by 1, 2",
     }
     return {name: rows(store.connection, query) for name, query in queries.items()}

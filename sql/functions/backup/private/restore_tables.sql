@@ -7,7 +7,8 @@ set search_path = event_store, pg_temp
 as $$
   select array[
     'event_store.deciders', 'event_store.purged_streams', 'event_store.events', 'event_store.event_log', 'event_store.views',
-    'event_store.checkpoints', 'event_store.stream_locks', 'event_store.audit_log', 'event_store.producers', 'event_store.producer_results',
+    'event_store.checkpoints', 'event_store.stream_locks', 'event_store.audit_log', 'event_store.producers', 'event_store.producer_progress',
+    'event_store.producer_results',
     'event_store.producer_state', 'event_store.source_generations',
     'event_store.quarantined_changes', 'event_store.capture_gaps'
   ]::regclass[]

@@ -11,6 +11,7 @@ volatile
 set search_path = event_store, pg_temp
 -- By index, whatever statistics say: they may be from when the tables were empty.
 set enable_seqscan = off
+set enable_bitmapscan = off
 set jit = off
 as $$
 begin

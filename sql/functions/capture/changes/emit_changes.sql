@@ -72,7 +72,7 @@ begin
   end loop;
   update event_store.captures
   set emitted_lsn = _capture.emitted_lsn, emitted_idx = _capture.emitted_idx, truncating_key = _capture.truncating_key
-  where capture = v_capture;
+  where ctid = event_store_private.newest_capture(v_capture);
   return next;
 end
 $$;

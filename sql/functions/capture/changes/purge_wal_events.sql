@@ -77,7 +77,8 @@ begin
     into _last
     from purged p;
     if _last.purged > 0 and _generation = _capture.source_generation then
-      update event_store.captures set purged_lsn = _last.commit_lsn, purged_idx = _last.commit_idx where capture = v_capture;
+      update event_store.captures set purged_lsn = _last.commit_lsn, purged_idx = _last.commit_idx
+      where ctid = event_store_private.newest_capture(v_capture);
     end if;
     _purged := _purged + _last.purged;
     exit when _purged >= v_limit;

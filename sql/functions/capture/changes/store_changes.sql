@@ -16,6 +16,7 @@ security definer
 set search_path = event_store, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set enable_bitmapscan = off
 set jit = off
 as $$
 declare
@@ -50,7 +51,7 @@ begin
   end if;
   update event_store.captures
   set stored_lsn = greatest(stored_lsn, v_to_lsn), stored_at = greatest(stored_at, v_stored_at)
-  where capture = v_capture;
+  where ctid = event_store_private.newest_capture(v_capture);
   return coalesce(_stored, 0);
 end
 $$;

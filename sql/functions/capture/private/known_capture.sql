@@ -10,7 +10,7 @@ as $$
 declare
   _capture event_store.captures;
 begin
-  select * into _capture from event_store.captures where capture = v_capture;
+  select * into _capture from event_store.captures where ctid = event_store_private.newest_capture(v_capture);
   if not found then
     raise exception 'capture is not registered'
       using

@@ -12,7 +12,12 @@ as $$
 declare
   _capture event_store.captures;
 begin
-  update event_store.captures set updated_at = event_store_private.clock() where capture = v_capture returning * into _capture;
+  perform from event_store.capture_names where capture = v_capture for no key update;
+  -- a statement of its own, after the lock: as it is now
+  update event_store.captures
+  set updated_at = event_store_private.clock(), revision = revision + 1
+  where ctid = event_store_private.newest_capture(v_capture)
+  returning * into _capture;
   if not found then
     perform event_store_private.known_capture(v_capture);
   end if;

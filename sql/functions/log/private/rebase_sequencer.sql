@@ -1,10 +1,10 @@
 -- After a restore into another cluster the stored transaction ids are not its own: they may lie in its future, where
--- they would hide events now and collide with new transactions later. Events without a position are stamped as appended
--- by this transaction, so the next call sequences them; those that have one as long done (3 is the first id that a
--- cluster gives out), where their id is not in this cluster's past anyway. Called by sequence_events with the
--- sequencer's row locked. It reads all events once.
+-- they would hide events now and collide with new transactions later. So they are stamped as long done (3 is the first
+-- id that a cluster gives out), but where their id is in this cluster's past anyway. Events without a position get one
+-- here, by their offsets: stamped as one transaction they could be ordered behind a later event of one of their streams.
+-- Returns how many. Called by sequence_events with the sequencer's row locked. It reads all events once.
 create or replace function event_store_private.rebase_sequencer()
-returns void
+returns bigint
 language plpgsql
 volatile
 set search_path = event_store, pg_temp
@@ -12,20 +12,38 @@ as $$
 declare
   -- before the update: what commits while that runs is new to the next call
   _committed constant pg_snapshot := event_store_private.committed_snapshot();
+  _partitions constant bigint := (select count(*) from event_store.log_partitions);
+  _sequenced bigint;
 begin
   perform set_config('event_store.rebasing', 'on', true);
-  update event_store.events e
-  set transaction_id = case when l."offset" is null then pg_current_xact_id() else '3'::xid8 end
-  from event_store.events x
-  left join event_store.event_log l using ("offset")
-  where e."offset" = x."offset"
-    and (l."offset" is null or e.transaction_id >= pg_snapshot_xmin(_committed));
+  with stamped as (
+    update event_store.events e
+    set transaction_id = '3'
+    from event_store.events x
+    left join event_store.event_log l using ("offset")
+    where e."offset" = x."offset"
+      and case
+        -- our own are not committed yet
+        when l."offset" is null then e.transaction_id is distinct from pg_current_xact_id_if_assigned()
+        else e.transaction_id >= pg_snapshot_xmin(_committed)
+      end
+    returning event_store.stream_partition(e.decider_id, _partitions) as partition, e."offset", l."offset" is null as is_new
+  )
+  insert into event_store.event_log (partition, position, "offset")
+  select
+    s.partition, p.high_water_mark + row_number() over (partition by s.partition order by s."offset") - 1, s."offset"
+  from stamped s
+  join event_store.partitions p using (partition)
+  where s.is_new
+  order by s."offset";
+  get diagnostics _sequenced = row_count;
   perform set_config('event_store.rebasing', 'off', true);
   update event_store.sequencer
   set snapshot = _committed, cluster = (select system_identifier from pg_control_system());
   raise notice 'event_store was restored from another cluster; its transaction ids were re-based';
+  return _sequenced;
 end
 $$;
 
 comment on function event_store_private.rebase_sequencer() is
-'Re-bases stored transaction ids after a restore into another cluster.';
+'Re-bases stored transaction ids after a restore into another cluster, and sequences what has no position; returns how many.';

@@ -26,14 +26,27 @@ begin
   end if;
   if cardinality(v_keys) > 0 then
     perform event_store_private.require_kept(format('state %L', c.key), c.value) from unnest(v_keys, v_values) c(key, value);
-    delete from event_store.producer_state s
-    using unnest(v_keys, v_values) c(key, value)
-    where s.producer_id = v_producer_id and s.partition = v_partition and s.key = c.key and c.value is null;
-    insert into event_store.producer_state as s (producer_id, partition, key, value)
-    select v_producer_id, v_partition, c.key, c.value
-    from unnest(v_keys, v_values) c(key, value)
-    where c.value is not null
-    on conflict on constraint producer_state_pkey do update set value = excluded.value;
+    with changed as materialized (
+      -- each found by its newest message: see checkpoint_of
+      select c.key, c.value, s.version
+      from unnest(v_keys, v_values) c(key, value)
+      left join lateral (
+        select s.ctid as version from event_store.producer_state s
+        where s.producer_id = v_producer_id and s.partition = v_partition and s.key = c.key
+        order by s.sequence desc
+        limit 1
+      ) s on true
+    ), removed as (
+      delete from event_store.producer_state s using changed c where s.ctid = c.version and c.value is null
+    ), replaced as (
+      update event_store.producer_state s set value = c.value, sequence = v_sequence
+      from changed c
+      where s.ctid = c.version and c.value is not null
+    )
+    insert into event_store.producer_state (producer_id, partition, key, value, sequence)
+    select v_producer_id, v_partition, c.key, c.value, v_sequence
+    from changed c
+    where c.version is null and c.value is not null;
   end if;
   perform event_store_private.record_outcome(
     v_producer_id, v_partition, v_sequence, 'committed', v_result, _offsets, null, v_transaction_id

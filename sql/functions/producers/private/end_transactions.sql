@@ -20,13 +20,15 @@ begin
   get diagnostics _ended = row_count;
   if _ended > 0 then
     delete from event_store.staged_changes where transaction_id = any (v_transaction_ids);
-    update event_store.producers
+    update event_store.producer_progress g
     set
+      revision = g.revision + 1,
       aborted = aborted + case v_state when 'aborted' then _ended else 0 end,
       expired = expired + case v_state when 'expired' then _ended else 0 end,
       superseded = superseded + case v_state when 'superseded' then _ended else 0 end,
       updated_at = event_store_private.clock()
-    where producer_id = v_producer_id and partition = v_partition;
+    from event_store_private.progress_of(v_producer_id, v_partition) newest
+    where g.ctid = newest.version;
   end if;
   return _ended;
 end

@@ -21,6 +21,10 @@ begin
   if not event_store_private.may_use(_owner) then
     perform event_store_private.refuse_foreign_producer(_transaction.producer_id, _transaction.partition, _owner);
   end if;
+  -- a snapshot that is older than a later message ends here (40001): the row of producers is only locked, and does not tell
+  perform from event_store.producer_progress
+  where ctid = (select g.version from event_store_private.progress_of(_transaction.producer_id, _transaction.partition) g)
+  for no key update;
   -- as it is now: somebody else may have ended it while we waited
   select * into _transaction from event_store.transactions where transaction_id = v_transaction_id for update;
   if not found and not exists (select from event_store.producer_results where transaction_id = v_transaction_id) then

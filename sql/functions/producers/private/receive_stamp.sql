@@ -12,8 +12,9 @@ volatile
 set search_path = event_store, pg_temp
 as $$
 declare
+  _producer event_store.producers;
+  _progress record;
   _status text;
-  _owner text;
 begin
   perform event_store_private.require_producer_id(v_producer_id, v_partition);
   if (v_epoch > 0 and v_sequence >= 0) is not true then
@@ -22,20 +23,29 @@ begin
       'Epochs count from 1, sequences from 0: register_producer returns both.'
     );
   end if;
-  update event_store.producers
-  set
-    received = received + 1,
-    opened = opened + (event_store_private.judge_stamp(v_epoch, v_sequence, epoch, next_sequence) = 'opened')::int,
-    duplicates = duplicates + (event_store_private.judge_stamp(v_epoch, v_sequence, epoch, next_sequence) = 'duplicate')::int,
-    refused = refused + (event_store_private.judge_stamp(v_epoch, v_sequence, epoch, next_sequence) not in ('opened', 'duplicate'))::int,
-    updated_at = event_store_private.clock()
+  select * into _producer from event_store.producers
   where producer_id = v_producer_id and partition = v_partition
-  returning event_store_private.judge_stamp(v_epoch, v_sequence, epoch, next_sequence), owner into _status, _owner;
+  for no key update;
   if not found then
     perform event_store_private.refuse_unknown_producer(v_producer_id, v_partition);
-  elsif not event_store_private.may_use(_owner) then
-    perform event_store_private.refuse_foreign_producer(v_producer_id, v_partition, _owner); -- and nothing is counted
+  elsif not event_store_private.may_use(_producer.owner) then
+    perform event_store_private.refuse_foreign_producer(v_producer_id, v_partition, _producer.owner);
   end if;
+  -- a statement of its own, after the lock: as it is now
+  select * into _progress from event_store_private.progress_of(v_producer_id, v_partition);
+  if not found then
+    perform event_store_private.refuse_unknown_producer(v_producer_id, v_partition);
+  end if;
+  _status := event_store_private.judge_stamp(v_epoch, v_sequence, _producer.epoch, _progress.next_sequence);
+  update event_store.producer_progress
+  set
+    revision = revision + 1,
+    received = received + 1,
+    opened = opened + (_status = 'opened')::int,
+    duplicates = duplicates + (_status = 'duplicate')::int,
+    refused = refused + (_status not in ('opened', 'duplicate'))::int,
+    updated_at = event_store_private.clock()
+  where ctid = _progress.version;
   return _status;
 end
 $$;

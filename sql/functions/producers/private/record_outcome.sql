@@ -21,13 +21,15 @@ begin
     producer_id, partition, sequence, outcome, result, offsets, reason, transaction_id, ended_at
   )
   values (v_producer_id, v_partition, v_sequence, v_outcome, v_result, v_offsets, v_reason, v_transaction_id, _now);
-  update event_store.producers
+  -- its revision stays: each outcome follows a message that opened, which raised it
+  update event_store.producer_progress g
   set
     next_sequence = v_sequence + 1,
     committed = committed + (v_outcome = 'committed')::int,
     abandoned = abandoned + (v_outcome = 'abandoned')::int,
     updated_at = _now
-  where producer_id = v_producer_id and partition = v_partition;
+  from event_store_private.progress_of(v_producer_id, v_partition) newest
+  where g.ctid = newest.version;
   delete from event_store.transactions where transaction_id = v_transaction_id;
 end
 $$;

@@ -24,7 +24,7 @@ begin
         ),
         hint = 'Another instance took over: stop this one, or register it again.';
   end if;
-  return _producer.next_sequence;
+  return (select g.next_sequence from event_store_private.progress_of(v_transaction.producer_id, v_transaction.partition) g);
 end
 $$;
 

@@ -51,9 +51,8 @@ begin
   end if;
   return query
   select
-    _settled.transaction_id is distinct from v_transaction_id, _settled.outcome, _settled.result, _settled.offsets, p.next_sequence
-  from event_store.producers p
-  where p.producer_id = _settled.producer_id and p.partition = _settled.partition;
+    _settled.transaction_id is distinct from v_transaction_id, _settled.outcome, _settled.result, _settled.offsets, g.next_sequence
+  from event_store_private.progress_of(_settled.producer_id, _settled.partition) g;
 end
 $$;
 

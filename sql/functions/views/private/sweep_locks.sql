@@ -21,6 +21,7 @@ set search_path = event_store, pg_temp
 -- By index, whatever statistics say: they may be from when the tables were empty. So it is planned once.
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set enable_bitmapscan = off
 set jit = off
 set enable_hashjoin = off
 set enable_mergejoin = off
@@ -43,6 +44,7 @@ begin
       select k.ctid from event_store.stream_locks k
       where k.view = v_view.view and k.partition = any (v_partitions) and k.caught_up and k.parked_at is null
         and k.locked_until >= v_free_from and k.locked_until <= _now
+      order by k.locked_until
       limit 20000
       for update skip locked
     );

@@ -1,0 +1,23 @@
+-- The progress of a producer, found by its newest revision: however many dead versions the row has, which stay while
+-- somebody holds an old snapshot, none of them is looked at (see checkpoint_of). Postgres inlines it. The row's ctid is there
+-- as version: who holds the producer's lock may change it by that, without another search.
+create or replace function event_store_private.progress_of(
+  v_producer_id text,
+  v_partition int
+)
+returns table (
+  next_sequence bigint,
+  version tid
+)
+language sql
+stable
+as $$
+  select g.next_sequence, g.ctid
+  from event_store.producer_progress g
+  where g.producer_id = v_producer_id and g.partition = v_partition
+  order by g.revision desc
+  limit 1
+$$;
+
+comment on function event_store_private.progress_of(text, int) is
+'The next sequence of a producer, without a look at dead versions of the row.';
