@@ -24,7 +24,7 @@ from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.postgres.logins import DRAIN, prepare_store
 from millrace.resources.producers import ProducerStore
 from millrace.resources.settings import PROJECT
-from tests.support import other_account
+from tests.support.accounts import other_account
 from tests.support.sql_functions_page import ROOMS, rooms
 
 PAGE = PROJECT / "docs" / "who_may_do_what.md"

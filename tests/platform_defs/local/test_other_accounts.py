@@ -24,7 +24,7 @@ from millrace.platform_defs.local.supervisor import Service, Supervisor
 from millrace.resources.processes import private_files
 from millrace.resources.settings import Settings
 from millrace.resources.spark.session import SPARK_TOKEN
-from tests.support.strangers import as_stranger
+from tests.support.accounts.strangers import as_stranger
 
 STUB = """
 import dagster as dg

@@ -20,7 +20,7 @@ from tenacity import Retrying, retry_if_exception_type, retry_if_result, stop_af
 from millrace.platform_defs.local.services import free_port
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.processes import alive, wait_ended
-from tests.support.other_account import ROWS, look
+from tests.support.accounts.other_account import ROWS, look
 
 MILLRACE = Path(sys.executable).parent / "millrace"
 T = TypeVar("T")

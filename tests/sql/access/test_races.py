@@ -257,11 +257,10 @@ def test_a_raised_mark_that_is_killed_before_its_commit_gives_nothing_up_and_hol
     assert raised.raise_low_water_mark(0, 4, "old") == 4
     assert raised.purge_events(0) == 4
     append(bulk, "meanwhile")
-    assert bulk.sequence_events() == 0
+    assert bulk.sequence_events() == 1
     with pytest.raises(HistoryNeeded, match="shortens it"):
         ArchiveStore(bulk.connection).raise_low_water_mark(0, 5)
     end(bulk.connection, operator, how)
-    assert bulk.sequence_events() == 1
     assert bulk.partition_info()[0].earliest_position == 0
     assert value(bulk.connection, "select count(*) from event_store.event_log where partition = 0") == 10
     done = {entry.operation for entry in bulk.audit_log()}

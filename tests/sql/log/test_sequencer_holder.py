@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import psycopg
 
-from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.event_store import EventStore
 from millrace.resources.sequencer import held_up, said_of
 from tests.support.factories import append_to, rows, start, value, wait_blocked
@@ -39,11 +38,11 @@ def test_who_waits_for_the_holder_holds_nothing(orders: EventStore, connect: Cal
     orders.connection.execute("set lock_timeout = '2s'")
     append_to(orders, "o-1")
     holder.execute("select event_store.sequence_events()")
-    raised = start(lambda: ArchiveStore(waiting).raise_low_water_mark(0, 0))
+    waits = start(lambda: waiting.execute("select from event_store.sequencer for update"))
     wait_blocked(orders.connection, waiting.info.backend_pid)
     assert rows(orders.connection, "select pid from event_store.sequencer_holder()") == [(holder.info.backend_pid,)]
     holder.rollback()
-    raised.result(20)
+    waits.result(20)
 
 
 def test_calls_that_follow_each_other_hold_nothing_up(

@@ -14,7 +14,7 @@ from tempfile import gettempdir
 import psutil
 
 from millrace.resources.postgres.embedded import EmbeddedPostgres
-from tests.support.strangers import as_stranger
+from tests.support.accounts.strangers import as_stranger
 
 NOTHING = "nothing"
 SEES = "sees that it runs, and its command line"
