@@ -23,7 +23,7 @@ from tests.support.spark_server import shared_spark_server
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Some tests write values of a gigabyte. The operating system's memory is given back after each; Arrow's own pool keeps it.
+# Some tests write values of a gigabyte. Arrow's own pool would keep that much memory; this one gives it back.
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 RECEIPT_LOG = Path(__file__).resolve().parents[2] / "shared" / "data" / "receipt.csv"

@@ -37,6 +37,10 @@ def import_command(
         str | None,
         typer.Option(help="The column with the time. It stays in data as ISO 8601; without an offset it is UTC."),
     ] = None,
+    metadata: Annotated[
+        list[str] | None,
+        typer.Option(help="A column that says what led to the event, such as correlation_id; again for more."),
+    ] = None,
     source: Annotated[
         str | None,
         typer.Option(help="The name of this log; event ids follow from it. By default the file's name."),
@@ -81,7 +85,7 @@ def import_command(
             chosen_dsn(dsn),
             file,
             decider=decider,
-            columns=Columns(stream, event, time),
+            columns=Columns(stream, event, time, tuple(metadata or ())),
             source=source,
             format=format_name,
             rejects=rejects,

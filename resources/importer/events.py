@@ -28,11 +28,12 @@ _VARIANT = {digit: "89ab"[int(digit, 16) % 4] for digit in "0123456789abcdef"}
 
 @dataclass(frozen=True)
 class Columns:
-    """The names of the columns of the stream, of the event and, if the file has one, of the time."""
+    """The names of the columns of the stream, of the event, of the time if the file has one, and of metadata."""
 
     stream: str
     event: str
     time: str | None = None
+    metadata: tuple[str, ...] = ()
 
 
 class Event(NamedTuple):
@@ -74,16 +75,17 @@ class Mapping:
             stream = stream.lower()
         del data[names.stream]
         data.pop(names.event, None)
+        # an empty cell says nothing
+        metadata = {name: cell for name in names.metadata if (cell := data.pop(name, None)) not in (None, "")}
         try:
-            data_json = ", ".join(
-                [f"{quoted(key)}: {quoted(cell) if type(cell) is str else dumps(cell)}" for key, cell in data.items()]
-            )
+            data_json = _members(data)
+            metadata_json = f', "metadata": {{{_members(metadata)}}}' if metadata else ""
         except RecursionError:
             return "it is nested too deeply"
         return Event(
             event,
             f'{self._beginning}{quoted(stream)}, "event": {quoted(event)}, "event_id": "{self._ids.of(row.number)}", '
-            f'"data": {{{data_json}}}}}',
+            f'"data": {{{data_json}}}{metadata_json}}}',
         )
 
 
@@ -113,6 +115,12 @@ def name_fault(what: str, name: str | None) -> str | None:
     if "\0" in name:
         return f"{what} contains a NUL character"
     return f"{what} has {size} bytes; at most {NAME_BYTES} are allowed" if size > NAME_BYTES else None
+
+
+def _members(values: dict[str, Any]) -> str:
+    return ", ".join(
+        [f"{quoted(key)}: {quoted(cell) if type(cell) is str else dumps(cell)}" for key, cell in values.items()]
+    )
 
 
 def _name(value: Any) -> str | None:  # noqa: ANN401 - a cell has any type

@@ -246,12 +246,13 @@ def _require_start(file: Path, decider: str, source: str, rejects: Path) -> None
 
 
 def _require_columns(file: Path, opened: EventFile, columns: Columns) -> None:
-    missing = [name for name in (columns.stream, columns.event, columns.time) if name and name not in opened.columns]
+    named = (columns.stream, columns.event, columns.time, *columns.metadata)
+    missing = [name for name in named if name and name not in opened.columns]
     if missing and opened.columns:
         raise ImportRefused(
             f"{file} has no column {', '.join(map(repr, missing))}.",
             detail=f"Its columns: {', '.join(map(repr, opened.columns[:100]))}.",
-            hint="Name its columns with --stream, --event and --time.",
+            hint="Name its columns with --stream, --event, --time and --metadata.",
         )
 
 

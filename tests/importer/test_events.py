@@ -47,6 +47,18 @@ def test_the_text_of_an_event_is_that_of_its_values(
     assert row.values[columns.stream] == stream
 
 
+def test_columns_of_metadata_are_beside_the_data_and_empty_cells_in_neither() -> None:
+    mapping = Mapping("s", "d", Columns("case", "activity", metadata=("correlation_id", "user")))
+    values = {"case": "c", "activity": "a", "n": 1, "correlation_id": "r-7", "user": ""}
+    event = mapping.event(Row(1, 2, "", 0, values))
+    assert isinstance(event, Event)
+    assert json.loads(event.json_text)["data"] == {"n": 1}
+    assert json.loads(event.json_text)["metadata"] == {"correlation_id": "r-7"}
+    without = mapping.event(Row(2, 3, "", 0, {**values, "correlation_id": None}))
+    assert isinstance(without, Event)
+    assert "metadata" not in json.loads(without.json_text)
+
+
 def test_a_value_that_is_nested_too_deeply_costs_its_row_only() -> None:
     deep: list[Any] = []
     for _ in range(100_000):

@@ -10,6 +10,7 @@ from typer.testing import CliRunner, Result
 
 from millrace.platform_defs.cli import main
 from millrace.platform_defs.cli.log import import_command
+from millrace.resources.event_store import EventStore
 
 LOG = "case,activity,at\nc-1,begun,2024-05-01\nc-1,ended,2024-05-02\n"
 
@@ -37,6 +38,20 @@ def test_it_reports_what_was_imported(dsn: str, tmp_path: Path) -> None:
         "there before": "0",
         "rejected": "0",
     }
+
+
+def test_columns_of_metadata_lead_to_the_events_of_a_request(dsn: str, store: EventStore, tmp_path: Path) -> None:
+    file = tmp_path / "log.csv"
+    file.write_text("case,activity,at,correlation_id\nc-1,begun,2024-05-01,r-1\nc-2,begun,2024-05-02,\n")
+    result = invoke(file, *columns(dsn), "--metadata", "correlation_id")
+    assert result.exit_code == 0, result.output
+    (event,) = store.events_of_correlation("r-1")
+    assert (event.decider_id, event.metadata) == ("c-1", {"correlation_id": "r-1"})
+    assert "correlation_id" not in event.data
+    (other,) = store.read_stream("permit", "c-2")
+    assert other.metadata is None
+    refused = invoke(file, *columns(dsn), "--metadata", "nobody")
+    assert refused.exit_code == 1
 
 
 def test_rejected_rows_are_reported_and_no_failure(dsn: str, tmp_path: Path) -> None:
