@@ -75,7 +75,7 @@ class MillraceError(Exception):
 
 
 class Conflict(MillraceError):
-    """Another writer was first, or previous_id is not the stream's last event."""
+    """Another writer was first, or the stream is not where previous_id or expected_version say."""
 
 
 class StreamClosed(MillraceError):

@@ -249,7 +249,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '5e202feead3ed0e5e3fa672d3f157749b6b205ba490c9e2ab1b1cf5f1cdfd6fa'),
+  (0, '03fdda70568d4382145420a785a8dfdd3d6ab80bb1b843860aa9f8653f0aeaab'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

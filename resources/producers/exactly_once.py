@@ -38,6 +38,7 @@ class Answer:
     duplicate: bool
     outcome: str
     offsets: list[int]
+    appended: list[bool]
 
 
 class Transaction:
@@ -132,7 +133,7 @@ class ExactlyOnce:
         received = store.begin_transaction(stamp.producer_id, stamp.partition, stamp.epoch, stamp.sequence, timeout_s)
         if received.status == "duplicate":
             assert received.outcome is not None
-            return Answer(received.result, True, received.outcome, received.offsets or [])
+            return Answer(received.result, True, received.outcome, received.offsets or [], received.appended or [])
         if received.transaction_id is None:
             raise _refusal(stamp, received)
         try:
@@ -142,7 +143,7 @@ class ExactlyOnce:
             with suppress(psycopg.Error, MillraceError):
                 store.abort_transaction(received.transaction_id)
             raise
-        return Answer(settled.result, settled.duplicate, settled.outcome, settled.offsets)
+        return Answer(settled.result, settled.duplicate, settled.outcome, settled.offsets, settled.appended)
 
     def _passes(self, error: BaseException) -> bool:
         """Return whether a repetition may succeed: after a lost race, a lost connection, a crash of the server."""

@@ -66,7 +66,7 @@ comment on column event_store.events.previous_id is 'The event before this one i
 comment on column event_store.events.final is 'Whether the event closes its stream.';
 comment on column event_store.events.created_at is 'When the event was appended, by the store''s clock.';
 comment on column event_store.events."offset" is
-'Unique and increasing along each stream, with gaps. Drawn after the event before it was seen committed.';
+'Unique and increasing along each stream, with gaps. Drawn after the event before it was seen, or together with it and above it.';
 comment on column event_store.events.transaction_id is
 'The appending transaction: how the sequencer knows that the event is committed.';
 comment on column event_store.events.version is 'The event''s number in its stream: 1, 2, 3 …';

@@ -84,7 +84,7 @@ COMMENT ON COLUMN event_store.events.final IS 'Whether the event closes its stre
 
 COMMENT ON COLUMN event_store.events.created_at IS 'When the event was appended, by the store''s clock.';
 
-COMMENT ON COLUMN event_store.events."offset" IS 'Unique and increasing along each stream, with gaps. Drawn after the event before it was seen committed.';
+COMMENT ON COLUMN event_store.events."offset" IS 'Unique and increasing along each stream, with gaps. Drawn after the event before it was seen, or together with it and above it.';
 
 COMMENT ON COLUMN event_store.events.transaction_id IS 'The appending transaction: how the sequencer knows that the event is committed.';
 

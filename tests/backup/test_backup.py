@@ -11,6 +11,7 @@ from millrace.resources.archive.writer import archive_partition
 from millrace.resources.backup.backup import backup
 from millrace.resources.backup.manifest import ForeignBackup
 from millrace.resources.backup.restore import restore
+from millrace.resources.errors import Conflict
 from millrace.resources.event_store import EventStore, Json, NewEvent
 from tests.support.backups import tables
 from tests.support.factories import (
@@ -173,10 +174,15 @@ def test_what_was_purged_without_an_archive_stays_away_and_streams_keep_their_he
     backup(dsn, tmp_path)
     restore(target, tmp_path)
     assert tables(restored) == tables(store)
-    (appended,) = append_to(restored, ids[0])
-    assert appended.previous_id is not None
+    head = restored.stream_head(ids[0], "order")
+    assert head is not None
+    with pytest.raises(Conflict):
+        append(restored, ids[0])
+    assert append(restored, ids[0], head.last_event_id).previous_id == head.last_event_id
+    (appended,) = append_to(restored, ids[1])
+    assert (appended.previous_id is not None, appended.version) == (True, 6)
     restored.sequence_events()
-    assert [event.position for event in restored.read_log(0, 10)] == [10]
+    assert [event.position for event in restored.read_log(0, 10)] == [10, 11]
 
 
 def test_views_of_read_models_are_left_out_because_they_are_built_anew(

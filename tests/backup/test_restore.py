@@ -48,6 +48,9 @@ def test_what_is_loaded_must_be_whole_and_nothing_stays_of_what_is_not(
         ([(4, 3), (5, 4)], 2, "stream (order, o-1) has 2 events of versions 4 to 5, purged up to 2"),
         ([(1, 7)], 0, "is version 1 of its stream and follows 00000000-0000-0000-0000-000000000007"),
         ([(1, None), (2, None)], 0, "is version 2 of its stream and follows none"),
+        ([(2, None)], 2, "is version 2 of its stream and follows none"),
+        ([(1, None), (2, 7)], 0, "is version 2 of its stream and follows 00000000-0000-0000-0000-000000000007"),
+        ([(2, 1), (1, None)], 0, "at offset 1 is version 2 of its stream"),
         ([(1, None), (2, 1)], 0, None),
         ([(3, 2), (4, 3)], 2, None),
         # what was purged is there again, from the archive: some of it, or all

@@ -85,7 +85,7 @@ def total(once: ExactlyOnce, partition: int = 0) -> Json:
 def test_the_work_is_done_and_what_it_returns_is_the_result(once: ExactlyOnce, work: Counting) -> None:
     answer = once.process(once.register("p").issue(), work)
     offsets = [row[0] for row in rows(once.store.connection, 'select "offset" from event_store.events')]
-    assert answer == Answer({"total": 1}, False, "committed", offsets)
+    assert answer == Answer({"total": 1}, False, "committed", offsets, [True] * len(offsets))
     assert total(once) == 1
 
 
@@ -95,7 +95,7 @@ def test_for_a_duplicate_stamp_the_work_is_not_run_the_original_result_comes_bac
     stamp = once.register("p").issue()
     first = once.process(stamp, work)
     for each in (once, other, once):
-        assert each.process(stamp, work) == Answer(first.result, True, "committed", first.offsets)
+        assert each.process(stamp, work) == Answer(first.result, True, "committed", first.offsets, first.appended)
     assert (work.runs, total(once)) == (1, 1)
     (found,) = once.store.producer_statistics()
     assert (found.received, found.duplicates, found.refused, found.opened, found.committed) == (4, 3, 0, 1, 1)
@@ -126,8 +126,8 @@ def test_a_refused_event_is_raised_and_the_message_is_not_done(once: ExactlyOnce
 def test_an_abandoned_message_is_answered_as_such_and_its_work_is_not_run(once: ExactlyOnce, work: Counting) -> None:
     producer = once.register("p")
     stamp = producer.issue()
-    assert once.abandon(stamp, "no order") == Answer(None, False, "abandoned", [])
-    assert once.process(stamp, work) == Answer(None, True, "abandoned", [])
+    assert once.abandon(stamp, "no order") == Answer(None, False, "abandoned", [], [])
+    assert once.process(stamp, work) == Answer(None, True, "abandoned", [], [])
     assert work.runs == 0
     assert not once.process(producer.issue(), work).duplicate
 

@@ -1,7 +1,9 @@
 -- Deletes events below the low-water mark of a log partition (raise_low_water_mark), at most v_limit of them, the
--- oldest first, and returns how many: call it again until it returns 0. It waits for nobody: where another purge is at
--- work, or an open transaction with one snapshot appended to the log partition, it returns 0 at once. Killed anywhere,
--- nothing is half done: nobody reads below the mark.
+-- oldest first, and returns how many: call it again until it returns 0. It waits for nobody: where another purge or a
+-- change of the marks is at work, or an open transaction appended to the log partition with one snapshot or without a
+-- function, it returns 0 at once, with events left. Killed anywhere, nothing is half done: nobody reads below the mark.
+-- Call it in a short transaction: until that ends, who registers a view, archives the log partition, or appends to it
+-- with one snapshot or without a function waits.
 -- Example: select purge_events(3)
 create or replace function event_store.purge_events(
   v_partition int,
@@ -25,7 +27,8 @@ begin
     perform event_store_private.refuse_request(format('v_limit is %s', coalesce(v_limit::text, 'null')), 'v_limit must be at least 1.');
   end if;
   perform event_store_private.require_partition(v_partition);
-  -- one purge at a time, and none beside a writer whose snapshot may be old (hold_off_purges)
+  -- One purge at a time, and none beside a writer whose snapshot may be old (hold_off_purges). FOR UPDATE and no less: the
+  -- update below keeps that strength, or the lock of such a writer would pass by it.
   perform from event_store.log_partitions p where p.partition = v_partition for update skip locked;
   if not found then
     return 0;
@@ -72,7 +75,7 @@ $$;
 
 comment on function event_store.purge_events(int, bigint) is
 'Deletes events of log partition v_partition below its low-water mark, the oldest first, at most v_limit, and returns'
-' how many; call it again until it returns 0. 0 at once where another purge is at work, or an open transaction above READ '
-'COMMITTED appended to the log partition. MR005 v_limit is not positive; MR013 unknown log partition.';
+' how many; call it again until it returns 0. 0 at once, with events left, where another purge or a change of the marks is at '
+'work, or an open transaction above READ COMMITTED, a bare INSERT or a COPY appended to the log partition. MR005 v_limit is not positive; MR013 unknown log partition.';
 revoke all on function event_store.purge_events(int, bigint) from public;
 grant execute on function event_store.purge_events(int, bigint) to event_store_owner;

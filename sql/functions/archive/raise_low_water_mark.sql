@@ -19,6 +19,12 @@ declare
   _partition event_store.partitions;
   _needed text;
 begin
+  if current_setting('transaction_isolation') <> 'read committed' then
+    perform event_store_private.refuse_request(
+      format('transaction_isolation is %s', current_setting('transaction_isolation')),
+      'Call it at READ COMMITTED: it must see who was placed in the log meanwhile.'
+    );
+  end if;
   if v_position is null then
     perform event_store_private.refuse_request('v_position is null', 'State a position.');
   end if;
@@ -82,7 +88,7 @@ $$;
 
 comment on function event_store.raise_low_water_mark(int, bigint, text) is
 'Lets the log of v_partition begin at v_position, and returns where it begins: purge_events may delete what lies '
-'below. Only what is archived, and what no view needs, is given up; audited with v_reason. MR005 v_position is null; '
-'MR013 unknown log partition; MR015 v_position lies outside of the log; MR020 it is not archived, or a view needs it.';
+'below. Only what is archived, and what no view needs, is given up; audited with v_reason. MR005 v_position is null, '
+'or the transaction is not READ COMMITTED; MR013 unknown log partition; MR015 v_position lies outside of the log; MR020 it is not archived, or a view needs it.';
 revoke all on function event_store.raise_low_water_mark(int, bigint, text) from public;
 grant execute on function event_store.raise_low_water_mark(int, bigint, text) to event_store_owner;

@@ -44,7 +44,8 @@ begin
     from event_store.events
     order by decider_id, decider, version
   ) e
-  where p.decider_id = e.decider_id and p.decider = e.decider and e.version <= p.version and e.version > 1;
+  where p.decider_id = e.decider_id and p.decider = e.decider and e.version <= p.version and e.version > 1
+    and e.previous_id is not null; -- or else it is refused below
   delete from event_store.purged_streams p
   using event_store.events e
   where e.decider_id = p.decider_id and e.decider = p.decider and e.version = 1;
@@ -100,9 +101,36 @@ begin
     )
     union all
     (
-      select format('event_id %s is version %s of its stream and follows %s', event_id, version, coalesce(previous_id::text, 'none'))
-      from event_store.events
-      where (version = 1) <> (previous_id is null)
+      select format(
+        'event_id %s at offset %s is version %s of its stream and follows %s', event_id, "offset", version, coalesce(previous_id::text, 'none')
+      )
+      from (
+        select e.event_id, e."offset", e.version, e.previous_id, l.position, lag(e.event_id) over stream as id_before,
+          lag(e."offset") over stream as offset_before, lag(l.position) over stream as position_before
+        from event_store.events e
+        join event_store.event_log l using ("offset")
+        window stream as (partition by e.decider_id, e.decider order by e.version)
+      ) chained
+      where (version = 1) <> (previous_id is null) or previous_id <> id_before or "offset" <= offset_before
+        or position <= position_before
+      limit 3
+    )
+    union all
+    (
+      -- no key says that there is one of these either
+      select format('producer %L, partition %s has %s rows of progress', p.producer_id, p.partition, count(g.producer_id))
+      from event_store.producers p
+      left join event_store.producer_progress g using (producer_id, partition)
+      group by p.producer_id, p.partition
+      having count(g.producer_id) <> 1
+      limit 3
+    )
+    union all
+    (
+      select format('producer %L, partition %s has %s values of state %L', s.producer_id, s.partition, count(*), s.key)
+      from event_store.producer_state s
+      group by s.producer_id, s.partition, s.key
+      having count(*) > 1
       limit 3
     )
     union all
@@ -141,6 +169,7 @@ begin
   perform setval('event_store.events_offset_seq', greatest(
     1, v_last_offset, (select max("offset") from event_store.events), (select max(last_offset) from event_store.purged_streams)
   ));
+  perform nextval('event_store.purge_seq') where exists (select from event_store.purged_streams); -- append_event looks there only then
   perform setval(
     'event_store.lease_token_seq',
     greatest(

@@ -38,7 +38,7 @@ begin
   where e.decider_id = v_decider_id and e.decider = v_decider
   order by e.version desc
   limit 1;
-  if not found and _purges > 0 then
+  if not found and pg_sequence_last_value('event_store.purge_seq') > 0 then -- not _purges: the first purge may have come since
     select p.last_event_id, p.version, p.final into _head
     from event_store.purged_streams p
     where p.decider_id = v_decider_id and p.decider = v_decider;

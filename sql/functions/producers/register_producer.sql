@@ -77,6 +77,10 @@ begin
     ),
     'aborted'
   );
+  -- a snapshot that is older than a message ends here (40001): the row of producers is only locked, and does not tell
+  perform from event_store.producer_progress g
+  where g.ctid = (select n.version from event_store_private.progress_of(v_producer_id, v_partition) n)
+  for no key update;
   return query select _producer.producer_id, _producer.partition, _producer.epoch, g.next_sequence
   from event_store_private.progress_of(v_producer_id, v_partition) g;
 end

@@ -7,6 +7,7 @@ import psycopg
 import pytest
 
 from millrace.resources.archive.store import ArchiveStore
+from millrace.resources.errors import Malformed, StreamClosed
 from millrace.resources.event_store import EventStore, StreamHead
 from tests.sql.events.test_stream_head import purge
 from tests.support.factories import (
@@ -15,6 +16,7 @@ from tests.support.factories import (
     append_to,
     ids_of_one_partition,
     new_event,
+    refusal,
     rows,
     start,
     value,
@@ -125,6 +127,41 @@ def test_a_purge_passes_by_a_writer_whose_snapshot_may_be_old(
         "select earliest_position, purged_position from event_store.log_partitions where partition = 0",
     )
     assert purged == (1, 1)
+
+
+def test_a_purge_passes_by_an_open_bare_insert_at_any_level(orders: EventStore, connect: Connect) -> None:
+    one, two = ids_of_one_partition(orders.connection, 2, 0)
+    append_to(orders, one)
+    writer = EventStore(connect(autocommit=False))
+    bare(writer, two, None)
+    orders.sequence_events()
+    archive = ArchiveStore(orders.connection)
+    archive.mark_archived(0, 1)
+    archive.raise_low_water_mark(0, 1)
+    assert archive.purge_events(0) == 0
+    writer.connection.rollback()
+    assert archive.purge_events(0) == 1
+
+
+def test_a_closed_stream_that_was_purged_stays_closed(orders: EventStore) -> None:
+    last = append(orders, "o-1", final=True)
+    purge(orders, "o-1")
+    with pytest.raises(StreamClosed):
+        append(orders, "o-1", last.event_id)
+    with pytest.raises(StreamClosed):
+        append(orders, "o-1")
+    with pytest.raises(StreamClosed):
+        orders.append_event("placed", uuid4(), "order", "o-1", {}, uuid4(), None, expected_version=0)
+    with pytest.raises(StreamClosed):
+        orders.append_events([new_event("o-1")])
+
+
+@pytest.mark.parametrize("level", [psycopg.IsolationLevel.REPEATABLE_READ, psycopg.IsolationLevel.SERIALIZABLE])
+def test_the_mark_is_raised_only_by_who_sees_what_is_committed(connect: Connect, level: psycopg.IsolationLevel) -> None:
+    late = connect(autocommit=False)
+    late.isolation_level = level
+    refused = refusal(Malformed, lambda: ArchiveStore(late).raise_low_water_mark(0, 0))
+    assert (refused.detail or "").startswith(f"transaction_isolation is {level.name.lower().replace('_', ' ')}")
 
 
 def test_streams_go_on_with_the_next_version_after_all_was_purged(orders: EventStore) -> None:

@@ -205,6 +205,38 @@ def test_a_restore_in_which_a_pair_is_twice_or_missing_is_refused_and_leaves_not
     assert whole(store.connection) == []
 
 
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ("delete from event_store.producer_progress", "producer 'p', partition 0 has 0 rows of progress"),
+        (
+            "insert into event_store.producer_progress (producer_id, partition, updated_at, revision) values ('p', 0, now(), 9)",
+            "producer 'p', partition 0 has 2 rows of progress",
+        ),
+        (
+            "insert into event_store.producer_state (producer_id, partition, key, value, sequence)"
+            " values ('p', 0, 'k', '1', 1), ('p', 0, 'k', '2', 2)",
+            "producer 'p', partition 0 has 2 values of state 'k'",
+        ),
+    ],
+)
+def test_a_restore_in_which_a_producer_has_not_one_of_each_is_refused(
+    connect: Connect, change: LiteralString, fault: str
+) -> None:
+    owner = connect(autocommit=False)
+    loading = BackupStore(owner)
+    loading.begin_restore()
+    owner.execute(
+        "insert into event_store.producers (producer_id, partition, epoch, registered_at, owner) values ('p', 0, 1, now(), 'x')"
+    )
+    owner.execute(
+        "insert into event_store.producer_progress (producer_id, partition, updated_at) values ('p', 0, now())"
+    )
+    owner.execute(change)
+    refused = refusal(BackupDamaged, lambda: loading.finish_restore(list(range(16)), [0] * 16, [0] * 16, 1, 1, {}))
+    assert refused.detail == fault
+
+
 def test_a_restore_with_the_same_revision_twice_is_refused_by_the_key(connect: Connect) -> None:
     owner = connect(autocommit=False)
     BackupStore(owner).begin_restore()

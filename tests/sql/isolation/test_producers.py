@@ -107,3 +107,15 @@ def test_a_transaction_of_another_session_that_ended_meanwhile_is_a_serializatio
         late.commit_transaction(transaction, "done")
     late.connection.rollback()
     assert repeat(late, lambda: late.commit_transaction(transaction)) == first
+
+
+def test_an_instance_that_registers_with_an_old_snapshot_does_not_number_a_message_again(
+    producer: ProducerStore, connect: Connect, level: IsolationLevel
+) -> None:
+    late = old(connect, level)
+    assert another(connect).ingest_events("p", 0, 1, 0, [new_event("a")]).status == "committed"
+    with pytest.raises(SerializationFailure):
+        late.register_producer("p")
+    late.connection.rollback()
+    assert repeat(late, lambda: late.register_producer("p").next_sequence) == 1
+    assert statistics(producer).committed == 1
