@@ -7,6 +7,7 @@ Belongs here: the order of starting, what one sees meanwhile, and stopping. Not 
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -71,7 +72,7 @@ def up(
     # Dagster wants an absolute path, and services have other working directories.
     settings = settings.model_copy(update={"home": settings.home.expanduser().resolve()})
     try:
-        with private_files(), _stop_on_signals(), ExitStack() as stack:
+        with private_files(), _stop_on_signals() as asked, ExitStack() as stack:
             stack.enter_context(_only_one(settings))
             _say(out, f"Millrace starts in {settings.home}; Ctrl-C stops it.")
             if ended := end_leftovers(settings.home):
@@ -99,7 +100,7 @@ def up(
                 _say(out, line)
             if started is not None:
                 started()
-            _watch(out, supervisor, postgres, status)
+            _watch(out, supervisor, postgres, status, asked)
     except _Stop:
         _say(out, "Everything is stopped. `make run` goes on where this was.")
 
@@ -142,8 +143,13 @@ def _stopping(out: Console, name: str, stop: Callable[[], None]) -> None:
 
 
 @contextmanager
-def _stop_on_signals() -> Iterator[None]:
-    """Turn the first request to stop into `_Stop` and ignore the next ones: stopping must come to its end."""
+def _stop_on_signals() -> Iterator[threading.Event]:
+    """Turn the first request to stop into `_Stop` and ignore the next ones: stopping must come to its end.
+
+    The event says that somebody asked. An exception of a signal may come where Python only prints it, as when an object
+    is freed; who works for long looks at the event, too.
+    """
+    asked = threading.Event()
     # `nohup` ignores SIGHUP, and means it. A shell's `&` ignores SIGINT, and nobody means that.
     signals = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
@@ -152,11 +158,12 @@ def _stop_on_signals() -> Iterator[None]:
     def stop(_signum: int, _frame: FrameType | None) -> None:
         for one in signals:
             signal.signal(one, lambda *_: None)
+        asked.set()
         raise _Stop
 
     before = [signal.signal(one, stop) for one in signals]
     try:
-        yield
+        yield asked
     finally:
         for one, handler in zip(signals, before, strict=True):
             signal.signal(one, handler)
@@ -204,14 +211,17 @@ def _watch(
     supervisor: Supervisor,
     postgres: EmbeddedPostgres | None,
     status: Callable[[], list[str]] | None,
+    asked: threading.Event,
 ) -> None:
-    """Keep everything running and shown, until `_Stop` comes."""
+    """Keep everything running and shown, until `_Stop` comes, or somebody asked and it was lost."""
     view = Live(console=out, refresh_per_second=2, transient=True) if out.is_terminal else None
     lines: list[str] = []
     shown: list[str] = []
     status_at = plain_at = revive_at = 0.0
     with view or ExitStack():
         while True:
+            if asked.is_set():
+                raise _Stop
             for sentence in supervisor.poll():
                 _say(out, sentence)
             if postgres is not None and postgres.pid() is None and time.monotonic() >= revive_at:

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -78,13 +78,21 @@ def tiny_services(_settings: Settings, endpoints: Endpoints) -> list[Service]:
     return [Service(name=name, argv=argv, env=env, ready=lambda: True) for name in ("tiny", "second")]
 
 
+def deaf() -> list[str]:
+    """Be asked to stop, and lose what the signal raises: as Python does where an object is freed."""
+    with suppress(BaseException):
+        os.kill(os.getpid(), signal.SIGINT)
+        signal.pause()
+    return []
+
+
 class Running:
     """A `millrace up` and what it says."""
 
-    def __init__(self, home: Path, port: int) -> None:
+    def __init__(self, home: Path, port: int, script: str = RUN_UP) -> None:
         env = {**os.environ, "MILLRACE_HOME": str(home), "MILLRACE_PORT": str(port), "COLUMNS": "80"}
         env.pop("MILLRACE_DSN", None)
-        command = [sys.executable, "-u", "-c", RUN_UP, str(Path(__file__).parent)]
+        command = [sys.executable, "-u", "-c", script, str(Path(__file__).parent)]
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env, cwd=PROJECT
         )
@@ -116,8 +124,8 @@ def home(tmp_path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def running(home: Path) -> Iterator[Running]:
-    started = Running(home, free_port())
+def running(home: Path, script: str = RUN_UP) -> Iterator[Running]:
+    started = Running(home, free_port(), script)
     try:
         yield started
     finally:
@@ -146,6 +154,12 @@ def test_stopping_ends_everything_and_a_second_run_goes_on(home: Path, how: sign
         with psycopg.connect(postgres.dsn("millrace")) as connection:
             assert connection.execute("select to_regclass('kept') is not null").fetchone() == (True,)
         assert second.end(how) == 0
+
+
+def test_a_request_to_stop_is_not_lost_though_its_exception_is(home: Path) -> None:
+    with running(home, RUN_UP.replace('lambda: ["view orders: lag 0"]', "test_up.deaf")) as one:
+        assert "Everything is stopped" in one.until("Everything is stopped")
+        assert one.process.wait(60) == 0
 
 
 def test_a_second_one_in_the_same_home_is_refused_with_pid_and_address(home: Path) -> None:
