@@ -19,8 +19,11 @@ from tests.support.import_logs import TIME, assert_each_row_once_in_order, many_
 
 # says how far it has read: a batch is prepared when its last row was asked for
 CHILD = """
+import signal
 import sys
 from pathlib import Path
+# whoever runs the tests in the background has it ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from millrace.resources.importer import importer
 from millrace.resources.importer.events import Columns
 def told(*arguments):
