@@ -16,8 +16,8 @@ from millrace.resources.postgres.resource import PostgresResource
 # table -> (the tables that it depends on, its description)
 TABLES: dict[str, tuple[list[str], str]] = {
     "deciders": ([], "The kinds of event that each decider may append."),
-    "streams": (["deciders"], "The head of each stream: the optimistic lock of an append."),
-    "events": (["deciders", "streams"], "Every event, once, never changed."),
+    "events": (["deciders"], "Every event, once, never changed; its version is the optimistic lock of its stream."),
+    "purged_streams": (["events"], "The last purged event of each stream that lost events."),
     "partitions": ([], "The log partitions and their high-water marks."),
     "event_log": (["events", "partitions"], "The dense order of events within each log partition."),
     "views": ([], "The named consumers of the log."),
