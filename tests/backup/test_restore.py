@@ -99,6 +99,31 @@ def test_a_stream_must_have_all_its_versions(
         assert fault in str(refusal(BackupDamaged, load).detail)
 
 
+def test_offsets_must_rise_along_a_stream_whatever_its_positions_say(restored: EventStore) -> None:
+    connection = restored.connection
+
+    def load() -> None:
+        with connection.transaction():
+            BackupStore(connection).begin_restore()
+            connection.execute(
+                """
+                insert into event_store.events (
+                  event, event_id, decider, decider_id, data, command_id, previous_id, created_at, "offset", transaction_id, version
+                )
+                select 'placed', lpad(v::text, 32, '0')::uuid, 'order', 'o-1', '{}', gen_random_uuid(),
+                  case when v = 2 then lpad('1', 32, '0')::uuid end, now(), 3 - v, '3', v
+                from generate_series(1, 2) v;
+                insert into event_store.event_log
+                select event_store.stream_partition('o-1'::text, 16), v - 1, 3 - v from generate_series(1, 2) v
+                """
+            )
+            (home,) = rows(connection, "select event_store.stream_partition('o-1'::text, 16)")
+            ends = [2 if partition == home[0] else 0 for partition in range(16)]
+            BackupStore(connection).finish_restore(list(range(16)), [0] * 16, ends, 9, 1, {})
+
+    assert "at offset 1 is version 2 of its stream" in str(refusal(BackupDamaged, load).detail)
+
+
 def test_a_backup_that_has_a_column_which_the_store_has_not_is_refused_as_one_of_another_version(
     filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
 ) -> None:
