@@ -90,8 +90,9 @@ def process(pid):
     found = []
     for name in PRIVATE:
         with contextlib.suppress(PermissionError):
-            read(f"/proc/{pid}/{name}")
-            found.append(name)
+            # of a process that is about to end, its memory is gone: its files open, and are empty
+            if read(f"/proc/{pid}/{name}"):
+                found.append(name)
     with contextlib.suppress(PermissionError):
         os.kill(int(pid), 0)
         found.append("signals")
