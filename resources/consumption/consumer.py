@@ -16,19 +16,19 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import psycopg
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
 from millrace.resources.consumption.build_errors import build_errors, cause, is_gone
 from millrace.resources.consumption.builder import Builder, NothingBuilds
 from millrace.resources.consumption.commit import Commit
+from millrace.resources.consumption.connection import CONFLICTS, connect_patiently
 from millrace.resources.consumption.rebuild import Rebuild
 from millrace.resources.consumption.report import DrainReport, no_progress
+from millrace.resources.consumption.serving import Serving
 from millrace.resources.errors import LeaseLost, MillraceError, PartitionLeased, Unreachable
 from millrace.resources.event_store import EventStore, Lease
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.merge import StagedRowsLost, forget_dead_batches
-from millrace.resources.read_models.tables import DependentObjects
-from millrace.resources.read_models.versions import attach_version, serve_if_caught_up, unbuilt_partitions
+from millrace.resources.read_models.versions import attach_version, unbuilt_partitions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,15 +37,6 @@ BATCH_EVENTS = 500_000
 LEASE_S = 60
 # a consumer that did not say for 15 minutes that it lives counts as dead
 ATTACH_EVERY_S = 60
-RECONNECT_S = 60
-SERVE_AGAIN_S = 60
-# the fate of a transaction among others: the batch is claimed again at once
-_CONFLICTS = (
-    psycopg.errors.DeadlockDetected,
-    psycopg.errors.SerializationFailure,
-    psycopg.errors.LockNotAvailable,
-)
-
 OnCommit = Callable[[Commit], None]
 
 
@@ -75,7 +66,7 @@ class Consumer:
         self._lease_s = lease_s
         self._archive = archive
         self._builder = Builder(dsn, model, spark, lease_s)
-        self._serving = _Serving(model)
+        self._serving = Serving(model)
         # over a connection that is replaced where it breaks
         self._store = EventStore(connection)
 
@@ -102,7 +93,7 @@ class Consumer:
 
         Raises the errors of `versions.ensure_version`.
         """
-        connection = _connect(dsn)
+        connection = connect_patiently(dsn)
         try:
             version = attach_version(connection, model, archive, owner)
             forget_dead_batches(connection, version)
@@ -246,7 +237,7 @@ class Consumer:
         except NothingBuilds as error:
             # not each by itself: of few streams, a search would blame all of them for a shared reason
             failed.update({lease.partition: str(error) for lease in leases})
-        except (LeaseLost, StagedRowsLost, *_CONFLICTS):
+        except (LeaseLost, StagedRowsLost, *CONFLICTS):
             # the consumer that claims next reads the events again
             self._store.release_batch(self.model.view, leases)
         except build_errors() as error:
@@ -269,38 +260,5 @@ class Consumer:
 
     def _reconnect(self) -> None:
         self._store.connection.close()
-        self._store = EventStore(_connect(self._dsn))
+        self._store = EventStore(connect_patiently(self._dsn))
         self._store.attach_consumer(self.model.view, self.owner)
-
-
-class _Serving:
-    """Whether a version of a model serves, and the time of the next try to let it serve."""
-
-    def __init__(self, model: ReadModel) -> None:
-        self._model = model
-        self._serves = False
-        self._not_before = float("-inf")
-
-    def begin(self, store: EventStore, report: DrainReport) -> None:
-        """Let people read this version of the model if it has caught up and does not serve yet."""
-        if self._serves or time.monotonic() < self._not_before:
-            return
-        try:
-            self._serves = serve_if_caught_up(store.connection, self._model)
-            report.in_the_way = None
-        except DependentObjects as error:
-            report.in_the_way = error
-        except psycopg.errors.LockNotAvailable:
-            # each try keeps other readers waiting for a moment
-            self._not_before = time.monotonic() + SERVE_AGAIN_S
-
-
-def _connect(dsn: str) -> psycopg.Connection:
-    """Connect, and outlast a restart of the server."""
-    patiently = Retrying(
-        retry=retry_if_exception_type(psycopg.OperationalError),
-        wait=wait_exponential(multiplier=0.1, max=5),
-        stop=stop_after_delay(RECONNECT_S),
-        reraise=True,
-    )
-    return patiently(psycopg.connect, dsn, autocommit=True)

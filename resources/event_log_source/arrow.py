@@ -64,23 +64,52 @@ def arrow_connection(dsn: str) -> Iterator[ArrowConnection]:
         InvalidOption: The DSN is unreadable.
         Unreadable: Postgres does not answer.
     """
+    with connected(dsn) as connection, snapshot(dsn, connection) as opened:
+        yield opened
+
+
+@contextmanager
+def connected(dsn: str) -> "Iterator[adbc.AdbcConnection]":
+    """Connect until the end of a `with`.
+
+    Raises:
+        InvalidOption: The DSN is unreadable.
+        Unreadable: Postgres does not answer.
+    """
     # not ADBC's `dbapi`: it imports pandas, half a second for each new Python process of Spark's
     import adbc_driver_manager as adbc
     import adbc_driver_postgresql as postgresql
 
     without_password(dsn)  # a DSN that cannot be read is refused before anybody quotes it
-    size = {postgresql.StatementOptions.BATCH_SIZE_HINT_BYTES.value: str(BATCH_BYTES)}
     try:
         with postgresql.connect(dsn) as database, adbc.AdbcConnection(database) as connection:
             connection.set_autocommit(False)
-            with adbc.AdbcStatement(connection) as statement:
-                statement.set_options(**size)
-                opened = ArrowConnection(dsn, statement)
-                # one snapshot: history that is removed meanwhile is still there for the SELECT that follows the marks
-                opened.rows("set transaction isolation level repeatable read, read only")
-                try:
-                    yield opened
-                finally:
-                    opened.close()
+            yield connection
+    except adbc.Error as error:
+        raise Unreadable(dsn, error) from None
+
+
+@contextmanager
+def snapshot(dsn: str, connection: "adbc.AdbcConnection") -> Iterator[ArrowConnection]:
+    """Read one snapshot through a connection, in a transaction that ends with the `with` if nothing fails.
+
+    Raises:
+        Unreadable: Postgres does not answer.
+    """
+    import adbc_driver_manager as adbc
+    import adbc_driver_postgresql as postgresql
+
+    size = {postgresql.StatementOptions.BATCH_SIZE_HINT_BYTES.value: str(BATCH_BYTES)}
+    try:
+        with adbc.AdbcStatement(connection) as statement:
+            statement.set_options(**size)
+            opened = ArrowConnection(dsn, statement)
+            # one snapshot: history that is removed meanwhile is still there for the SELECT that follows the marks
+            opened.rows("set transaction isolation level repeatable read, read only")
+            try:
+                yield opened
+            finally:
+                opened.close()
+        connection.rollback()
     except adbc.Error as error:
         raise Unreadable(dsn, error) from None

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import psycopg
+import pyarrow as pa
 from psycopg import sql
 
 from millrace.resources.errors import MillraceError
 from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.row_arrays import travelling, unnested
 from millrace.resources.read_models.tables import (
     child_table,
     listed,
@@ -19,6 +21,8 @@ from millrace.resources.read_models.tables import (
     owner_of,
     relation,
     state_key,
+    state_schema,
+    state_types,
     stored_columns,
 )
 
@@ -56,41 +60,67 @@ def merge_batch(connection: psycopg.Connection, model: ReadModel, batch: int, st
     _require_staged(connection, model, batch, staged)
     if not staged:
         return 0
-    key, columns = state_key(model), stored_columns(model)
-    merged = connection.execute(
-        sql.SQL(
-            """
-            insert into {state} ({key}, {columns})
-            select {key}, {merged}
-            from (
-              select {key}, {columns} from {staging} where {staged}
-              union all
-              select {known_key}, {known_columns}
-              from (select distinct {key} from {staging} where {staged}) touched
-              -- limit 1 keeps this an index probe per touched key, however many rows the model has
-              cross join lateral (select * from {state} s where {same_key} limit 1) known
-            ) both_sides
-            group by {key}
-            on conflict ({key}) do update set {assignments}
-            """
-        ).format(
-            state=relation(model.state_table),
-            staging=relation(model.staging_table),
-            staged=_STAGED,
-            key=listed(key),
-            columns=listed(columns),
-            merged=merged_columns(model),
-            known_key=listed(key, of="known"),
-            known_columns=listed(columns, of="known"),
-            same_key=sql.SQL(" and ").join(sql.SQL("s.{0} = touched.{0}").format(sql.Identifier(n)) for n in key),
-            assignments=sql.SQL(", ").join(
-                sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in columns
-            ),
-        ),
-        _parameters(batch, staged),
-    ).rowcount
+    columns = sql.SQL("{}, {}").format(listed(state_key(model)), listed(stored_columns(model)))
+    fresh = sql.SQL("(select {columns} from {staging} where {staged})").format(
+        columns=columns, staging=relation(model.staging_table), staged=_STAGED
+    )
+    merged = connection.execute(_merge(model, fresh), _parameters(batch, staged)).rowcount
     forget_batch(connection, model, batch)
     return merged
+
+
+def merge_rows(connection: psycopg.Connection, model: ReadModel, rows: pa.Table) -> int:
+    """Merge a few rows into the state, without staging them, and return how many rows of the state changed.
+
+    Runs in the caller's transaction, after `commit_batch` has locked and checked the leases.
+
+    Args:
+        connection: The connection of that transaction.
+        model: The read model.
+        rows: Log partition, key and stored columns, in the types of `state_schema`.
+    """
+    if not len(rows):
+        return 0
+    schema = state_schema(model)
+    arrays = [travelling(rows.column(name), type_) for name, type_ in schema.items()]
+    return connection.execute(merge_of_arrays(model), arrays).rowcount
+
+
+def merge_of_arrays(model: ReadModel) -> sql.Composed:
+    """Return the statement of `merge_rows`; its text is the same in each call, so that Postgres plans it once."""
+    fresh = sql.SQL("with fresh as materialized ({}) ").format(unnested(state_schema(model), state_types(model)))
+    return fresh + _merge(model, sql.SQL("fresh"))
+
+
+def _merge(model: ReadModel, fresh: sql.Composable) -> sql.Composed:
+    """Return the statement that merges fresh rows, an item of a FROM, into the state."""
+    key, columns = state_key(model), stored_columns(model)
+    return sql.SQL(
+        """
+        insert into {state} ({key}, {columns})
+        select {key}, {merged}
+        from (
+          select {key}, {columns} from {fresh} fresh
+          union all
+          select {known_key}, {known_columns}
+          from (select distinct {key} from {fresh} fresh) touched
+          -- limit 1 keeps this an index probe per touched key, however many rows the model has
+          cross join lateral (select * from {state} s where {same_key} limit 1) known
+        ) both_sides
+        group by {key}
+        on conflict ({key}) do update set {assignments}
+        """
+    ).format(
+        state=relation(model.state_table),
+        fresh=fresh,
+        key=listed(key),
+        columns=listed(columns),
+        merged=merged_columns(model),
+        known_key=listed(key, of="known"),
+        known_columns=listed(columns, of="known"),
+        same_key=sql.SQL(" and ").join(sql.SQL("s.{0} = touched.{0}").format(sql.Identifier(n)) for n in key),
+        assignments=sql.SQL(", ").join(sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in columns),
+    )
 
 
 def replace_partitions(

@@ -21,6 +21,7 @@ from millrace.resources.read_models.function_model import POSITION
 from millrace.resources.read_models.merge import stored_states
 from millrace.resources.read_models.recompute import Recompute
 from millrace.resources.read_models.stream_histories import history_reader
+from millrace.resources.read_models.tables import state_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
@@ -71,7 +72,7 @@ def folded_rows(events: "DataFrame", model: Fold, dsn: str, ranges: Sequence[Lea
 
     Raises, when it runs, Spark's error for an event at which the function fails.
     """
-    columns = _state_schema(model)
+    columns = state_schema(model)
     schema = pa.schema([(name, arrow_type(type_)) for name, type_ in columns.items()])
     ordered = (
         events.select(*READ).repartition(*STREAM).sortWithinPartitions("partition", "decider_id", "decider", READ[3])
@@ -155,12 +156,6 @@ def _error(model: Recompute, stream: str, why: str) -> "SparkColumn":
 
 def _others(model: Recompute) -> list[str]:
     return [name for name in model.types if name not in model.row_key]
-
-
-def _state_schema(model: ReadModel) -> dict[str, str]:
-    """Return the columns of the state with their Spark types, in order."""
-    keys = {"partition": "int"} | {name: key.type for name, key in model.keys.items()}
-    return keys | {column.name: column.spark_type for column in model.state_columns}
 
 
 # a model of columns asks neither the store nor the ranges

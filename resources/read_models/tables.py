@@ -61,6 +61,18 @@ def stored_columns(model: ReadModel) -> list[str]:
     return [column.name for column in model.state_columns]
 
 
+def state_schema(model: ReadModel) -> dict[str, str]:
+    """Return the columns of a row of the model's state with their Spark types, in order."""
+    keys = {"partition": "int"} | {name: key.type for name, key in model.keys.items()}
+    return keys | {column.name: column.spark_type for column in model.state_columns}
+
+
+def state_types(model: ReadModel) -> dict[str, str]:
+    """Return the columns of a row of the model's state with their Postgres types, in order."""
+    keys = {"partition": "int"} | {name: postgres_type(key.type) for name, key in model.keys.items()}
+    return keys | {column.name: column.postgres_type for column in model.state_columns}
+
+
 def child_table(model: ReadModel, partition: int) -> str:
     """Return the name of the state's table of one log partition."""
     return f"{model.state_table}_p{partition:04}"
@@ -160,15 +172,10 @@ def create_tables(connection: psycopg.Connection, model: ReadModel) -> None:
 
 def _column_definitions(model: ReadModel) -> sql.Composed:
     """Return the columns that the state and the staged rows have, with their types."""
-    key_types = {"partition": "int"} | {name: postgres_type(column.type) for name, column in model.keys.items()}
+    keys = state_key(model)
     return sql.SQL(", ").join(
-        [
-            *(sql.SQL("{} {} not null").format(sql.Identifier(n), sql.SQL(type_)) for n, type_ in key_types.items()),
-            *(
-                sql.SQL("{} {}").format(sql.Identifier(column.name), sql.SQL(column.postgres_type))
-                for column in model.state_columns
-            ),
-        ]
+        sql.SQL("{} {}{}").format(sql.Identifier(name), sql.SQL(type_), sql.SQL(" not null" if name in keys else ""))
+        for name, type_ in state_types(model).items()
     )
 
 

@@ -1,0 +1,242 @@
+"""A drain of many views: rounds, as long as there is something to do, and who takes part in them.
+
+Belongs here: the loop, its connection, views that join and leave. Not here: a round (`round`), a drain of one view
+(`consumption.consumer`), Dagster.
+
+A view takes part while nobody else consumes it. Where a run of its own does, it leaves, and comes back when that run is
+over. It leaves, too, where it fails, is slow, or waits for a lock. Who wants to know whether rounds serve a view asks
+for its consumers: the drain is attached to those that take part, and to no other.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import psycopg
+
+from millrace.resources.consumption.build_errors import build_errors, cause, is_gone
+from millrace.resources.consumption.commit import Commit
+from millrace.resources.consumption.connection import CONFLICTS, connect_patiently
+from millrace.resources.consumption.rounds.member import Member
+from millrace.resources.consumption.rounds.plan import fits
+from millrace.resources.consumption.rounds.round import Outcome, Rounds
+from millrace.resources.errors import MillraceError, Unreachable
+from millrace.resources.event_store import EventStore
+from millrace.resources.read_models.declaration import ReadModel
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LEASE_S = 60
+# a round begins no sooner than this after the one before, unless that one left something behind
+ROUND_EVERY_S = 0.25
+# how often the drain looks who else consumes its views
+LOOK_EVERY_S = 2.0
+# a consumer that did not say for 15 minutes that it lives counts as dead
+ATTACH_EVERY_S = 60.0
+# rounds in a row that may fail for a reason of no view's; then the drain ends
+FAILURES = 3
+# of a lock that somebody holds: a view that waits longer waits by itself
+LOCK_TIMEOUT = "200ms"
+
+OnCommit = Callable[[Member, Commit], None]
+OnLeave = Callable[[Member], None]
+
+
+class SharedDrain:
+    """A drain of many views. The end of a `with` block gives back every lease.
+
+    Args:
+        dsn: The event store.
+        models: The read models as they are declared; those that rounds cannot build are left out.
+        spark: Gives the session.
+        owner: The name under which leases are taken: a run's id.
+        lease_s: How long a lease outlives its owner, in seconds.
+        archive: The folder of the archive, which versions of models that are made now may need.
+        on_commit: Is told of each commit.
+        on_leave: Is told of each view that leaves.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        models: Sequence[ReadModel],
+        spark: "Callable[[], SparkSession]",
+        owner: str,
+        *,
+        lease_s: int = LEASE_S,
+        archive: Path | None = None,
+        on_commit: OnCommit = lambda *_: None,
+        on_leave: OnLeave = lambda _: None,
+    ) -> None:
+        self.members = [Member(model) for model in models if fits(model)]
+        self.owner = owner
+        self._dsn = dsn
+        self._archive = archive
+        self._on_commit = on_commit
+        self._on_leave = on_leave
+        self._rounds = Rounds(dsn, spark, owner, lease_s)
+        self._looked_at = self._attached_at = float("-inf")
+        self._store = self._connect()
+
+    def close(self) -> None:
+        """Give back every lease and close the connection."""
+        try:
+            if self._store.connection.broken:
+                self._store = self._connect()
+            self._store.release_owner(self.owner)
+        finally:
+            self._store.connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def run(self, *, budget_s: float, idle_s: float, stop: threading.Event | None = None) -> None:
+        """Consume until nothing came for `idle_s`, the budget of seconds is used up, or `stop` is set.
+
+        Raises:
+            Unreachable: Spark went away.
+
+        Raises the errors of `build_errors` where they are of no view, after some tries.
+        """
+        stop = stop or threading.Event()
+        started = busy_at = time.monotonic()
+        failures = 0
+        while not stop.is_set() and time.monotonic() - started < budget_s:
+            try:
+                self._look()
+                outcome = self._round()
+                failures = 0
+            except CONFLICTS:
+                # somebody held what a few statements need: the views of this round are claimed again
+                self._store.release_owner(self.owner)
+                stop.wait(ROUND_EVERY_S)
+                continue
+            except psycopg.OperationalError:
+                if not self._store.connection.closed:
+                    raise  # connecting anew would not help
+                self._begin_anew()
+                continue
+            except build_errors() as error:
+                failures += 1
+                self._give_up(error, failures)
+                stop.wait(ROUND_EVERY_S * 2**failures)
+                continue
+            if outcome.commits:
+                busy_at = time.monotonic()
+            elif time.monotonic() - busy_at >= idle_s:
+                break
+            stop.wait(max(0.0, self._next_at() - time.monotonic()))
+
+    def _round(self) -> Outcome:
+        began = time.monotonic()
+        joined = [member for member in self.members if member.joined and member.next_at <= began]
+        models = [member.model for member in joined if member.model is not None]
+        known = [member.model for member in self.members if member.model is not None]
+        outcome = self._rounds.run(self._store, models, known) if models else Outcome()
+        for member in joined:
+            assert member.model is not None
+            commit = outcome.commits.get(member.model.view)
+            member.next_at = self._turn(member, outcome, began)
+            if commit is not None:
+                member.report.add(commit)
+                self._on_commit(member, commit)
+            member.serve(self._store)
+            if member.model.view in outcome.left:
+                self._leave(member, outcome.left[member.model.view])
+        return outcome
+
+    def _look(self) -> None:
+        """Let views join and leave, by who else consumes them, if it is time to look."""
+        now = time.monotonic()
+        if now - self._looked_at < LOOK_EVERY_S:
+            return
+        self._looked_at = now
+        if now - self._attached_at >= ATTACH_EVERY_S:
+            self._attached_at = now
+            for member in self.members:
+                if member.joined:
+                    self._attach(member)
+        polls = {poll.view: poll for poll in self._store.poll_views([self._view(member) for member in self.members])}
+        for member in self.members:
+            poll = polls.get(self._view(member))
+            if not member.joined and member.may_join(poll):
+                self._join(member)
+            elif member.joined and (poll is None or poll.consumers > 1):
+                self._leave(member, "a run of its own consumes it" if poll else "its view was removed")
+
+    def _attach(self, member: Member) -> None:
+        try:
+            self._store.attach_consumer(self._view(member), self.owner)
+        except MillraceError as error:
+            self._leave(member, str(error))
+
+    def _join(self, member: Member) -> None:
+        try:
+            member.join(self._store, self.owner, self._archive)
+        except (MillraceError, psycopg.errors.LockNotAvailable) as error:
+            member.leave(str(error))
+        if member.away is not None:
+            self._on_leave(member)
+
+    def _leave(self, member: Member, why: str) -> None:
+        member.leave(why)
+        # its view may be gone
+        if self._store.is_registered(self._view(member)):
+            self._store.detach_consumer(self._view(member), self.owner)
+        self._on_leave(member)
+
+    def _give_up(self, error: Exception, failures: int) -> None:
+        """End the drain if Spark is gone, or if rounds fail again and again.
+
+        Raises the error.
+        """
+        if is_gone(error):
+            raise Unreachable(
+                "The Spark Connect server went away in the middle of a drain.",
+                detail=cause(error),
+                hint="Nothing is lost: the next drain reads the batch again when the server is back.",
+            ) from error
+        if failures >= FAILURES:
+            raise error
+        self._store.release_owner(self.owner)
+
+    def _begin_anew(self) -> None:
+        self._store.connection.close()
+        self._store = self._connect()
+        self._store.release_owner(self.owner)
+        # who was attached by the lost session is no more
+        self._looked_at = self._attached_at = float("-inf")
+
+    def _connect(self) -> EventStore:
+        connection = connect_patiently(self._dsn)
+        # forty views, and a few statements each
+        connection.prepared_max = 1000
+        connection.execute("select set_config('lock_timeout', %s, false)", (LOCK_TIMEOUT,))
+        return EventStore(connection)
+
+    def _next_at(self) -> float:
+        """Return when the next round begins, by the monotonic clock."""
+        return min([self._looked_at + LOOK_EVERY_S, *(member.next_at for member in self.members if member.joined)])
+
+    @staticmethod
+    def _turn(member: Member, outcome: Outcome, began: float) -> float:
+        """Return when a member is asked for again after a round that began at a time."""
+        view = SharedDrain._view(member)
+        if view in outcome.full:
+            return began
+        return began + (
+            ROUND_EVERY_S if view in outcome.commits else max(ROUND_EVERY_S, member.declared.pooling_delay_s)
+        )
+
+    @staticmethod
+    def _view(member: Member) -> str:
+        return (member.model or member.declared).view

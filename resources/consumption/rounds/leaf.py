@@ -1,0 +1,302 @@
+"""What the Spark task of a round does: read what an owner has leased, once, and give each model its events in slots.
+
+Belongs here: everything that runs in the task. Not here: which slots there are (`slots`), the plan (`plan`), what
+becomes of the rows (`round`).
+
+The task is the same in every round. What it reads stands in the store: the leases of its owner. So Spark plans once.
+It says under which leases it read, and the driver commits nothing else.
+
+The task keeps its connection from round to round: connecting costs more than reading a few hundred events.
+"""
+
+import io
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millrace.resources.consumption.rounds.slots import Value
+from millrace.resources.event_log_source import EventLogOptions, LogRange, Unreadable
+from millrace.resources.event_log_source.arrow import ArrowConnection, connected, snapshot
+from millrace.resources.event_log_source.reading import PLAN, query
+from millrace.resources.read_models.columns import ORDER
+from millrace.resources.read_models.fold import READ, Fold
+from millrace.resources.read_models.fold_task import FoldFailed, folder
+
+if TYPE_CHECKING:
+    import adbc_driver_manager as adbc
+    import numpy as np
+
+# the columns of the wide table besides slots: the model's number, or REPORT; what a fold or the report says
+MODEL, PAYLOAD, FAILURE = "model", "payload", "failure"
+REPORT = -1
+# the columns that say which events a view takes, and their order
+WHERE = ("partition", "position", ORDER, "decider", "decider_id", "event")
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A model as the task reads for it.
+
+    Attributes:
+        number: Its number in the plan.
+        view: Its view.
+        deciders: The deciders that it takes; None for all.
+        events: The events that it takes; None for all.
+    """
+
+    number: int
+    view: str
+    deciders: tuple[str, ...] | None
+    events: tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class ColumnsReader(Reader):
+    """A model of columns: what it puts into which slot, and which of these are its key."""
+
+    values: Mapping[str, Value]
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class FoldReader(Reader):
+    """A fold, the query for its stored states, and the schema of its rows."""
+
+    model: Fold
+    states: str
+    schema: pa.Schema
+
+
+@dataclass(frozen=True)
+class Task:
+    """The work of a round's task.
+
+    Attributes:
+        dsn: The event store.
+        owner: Whose leases it reads.
+        columns: The columns of events to read.
+        extract: Fields of their data to read, and the path of each.
+        deciders: The deciders to read; None for all.
+        events: The events to read; None for all.
+        readers: The models.
+        schema: The wide table.
+    """
+
+    dsn: str
+    owner: str
+    columns: tuple[str, ...]
+    extract: Mapping[str, tuple[str, ...]]
+    deciders: tuple[str, ...] | None
+    events: tuple[str, ...] | None
+    readers: tuple[Reader, ...]
+    schema: pa.Schema
+
+    def __call__(self, _: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Read and yield the rows of all models, and a report."""
+        leased = _read(self.dsn, self._look)
+        seconds = {}
+        for reader in self.readers:
+            if reader.view in leased.ranges:
+                started = time.perf_counter()
+                yield from self._rows(reader, leased)
+                seconds[reader.view] = time.perf_counter() - started
+        report = {"leases": leased.leases, "seconds": seconds}
+        yield self._batch({MODEL: [REPORT], PAYLOAD: [json.dumps(report).encode()]}, 1)
+
+    def _look(self, connection: ArrowConnection) -> "Leased":
+        connection.rows(PLAN)
+        owner = _literal(self.owner)
+        leases = connection.rows(
+            f"select view, partition, from_position, to_position, lease_token from event_store.owned_leases({owner})"  # noqa: S608 - a literal
+        )
+        views = {reader.view for reader in self.readers}
+        ranges = [lease for lease in leases if lease[0] in views]
+        locked = connection.rows(
+            f"select view, decider, decider_id from event_store.locked_streams({owner})"  # noqa: S608 - a literal
+        )
+        return Leased(ranges, locked, self._events(connection, ranges))
+
+    def _events(self, connection: ArrowConnection, leases: "Sequence[LeaseRow]") -> pa.Table:
+        options = EventLogOptions.read(
+            {
+                "dsn": self.dsn,
+                "columns": json.dumps(self.columns),
+                "extract": json.dumps(self.extract),
+                **({"deciders": json.dumps(self.deciders)} if self.deciders is not None else {}),
+                **({"events": json.dumps(self.events)} if self.events is not None else {}),
+            },
+            "batch",
+        )
+        names = [*self.columns, *self.extract]
+        union = _union(leases)
+        if not union:
+            return pa.table({name: [] for name in names})
+        batches = [*connection.batches(query(options, union).as_string())]
+        return (
+            pa.Table.from_batches(batches).rename_columns(names) if batches else pa.table({name: [] for name in names})
+        )
+
+    def _rows(self, reader: Reader, leased: "Leased") -> Iterator[pa.RecordBatch]:
+        events = leased.events_of(reader)
+        if isinstance(reader, ColumnsReader):
+            if len(events):
+                yield from self._columns(reader, events)
+        elif isinstance(reader, FoldReader) and len(events):
+            yield self._folded(reader, events, leased)
+
+    def _columns(self, reader: ColumnsReader, events: pa.Table) -> Iterator[pa.RecordBatch]:
+        for key in reader.keys:
+            source = reader.values[key].source
+            events = events.filter(pc.is_valid(events.column(source)))
+        if not len(events):
+            return
+        found: dict[str, object] = {name: events.column(name) for name in ("partition", ORDER)}
+        found[MODEL] = pa.repeat(pa.scalar(reader.number, pa.int32()), len(events))
+        masks: dict[tuple[str, ...], object] = {}
+        for slot, value in reader.values.items():
+            array = events.column(value.source or ORDER)
+            if value.events is not None:
+                if value.events not in masks:
+                    masks[value.events] = pc.is_in(events.column("event"), pa.array(value.events))
+                # the cast comes after this: an event that the column does not look at must not fail the cast
+                array = pc.if_else(masks[value.events], array, pa.scalar(None, array.type))
+            found[slot] = array
+        yield self._batch(found, len(events))
+
+    def _folded(self, reader: FoldReader, events: pa.Table, leased: "Leased") -> pa.RecordBatch:
+        ordered = events.select(list(READ)).sort_by(
+            [(name, "ascending") for name in ("partition", "decider_id", "decider", "position")]
+        )
+        # from the first event on there is no state before
+        fresh = frozenset(partition for partition, (first, _) in leased.ranges[reader.view].items() if first == 0)
+        fold = folder(reader.model, self.dsn, fresh, reader.states, reader.schema)
+        rows = io.BytesIO()
+        try:
+            with pa.ipc.new_stream(rows, reader.schema) as stream:
+                for batch in fold(iter(ordered.combine_chunks().to_batches())):
+                    stream.write_batch(batch)
+        except FoldFailed as error:
+            # it fails alone: the other models of the round go on
+            return self._batch({MODEL: [reader.number], FAILURE: [str(error)]}, 1)
+        return self._batch({MODEL: [reader.number], PAYLOAD: [rows.getvalue()]}, 1)
+
+    def _batch(self, found: Mapping[str, object], rows: int) -> pa.RecordBatch:
+        """Return rows of the wide table, null where nothing was found."""
+        arrays = []
+        for field in self.schema:
+            values = found.get(field.name)
+            if values is None:
+                arrays.append(pa.nulls(rows, field.type))
+            elif isinstance(values, list):
+                arrays.append(pa.array(values, field.type))
+            else:
+                arrays.append(_in_one_piece(values).cast(field.type))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+LeaseRow = tuple[str, int, int, int, int]
+
+
+class Leased:
+    """What an owner had leased when one snapshot looked.
+
+    Args:
+        leases: View, log partition, first position, the one behind the last, token.
+        locked: View, decider and decider_id of the streams that have a lock, whose events the leases do not deliver.
+        events: The events of all leases, each once.
+    """
+
+    def __init__(self, leases: Sequence[LeaseRow], locked: Sequence[tuple[str, str, str]], events: pa.Table) -> None:
+        self.leases = leases
+        self.ranges: dict[str, dict[int, tuple[int, int]]] = {}
+        for view, partition, first, end, _ in leases:
+            self.ranges.setdefault(view, {})[partition] = (first, end)
+        self._locked: dict[str, list[str]] = {}
+        for view, decider, decider_id in locked:
+            self._locked.setdefault(view, []).append(f"{len(decider.encode())} {decider}{decider_id}")
+        self._events = events
+
+    def events_of(self, reader: Reader) -> pa.Table:
+        """Return the events that a view is to get: of its leases, of what it takes, of streams without a lock."""
+        mask = pa.array(self._within(self.ranges[reader.view]))
+        for name, taken in (("decider", reader.deciders), ("event", reader.events)):
+            if taken is not None:
+                mask = pc.and_(mask, pc.is_in(self._events.column(name), pa.array(taken)))
+        locked = self._locked.get(reader.view)
+        if locked is not None:
+            mask = pc.and_not(mask, pc.is_in(self._streams, pa.array(locked)))
+        return self._events.filter(mask)
+
+    def _within(self, ranges: Mapping[int, tuple[int, int]]) -> "np.ndarray":
+        import numpy as np
+
+        partitions, positions = self._places
+        size = max([*ranges, *partitions.tolist()], default=0) + 1
+        first, end = np.ones(size, np.int64), np.zeros(size, np.int64)
+        for partition, (begin, until) in ranges.items():
+            first[partition], end[partition] = begin, until
+        within: np.ndarray = (positions >= first[partitions]) & (positions < end[partitions])
+        return within
+
+    @cached_property
+    def _places(self) -> "tuple[np.ndarray, np.ndarray]":
+        return tuple(self._events.column(name).to_numpy() for name in ("partition", "position"))
+
+    @cached_property
+    def _streams(self) -> object:
+        # with its length, no decider and id look like others
+        decider = self._events.column("decider")
+        size = pc.binary_join_element_wise(pc.binary_length(decider).cast(pa.string()), "", " ")
+        return pc.binary_join_element_wise(size, decider, self._events.column("decider_id"), "")
+
+
+def _union(leases: Sequence[LeaseRow]) -> list[LogRange]:
+    """Return one range of each log partition that holds those of all views."""
+    found: dict[int, LogRange] = {}
+    for _, partition, first, end, _ in leases:
+        known = found.get(partition, LogRange(partition, first, end))
+        found[partition] = LogRange(partition, min(first, known.from_position), max(end, known.to_position))
+    return [found[partition] for partition in sorted(found)]
+
+
+_kept: "dict[str, tuple[ExitStack, adbc.AdbcConnection]]" = {}
+
+
+def _read(dsn: str, look: Callable[[ArrowConnection], Leased]) -> Leased:
+    """Look through the connection that this process keeps; if that one is lost, through a new one."""
+    if dsn in _kept:
+        try:
+            return _through(dsn, look)
+        except Unreadable:
+            stack, _ = _kept.pop(dsn)
+            stack.close()
+    stack = ExitStack()
+    _kept[dsn] = (stack, stack.enter_context(connected(dsn)))
+    try:
+        return _through(dsn, look)
+    except BaseException:
+        _kept.pop(dsn)
+        stack.close()
+        raise
+
+
+def _through(dsn: str, look: Callable[[ArrowConnection], Leased]) -> Leased:
+    with snapshot(dsn, _kept[dsn][1]) as connection:
+        return look(connection)
+
+
+def _literal(text: str) -> str:
+    from psycopg import sql
+
+    return sql.Literal(text).as_string()
+
+
+def _in_one_piece(values: object) -> pa.Array:
+    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values

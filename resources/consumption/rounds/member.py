@@ -1,0 +1,77 @@
+"""A view that takes part in rounds: its version of the model, its report, whether it is in, and why not.
+
+Belongs here: one view. Not here: the round (`round`), the loop over all views (`drain`).
+"""
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from millrace.resources.consumption.report import DrainReport
+from millrace.resources.consumption.serving import Serving
+from millrace.resources.event_store import EventStore, ViewPoll
+from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.merge import forget_dead_batches
+from millrace.resources.read_models.versions import attach_version, unbuilt_partitions
+
+# a view that left because of a failure comes back after so long, and each time after twice as long
+BACK_AFTER_S = 60.0
+LONGEST_AWAY_S = 3600.0
+
+
+@dataclass
+class Member:
+    """A view in rounds.
+
+    Attributes:
+        declared: The read model as it is declared.
+        model: The version that is built; None until the view joined once.
+        report: Its work so far.
+        joined: Whether rounds claim for it.
+        away: Why it left, if it did.
+        next_at: When it is asked for again, by the monotonic clock.
+    """
+
+    declared: ReadModel
+    model: ReadModel | None = None
+    report: DrainReport = field(default_factory=DrainReport)
+    joined: bool = False
+    away: str | None = None
+    next_at: float = float("-inf")
+    _serving: Serving | None = None
+    _left: int = 0
+    _back_at: float = float("-inf")
+
+    def join(self, store: EventStore, owner: str, archive: Path | None) -> None:
+        """Attach to the version that the declaration stands for; make that version if there is none.
+
+        Raises the errors of `versions.ensure_version`.
+        """
+        model = attach_version(store.connection, self.declared, archive, owner)
+        if unbuilt_partitions(store.connection, model):
+            store.detach_consumer(model.view, owner)
+            self.leave("its first events are in the archive only, and a run of its own rebuilds it")
+            return
+        forget_dead_batches(store.connection, model)
+        if self.model is None or self._serving is None or self.model.view != model.view:
+            self.model, self._serving = model, Serving(model)
+        self.joined, self.away = True, None
+
+    def leave(self, why: str) -> None:
+        """Take part no more for the present; a run of its own consumes the view meanwhile."""
+        self.joined, self.away = False, why
+        self._left += 1
+        self._back_at = time.monotonic() + min(BACK_AFTER_S * 2 ** (self._left - 1), LONGEST_AWAY_S)
+
+    def may_join(self, poll: ViewPoll | None) -> bool:
+        """Say whether it may take part again: nobody else consumes the view, and it is well or was away for long."""
+        if poll is None:  # not registered yet, or no more
+            return self.model is None or time.monotonic() >= self._back_at
+        if poll.consumers or not poll.enabled:
+            return False
+        return self.away is None or poll.due == 0 or time.monotonic() >= self._back_at
+
+    def serve(self, store: EventStore) -> None:
+        """Let people read this version of the model if it has caught up and does not serve yet."""
+        if self._serving is not None:
+            self._serving.begin(store, self.report)

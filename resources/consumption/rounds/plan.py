@@ -1,0 +1,187 @@
+"""The Spark plan of a round: constant, for all models at once, and executed again and again.
+
+Belongs here: the plan, and the rows of each model that come out of it. Not here: what its task reads (`leaf`), when it
+runs and what is committed (`round`).
+
+One task reads, and one aggregate of slots builds the rows of all models of columns. It groups by model, log partition
+and key, which all lie in that one task: Spark exchanges nothing. Folds are done in the task.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from millrace.resources.consumption.rounds.leaf import (
+    FAILURE,
+    MODEL,
+    PAYLOAD,
+    REPORT,
+    WHERE,
+    ColumnsReader,
+    FoldReader,
+    Reader,
+    Task,
+)
+from millrace.resources.consumption.rounds.slots import Slots, slots_of, state_of, values_of
+from millrace.resources.event_log_source import COLUMNS
+from millrace.resources.event_store import Lease
+from millrace.resources.read_models.column_types import arrow_type, typed
+from millrace.resources.read_models.columns import ORDER
+from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.fold import Fold
+from millrace.resources.read_models.merge import stored_states
+from millrace.resources.read_models.recompute import Recompute
+from millrace.resources.read_models.tables import state_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as SparkColumn
+    from pyspark.sql import DataFrame, SparkSession
+
+# A plan of one task gains nothing by a plan that adapts, or by code that is compiled for it.
+ROUND_CONFIGURATION = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.shuffle.partitions": "1",
+}
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a round built.
+
+    Attributes:
+        leases: By view, the leases under which the task read.
+        rows: By view, new rows of its model's state: log partition, key and state, under the model's names.
+        failed: By view, why its model cannot be built.
+        seconds: By view, how long the task was at work for its model alone.
+    """
+
+    leases: Mapping[str, Sequence[Lease]]
+    rows: Mapping[str, pa.Table]
+    failed: Mapping[str, str]
+    seconds: Mapping[str, float]
+
+    def with_(self, other: "Built") -> "Built":
+        """Return what both built."""
+        return Built(
+            {**self.leases, **other.leases},
+            {**self.rows, **other.rows},
+            {**self.failed, **other.failed},
+            {**self.seconds, **other.seconds},
+        )
+
+
+def fits(model: ReadModel) -> bool:
+    """Say whether rounds can build a model. A recomputed one asks for whole streams by a plan of its own."""
+    return not isinstance(model, Recompute)
+
+
+class RoundPlan:
+    """The plan for some models.
+
+    Args:
+        spark: The session.
+        dsn: The event store.
+        owner: Whose leases are read.
+        models: The models, as the versions that are built.
+    """
+
+    def __init__(self, spark: "SparkSession", dsn: str, owner: str, models: Sequence[ReadModel]) -> None:
+        self._models = list(models)
+        self._slots = slots_of([model for model in models if not isinstance(model, Fold)])
+        self._frame = _frame(spark, dsn, owner, self._models, self._slots)
+
+    def run(self) -> Built:
+        """Read what the owner has leased for the models, and build it.
+
+        Raises Spark's error for a value that its column's type does not hold exactly.
+        """
+        table = self._frame.toArrow()
+        numbers = table.column(MODEL).to_pylist()
+        at: dict[int, list[int]] = {}
+        for row, number in enumerate(numbers):
+            at.setdefault(number, []).append(row)
+        report = json.loads(table.column(PAYLOAD)[at[REPORT][0]].as_py())
+        leases: dict[str, list[Lease]] = {}
+        for view, *lease in report["leases"]:
+            leases.setdefault(view, []).append(Lease(*lease))
+        rows, failed = {}, {}
+        for number, model in enumerate(self._models):
+            if number not in at:
+                continue
+            own = table.take(pa.array(at[number]))
+            if not isinstance(model, Fold):
+                rows[model.view] = own.select(state_of(model, self._slots)).rename_columns(list(state_schema(model)))
+            elif (failure := own.column(FAILURE)[0].as_py()) is not None:
+                failed[model.view] = failure
+            else:
+                rows[model.view] = pa.ipc.open_stream(own.column(PAYLOAD)[0].as_py()).read_all()
+        return Built(leases, rows, failed, report["seconds"])
+
+
+def _frame(spark: "SparkSession", dsn: str, owner: str, models: Sequence[ReadModel], slots: Slots) -> "DataFrame":
+    from pyspark.sql import functions as f
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    schema = _schema(slots)
+    readers = tuple(_reader(number, model, slots) for number, model in enumerate(models))
+    sources = {source for model in models for source in model.sources}
+    extract = {source: path for model in models for source, path in model.extracted.items()}
+    task = Task(
+        dsn=dsn,
+        owner=owner,
+        columns=tuple(sorted({*WHERE, *(sources - set(extract))})),
+        extract=extract,
+        deciders=_all_of([model.deciders for model in models]),
+        events=_all_of([model.events for model in models]),
+        readers=readers,
+        schema=schema,
+    )
+    wide = spark.range(0, 1, 1, 1).mapInArrow(task.__call__, from_arrow_schema(schema))
+
+    def value(slot: str, type_: str, *, is_text: bool) -> "SparkColumn":
+        return typed(f.col(slot), slot, type_) if is_text else f.col(slot)
+
+    keys = [value(slot.name, slot.column.type, is_text=slot.is_text).alias(slot.name) for slot in slots.keys]
+    values = [
+        state.partial(value(slot.name, slot.column.type, is_text=slot.is_text), f.col(ORDER)).alias(state.name)
+        for slot in slots.values
+        for state in slot.column.state(slot.name)
+    ]
+    said = [f.max(name).alias(name) for name in (PAYLOAD, FAILURE)]
+    return wide.groupBy(MODEL, "partition", *keys).agg(*said, *values)
+
+
+def _schema(slots: Slots) -> pa.Schema:
+    return pa.schema(
+        [
+            (MODEL, pa.int32()),
+            ("partition", pa.int32()),
+            (ORDER, arrow_type(COLUMNS[ORDER][0])),
+            (PAYLOAD, pa.binary()),
+            (FAILURE, pa.string()),
+            *(
+                (slot.name, pa.string() if slot.is_text else arrow_type(slot.column.type))
+                for slot in (*slots.keys, *slots.values)
+            ),
+        ]
+    )
+
+
+def _reader(number: int, model: ReadModel, slots: Slots) -> Reader:
+    where = (number, model.view, model.deciders, model.events)
+    if isinstance(model, Fold):
+        schema = pa.schema([(name, arrow_type(type_)) for name, type_ in state_schema(model).items()])
+        return FoldReader(*where, model, stored_states(model), schema)
+    keys = tuple(slot.name for slot in slots.of_keys[model.view].values())
+    return ColumnsReader(*where, values_of(model, slots), keys)
+
+
+def _all_of(taken: Sequence[tuple[str, ...] | None]) -> tuple[str, ...] | None:
+    """Return all that some models take; None if one of them takes everything."""
+    if any(one is None for one in taken):
+        return None
+    return tuple(sorted({name for one in taken for name in one or ()}))

@@ -1,0 +1,168 @@
+"""One round: claim for all views in one statement, build all in one Spark job, commit each view by itself.
+
+Belongs here: the way from claims to commits, and what happens to a view that fails. Not here: the plan (`plan`), which
+views take part (`drain`).
+
+A view's commit is one transaction of its checkpoints and its rows, as in every drain. So a round that dies at any
+moment has committed some views and not others, and each is whole.
+
+A view that cannot be built or committed leaves the round and its leases. A run of its own looks for the streams that
+fail, or waits, as long as it takes; the other views do not notice.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from millrace.resources.consumption.build_errors import Fault, build_errors, cause, fault_of
+from millrace.resources.consumption.commit import Commit
+from millrace.resources.consumption.leases import owner_keeper
+from millrace.resources.consumption.rounds.plan import Built, RoundPlan
+from millrace.resources.errors import LeaseLost
+from millrace.resources.event_store import EventStore, Lease
+from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.merge import merge_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# positions that a round reads of all views together, about: so long does none wait for the others
+ROUND_EVENTS = 20_000
+# and of each view, however many there are
+LEAST_EVENTS = 500
+# a model whose function takes longer than this in one round holds up the others
+SLOW_S = 2.0
+_RETRIED = (LeaseLost, psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
+
+
+@dataclass
+class Outcome:
+    """What a round did.
+
+    Attributes:
+        commits: By view, what was committed.
+        left: By view, why it has to go on by itself.
+        full: The views that got as many events as one gets in a round, so that there may be more.
+    """
+
+    commits: dict[str, Commit] = field(default_factory=dict)
+    left: dict[str, str] = field(default_factory=dict)
+    full: set[str] = field(default_factory=set)
+
+
+class Rounds:
+    """Builds and commits rounds under the leases of one owner.
+
+    Args:
+        dsn: The event store.
+        spark: Gives the session.
+        owner: The name under which leases are taken: a run's id.
+        lease_s: How long a lease lasts, in seconds; leases are extended while Spark builds.
+    """
+
+    def __init__(self, dsn: str, spark: "Callable[[], SparkSession]", owner: str, lease_s: int) -> None:
+        self._dsn = dsn
+        self._spark = spark
+        self._owner = owner
+        self._lease_s = lease_s
+        # by the views and versions that a plan is for
+        self._plans: dict[tuple[str, ...], RoundPlan] = {}
+
+    def run(self, store: EventStore, models: Sequence[ReadModel], known: Sequence[ReadModel]) -> Outcome:
+        """Claim for some models and build and commit what there is.
+
+        Args:
+            store: The event store.
+            models: The models to claim for.
+            known: All models that may be among them in a later round: the plan is for all of these.
+
+        Raises the errors of `build_errors` where they are of no model.
+        """
+        outcome = Outcome()
+        limit = max(ROUND_EVENTS // max(len(models), 1), LEAST_EVENTS)
+        started = time.monotonic()
+        claimed = store.claim_views([model.view for model in models], self._owner, limit, self._lease_s)
+        if not claimed:
+            return outcome
+        with owner_keeper(self._dsn, self._owner, self._lease_s):
+            built = self._build([model for model in models if model.view in claimed], known)
+        for model in models:
+            leases = claimed.get(model.view)
+            if leases is None:
+                continue
+            if _positions(leases) >= limit:
+                outcome.full.add(model.view)
+            try:
+                why = self._commit(store, model, leases, built, started, outcome)
+            except psycopg.Error as error:
+                if store.connection.closed:
+                    raise
+                why = cause(error)
+            if why is not None:
+                outcome.left[model.view] = why
+                store.release_batch(model.view, leases)
+        return outcome
+
+    def _commit(
+        self,
+        store: EventStore,
+        model: ReadModel,
+        leases: Sequence[Lease],
+        built: Built,
+        started: float,
+        outcome: Outcome,
+    ) -> str | None:
+        """Commit what was built for a model; return why it has to go on by itself, if it has to."""
+        if model.view in built.failed:
+            return built.failed[model.view]
+        if set(built.leases.get(model.view, ())) != set(leases):
+            # a lease ended, or another process took it over, before the task read: nobody committed anything
+            store.release_batch(model.view, leases)
+            return None
+        try:
+            with store.connection.transaction():
+                store.commit_batch(model.view, leases)
+                rows = merge_rows(store.connection, model, built.rows[model.view]) if model.view in built.rows else 0
+        except _RETRIED:
+            # the consumer that claims next reads the events again
+            store.release_batch(model.view, leases)
+            return None
+        outcome.commits[model.view] = Commit(tuple(leases), rows, time.monotonic() - started)
+        if built.seconds.get(model.view, 0) > SLOW_S:
+            outcome.left[model.view] = f"its function took {built.seconds[model.view]:.1f} s of a round"
+        return None
+
+    def _build(self, models: Sequence[ReadModel], known: Sequence[ReadModel]) -> Built:
+        """Build what is leased for some models: in one job, and where that fails, each in a job of its own."""
+        try:
+            return self._plan(known).run()
+        except build_errors() as error:
+            if fault_of(error) is Fault.SERVER:
+                raise
+            if len(models) == 1:
+                return Built({}, {}, {models[0].view: cause(error)}, {})
+        built = Built({}, {}, {}, {})
+        for model in models:
+            built = built.with_(self._build_alone(model))
+        return built
+
+    def _build_alone(self, model: ReadModel) -> Built:
+        try:
+            return self._plan([model]).run()
+        except build_errors() as error:
+            if fault_of(error) is Fault.SERVER:
+                raise
+            return Built({}, {}, {model.view: cause(error)}, {})
+
+    def _plan(self, models: Sequence[ReadModel]) -> RoundPlan:
+        key = tuple(sorted(model.view for model in models))
+        if key not in self._plans:
+            self._plans[key] = RoundPlan(self._spark(), self._dsn, self._owner, models)
+        return self._plans[key]
+
+
+def _positions(leases: Sequence[Lease]) -> int:
+    return sum(lease.to_position - lease.from_position for lease in leases)

@@ -1,0 +1,100 @@
+"""Slots: the columns of one wide table in which the rows of many read models fit, so that one plan builds them all.
+
+A slot is a column of a kind and a type. It belongs to no model: each model numbers its own columns of a kind and type,
+and takes the slots of these numbers. So a plan needs as many slots as the largest model, not as all models together,
+and it does not grow with the models. Keys have slots, too.
+
+Belongs here: which column has which slot. Not here: the rows (`leaf`), the plan over them (`plan`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from millrace.resources.read_models.columns import Column, KeyColumn
+from millrace.resources.read_models.declaration import ReadModel
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A column of the wide table.
+
+    Attributes:
+        name: Its name there.
+        column: The column that it builds, over itself; a key is one of kind `key`.
+        is_text: Whether it holds the text of a field of data, which the plan reads as the column's type.
+    """
+
+    name: str
+    column: Column
+    is_text: bool
+
+
+@dataclass(frozen=True)
+class Value:
+    """What a model puts into a slot: a source, None to count events, and the events that it looks at."""
+
+    source: str | None
+    events: tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class Slots:
+    """The slots of some models.
+
+    Attributes:
+        keys: The slots of key columns.
+        values: The slots of other columns.
+        of_keys: By view, the slot of each key column.
+        of_columns: By view, the slot of each stored column.
+    """
+
+    keys: Sequence[Slot]
+    values: Sequence[Slot]
+    of_keys: Mapping[str, Mapping[str, Slot]]
+    of_columns: Mapping[str, Mapping[str, Slot]]
+
+
+def slots_of(models: Sequence[ReadModel]) -> Slots:
+    """Give each column of each model a slot; models share slots, the columns of one model never do."""
+    of_keys = {model.view: _numbered(model, model.keys) for model in models}
+    of_columns = {model.view: _numbered(model, model.stored) for model in models}
+    return Slots(_distinct(of_keys), _distinct(of_columns), of_keys, of_columns)
+
+
+def values_of(model: ReadModel, slots: Slots) -> dict[str, Value]:
+    """Return what a model puts into its slots, by slot."""
+    keys = {slot.name: Value(model.keys[name].source, None) for name, slot in slots.of_keys[model.view].items()}
+    columns = {
+        slot.name: Value(model.stored[name].source, model.stored[name].events)
+        for name, slot in slots.of_columns[model.view].items()
+    }
+    return keys | columns
+
+
+def state_of(model: ReadModel, slots: Slots) -> list[str]:
+    """Return the columns of the plan's result that are the model's log partition, key and state, in its order."""
+    keys = [slots.of_keys[model.view][name].name for name in model.keys]
+    columns = [slots.of_columns[model.view][name] for name in model.stored]
+    return ["partition", *keys, *(state.name for slot in columns for state in slot.column.state(slot.name))]
+
+
+def _numbered(model: ReadModel, columns: Mapping[str, Column | KeyColumn]) -> dict[str, Slot]:
+    taken: dict[str, int] = {}
+    slots = {}
+    for name, column in columns.items():
+        kind = column.kind if isinstance(column, Column) else "key"
+        is_text = column.source in model.extracted
+        # such as sum_decimal_18_2_text
+        prefix = "_".join([kind, *_words(column.type), *(["text"] if is_text else [])])
+        number = taken[prefix] = taken.get(prefix, -1) + 1
+        slot = f"{prefix}_{number}"
+        slots[name] = Slot(slot, Column(kind, slot, column.type), is_text)
+    return slots
+
+
+def _words(type_: str) -> list[str]:
+    return type_.replace("(", " ").replace(",", " ").replace(")", "").split()
+
+
+def _distinct(by_view: Mapping[str, Mapping[str, Slot]]) -> list[Slot]:
+    return [*{slot.name: slot for slots in by_view.values() for slot in slots.values()}.values()]

@@ -1,0 +1,38 @@
+"""When a version of a read model begins to serve.
+
+Belongs here: the tries of one consumer. Not here: what serving is (`read_models.versions`).
+"""
+
+import time
+
+import psycopg
+
+from millrace.resources.consumption.report import DrainReport
+from millrace.resources.event_store import EventStore
+from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.tables import DependentObjects
+from millrace.resources.read_models.versions import serve_if_caught_up
+
+SERVE_AGAIN_S = 60
+
+
+class Serving:
+    """Whether a version of a model serves, and the time of the next try to let it serve."""
+
+    def __init__(self, model: ReadModel) -> None:
+        self._model = model
+        self._serves = False
+        self._not_before = float("-inf")
+
+    def begin(self, store: EventStore, report: DrainReport) -> None:
+        """Let people read this version of the model if it has caught up and does not serve yet."""
+        if self._serves or time.monotonic() < self._not_before:
+            return
+        try:
+            self._serves = serve_if_caught_up(store.connection, self._model)
+            report.in_the_way = None
+        except DependentObjects as error:
+            report.in_the_way = error
+        except psycopg.errors.LockNotAvailable:
+            # each try keeps other readers waiting for a moment
+            self._not_before = time.monotonic() + SERVE_AGAIN_S
