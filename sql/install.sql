@@ -67,6 +67,10 @@ set local check_function_bodies = off;
 \ir functions/bulk/release_batch.sql
 \ir functions/bulk/release_owner.sql
 \ir functions/bulk/retried_events.sql
+\ir functions/bulk/rounds/claim_views.sql
+\ir functions/bulk/rounds/extend_owner.sql
+\ir functions/bulk/rounds/locked_streams.sql
+\ir functions/bulk/rounds/owned_leases.sql
 \ir functions/capture/begin_generation.sql
 \ir functions/capture/capture_gaps.sql
 \ir functions/capture/capture_info.sql
@@ -220,6 +224,7 @@ set local check_function_bodies = off;
 \ir functions/views/attach_consumer.sql
 \ir functions/views/audit_log.sql
 \ir functions/views/dead_letters.sql
+\ir functions/views/detach_consumer.sql
 \ir functions/views/discard_dead_letter.sql
 \ir functions/views/enable_view.sql
 \ir functions/views/has_caught_up.sql
@@ -249,7 +254,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '03fdda70568d4382145420a785a8dfdd3d6ab80bb1b843860aa9f8653f0aeaab'),
+  (0, '4af0901276fa85eaee787924a735d1034c2f6c5643ab077ccfcd23776ab28463'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -74,6 +74,7 @@ LONG = {
 # where a statement of SQL may stand in Python, and why it is no function of sql/
 SQL = {
     "resources.event_store.client": "calls functions",
+    "resources.event_store.rounds": "calls functions",
     "resources.event_store.migrations": "makes the schema that functions stand in",
     "resources.archive.store": "calls functions",
     "resources.archive.files": "one cursor over what a file gets",

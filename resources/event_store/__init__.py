@@ -2,6 +2,7 @@
 
 from millrace.resources.event_store.client import EventStore
 from millrace.resources.event_store.json_text import events_json
+from millrace.resources.event_store.lease_rows import ExpiredLease, Lease, LockedPartition, LockedStream, StreamFailure
 from millrace.resources.event_store.rows import (
     AppendedCount,
     AppendedEvent,
@@ -12,12 +13,9 @@ from millrace.resources.event_store.rows import (
     DatabaseIdentity,
     DeadLetter,
     DeciderEvent,
-    ExpiredLease,
     Json,
-    Lease,
     LeasedEvent,
     Lock,
-    LockedPartition,
     LogEvent,
     LogPosition,
     NewEvent,
@@ -26,7 +24,6 @@ from millrace.resources.event_store.rows import (
     RecordedEvent,
     Seek,
     SequencerHolder,
-    StreamFailure,
     StreamHead,
     VersionedEvent,
     View,
@@ -52,6 +49,7 @@ __all__ = [
     "LeasedEvent",
     "Lock",
     "LockedPartition",
+    "LockedStream",
     "LogEvent",
     "LogPosition",
     "NewEvent",

@@ -1,8 +1,8 @@
 """The event store's client: one method per SQL function, same name, same argument order.
 
-Belongs here: calls about events, the log and views. Not here: the shapes that they return (`rows`); the calls of
-producers, captures, archive and backup, each in a `store` of its own; behaviour, which is in `sql/functions`, for
-clients in any language.
+Belongs here: calls about events, the log and views. Not here: the shapes that they return (`rows`); calls about many
+views at once (`rounds`, which `EventStore` inherits); those of producers, captures, archive and backup, each in a
+`store` of its own; behaviour, which is in `sql/functions`, for clients in any language.
 
 An `EventStore` works on a connection of the caller's, who owns its transactions: with `autocommit` each call is one
 transaction, otherwise the calls join the caller's.
@@ -16,6 +16,8 @@ from uuid import UUID
 from psycopg.types.json import Jsonb
 
 from millrace.resources.event_store.json_text import events_json
+from millrace.resources.event_store.lease_rows import ExpiredLease, Lease, LockedPartition, StreamFailure
+from millrace.resources.event_store.rounds import Rounds
 from millrace.resources.event_store.rows import (
     AppendedCount,
     AppendedEvent,
@@ -25,12 +27,9 @@ from millrace.resources.event_store.rows import (
     DatabaseIdentity,
     DeadLetter,
     DeciderEvent,
-    ExpiredLease,
     Json,
-    Lease,
     LeasedEvent,
     Lock,
-    LockedPartition,
     LogEvent,
     LogPosition,
     NewEvent,
@@ -39,20 +38,18 @@ from millrace.resources.event_store.rows import (
     RecordedEvent,
     Seek,
     SequencerHolder,
-    StreamFailure,
     StreamHead,
     VersionedEvent,
     View,
     ViewInfo,
     ViewPoll,
 )
-from millrace.resources.event_store.sql_functions import SqlFunctions
 
 # events of a stream that are read at once
 STREAM_PAGE = 500
 
 
-class EventStore(SqlFunctions):
+class EventStore(Rounds):
     """The event store behind one connection. Every method raises the `MillraceError` of its SQL function."""
 
     def register_decider_event(
@@ -380,6 +377,10 @@ class EventStore(SqlFunctions):
         """Mark this connection as a live consumer of a view, for some seconds or until it is closed."""
         self._value(str, "select event_store.attach_consumer(%s, %s, %s)", (view, consumer, seconds))
 
+    def detach_consumer(self, view: str, consumer: str | None = None) -> None:
+        """End what `attach_consumer` said; nothing happens where it is not attached."""
+        self._value(str, "select event_store.detach_consumer(%s, %s)", (view, consumer))
+
     def pass_over_unwanted(self, view: str) -> None:
         """Move a bulk view's checkpoints past events that it does not want, where nobody holds them."""
         self._value(list, "select event_store.pass_over_unwanted(%s)", (view,))
@@ -444,10 +445,6 @@ class EventStore(SqlFunctions):
     def release_batch(self, view: str, leases: Sequence[Lease]) -> int:
         """Give leases back without moving anything; return how many were still held."""
         return self._value(int, "select event_store.release_batch(%s, %s, %s)", (view, *_tokens(leases)))
-
-    def release_owner(self, owner: str) -> int:
-        """Give back every lease of an owner that is known to be dead; return how many."""
-        return self._value(int, "select event_store.release_owner(%s)", (owner,))
 
     def lease_owners(self, view: str) -> list[str]:
         """Return the owners of a view's leases in force."""

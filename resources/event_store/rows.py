@@ -1,7 +1,7 @@
 """The rows that the event store's functions take and return.
 
-Belongs here: their shapes. Not here: the calls (`client`), how events to append become JSON (`json_text`); the rows of
-archive, backup, producers and captures, each beside its calls.
+Belongs here: their shapes. Not here: those of leases (`lease_rows`), the calls (`client`), how events to append become
+JSON (`json_text`); the rows of archive, backup, producers and captures, each beside its calls.
 
 A field `<name>_json` is the text of the column `<name>`, as Postgres prints it, and the attribute `<name>` parses it.
 Postgres holds JSON that Python cannot read; so a row that nobody can parse is its own reader's affair, and the rows
@@ -191,34 +191,6 @@ class Lock:
 
 
 @dataclass(frozen=True)
-class Lease:
-    """A claimed range [from_position, to_position) of one log partition and the token that fences it."""
-
-    partition: int
-    from_position: int
-    to_position: int
-    lease_token: int
-
-
-@dataclass(frozen=True)
-class StreamFailure:
-    """A stream of a batch that failed, and why; `offset` is the event that failed, if the ones before it did not."""
-
-    decider: str
-    decider_id: str
-    error: str
-    offset: int | None = None
-
-
-@dataclass(frozen=True)
-class LockedPartition:
-    """A leased log partition where streams have locks, and how many of these streams the lease tries again."""
-
-    partition: int
-    retries: int
-
-
-@dataclass(frozen=True)
 class DeadLetter:
     """A parked stream: its failed event, the error, and how many events of the stream wait, the failed one included."""
 
@@ -347,15 +319,6 @@ class DatabaseIdentity:
     system_identifier: str
     database: str
     database_oid: int
-
-
-@dataclass(frozen=True)
-class ExpiredLease:
-    """An owner that ended without giving its leases of a view back, and the number of their log partitions."""
-
-    view: str
-    lease_owner: str
-    partitions: int
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ CONSUMING = READING | {
     "register_view", "attach_consumer", "sequence_events", "stream_events", "lease_events", "ack_event", "ack_events",
     "nack_event", "schedule_nack_event", "fail_event", "extend_lock", "dispatch_events", "claim_batch", "claim_partition",
     "locked_partitions", "read_batch", "fail_streams", "commit_batch", "extend_lease", "release_batch", "release_owner", "pass_over_unwanted",
-    "expire_transactions",
+    "expire_transactions", "claim_views", "owned_leases", "locked_streams", "extend_owner", "detach_consumer",
 }  # fmt: skip
 OPERATING = {
     "enable_view", "unregister_view", "seek_view", "retry_dead_letters", "discard_dead_letter", "mark_archived",

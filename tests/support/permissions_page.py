@@ -91,7 +91,7 @@ SAID: Mapping[str, str] = {
 }
 # how functions call the argument that names a view
 VIEWS = ("v_view", "v_view_name")
-ARRAYS = {"v_partition": "'{0}'", "v_lease_token": "'{1}'", "v_to_position": "'{1}'"}
+ARRAYS = {"v_partition": "'{0}'", "v_lease_token": "'{1}'", "v_to_position": "'{1}'", "v_views": f"'{{{BULK_VIEW}}}'"}
 
 HEAD = f"""\
 # Who may do what

@@ -135,6 +135,7 @@ def test_another_consumer_can_do_nothing_to_a_rows_view(orders: EventStore, logi
         partial(other.fail_event, "v", stream, offset, "no", token),
         partial(other.extend_lock, "v", stream, offset, 60, token),
         partial(other.attach_consumer, "v"),
+        partial(other.detach_consumer, "v", "run"),
     ):
         assert "is no member" in str(refusal(NotViewOwner, call).detail)
     # what the sequencer does for every view, anybody may
@@ -171,6 +172,7 @@ def test_another_consumer_can_do_nothing_to_a_bulk_view(orders: EventStore, logi
     before = state(orders)
     for call in (
         partial(other.claim_batch, "b", "run 2"),
+        partial(other.claim_views, ["b"], "run 2"),
         partial(other.claim_partition, "b", leases[0].partition, "run 2"),
         partial(other.pass_over_unwanted, "b"),
         partial(other.read_batch, "b", leases[0]),
@@ -182,7 +184,11 @@ def test_another_consumer_can_do_nothing_to_a_bulk_view(orders: EventStore, logi
     ):
         refusal(NotViewOwner, call)
     assert other.release_owner("run 1") == 0
+    assert other.extend_owner("run 1", 60) == 0
+    assert other.owned_leases("run 1") == {}
+    assert other.locked_streams("run 1") == []
     assert state(orders) == before
+    assert holder.owned_leases("run 1") == orders.owned_leases("run 1") == {"b": leases}
     holder.commit_batch("b", leases)
 
 

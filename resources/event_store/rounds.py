@@ -1,0 +1,51 @@
+"""The calls of a consumer that serves many bulk views at once, in rounds.
+
+Belongs here: calls about all that an owner has leased, or about many views at once. Not here: the calls about one view
+(`client`), what a round does with them.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from millrace.resources.event_store.lease_rows import Lease, LockedStream, ViewLease
+from millrace.resources.event_store.sql_functions import SqlFunctions
+
+
+class Rounds(SqlFunctions):
+    """The part of `EventStore` for a consumer of many views."""
+
+    def claim_views(
+        self, views: Sequence[str], owner: str, limit: int = 20_000, lease_s: int | None = None
+    ) -> dict[str, list[Lease]]:
+        """Lease log partitions with new events of many bulk views, `limit` positions of each; return them by view.
+
+        A view that gets nothing is not in the answer; nor is one that is not registered, or not enabled.
+        """
+        return _by_view(
+            self._all(
+                ViewLease, "select * from event_store.claim_views(%s, %s, %s, %s)", (list(views), owner, limit, lease_s)
+            )
+        )
+
+    def owned_leases(self, owner: str) -> dict[str, list[Lease]]:
+        """Return the leases in force of an owner, by view."""
+        return _by_view(self._all(ViewLease, "select * from event_store.owned_leases(%s)", (owner,)))
+
+    def locked_streams(self, owner: str) -> list[LockedStream]:
+        """Return the streams with a lock in an owner's leased log partitions: who reads the ranges leaves them out."""
+        return self._all(LockedStream, "select * from event_store.locked_streams(%s)", (owner,))
+
+    def extend_owner(self, owner: str, lease_s: int | None = None) -> int:
+        """Let every lease in force of an owner last so many seconds from now; return how many."""
+        return self._value(int, "select event_store.extend_owner(%s, %s)", (owner, lease_s))
+
+    def release_owner(self, owner: str) -> int:
+        """Give back every lease of an owner that is known to be dead; return how many."""
+        return self._value(int, "select event_store.release_owner(%s)", (owner,))
+
+
+def _by_view(leases: Iterable[ViewLease]) -> dict[str, list[Lease]]:
+    views: dict[str, list[Lease]] = {}
+    for one in leases:
+        lease = Lease(one.partition, one.from_position, one.to_position, one.lease_token)
+        views.setdefault(one.view, []).append(lease)
+    return views

@@ -1,0 +1,64 @@
+-- Lets every lease in force that an owner has last v_lease_s seconds from now (null: its view's lock_timeout_s), in all
+-- bulk views that the caller may use, and returns how many. A lease that expired or was taken over is not extended. Never
+-- waits: a lease that somebody commits at this moment is left out, and ends with that commit.
+-- Example: select extend_owner('run-7', 60)
+create or replace function event_store.extend_owner(
+  v_owner text,
+  v_lease_s bigint
+)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+-- By index, whatever statistics say: they may be from when the tables were empty. So it is planned once.
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+declare
+  _now timestamptz;
+  _locked tid[];
+  _extended bigint;
+begin
+  if coalesce(v_owner, '') = '' then
+    perform event_store_private.refuse_request(format('v_owner is %L', v_owner), 'An owner is named: the id of a run, say.');
+  end if;
+  perform event_store_private.lease_duration(null, v_lease_s); -- refuses one that is out of range
+  _now := event_store_private.clock();
+  _locked := array(
+    select held.ctid
+    from (
+      select v.view, c.partition, c.revision
+      from event_store.views v
+      cross join event_store.log_partitions p
+      cross join lateral event_store_private.checkpoint_of(v.view, p.partition) c
+      where v.mode = 'bulk' and event_store_private.may_use(v.owner) and c.lease_owner = v_owner and c.leased_until > _now
+      offset 0
+    ) seen
+    -- the row that was seen, or none: who changed it since has it
+    cross join lateral (
+      select c.ctid from event_store.checkpoints c
+      where c.view = seen.view and c.partition = seen.partition and c.revision = seen.revision
+      for update skip locked
+    ) held
+  );
+  _now := event_store_private.clock();
+  update event_store.checkpoints c
+  set leased_until = _now + make_interval(secs => coalesce(v_lease_s, v.lock_timeout_s)), revision = c.revision + 1
+  from event_store.views v
+  where c.ctid = any (_locked) and v.view = c.view and c.lease_owner = v_owner;
+  get diagnostics _extended = row_count;
+  return _extended;
+end
+$$;
+
+comment on function event_store.extend_owner(text, bigint) is
+'Lets every lease in force of v_owner last v_lease_s from now (null: its view''s lock_timeout_s), in all bulk views that '
+'the caller may use, and returns how many. A lease that expired or was taken over is not extended. It never waits. '
+'MR005 v_owner is empty, or v_lease_s is out of range.';
+revoke all on function event_store.extend_owner(text, bigint) from public;
+grant execute on function event_store.extend_owner(text, bigint) to event_store_consumer, event_store_owner;

@@ -1,0 +1,43 @@
+-- The leases in force that an owner has, in all bulk views that the caller may use, with their ranges: for a reader that
+-- reads what its owner has claimed, many times a second. However many dead versions the checkpoints have, it looks at one
+-- of each. Expired leases are left out, also those that nobody took over yet.
+-- Example: select view, partition, from_position, to_position from owned_leases('run-7')
+create or replace function event_store.owned_leases(
+  v_owner text
+)
+returns table (
+  view text,
+  partition int,
+  from_position bigint,
+  to_position bigint,
+  lease_token bigint
+)
+language plpgsql
+volatile -- the clock is
+security definer
+set search_path = event_store, pg_temp
+-- By index, whatever statistics say: they may be from when the tables were empty. So it is planned once.
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+begin
+  return query
+  select v.view, c.partition, c.leased_from, c.leased_to, c.lease_token
+  from event_store.views v
+  cross join event_store.log_partitions p
+  cross join lateral event_store_private.checkpoint_of(v.view, p.partition) c
+  where v.mode = 'bulk' and event_store_private.may_use(v.owner)
+    and c.lease_owner = v_owner and c.leased_until > (select event_store_private.clock())
+  order by v.view, c.partition;
+end
+$$;
+
+comment on function event_store.owned_leases(text) is
+'Returns the leases in force that v_owner has, with their ranges, in all bulk views that the caller may use.';
+revoke all on function event_store.owned_leases(text) from public;
+grant execute on function event_store.owned_leases(text) to event_store_consumer, event_store_owner;

@@ -1,0 +1,33 @@
+-- Ends what attach_consumer said: the caller's consumer of a view counts no more, though its session lives on. v_consumer
+-- is the name it was attached under; null for the one that this session attached without a name. It says nothing where
+-- none is attached, as when its time is over or the view was removed.
+create or replace function event_store.detach_consumer(
+  v_view text,
+  v_consumer text default null
+)
+returns void
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+as $$
+declare
+  _owner text;
+begin
+  if v_view is null then
+    perform event_store_private.refuse_request('v_view is null', 'The view is named.');
+  end if;
+  select v.owner into _owner from event_store.views v where v.view = v_view;
+  if not event_store_private.may_use(_owner) then
+    perform event_store_private.refuse_foreign_view(v_view, _owner);
+  end if;
+  delete from event_store.consumers
+  where view = v_view and consumer = coalesce(v_consumer, 'session ' || pg_backend_pid());
+end
+$$;
+
+comment on function event_store.detach_consumer(text, text) is
+'Ends what attach_consumer said of v_consumer (null: this session): it counts no more as a consumer of the view. Nothing '
+'happens where it is not attached. MR005 v_view is null; MR041 another role''s view.';
+revoke all on function event_store.detach_consumer(text, text) from public;
+grant execute on function event_store.detach_consumer(text, text) to event_store_consumer, event_store_owner;

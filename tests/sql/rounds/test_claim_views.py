@@ -1,0 +1,125 @@
+"""Leasing ranges of many bulk views in one call: what each view gets, what it says of those that get nothing."""
+
+from collections.abc import Callable
+
+import pytest
+
+from millrace.resources.errors import Malformed, WrongMode
+from millrace.resources.event_store import EventStore, Lease, StreamFailure
+from tests.support.factories import Connect, append, append_to, set_clock
+
+
+@pytest.fixture
+def bulk(orders: EventStore) -> EventStore:
+    """Return a store with three bulk views: of everything, of what was paid, of invoices."""
+    orders.register_view("all", "-infinity", mode="bulk")
+    orders.register_view("paid", "-infinity", mode="bulk", events=["paid"])
+    orders.register_view("invoices", "-infinity", mode="bulk", deciders=["invoice"])
+    return orders
+
+
+VIEWS = ["all", "paid", "invoices"]
+
+
+def size(leases: list[Lease]) -> int:
+    return sum(lease.to_position - lease.from_position for lease in leases)
+
+
+def test_each_view_gets_the_ranges_that_it_wants_something_of(bulk: EventStore) -> None:
+    append(bulk, "o-1")
+    (event,) = bulk.get_events("o-1", "order")
+    append(bulk, "o-1", event.event_id, event="paid")
+    leases = bulk.claim_views(VIEWS, "me")
+    assert set(leases) == {"all", "paid"}
+    assert [(lease.from_position, lease.to_position) for lease in leases["all"]] == [(0, 2)]
+    assert [(lease.from_position, lease.to_position) for lease in leases["paid"]] == [(1, 2)]
+    assert len({lease.lease_token for of in leases.values() for lease in of}) == 2
+    assert bulk.claim_views(VIEWS, "them") == {}
+    for view, of in leases.items():
+        bulk.commit_batch(view, of)
+    assert bulk.claim_views(VIEWS, "them") == {}
+
+
+def test_an_owners_leases_are_found_and_extended_at_once(bulk: EventStore, connect: Connect) -> None:
+    append_to(bulk, *[f"o-{n}" for n in range(30)])
+    bulk.register_view("other", "-infinity", mode="bulk")
+    set_clock(bulk.connection, "2030-01-01 00:00:00+00")
+    leases = bulk.claim_views([*VIEWS, "other"], "me", lease_s=60)
+    assert set(leases) == {"all", "other"}
+    assert bulk.owned_leases("me") == leases
+    assert bulk.owned_leases("them") == {}
+    set_clock(bulk.connection, "2030-01-01 00:00:59+00")
+    assert bulk.extend_owner("me", 60) == sum(len(of) for of in leases.values())
+    assert bulk.extend_owner("them", 60) == 0
+    set_clock(bulk.connection, "2030-01-01 00:01:58+00")
+    assert bulk.owned_leases("me") == leases
+    set_clock(bulk.connection, "2030-01-01 00:01:59+00")
+    assert bulk.owned_leases("me") == {}
+    assert bulk.extend_owner("me", 60) == 0
+    other = EventStore(connect())
+    set_clock(other.connection, "2030-01-01 00:02:00+00")
+    taken = other.claim_views(["all"], "them")
+    assert size(taken["all"]) == 30
+    assert bulk.release_owner("me") == len(leases["other"])
+
+
+def test_streams_with_a_lock_in_leased_log_partitions_are_named(bulk: EventStore) -> None:
+    append_to(bulk, *[f"o-{n}" for n in range(30)])
+    set_clock(bulk.connection, "2030-01-01 00:00:00+00")
+    leases = bulk.claim_views(["all"], "me")["all"]
+    lease = leases[0]
+    (failed, *_) = bulk.read_batch("all", lease)
+    bulk.fail_streams("all", lease, [StreamFailure("order", failed.decider_id, "no")])
+    bulk.commit_batch("all", leases)
+    assert bulk.locked_streams("me") == []
+    append_to(bulk, *[f"o-{n}" for n in range(30)])
+    bulk.claim_views(["all"], "me")
+    (locked,) = bulk.locked_streams("me")
+    assert (locked.view, locked.partition, locked.decider, locked.decider_id) == (
+        "all", lease.partition, "order", failed.decider_id
+    )  # fmt: skip
+    assert bulk.locked_streams("them") == []
+
+
+def test_what_cannot_be_claimed_is_left_out_and_the_others_go_on(bulk: EventStore) -> None:
+    append_to(bulk, "o-1")
+    bulk.register_view("off", "-infinity", mode="bulk")
+    bulk.enable_view("off", False, reason="a test")
+    assert set(bulk.claim_views(["off", "nobody", "all", "all"], "me")) == {"all"}
+    assert bulk.claim_views([], "me") == {}
+
+
+def test_a_rows_view_is_refused(bulk: EventStore) -> None:
+    append_to(bulk, "o-1")
+    bulk.register_view("rows", "-infinity")
+    with pytest.raises(WrongMode):
+        bulk.claim_views(["all", "rows"], "me")
+    assert bulk.owned_leases("me") == {}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda store: store.claim_views(["all"], ""),
+        lambda store: store.claim_views(["all"], "me", 0),
+        lambda store: store.claim_views(["all"], "me", 1, 0),
+        lambda store: store.claim_views(["all"], "me", 1, 3601),
+        lambda store: store.claim_views([None], "me"),
+        lambda store: store.extend_owner("", 60),
+        lambda store: store.extend_owner("me", 0),
+    ],
+)
+def test_a_malformed_call_is_refused(bulk: EventStore, call: Callable[[EventStore], object]) -> None:
+    with pytest.raises(Malformed):
+        call(bulk)
+
+
+def test_a_detached_consumer_counts_no_more(bulk: EventStore) -> None:
+    bulk.attach_consumer("all", "run")
+    bulk.attach_consumer("all")
+    bulk.detach_consumer("all", "run")
+    assert bulk.view_info("all")[0].consumers == 1
+    bulk.detach_consumer("all")
+    assert bulk.view_info("all")[0].consumers == 0
+    bulk.detach_consumer("all")
+    bulk.detach_consumer("nobody", "run")
