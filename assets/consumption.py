@@ -113,7 +113,9 @@ class DrainProgress(Progress[DrainReport]):
     drain's own asset with numbers that plot, and how the model stands to its objective.
     """
 
-    def __init__(self, context: dg.AssetExecutionContext, model: ReadModel, view: str, dsn: str) -> None:
+    def __init__(
+        self, context: dg.AssetExecutionContext | dg.OpExecutionContext, model: ReadModel, view: str, dsn: str
+    ) -> None:
         super().__init__(self._record)
         self._context = context
         self._model = model

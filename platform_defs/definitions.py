@@ -15,6 +15,7 @@ from millrace.assets.event_store import event_store_assets
 from millrace.assets.faults import stand_ins
 from millrace.assets.partitions import log_partitions
 from millrace.assets.read_models.asset import read_model_asset
+from millrace.assets.rounds import shared_drain_job
 from millrace.platform_defs.checks import all_checks
 from millrace.platform_defs.jobs import APPLY_SCHEMA, ARCHIVE, CAPTURE, DRAIN, REBUILD
 from millrace.platform_defs.prune import prune_runs
@@ -49,7 +50,10 @@ def build_defs(
         *found.reports,
         *([change_capture_assets(captures, settings.log_partitions)] if captures else []),
     ]
-    needed = [job for job, declared_ones in ((CAPTURE, captures), (REBUILD, models)) if declared_ones]
+    together = shared_drain_job(found, archive)
+    needed = [
+        job for job, declared_ones in ((CAPTURE, captures), (REBUILD, models), (together, models)) if declared_ones
+    ]
     # mypy takes what the base class has as a field for an argument
     servers = {"postgres": PostgresResource(), "spark": SparkResource()}  # type: ignore[call-arg]
     own = {**servers, "archive_folder": archive, "io_manager": InstanceFolder()}
@@ -63,7 +67,7 @@ def build_defs(
         jobs=[APPLY_SCHEMA, ARCHIVE, DRAIN, prune_runs, *needed],
         schedules=[REPORT_EVENT_STORE, PRUNE_RUNS, archive_schedule(settings), *report_schedules(found.reports)],
         sensors=[
-            *(poll_sensor(model) for model in models),
+            *(poll_sensor(model, together) for model in models),
             undeclared_sensor(models),
             *(capture_sensor(capture) for capture in captures.values()),
         ],

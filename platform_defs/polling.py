@@ -5,7 +5,8 @@ Belongs here: the decision. Not here: where the facts come from (`sensors`), wha
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,6 +16,10 @@ BACKOFF_S = 5.0
 LONGEST_BACKOFF_S = 60.0
 # a run needs some seconds to start its process, its Python and its consumer
 STARTUP_S = 120.0
+# A run of many views joins its views within this time.
+JOIN_S = 20.0
+# More than so many positions are consumed by a run of the view's own, so that the other views do not wait for it.
+LARGE_BACKLOG = 100_000
 # Of the 16 runs at once of dagster.yaml, so that pushes, however many there are, leave half to read models.
 PUSHES_AT_ONCE = 8
 
@@ -36,12 +41,32 @@ class ViewRuns:
     failures: int = 0
 
 
+class Start(Enum):
+    """The run to start: one of the view by itself, or one of all views that are due."""
+
+    ALONE = "alone"
+    TOGETHER = "together"
+
+
+@dataclass(frozen=True)
+class SharedRun:
+    """What is known of the run that drains many views.
+
+    Attributes:
+        runs: Its runs, as those of a view.
+        lives: Whether the newest unfinished one is attached to some view; False if there is none.
+    """
+
+    runs: ViewRuns = ViewRuns()
+    lives: bool = False
+
+
 @dataclass(frozen=True)
 class Poll:
-    """The decision for one view, with a reason that an operator can act on."""
+    """The decision for one view, with a reason that an operator can act on; `start` is None for no run."""
 
     view: str
-    start: bool
+    start: Start | None
     reason: str
 
 
@@ -62,25 +87,62 @@ def backoff_s(failures: int) -> float:
     return 0.0 if failures == 0 else min(BACKOFF_S * 2 ** min(failures - 1, 16), LONGEST_BACKOFF_S)
 
 
+def plan_together(row: "ViewPoll", own: ViewRuns, shared: SharedRun, alone: str | None, now: float) -> Poll:
+    """Decide for a view that a run of many views may consume, too.
+
+    Args:
+        row: The view.
+        own: Its own runs.
+        shared: The run of many views.
+        alone: Why the view needs a run of its own; None if it does not.
+        now: The time, in seconds since the epoch.
+    """
+    if _rests(row) or (own.in_flight and not _is_dead(row, own, now)):
+        return _plan(row, own, now)
+    if alone is None and row.consumers:
+        return Poll(row.view, None, f"{row.view}: drained together with other views, {row.due} due")
+    if alone is None and shared.runs.in_flight:
+        starting = shared.runs.started is None or now - shared.runs.started <= JOIN_S
+        if starting:
+            return Poll(row.view, None, f"{row.view}: a drain of all views starts, {row.due} due")
+        if shared.lives:
+            alone = "the drain of all views left it"
+    if alone is not None:
+        poll = _plan(row, own, now)
+        return Poll(row.view, poll.start, f"{poll.reason}, by itself: {alone}") if poll.start else poll
+    # a shared run that is dead is no run in flight
+    poll = _plan(row, replace(shared.runs, in_flight=False), now)
+    return Poll(row.view, Start.TOGETHER, poll.reason) if poll.start else poll
+
+
 def _plan(row: "ViewPoll", runs: ViewRuns, now: float) -> Poll:
-    obstacle = _obstacle(row, runs, now)
-    return Poll(row.view, start=obstacle is None, reason=f"{row.view}: {obstacle or f'{row.due} due'}")
+    obstacle = _rests(row) or _obstacle(row, runs, now)
+    start = None if obstacle else Start.ALONE
+    return Poll(row.view, start, reason=f"{row.view}: {obstacle or f'{row.due} due'}")
 
 
-def _obstacle(row: "ViewPoll", runs: ViewRuns, now: float) -> str | None:  # noqa: PLR0911 - an obstacle each
-    """Return the first reason against starting a drain now, if there is one."""
-    since_end = float("inf") if runs.last_ended is None else now - runs.last_ended
-    wait = backoff_s(runs.failures)
-    # its process was killed together with the code server, which would have noticed: Dagster still calls the run
-    # started
-    dead = row.consumers == 0 and runs.started is not None and now - runs.started > STARTUP_S
+def _rests(row: "ViewPoll") -> str | None:
+    """Return why the view needs no run at all, if it does not."""
     if not row.enabled:
         return "the view is disabled"
     if row.pooling_delay_s is None and not row.edge_function_url:
         return "the view has no pooling_delay_s: its client polls by itself"
-    if row.due == 0:
-        return "nothing is due"
-    if runs.in_flight and not dead:
+    return "nothing is due" if row.due == 0 else None
+
+
+def _is_dead(row: "ViewPoll", runs: ViewRuns, now: float) -> bool:
+    """Say whether the run in flight is dead.
+
+    Its process was killed together with the code server, which would have noticed: Dagster still calls it started.
+    """
+    return row.consumers == 0 and runs.started is not None and now - runs.started > STARTUP_S
+
+
+def _obstacle(row: "ViewPoll", runs: ViewRuns, now: float) -> str | None:
+    """Return the first reason against starting a drain now, if there is one."""
+    since_end = float("inf") if runs.last_ended is None else now - runs.last_ended
+    wait = backoff_s(runs.failures)
+    if runs.in_flight and not _is_dead(row, runs, now):
         return f"a drain is in flight, {row.due} due"
     if since_end < wait:
         return f"{runs.failures} drains failed in a row; the next one starts in {wait - since_end:.0f} s"

@@ -3,6 +3,7 @@
 Belongs here: gathering the facts for `plan_polls` and asking for runs. Not here: the decision (`polling`), the drain.
 """
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -11,11 +12,24 @@ from datetime import UTC
 import dagster as dg
 
 from millrace.assets.partitions import VIEWS
-from millrace.platform_defs.polling import PUSHES_AT_ONCE, Poll, ViewRuns, in_turn, plan_polls
+from millrace.assets.rounds import SHARED_JOB
+from millrace.platform_defs.jobs import DRAIN
+from millrace.platform_defs.polling import (
+    LARGE_BACKLOG,
+    PUSHES_AT_ONCE,
+    Poll,
+    SharedRun,
+    Start,
+    ViewRuns,
+    in_turn,
+    plan_polls,
+    plan_together,
+)
 from millrace.resources.capture.declaration import Capture
 from millrace.resources.capture.health import find_capture, has_work
 from millrace.resources.capture.setup import GapOpen
 from millrace.resources.capture.store import CaptureInfo, CaptureStore
+from millrace.resources.consumption.rounds.plan import fits
 from millrace.resources.errors import CaptureInUse, MillraceError
 from millrace.resources.event_store import ViewPoll
 from millrace.resources.postgres.resource import PostgresResource
@@ -30,6 +44,9 @@ PRIORITY_TAG = "dagster/priority"
 MOST_IN_FLIGHT = 1000
 MOST_REASONS = 50
 RECENT_RUNS = 8
+# a second sensor's tick may come so long after the first one's, before there is a run
+ASK_EVERY_S = 10.0
+_ASKING, _ASKED = threading.Lock(), dict[str, float]()
 UNFINISHED = (
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.NOT_STARTED,
@@ -39,21 +56,60 @@ UNFINISHED = (
 )
 
 
-def poll_sensor(model: ReadModel) -> dg.SensorDefinition:
-    """Make the sensor `poll_<view>` of a declared read model."""
+def poll_sensor(model: ReadModel, together: dg.JobDefinition) -> dg.SensorDefinition:
+    """Make the sensor `poll_<view>` of a declared read model; `together` is the job that drains many views."""
 
     @dg.sensor(
         name=f"poll_{model.view}",
-        job_name="drain",
+        jobs=[DRAIN, together],
         # the sensor loop rounds up to its next turn of 5 s; shorter delays are kept inside the drain
         minimum_interval_seconds=1,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description=f"Starts a drain of {model.view} when it is behind, due, and none is in flight.",
+        description=f"Starts a drain when {model.view} is behind and due: one for all views, or one of its own.",
     )
     def poll(context: dg.SensorEvaluationContext, postgres: PostgresResource) -> dg.SensorResult:
-        return request_drains(context, [poll_model(postgres, model)], VIEWS)
+        row = poll_model(postgres, model)
+        if not row.due or not fits(model):
+            return request_drains(context, [row], VIEWS)
+        own = view_runs(context.instance, model.view)
+        plan = plan_together(row, own, shared_run(context.instance, postgres), alone(row), time.time())
+        if plan.start is Start.TOGETHER and not asked_first(postgres.current_dsn()):
+            plan = replace(plan, start=None, reason=f"{plan.reason}; a drain of all views was asked for")
+        return _request(context, [plan], VIEWS, {PRIORITY_TAG: "1"})
 
     return poll
+
+
+def alone(row: ViewPoll) -> str | None:
+    """Return why a view needs a run of its own; None if it does not."""
+    if row.retries:
+        return f"{row.retries} streams are tried again"
+    if row.ahead > LARGE_BACKLOG:
+        return f"it is {row.ahead} positions behind"
+    return None
+
+
+def shared_run(instance: dg.DagsterInstance, postgres: PostgresResource) -> SharedRun:
+    """Ask Dagster for the run that drains many views, and the store whether it lives."""
+    records = instance.get_run_records(dg.RunsFilter(job_name=SHARED_JOB), limit=RECENT_RUNS)
+    unfinished = [r.dagster_run.run_id for r in records if r.dagster_run.status in UNFINISHED]
+    with postgres.store() as store:
+        lives = any(store.attached_views(run_id) for run_id in unfinished)
+    return SharedRun(_runs_of(records), lives)
+
+
+def asked_first(dsn: str) -> bool:
+    """Say whether nobody in this process asked for a drain of all views a moment ago.
+
+    The sensors of many views find the same new events at the same time, and the run that one of them asks for is not
+    made yet when the others look.
+    """
+    with _ASKING:
+        now = time.monotonic()
+        first = now - _ASKED.get(dsn, float("-inf")) > ASK_EVERY_S
+        if first:
+            _ASKED[dsn] = now
+        return first
 
 
 def undeclared_sensor(models: Iterable[ReadModel]) -> dg.SensorDefinition:
@@ -167,7 +223,7 @@ def request_pushes(context: dg.SensorEvaluationContext, rows: Sequence[ViewPoll]
     late = {row.view for row in waiting} - {*chosen, *drained}
     wait = f"{PUSHES_AT_ONCE} views are pushed at once, and it waits for its turn"
     polls = [
-        Poll(poll.view, start=False, reason=f"{poll.view}: {wait}") if poll.view in late else poll
+        Poll(poll.view, start=None, reason=f"{poll.view}: {wait}") if poll.view in late else poll
         for poll in plan_polls(rows, runs, time.time())
     ]
     return _request(context, polls, VIEWS, {PRIORITY_TAG: "0"}, chosen[-1] if chosen else context.cursor)
@@ -199,8 +255,15 @@ def _request(
     return dg.SensorResult(
         # no run_key: Dagster would never retry a run that failed
         run_requests=[
-            dg.RunRequest(partition_key=view, tags={VIEW_TAG if partitions else CAPTURE_TAG: view, **tags})
-            for view in starts
+            dg.RunRequest(job_name=SHARED_JOB, tags=tags)
+            if poll.start is Start.TOGETHER
+            else dg.RunRequest(
+                job_name="drain" if partitions else "capture",
+                partition_key=poll.view,
+                tags={VIEW_TAG if partitions else CAPTURE_TAG: poll.view, **tags},
+            )
+            for poll in polls
+            if poll.start
         ],
         dynamic_partitions_requests=[partitions.build_add_request(unknown)] if partitions and unknown else None,
         cursor=cursor,
@@ -210,7 +273,10 @@ def _request(
 def view_runs(instance: dg.DagsterInstance, view: str) -> ViewRuns:
     """Ask Dagster for a view's drains, also for those started from the UI."""
     # a run started from the UI has no tag of ours; the partition's tag is on all
-    records = instance.get_run_records(dg.RunsFilter(tags={PARTITION_TAG: view}), limit=RECENT_RUNS)
+    return _runs_of(instance.get_run_records(dg.RunsFilter(tags={PARTITION_TAG: view}), limit=RECENT_RUNS))
+
+
+def _runs_of(records: Sequence[dg.RunRecord]) -> ViewRuns:
     unfinished = [r for r in records if r.dagster_run.status in UNFINISHED]
     finished = [r for r in records if r.dagster_run.status not in UNFINISHED]
     failures = 0

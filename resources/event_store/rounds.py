@@ -34,6 +34,10 @@ class Rounds(SqlFunctions):
         """Return the streams with a lock in an owner's leased log partitions: who reads the ranges leaves them out."""
         return self._all(LockedStream, "select * from event_store.locked_streams(%s)", (owner,))
 
+    def attached_views(self, consumer: str) -> list[str]:
+        """Return the views that a named consumer is attached to now; none if it died."""
+        return self._value(list, "select array(select event_store.attached_views(%s))", (consumer,))
+
     def extend_owner(self, owner: str, lease_s: int | None = None) -> int:
         """Let every lease in force of an owner last so many seconds from now; return how many."""
         return self._value(int, "select event_store.extend_owner(%s, %s)", (owner, lease_s))

@@ -22,7 +22,7 @@ _ARROW = {"timestamp": pa.int64(), "date": pa.int32()}
 _BACK = {
     # by days and microseconds: as an interval of seconds alone, a time far away would lose some
     "timestamp": (
-        f"(timestamp 'epoch' + make_interval(days => ({{0}} / {_US_PER_DAY})::int, secs => ({{0}} % {_US_PER_DAY}) / 1e6))"
+        f"(timestamp 'epoch' + make_interval(days => ({{0}} / {_US_PER_DAY})::int, secs => mod({{0}}, {_US_PER_DAY}) / 1e6))"
         " at time zone 'UTC'"
     ),
     "date": "date 'epoch' + {0}",

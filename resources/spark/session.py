@@ -116,7 +116,7 @@ def _open_remote(remote: str, configuration: dict[str, str]) -> "SparkSession":
             hint=f"Name the server localhost in SPARK_REMOTE, add ;use_ssl=true if it has TLS, or unset {SPARK_TOKEN}.",
         )
     code = shipped_code()
-    builder = SparkSession.builder.appName("millrace").remote(session_for(code, remote))
+    builder = SparkSession.builder.appName("millrace").remote(session_for(code, remote, configuration))
     _configure(builder, SESSION_CONFIGURATION | REDACTION | configuration)
     # not `getOrCreate`: a session that somebody else in this process opened is closed by them
     spark = type(builder).create(builder)
@@ -131,14 +131,17 @@ def _open_remote(remote: str, configuration: dict[str, str]) -> "SparkSession":
     return spark
 
 
-def session_for(code: Path, remote: str) -> str:
+def session_for(code: Path, remote: str, configuration: Mapping[str, str]) -> str:
     """Return the address of a Connect session for the code that is shipped: other code gets another session.
+
+    So do other settings: they would reach all who share the session.
 
     A session that was named in the address is replaced by one whose id is derived from it and from the code; an address
     that names none, or none by a UUID, which Spark refuses with its reason, stays as it is.
     """
     uuid = r"(?<=;session_id=)[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(?=;|$)"
-    return re.sub(uuid, lambda named: str(uuid5(UUID(named[0]), code.name)), remote)
+    own = code.name + "".join(f" {name}={value}" for name, value in sorted(configuration.items()))
+    return re.sub(uuid, lambda named: str(uuid5(UUID(named[0]), own)), remote)
 
 
 def _open_master(master: str, configuration: dict[str, str]) -> "SparkSession":

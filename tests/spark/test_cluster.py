@@ -169,9 +169,9 @@ def test_a_fold_of_the_users_own_package_runs_where_only_the_session_brings_it(
 def test_other_code_gets_another_session_and_the_same_code_the_same() -> None:
     shared = f"sc://127.0.0.1:15002/;token=t;session_id={uuid4()};user_id=u"
     one, other = Path("millrace-1.zip"), Path("millrace-2.zip")
-    assert session_for(one, shared) == session_for(one, shared) != session_for(other, shared)
-    assert session_for(one, shared).split(";")[::3] == shared.split(";")[::3]
-    assert session_for(one, "sc://127.0.0.1:15002") == "sc://127.0.0.1:15002"
+    assert session_for(one, shared, {}) == session_for(one, shared, {}) != session_for(other, shared, {})
+    assert session_for(one, shared, {}).split(";")[::3] == shared.split(";")[::3]
+    assert session_for(one, "sc://127.0.0.1:15002", {}) == "sc://127.0.0.1:15002"
 
 
 def test_declarations_that_cannot_be_brought_along_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -85,9 +85,9 @@ def test_a_token_that_spark_would_not_send_is_said_at_once(monkeypatch: pytest.M
 
 def test_a_named_session_is_another_one_for_other_code_and_what_spark_refuses_is_left_to_spark() -> None:
     named = "sc://127.0.0.1:1/;session_id=0b5c1d9e-0000-4000-8000-000000000001;user_id=me"
-    ids = {session_for(Path(code), named) for code in ("a.zip", "b.zip", "a.zip")}
+    ids = {session_for(Path(code), named, {}) for code in ("a.zip", "b.zip", "a.zip")}
     assert len(ids) == 2
     assert named not in ids
     assert all(each.startswith("sc://127.0.0.1:1/;session_id=") and each.endswith(";user_id=me") for each in ids)
     for other in ("sc://127.0.0.1:1", "sc://127.0.0.1:1/;session_id=mine", f"{named.partition(';user')[0]}0"):
-        assert session_for(Path("a.zip"), other) == other
+        assert session_for(Path("a.zip"), other, {}) == other

@@ -110,6 +110,8 @@ class SharedDrain:
         stop = stop or threading.Event()
         started = busy_at = time.monotonic()
         failures = 0
+        for member in self.members:
+            member.next_at = started
         while not stop.is_set() and time.monotonic() - started < budget_s:
             try:
                 self._look()
@@ -150,8 +152,11 @@ class SharedDrain:
                 member.report.add(commit)
                 self._on_commit(member, commit)
             member.serve(self._store)
-            if member.model.view in outcome.left:
-                self._leave(member, outcome.left[member.model.view])
+            view = member.model.view
+            if view in outcome.left:
+                self._leave(member, outcome.left[view])
+            elif view in outcome.slow:
+                self._leave(member, outcome.slow[view], slow=True)
         return outcome
 
     def _look(self) -> None:
@@ -165,7 +170,7 @@ class SharedDrain:
             for member in self.members:
                 if member.joined:
                     self._attach(member)
-        polls = {poll.view: poll for poll in self._store.poll_views([self._view(member) for member in self.members])}
+        polls = {poll.view: poll for poll in self._store.poll_views()}
         for member in self.members:
             poll = polls.get(self._view(member))
             if not member.joined and member.may_join(poll):
@@ -187,8 +192,8 @@ class SharedDrain:
         if member.away is not None:
             self._on_leave(member)
 
-    def _leave(self, member: Member, why: str) -> None:
-        member.leave(why)
+    def _leave(self, member: Member, why: str, *, slow: bool = False) -> None:
+        member.leave(why, slow=slow)
         # its view may be gone
         if self._store.is_registered(self._view(member)):
             self._store.detach_consumer(self._view(member), self.owner)

@@ -39,6 +39,7 @@ class Member:
     away: str | None = None
     next_at: float = float("-inf")
     _serving: Serving | None = None
+    _slow: bool = False
     _left: int = 0
     _back_at: float = float("-inf")
 
@@ -57,19 +58,23 @@ class Member:
             self.model, self._serving = model, Serving(model)
         self.joined, self.away = True, None
 
-    def leave(self, why: str) -> None:
-        """Take part no more for the present; a run of its own consumes the view meanwhile."""
-        self.joined, self.away = False, why
+    def leave(self, why: str, *, slow: bool = False) -> None:
+        """Take part no more for the present; a run of its own consumes the view meanwhile.
+
+        A view that failed is well when that run has left nothing behind; one that is slow is so still.
+        """
+        self.joined, self.away, self._slow = False, why, slow
         self._left += 1
         self._back_at = time.monotonic() + min(BACK_AFTER_S * 2 ** (self._left - 1), LONGEST_AWAY_S)
 
     def may_join(self, poll: ViewPoll | None) -> bool:
         """Say whether it may take part again: nobody else consumes the view, and it is well or was away for long."""
-        if poll is None:  # not registered yet, or no more
-            return self.model is None or time.monotonic() >= self._back_at
-        if poll.consumers or not poll.enabled:
+        if self.model is None:
+            return time.monotonic() >= self._back_at
+        if poll is None or poll.consumers or not poll.enabled:
             return False
-        return self.away is None or poll.due == 0 or time.monotonic() >= self._back_at
+        well = poll.due == 0 and not self._slow
+        return self.away is None or well or time.monotonic() >= self._back_at
 
     def serve(self, store: EventStore) -> None:
         """Let people read this version of the model if it has caught up and does not serve yet."""

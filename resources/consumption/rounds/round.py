@@ -45,11 +45,13 @@ class Outcome:
     Attributes:
         commits: By view, what was committed.
         left: By view, why it has to go on by itself.
+        slow: The views whose function took so long that the others had to wait.
         full: The views that got as many events as one gets in a round, so that there may be more.
     """
 
     commits: dict[str, Commit] = field(default_factory=dict)
     left: dict[str, str] = field(default_factory=dict)
+    slow: dict[str, str] = field(default_factory=dict)
     full: set[str] = field(default_factory=set)
 
 
@@ -132,7 +134,7 @@ class Rounds:
             return None
         outcome.commits[model.view] = Commit(tuple(leases), rows, time.monotonic() - started)
         if built.seconds.get(model.view, 0) > SLOW_S:
-            outcome.left[model.view] = f"its function took {built.seconds[model.view]:.1f} s of a round"
+            outcome.slow[model.view] = f"its function took {built.seconds[model.view]:.1f} s of a round"
         return None
 
     def _build(self, models: Sequence[ReadModel], known: Sequence[ReadModel]) -> Built:

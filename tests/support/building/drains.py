@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 # mypy takes a decorated class for a class
 Everything = cast("ReadModel", models.Everything)
 Crossing = cast("ReadModel", models.Crossing)
+machines = cast("ReadModel", models.machines)
 
 PATIENCE_S = 60
 

@@ -31,11 +31,34 @@ with spark_session() as spark, Consumer.open(sys.argv[1], model, lambda: spark, 
 """
 
 
+# a drain of several views, as the run that shares one is one
+SHARING_VICTIM = """
+import sys
+from millrace.resources.consumption.rounds import round as one_round
+from millrace.resources.consumption.rounds.drain import SharedDrain
+from millrace.resources.spark import spark_session
+from tests.support.building.shared_drains import TOGETHER
+one_round.ROUND_EVENTS, one_round.LEAST_EVENTS = int(sys.argv[2]) * len(TOGETHER), 1
+with spark_session() as spark, SharedDrain(sys.argv[1], TOGETHER, lambda: spark, "victim", lease_s=600) as shared:
+    shared.run(budget_s=60, idle_s=60)
+"""
+
+
 @contextmanager
 def victim(dsn: str, batch_events: int, model: str = "Everything") -> "Iterator[subprocess.Popen[bytes]]":
-    process = subprocess.Popen(
-        [sys.executable, "-c", VICTIM, dsn, str(batch_events), model], cwd=PROJECT, start_new_session=True
-    )
+    with killed_in_the_end(VICTIM, dsn, str(batch_events), model) as process:
+        yield process
+
+
+@contextmanager
+def sharing_victim(dsn: str, round_events: int) -> "Iterator[subprocess.Popen[bytes]]":
+    with killed_in_the_end(SHARING_VICTIM, dsn, str(round_events)) as process:
+        yield process
+
+
+@contextmanager
+def killed_in_the_end(script: str, *arguments: str) -> "Iterator[subprocess.Popen[bytes]]":
+    process = subprocess.Popen([sys.executable, "-c", script, *arguments], cwd=PROJECT, start_new_session=True)
     try:
         yield process
     finally:

@@ -1,0 +1,1 @@
+"""Many views on one machine: what they cost, and how late their rows are."""

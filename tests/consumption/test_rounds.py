@@ -1,0 +1,340 @@
+"""Shared drains: who takes part, who leaves and comes back, and that nobody waits for another."""
+
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+import psycopg
+import pytest
+
+from millrace import Event, ReadModel, State, fold
+from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.consumption.rounds import drain as draining
+from millrace.resources.consumption.rounds import member as membership
+from millrace.resources.consumption.rounds import round as one_round
+from millrace.resources.consumption.rounds.drain import SharedDrain
+from millrace.resources.event_store import EventStore
+from millrace.resources.read_models.versions import versions
+from tests.support.building import read_models as models
+from tests.support.building.drains import (
+    PATIENCE_S,
+    Crossing,
+    Everything,
+    drain,
+    eventually,
+    eventually_blocked,
+    fill,
+    held,
+    machines,
+    observer,
+    things,
+)
+from tests.support.building.poison import poison
+from tests.support.building.read_models import DECIDER
+from tests.support.building.shared_drains import TOGETHER, assert_as_alone, share, why_away
+from tests.support.factories import Connect, at_once, rows, start, terminate, value
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["observer", "things"]
+
+NOBODY: dict[str, str | None] = {model.view: None for model in TOGETHER}
+FEW = [Everything, Crossing, machines]
+
+
+@fold(view="stumbling", deciders=[DECIDER], key="thing_id", columns={"seen": "bigint"})
+def stumbling(state: State | None, event: Event) -> State:
+    """One row per thing, but of one it makes nothing."""
+    if event.decider_id == "stone":
+        raise ValueError("a stone")
+    return {"seen": (state or {"seen": 0})["seen"] + 1}
+
+
+Stumbling = cast("ReadModel", stumbling)
+
+
+def consumers(store: EventStore, view: str) -> int:
+    return next(poll.consumers for poll in store.poll_views() if poll.view == view)
+
+
+def positions(connection: psycopg.Connection, view: str) -> int:
+    found = value(connection, "select coalesce(sum(position), 0) from event_store.checkpoints where view = %s", view)
+    return int(found)
+
+
+# Together -------------------------------------------------------------------------------------------------------
+
+
+def test_views_of_every_kind_are_drained_in_one_job_each_with_its_own_commit(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    fill(things, 120)
+    commits: dict[str, int] = {}
+    with SharedDrain(
+        dsn,
+        TOGETHER,
+        lambda: spark,
+        "rounds",
+        on_commit=lambda member, commit: commits.update({member.declared.view: commit.events}),
+    ) as shared:
+        shared.run(budget_s=PATIENCE_S, idle_s=0)
+        assert why_away(shared) == NOBODY
+        assert [consumers(things, view) for view in NOBODY] == [1] * len(NOBODY)
+    assert commits == dict.fromkeys(NOBODY, 120)
+    assert things.owned_leases("rounds") == {}
+    assert_as_alone(things, dsn, spark)
+
+
+def test_a_recomputed_model_takes_no_part(dsn: str, spark: "SparkSession") -> None:
+    with SharedDrain(dsn, [cast("ReadModel", models.uses), Everything], lambda: spark, "rounds") as shared:
+        assert [member.declared.view for member in shared.members] == ["everything"]
+
+
+def test_views_at_different_positions_each_get_the_events_from_their_own_on(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    fill(things, 60)
+    share(dsn, spark, [Crossing])
+    fill(things, 60, seed=2)
+    share(dsn, spark, [Everything])
+    fill(things, 60, seed=3)
+    assert share(dsn, spark, FEW) == {model.view: None for model in FEW}
+    assert_as_alone(things, dsn, spark, FEW)
+
+
+def test_a_backlog_comes_in_several_rounds(
+    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(one_round, "ROUND_EVENTS", 90)
+    monkeypatch.setattr(one_round, "LEAST_EVENTS", 10)
+    fill(things, 100)
+    events: list[int] = []
+    with SharedDrain(
+        dsn, FEW, lambda: spark, "rounds", on_commit=lambda _, commit: events.append(commit.events)
+    ) as shared:
+        shared.run(budget_s=PATIENCE_S, idle_s=0)
+    assert max(events) == 30
+    assert sum(events) == 3 * 100
+    assert_as_alone(things, dsn, spark, FEW)
+
+
+def test_a_changed_declaration_is_built_beside_the_serving_one_in_the_same_rounds(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    fill(things, 40)
+    share(dsn, spark, FEW)
+    changed = replace(Crossing, columns={**Crossing.columns, "again": Crossing.columns["events"]})
+    fill(things, 40, seed=2)
+    assert share(dsn, spark, [Everything, changed]) == {"everything": None, "crossing": None}
+    (version,) = versions(things.connection, "crossing")
+    assert (version.version, version.serves) == (2, True)
+    assert rows(things.connection, "select count(*) from read_models.crossing where again <> events") == [(0,)]
+
+
+def test_two_shared_drains_at_once_consume_nothing_twice(things: EventStore, dsn: str, spark: "SparkSession") -> None:
+    fill(things, 100)
+    for work in at_once([lambda: share(dsn, spark, FEW, "A"), lambda: share(dsn, spark, FEW, "B")]):
+        work.result(PATIENCE_S)
+    share(dsn, spark, FEW)
+    assert_as_alone(things, dsn, spark, FEW)
+
+
+# Leaving --------------------------------------------------------------------------------------------------------
+
+
+def test_a_value_that_a_type_does_not_hold_makes_its_view_leave_and_no_other(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    fill(things, 40)
+    things.append_events([poison("bad")])
+    with SharedDrain(dsn, FEW, lambda: spark, "rounds") as shared:
+        shared.run(budget_s=PATIENCE_S, idle_s=0)
+        away = why_away(shared)
+        # this one takes only events that have an owner
+        assert away.pop("crossing") is None
+        assert ["a lot" in (why or "") for why in away.values()] == [True, True]
+        assert [consumers(things, model.view) for model in FEW] == [0, 1, 0]
+        assert things.owned_leases("rounds") == {}
+    assert positions(things.connection, "crossing") == 41
+
+
+def test_a_fold_that_fails_leaves_alone_and_comes_back_when_a_run_of_its_own_made_it_well(
+    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(draining, "LOOK_EVERY_S", 0.0)
+    fill(things, 40)
+    things.append_events([replace(poison("stone"), data={})])
+    with SharedDrain(dsn, [Everything, Stumbling], lambda: spark, "rounds") as shared:
+        shared.run(budget_s=PATIENCE_S, idle_s=0)
+        away = why_away(shared)
+        assert away.pop("everything") is None
+        assert "a stone" in (away["stumbling"] or "")
+        assert (positions(things.connection, "everything"), positions(things.connection, "stumbling")) == (41, 0)
+        # not at once: it would fail again
+        shared.run(budget_s=PATIENCE_S, idle_s=0)
+        assert "a stone" in (why_away(shared)["stumbling"] or "")
+
+        drain(dsn, spark, Stumbling, "a run of its own")
+        things.append_events([replace(poison("stone"), data={}), replace(poison("sand"), data={})])
+        things.sequence_events()
+        assert positions(things.connection, "stumbling") == 41
+        monkeypatch.setattr(membership, "LONGEST_AWAY_S", 0.0)
+        shared.members[1].leave("again, as if it were long ago")
+        shared.run(budget_s=PATIENCE_S, idle_s=0)
+        assert why_away(shared) == {"everything": None, "stumbling": None}
+    # what follows the failing event waits with it
+    assert rows(things.connection, "select decider_id from event_store.stream_locks") == [("stone",)]
+    assert rows(things.connection, "select count(*) from read_models.stumbling where thing_id = 'sand'") == [(1,)]
+    assert rows(things.connection, "select count(*) from read_models.stumbling where thing_id = 'stone'") == [(0,)]
+    assert positions(things.connection, "stumbling") == 43
+
+
+def test_a_view_whose_table_somebody_locks_leaves_and_the_others_do_not_wait(
+    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect
+) -> None:
+    share(dsn, spark, FEW)
+    fill(things, 40)
+    with held(connect(), "lock table read_models.crossing_state in share mode"):
+        away = share(dsn, spark, FEW)
+    assert away.pop("crossing") == "canceling statement due to lock timeout"
+    assert away == {"everything": None, "machines": None}
+    assert (positions(things.connection, "everything"), positions(things.connection, "crossing")) == (40, 0)
+    share(dsn, spark, FEW)
+    assert_as_alone(things, dsn, spark, FEW)
+
+
+def test_a_slow_function_commits_once_more_and_then_leaves(
+    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(one_round, "SLOW_S", 0.0)
+    fill(things, 40)
+    assert "of a round" in (share(dsn, spark, [machines])["machines"] or "")
+    assert_as_alone(things, dsn, spark, [machines])
+
+
+def test_a_disabled_view_gets_nothing_and_its_leases_end_while_the_others_go_on(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    share(dsn, spark, FEW)
+    things.enable_view("crossing", False, reason="a test")
+    fill(things, 40)
+    share(dsn, spark, FEW)
+    assert (positions(things.connection, "everything"), positions(things.connection, "crossing")) == (40, 0)
+    assert things.lease_owners("crossing") == []
+    things.enable_view("crossing", True, reason="a test")
+    share(dsn, spark, FEW)
+    assert_as_alone(things, dsn, spark, FEW)
+
+
+def test_a_view_that_is_removed_between_rounds_leaves_and_the_others_go_on(
+    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(draining, "LOOK_EVERY_S", 0.0)
+    with SharedDrain(dsn, FEW, lambda: spark, "rounds") as shared:
+        shared.run(budget_s=PATIENCE_S, idle_s=0)
+        things.detach_consumer("crossing", "rounds")
+        things.connection.execute("delete from event_store.views where view = 'crossing'")
+        fill(things, 40)
+        shared.run(budget_s=PATIENCE_S, idle_s=0)
+        assert why_away(shared)["crossing"] is not None
+    assert (positions(things.connection, "everything"), positions(things.connection, "machines")) == (40, 40)
+
+
+def test_a_view_that_a_run_of_its_own_consumes_leaves_and_comes_back_after_it(
+    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(draining, "LOOK_EVERY_S", 0.0)
+    with SharedDrain(dsn, FEW, lambda: spark, "rounds") as shared:
+        shared.run(budget_s=PATIENCE_S, idle_s=0)
+        with Consumer.open(dsn, Crossing, lambda: spark, "own"):
+            fill(things, 40)
+            shared.run(budget_s=PATIENCE_S, idle_s=0)
+            assert why_away(shared)["crossing"] == "a run of its own consumes it"
+            assert positions(things.connection, "crossing") == 0
+        monkeypatch.setattr(membership, "BACK_AFTER_S", 0.0)
+        shared.members[1].leave("a run of its own consumes it")
+        shared.run(budget_s=PATIENCE_S, idle_s=0)
+        assert why_away(shared) == {model.view: None for model in FEW}
+    assert_as_alone(things, dsn, spark, FEW)
+
+
+# Faults ---------------------------------------------------------------------------------------------------------
+
+
+def test_leases_that_were_taken_over_before_the_task_read_are_not_committed(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    fill(things, 60)
+    robbed = threading.Event()
+
+    def spark_while_another_takes_over() -> "SparkSession":
+        if not robbed.is_set():
+            things.connection.execute(
+                "update event_store.checkpoints set lease_token = nextval('event_store.lease_token_seq'),"
+                " revision = revision + 1 where view = 'crossing' and lease_owner is not null"
+            )
+            robbed.set()
+        return spark
+
+    with SharedDrain(dsn, FEW, spark_while_another_takes_over, "rounds") as shared:
+        shared.run(budget_s=0.1, idle_s=0)
+        assert positions(things.connection, "everything") == 60
+        assert positions(things.connection, "crossing") == 0
+        shared.run(budget_s=PATIENCE_S, idle_s=0)
+    share(dsn, spark, FEW)
+    assert_as_alone(things, dsn, spark, FEW)
+
+
+def test_a_lost_connection_of_the_drain_and_one_of_the_task_are_replaced(
+    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect, observer: psycopg.Connection
+) -> None:
+    share(dsn, spark, FEW)
+    fill(things, 60)
+    # the connection that Spark's worker keeps from the round before
+    kept = "select pid from pg_stat_activity where datname = current_database() and query ilike '%%owned_leases%%'"
+    kept += " and pid <> pg_backend_pid()"
+    for (pid,) in rows(observer, kept):
+        terminate(observer, pid)
+    assert share(dsn, spark, FEW) == {model.view: None for model in FEW}
+    fill(things, 60, seed=2)
+    holder = connect()
+    with held(holder, "lock table event_store.checkpoints in share mode"):
+        running = start(lambda: share(dsn, spark, FEW))
+        terminate(observer, eventually_blocked(observer, "claim_views"))
+    assert running.result(PATIENCE_S) == {model.view: None for model in FEW}
+    assert_as_alone(things, dsn, spark, FEW)
+
+
+def test_an_error_of_no_view_ends_the_drain_after_some_tries_and_gives_the_leases_back(
+    things: EventStore, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(draining, "ROUND_EVERY_S", 0.0)
+    fill(things, 20)
+    from pyspark.errors import AnalysisException
+
+    asked: list[int] = []
+
+    def broken() -> Any:  # noqa: ANN401 - it never returns
+        asked.append(1)
+        raise AnalysisException("a plan that nobody can make")
+
+    with SharedDrain(dsn, FEW, broken, "rounds") as shared, pytest.raises(AnalysisException):
+        shared.run(budget_s=PATIENCE_S, idle_s=0)
+    assert len(asked) == draining.FAILURES
+    assert things.owned_leases("rounds") == {}
+
+
+def test_a_drain_that_is_told_to_stop_ends_soon_and_gives_the_leases_back(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    stop = threading.Event()
+    with SharedDrain(dsn, FEW, lambda: spark, "rounds", on_commit=lambda *_: stop.set()) as shared:
+        running = start(lambda: shared.run(budget_s=PATIENCE_S, idle_s=PATIENCE_S, stop=stop))
+        fill(things, 20)
+        running.result(PATIENCE_S)
+    assert things.owned_leases("rounds") == {}
+    assert rows(things.connection, "select count(*) from event_store.consumers") == [(0,)] or not any(
+        consumers(things, model.view) for model in FEW
+    )
+    eventually(lambda: not any(consumers(things, model.view) for model in FEW), "the drain is attached no more")
