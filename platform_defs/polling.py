@@ -17,6 +17,8 @@ LONGEST_BACKOFF_S = 60.0
 STARTUP_S = 120.0
 # Of the 16 runs at once of dagster.yaml, so that pushes, however many there are, leave half to read models.
 PUSHES_AT_ONCE = 8
+# so far poll_views counts events, and streams to try again
+MOST_COUNTED = 1000
 
 
 @dataclass(frozen=True)
@@ -62,9 +64,14 @@ def backoff_s(failures: int) -> float:
     return 0.0 if failures == 0 else min(BACKOFF_S * 2 ** min(failures - 1, 16), LONGEST_BACKOFF_S)
 
 
+def due(row: "ViewPoll") -> str:
+    """Return how much a view would be given, in words: the store counts to a bound."""
+    return f"{row.due}{' or more' if row.due - row.retries >= MOST_COUNTED or row.retries >= MOST_COUNTED else ''} due"
+
+
 def _plan(row: "ViewPoll", runs: ViewRuns, now: float) -> Poll:
     obstacle = _obstacle(row, runs, now)
-    return Poll(row.view, start=obstacle is None, reason=f"{row.view}: {obstacle or f'{row.due} due'}")
+    return Poll(row.view, start=obstacle is None, reason=f"{row.view}: {obstacle or due(row)}")
 
 
 def _obstacle(row: "ViewPoll", runs: ViewRuns, now: float) -> str | None:  # noqa: PLR0911 - an obstacle each
@@ -81,7 +88,7 @@ def _obstacle(row: "ViewPoll", runs: ViewRuns, now: float) -> str | None:  # noq
     if row.due == 0:
         return "nothing is due"
     if runs.in_flight and not dead:
-        return f"a drain is in flight, {row.due} due"
+        return f"a drain is in flight, {due(row)}"
     if since_end < wait:
         return f"{runs.failures} drains failed in a row; the next one starts in {wait - since_end:.0f} s"
     if since_end < (row.pooling_delay_s or 0):

@@ -254,7 +254,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '4af0901276fa85eaee787924a735d1034c2f6c5643ab077ccfcd23776ab28463'),
+  (0, 'b8e110a7a7d4e42ed71964754ab056670b646cdd22267d75a60c0c4cf995758f'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
