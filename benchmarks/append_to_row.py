@@ -72,7 +72,7 @@ def wait_for_drain(connection: psycopg.Connection) -> None:
     deadline = time.monotonic() + DRAIN_PATIENCE_S
     while time.monotonic() < deadline:
         try:
-            if any(row.view == VIEW and row.consumers for row in store.poll_views()):
+            if any(row.consumers for row in store.poll_views([VIEW])):
                 return
         except psycopg.errors.UndefinedFunction as error:
             raise CannotMeasure("The database has no event store.", hint="Run: millrace migrate") from error
@@ -84,7 +84,7 @@ def wait_for_drain(connection: psycopg.Connection) -> None:
 
 def polling_delay(connection: psycopg.Connection) -> int | None:
     """Return the view's pooling_delay_s, in seconds, or None if the view is not registered."""
-    return next((row.pooling_delay_s for row in EventStore(connection).poll_views() if row.view == VIEW), None)
+    return next((row.pooling_delay_s for row in EventStore(connection).poll_views([VIEW])), None)
 
 
 def measure(connection: psycopg.Connection, appends: int, dice: random.Random) -> list[float]:

@@ -22,6 +22,8 @@ JOIN_S = 20.0
 LARGE_BACKLOG = 100_000
 # Of the 16 runs at once of dagster.yaml, so that pushes, however many there are, leave half to read models.
 PUSHES_AT_ONCE = 8
+# so far poll_views counts events, and streams to try again
+MOST_COUNTED = 1000
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,11 @@ def backoff_s(failures: int) -> float:
     return 0.0 if failures == 0 else min(BACKOFF_S * 2 ** min(failures - 1, 16), LONGEST_BACKOFF_S)
 
 
+def due(row: "ViewPoll") -> str:
+    """Return how much a view would be given, in words: the store counts to a bound."""
+    return f"{row.due}{' or more' if row.due - row.retries >= MOST_COUNTED or row.retries >= MOST_COUNTED else ''} due"
+
+
 def plan_together(row: "ViewPoll", own: ViewRuns, shared: SharedRun, alone: str | None, now: float) -> Poll:
     """Decide for a view that a run of many views may consume, too.
 
@@ -100,11 +107,11 @@ def plan_together(row: "ViewPoll", own: ViewRuns, shared: SharedRun, alone: str 
     if _rests(row) or (own.in_flight and not _is_dead(row, own, now)):
         return _plan(row, own, now)
     if alone is None and row.consumers:
-        return Poll(row.view, None, f"{row.view}: drained together with other views, {row.due} due")
+        return Poll(row.view, None, f"{row.view}: drained together with other views, {due(row)}")
     if alone is None and shared.runs.in_flight:
         starting = shared.runs.started is None or now - shared.runs.started <= JOIN_S
         if starting:
-            return Poll(row.view, None, f"{row.view}: a drain of all views starts, {row.due} due")
+            return Poll(row.view, None, f"{row.view}: a drain of all views starts, {due(row)}")
         if shared.lives:
             alone = "the drain of all views left it"
     if alone is not None:
@@ -118,7 +125,7 @@ def plan_together(row: "ViewPoll", own: ViewRuns, shared: SharedRun, alone: str 
 def _plan(row: "ViewPoll", runs: ViewRuns, now: float) -> Poll:
     obstacle = _rests(row) or _obstacle(row, runs, now)
     start = None if obstacle else Start.ALONE
-    return Poll(row.view, start, reason=f"{row.view}: {obstacle or f'{row.due} due'}")
+    return Poll(row.view, start, reason=f"{row.view}: {obstacle or due(row)}")
 
 
 def _rests(row: "ViewPoll") -> str | None:
@@ -143,7 +150,7 @@ def _obstacle(row: "ViewPoll", runs: ViewRuns, now: float) -> str | None:
     since_end = float("inf") if runs.last_ended is None else now - runs.last_ended
     wait = backoff_s(runs.failures)
     if runs.in_flight and not _is_dead(row, runs, now):
-        return f"a drain is in flight, {row.due} due"
+        return f"a drain is in flight, {due(row)}"
     if since_end < wait:
         return f"{runs.failures} drains failed in a row; the next one starts in {wait - since_end:.0f} s"
     if since_end < (row.pooling_delay_s or 0):

@@ -5,7 +5,7 @@ Belongs here: gathering the facts for `plan_polls` and asking for runs. Not here
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC
 
@@ -47,6 +47,8 @@ RECENT_RUNS = 8
 # a second sensor's tick may come so long after the first one's, before there is a run
 ASK_EVERY_S = 10.0
 _ASKING, _ASKED = threading.Lock(), dict[str, float]()
+# positions ahead of a view that wants none of them, or one
+MOST_UNWANTED = 1000
 UNFINISHED = (
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.NOT_STARTED,
@@ -124,7 +126,7 @@ def undeclared_sensor(models: Iterable[ReadModel]) -> dg.SensorDefinition:
         description="Starts drains of views that were registered by SQL and are pushed to a URL.",
     )
     def poll(context: dg.SensorEvaluationContext, postgres: PostgresResource) -> dg.SensorResult:
-        rows = poll_rows(postgres, lambda row: row.view not in declared and bool(row.edge_function_url))
+        rows = [row for row in poll_rows(postgres) if row.view not in declared and row.edge_function_url]
         return request_pushes(context, rows)
 
     return poll
@@ -178,22 +180,31 @@ def poll_model(postgres: PostgresResource, model: ReadModel) -> ViewPoll:
     with postgres.store() as store:
         built = current_version(store.connection, model)
         ready = built is not None and is_ready_to_serve(store.connection, built)
-    rows = poll_rows(postgres, lambda row: row.view == built.view) if built else []
+    rows = poll_rows(postgres, [built.view]) if built else []
     if not rows:
         # the first drain makes the model's tables and registers its view
         return replace(_idle(model.view), pooling_delay_s=model.pooling_delay_s, due=1)
     return replace(rows[0], view=model.view, due=max(rows[0].due, int(ready)))
 
 
-def poll_rows(postgres: PostgresResource, wanted: Callable[[ViewPoll], bool]) -> list[ViewPoll]:
-    """Ask the store for some views, once new events are sequenced and those that nobody wants are passed over."""
+def poll_rows(postgres: PostgresResource, views: Sequence[str] | None = None) -> list[ViewPoll]:
+    """Ask the store for some views, None for all, once new events are sequenced.
+
+    Events that a bulk view does not want make it not due, so no consumer passes over them. Where many lie ahead, it is
+    done here: each poll would look at them again, and they may hide those behind them.
+    """
     with postgres.store() as store:
         store.sequence_events()
-        rows = [row for row in store.poll_views() if wanted(row)]
-        unattended = [row for row in rows if row.mode == "bulk" and row.due and not row.consumers]
-        for row in unattended:
-            store.pass_over_unwanted(row.view)
-        return [row for row in store.poll_views() if wanted(row)] if unattended else rows
+        rows = store.poll_views(views)
+        crowded = [row.view for row in rows if row.mode == "bulk" and _is_crowded(row)]
+        for view in crowded:
+            store.pass_over_unwanted(view)
+        passed = {row.view: row for row in store.poll_views(crowded)} if crowded else {}
+        return [passed.get(row.view, row) for row in rows]
+
+
+def _is_crowded(row: ViewPoll) -> bool:
+    return row.ahead >= MOST_UNWANTED and row.due <= 1 and not row.consumers
 
 
 def request_drains(

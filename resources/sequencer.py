@@ -15,12 +15,14 @@ from contextlib import suppress
 import psycopg
 from tenacity import Retrying, before_sleep_log, retry_if_exception_type, sleep_using_event, wait_exponential
 
-from millrace.resources.errors import UnknownView
+from millrace.resources.errors import UnknownView, WrongMode
 from millrace.resources.event_store import EventStore, SequencerHolder
 from millrace.resources.producers import ProducerStore
 
 PAUSE_S = 0.2
 EXPIRE_EVERY_S = 60
+# a view that is new is not waited for: who fetches its events dispatches them meanwhile
+LOOK_EVERY_S = 1
 SHORTEST_PAUSE_S = 0.01
 # a call of a sequencer that is far behind takes less
 HELD_S = 2.0
@@ -48,16 +50,19 @@ def _run(dsn: str, stop: threading.Event, pause_s: float) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
         store, producers = EventStore(connection), ProducerStore(connection)
         pause = pause_s
-        expire_at = time.monotonic()
+        expire_at = look_at = time.monotonic()
+        views: list[str] = []
         while not stop.is_set():
             if time.monotonic() >= expire_at:
                 producers.expire_transactions()
                 expire_at = time.monotonic() + EXPIRE_EVERY_S
             moved = store.sequence_events()
-            for view in store.poll_views():
-                if view.mode == "rows" and view.enabled:
-                    with suppress(UnknownView):  # unregistered after `poll_views` named it
-                        moved += store.dispatch_events(view.view)
+            if time.monotonic() >= look_at:
+                views = [view.view for view in store.poll_views() if view.mode == "rows" and view.enabled]
+                look_at = time.monotonic() + LOOK_EVERY_S
+            for view in views:
+                with suppress(UnknownView, WrongMode):  # unregistered, or changed, after `poll_views` named it
+                    moved += store.dispatch_events(view)
             # after an event the next one usually comes soon
             pause = SHORTEST_PAUSE_S if moved else min(pause * 2, pause_s)
             stop.wait(pause)

@@ -222,6 +222,7 @@ set local check_function_bodies = off;
 \ir functions/rows/schedule_nack_event.sql
 \ir functions/rows/stream_events.sql
 \ir functions/views/attach_consumer.sql
+\ir functions/views/attached_views.sql
 \ir functions/views/audit_log.sql
 \ir functions/views/dead_letters.sql
 \ir functions/views/detach_consumer.sql
@@ -254,7 +255,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '4af0901276fa85eaee787924a735d1034c2f6c5643ab077ccfcd23776ab28463'),
+  (0, '188da46aae33e77e7a15d8daa516e2e9d12a455fc5d985d82f0ca28bd10f6319'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

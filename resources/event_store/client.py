@@ -42,7 +42,6 @@ from millrace.resources.event_store.rows import (
     VersionedEvent,
     View,
     ViewInfo,
-    ViewPoll,
 )
 
 # events of a stream that are read at once
@@ -501,10 +500,6 @@ class EventStore(Rounds):
     def view_lag(self, view: str) -> list[PartitionLag]:
         """Return how far a view is behind, per log partition."""
         return self._all(PartitionLag, "select * from event_store.view_lag(%s)", (view,))
-
-    def poll_views(self) -> list[ViewPoll]:
-        """Return one row per view with what a poller needs to know."""
-        return self._all(ViewPoll, "select * from event_store.poll_views()")
 
     def database_identity(self) -> DatabaseIdentity:
         """Return the identity of this database, which no copy of it has."""

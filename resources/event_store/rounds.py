@@ -1,17 +1,27 @@
-"""The calls of a consumer that serves many bulk views at once, in rounds.
+"""The calls about many views at once: of a poller, and of a consumer that serves many bulk views in rounds.
 
-Belongs here: calls about all that an owner has leased, or about many views at once. Not here: the calls about one view
+Belongs here: calls about many views, or about all that an owner has leased. Not here: the calls about one view
 (`client`), what a round does with them.
 """
 
 from collections.abc import Iterable, Sequence
 
 from millrace.resources.event_store.lease_rows import Lease, LockedStream, ViewLease
+from millrace.resources.event_store.rows import ViewPoll
 from millrace.resources.event_store.sql_functions import SqlFunctions
 
 
 class Rounds(SqlFunctions):
-    """The part of `EventStore` for a consumer of many views."""
+    """The part of `EventStore` about many views at once."""
+
+    def poll_views(self, views: Sequence[str] | None = None) -> list[ViewPoll]:
+        """Return one row per view with what a poller needs to know; None for all views.
+
+        A name that is not registered gives no row.
+        """
+        return self._all(
+            ViewPoll, "select * from event_store.poll_views(%s)", (None if views is None else list(views),)
+        )
 
     def claim_views(
         self, views: Sequence[str], owner: str, limit: int = 20_000, lease_s: int | None = None

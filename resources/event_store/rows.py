@@ -274,7 +274,20 @@ class PartitionLag:
 
 @dataclass(frozen=True)
 class ViewPoll:
-    """A view as a poller sees it; `due` is how much a consumer would get now: positions, and streams with a lock."""
+    """A view as a poller sees it; `due`, `retries` and `locked` are counted to a thousand.
+
+    Attributes:
+        view: Its name.
+        mode: 'rows' or 'bulk'.
+        enabled: Whether it is given events.
+        pooling_delay_s: The wait between two polls that found nothing; None where its client polls by itself.
+        edge_function_url: Where its events are pushed to; None also where the login may not see it.
+        due: How much a consumer would be given now: events ahead that the view wants, and `retries`.
+        consumers: How many consumers said that they consume it, and live.
+        retries: Its streams with a lock whose time has come.
+        locked: The streams of a bulk view that have a lock; None in rows mode, where each that is delivered has one.
+        ahead: The positions ahead of it, wanted or not.
+    """
 
     view: str
     mode: str
@@ -283,6 +296,9 @@ class ViewPoll:
     edge_function_url: str | None
     due: int
     consumers: int
+    retries: int = 0
+    locked: int | None = 0
+    ahead: int = 0
 
 
 @dataclass(frozen=True)

@@ -211,7 +211,7 @@ def _make_version(
     if not known:
         create_view(connection, built)
     _register(connection, built)
-    if known and not any(poll.view == serving.view and poll.enabled for poll in store.poll_views()):
+    if known and not any(poll.enabled for poll in store.poll_views([serving.view])):
         store.enable_view(built.view, False, reason=f"{serving.view} was disabled")
     # after the registration, which keeps the present events
     unbuilt = _only_archived(connection, archive)
@@ -234,7 +234,7 @@ def _only_archived(connection: psycopg.Connection, archive: Path | None) -> list
 def _drop(connection: psycopg.Connection, model: ReadModel, why: str) -> None:
     require_ownership(connection, model)
     # an attached consumer may hold no lease now, and would not find its view; a lease refuses below
-    consumers = sum(poll.consumers for poll in EventStore(connection).poll_views() if poll.view == model.view)
+    consumers = sum(poll.consumers for poll in EventStore(connection).poll_views([model.view]))
     if consumers:
         raise _being_built(model, f"{consumers} consumers of its view are at work or wait for events")
     drop_tables(connection, model)

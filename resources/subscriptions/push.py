@@ -81,7 +81,7 @@ def push_events(
     told = 0
     with psycopg.connect(dsn, autocommit=True) as connection, ExitStack() as stack:
         store = EventStore(connection)
-        row = next((row for row in store.poll_views() if row.view == view), None)
+        row = next(iter(store.poll_views([view])), None)
         if row is None or not row.edge_function_url:
             raise MillraceError(
                 f"View {view} has nothing to drain it into.",

@@ -34,9 +34,9 @@ def test_removed_and_changed_functions_leave_nothing_behind(dsn: str, connect: C
         "create function event_store.gone() returns int language sql as 'select 1'",
         "create procedure event_store.gone(int) language sql as 'select 1'",
         "create function event_store.sequence_events(boolean default true) returns int language sql as 'select 1'",
-        "drop function event_store.offset_for_timestamp, event_store.poll_views, event_store.stream_partition",
+        "drop function event_store.offset_for_timestamp, event_store.expired_leases, event_store.stream_partition",
         "create function event_store.stream_partition(other text, names bigint) returns int language sql as 'select 1'",
-        "create function event_store.poll_views() returns text language sql as $$ select 'another result' $$",
+        "create function event_store.expired_leases() returns text language sql as $$ select 'another result' $$",
         "drop trigger guard_append on event_store.events",
     ):
         connection.execute(statement.encode())
@@ -100,8 +100,8 @@ def test_a_consumer_notices_nothing_while_functions_are_replaced(dsn: str, conne
             make_stale(admin)
             # other signatures, which cannot be replaced but must be dropped and made anew
             admin.execute("create function event_store.ack_event(int) returns int language sql as 'select 1'")
-            admin.execute("drop function event_store.poll_views()")
-            admin.execute("create function event_store.poll_views() returns int language sql as 'select 1'")
+            admin.execute("drop function event_store.expired_leases()")
+            admin.execute("create function event_store.expired_leases() returns int language sql as 'select 1'")
         assert migrate(dsn).functions_replaced, number
     stopped = True
     consuming.result(20)
@@ -157,48 +157,48 @@ def with_privileges(monkeypatch: pytest.MonkeyPatch, privileges: str) -> None:
 def test_changed_privileges_are_applied_after_the_functions(
     dsn: str, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    revoked = "revoke execute on function event_store.poll_views() from event_store_consumer"
-    assert granted(dsn, "event_store_consumer", "poll_views")
+    revoked = "revoke execute on function event_store.expired_leases() from event_store_consumer"
+    assert granted(dsn, "event_store_consumer", "expired_leases")
     with_privileges(monkeypatch, revoked)
     with pytest.raises(SchemaMismatch, match="another version"):
         validate(dsn)
     connection = connect()
-    connection.execute("drop function event_store.poll_views()")
+    connection.execute("drop function event_store.expired_leases()")
     assert migrate(dsn).functions_replaced
     validate(dsn)
     assert not migrate(dsn).functions_replaced
-    assert not granted(dsn, "event_store_consumer", "poll_views")
+    assert not granted(dsn, "event_store_consumer", "expired_leases")
 
-    with_privileges(monkeypatch, "grant execute on function event_store.poll_views() to public; select 1/0")
+    with_privileges(monkeypatch, "grant execute on function event_store.expired_leases() to public; select 1/0")
     with pytest.raises(psycopg.errors.DivisionByZero):
         migrate(dsn)
-    assert not granted(dsn, "public", "poll_views")
+    assert not granted(dsn, "public", "expired_leases")
 
 
 def test_a_right_that_a_functions_file_no_longer_gives_is_gone(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     known = known_replaceable()
     given = "to event_store_consumer, event_store_reader, event_store_owner"
-    assert given in known.functions["poll_views"]
-    fewer = known.functions["poll_views"].replace(given, "to event_store_consumer, event_store_owner")
+    assert given in known.functions["expired_leases"]
+    fewer = known.functions["expired_leases"].replace(given, "to event_store_consumer, event_store_owner")
     with psycopg.connect(dsn, autocommit=True) as connection:
         # what somebody gave by hand to a role of Millrace goes; a role of their own keeps it
         connection.execute("grant execute on function event_store.commit_batch to public, event_store_reader")
         connection.execute("grant execute on function event_store_private.clock to public, event_store_reader")
-        connection.execute("grant execute on function event_store.poll_views to pg_monitor")
-    replaceable = replace(known, functions=known.functions | {"poll_views": fewer})
+        connection.execute("grant execute on function event_store.expired_leases to pg_monitor")
+    replaceable = replace(known, functions=known.functions | {"expired_leases": fewer})
     monkeypatch.setattr(migrations, "known_replaceable", lambda: replaceable)
     assert migrate(dsn).functions_replaced
     for role, function in (
-        ("event_store_reader", "poll_views"),
+        ("event_store_reader", "expired_leases"),
         ("event_store_reader", "commit_batch"),
         ("public", "commit_batch"),
         ("event_store_reader", "event_store_private.clock"),
     ):
         assert not granted(dsn, role, function), (role, function)
     for role, function in (
-        ("event_store_consumer", "poll_views"),
+        ("event_store_consumer", "expired_leases"),
         ("event_store_consumer", "commit_batch"),
-        ("pg_monitor", "poll_views"),
+        ("pg_monitor", "expired_leases"),
     ):
         assert granted(dsn, role, function), (role, function)
 

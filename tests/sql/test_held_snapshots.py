@@ -72,7 +72,12 @@ def test_calls_read_no_more_pages_the_longer_a_snapshot_is_held(held: EventStore
         "sequence_events": "select event_store.sequence_events()",
         "dispatch_events": "select event_store.dispatch_events('rows')",
         "claim_batch": "select * from event_store.claim_batch('bulk', 'me')",
+        "claim_views": "select * from event_store.claim_views('{bulk}', 'me')",
+        "owned_leases": "select * from event_store.owned_leases('me')",
+        "locked_streams": "select * from event_store.locked_streams('me')",
+        "extend_owner": "select event_store.extend_owner('me', 60)",
         "poll_views": "select * from event_store.poll_views()",
+        "poll_views of one": "select * from event_store.poll_views('{bulk}')",
         "view_info": "select * from event_store.view_info('bulk')",
         "available_offset_range": "select * from event_store.available_offset_range()",
     }

@@ -170,7 +170,7 @@ class SharedDrain:
             for member in self.members:
                 if member.joined:
                     self._attach(member)
-        polls = {poll.view: poll for poll in self._store.poll_views()}
+        polls = {poll.view: poll for poll in self._store.poll_views([self._view(member) for member in self.members])}
         for member in self.members:
             poll = polls.get(self._view(member))
             if not member.joined and member.may_join(poll):

@@ -1,5 +1,8 @@
 """What a poller knows of all views in one call."""
 
+from random import Random
+from typing import LiteralString
+
 import pytest
 
 from millrace.resources.errors import Malformed, UnknownView
@@ -9,6 +12,8 @@ from tests.support.factories import (
     append_many,
     append_to,
     buffers,
+    ids_of_one_partition,
+    new_event,
     pump,
     refusal,
     rows,
@@ -25,9 +30,9 @@ def test_there_is_one_row_for_each_view(orders: EventStore) -> None:
     orders.register_view("new", mode="bulk")
     orders.connection.execute("update event_store.views set enabled = false where view = 'new'")
     assert orders.poll_views() == [
-        ViewPoll("bulk", "bulk", True, None, None, 3, 0),
+        ViewPoll("bulk", "bulk", True, None, None, 3, 0, 0, 0, 3),
         ViewPoll("new", "bulk", False, None, None, 0, 0),
-        ViewPoll("pushed", "rows", True, 2, "http://localhost", 3, 0),
+        ViewPoll("pushed", "rows", True, 2, "http://localhost", 3, 0, 0, None, 3),
     ]
 
 
@@ -135,6 +140,159 @@ def test_in_bulk_mode_a_retry_counts_when_it_is_due_and_a_dead_letter_never(orde
     assert len(orders.dead_letters()) == 1
     orders.retry_dead_letters("v")
     assert orders.poll_views()[0].due == 1
+
+
+def test_only_the_named_views_are_asked(orders: EventStore) -> None:
+    for view in ("a", "b", "c"):
+        orders.register_view(view, "-infinity", mode="bulk")
+    append_to(orders, "o-1")
+    orders.sequence_events()
+    assert [(row.view, row.due) for row in orders.poll_views(["c", "a", "nobody", "a"])] == [("a", 1), ("c", 1)]
+    assert orders.poll_views([]) == []
+    assert len(orders.poll_views(None)) == 3
+
+
+@pytest.mark.parametrize("mode", ["rows", "bulk"])
+def test_events_that_a_view_does_not_want_never_make_it_due(orders: EventStore, mode: str) -> None:
+    orders.register_view("paid", "-infinity", mode=mode, events=["paid"])
+    orders.register_view("invoices", "-infinity", mode=mode, deciders=["invoice"])
+    for _ in range(5):
+        append_to(orders, *[f"o-{n}" for n in range(20)])
+        orders.sequence_events()
+        assert {row.view: row.due for row in orders.poll_views()} == {"paid": 0, "invoices": 0}
+    assert {row.ahead for row in orders.poll_views()} == {100}
+    orders.append_events([new_event("o-1", event="paid"), new_event("i-1", decider="invoice")])
+    orders.sequence_events()
+    assert {row.view: row.due for row in orders.poll_views()} == {"paid": 1, "invoices": 1}
+    assert {row.ahead for row in orders.poll_views()} == {102}
+
+
+def test_each_view_is_told_what_it_wants_from_where_it_stands(orders: EventStore) -> None:
+    wants: dict[str, dict[str, list[str]]] = {
+        "all": {},
+        "order": {"deciders": ["order"]},
+        "paid": {"events": ["paid"]},
+        "order_paid": {"deciders": ["order"], "events": ["paid"]},
+    }
+    for view, filters in wants.items():
+        orders.register_view(view, "-infinity", mode="bulk", **filters)  # type: ignore[arg-type]
+    random = Random(7)
+    for step in range(25):
+        batch = [
+            new_event(f"o-{random.randrange(9)}", event=random.choice(["placed", "paid"]), decider=decider)
+            for decider in random.choices(["order", "invoice"], k=random.randrange(12))
+        ]
+        orders.append_events(batch)
+        orders.sequence_events()
+        left = {
+            view: value(
+                orders.connection,
+                """
+                select count(*) from event_store.checkpoints c
+                join event_store.event_log l on l.partition = c.partition and l.position >= c.position
+                join event_store.events e using ("offset")
+                join event_store.views v using (view)
+                where c.view = %s and event_store_private.wants(v.deciders, v.events, e.decider, e.event)
+                """,
+                view,
+            )
+            for view in wants
+        }
+        assert {row.view: row.due for row in orders.poll_views()} == left, f"step {step}"
+        for view in random.sample([*wants], 2):
+            if leases := orders.claim_batch(view, "me", random.randrange(1, 9)):
+                orders.commit_batch(view, leases)
+
+
+def test_what_is_far_behind_is_counted_to_a_thousand(orders: EventStore) -> None:
+    (decider_id,) = ids_of_one_partition(orders.connection, 1)
+    append_to(orders, *[decider_id] * 2500)
+    orders.sequence_events()
+    orders.register_view("all", "-infinity", mode="bulk")
+    orders.register_view("order", "-infinity", mode="bulk", deciders=["order"])
+    orders.register_view("invoice", "-infinity", mode="bulk", deciders=["invoice"])
+    assert {row.view: (row.due, row.ahead) for row in orders.poll_views()} == {
+        "all": (1000, 2500), "order": (1000, 2500), "invoice": (0, 2500)
+    }  # fmt: skip
+
+
+def test_of_what_no_poll_looks_at_a_view_is_told_until_it_is_passed_over(orders: EventStore) -> None:
+    orders.register_view("invoice", "-infinity", mode="bulk", deciders=["invoice"])
+    (decider_id,) = ids_of_one_partition(orders.connection, 1)
+    for _ in range(5):
+        append_to(orders, *[decider_id] * 4500)
+    orders.sequence_events()
+    assert [(row.due, row.ahead) for row in orders.poll_views()] == [(1, 22_500)]
+    orders.pass_over_unwanted("invoice")
+    assert [(row.due, row.ahead) for row in orders.poll_views()] == [(0, 0)]
+
+
+def test_streams_to_be_tried_again_and_locked_ones_are_told_apart(orders: EventStore) -> None:
+    orders.register_view("v", "-infinity", mode="bulk", max_attempts=2)
+    set_clock(orders.connection, "2030-01-01 00:00:00+00")
+    append_to(orders, "o-1", "o-2", "o-3")
+    leases = orders.claim_batch("v", "me")
+    for lease in leases:
+        failed = [StreamFailure("order", event.decider_id, "no") for event in orders.read_batch("v", lease)]
+        orders.fail_streams("v", lease, failed)
+    orders.commit_batch("v", leases)
+
+    def told() -> tuple[int, int, int | None, int]:
+        (row,) = orders.poll_views()
+        return row.due, row.retries, row.locked, row.ahead
+
+    assert told() == (0, 0, 3, 0)
+    append_to(orders, "o-1", "o-4")
+    orders.sequence_events()
+    assert told() == (2, 0, 3, 2)
+    set_clock(orders.connection, "2030-01-01 00:00:05+00")
+    assert told() == (5, 3, 3, 2)
+    leases = orders.claim_batch("v", "me")
+    orders.commit_batch("v", leases)
+    assert told() == (0, 0, 0, 0)
+
+
+def test_a_stream_with_a_lock_and_nothing_left_is_not_due(orders: EventStore) -> None:
+    orders.register_view("v", "-infinity", mode="bulk")
+    set_clock(orders.connection, "2030-01-01 00:00:00+00")
+    append_to(orders, "o-1")
+    (lease,) = orders.claim_batch("v", "me")
+    orders.fail_streams("v", lease, [StreamFailure("order", "o-1", "no")])
+    orders.commit_batch("v", [lease])
+    orders.register_view("v", events=["paid"])
+    set_clock(orders.connection, "2030-01-01 01:00:00+00")
+    (row,) = orders.poll_views()
+    assert (row.due, row.retries, row.locked) == (0, 0, 1)
+
+
+def test_a_poll_of_one_view_reads_as_few_pages_however_many_others_are_behind(orders: EventStore) -> None:
+    orders.register_view("mine", "-infinity", mode="bulk", events=["paid"])
+    append_many(orders.connection, 500)
+    orders.sequence_events()
+    orders.pass_over_unwanted("mine")
+
+    def read() -> int:
+        orders.poll_views(["mine"])
+        return buffers(orders.connection, "select event_store.poll_views('{mine}')")
+
+    few, many = (
+        [orders.register_view(f"v{n}", "-infinity", mode="bulk", events=["placed"]) for n in numbers] and read()
+        for numbers in (range(30), range(30, 90))  # the first let indexes have their levels
+    )
+    # views themselves fill some pages more; the checkpoints of 60 views are thousands
+    assert many <= few + 20
+
+
+def test_where_nothing_is_ahead_no_event_is_read(orders: EventStore) -> None:
+    orders.register_view("v", "-infinity", mode="bulk", events=["paid"])
+    append_many(orders.connection, 500)
+    orders.sequence_events()
+    orders.pass_over_unwanted("v")
+    read: LiteralString = "select pg_stat_get_xact_tuples_fetched('event_store.events'::regclass)"
+    with orders.connection.transaction():
+        before = value(orders.connection, read)
+        orders.poll_views()
+        assert value(orders.connection, read) == before
 
 
 def test_no_view_is_no_row(store: EventStore) -> None:

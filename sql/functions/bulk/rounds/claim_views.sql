@@ -4,9 +4,9 @@
 -- left out. Call it in a short transaction: until it ends, others are given nothing of the log partitions it leases.
 -- Only new events: no stream with a lock is tried again here, and no lock is touched. Their events in a range are left
 -- out by read_batch (locked_streams names these streams) and stay with their locks when the range is committed.
--- Where nothing wanted is ahead, nothing is locked and nothing is written; except that a checkpoint with 1,000 unwanted
--- positions behind it moves past them, so that nobody looks at them for ever. A call looks at 100,000 positions of a
--- log partition at most.
+-- Where nothing wanted is ahead, nothing is locked and nothing is written; except that a checkpoint with 200 unwanted
+-- positions ahead moves past them: to look at them again and again would cost more than a new version of its row. A call
+-- looks at 400,000 positions for all views together, or at 1,000 for each view in each log partition.
 -- A view that is not registered, or not enabled, is left out: the others go on. A rows view or another role's is
 -- refused, and then nothing is leased.
 -- Example: select view, partition, from_position, to_position from claim_views('{invoices,orders}', 'run-7')
@@ -40,8 +40,7 @@ declare
   _views text[];
   _odd text;
   _now timestamptz;
-  _locked_views text[];
-  _locked int[];
+  _locked record;
 begin
   if v_views is null or array_position(v_views, null) is not null then
     perform event_store_private.refuse_request(format('v_views is %L', v_views), 'v_views names the views; it may be empty.');
@@ -66,37 +65,55 @@ begin
   end if;
   perform event_store.sequence_events();
 
-  -- Look first, and lock only what there is something to do for.
+  -- Look first, without a lock. The newest events of a log partition are read once for all views, as kinds: a view has
+  -- something to get where the last event of a kind that it wants is not behind its checkpoint. A view that is further
+  -- behind looks by itself, below.
   _now := event_store_private.clock();
-  select array_agg(seen.view), array_agg(seen.partition) into _locked_views, _locked
+  select
+    array_agg(seen.view) as views, array_agg(seen.partition) as partitions, array_agg(seen.high_water_mark) as marks,
+    array_agg(held.position) as positions, array_agg(held.version) as versions, array_agg(seen.is_passed) as passed
+  into _locked
   from (
-    select v.view, p.partition, c.revision
-    from (select q.partition, q.high_water_mark from event_store.partitions q offset 0) p
-    cross join event_store.views v
-    cross join lateral event_store_private.checkpoint_of(v.view, p.partition) c
-    where v.view = any (_views)
-      and c.position < p.high_water_mark
-      and (c.leased_until is null or c.leased_until <= _now)
-      and (
-        p.high_water_mark - c.position >= 1000
-        or exists (
-          select from event_store.event_log l
-          join event_store.events e using ("offset")
-          where l.partition = p.partition
-            and l.position >= c.position
-            and event_store_private.wants(v.deciders, v.events, e.decider, e.event)
-          offset 0 -- a look-up for each, never all events
-        )
+    select t.view, g.partition, g.high_water_mark, t.position, t.revision, wanted.is_passed
+    from (
+      select
+        p.partition, p.high_water_mark, array_agg(v.view) as views, array_agg(c.position) as positions,
+        array_agg(c.revision) as revisions, min(c.position) filter (where p.high_water_mark - c.position <= 1000) as read_from
+      from (select q.partition, q.high_water_mark from event_store.partitions q offset 0) p
+      cross join unnest(_views) v(view)
+      cross join lateral event_store_private.checkpoint_of(v.view, p.partition) c
+      where c.position < p.high_water_mark
+        and (c.leased_until is null or c.leased_until <= _now)
+      group by p.partition, p.high_water_mark
+    ) g
+    cross join lateral (
+      select array_agg(kind.decider) as deciders, array_agg(kind.event) as events, array_agg(kind.last) as lasts
+      from (
+        select e.decider, e.event, max(l.position) as last
+        from event_store.event_log l
+        join event_store.events e using ("offset")
+        where l.partition = g.partition and l.position >= g.read_from and l.position < g.high_water_mark
+        group by e.decider, e.event
+      ) kind
+    ) k
+    cross join lateral unnest(g.views, g.positions, g.revisions) t(view, position, revision)
+    join event_store.views v on v.view = t.view
+    cross join lateral (
+      select (v.deciders is not null or v.events is not null) and t.position >= g.read_from and not exists (
+        select from unnest(k.deciders, k.events, k.lasts) x(decider, event, last)
+        where x.last >= t.position and event_store_private.wants(v.deciders, v.events, x.decider, x.event)
       )
+    ) wanted(is_passed)
+    where wanted.is_passed is not true or g.high_water_mark - t.position >= 200 -- the price of a new version of the row
     offset 0
   ) seen
   -- the row that was seen, or none: who changed it since has it
   cross join lateral (
-    select from event_store.checkpoints c
-    where c.view = seen.view and c.partition = seen.partition and c.revision = seen.revision
+    select c.position, c.ctid as version from event_store.checkpoints c
+    where c.view = seen.view and c.partition = seen.partition and c.revision = seen.revision and c.position = seen.position
     for update skip locked
   ) held;
-  if _locked is null then
+  if _locked.views is null then
     return;
   end if;
 
@@ -106,32 +123,43 @@ begin
   return query
   with at as materialized (
     select
-      v.view, c.partition, c.version, p.high_water_mark, v.lock_timeout_s,
-      first.position is not null as is_pending, first."offset",
-      greatest(coalesce(first.position, seen.up_to), c.position) as position,
-      c.position as from_position
-    from unnest(_locked_views, _locked) held(view, partition)
-    join event_store.views v on v.view = held.view and v.mode = 'bulk' and v.enabled
-    join event_store.partitions p on p.partition = held.partition
-    cross join lateral event_store_private.checkpoint_of(held.view, held.partition) c
-    cross join lateral (select least(p.high_water_mark, c.position + 100000)) seen(up_to)
+      held.view, held.partition, held.version, held.high_water_mark, v.lock_timeout_s, held.position as from_position,
+      coalesce(first."offset", oldest."offset") as "offset",
+      v.all_events or first.position is not null as is_pending,
+      case
+        when v.all_events then held.position
+        when held.is_passed then held.high_water_mark
+        else coalesce(first.position, seen.up_to)
+      end as position
+    from unnest(_locked.views, _locked.partitions, _locked.marks, _locked.positions, _locked.versions, _locked.passed)
+      held(view, partition, high_water_mark, position, version, is_passed)
+    cross join lateral (
+      select least(held.high_water_mark, held.position + greatest(400000 / cardinality(_locked.views), 1000))
+    ) seen(up_to)
+    cross join lateral (
+      select x.deciders, x.events, x.lock_timeout_s, x.deciders is null and x.events is null as all_events
+      from event_store.views x
+      where x.view = held.view and x.mode = 'bulk' and x.enabled
+    ) v
     left join lateral (
       select l.position, l."offset"
       from event_store.event_log l
       join event_store.events e using ("offset")
       where l.partition = held.partition
-        and l.position >= c.position
+        and l.position >= held.position
         and l.position < seen.up_to
         and event_store_private.wants(v.deciders, v.events, e.decider, e.event)
+        and held.is_passed is not true and not v.all_events
       order by l.position
       limit 1
     ) first on true
+    left join event_store.event_log oldest on v.all_events and oldest.partition = held.partition and oldest.position = held.position
   ), shared as (
     select
       a.*,
       coalesce(
         sum(a.high_water_mark - a.position) filter (where a.is_pending)
-          over (partition by a.view order by a."offset" rows between unbounded preceding and 1 preceding),
+          over (partition by a.view order by a."offset" nulls first rows between unbounded preceding and 1 preceding),
         0
       )::bigint as taken_before
     from at a
@@ -149,8 +177,8 @@ begin
       rebuilds = c.rebuilds and not leased.here,
       revision = c.revision + 1
     from shared s
-    cross join lateral (select s.is_pending and s.taken_before < v_limit) leased(here)
-    where c.ctid = s.version and (leased.here or s.position - s.from_position >= 1000)
+    cross join lateral (select s.is_pending and s.taken_before < v_limit offset 0) leased(here)
+    where c.ctid = s.version and (leased.here or s.position - s.from_position >= 200)
     returning c.view, c.partition, c.leased_from, c.leased_to, c.lease_token, leased.here
   )
   select d.view, d.partition, d.leased_from, d.leased_to, d.lease_token from changed d where d.here order by d.view, d.partition;
