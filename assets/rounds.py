@@ -4,10 +4,11 @@ Belongs here: starting a shared drain and showing the work of each view in Dagst
 (`millrace.resources.consumption.rounds`), a drain of one view (`consumption`).
 
 The run belongs to no partition. It records the progress of each view on the view's own partition of
-`consumption/view_events`, and on those of its read model, as a run of its own would. A view that fails leaves, and a run
-of its own is started for it: that one is red.
+`consumption/view_events`, and on those of its read model, as a run of its own would. A view that fails leaves, and a
+run of its own is started for it: that one is red.
 """
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
@@ -35,11 +36,18 @@ class SharedDrainConfig(dg.Config):
     idle_s: float = 30
 
 
-def shared_drain_job(declared: Declarations, archive: Path) -> dg.JobDefinition:
-    """Make the job that drains all declared read models; `archive` is the folder that new versions may need."""
+def shared_drain_job(declared: Declarations, archive: Path, servers: Mapping[str, object]) -> dg.JobDefinition:
+    """Make the job that drains all declared read models.
+
+    Args:
+        declared: The declarations.
+        archive: The folder that new versions may need.
+        servers: The resource `postgres`, and others. A job that has them already keeps Dagster from making the sensors
+            anew, which it warns of.
+    """
 
     @dg.op(description="Claims for all views at once, builds them in one Spark job, and commits each by itself.")
-    def drain_views(context: dg.OpExecutionContext, config: SharedDrainConfig, postgres: PostgresResource) -> None:
+    def rounds(context: dg.OpExecutionContext, config: SharedDrainConfig, postgres: PostgresResource) -> None:
         if (older := _older_drain(context, postgres)) is not None:
             context.log.info("run %s drains all views already", older)
             return
@@ -86,9 +94,10 @@ def shared_drain_job(declared: Declarations, archive: Path) -> dg.JobDefinition:
         # a run whose process and code server both died would stay STARTED for ever
         tags={"dagster/max_runtime": 7200},
         executor_def=dg.in_process_executor,
+        resource_defs=servers,
     )
     def job() -> None:
-        drain_views()
+        rounds()
 
     return job
 

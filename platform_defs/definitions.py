@@ -50,13 +50,13 @@ def build_defs(
         *found.reports,
         *([change_capture_assets(captures, settings.log_partitions)] if captures else []),
     ]
-    together = shared_drain_job(found, archive)
-    needed = [
-        job for job, declared_ones in ((CAPTURE, captures), (REBUILD, models), (together, models)) if declared_ones
-    ]
     # mypy takes what the base class has as a field for an argument
     servers = {"postgres": PostgresResource(), "spark": SparkResource()}  # type: ignore[call-arg]
     own = {**servers, "archive_folder": archive, "io_manager": InstanceFolder()}
+    everything = {**own, **(resources or {})}
+    together = shared_drain_job(found, archive, everything)
+    jobs = ((CAPTURE, captures), (REBUILD, models), (together, models))
+    needed = [job for job, declared_ones in jobs if declared_ones]
     return dg.Definitions(
         assets=[
             *assets,
@@ -71,7 +71,7 @@ def build_defs(
             undeclared_sensor(models),
             *(capture_sensor(capture) for capture in captures.values()),
         ],
-        resources={**own, **(resources or {})},
+        resources=everything,
         # a process per step would double what a run costs
         executor=dg.in_process_executor,
         # the UI shows it with the code location

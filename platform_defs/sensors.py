@@ -46,7 +46,7 @@ MOST_REASONS = 50
 RECENT_RUNS = 8
 # a second sensor's tick may come so long after the first one's, before there is a run
 ASK_EVERY_S = 10.0
-_ASKING, _ASKED = threading.Lock(), dict[str, float]()
+ASKING, ASKED = threading.Lock(), dict[str, float]()
 # positions ahead of a view that wants none of them, or one
 MOST_UNWANTED = 1000
 UNFINISHED = (
@@ -71,7 +71,7 @@ def poll_sensor(model: ReadModel, together: dg.JobDefinition) -> dg.SensorDefini
     )
     def poll(context: dg.SensorEvaluationContext, postgres: PostgresResource) -> dg.SensorResult:
         row = poll_model(postgres, model)
-        if not row.due or not fits(model):
+        if not fits(model):
             return request_drains(context, [row], VIEWS)
         own = view_runs(context.instance, model.view)
         plan = plan_together(row, own, shared_run(context.instance, postgres), alone(row), time.time())
@@ -106,11 +106,11 @@ def asked_first(dsn: str) -> bool:
     The sensors of many views find the same new events at the same time, and the run that one of them asks for is not
     made yet when the others look.
     """
-    with _ASKING:
+    with ASKING:
         now = time.monotonic()
-        first = now - _ASKED.get(dsn, float("-inf")) > ASK_EVERY_S
+        first = now - ASKED.get(dsn, float("-inf")) > ASK_EVERY_S
         if first:
-            _ASKED[dsn] = now
+            ASKED[dsn] = now
         return first
 
 

@@ -2,12 +2,17 @@ import pytest
 
 from millrace.platform_defs.polling import (
     BACKOFF_S,
+    JOIN_S,
     LONGEST_BACKOFF_S,
     STARTUP_S,
+    Poll,
+    SharedRun,
+    Start,
     ViewRuns,
     backoff_s,
     in_turn,
     plan_polls,
+    plan_together,
 )
 from millrace.resources.event_store import ViewPoll
 
@@ -33,7 +38,7 @@ def reason(poll_row: ViewPoll, runs: ViewRuns | None = None) -> str:
 
 def starts(poll_row: ViewPoll, runs: ViewRuns | None = None) -> bool:
     (poll,) = plan_polls([poll_row], {poll_row.view: runs} if runs else {}, NOW)
-    return poll.start
+    return poll.start is Start.ALONE
 
 
 def test_a_view_that_is_behind_and_was_never_drained_is_drained_now() -> None:
@@ -92,7 +97,7 @@ def test_the_backoff_is_bounded() -> None:
 
 def test_each_view_is_decided_by_itself() -> None:
     polls = plan_polls([row(view="a"), row(view="b", due=0)], {"a": ViewRuns()}, NOW)
-    assert [(poll.view, poll.start) for poll in polls] == [("a", True), ("b", False)]
+    assert [(poll.view, poll.start) for poll in polls] == [("a", Start.ALONE), ("b", None)]
 
 
 def test_views_take_turns_behind_the_one_that_was_last() -> None:
@@ -101,3 +106,68 @@ def test_views_take_turns_behind_the_one_that_was_last() -> None:
     assert in_turn(["c", "a", "b"], "c", 9) == ["a", "b", "c"]
     assert in_turn(["c", "a", "b"], "gone", 9) == ["a", "b", "c"]
     assert in_turn(["a"], None, 0) == in_turn(["a"], None, -3) == in_turn([], None, 3) == []
+
+
+# A run of many views ----------------------------------------------------------------------------------------------
+
+JOINED = SharedRun(ViewRuns(in_flight=True, started=NOW - JOIN_S - 1), lives=True)
+
+
+def together(
+    poll_row: ViewPoll,
+    shared: SharedRun | None = None,
+    own: ViewRuns | None = None,
+    alone: str | None = None,
+) -> Poll:
+    return plan_together(poll_row, own or ViewRuns(), shared or SharedRun(), alone, NOW)
+
+
+def test_a_view_that_is_due_asks_for_a_run_of_all_views() -> None:
+    assert together(row()) == Poll("orders", Start.TOGETHER, "orders: 5 due")
+
+
+def test_a_view_that_the_shared_run_is_attached_to_needs_no_run() -> None:
+    assert together(row(consumers=1), JOINED) == Poll(
+        "orders", None, "orders: drained together with other views, 5 due"
+    )
+
+
+@pytest.mark.parametrize("started", [None, NOW - JOIN_S])
+def test_a_shared_run_that_starts_is_waited_for(started: float | None) -> None:
+    poll = together(row(), SharedRun(ViewRuns(in_flight=True, started=started)))
+    assert poll == Poll("orders", None, "orders: a drain of all views starts, 5 due")
+
+
+def test_a_view_that_the_shared_run_left_gets_a_run_of_its_own() -> None:
+    assert together(row(), JOINED) == Poll(
+        "orders", Start.ALONE, "orders: 5 due, by itself: the drain of all views left it"
+    )
+    failing = ViewRuns(last_ended=NOW - 1, failures=3)
+    assert "3 drains failed in a row" in together(row(), JOINED, failing).reason
+
+
+def test_a_shared_run_that_died_is_replaced() -> None:
+    dead = SharedRun(ViewRuns(in_flight=True, started=NOW - JOIN_S - 1), lives=False)
+    assert together(row(), dead).start is Start.TOGETHER
+
+
+def test_shared_runs_that_fail_in_a_row_back_off() -> None:
+    assert "2 drains failed in a row" in together(row(), SharedRun(ViewRuns(last_ended=NOW - 1, failures=2))).reason
+
+
+def test_a_view_with_a_reason_gets_a_run_of_its_own_beside_the_shared_one() -> None:
+    poll = together(row(consumers=1), JOINED, alone="it is far behind")
+    assert poll == Poll("orders", Start.ALONE, "orders: 5 due, by itself: it is far behind")
+
+
+def test_a_run_of_the_views_own_in_flight_is_enough() -> None:
+    own = ViewRuns(in_flight=True, started=NOW - 3)
+    for shared in (JOINED, SharedRun()):
+        assert together(row(), shared, own, "it is far behind").reason == "orders: a drain is in flight, 5 due"
+    died = ViewRuns(in_flight=True, started=NOW - STARTUP_S - 1)
+    assert together(row(), SharedRun(), died).start is Start.TOGETHER
+
+
+def test_a_view_that_rests_asks_for_nothing() -> None:
+    assert together(row(due=0)).reason == "orders: nothing is due"
+    assert together(row(enabled=False), alone="it is far behind").reason == "orders: the view is disabled"

@@ -9,17 +9,24 @@ import dagster as dg
 import pytest
 
 from millrace.assets.declarations import Declarations, declared
+from millrace.assets.rounds import SHARED_JOB
 from millrace.examples.shop.events import register_shop
+from millrace.platform_defs import polling, sensors
 from millrace.platform_defs.definitions import build_defs
 from millrace.platform_defs.polling import PUSHES_AT_ONCE
-from millrace.platform_defs.sensors import PARTITION_TAG
-from millrace.resources.event_store import EventStore, NewEvent
+from millrace.platform_defs.sensors import ASKED, PARTITION_TAG
+from millrace.resources.event_store import EventStore, NewEvent, StreamFailure
 from millrace.resources.read_models.columns import last
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.versions import ensure_version, serve_if_caught_up
 from tests.support.elsewhere import postgres_at
 
 ORDERS = declared("millrace.examples.shop", ["read_models"]).models["orders"]
+
+
+@pytest.fixture(autouse=True)
+def nobody_asked_before() -> None:
+    ASKED.clear()
 
 
 @pytest.fixture
@@ -56,17 +63,86 @@ def reason(result: dg.SensorResult) -> str:
     return result.skip_reason.skip_message or ""
 
 
-def test_new_events_start_one_drain_of_their_view(instance: dg.DagsterInstance, dsn: str, shop: EventStore) -> None:
-    place(shop)
-    (request,) = tick(instance, dsn, "poll_orders").run_requests or []
-    assert request.partition_key == "orders"
+def started_by(result: dg.SensorResult) -> tuple[str | None, str | None]:
+    """Return the job and the partition of the one run that a tick asked for."""
+    (request,) = result.run_requests or []
     assert request.run_key is None
-    assert request.tags["millrace/view"] == "orders"
+    ASKED.clear()
+    return request.job_name, request.partition_key
+
+
+def shared_run(instance: dg.DagsterInstance, status: dg.DagsterRunStatus = dg.DagsterRunStatus.STARTED) -> str:
+    """Record a run of all views."""
+    defs = build_defs(declarations=Declarations(models={"orders": ORDERS}))
+    run = instance.create_run_for_job(job_def=defs.resolve_job_def(SHARED_JOB), status=status)
+    if status is dg.DagsterRunStatus.STARTED:
+        # only an event gives it the time of its start
+        started = dg.DagsterEvent(dg.DagsterEventType.RUN_START.value, SHARED_JOB)
+        instance.report_dagster_event(started, run.run_id)
+    return run.run_id
+
+
+def joined_long_ago(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(polling, "JOIN_S", -1.0)
+    return shared_run(instance)
+
+
+def test_new_events_start_one_drain_of_all_views(instance: dg.DagsterInstance, dsn: str, shop: EventStore) -> None:
+    place(shop)
+    result = tick(instance, dsn, "poll_orders")
+    # another view's sensor that finds the same events, before there is a run
+    again = tick(instance, dsn, "poll_orders")
+    assert started_by(result) == (SHARED_JOB, None)
+    assert not again.run_requests
+    assert reason(again) == "orders: 1 due; a drain of all views was asked for"
+
+
+def test_while_a_drain_of_all_views_starts_or_serves_the_view_no_other_is_asked_for(
+    instance: dg.DagsterInstance, dsn: str, shop: EventStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place(shop)
+    run = shared_run(instance, dg.DagsterRunStatus.NOT_STARTED)
+    assert reason(tick(instance, dsn, "poll_orders")) == "orders: a drain of all views starts, 1 due"
+    monkeypatch.setattr(polling, "JOIN_S", -1.0)
+    shop.attach_consumer("orders", run)
+    assert reason(tick(instance, dsn, "poll_orders")) == "orders: drained together with other views, 1 due"
+
+
+def test_a_view_that_the_drain_of_all_views_left_gets_a_drain_of_its_own(
+    instance: dg.DagsterInstance, dsn: str, shop: EventStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place(shop)
+    run = joined_long_ago(instance, monkeypatch)
+    shop.register_view("other", "-infinity", mode="bulk")
+    shop.attach_consumer("other", run)
+    result = tick(instance, dsn, "poll_orders")
+    assert started_by(result) == ("drain", "orders")
+    assert (result.run_requests or [])[0].tags["millrace/view"] == "orders"
+    # it serves nobody any more, and Dagster does not know yet that it died
+    shop.detach_consumer("other", run)
+    assert started_by(tick(instance, dsn, "poll_orders")) == (SHARED_JOB, None)
+
+
+def test_streams_to_try_again_and_a_large_backlog_are_for_a_drain_of_the_views_own(
+    instance: dg.DagsterInstance, dsn: str, shop: EventStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place(shop)
+    (lease, *_) = shop.claim_batch("orders", "a drain")
+    shop.fail_streams("orders", lease, [StreamFailure("order", "o-1", "no", 1)])
+    shop.commit_batch("orders", [lease])
+    shop.connection.execute("update event_store.stream_locks set locked_until = clock_timestamp()")
+    assert started_by(tick(instance, dsn, "poll_orders")) == ("drain", "orders")
+    shop.connection.execute("delete from event_store.stream_locks")
+    shop.append_events([NewEvent("order", "o-2", "order_placed", uuid4(), {}, uuid4())])
+    assert started_by(tick(instance, dsn, "poll_orders")) == (SHARED_JOB, None)
+    monkeypatch.setattr(sensors, "LARGE_BACKLOG", 0)
+    assert started_by(tick(instance, dsn, "poll_orders")) == ("drain", "orders")
 
 
 def test_the_views_partition_is_made_by_the_first_request_only(
-    instance: dg.DagsterInstance, dsn: str, shop: EventStore
+    instance: dg.DagsterInstance, dsn: str, shop: EventStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sensors, "LARGE_BACKLOG", 0)
     place(shop)
     assert tick(instance, dsn, "poll_orders").dynamic_partitions_requests
     instance.add_dynamic_partitions("views", ["orders"])
@@ -96,11 +172,8 @@ def test_a_failed_drain_is_tried_again_after_a_backoff_not_at_once(
     instance: dg.DagsterInstance, dsn: str, shop: EventStore
 ) -> None:
     place(shop)
-    run = instance.create_run_for_job(
-        job_def=build_defs().resolve_job_def("apply_schema"),
-        tags={PARTITION_TAG: "orders"},
-        status=dg.DagsterRunStatus.STARTED,
-    )
+    run = instance.get_run_by_id(shared_run(instance))
+    assert run is not None
     instance.report_run_failed(run)
     assert "1 drains failed in a row" in reason(tick(instance, dsn, "poll_orders"))
 
@@ -108,8 +181,7 @@ def test_a_failed_drain_is_tried_again_after_a_backoff_not_at_once(
 def test_the_first_drain_of_a_model_whose_view_is_not_registered_yet_is_started(
     instance: dg.DagsterInstance, dsn: str
 ) -> None:
-    (request,) = tick(instance, dsn, "poll_orders").run_requests or []
-    assert request.partition_key == "orders"
+    assert started_by(tick(instance, dsn, "poll_orders")) == (SHARED_JOB, None)
 
 
 def test_a_changed_declaration_is_drained_under_the_declared_name_until_it_serves(
@@ -120,16 +192,13 @@ def test_a_changed_declaration_is_drained_under_the_declared_name_until_it_serve
     def poll() -> dg.SensorResult:
         return tick(instance, dsn, "poll_orders", changed)
 
-    (request,) = poll().run_requests or []
-    assert request.partition_key == "orders"  # its first drain makes its tables
+    assert started_by(poll()) == (SHARED_JOB, None)  # its first drain makes its tables
     place(shop)
     shop.commit_batch("orders", shop.claim_batch("orders", "the code before"))
     new = ensure_version(shop.connection, changed)
-    (request,) = poll().run_requests or []
-    assert request.partition_key == "orders"  # it is behind
+    assert started_by(poll()) == (SHARED_JOB, None)  # it is behind
     shop.commit_batch(new.view, shop.claim_batch(new.view, "a drain that was killed before the switch"))
-    (request,) = poll().run_requests or []
-    assert request.partition_key == "orders"  # it could serve
+    assert started_by(poll()) == (SHARED_JOB, None)  # it could serve
     assert serve_if_caught_up(shop.connection, new)
     assert reason(poll()) == "orders: nothing is due"
 
