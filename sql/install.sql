@@ -254,7 +254,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'b8e110a7a7d4e42ed71964754ab056670b646cdd22267d75a60c0c4cf995758f'),
+  (0, 'c867d49d50524ad58b014af22b9d60c6b9588c854696171f76c384a41c38a4e1'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
