@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from millrace.platform_defs.polling import (
@@ -66,6 +68,20 @@ def test_a_view_with_a_url_is_pushed_to_also_without_pooling_delay() -> None:
 
 def test_a_drain_in_flight_is_enough() -> None:
     assert reason(row(), ViewRuns(in_flight=True, started=NOW - 3)) == "orders: a drain is in flight, 5 due"
+
+
+@pytest.mark.parametrize(
+    ("counts", "words"),
+    [
+        ((999, 0), "999 due"),
+        ((1000, 0), "1000 or more due"),
+        ((1500, 1000), "1500 or more due"),
+        ((1500, 700), "1500 due"),
+    ],
+)
+def test_what_the_store_counts_to_its_bound_is_said_so(counts: tuple[int, int], words: str) -> None:
+    counted = replace(row(due=counts[0]), retries=counts[1])
+    assert reason(counted, ViewRuns(in_flight=True)) == f"orders: a drain is in flight, {words}"
 
 
 def test_a_queued_drain_is_enough_however_long_it_waits() -> None:

@@ -14,7 +14,7 @@ from millrace.examples.shop.events import register_shop
 from millrace.platform_defs import polling, sensors
 from millrace.platform_defs.definitions import build_defs
 from millrace.platform_defs.polling import PUSHES_AT_ONCE
-from millrace.platform_defs.sensors import ASKED, PARTITION_TAG
+from millrace.platform_defs.sensors import ASKED, MOST_UNWANTED, PARTITION_TAG
 from millrace.resources.event_store import EventStore, NewEvent, StreamFailure
 from millrace.resources.read_models.columns import last
 from millrace.resources.read_models.declaration import ReadModel
@@ -201,6 +201,19 @@ def test_a_changed_declaration_is_drained_under_the_declared_name_until_it_serve
     assert started_by(poll()) == (SHARED_JOB, None)  # it could serve
     assert serve_if_caught_up(shop.connection, new)
     assert reason(poll()) == "orders: nothing is due"
+
+
+def test_events_that_a_view_does_not_want_start_no_drain(
+    instance: dg.DagsterInstance, dsn: str, shop: EventStore
+) -> None:
+    shop.register_decider_event("weather", "measured", "it is so warm")
+    for crowd in (1, 5, MOST_UNWANTED, 1):
+        shop.append_events([NewEvent("weather", "w-1", "measured", uuid4(), {}, uuid4()) for _ in range(crowd)])
+        assert reason(tick(instance, dsn, "poll_orders")) == "orders: nothing is due"
+        (row,) = shop.poll_views(["orders"])
+        assert row.ahead < MOST_UNWANTED
+    place(shop)
+    assert tick(instance, dsn, "poll_orders").run_requests
 
 
 def test_a_view_registered_by_sql_with_a_url_is_drained_without_a_reload(

@@ -44,6 +44,13 @@ def use(store: EventStore) -> None:
     store.view_info()
     store.view_lag("orders")
     store.poll_views()
+    append_to(store, "o-1", "o-2")
+    for _ in range(2):
+        store.claim_views(["orders"], "me")
+        store.owned_leases("me")
+        store.locked_streams("me")
+        store.extend_owner("me", 60)
+        store.poll_views(["orders"])
 
 
 @pytest.fixture(scope="module")

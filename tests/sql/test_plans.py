@@ -110,6 +110,40 @@ def test_a_claim_reads_by_index(session: EventStore) -> None:
     assert_only(session, before, "event_log_pkey")
 
 
+def test_a_claim_of_many_views_and_its_leases_are_found_by_index(session: EventStore) -> None:
+    session.register_view("placed", "-infinity", mode="bulk", events=["placed"])
+    session.register_view("paid", "-infinity", mode="bulk", events=["paid"])
+    views = ["bulk", "placed", "paid"]
+    before = scans(session)
+    assert set(session.claim_views(views, "me")) == {"bulk", "placed"}
+    assert_only(session, before, "event_log_pkey", "events_pkey", "checkpoints_pkey")
+    before = scans(session)
+    assert len(session.owned_leases("me")["placed"]) == 16
+    assert session.locked_streams("me") == []
+    assert session.extend_owner("me", 60) == 32
+    assert_only(session, before, "checkpoints_pkey", "stream_locks_pkey")
+    fetched: LiteralString = "select pg_stat_get_xact_tuples_fetched('event_store.checkpoints'::regclass)"
+    ((already,),) = rows(session.connection, fetched)
+    session.owned_leases("me")
+    # one version of each checkpoint of four views
+    assert rows(session.connection, fetched)[0][0] - already <= 4 * 16
+
+
+def test_a_poll_reads_by_index_and_as_many_events_as_it_says(session: EventStore) -> None:
+    session.register_view("paid", "-infinity", mode="bulk", events=["paid"])
+    session.register_view("placed", "-infinity", mode="bulk", events=["placed"])
+    before = scans(session)
+    polls = {row.view: row for row in session.poll_views(["paid", "placed"])}
+    assert (polls["paid"].due, polls["placed"].due) == (1, 1000)
+    assert polls["paid"].ahead == polls["placed"].ahead >= 20_000
+    assert_only(session, before, "event_log_pkey", "events_pkey", "checkpoints_pkey")
+    read: LiteralString = "select pg_stat_get_xact_tuples_fetched('event_store.events'::regclass)"
+    ((already,),) = rows(session.connection, read)
+    session.poll_views()
+    # 20,000 for views that are far behind, and a thousand in each log partition for all others
+    assert rows(session.connection, read)[0][0] - already <= 36_000
+
+
 def test_a_batch_of_a_bulk_view_is_read_and_committed_by_index(session: EventStore) -> None:
     leases = session.claim_batch("bulk", "me", 2000)
     before = scans(session)

@@ -40,6 +40,15 @@ begin
   end if;
 
   if _needed is null then
+    -- events that a view does not want are not what it needs
+    perform event_store.pass_over_unwanted(x.view)
+    from (
+      select distinct c.view
+      from event_store.checkpoints c
+      join event_store.views v using (view)
+      where c.partition = v_partition and c.position < v_position and v.mode = 'bulk'
+      offset 0
+    ) x;
     select string_agg(needed.reason, '; ') into _needed
     from (
       select format('it is archived up to %s', _partition.archived_position) as reason

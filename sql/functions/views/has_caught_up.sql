@@ -1,5 +1,6 @@
--- Says whether a view has acknowledged every event that another one has. A reader that goes over from the rows of the
--- other one to those of this one then misses nothing. It locks the checkpoints of the other view: that stays where it
+-- Says whether a view has acknowledged every event that it wants and another one has acknowledged. A reader that goes over
+-- from the rows of the other one to those of this one then misses nothing. It looks at a thousand positions of a log
+-- partition at most: a view that is further behind has not caught up. It locks the checkpoints of the other view: that stays where it
 -- is until the transaction ends.
 -- Example: select has_caught_up('orders_v2', 'orders')
 create or replace function event_store.has_caught_up(
@@ -25,6 +26,17 @@ begin
     cross join lateral event_store_private.checkpoint_of(v_other, p.partition) o
     cross join lateral event_store_private.checkpoint_of(v_view, p.partition) c
     where c.position < o.position
+      and (
+        -- nobody passes over few events that the view does not want; what is not kept any more may have been wanted
+        o.position - c.position > 1000 or c.position < p.earliest_position
+        or exists (
+          select from event_store.event_log l
+          join event_store.events e using ("offset")
+          where l.partition = p.partition and l.position >= c.position and l.position < o.position
+            and event_store_private.wants(_view.deciders, _view.events, e.decider, e.event)
+          offset 0
+        )
+      )
   ) and not exists (
     -- what has a lock here may be acknowledged there: by the checkpoint, or up to where the stream's lock is there
     select from event_store.stream_locks k
@@ -54,6 +66,7 @@ begin
         join event_store.event_log l using ("offset")
         where e.decider_id = o.decider_id and e.decider = o.decider
           and e."offset" <= o.last_offset and l.position >= here.position
+          and event_store_private.wants(_view.deciders, _view.events, e.decider, e.event)
         offset 0
       )
   );
@@ -61,7 +74,7 @@ end
 $$;
 
 comment on function event_store.has_caught_up(text, text) is
-'Says whether v_view has acknowledged every event that v_other has. Nothing of v_other moves until the transaction '
-'ends. MR010 unknown view.';
+'Says whether v_view has acknowledged every event that it wants and v_other has acknowledged. Nothing of v_other moves '
+'until the transaction ends. MR010 unknown view.';
 revoke all on function event_store.has_caught_up(text, text) from public;
 grant execute on function event_store.has_caught_up(text, text) to event_store_owner;

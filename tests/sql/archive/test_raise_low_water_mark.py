@@ -13,6 +13,7 @@ from tests.support.factories import (
     Connect,
     append_to,
     ids_of_one_partition,
+    new_event,
     pump,
     rows,
     set_clock,
@@ -85,6 +86,17 @@ def test_what_lies_ahead_of_a_view_is_kept(bulk: EventStore, ids: list[str], mod
     assert ArchiveStore(bulk.connection).raise_low_water_mark(0, 4) == 4
     bulk.unregister_view("late")
     assert ArchiveStore(bulk.connection).raise_low_water_mark(0, 5) == 5
+
+
+def test_what_a_view_does_not_want_it_does_not_need(bulk: EventStore, ids: list[str]) -> None:
+    bulk.register_view("paid", "-infinity", mode="bulk", events=["paid"])
+    assert ArchiveStore(bulk.connection).raise_low_water_mark(0, 5) == 5
+    append_to(bulk, *ids)
+    bulk.append_events([new_event(ids[0], event="paid")])
+    bulk.commit_batch("v", bulk.claim_batch("v", "me"))
+    ArchiveStore(bulk.connection).mark_archived(0, 13)
+    assert_needed(bulk, 13, "view 'paid' stands at 1")
+    assert ArchiveStore(bulk.connection).raise_low_water_mark(0, 12) == 12
 
 
 def test_what_a_stream_that_waits_or_is_parked_needs_is_kept(bulk: EventStore, ids: list[str]) -> None:

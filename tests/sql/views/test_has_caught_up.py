@@ -4,7 +4,7 @@ import pytest
 
 from millrace.resources.errors import UnknownView
 from millrace.resources.event_store import EventStore, StreamFailure
-from tests.support.factories import append_to, ids_of_one_partition
+from tests.support.factories import append_to, ids_of_one_partition, new_event
 
 
 @pytest.fixture
@@ -38,6 +38,26 @@ def test_a_view_that_stands_nowhere_behind_has_caught_up(views: EventStore) -> N
     assert not views.has_caught_up("new", "old")  # in one log partition it is behind
     views.commit_batch("new", [second])
     assert views.has_caught_up("new", "old")
+
+
+def test_events_that_it_does_not_want_keep_no_view_behind(views: EventStore) -> None:
+    views.register_view("narrow", "-infinity", mode="bulk", events=["paid"])
+    (stream,) = ids_of_one_partition(views.connection, 1)
+    append_to(views, *[stream] * 1000)
+    consume(views, "old")
+    assert views.has_caught_up("narrow", "old")
+    views.append_events([new_event(stream, event="paid")])
+    views.sequence_events()
+    assert views.has_caught_up("narrow", "old")  # neither has it
+    consume(views, "old")
+    assert not views.has_caught_up("narrow", "old")
+    consume(views, "narrow")
+    assert views.has_caught_up("narrow", "old")
+    append_to(views, *[stream] * 1001)
+    consume(views, "old")
+    assert not views.has_caught_up("narrow", "old")  # it looks at so many
+    views.pass_over_unwanted("narrow")
+    assert views.has_caught_up("narrow", "old")
 
 
 def test_a_stream_that_failed_in_it_alone_or_earlier_is_behind(views: EventStore) -> None:

@@ -275,12 +275,12 @@ def test_a_poll_of_one_view_reads_as_few_pages_however_many_others_are_behind(or
         orders.poll_views(["mine"])
         return buffers(orders.connection, "select event_store.poll_views('{mine}')")
 
-    read_by: list[int] = []
-    for numbers in (range(30), range(30, 90)):  # the first let indexes have their levels
+    counts = []
+    for numbers in (range(30), range(30, 90)):  # with the first, indexes have their levels
         for n in numbers:
             orders.register_view(f"v{n}", "-infinity", mode="bulk", events=["placed"])
-        read_by.append(read())
-    few, many = read_by
+        counts.append(read())
+    few, many = counts
     # views themselves fill some pages more; the checkpoints of 60 views are thousands
     assert many <= few + 20
 

@@ -1,0 +1,289 @@
+"""Owners that claim the same views at once, owners that are killed, views that change between two calls.
+
+Belongs here: races and kills of claim_views and what stands beside it. Not here: what one call leases
+(test_claim_views, test_as_claim_batch).
+"""
+
+from functools import partial
+from random import Random
+
+import psycopg
+import pytest
+
+from millrace.resources.errors import LeaseLost, NotViewOwner, UnknownView, WrongMode
+from millrace.resources.event_store import EventStore, Lease
+from tests.sql.rounds.test_claim_views import VIEWS, bulk
+from tests.support.factories import (
+    Connect,
+    append_to,
+    at_once,
+    ids_of_one_partition,
+    new_event,
+    rows,
+    set_clock,
+    start,
+    terminate,
+    value,
+)
+
+__all__ = ["bulk"]
+
+
+def ranges(claimed: dict[str, list[Lease]]) -> set[tuple[str, int, int, int]]:
+    return {(view, of.partition, of.from_position, of.to_position) for view, leases in claimed.items() for of in leases}
+
+
+def written(store: EventStore) -> list[tuple[object, ...]]:
+    return rows(
+        store.connection, "select view, partition, position, revision from event_store.checkpoints order by 1, 2"
+    )
+
+
+def test_of_two_owners_each_log_partition_of_a_view_goes_to_one(bulk: EventStore, connect: Connect) -> None:
+    wanted = 0
+    taken: list[tuple[str, int, int, int]] = []
+    views = [*VIEWS, "second"]
+    bulk.register_view("second", "-infinity", mode="bulk")
+    total = 300
+
+    def consume(seed: int) -> None:
+        random, store, idle = Random(seed), EventStore(connect()), 0
+        while idle < 3 or not done:
+            claimed = store.claim_views(random.sample(views, 3), f"owner {seed}", random.randrange(1, 30))
+            idle = 0 if claimed else idle + 1
+            for view, leases in claimed.items():
+                if random.random() < 0.2:
+                    assert store.release_batch(view, leases) == len(leases)
+                else:
+                    store.commit_batch(view, leases)
+                    taken.extend(ranges({view: leases}))
+        while claimed := store.claim_views(views, f"owner {seed}"):
+            for view, leases in claimed.items():
+                store.commit_batch(view, leases)
+            taken.extend(ranges(claimed))
+
+    done: list[bool] = []
+
+    def produce() -> None:
+        store = EventStore(connect())
+        random = Random(0)
+        for _ in range(total // 10):
+            store.append_events(
+                [
+                    new_event(f"o-{random.randrange(37)}", event=random.choice(["placed", "paid"]), decider=decider)
+                    for decider in random.choices(["order", "invoice"], k=10)
+                ]
+            )
+        store.sequence_events()
+        done.append(True)
+
+    producer = start(produce)
+    for result in at_once([partial(consume, seed) for seed in range(3)]):
+        result.result()
+    producer.result(20)
+    positions = sorted((view, partition, at) for view, partition, from_, to in taken for at in range(from_, to))
+    assert len(positions) == len({*positions}), "a position was committed twice"
+    log = rows(
+        bulk.connection,
+        """
+        select v.view, l.partition, l.position
+        from event_store.views v cross join event_store.event_log l join event_store.events e using ("offset")
+        where event_store_private.wants(v.deciders, v.events, e.decider, e.event)
+        """,
+    )
+    wanted = len(log)
+    assert wanted > total
+    assert {*log} <= {*positions}, "a wanted event was in no range"
+
+
+def test_an_open_claim_holds_only_what_it_leases_and_nobody_waits(bulk: EventStore, connect: Connect) -> None:
+    append_to(bulk, *[f"o-{n}" for n in range(60)])
+    bulk.sequence_events()
+    holder = connect(autocommit=False)
+    held = EventStore(holder).claim_views(["all"], "me", 10)
+    bulk.connection.execute("set statement_timeout = 5000")
+    assert bulk.claim_views(VIEWS, "them") == {}
+    bulk.register_view("second", "-infinity", mode="bulk")
+    assert set(bulk.claim_views([*VIEWS, "second"], "them")) == {"second"}
+    holder.rollback()
+    again = bulk.claim_views(VIEWS, "them", 10)
+    assert ranges(again) == ranges(held)
+
+
+@pytest.mark.parametrize("when", ["in its claim", "between claim and commit", "in its commit"])
+def test_what_a_killed_owner_had_is_claimed_again_and_nothing_twice(
+    bulk: EventStore, connect: Connect, when: str
+) -> None:
+    append_to(bulk, *[f"o-{n}" for n in range(30)])
+    set_clock(bulk.connection, "2030-01-01 00:00:00+00")
+    killed = connect(autocommit=False)
+    set_clock(killed, "2030-01-01 00:00:00+00")
+    owner = EventStore(killed)
+    leases = owner.claim_views(VIEWS, "killed", lease_s=60)
+    if when != "in its claim":
+        killed.commit()
+    if when == "in its commit":
+        owner.commit_batch("all", leases["all"])
+    terminate(bulk.connection, killed.info.backend_pid)
+    if when != "in its claim":
+        assert bulk.claim_views(VIEWS, "me") == {}
+        assert bulk.owned_leases("killed") == leases
+        set_clock(bulk.connection, "2030-01-01 00:01:00+00")
+    again = bulk.claim_views(VIEWS, "me")
+    assert ranges(again) == ranges(leases)
+    with pytest.raises(LeaseLost):
+        bulk.commit_batch("all", leases["all"])
+    assert bulk.extend_owner("killed", 60) == 0
+    bulk.commit_batch("all", again["all"])
+    assert bulk.claim_views(VIEWS, "me") == {}
+
+
+def test_checkpoints_stay_until_200_unwanted_positions_are_ahead_also_beside_appends(
+    bulk: EventStore, connect: Connect
+) -> None:
+    stream, other = ids_of_one_partition(bulk.connection, 2)
+    views = ["paid", "invoices"]
+    append_to(bulk, *[stream] * 199)
+    bulk.sequence_events()
+    before = written(bulk)
+    appender = connect(autocommit=False)
+    append_to(EventStore(appender), other)  # it has no position yet
+    for _ in range(3):
+        assert bulk.claim_views(views, "me") == {}
+    assert written(bulk) == before
+    appender.commit()
+    assert bulk.claim_views(views, "me") == {}
+    moved = {(view, position) for view, partition, position, _ in written(bulk) if view in views and partition == 0}
+    assert moved == {("paid", 200), ("invoices", 200)}
+    before = written(bulk)
+    assert bulk.claim_views(views, "me") == {}
+    assert written(bulk) == before
+
+
+def test_unwanted_positions_before_a_wanted_one_are_passed_over_with_its_claim(bulk: EventStore) -> None:
+    (stream,) = ids_of_one_partition(bulk.connection, 1)
+    append_to(bulk, *[stream] * 50)
+    assert bulk.claim_views(["paid"], "me") == {}
+    bulk.append_events([new_event(stream, event="paid")])
+    (lease,) = bulk.claim_views(["paid"], "me")["paid"]
+    assert (lease.from_position, lease.to_position) == (50, 51)
+
+
+def test_what_lies_behind_many_unwanted_positions_is_reached(bulk: EventStore) -> None:
+    """A view that is further behind than all views are looked at together."""
+    (stream,) = ids_of_one_partition(bulk.connection, 1)
+    append_to(bulk, *[stream] * 2600)
+    bulk.append_events([new_event(stream, event="paid")])
+    claimed: dict[str, list[Lease]] = {}
+    for _ in range(5):
+        claimed = claimed or bulk.claim_views(["paid", "invoices"], "me")
+    (lease,) = claimed["paid"]
+    assert (lease.from_position, lease.to_position) == (2600, 2601)
+    assert "invoices" not in claimed
+    assert (
+        value(bulk.connection, "select position from event_store.checkpoints where view = 'invoices' and partition = 0")
+        > 2500
+    )
+
+
+def test_a_claim_that_finds_nothing_wanted_writes_and_locks_nothing(bulk: EventStore, connect: Connect) -> None:
+    append_to(bulk, *[f"o-{n}" for n in range(100)])
+    bulk.sequence_events()
+    idle = EventStore(connect(autocommit=False))
+    set_clock(idle.connection, "2020-01-01 00:00:00+00")  # the sequencer need not note that it looked
+    assert idle.claim_views(["paid", "invoices"], "me") == {}
+    assert value(idle.connection, "select pg_current_xact_id_if_assigned()") is None
+    assert set(bulk.claim_batch("all", "them"))  # beside its open transaction
+
+
+def test_a_view_is_dropped_registered_disabled_or_switched_between_two_calls(bulk: EventStore) -> None:
+    append_to(bulk, "o-1")
+    first = bulk.claim_views(VIEWS, "me")["all"]
+    bulk.release_owner("me")
+    bulk.unregister_view("all")
+    assert bulk.claim_views(VIEWS, "me") == {}
+    assert bulk.owned_leases("me") == {}
+    with pytest.raises(UnknownView):
+        bulk.commit_batch("all", first)
+    bulk.register_view("all", "-infinity", mode="bulk")
+    (lease,) = bulk.claim_views(VIEWS, "me")["all"]
+    assert lease.lease_token > first[0].lease_token
+    bulk.enable_view("all", False, reason="a test")
+    bulk.commit_batch("all", [lease])  # what it was given it may finish
+    append_to(bulk, "o-2")
+    assert bulk.claim_views(VIEWS, "me") == {}
+    bulk.enable_view("all", True, reason="a test")
+    assert set(bulk.claim_views(VIEWS, "me")) == {"all"}
+    bulk.release_owner("me")
+    bulk.register_view("all", mode="rows")
+    with pytest.raises(WrongMode):
+        bulk.claim_views(VIEWS, "me")
+
+
+@pytest.mark.parametrize("change", ["unregister", "switch", "seek"])
+def test_while_an_operator_changes_a_view_it_is_left_out_and_the_others_go_on(
+    bulk: EventStore, connect: Connect, change: str
+) -> None:
+    append_to(bulk, *[f"o-{n}" for n in range(30)])
+    bulk.sequence_events()
+    bulk.register_view("second", "-infinity", mode="bulk")
+    operator = EventStore(connect(autocommit=False))
+    if change == "unregister":
+        operator.unregister_view("all")
+    elif change == "switch":
+        operator.register_view("all", mode="rows")
+    else:
+        operator.seek_view("all", "RESET_TO_LATEST")
+    bulk.connection.execute("set statement_timeout = 5000")
+    assert set(bulk.claim_views(["all", "second"], "me")) == {"second"}
+    operator.connection.commit()
+    bulk.connection.execute("set statement_timeout = 0")
+    if change == "switch":
+        with pytest.raises(WrongMode):
+            bulk.claim_views(["all", "second"], "me")
+    else:
+        assert bulk.claim_views(["all", "second"], "me") == {}
+
+
+def test_another_roles_view_is_refused_and_nothing_is_leased(bulk: EventStore, dsn: str) -> None:
+    append_to(bulk, "o-1")
+    bulk.register_view("theirs", "-infinity", mode="bulk", owner="event_store_owner")
+    bulk.connection.execute("create role some_consumer login in role event_store_consumer")
+    try:
+        with psycopg.connect(dsn, user="some_consumer", autocommit=True) as connection:
+            consumer = EventStore(connection)
+            with pytest.raises(NotViewOwner):
+                consumer.claim_views(["all", "theirs"], "me")
+            assert bulk.owned_leases("me") == {}
+            assert set(consumer.claim_views(["all"], "me")) == {"all"}
+            bulk.claim_views(["theirs"], "me")
+            assert set(consumer.owned_leases("me")) == {"all"}
+            assert set(bulk.owned_leases("me")) == {"all", "theirs"}
+            assert consumer.extend_owner("me", 60) == 1
+            assert bulk.extend_owner("me", 60) == 2
+    finally:
+        bulk.connection.execute("drop role some_consumer")
+
+
+def test_extending_waits_for_nobody_who_commits(bulk: EventStore, connect: Connect) -> None:
+    bulk.register_view("second", "-infinity", mode="bulk")
+    append_to(bulk, *[f"o-{n}" for n in range(30)])
+    leases = bulk.claim_views(["all", "second"], "me", lease_s=60)
+    committing = EventStore(connect(autocommit=False))
+    committing.commit_batch("all", leases["all"])
+    bulk.connection.execute("set statement_timeout = 5000")
+    assert bulk.extend_owner("me", 600) == len(leases["second"])
+    committing.connection.commit()
+    assert bulk.owned_leases("me") == {"second": leases["second"]}
+
+
+def test_a_claim_at_repeatable_read_fails_where_somebody_was_faster(bulk: EventStore, connect: Connect) -> None:
+    append_to(bulk, "o-1")
+    bulk.sequence_events()
+    old = connect(autocommit=False)
+    old.execute("set transaction isolation level repeatable read")
+    old.execute("select from event_store.checkpoints")
+    for view, leases in bulk.claim_views(["all"], "me").items():
+        bulk.commit_batch(view, leases)
+    with pytest.raises(psycopg.errors.SerializationFailure):
+        EventStore(old).claim_views(["all"], "them")
