@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.spark import drains, reads, rebuilds
+from benchmarks.spark import drains, failing, reads, rebuilds
 from benchmarks.spark.bench import Bench, Result, bench, show
 
 LINES: dict[str, Callable[[Bench], list[Result]]] = {
@@ -25,6 +25,7 @@ LINES: dict[str, Callable[[Bench], list[Result]]] = {
     "small-batch": drains.small_batch,
     "drain": drains.backlog,
     "ten-views": drains.ten_views,
+    "failing-streams": failing.failing_streams,
     "rebuild": rebuilds.from_postgres,
     "archive-rebuild": rebuilds.from_archive,
 }

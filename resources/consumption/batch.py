@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from millrace.resources.archive.history import LogHistory
-from millrace.resources.consumption.build_errors import Fault, build_errors, cause, fault_of
-from millrace.resources.consumption.failing_streams import Part, PartFails, Source, Stream
+from millrace.resources.consumption.build_errors import Fault, build_errors, cause, fault_of, in_one_line
+from millrace.resources.consumption.failing_streams import Failure, Part, PartFails, Source, Stream
 from millrace.resources.consumption.staging import (
     count_streams,
     events_of,
@@ -23,6 +23,7 @@ from millrace.resources.consumption.staging import (
 )
 from millrace.resources.event_store import Lease, LockedPartition
 from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.failing_events import failing_events
 from millrace.resources.read_models.merge import StagedRows
 
 if TYPE_CHECKING:
@@ -93,16 +94,29 @@ class LeasedParts:
             PartFails: The part cannot be built, or its rows cannot be applied, maybe because of its events.
         """
         leased = self._leased
-        try:
+        with _part_fails():
             staged = stage_events(self._events(part), leased.dsn, leased.model, leased.leases, self._batch)
-        except build_errors() as error:
-            fault = fault_of(error)
-            if fault is Fault.SERVER:
-                raise
-            raise PartFails(cause(error), certain=fault is Fault.EVENTS) from error
         if self._attempt is not None:
             self._attempt(staged)
         return staged
+
+    def tell(self, part: Part) -> list[Failure]:
+        """Return the streams of a part that fail at single events, each with the first of these; build nothing.
+
+        Raises:
+            PartFails: An event does not even let it look.
+        """
+        leased = self._leased
+        with _part_fails():
+            failing = failing_events(self._events(part), leased.model, leased.dsn, leased.leases)
+        return [
+            Failure(Stream(one.partition, one.decider, one.decider_id), one.offset, in_one_line(one.error))
+            for one in failing
+        ]
+
+    def is_empty(self, part: Part) -> bool:
+        """Return whether a part has no events."""
+        return not self._events(part).limit(1).collect()
 
     def count(self, part: Part) -> int:
         """Return about how many streams a part has."""
@@ -144,3 +158,15 @@ class LeasedParts:
             self._kept[part.of] = name
             spark.catalog.cacheTable(name)
         return events_of(part, spark.table(self._kept[part.of]))
+
+
+@contextmanager
+def _part_fails() -> Iterator[None]:
+    """Raise errors whose reason may be events as PartFails."""
+    try:
+        yield
+    except build_errors() as error:
+        fault = fault_of(error)
+        if fault is Fault.SERVER:
+            raise
+        raise PartFails(cause(error), certain=fault is Fault.EVENTS) from error

@@ -106,7 +106,19 @@ def cause(error: Exception) -> str:
     The line can be stored: long values that it quotes are cut, and characters that Postgres does not take are replaced.
     """
     text = str(error).split("JVM stacktrace:")[0]
-    said = [line for line in text.splitlines() if line.strip() and not line.startswith((" ", "Traceback"))]
-    line = said[-1 if "Traceback" in text else 0] if said else type(error).__name__
+    said = _lines(text)
+    return _storable(said[-1 if "Traceback" in text else 0] if said else type(error).__name__)
+
+
+def in_one_line(told: str) -> str:
+    """Return what `cause` returns for an error, of its text as a task tells it without a stack."""
+    return _storable(next(iter(_lines(told)), ""))
+
+
+def _lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.strip() and not line.startswith((" ", "Traceback"))]
+
+
+def _storable(line: str) -> str:
     storable = line.replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()
     return storable if len(storable) <= _LONGEST_CAUSE else storable[: _LONGEST_CAUSE - 1] + "…"

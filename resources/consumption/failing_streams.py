@@ -1,12 +1,17 @@
-"""Finds the streams that make a batch fail, and the event that each of them fails at, by building parts of the batch.
+"""Finds the streams that make a batch fail, and the event that each of them fails at.
 
-Belongs here: the choice of the next part to build, as a search without Spark and Postgres. Not here: building a part
-(`batch`), handing over a stream that fails (`commit`).
+Belongs here: the choice of what is looked at next, as a search without Spark and Postgres. Not here: looking at a part
+and building it (`batch`), handing over a stream that fails (`commit`).
 
-The search builds one half of a part, then the other. A half that can be built is kept, so that each good stream is
-built once. A half that fails is divided again: by a hash of the stream while its streams are many, then by name. One
-failing stream among n takes about 1.5 log2(n) + 3 builds; each further one as much, less the divisions that it
-shares.
+Where single events are the reason, one pass over the batch tells them all, of every stream the first one, and the next
+pass builds the rest. That is all, however many streams fail.
+
+Where something else is the reason (a sum that outgrows its type, rows that Postgres refuses, a function of whole
+streams, a process that crashes), a search by halves follows. It builds one half of a part, then the other. A half that
+can be built is kept, so that each good stream is built once. A half that fails is divided again: by a hash of the
+stream while its streams are many, then by name. One failing stream among n takes about 1.5 log2(n) + 3 builds; each
+further one as much, less the divisions that it shares. So this search names some tens of streams, and the next batch
+goes on.
 
 The search gives up where it would not end soon, or where the reason is not in single streams: see `End`.
 """
@@ -22,10 +27,10 @@ Kept = TypeVar("Kept")
 
 # a part of about so many streams is divided by their names
 NAMED = 32
-# the most failing streams, and builds, of one search; the next batch finds the rest
+# the most failing streams, and builds, of one search by halves; the next batch finds the rest
 MOST_FAILURES = 100
 MOST_BUILDS = 400
-# if so many streams fail and nothing was built before, the cause is shared: no stream is blamed
+# if so many streams fail and nothing was built, the cause is shared: no stream is blamed
 ALL_FAIL = 8
 # so many builds that fail for a reason that may be outside, while nothing was built, are no matter of single streams
 MOST_UNCERTAIN = 16
@@ -47,6 +52,16 @@ class Stream:
 
 
 @dataclass(frozen=True)
+class Failure:
+    """A stream that fails, the offset of the event that it fails at, why, and whether nothing else can be the cause."""
+
+    stream: Stream
+    offset: int
+    error: str
+    certain: bool = True
+
+
+@dataclass(frozen=True)
 class Part:
     """A part of the events that leases deliver.
 
@@ -55,22 +70,15 @@ class Part:
         hashes: Only streams whose hash, a bigint, lies in [first, second).
         streams: Only these.
         up_to: Only events up to this offset.
+        without: The streams that were told to fail at an event: from it on, their events are left out. None if it was
+            not told yet.
     """
 
     of: Source
     hashes: tuple[int, int] | None = None
     streams: tuple[Stream, ...] | None = None
     up_to: int | None = None
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A stream that fails, the offset of the event that it fails at, why, and whether nothing else can be the cause."""
-
-    stream: Stream
-    offset: int
-    error: str
-    certain: bool = True
+    without: tuple[Failure, ...] | None = None
 
 
 class PartFails(Exception):
@@ -87,6 +95,15 @@ class PartFails(Exception):
 
 class Batch(Protocol[Built_co]):
     """A batch as the search sees it."""
+
+    def tell(self, part: Part) -> list[Failure]:
+        """Return the streams of a part that fail at single events, each with the first of these; build nothing.
+
+        Raises `PartFails` if an event does not even let it look.
+        """
+
+    def is_empty(self, part: Part) -> bool:
+        """Return whether a part has no events."""
 
     def build(self, part: Part) -> Built_co:
         """Build a part; raise `PartFails` if its events do not let it."""
@@ -142,6 +159,10 @@ class Findings(Generic[Kept]):
 class _GivenUp(Exception):
     """The search ends before everything is found."""
 
+    def __init__(self, end: End) -> None:
+        self.end = end
+        super().__init__(end)
+
 
 def find_failing_streams(batch: Batch[Kept], *, ranges: bool = True, retries: bool) -> Findings[Kept]:
     """Divide a batch that cannot be built until each failing stream is found, or the search gives up.
@@ -150,12 +171,14 @@ def find_failing_streams(batch: Batch[Kept], *, ranges: bool = True, retries: bo
     searched by themselves, for they are likely to fail again.
     """
     search = _Search(batch)
+    end = End.FOUND
     try:
         well = not ranges or search.divide(Part("range"), count=None, fails=not retries)
         if retries:
             search.divide(Part("retries"), count=None, fails=well)
-    except _GivenUp:
-        pass
+    except _GivenUp as given_up:
+        end = given_up.end
+    search.end(end)
     return search.findings
 
 
@@ -164,6 +187,8 @@ class _Search(Generic[Kept]):
         self.findings: Findings[Kept] = Findings()
         self._batch = batch
         self._uncertain = 0
+        # what was told of whole parts; the events before these are built with those of other streams
+        self._told: dict[Stream, Failure] = {}
 
     def divide(self, part: Part, count: int | None, *, fails: bool) -> bool:
         """Name the failing streams of a part and build the rest; return whether nothing fails.
@@ -176,6 +201,10 @@ class _Search(Generic[Kept]):
             error = self._build(part)
             if error is None:
                 return True
+        if part.without is None and (error is None or error.certain):
+            part, error = self._leave_out(part, error)
+            if part.without and error is None:
+                return False
         if part.streams is None:
             part, count = self._named_if_few(part, count)
         if part.streams is not None and len(part.streams) <= 1:
@@ -184,6 +213,33 @@ class _Search(Generic[Kept]):
         half = None if count is None else (count + 1) // 2
         left_is_well = self.divide(left, half, fails=False)
         return self.divide(right, half, fails=left_is_well) and left_is_well
+
+    def end(self, end: End) -> None:
+        """Say how the search ended, and add what was told to what was named."""
+        self.findings.end = end
+        if end is not End.FOUND:
+            return  # the events before the told ones are not there by themselves: the next batch tells them again
+        named = {failure.stream for failure in self.findings.failures}
+        self.findings.failures += [told for stream, told in self._told.items() if stream not in named]
+
+    def _leave_out(self, part: Part, error: PartFails | None) -> tuple[Part, PartFails | None]:
+        """Build a part without the streams that are told to fail; return the rest, and why it cannot be built.
+
+        Where nothing is told, the reason stays the one from before.
+        """
+        try:
+            told = self._batch.tell(part)
+        except PartFails as fails:
+            return part, fails
+        part = replace(part, without=tuple(told))
+        if not told:
+            return part, error
+        self._told |= {failure.stream: failure for failure in told}
+        if self.findings.built or not self._batch.is_empty(part):
+            return part, self._build(part)
+        if part.of == "range" and len(self._told) + len(self.findings.failures) >= ALL_FAIL:
+            raise _GivenUp(End.ALL)
+        return part, None
 
     def _named_if_few(self, part: Part, count: int | None) -> tuple[Part, int | None]:
         """Return the part by the names of its streams if these are few; and about how many streams it has."""
@@ -220,9 +276,9 @@ class _Search(Generic[Kept]):
             self.findings.before.append(before)
         self.findings.failures.append(Failure(stream, offsets[last], str(error), error.certain))
         if part.of == "range" and len(self.findings.failures) >= ALL_FAIL and not self.findings.built:
-            self._give_up(End.ALL)
+            raise _GivenUp(End.ALL)
         if len(self.findings.failures) >= MOST_FAILURES:
-            self._give_up(End.MANY)
+            raise _GivenUp(End.MANY)
         return False
 
     def _build(self, part: Part) -> PartFails | None:
@@ -234,19 +290,15 @@ class _Search(Generic[Kept]):
 
     def _count_build(self, part: Part) -> Kept:
         if self.findings.builds >= MOST_BUILDS:
-            self._give_up(End.MANY)
+            raise _GivenUp(End.MANY)
         self.findings.builds += 1
         try:
             return self._batch.build(part)
         except PartFails as fails:
             self._uncertain += not fails.certain
             if self._uncertain >= MOST_UNCERTAIN and not self.findings.built:
-                self._give_up(End.ALL)
+                raise _GivenUp(End.ALL) from fails
             raise
-
-    def _give_up(self, end: End) -> None:
-        self.findings.end = end
-        raise _GivenUp
 
 
 def _shuffled(stream: Stream) -> bytes:

@@ -21,6 +21,7 @@ from millrace.resources.consumption.failing_streams import Part, Source, Stream
 from millrace.resources.event_store import Lease, LockedPartition
 from millrace.resources.read_models.columns import ORDER
 from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.failing_events import without_failing
 from millrace.resources.read_models.merge import StagedRows
 from millrace.resources.read_models.plans import state_rows
 from millrace.resources.read_models.tables import SCHEMA
@@ -111,7 +112,8 @@ def events_of(part: Part, events: "DataFrame") -> "DataFrame":
         events = events.where(reduce(or_, named, f.lit(False)))
     if part.up_to is not None:
         events = events.where(f.col(ORDER) <= part.up_to)
-    return events
+    told = part.without or ()
+    return without_failing(events, [(one.stream.decider, one.stream.decider_id, one.offset) for one in told])
 
 
 def count_streams(events: "DataFrame") -> int:

@@ -41,6 +41,13 @@ _DECIMAL = re.compile(r"decimal\(([0-9]{1,2}),([0-9]{1,2})\)")
 
 _RANGES = {"int": range(-(2**31), 2**31), "bigint": range(-(2**63), 2**63)}
 
+# what an error quotes of a text that is inexact; no error is longer than the other number
+_QUOTED = 100
+_LONGEST_TEXT = 2000
+# a decimal of Spark has no more
+_MOST_DIGITS = 38
+_PLAIN = re.compile(r"[+-]?[\d.]+")
+
 # values that Spark's cast takes and changes
 _INEXACT = {
     "double": r"[^0-9.eE+\-\s]",  # NaN, Infinity, 1d
@@ -117,15 +124,81 @@ def typed(text: "SparkColumn", source: str, type_: str) -> "SparkColumn":
     from pyspark.sql import functions as f
 
     value = text.cast(type_)
+    inexact = _inexact(text, value, type_)
+    if inexact is None:
+        return value
+    before, after = _said(source, type_)
+    said = f.concat(f.lit(before), f.substring(text, 1, _QUOTED), f.lit(after))
+    return f.when(inexact, f.raise_error(said)).otherwise(value)
+
+
+def misread(text: "SparkColumn", type_: str) -> "SparkColumn | None":
+    """Say, without raising, where `typed` raises: there with the text, and whether Spark's own cast would take it.
+
+    Null where the text is read; None for a type that takes every text.
+    """
+    from pyspark.sql import functions as f
+
+    if type_ == "string":
+        return None
+    value = text.try_cast(type_)
+    inexact = _inexact(text, value, type_)
+    inexact = f.lit(False) if inexact is None else f.coalesce(inexact, f.lit(False))
+    return f.when(
+        inexact | (text.isNotNull() & value.isNull()),
+        f.struct(inexact.alias("inexact"), f.substring(text, 1, _LONGEST_TEXT).alias("text")),
+    )
+
+
+def refusal(text: str, source: str, type_: str, *, inexact: bool) -> str:
+    """Return the error that `typed` raises for a text that it does not read, word for word."""
+    if inexact:
+        before, after = _said(source, type_)
+        return f"[USER_RAISED_EXCEPTION] {before}{text[:_QUOTED]}{after} SQLSTATE: P0001"
+    digits, number = _DECIMAL.fullmatch(type_), _plain_number(text)
+    if digits is None or number is None:
+        quoted = text.replace("\\", "\\\\").replace("'", "\\'")
+        return (
+            f'[CAST_INVALID_INPUT] The value \'{quoted}\' of the type "STRING" cannot be cast to "{type_.upper()}"'
+            " because it is malformed. Correct the value as per the syntax, or change its target type. Use `try_cast` to"
+            " tolerate malformed input and return NULL instead. SQLSTATE: 22018"
+        )
+    if number.adjusted() >= _MOST_DIGITS:
+        return (
+            f"[NUMERIC_OUT_OF_SUPPORTED_RANGE] The value {text} cannot be interpreted as a numeric since it has more"
+            f" than {_MOST_DIGITS} digits. SQLSTATE: 22003"
+        )
+    return (
+        f"[NUMERIC_VALUE_OUT_OF_RANGE.WITH_SUGGESTION]  {number:f} cannot be represented as"
+        f' Decimal({digits[1]}, {digits[2]}). If necessary set "spark.sql.ansi.enabled" to "false" to bypass this error,'
+        " and return NULL instead. SQLSTATE: 22003"
+    )
+
+
+def _plain_number(text: str) -> Decimal | None:
+    """Return a number that is written without an exponent."""
+    written = text.strip(" \t\n\r\f\v")
+    try:
+        return Decimal(written) if _PLAIN.fullmatch(written) else None
+    except InvalidOperation:
+        return None
+
+
+def _inexact(text: "SparkColumn", value: "SparkColumn", type_: str) -> "SparkColumn | None":
+    """Say whether a type does not hold a text exactly, although Spark's cast to `value` takes it; None if all fit."""
+    from pyspark.sql import functions as f
+
     decimal = _DECIMAL.fullmatch(type_)
     pattern = rf"[eE]|\.[0-9]{{{decimal[2]}}}[0-9]*[1-9]" if decimal else _INEXACT.get(type_)
     if pattern is None:
-        return value
+        return None
     inexact = text.rlike(pattern)
-    if type_ == "double":
-        inexact = inexact | (f.abs(value) == float("inf"))
-    said = f.concat(f.lit(f"{source} is '"), f.substring(text, 1, 100), f.lit(f"', which is not exactly a {type_}"))
-    return f.when(inexact, f.raise_error(said)).otherwise(value)
+    return inexact | (f.abs(value) == float("inf")) if type_ == "double" else inexact
+
+
+def _said(source: str, type_: str) -> tuple[str, str]:
+    """Return what is said before and after a text that a type does not hold exactly."""
+    return f"{source} is '", f"', which is not exactly a {type_}"
 
 
 def arrow_type(spark_type: str) -> pa.DataType:

@@ -6,19 +6,23 @@ Belongs here: everything that runs in the task. Not here: the declaration (`fold
 
 import json
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from millrace.resources.read_models.column_types import exact
-from millrace.resources.read_models.fold import READ, Event, Fold, Function, State
+from millrace.resources.read_models.fold import READ, Event, Function, State
 
 # (log partition, decider, decider_id)
 Stream = tuple[int, str, str]
 Row = tuple[Any, ...]
 
+# what is told of a stream that fails: itself, the event, the error
+TOLD = {"partition": "int", "decider": "string", "decider_id": "string", "offset": "bigint", "error": "string"}
 _ROWS = 10_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -27,50 +31,75 @@ class FoldFailed(Exception):
     """The function failed at an event; the text names the read model, the event and the failure, in one line."""
 
 
-def folder(
-    fold: Fold, dsn: str, fresh: frozenset[int], states: str, schema: pa.Schema
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function for `mapInArrow` over `READ` columns, sorted by stream and position: one row per stream.
+@dataclass(frozen=True)
+class FoldTask:
+    """The needs of a task that folds streams; the declaration itself stays with the driver.
 
-    Args:
-        fold: The read model.
+    Attributes:
+        name: The read model.
+        function: The fold.
+        types: The public columns.
+        with_decider: Whether rows name the decider of their stream.
         dsn: The event store.
         fresh: The log partitions that are folded from their first event.
         states: The query for stored states: from arrays of log partitions, deciders and ids to `STREAM`, position,
             state.
-        schema: The rows' Arrow schema.
     """
-    # only the task's needs: the declaration itself stays here
-    name, function, types, with_decider = fold.name, fold.function, fold.types, "decider" in fold.keys
 
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        done: list[Row] = []
-        with StoredStates(dsn, states) as stored:
+    name: str
+    function: Function
+    types: Mapping[str, str]
+    with_decider: bool
+    dsn: str
+    fresh: frozenset[int]
+    states: str
+
+    def streams(self, batches: Iterator[pa.RecordBatch], kind: "type[Folded]") -> "Iterator[Folded]":
+        """Fold batches of `READ` columns, sorted by stream and position; yield each stream at its end.
+
+        Raises what `kind.take` raises.
+        """
+        with StoredStates(self.dsn, self.states) as stored:
             # the stream whose events come now; they may go on in the next batch
-            now: StreamFold | None = None
+            now: Folded | None = None
             for batch in batches:
                 columns = columns_of(batch)
                 stored.look_up(
                     {
                         s
                         for s in zip(*columns[:3], strict=True)
-                        if s[0] not in fresh and (now is None or s != now.stream)
+                        if s[0] not in self.fresh and (now is None or s != now.stream)
                     }
                 )
                 for partition, decider, decider_id, position, *event in zip(*columns, strict=True):
                     stream = (partition, decider, decider_id)
                     if now is None or now.stream != stream:
                         if now is not None:
-                            done += now.rows(types, with_decider=with_decider)
-                        now = StreamFold(name, function, stream, *stored.take(stream))
+                            yield now
+                        now = kind(self, stream, *stored.take(stream))
                     now.take(position, *event)
-                if len(done) >= _ROWS:
-                    yield batch_of(done, schema)
-                    done.clear()
             if now is not None:
-                done += now.rows(types, with_decider=with_decider)
-        if done:
-            yield batch_of(done, schema)
+                yield now
+
+
+def folder(task: FoldTask, schema: pa.Schema) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return the function for `mapInArrow` over `READ` columns, sorted by stream and position: one row per stream.
+
+    `schema` is the rows' Arrow schema. The function raises FoldFailed for the first stream that fails.
+    """
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return in_batches((row for folded in task.streams(batches, StreamFold) for row in folded.rows()), schema)
+
+    return run
+
+
+def teller(task: FoldTask, schema: pa.Schema) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return the function for `mapInArrow` over the same events that gives one row per stream that fails, by `TOLD`."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        tried = task.streams(batches, TriedFold)
+        return in_batches(((*one.stream, *one.failed) for one in tried if one.failed is not None), schema)
 
     return run
 
@@ -79,19 +108,18 @@ class StreamFold:
     """One stream while it is folded.
 
     Args:
-        name: The read model.
-        function: The fold.
+        task: The fold.
         stream: The stream.
         position: Up to which position its stored state was folded.
         state: That state.
     """
 
-    __slots__ = ("_before", "_function", "_last", "_name", "_position", "_state", "stream")
+    __slots__ = ("_before", "_function", "_last", "_position", "_state", "_task", "stream")
 
-    def __init__(self, name: str, function: Function, stream: Stream, position: int, state: State | None) -> None:
+    def __init__(self, task: FoldTask, stream: Stream, position: int, state: State | None) -> None:
         self.stream = stream
-        self._name = name
-        self._function = function
+        self._task = task
+        self._function = task.function
         self._state = state
         self._before = self._position = position
         self._last: Event | None = None
@@ -109,15 +137,15 @@ class StreamFold:
             value = json.loads(data)
         except (ValueError, RecursionError) as error:  # Postgres holds JSON that Python cannot read
             unread = Event(decider, decider_id, event, event_version, None, created_at, offset)
-            raise FoldFailed(failure(self._name, unread, error)) from error
+            raise FoldFailed(failure(self._task.name, unread, error)) from error
         self._last = Event(decider, decider_id, event, event_version, value, created_at, offset)
         try:
             self._state = self._function(self._state, self._last)
         except Exception as error:
-            raise FoldFailed(failure(self._name, self._last, error)) from error
+            raise FoldFailed(failure(self._task.name, self._last, error)) from error
         self._position = position
 
-    def rows(self, types: Mapping[str, str], *, with_decider: bool) -> list[Row]:
+    def rows(self) -> list[Row]:
         """Return the stream's row, if some event changed it.
 
         Raises:
@@ -126,11 +154,50 @@ class StreamFold:
         if self._last is None or self._position <= self._before:
             return []
         try:
-            text, values = stored_row(self._state, types)
+            text, values = stored_row(self._state, self._task.types)
         except Exception as error:
-            raise FoldFailed(failure(self._name, self._last, error)) from error
+            raise FoldFailed(failure(self._task.name, self._last, error)) from error
         partition, *names = self.stream
-        return [(partition, *(names if with_decider else names[1:]), self._position, text, *values)]
+        return [(partition, *(names if self._task.with_decider else names[1:]), self._position, text, *values)]
+
+
+class TriedFold(StreamFold):
+    """A stream while it is folded to see where it fails; it is tried after each event whether its state can be stored.
+
+    Attributes:
+        failed: The offset of an event with which the stream fails, and without which it does not, and the error.
+    """
+
+    __slots__ = ("_given_up", "failed")
+
+    def __init__(self, task: FoldTask, stream: Stream, position: int, state: State | None) -> None:
+        super().__init__(task, stream, position, state)
+        self.failed: tuple[int, str] | None = None
+        self._given_up = False
+
+    def take(self, position: int, event: str, event_version: int, data: str, created_at: datetime, offset: int) -> None:
+        """Fold the event at a position, unless it is in the state already, or the function failed before."""
+        if self._given_up:
+            return
+        try:
+            super().take(position, event, event_version, data, created_at, offset)
+        except FoldFailed as error:
+            self._given_up = True
+            self._fails(offset, error)
+            return
+        try:
+            self.rows()
+        except FoldFailed as error:
+            self._fails(offset, error)
+        else:
+            self.failed = None  # a later event made good what could not be stored
+
+    def _fails(self, offset: int, error: FoldFailed) -> None:
+        # as Python tells of it where nobody catches it
+        self.failed = self.failed or (offset, f"{FoldFailed.__module__}.{FoldFailed.__qualname__}: {error}")
+
+
+Folded = TypeVar("Folded", bound=StreamFold)
 
 
 class StoredStates:
@@ -212,9 +279,10 @@ def failure(name: str, event: Event, error: Exception) -> str:
     )
 
 
-def batch_of(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
-    """Return rows as Arrow."""
-    return pa.RecordBatch.from_arrays(
-        [pa.array(values, type=one.type) for values, one in zip(zip(*rows, strict=True), schema, strict=True)],
-        schema=schema,
-    )
+def in_batches(rows: Iterator[Row], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield rows as Arrow."""
+    while some := list(islice(rows, _ROWS)):
+        yield pa.RecordBatch.from_arrays(
+            [pa.array(values, type=one.type) for values, one in zip(zip(*some, strict=True), schema, strict=True)],
+            schema=schema,
+        )

@@ -4,7 +4,7 @@ Belongs here: columns, folds, and functions of whole streams, as plans. Not here
 `recompute`), a task's work on a fold's stream (`fold_task`), staging and commits (`consumption`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from millrace.resources.read_models.column_types import arrow_type, typed
 from millrace.resources.read_models.columns import ORDER, Column, KeyColumn
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.fold import READ, STREAM, Fold
-from millrace.resources.read_models.fold_task import folder
+from millrace.resources.read_models.fold_task import FoldTask, folder
 from millrace.resources.read_models.function_model import POSITION
 from millrace.resources.read_models.merge import stored_states
 from millrace.resources.read_models.recompute import Recompute
@@ -47,7 +47,7 @@ def partial_rows(events: "DataFrame", model: ReadModel) -> "DataFrame":
     def value(column: Column | KeyColumn) -> "SparkColumn":
         if column.source is None:
             return f.lit(1)
-        source = f.col("`{}`".format(column.source.replace("`", "``")))
+        source = source_column(column.source)
         return typed(source, column.source, column.type) if column.source in model.extracted else source
 
     def wanted(column: Column) -> "SparkColumn":
@@ -67,20 +67,33 @@ def partial_rows(events: "DataFrame", model: ReadModel) -> "DataFrame":
     )
 
 
+def source_column(source: str) -> "SparkColumn":
+    """Return a column of the events, by its name."""
+    from pyspark.sql import functions as f
+
+    return f.col("`{}`".format(source.replace("`", "``")))
+
+
 def folded_rows(events: "DataFrame", model: Fold, dsn: str, ranges: Sequence[Lease]) -> "DataFrame":
     """Return one row per stream: its state after the events of some ranges, from the stored one on.
 
     Raises, when it runs, Spark's error for an event at which the function fails.
     """
-    columns = state_schema(model)
-    schema = pa.schema([(name, arrow_type(type_)) for name, type_ in columns.items()])
-    ordered = (
-        events.select(*READ).repartition(*STREAM).sortWithinPartitions("partition", "decider_id", "decider", READ[3])
-    )
+    run = folder(fold_task(model, dsn, ranges), arrow_schema(columns := state_schema(model)))
+    return ordered_events(events).mapInArrow(run, spark_schema(columns))
+
+
+def ordered_events(events: "DataFrame") -> "DataFrame":
+    """Return what a fold reads of some events, each stream by itself, and in order."""
+    by_stream = events.select(*READ).repartition(*STREAM)
+    return by_stream.sortWithinPartitions("partition", "decider_id", "decider", READ[3])
+
+
+def fold_task(model: Fold, dsn: str, ranges: Sequence[Lease]) -> FoldTask:
+    """Return the needs of the tasks that fold the events of some ranges."""
     # from the first event on there is no state before, and a rebuild must not look at the rows that it replaces
     fresh = frozenset(lease.partition for lease in ranges if lease.from_position == 0)
-    run = folder(model, dsn, fresh, stored_states(model), schema)
-    return ordered.mapInArrow(run, ", ".join(f"`{name}` {type_}" for name, type_ in columns.items()))
+    return FoldTask(model.name, model.function, model.types, "decider" in model.keys, dsn, fresh, stored_states(model))
 
 
 def recomputed_rows(events: "DataFrame", model: Recompute, dsn: str, ranges: Sequence[Lease]) -> "DataFrame":
@@ -96,11 +109,9 @@ def recomputed_rows(events: "DataFrame", model: Recompute, dsn: str, ranges: Seq
     touched = events.groupBy(*STREAM).agg(f.max("position").alias(POSITION))
     history = events
     if any(lease.from_position > 0 for lease in ranges):
-        schema = pa.schema([(name, arrow_type(COLUMNS[name][0])) for name in COLUMNS])
-        read = history_reader(dsn, model.events, schema)
-        history = touched.select(*STREAM, POSITION).mapInArrow(
-            read, ", ".join(f"`{name}` {COLUMNS[name][0]}" for name in COLUMNS)
-        )
+        columns = {name: type_ for name, (type_, *_) in COLUMNS.items()}
+        read = history_reader(dsn, model.events, arrow_schema(columns))
+        history = touched.select(*STREAM, POSITION).mapInArrow(read, spark_schema(columns))
     identity = [key.source for key in model.keys.values()]
     rows = _computed(model, history.select(*COLUMNS), identity)
     listed = f.sort_array(f.collect_list(f.struct(*(f.col(name) for name in (*model.row_key, *_others(model))))))
@@ -156,6 +167,16 @@ def _error(model: Recompute, stream: str, why: str) -> "SparkColumn":
 
 def _others(model: Recompute) -> list[str]:
     return [name for name in model.types if name not in model.row_key]
+
+
+def arrow_schema(columns: Mapping[str, str]) -> pa.Schema:
+    """Return columns with their Spark types as Arrow says it."""
+    return pa.schema([(name, arrow_type(type_)) for name, type_ in columns.items()])
+
+
+def spark_schema(columns: Mapping[str, str]) -> str:
+    """Return columns with their Spark types as Spark says it."""
+    return ", ".join(f"`{name}` {type_}" for name, type_ in columns.items())
 
 
 # a model of columns asks neither the store nor the ranges

@@ -1,4 +1,7 @@
-"""The search for failing streams: it names what fails, builds all else once, and ends soon, whatever fails."""
+"""The search for failing streams: it names what fails, builds all else once, and ends soon, whatever fails.
+
+Where the batch tells by itself which events fail, the number of looks at it does not grow with the failing streams.
+"""
 
 from collections.abc import Sequence
 from zlib import crc32
@@ -13,6 +16,7 @@ from millrace.resources.consumption.failing_streams import (
     MOST_FAILURES,
     MOST_UNCERTAIN,
     End,
+    Failure,
     Findings,
     Part,
     PartFails,
@@ -41,8 +45,18 @@ class Simulated:
             if part.of != "all" and (part.of == "retries") != (stream in self.retried):
                 continue
             if first <= hashed(stream) < end and (part.streams is None or stream in part.streams):
-                found[stream] = [o for o in offsets if part.up_to is None or o <= part.up_to]
+                left_out = min((told.offset for told in part.without or () if told.stream == stream), default=2**40)
+                here = [o for o in offsets if o < left_out and (part.up_to is None or o <= part.up_to)]
+                if here:
+                    found[stream] = here
         return found
+
+    def tell(self, part: Part) -> list[Failure]:
+        assert part.without is None
+        return []
+
+    def is_empty(self, part: Part) -> bool:
+        return not self.of(part)
 
     def build(self, part: Part) -> set[tuple[Stream, int]]:
         events = self.of(part)
@@ -63,6 +77,27 @@ class Simulated:
         (offsets,) = self.of(part).values()
         # as where there are too many to be listed
         return range(offsets[0], offsets[-1] + 1) if len(offsets) > 5 else offsets
+
+
+class Telling(Simulated):
+    """A batch that tells of some poison; of `secret` poison it cannot, as of a sum that is too large."""
+
+    def __init__(
+        self, events: Events, poison: Poison, retried: frozenset[Stream] = frozenset(), secret: Poison | None = None
+    ) -> None:
+        self.told = poison
+        self.secret = secret or {}
+        super().__init__(events, {s: poison.get(s, set()) | self.secret.get(s, set()) for s in events}, retried)
+
+    def tell(self, part: Part) -> list[Failure]:
+        assert part.without is None
+        self.looks += 1
+        failing = {s: self.told.get(s, set()) & set(offsets) for s, offsets in self.of(part).items()}
+        return [Failure(s, min(bad), f"offset {min(bad)}") for s, bad in failing.items() if bad]
+
+    def build(self, part: Part) -> set[tuple[Stream, int]]:
+        self.looks += 1
+        return super().build(part)
 
 
 def hashed(stream: Stream) -> int:
@@ -99,6 +134,108 @@ def test_it_names_each_stream_with_its_first_failing_event_and_builds_every_othe
     assert flat(found) == sorted(
         (s, offset) for s, offsets in events.items() for offset in offsets if offset < min(poison.get(s, {2**40}))
     )
+
+
+def first_of(poison: Poison) -> dict[Stream, int]:
+    return {stream: min(bad) for stream, bad in poison.items() if bad}
+
+
+def before(events: Events, poison: Poison) -> list[tuple[Stream, int]]:
+    first = first_of(poison)
+    return sorted((s, offset) for s, offsets in events.items() for offset in offsets if offset < first.get(s, 2**40))
+
+
+@pytest.mark.parametrize("retried", [0, 500])
+def test_however_many_fail_at_single_events_all_are_named_in_a_few_looks(retried: int) -> None:
+    events = {stream(n): [n, 10_000 + n, 20_000 + n] for n in range(2000)}
+    poison: Poison = {stream(n): {10_000 * (n % 3) + n} for n in range(0, 2000, 2)}
+    batch = Telling(events, poison, frozenset(map(stream, range(retried))))
+    found = find_failing_streams(batch, retries=retried > 0)
+    assert found.end is End.FOUND
+    assert {failure.stream: failure.offset for failure in found.failures} == first_of(poison)
+    assert flat(found) == before(events, poison)
+    assert batch.looks == (6 if retried else 2)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 6), min_size=10, max_size=150),
+    told=st.sets(st.tuples(st.integers(0, 149), st.integers(0, 5)), max_size=40),
+    secret=st.sets(st.tuples(st.integers(0, 149), st.integers(0, 5)), max_size=4),
+    retried=st.integers(0, 20),
+)
+def test_what_is_told_and_what_is_found_by_halves_are_named_together(
+    sizes: list[int], told: set[tuple[int, int]], secret: set[tuple[int, int]], retried: int
+) -> None:
+    events = {stream(n): [1000 * k + n for k in range(size)] for n, size in enumerate(sizes)}
+    chosen: list[Poison] = [{}, {}]
+    for poison, places in zip(chosen, (told, secret), strict=True):
+        for n, k in places:
+            if n < len(sizes) and k < sizes[n]:
+                poison.setdefault(stream(n), set()).add(events[stream(n)][k])
+    batch = Telling(events, chosen[0], frozenset(map(stream, range(retried))), chosen[1])
+    found = find_failing_streams(batch, retries=retried > 0)
+    if found.end is End.ALL:
+        assert found.built == []
+        return
+    assert found.end is End.FOUND
+    assert sorted((f.stream, f.offset) for f in found.failures) == sorted(first_of(batch.poison).items())
+    assert all(failure.error == f"offset {failure.offset}" for failure in found.failures)
+    assert flat(found) == before(events, batch.poison)
+
+
+def test_where_the_search_by_halves_gives_up_what_was_only_told_waits_for_the_next_batch() -> None:
+    events = {stream(n): [n, 10_000 + n] for n in range(2000)}
+    told: Poison = {stream(n): {10_000 + n} for n in range(0, 2000, 5)}
+    secret: Poison = {stream(n): {10_000 + n} for n in range(1, 2000, 5)}
+    found = find_failing_streams(Telling(events, told, secret=secret), retries=False)
+    assert found.end is End.MANY
+    assert found.builds <= MOST_BUILDS
+    assert {f.stream for f in found.failures} <= set(secret)
+    assert len(found.failures) >= 20
+    assert sorted(event for part in found.before for event in part) == sorted(
+        (f.stream, offset) for f in found.failures for offset in events[f.stream] if offset < f.offset
+    )
+
+
+def test_where_every_stream_is_told_to_fail_at_its_first_event_they_share_a_cause() -> None:
+    events = {stream(n): [n, 1000 + n] for n in range(ALL_FAIL)}
+    poison: Poison = {stream(n): {n} for n in range(ALL_FAIL)}
+    batch = Telling(events, poison)
+    assert find_failing_streams(batch, retries=False).end is End.ALL
+    assert batch.looks == 1
+    # those that are tried again may fail again, all of them
+    again = find_failing_streams(Telling(events, poison, frozenset(events)), ranges=False, retries=True)
+    assert {failure.stream for failure in again.failures} == set(events)
+    # one event that is well, and each is to blame for itself
+    poison[stream(0)] = {1000}
+    found = find_failing_streams(Telling(events, poison), retries=False)
+    assert (found.end, {failure.stream for failure in found.failures}) == (End.FOUND, set(events))
+    assert flat(found) == [(stream(0), 0)]
+
+
+def test_where_a_process_crashes_the_parts_that_do_not_crash_tell_of_themselves() -> None:
+    class CrashesToo(Telling):
+        def tell(self, part: Part) -> list[Failure]:
+            self.crash(part)
+            return super().tell(part)
+
+        def build(self, part: Part) -> set[tuple[Stream, int]]:
+            self.crash(part)
+            return super().build(part)
+
+        def crash(self, part: Part) -> None:
+            if 700 in self.of(part).get(stream(700), []):
+                raise PartFails("it crashed", certain=False)
+
+    events = {stream(n): [n] for n in range(1000)}
+    batch = CrashesToo(events, {stream(n): {n} for n in range(0, 1000, 10) if n != 700})
+    found = find_failing_streams(batch, retries=False)
+    assert found.end is End.FOUND
+    assert {failure.stream for failure in found.failures} == {stream(n) for n in range(0, 1000, 10)}
+    assert [failure.error for failure in found.failures if failure.stream == stream(700)] == ["it crashed"]
+    assert len(flat(found)) == 900
+    assert batch.looks < 60
 
 
 @pytest.mark.parametrize(("number", "most"), [(1, 2), (100, 14), (10_000, 28), (300_000, 36)])

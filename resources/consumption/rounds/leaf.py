@@ -14,7 +14,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -26,8 +26,8 @@ from millrace.resources.event_log_source import EventLogOptions, LogRange, Unrea
 from millrace.resources.event_log_source.arrow import ArrowConnection, connected, snapshot
 from millrace.resources.event_log_source.reading import PLAN, query
 from millrace.resources.read_models.columns import ORDER
-from millrace.resources.read_models.fold import READ, Fold
-from millrace.resources.read_models.fold_task import FoldFailed, folder
+from millrace.resources.read_models.fold import READ
+from millrace.resources.read_models.fold_task import FoldFailed, FoldTask, folder
 
 if TYPE_CHECKING:
     import adbc_driver_manager as adbc
@@ -67,10 +67,9 @@ class ColumnsReader(Reader):
 
 @dataclass(frozen=True)
 class FoldReader(Reader):
-    """A fold, the query for its stored states, and the schema of its rows."""
+    """A fold: what its task needs, and the schema of its rows."""
 
-    model: Fold
-    states: str
+    task: FoldTask
     schema: pa.Schema
 
 
@@ -176,7 +175,7 @@ class Task:
         )
         # from the first event on there is no state before
         fresh = frozenset(partition for partition, (first, _) in leased.ranges[reader.view].items() if first == 0)
-        fold = folder(reader.model, self.dsn, fresh, reader.states, reader.schema)
+        fold = folder(replace(reader.task, fresh=fresh), reader.schema)
         rows = io.BytesIO()
         try:
             with pa.ipc.new_stream(rows, reader.schema) as stream:

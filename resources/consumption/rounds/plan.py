@@ -32,7 +32,7 @@ from millrace.resources.read_models.column_types import arrow_type, typed
 from millrace.resources.read_models.columns import ORDER
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.fold import Fold
-from millrace.resources.read_models.merge import stored_states
+from millrace.resources.read_models.plans import arrow_schema, fold_task
 from millrace.resources.read_models.recompute import Recompute
 from millrace.resources.read_models.tables import state_schema
 
@@ -127,7 +127,7 @@ def _frame(spark: "SparkSession", dsn: str, owner: str, models: Sequence[ReadMod
     from pyspark.sql.pandas.types import from_arrow_schema
 
     schema = _schema(slots)
-    readers = tuple(_reader(number, model, slots) for number, model in enumerate(models))
+    readers = tuple(_reader(number, model, dsn, slots) for number, model in enumerate(models))
     sources = {source for model in models for source in model.sources}
     extract = {source: path for model in models for source, path in model.extracted.items()}
     task = Task(
@@ -171,11 +171,10 @@ def _schema(slots: Slots) -> pa.Schema:
     )
 
 
-def _reader(number: int, model: ReadModel, slots: Slots) -> Reader:
+def _reader(number: int, model: ReadModel, dsn: str, slots: Slots) -> Reader:
     where = (number, model.view, model.deciders, model.events)
     if isinstance(model, Fold):
-        schema = pa.schema([(name, arrow_type(type_)) for name, type_ in state_schema(model).items()])
-        return FoldReader(*where, model, stored_states(model), schema)
+        return FoldReader(*where, fold_task(model, dsn, []), arrow_schema(state_schema(model)))
     keys = tuple(slot.name for slot in slots.of_keys[model.view].values())
     return ColumnsReader(*where, values_of(model, slots), keys)
 

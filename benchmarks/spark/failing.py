@@ -1,0 +1,121 @@
+"""Streams that fail: a drain of a log in which many do, beside one of a log in which none does, in CPU seconds."""
+
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+
+import psutil
+
+from benchmarks.cpu import of_server
+from benchmarks.event_store.bench import Database
+from benchmarks.spark.bench import ORDERS, Bench, Measured, Memory, Result
+from benchmarks.spark.drains import drained
+from millrace.resources.event_store import EventStore
+from millrace.resources.read_models.versions import reset_model
+
+FEW = (100, 10_000)
+# where the largest log has so many events
+MANY = (1_000, 1_000_000)
+
+_labels = count()
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """How long everybody was on a CPU."""
+
+    driver: float
+    jvm: float
+    workers: float
+    postgres: float
+
+    @property
+    def all(self) -> float:
+        """The sum."""
+        return self.driver + self.jvm + self.workers + self.postgres
+
+    def since(self, before: "Seconds") -> "Seconds":
+        """Return the difference."""
+        return Seconds(
+            self.driver - before.driver,
+            self.jvm - before.jvm,
+            self.workers - before.workers,
+            self.postgres - before.postgres,
+        )
+
+
+def failing_streams(bench: Bench) -> list[Result]:
+    """Drain 10,000 streams of which 100 fail; if the largest log has so many events, 1,000,000 of which 1,000 fail."""
+    streams = min(FEW[1], bench.sizes[-1])
+    results = _drains(bench, streams // 100, streams)
+    return [*results, *(_drains(bench, *MANY) if bench.sizes[-1] >= MANY[1] else [])]
+
+
+def _drains(bench: Bench, failing: int, streams: int) -> list[Result]:
+    healthy, sick = (bench.orders(streams, events=1) for _ in range(2))
+    _append_bad(sick, failing, streams)
+    taken: list[Seconds] = []
+
+    def drain(database: Database, wanted: int) -> float:
+        with database.connect() as connection:
+            reset_model(connection, ORDERS)
+            # a retry would be another drain's
+            connection.execute("delete from event_store.stream_locks")
+        before = _seconds(bench)
+        report = drained(bench, database)
+        took = _seconds(bench).since(before)
+        if (report.failed_streams, report.failed) != (wanted, {}):
+            raise RuntimeError(f"{report.failed_streams} streams failed, not {wanted}: {report.failed}")
+        if wanted:
+            taken.append(took)
+        return took.all
+
+    for database, wanted in ((healthy, 0), (sick, failing)):
+        drain(database, wanted)  # warms up
+    taken.clear()
+    ours, none = bench.in_turn(partial(drain, sick, failing), partial(drain, healthy, 0))
+    what = f"a drain of {streams:,} streams of which {failing:,} fail; none fails"
+    last = taken[-1]
+    shares = ", ".join(f"{name} {getattr(last, name):.1f}" for name in ("driver", "jvm", "workers", "postgres"))
+    return [
+        Result(what, ours, none, "CPU s", ratio=ours.value / none.value, target=4.0, at_most=True),
+        Result(f"  of its last round: {shares}", Measured(last.all, Memory()), unit="CPU s"),
+    ]
+
+
+def _append_bad(database: Database, failing: int, streams: int) -> None:
+    """Append to some orders, all over the log, a line whose amount is no number."""
+    with database.connect() as connection:
+        connection.execute(
+            """
+            select count(*) from event_store.append_events((
+              select jsonb_agg(jsonb_build_object(
+                'decider', 'order', 'decider_id', 'o-' || 1 + n * (%(streams)s / %(failing)s),
+                'event', 'order_line_added', 'event_id', md5(%(label)s || n)::uuid, 'command_id', md5(%(label)s || n)::uuid,
+                'data', jsonb_build_object('product', 'whisk', 'quantity', 1, 'amount', 'a lot')
+              ))
+              from generate_series(0, %(failing)s - 1) n
+            ))
+            """,
+            {"streams": streams, "failing": failing, "label": f"bad-{next(_labels)}-"},
+        )
+        EventStore(connection).sequence_events()
+
+
+def _seconds(bench: Bench) -> Seconds:
+    own = psutil.Process()
+    pid = bench.server.pid()
+    served = {pid, *(one.pid for one in psutil.Process(pid).children())} if pid else set()
+    spent = {"jvm": 0.0, "workers": 0.0}
+    for process in own.children(recursive=True):
+        with suppress(psutil.Error):  # it ended meanwhile
+            if process.pid not in served:
+                side = "workers" if "pyspark.daemon" in " ".join(process.cmdline()) else "jvm"
+                spent[side] += _on_cpu(process)
+    return Seconds(_on_cpu(own), spent["jvm"], spent["workers"], of_server(bench.server))
+
+
+def _on_cpu(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
