@@ -222,6 +222,7 @@ set local check_function_bodies = off;
 \ir functions/rows/schedule_nack_event.sql
 \ir functions/rows/stream_events.sql
 \ir functions/views/attach_consumer.sql
+\ir functions/views/attached_views.sql
 \ir functions/views/audit_log.sql
 \ir functions/views/dead_letters.sql
 \ir functions/views/detach_consumer.sql
@@ -254,7 +255,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'c867d49d50524ad58b014af22b9d60c6b9588c854696171f76c384a41c38a4e1'),
+  (0, '12b717fbbd0ac973a1e6b3cdbb5a996d61bd5f71c0221fe33b81d8f3b8a2786a'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
