@@ -37,6 +37,7 @@ from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.versions import current_version, is_ready_to_serve
 
 VIEW_TAG = "millrace/view"
+DRAIN_TAG = "millrace/drain"
 CAPTURE_TAG = "millrace/capture"
 PARTITION_TAG = "dagster/partition"
 # of queued runs the higher one goes first
@@ -266,7 +267,7 @@ def _request(
     return dg.SensorResult(
         # no run_key: Dagster would never retry a run that failed
         run_requests=[
-            dg.RunRequest(job_name=SHARED_JOB, tags=tags)
+            dg.RunRequest(job_name=SHARED_JOB, tags={DRAIN_TAG: "together", **tags})
             if poll.start is Start.TOGETHER
             else dg.RunRequest(
                 job_name="drain" if partitions else "capture",

@@ -12,6 +12,7 @@ The task keeps its connection from round to round: connecting costs more than re
 import io
 import json
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -97,8 +98,10 @@ class Task:
     readers: tuple[Reader, ...]
     schema: pa.Schema
 
-    def __call__(self, _: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Read and yield the rows of all models, and a report."""
+        # Spark ends a process that leaves something unread, and with it the connection
+        deque(given, maxlen=0)
         leased = _read(self.dsn, self._look)
         seconds = {}
         for reader in self.readers:

@@ -184,6 +184,18 @@ def sensors_tick(deployment: Deployment) -> None:
         assert {tick["status"] for tick in state["ticks"]} <= {"SUCCESS", "SKIPPED", "STARTED"}
 
 
+def one_run_drains_all_views(deployment: Deployment) -> None:
+    (run,) = until(
+        lambda: deployment.ask(RUNNING, tag="millrace/drain", value="together")["results"],
+        lambda runs: len(runs) == 1,
+        RUN_S,
+    )
+    attached = f"select count(*) from event_store.attached_views('{run['runId']}')"
+    until(lambda: deployment.rows(attached)[0][0], lambda views: views == 5, RUN_S)
+    for view in ("orders", "shipments", "customers", "crm_customers", "crm_customer_history"):
+        assert deployment.ask(RUNNING, tag="millrace/view", value=view)["results"] == []
+
+
 def captured_customers_follow_their_database(deployment: Deployment) -> None:
     named = f"somebody {uuid4()}"
     with psycopg.connect(EmbeddedPostgres(deployment.home / "postgres").dsn("crm"), autocommit=True) as crm:
@@ -202,7 +214,7 @@ def second_one_in_the_same_folder_is_refused(deployment: Deployment) -> None:
 
 
 def terminating_a_run_releases_its_leases(deployment: Deployment) -> None:
-    for kind, name, leased in (("view", "orders", "checkpoints"), ("capture", "crm", "captures")):
+    for kind, name, leased in (("drain", "together", "checkpoints"), ("capture", "crm", "captures")):
         (run,) = until(
             lambda: deployment.ask(RUNNING, tag=f"millrace/{kind}", value=name)["results"],  # noqa: B023
             lambda runs: len(runs) == 1,
