@@ -134,8 +134,8 @@ def poll_model(postgres: PostgresResource, model: ReadModel) -> ViewPoll:
 def poll_rows(postgres: PostgresResource, views: Sequence[str] | None = None) -> list[ViewPoll]:
     """Ask the store for some views, None for all, once new events are sequenced.
 
-    Events that a bulk view does not want make it not due, so no consumer passes over them. Where many lie ahead of a view
-    that is named, it is done here: each poll would look at them again, and they may hide those behind them.
+    Events that a bulk view does not want make it not due, so no consumer passes over them. Where many lie ahead of a
+    view that is named, it is done here: each poll would look at them again, and they may hide those behind them.
     """
     with postgres.store() as store:
         store.sequence_events()
