@@ -254,7 +254,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'c867d49d50524ad58b014af22b9d60c6b9588c854696171f76c384a41c38a4e1'),
+  (0, 'bd85a0de6663d9743a0cb24382f51197b1c6b6f05a264cd5d02746e9cc368023'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
