@@ -191,13 +191,13 @@ def poll_model(postgres: PostgresResource, model: ReadModel) -> ViewPoll:
 def poll_rows(postgres: PostgresResource, views: Sequence[str] | None = None) -> list[ViewPoll]:
     """Ask the store for some views, None for all, once new events are sequenced.
 
-    Events that a bulk view does not want make it not due, so no consumer passes over them. Where many lie ahead, it is
-    done here: each poll would look at them again, and they may hide those behind them.
+    Events that a bulk view does not want make it not due, so no consumer passes over them. Where many lie ahead of a
+    view that is named, it is done here: each poll would look at them again, and they may hide those behind them.
     """
     with postgres.store() as store:
         store.sequence_events()
         rows = store.poll_views(views)
-        crowded = [row.view for row in rows if row.mode == "bulk" and _is_crowded(row)]
+        crowded = [row.view for row in rows if views is not None and _is_crowded(row)]
         for view in crowded:
             store.pass_over_unwanted(view)
         passed = {row.view: row for row in store.poll_views(crowded)} if crowded else {}
@@ -205,7 +205,7 @@ def poll_rows(postgres: PostgresResource, views: Sequence[str] | None = None) ->
 
 
 def _is_crowded(row: ViewPoll) -> bool:
-    return row.ahead >= MOST_UNWANTED and row.due <= 1 and not row.consumers
+    return row.mode == "bulk" and row.ahead >= MOST_UNWANTED and row.due <= 1 and not row.consumers
 
 
 def request_drains(

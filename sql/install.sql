@@ -222,7 +222,6 @@ set local check_function_bodies = off;
 \ir functions/rows/schedule_nack_event.sql
 \ir functions/rows/stream_events.sql
 \ir functions/views/attach_consumer.sql
-\ir functions/views/attached_views.sql
 \ir functions/views/audit_log.sql
 \ir functions/views/dead_letters.sql
 \ir functions/views/detach_consumer.sql
@@ -255,7 +254,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '12b717fbbd0ac973a1e6b3cdbb5a996d61bd5f71c0221fe33b81d8f3b8a2786a'),
+  (0, 'bd85a0de6663d9743a0cb24382f51197b1c6b6f05a264cd5d02746e9cc368023'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

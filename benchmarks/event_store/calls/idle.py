@@ -12,6 +12,7 @@ MEANT = ("sequence_events", "claim_batch")
 CALLS = {
     "sequence_events": b"select event_store.sequence_events()",
     "claim_batch": b"select * from event_store.claim_batch('bulk', 'me')",
+    "claim_views": b"select * from event_store.claim_views('{bulk}', 'me')",
     "stream_events": b"select * from event_store.stream_events('rows')",
     "dispatch_events": b"select event_store.dispatch_events('rows')",
     "poll_views": b"select * from event_store.poll_views()",

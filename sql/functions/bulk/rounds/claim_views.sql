@@ -71,10 +71,11 @@ begin
   _now := event_store_private.clock();
   select
     array_agg(seen.view) as views, array_agg(seen.partition) as partitions, array_agg(seen.high_water_mark) as marks,
-    array_agg(held.position) as positions, array_agg(held.version) as versions, array_agg(seen.is_passed) as passed
+    array_agg(held.position) as positions, array_agg(held.version) as versions, array_agg(seen.is_passed) as passed,
+    array_agg(seen.first) as firsts
   into _locked
   from (
-    select t.view, g.partition, g.high_water_mark, t.position, t.revision, wanted.is_passed
+    select t.view, g.partition, g.high_water_mark, t.position, t.revision, wanted.is_passed, wanted.first
     from (
       select
         p.partition, p.high_water_mark, array_agg(v.view) as views, array_agg(c.position) as positions,
@@ -87,9 +88,9 @@ begin
       group by p.partition, p.high_water_mark
     ) g
     cross join lateral (
-      select array_agg(kind.decider) as deciders, array_agg(kind.event) as events, array_agg(kind.last) as lasts
+      select array_agg(kind.decider) as deciders, array_agg(kind.event) as events, array_agg(kind.first) as firsts, array_agg(kind.last) as lasts
       from (
-        select e.decider, e.event, max(l.position) as last
+        select e.decider, e.event, min(l.position) as first, max(l.position) as last
         from event_store.event_log l
         join event_store.events e using ("offset")
         where l.partition = g.partition and l.position >= g.read_from and l.position < g.high_water_mark
@@ -99,11 +100,13 @@ begin
     cross join lateral unnest(g.views, g.positions, g.revisions) t(view, position, revision)
     join event_store.views v on v.view = t.view
     cross join lateral (
-      select (v.deciders is not null or v.events is not null) and t.position >= g.read_from and not exists (
-        select from unnest(k.deciders, k.events, k.lasts) x(decider, event, last)
-        where x.last >= t.position and event_store_private.wants(v.deciders, v.events, x.decider, x.event)
-      )
-    ) wanted(is_passed)
+      select
+        (v.deciders is not null or v.events is not null) and t.position >= g.read_from and count(*) = 0 as is_passed,
+        -- where none of these kinds began behind the checkpoint; else the view looks itself
+        case when t.position >= g.read_from and min(x.first) >= t.position then min(x.first) end as first
+      from unnest(k.deciders, k.events, k.firsts, k.lasts) x(decider, event, first, last)
+      where x.last >= t.position and event_store_private.wants(v.deciders, v.events, x.decider, x.event)
+    ) wanted
     where wanted.is_passed is not true or g.high_water_mark - t.position >= 200 -- the price of a new version of the row
     offset 0
   ) seen
@@ -125,14 +128,15 @@ begin
     select
       held.view, held.partition, held.version, held.high_water_mark, v.lock_timeout_s, held.position as from_position,
       coalesce(first."offset", oldest."offset") as "offset",
-      v.all_events or first.position is not null as is_pending,
+      v.all_events or held.first is not null or first.position is not null as is_pending,
       case
         when v.all_events then held.position
         when held.is_passed then held.high_water_mark
+        when held.first is not null then held.first
         else coalesce(first.position, seen.up_to)
       end as position
-    from unnest(_locked.views, _locked.partitions, _locked.marks, _locked.positions, _locked.versions, _locked.passed)
-      held(view, partition, high_water_mark, position, version, is_passed)
+    from unnest(_locked.views, _locked.partitions, _locked.marks, _locked.positions, _locked.versions, _locked.passed, _locked.firsts)
+      held(view, partition, high_water_mark, position, version, is_passed, first)
     cross join lateral (
       select least(held.high_water_mark, held.position + greatest(400000 / cardinality(_locked.views), 1000))
     ) seen(up_to)
@@ -149,11 +153,12 @@ begin
         and l.position >= held.position
         and l.position < seen.up_to
         and event_store_private.wants(v.deciders, v.events, e.decider, e.event)
-        and held.is_passed is not true and not v.all_events
+        and held.is_passed is not true and held.first is null and not v.all_events
       order by l.position
       limit 1
     ) first on true
-    left join event_store.event_log oldest on v.all_events and oldest.partition = held.partition and oldest.position = held.position
+    left join event_store.event_log oldest
+      on oldest.partition = held.partition and oldest.position = case when v.all_events then held.position else held.first end
   ), shared as (
     select
       a.*,
