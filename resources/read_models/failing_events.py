@@ -8,8 +8,6 @@ Columns fail where a field of data is read as a type (`column_types`), and a fol
 """
 
 from collections.abc import Sequence
-from functools import reduce
-from operator import and_
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -21,10 +19,17 @@ from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.fold import STREAM, Fold
 from millrace.resources.read_models.fold_task import TOLD, teller
 from millrace.resources.read_models.function_model import FunctionModel
-from millrace.resources.read_models.plans import arrow_schema, fold_task, ordered_events, source_column, spark_schema
+from millrace.resources.read_models.plans import (
+    arrow_schema,
+    fold_task,
+    looked_at,
+    ordered_events,
+    source_column,
+    spark_schema,
+    with_keys,
+)
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column as SparkColumn
     from pyspark.sql import DataFrame
 
 # from these offsets on streams are left out
@@ -73,16 +78,14 @@ def _misread_events(events: "DataFrame", model: ReadModel) -> list[FailingEvent]
     from pyspark.sql import functions as f
 
     read = _fields_read(model)
-    # an event without a key is not looked at
-    keyed = reduce(and_, (source_column(key.source).isNotNull() for key in model.keys.values()))
     told = [
-        f.when(_wanted(column, keyed), fault.withField("place", f.lit(place)))
+        f.when(looked_at(column), fault.withField("place", f.lit(place)))
         for place, (source, column) in enumerate(read)
         if (fault := misread(source_column(source), column.type)) is not None
     ]
     if not told:
         return []
-    failing = events.select(*STREAM, ORDER, f.coalesce(*told).alias("told")).where("told is not null")
+    failing = with_keys(events, model).select(*STREAM, ORDER, f.coalesce(*told).alias("told")).where("told is not null")
     firsts = failing.groupBy(*STREAM).agg(f.min(ORDER), f.min_by("told", f.col(ORDER))).collect()
     found = []
     for partition, decider, decider_id, offset, one in firsts:
@@ -96,12 +99,3 @@ def _fields_read(model: ReadModel) -> list[tuple[str, Column | KeyColumn]]:
     """Return the fields of data, each with the column that reads it, in the order in which Spark reads them."""
     columns: list[Column | KeyColumn] = [*model.keys.values(), *model.stored.values()]
     return [(column.source, column) for column in columns if column.source in model.extracted]
-
-
-def _wanted(column: Column | KeyColumn, keyed: "SparkColumn") -> "SparkColumn":
-    """Say whether a column looks at an event."""
-    from pyspark.sql import functions as f
-
-    if isinstance(column, KeyColumn):
-        return f.lit(True)
-    return keyed if column.events is None else keyed & f.col("event").isin(*column.events)

@@ -52,11 +52,9 @@ def partial_rows(events: "DataFrame", model: ReadModel) -> "DataFrame":
 
     def wanted(column: Column) -> "SparkColumn":
         # the cast comes after this: an event that the column does not look at must not fail the cast
-        return value(column) if column.events is None else f.when(f.col("event").isin(*column.events), value(column))
+        return value(column) if column.events is None else f.when(looked_at(column), value(column))
 
-    keyed = events.select("*", *(value(key).alias(f"key {name}") for name, key in model.keys.items()))
-    for name in model.keys:
-        keyed = keyed.where(f.col(f"`key {name}`").isNotNull())
+    keyed = with_keys(events, model).select("*", *(value(key).alias(f"key {name}") for name, key in model.keys.items()))
     grouped = keyed.groupBy("partition", *(f.col(f"`key {name}`").alias(name) for name in model.keys))
     return grouped.agg(
         *(
@@ -65,6 +63,21 @@ def partial_rows(events: "DataFrame", model: ReadModel) -> "DataFrame":
             for state in column.state(name)
         )
     )
+
+
+def with_keys(events: "DataFrame", model: ReadModel) -> "DataFrame":
+    """Return the events that have all keys of a model; of the others it does not look at any field, not at a key's."""
+    for key in model.keys.values():
+        events = events.where(source_column(key.source).isNotNull())
+    return events
+
+
+def looked_at(column: Column | KeyColumn) -> "SparkColumn":
+    """Say whether a column looks at an event that has all keys."""
+    from pyspark.sql import functions as f
+
+    events = column.events if isinstance(column, Column) else None
+    return f.lit(True) if events is None else f.col("event").isin(*events)
 
 
 def source_column(source: str) -> "SparkColumn":

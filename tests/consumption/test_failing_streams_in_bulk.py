@@ -253,6 +253,28 @@ def test_a_rebuild_sets_aside_many_failing_streams_and_puts_all_others_in_place(
     assert_holds_all_but(things, [offsets_of(things, f"bad-{n}")[0] for n in range(60)])
 
 
+@read_model(view="daily", deciders=[DECIDER], key=["owner", "day"])
+class Daily:
+    """One row per owner and day."""
+
+    owner = field("data.owner", type="int")
+    day = field("data.day", type="date")
+    worth = sum_("data.worth")
+
+
+def test_an_event_without_a_key_fails_at_no_field_also_not_at_its_other_key(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    day = "2024-02-29"
+    things.append_events([thing(f"good-{n}", owner=n, day=day, worth=1) for n in range(4)])
+    things.append_events([thing("no-owner", day="a lot"), thing("no-day", owner="a lot"), poison("neither")])
+    things.append_events([thing("bad", owner="a lot", day="a lot"), thing("worse", owner=1, day=day, worth="a lot")])
+    report = drain(at(dsn, 0), spark, cast("ReadModel", Daily))
+    assert (report.batches, report.failed) == (1, {})
+    assert locks(things) == [("bad", 1), ("worse", 1)]
+    assert rows(things.connection, "select count(*), sum(worth) from read_models.daily") == [(4, 4)]
+
+
 @recompute(view="sums", deciders=[DECIDER], key=["thing_id"], columns={"worth": "bigint"})
 def sums(events: "DataFrame") -> "DataFrame":
     """One row per thing; a function of whole streams does not say which event it fails at."""
