@@ -222,6 +222,7 @@ set local check_function_bodies = off;
 \ir functions/rows/schedule_nack_event.sql
 \ir functions/rows/stream_events.sql
 \ir functions/views/attach_consumer.sql
+\ir functions/views/attached_views.sql
 \ir functions/views/audit_log.sql
 \ir functions/views/dead_letters.sql
 \ir functions/views/detach_consumer.sql
@@ -254,7 +255,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'bd85a0de6663d9743a0cb24382f51197b1c6b6f05a264cd5d02746e9cc368023'),
+  (0, 'a8e898e06c851dc41b588e3fcd56898c532a4b501b9591045d970901224a5a52'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
