@@ -6,7 +6,7 @@ Belongs here: everything that runs in the task. Not here: the declaration (`fold
 
 import json
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -44,6 +44,7 @@ class FoldTask:
         fresh: The log partitions that are folded from their first event.
         states: The query for stored states: from arrays of log partitions, deciders and ids to `STREAM`, position,
             state.
+        stored: How these are looked up.
     """
 
     name: str
@@ -53,13 +54,14 @@ class FoldTask:
     dsn: str
     fresh: frozenset[int]
     states: str
+    stored: "type[StoredStates]"
 
     def streams(self, batches: Iterator[pa.RecordBatch], kind: "type[Folded]") -> "Iterator[Folded]":
         """Fold batches of `READ` columns, sorted by stream and position; yield each stream at its end.
 
         Raises what `kind.take` raises.
         """
-        with StoredStates(self.dsn, self.states) as stored:
+        with self.stored(self.dsn, self.states) as stored:
             # the stream whose events come now; they may go on in the next batch
             now: Folded | None = None
             for batch in batches:
@@ -218,19 +220,23 @@ class StoredStates:
 
     def look_up(self, streams: set[Stream]) -> None:
         """Read the states of streams that have one, in place of those that were read before."""
-        import psycopg
-
         self._found = {}
         if not streams:
             return
-        if self._connection is None:
-            self._connection = psycopg.connect(self._dsn, autocommit=True)
         partitions, deciders, ids = (list(values) for values in zip(*streams, strict=True))
         # the state comes as text
-        for partition, decider, decider_id, position, text in self._connection.execute(
-            self._query, {"partitions": partitions, "deciders": deciders, "ids": ids}
+        for partition, decider, decider_id, position, text in self._rows(
+            {"partitions": partitions, "deciders": deciders, "ids": ids}
         ):
             self._found[partition, decider, decider_id] = (position, None if text is None else json.loads(text))
+
+    def _rows(self, streams: dict[str, list[Any]]) -> Iterable[tuple[Any, ...]]:
+        import psycopg
+
+        if self._connection is None:
+            self._connection = psycopg.connect(self._dsn, autocommit=True)
+        rows: Iterable[tuple[Any, ...]] = self._connection.execute(self._query, streams)
+        return rows
 
     def take(self, stream: Stream) -> tuple[int, State | None]:
         """Return a stream's position and state; where nothing is stored, one before all positions and None."""

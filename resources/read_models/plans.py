@@ -16,7 +16,7 @@ from millrace.resources.read_models.column_types import arrow_type, typed
 from millrace.resources.read_models.columns import ORDER, Column, KeyColumn
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.fold import READ, STREAM, Fold
-from millrace.resources.read_models.fold_task import FoldTask, folder
+from millrace.resources.read_models.fold_task import FoldTask, StoredStates, folder
 from millrace.resources.read_models.function_model import POSITION
 from millrace.resources.read_models.merge import stored_states
 from millrace.resources.read_models.recompute import Recompute
@@ -106,7 +106,8 @@ def fold_task(model: Fold, dsn: str, ranges: Sequence[Lease]) -> FoldTask:
     """Return the needs of the tasks that fold the events of some ranges."""
     # from the first event on there is no state before, and a rebuild must not look at the rows that it replaces
     fresh = frozenset(lease.partition for lease in ranges if lease.from_position == 0)
-    return FoldTask(model.name, model.function, model.types, "decider" in model.keys, dsn, fresh, stored_states(model))
+    with_decider, states = "decider" in model.keys, stored_states(model)
+    return FoldTask(model.name, model.function, model.types, with_decider, dsn, fresh, states, StoredStates)
 
 
 def recomputed_rows(events: "DataFrame", model: Recompute, dsn: str, ranges: Sequence[Lease]) -> "DataFrame":

@@ -5,16 +5,13 @@ becomes of the rows (`round`).
 
 The task is the same in every round. What it reads stands in the store: the leases of its owner. So Spark plans once.
 It says under which leases it read, and the driver commits nothing else.
-
-The task keeps its connection from round to round: connecting costs more than reading a few hundred events.
 """
 
 import io
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -22,16 +19,16 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millrace.resources.consumption.rounds.kept import KeptStates, read
 from millrace.resources.consumption.rounds.slots import Value
-from millrace.resources.event_log_source import EventLogOptions, LogRange, Unreadable
-from millrace.resources.event_log_source.arrow import ArrowConnection, connected, snapshot
+from millrace.resources.event_log_source import EventLogOptions, LogRange
+from millrace.resources.event_log_source.arrow import ArrowConnection
 from millrace.resources.event_log_source.reading import PLAN, query
 from millrace.resources.read_models.columns import ORDER
 from millrace.resources.read_models.fold import READ
 from millrace.resources.read_models.fold_task import FoldFailed, FoldTask, folder
 
 if TYPE_CHECKING:
-    import adbc_driver_manager as adbc
     import numpy as np
 
 # the columns of the wide table besides slots: the model's number, or REPORT; what a fold or the report says
@@ -102,7 +99,7 @@ class Task:
         """Read and yield the rows of all models, and a report."""
         # Spark ends a process that leaves something unread, and with it the connection
         deque(given, maxlen=0)
-        leased = _read(self.dsn, self._look)
+        leased = read(self.dsn, self._look)
         seconds = {}
         for reader in self.readers:
             if reader.view in leased.ranges:
@@ -178,7 +175,7 @@ class Task:
         )
         # from the first event on there is no state before
         fresh = frozenset(partition for partition, (first, _) in leased.ranges[reader.view].items() if first == 0)
-        fold = folder(replace(reader.task, fresh=fresh), reader.schema)
+        fold = folder(replace(reader.task, fresh=fresh, stored=KeptStates), reader.schema)
         rows = io.BytesIO()
         try:
             with pa.ipc.new_stream(rows, reader.schema) as stream:
@@ -266,32 +263,6 @@ def _union(leases: Sequence[LeaseRow]) -> list[LogRange]:
         known = found.get(partition, LogRange(partition, first, end))
         found[partition] = LogRange(partition, min(first, known.from_position), max(end, known.to_position))
     return [found[partition] for partition in sorted(found)]
-
-
-_kept: "dict[str, tuple[ExitStack, adbc.AdbcConnection]]" = {}
-
-
-def _read(dsn: str, look: Callable[[ArrowConnection], Leased]) -> Leased:
-    """Look through the connection that this process keeps; if that one is lost, through a new one."""
-    if dsn in _kept:
-        try:
-            return _through(dsn, look)
-        except Unreadable:
-            stack, _ = _kept.pop(dsn)
-            stack.close()
-    stack = ExitStack()
-    _kept[dsn] = (stack, stack.enter_context(connected(dsn)))
-    try:
-        return _through(dsn, look)
-    except BaseException:
-        _kept.pop(dsn)
-        stack.close()
-        raise
-
-
-def _through(dsn: str, look: Callable[[ArrowConnection], Leased]) -> Leased:
-    with snapshot(dsn, _kept[dsn][1]) as connection:
-        return look(connection)
 
 
 def _literal(text: str) -> str:
