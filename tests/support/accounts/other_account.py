@@ -96,7 +96,9 @@ def process(pid):
     with contextlib.suppress(PermissionError):
         os.kill(int(pid), 0)
         found.append("signals")
-    return "reads " + ", ".join(found) if found else "reads cmdline" if read(f"/proc/{pid}/cmdline") else ""
+    if not found and not read(f"/proc/{pid}/cmdline"):
+        raise ProcessLookupError  # it has ended, and its parent has not noticed yet
+    return "reads " + ", ".join(found or ["cmdline"])
 
 def unix(target):
     socket.socket(socket.AF_UNIX).connect(target)
