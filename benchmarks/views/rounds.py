@@ -15,7 +15,7 @@ from millrace.resources.consumption.rounds.plan import ROUND_CONFIGURATION
 from millrace.resources.spark import spark_session
 
 EVENTS = 200
-WARM_UP = 3
+WARM_UP = 10
 
 
 def of_views(bench: Bench, views: int, rounds: int, *, own: bool) -> dict[str, list[Cpu]]:
