@@ -44,6 +44,7 @@ set local check_function_bodies = off;
 \ir functions/archive/mark_archived.sql
 \ir functions/archive/private/share_history.sql
 \ir functions/archive/purge_events.sql
+\ir functions/archive/purge_state.sql
 \ir functions/archive/raise_low_water_mark.sql
 \ir functions/backup/backup_cut.sql
 \ir functions/backup/begin_restore.sql
@@ -249,7 +250,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '03fdda70568d4382145420a785a8dfdd3d6ab80bb1b843860aa9f8653f0aeaab'),
+  (0, '4473b4e0e4678bc95fe883184aa913ba2787b6b0ddd6858763c61dac7d2e753b'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
