@@ -90,6 +90,7 @@ set local check_function_bodies = off;
 \ir functions/capture/private/change_bytes.sql
 \ir functions/capture/private/change_fault.sql
 \ir functions/capture/private/change_metadata.sql
+\ir functions/capture/private/change_origin.sql
 \ir functions/capture/private/emit_deletions.sql
 \ir functions/capture/private/emit_range.sql
 \ir functions/capture/private/emit_truncate.sql
@@ -250,7 +251,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '4473b4e0e4678bc95fe883184aa913ba2787b6b0ddd6858763c61dac7d2e753b'),
+  (0, 'cf30291885522efb0872ab400d74da01502a1585806fff5a9b336db0816f944e'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
