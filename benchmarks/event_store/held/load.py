@@ -2,8 +2,9 @@
 
 Two databases of one server take turns, tick by tick: 500 appends a second each, the sequencer, a rows and a bulk
 consumer, a producer, a poller. Beside one of them a snapshot is open from the start, or a transaction is prepared, or
-one is open that has appended 250,000 events. Printed are the events that a side takes per second on the CPU, and the
-median and 99 % of each call, with its time on the CPU, minute by minute: a cost that grows shows there first.
+one is open that has appended 250,000 events, or a lagging standby tells what it still reads (that database is on a
+server of its own). Printed are the events that a side takes per second on the CPU, and the median and 99 % of each
+call, with its time on the CPU, minute by minute: a cost that grows shows there first.
 """
 
 import json
@@ -11,7 +12,8 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count, groupby
 from pathlib import Path
 from statistics import median, quantiles
@@ -20,6 +22,7 @@ from typing import LiteralString
 import psycopg
 
 from benchmarks.event_store.bench import Bench, Database, Result
+from benchmarks.event_store.held.standby import another_server, lagging
 
 TICK_S = 0.2
 APPENDS = 100  # a tick: 500 a second
@@ -85,8 +88,15 @@ def open_transaction(bench: Bench) -> list[Result]:
     return _compare(bench, "an open transaction with many events", held)
 
 
-def _compare(bench: Bench, what: str, hold: Hold) -> list[Result]:
-    free, beside = Load(bench.ours()), Load(bench.ours())
+def standby(bench: Bench) -> list[Result]:
+    """Load a store beside a standby that reads in an old snapshot, replays nothing, and tells the primary so."""
+    with another_server(bench) as primary:
+        other = replace(bench, server=primary)
+        return _compare(bench, "a lagging standby", partial(lagging, primary), other.ours())
+
+
+def _compare(bench: Bench, what: str, hold: Hold, held: Database | None = None) -> list[Result]:
+    free, beside = Load(bench.ours()), Load(held or bench.ours())
     seconds = bench.size(round(bench.minutes * 60), 2)
     with hold(beside.database):
         begun = time.monotonic()
