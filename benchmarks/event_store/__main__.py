@@ -38,6 +38,7 @@ LINES: dict[str, Callable[[Bench], list[Result]]] = {
     "clients-32": single_appends.clients_32,
     "many-clients": many_clients.behind_a_pool,
     "views-100": single_appends.views_100,
+    "isolation": single_appends.isolation,
     "single-append": appends.single,
     "long-stream": single_appends.long_stream,
     "batches": batches.against_copy,
