@@ -132,6 +132,7 @@ set local check_function_bodies = off;
 \ir functions/events/private/refusals/refuse_unregistered_event.sql
 \ir functions/events/private/require_fit_event.sql
 \ir functions/events/private/require_unpurged.sql
+\ir functions/events/private/take_turns.sql
 \ir functions/events/read_stream.sql
 \ir functions/events/register_decider_event.sql
 \ir functions/events/register_decider_events.sql
@@ -251,7 +252,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'cf30291885522efb0872ab400d74da01502a1585806fff5a9b336db0816f944e'),
+  (0, '7691116fd1bff997942d05453e5b13a79e57d50af4064c223977c951d26a0629'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
