@@ -46,22 +46,30 @@ def another_server(bench: Bench) -> Iterator[EmbeddedPostgres]:
 
 
 @contextmanager
-def lagging(primary: EmbeddedPostgres, database: Database) -> Iterator[None]:
-    """Let a standby read in one snapshot and replay nothing, and tell the primary so; check that it did to the end."""
+def replica(primary: EmbeddedPostgres, *, tells: bool) -> Iterator[Standby]:
+    """Let a standby of a server receive all and replay nothing, and tell what it may still read, or not."""
     with (
         tempfile.TemporaryDirectory(prefix="bench-") as directory,
         Standby(Path(directory), primary) as standby,
-        psycopg.connect(primary.dsn("postgres"), autocommit=True) as observer,
         psycopg.connect(standby.dsn("postgres"), autocommit=True) as admin,
-        psycopg.connect(standby.dsn(database.dsn.split("/")[3].split("?")[0])) as reader,
     ):
-        admin.execute("alter system set hot_standby_feedback = on")
+        admin.execute(f"alter system set hot_standby_feedback = {'on' if tells else 'off'}")
         admin.execute("alter system set wal_receiver_status_interval = '1s'")
         admin.execute("alter system set max_standby_streaming_delay = -1")
         admin.execute("select pg_reload_conf()")
+        admin.execute("select pg_wal_replay_pause()")
+        yield standby
+
+
+@contextmanager
+def reading(primary: EmbeddedPostgres, standby: Standby, database: Database) -> Iterator[None]:
+    """Read on a standby in one snapshot, of which it tells the primary; check that it did to the end."""
+    with (
+        psycopg.connect(primary.dsn("postgres"), autocommit=True) as observer,
+        psycopg.connect(standby.dsn(database.dsn.split("/")[3].split("?")[0])) as reader,
+    ):
         reader.execute("set transaction isolation level repeatable read, read only")
         reader.execute("select count(*) from event_store.events")
-        admin.execute("select pg_wal_replay_pause()")
         held = _told(observer)
         yield
         if _told(observer) != held:
