@@ -44,7 +44,7 @@ An exception that one module alone raises is declared in that module, below `Mil
 
     read_models      HistoryMissing, NotOwned, DependentObjects, StagedRowsLost, WrongView, FunctionFailed
     consumption      PartitionsFailed
-    archive          ArchiveDamaged, ForeignArchive, LogIncomplete
+    archive          ArchiveDamaged, EventsLeft, ForeignArchive, LogIncomplete
     backup           ForeignBackup, NoBackup, Busy
     capture          GapOpen, NotReady, SourceRefuses, SlotBusy, SlotLost, PublicationMissing, ForeignPublication,
                      TableMissing, TableRenamed, PgoutputError

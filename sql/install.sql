@@ -44,6 +44,7 @@ set local check_function_bodies = off;
 \ir functions/archive/mark_archived.sql
 \ir functions/archive/private/share_history.sql
 \ir functions/archive/purge_events.sql
+\ir functions/archive/purge_state.sql
 \ir functions/archive/raise_low_water_mark.sql
 \ir functions/backup/backup_cut.sql
 \ir functions/backup/begin_restore.sql
@@ -67,10 +68,6 @@ set local check_function_bodies = off;
 \ir functions/bulk/release_batch.sql
 \ir functions/bulk/release_owner.sql
 \ir functions/bulk/retried_events.sql
-\ir functions/bulk/rounds/claim_views.sql
-\ir functions/bulk/rounds/extend_owner.sql
-\ir functions/bulk/rounds/locked_streams.sql
-\ir functions/bulk/rounds/owned_leases.sql
 \ir functions/capture/begin_generation.sql
 \ir functions/capture/capture_gaps.sql
 \ir functions/capture/capture_info.sql
@@ -93,6 +90,7 @@ set local check_function_bodies = off;
 \ir functions/capture/private/change_bytes.sql
 \ir functions/capture/private/change_fault.sql
 \ir functions/capture/private/change_metadata.sql
+\ir functions/capture/private/change_origin.sql
 \ir functions/capture/private/emit_deletions.sql
 \ir functions/capture/private/emit_range.sql
 \ir functions/capture/private/emit_truncate.sql
@@ -134,6 +132,7 @@ set local check_function_bodies = off;
 \ir functions/events/private/refusals/refuse_unregistered_event.sql
 \ir functions/events/private/require_fit_event.sql
 \ir functions/events/private/require_unpurged.sql
+\ir functions/events/private/take_turns.sql
 \ir functions/events/read_stream.sql
 \ir functions/events/register_decider_event.sql
 \ir functions/events/register_decider_events.sql
@@ -222,10 +221,8 @@ set local check_function_bodies = off;
 \ir functions/rows/schedule_nack_event.sql
 \ir functions/rows/stream_events.sql
 \ir functions/views/attach_consumer.sql
-\ir functions/views/attached_views.sql
 \ir functions/views/audit_log.sql
 \ir functions/views/dead_letters.sql
-\ir functions/views/detach_consumer.sql
 \ir functions/views/discard_dead_letter.sql
 \ir functions/views/enable_view.sql
 \ir functions/views/has_caught_up.sql
@@ -255,7 +252,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'a8e898e06c851dc41b588e3fcd56898c532a4b501b9591045d970901224a5a52'),
+  (0, '7691116fd1bff997942d05453e5b13a79e57d50af4064c223977c951d26a0629'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -21,8 +21,6 @@ from benchmarks.event_store import (
     backlog,
     checkpoints,
     consumption,
-    held,
-    held_load,
     many_clients,
     mixed,
     ranges,
@@ -33,11 +31,14 @@ from benchmarks.event_store import (
 )
 from benchmarks.event_store.bench import Bench, Result, bench, show
 from benchmarks.event_store.calls import appends, batches, growth, idle, readers
+from benchmarks.event_store.held import load as held_load
+from benchmarks.event_store.held import rounds as held
 
 LINES: dict[str, Callable[[Bench], list[Result]]] = {
     "clients-32": single_appends.clients_32,
     "many-clients": many_clients.behind_a_pool,
     "views-100": single_appends.views_100,
+    "isolation": single_appends.isolation,
     "single-append": appends.single,
     "long-stream": single_appends.long_stream,
     "batches": batches.against_copy,
@@ -61,6 +62,7 @@ LINES: dict[str, Callable[[Bench], list[Result]]] = {
     "held-load": held_load.snapshot,
     "held-load-prepared": held_load.prepared,
     "held-load-open": held_load.open_transaction,
+    "held-load-standby": held_load.standby,
     "storage": storage.per_event,
     "growth": growth.calls,
 }

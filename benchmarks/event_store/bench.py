@@ -210,7 +210,7 @@ def schema_in(text: str) -> str:
     return "\n".join(lines[start:])
 
 
-def cpu_per_event(bench: Bench, what: str, ours: Database, theirs: Database, target: float) -> Result:
+def cpu_per_event(bench: Bench, what: str, ours: Database, theirs: Database, target: float | None) -> Result:
     """Return what an event of `append_script` cost the server, on both sides, by the runs of pgbench so far."""
     a, b = (median(bench.cpu_us[database]) / EVENTS_PER_STREAM for database in (ours, theirs))
     return Result(f"{what}: CPU of the server", a, b, "us/event", b / a, target)

@@ -16,7 +16,6 @@ from rich.text import Text
 from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store
 from millrace.platform_defs.cli.output import table
 from millrace.platform_defs.screen import Screen
-from millrace.resources.errors import HistoryNeeded
 from millrace.resources.settings import Settings
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ app = typer.Typer()
 
 Folder = Annotated[Path, typer.Argument(help="The folder of the backup.", metavar="DIR", file_okay=False)]
 
-PURGED = ("partition", "from", "to", "events", "files checked", "not given up, because")
+PURGED = ("partition", "from", "to", "events", "left", "files checked", "not given up, because")
 
 
 @app.command("purge")
@@ -43,9 +42,9 @@ def purge_command(
 ) -> None:
     """Delete old events that are archived and that no view needs.
 
-    The archive is checked first. Interrupted, run it again.
+    The archive is checked first. Interrupted, run it again; also where it says that events are left.
     """
-    from millrace.resources.archive.purge import purge_before
+    from millrace.resources.archive.purge import purge_before, require_done
 
     errors = Screen(stderr=True)
     with chosen_store(dsn) as store, errors.status("Checking the archive ...") as status:
@@ -59,12 +58,7 @@ def purge_command(
         )
     title = "Purged" + (" (dry run, nothing was changed)" if dry_run else "")
     Screen().print(table(title, PURGED, map(_cells, results)))
-    refused = [result for result in results if result.refused]
-    if refused:
-        raise HistoryNeeded(
-            f"{len(refused)} of {len(results)} log partitions keep their events, for the reasons above.",
-            hint="The others are done. Settle the reasons and run it again.",
-        )
+    require_done(results)
 
 
 @app.command("backup")
@@ -138,5 +132,5 @@ def _bar(what: str) -> "Iterator[Progress]":
 
 
 def _cells(result: "PurgedPartition") -> Sequence[object]:
-    numbers = (result.from_position, result.to_position, result.events, result.files)
+    numbers = (result.from_position, result.to_position, result.events, result.left, result.files)
     return (result.partition, *(f"{number:,}" for number in numbers), result.refused)

@@ -6,7 +6,7 @@ needed; that is `raise_low_water_mark.sql`.
 A kill or an interruption does no harm: no reader reads below the low-water mark, and the next call deletes the rest.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -15,10 +15,14 @@ import psycopg
 
 from millrace.resources.archive.listing import archived, require_files
 from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.errors import HistoryNeeded
+from millrace.resources.errors import HistoryNeeded, MillraceError
 from millrace.resources.event_store import EventStore
 
 PIECE = 10_000
+
+
+class EventsLeft(MillraceError):
+    """Events that were given up are still there: open transactions held the purge off, or another purge did."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,8 @@ class PurgedPartition:
         events: How many events were deleted; in a dry run how many would be.
         files: How many files of the archive were checked for them.
         refused: The reason why no event was given up, or None.
+        left: How many events below its first position are still there: somebody held the purge off.
+        holders: The sessions that may have; 0 is a prepared transaction. Empty if they are gone.
     """
 
     partition: int
@@ -40,6 +46,8 @@ class PurgedPartition:
     events: int
     files: int
     refused: str | None = None
+    left: int = 0
+    holders: tuple[int, ...] = ()
 
 
 def purge_before(
@@ -52,6 +60,8 @@ def purge_before(
     progress: Callable[[int, int], None] = lambda _partition, _events: None,
 ) -> list[PurgedPartition]:
     """Delete events that were appended before a time and are archived; a refusal stops only its own log partition.
+
+    It waits for nobody: a log partition that open transactions hold off is passed by (`require_done` says so).
 
     Args:
         connection: An autocommit connection of an `event_store_owner`.
@@ -102,4 +112,41 @@ def _purge(
         while purged := store.purge_events(partition, PIECE):
             events += purged
             progress(partition, events)
-    return PurgedPartition(partition, held.earliest_position, target, events, files, refused)
+    (state,) = store.purge_state(partition)
+    left = 0 if dry_run else state.earliest_position - state.purged_position
+    holders = tuple(state.holders) if left else ()
+    return PurgedPartition(partition, held.earliest_position, target, events, files, refused, left, holders)
+
+
+def require_done(results: Sequence[PurgedPartition]) -> None:
+    """Raise if a purge did not do what it was asked to, with the remedy.
+
+    Raises:
+        EventsLeft: Events of some log partitions are given up and still there.
+        HistoryNeeded: Some log partitions keep their events, as something needs them.
+    """
+    refused = [result for result in results if result.refused]
+    left = [result for result in results if result.left]
+    passed_by = (
+        f"{len(left)} of {len(results)} log partitions were passed by, with {sum(result.left for result in left):,}"
+        " events that are given up and still there"
+    )
+    holders = sorted({pid for result in left for pid in result.holders})
+    which = ", ".join("a prepared transaction (pg_prepared_xacts)" if pid == 0 else str(pid) for pid in holders)
+    remedy = (
+        "Open transactions above READ COMMITTED, with a bare INSERT or a COPY, hold a purge off, and so does another"
+        f" purge. {f'End these sessions, or wait for them: {which}.' if which else 'They have ended meanwhile.'}"
+        " Then run it again."
+    )
+    if refused:
+        raise HistoryNeeded(
+            f"{len(refused)} of {len(results)} log partitions keep their events, for the reasons above.",
+            detail=f"{passed_by}. {remedy}" if left else None,
+            hint="The others are done. Settle the reasons and run it again.",
+        )
+    if left:
+        raise EventsLeft(
+            f"{passed_by}.",
+            detail=f"Log partitions {', '.join(str(result.partition) for result in left)}.",
+            hint=f"The others are done. {remedy}",
+        )

@@ -26,6 +26,16 @@ class ArchiveState:
     checksum: str | None
 
 
+@dataclass(frozen=True)
+class PurgeState:
+    """How far a log partition is purged, and the sessions that may hold a purge off; 0 is a prepared transaction."""
+
+    partition: int
+    purged_position: int
+    earliest_position: int
+    holders: list[int]
+
+
 class ArchiveStore(SqlFunctions):
     """The functions of the archive. Every method raises the `MillraceError` of its SQL function."""
 
@@ -40,6 +50,10 @@ class ArchiveStore(SqlFunctions):
     def purge_events(self, partition: int, limit: int = 100_000) -> int:
         """Delete up to `limit` events below the low-water mark of a log partition; return how many."""
         return self._value(int, "select event_store.purge_events(%s, %s)", (partition, limit))
+
+    def purge_state(self, partition: int | None = None) -> list[PurgeState]:
+        """Return how far each log partition is purged, and who may hold a purge off; None for all log partitions."""
+        return self._all(PurgeState, "select * from event_store.purge_state(%s)", (partition,))
 
     def archive_state(self, partition: int | None = None) -> list[ArchiveState]:
         """Return the files of the archive beside the marks of the log, in one snapshot; None for all log partitions."""

@@ -146,6 +146,20 @@ create type event_store_private.batch_event as (
 comment on type event_store_private.batch_event is
 'One event of a batch as append_events holds it in memory; ordinal is its index in the batch, from 1.';
 
+-- Of two batches that want the same streams one loses, and one that loses again and again must get its turn. A row is
+-- locked and never changed: only the store's functions have the right to, and a bucket of streams needs no row of its own
+-- for each stream.
+create table event_store.append_turns (
+  turn int not null,
+  constraint append_turns_pkey primary key (turn)
+);
+comment on table event_store.append_turns is
+'Locks for batches that lost a race for a stream: each row is a bucket of streams (take_turns).';
+comment on column event_store.append_turns.turn is 'The bucket, from 0 to 1023: by a hash of decider_id.';
+
+insert into event_store.append_turns (turn)
+select generate_series(0, 1023);
+
 -- Sequencing ------------------------------------------------------------------------------------------------
 
 create table event_store.log_partitions (

@@ -706,6 +706,14 @@ COMMENT ON COLUMN event_store.partitions.earliest_position IS 'The first positio
 
 COMMENT ON COLUMN event_store.partitions.archived_position IS 'Every event below this position is kept outside, too: only these may be deleted.';
 
+CREATE TABLE event_store.append_turns (
+    turn integer NOT NULL
+);
+
+COMMENT ON TABLE event_store.append_turns IS 'Locks for batches that lost a race for a stream: each row is a bucket of streams (take_turns).';
+
+COMMENT ON COLUMN event_store.append_turns.turn IS 'The bucket, from 0 to 1023: by a hash of decider_id.';
+
 CREATE TABLE event_store.archive (
     singleton boolean DEFAULT true NOT NULL,
     archive_id uuid DEFAULT gen_random_uuid() NOT NULL,
@@ -1260,6 +1268,9 @@ COMMENT ON COLUMN read_models.declarations.unbuilt IS 'The log partitions whose 
 
 COMMENT ON COLUMN read_models.declarations.declared_at IS 'When the tables were made.';
 
+ALTER TABLE ONLY event_store.append_turns
+    ADD CONSTRAINT append_turns_pkey PRIMARY KEY (turn);
+
 ALTER TABLE ONLY event_store.archive_files
     ADD CONSTRAINT archive_files_path_key UNIQUE (path);
 
@@ -1594,6 +1605,9 @@ GRANT SELECT ON TABLE event_store.log_partitions TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.partitions TO event_store_reader;
 GRANT SELECT ON TABLE event_store.partitions TO event_store_owner;
+
+GRANT SELECT ON TABLE event_store.append_turns TO event_store_reader;
+GRANT SELECT ON TABLE event_store.append_turns TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.archive TO event_store_reader;
 GRANT SELECT ON TABLE event_store.archive TO event_store_owner;

@@ -4,19 +4,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import LiteralString
 
+import psycopg
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from millrace.platform_defs.cli import app
 from millrace.resources.archive import purge as retention
 from millrace.resources.archive.files import ArchiveDamaged
 from millrace.resources.archive.listing import archived
-from millrace.resources.archive.purge import purge_before
+from millrace.resources.archive.purge import EventsLeft, purge_before
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.archive.writer import archive_partition
 from millrace.resources.errors import HistoryNeeded
 from millrace.resources.event_store import EventStore
-from tests.support.factories import append_to, ids_of_one_partition, register_orders, rows, set_clock, value
+from tests.support.factories import Connect, append_to, ids_of_one_partition, register_orders, rows, set_clock, value
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 
@@ -92,6 +93,69 @@ def test_what_a_view_needs_stays_and_other_log_partitions_are_done(old: EventSto
     assert isinstance(said.exception, HistoryNeeded)
     assert "1 of 16 log partitions keep their events" in str(said.exception)
     assert "view 'late' stands at 0" in said.output
+
+
+def command(dsn: str, folder: Path) -> Result:
+    return CliRunner().invoke(
+        app,
+        ["purge", "--before", "2026-01-05T12:00:00", "--archive", str(folder), "--dsn", dsn],
+        env={"COLUMNS": "400"},
+    )
+
+
+@pytest.mark.parametrize("ending", ["commit", "prepare"])
+def test_it_says_which_log_partitions_an_open_writer_kept_it_from(
+    old: EventStore, dsn: str, tmp_path: Path, connect: Connect, ending: str
+) -> None:
+    writer = EventStore(connect(autocommit=False))
+    writer.connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    append_to(writer, ids_of_one_partition(old.connection, 2, 1)[1])
+    pid = writer.connection.info.backend_pid
+    if ending == "prepare":
+        writer.connection.execute("prepare transaction 'long'")
+        pid = 0
+    held, passed_by, *rest = purge_before(old.connection, tmp_path, NOON)
+    assert (held.events, held.left, held.holders) == (6, 0, ())
+    assert (passed_by.from_position, passed_by.to_position, passed_by.events, passed_by.left) == (0, 2, 0, 2)
+    assert passed_by.holders == (pid,)
+    assert not any(result.left for result in rest)
+    said = command(dsn, tmp_path)
+    assert said.exit_code == 1
+    assert isinstance(said.exception, EventsLeft)
+    assert said.exception.message == (
+        "1 of 16 log partitions were passed by, with 2 events that are given up and still there."
+    )
+    assert said.exception.detail == "Log partitions 1."
+    assert (f"for them: {pid}. Then" if pid else "for them: a prepared transaction (pg_prepared_xacts). Then") in str(
+        said.exception
+    )
+    if ending == "prepare":
+        writer.connection.rollback()
+        writer.connection.autocommit = True
+        writer.connection.execute("commit prepared 'long'")
+    else:
+        writer.connection.commit()
+    again = command(dsn, tmp_path)
+    assert again.exit_code == 0, again.output
+    assert [
+        (state.purged_position, state.earliest_position) for state in ArchiveStore(old.connection).purge_state(1)
+    ] == [(2, 2)]
+
+
+def test_it_says_what_another_purge_keeps_it_from_beside_what_a_view_needs(
+    old: EventStore, dsn: str, tmp_path: Path, connect: Connect
+) -> None:
+    other = ArchiveStore(connect(autocommit=False))
+    other.raise_low_water_mark(1, 2)
+    other.connection.commit()
+    old.register_view("late", "-infinity", mode="bulk")
+    assert other.purge_events(1, 1) == 1
+    said = command(dsn, tmp_path)
+    assert said.exit_code == 1
+    assert isinstance(said.exception, HistoryNeeded)
+    assert "1 of 16 log partitions keep their events" in str(said.exception)
+    assert "1 of 16 log partitions were passed by" in str(said.exception)
+    assert f"for them: {other.connection.info.backend_pid}." in str(said.exception)
 
 
 def test_interrupted_it_goes_on_where_it_was(old: EventStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ READING = {
 # what readers could select, too
 LOOKING = {
     "audit_log", "captured_tables", "quarantined_changes", "capture_gaps", "model_versions", "version_of_view", "purged_discards",
-    "retried_events",
+    "retried_events", "purge_state",
 }  # fmt: skip
 CONSUMING = READING | {
     "register_view", "attach_consumer", "sequence_events", "stream_events", "lease_events", "ack_event", "ack_events",

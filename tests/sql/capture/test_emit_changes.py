@@ -33,6 +33,7 @@ from tests.support.capturing.captures import (
 from tests.support.factories import (
     Connect,
     assert_log_holds_every_event_once,
+    buffers,
     refusal,
     rows,
     start,
@@ -349,3 +350,24 @@ def test_a_hundred_thousand_changes_are_emitted_in_calls_of_ten_thousand(source:
         assert source.emit() == Emitted(10_000, 0, 0, behind=call < 9)
     assert [v for _, v in stream(source.store, 7)] == [7, 30007, 60007, 90007]
     assert decider_id(7) == "[7]"
+
+
+def test_a_truncation_reads_no_more_the_more_changes_each_row_had(source: Source) -> None:
+    connection = source.store.connection
+    source.store.register_capture("c", "slot_c", "pub_c", [table("t"), table("u")])
+
+    def truncate(name: str) -> int:
+        source.commit(truncated(name))
+        return buffers(connection, "select * from event_store.emit_changes('c', %s)", source.token)
+
+    source.commit(*[inserted(n, table="t") for n in range(5)])
+    source.emit_all()
+    truncate("t")  # what a session looks up once is looked up
+    source.commit(*[inserted(n, table="t") for n in range(5)])
+    source.emit_all()
+    once = truncate("t")
+    source.commit(*[inserted(10 + n % 5, n, table="u") for n in range(6000)])
+    source.emit_all()
+    often = truncate("u")
+    assert [name for _, name in events(source.store, U)].count("deleted") == 5
+    assert often <= once + 150  # one entry for each change were 450

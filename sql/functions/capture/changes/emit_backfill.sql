@@ -71,8 +71,8 @@ begin
   _truncated := exists (
     select from event_store_private.head_of_stream('[]', _table.decider) s
     join event_store.events e on e."offset" = s.last_offset
-    where (e.data -> 'source' ->> 'generation')::int = _capture.source_generation
-      and not pg_visible_in_snapshot((e.data ->> 'xid')::xid8, v_snapshot)
+    cross join lateral event_store_private.change_origin(e.data) o
+    where o.generation = _capture.source_generation and not pg_visible_in_snapshot(o.xid, v_snapshot)
   ) or exists (
     select from event_store.quarantined_changes q
     where q.decider_id = '[]' and q.decider = _table.decider
@@ -92,11 +92,9 @@ begin
         exists (
           select from event_store.quarantined_changes q where q.decider_id = r.decider_id and q.decider = _table.decider
         ) as waits,
-        -- what another generation says is older: this one's slot was made later
+        -- what another generation says is older: this one's slot was made later; so is what says no generation
         _truncated or coalesce(
-          (e.data -> 'source' ->> 'generation')::int = _capture.source_generation
-          and not pg_visible_in_snapshot((e.data ->> 'xid')::xid8, v_snapshot),
-          false
+          o.generation = _capture.source_generation and not pg_visible_in_snapshot(o.xid, v_snapshot), false
         ) or exists (
           select from event_store.quarantined_changes q
           where q.decider_id = r.decider_id and q.decider = _table.decider
@@ -105,6 +103,7 @@ begin
       from read r
       left join lateral event_store_private.head_of_stream(r.decider_id, _table.decider) s on true
       left join event_store.events e on e."offset" = s.last_offset
+      left join lateral event_store_private.change_origin(e.data) o on true
       where not exists (select from event_store.events o where o.event_id = r.event_id)
         and not exists (select from event_store.quarantined_changes o where o.event_id = r.event_id)
     ), current as materialized (
@@ -117,12 +116,12 @@ begin
         -- with all that changed since, every value that was read is as it is now
         select case when bool_and(n.event = 'updated') then jsonb_object_agg(v.key, v.value order by n."offset") end as record
         from event_store.events n
+        cross join lateral event_store_private.change_origin(n.data) o
         cross join lateral jsonb_each(
           case jsonb_typeof(n.data -> 'record') when 'object' then n.data -> 'record' else '{"": null}' end
         ) v
         where n.decider_id = p.decider_id and n.decider = _table.decider
-          and (n.data -> 'source' ->> 'generation')::int = _capture.source_generation
-          and not pg_visible_in_snapshot((n.data ->> 'xid')::xid8, v_snapshot)
+          and o.generation = _capture.source_generation and not pg_visible_in_snapshot(o.xid, v_snapshot)
           -- here, where it is asked before any event is looked at
           and p.newer and p.lacks and not p.waits and not _truncated and jsonb_typeof(p.data -> 'record') = 'object'
       ) since on true

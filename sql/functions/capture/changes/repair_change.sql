@@ -32,12 +32,12 @@ begin
     select e.* into _newer
     from event_store_private.head_of_stream(v_decider_id, _change.decider) s
     join event_store.events e on e."offset" = s.last_offset
+    cross join lateral event_store_private.change_origin(e.data) o
     where case
       -- a row that was read, before or after this change became known; or no change at all
-      when e.data ->> 'commit_lsn' is null or e.data -> 'source' ->> 'generation' is null then s.last_offset > _change.after_offset
+      when num_nulls(o.generation, o.commit_lsn, o.commit_idx) > 0 then s.last_offset > _change.after_offset
       else
-        ((e.data -> 'source' ->> 'generation')::int, (e.data ->> 'commit_lsn')::pg_lsn, (e.data ->> 'commit_idx')::bigint)
-          > (_change.source_generation, _change.commit_lsn, _change.commit_idx)
+        (o.generation, o.commit_lsn, o.commit_idx) > (_change.source_generation, _change.commit_lsn, _change.commit_idx)
     end;
     if found then
       raise exception 'stream has gone on'

@@ -32,13 +32,25 @@ declare
   _batch event_store_private.batch_event[];
 begin
   select last_value into _after from event_store.events_offset_seq;
-  with keys as materialized (
-    (
+  with recursive streams (decider_id) as (
+    -- From stream to stream, however many events each has: 8 us of CPU a stream. To walk the index takes 0.3 us an event.
+    select v_after_key collate "C"
+    union all
+    select n.decider_id
+    from streams s
+    cross join lateral (
       select e.decider_id
       from event_store.events e
       -- a key is a JSON array: so much of the index is nobody else's
-      where e.decider_id > v_after_key and e.decider_id >= '[' and e.decider_id < '\' and e.decider = v_decider and e.version = 1
+      where e.decider_id > s.decider_id and e.decider_id >= '[' and e.decider_id < '\' and e.decider = v_decider
       order by e.decider_id, e.decider, e.version -- as events_stream_key has them
+      limit 1
+    ) n
+  ), keys as materialized (
+    (
+      select s.decider_id
+      from streams s
+      offset 1 -- the first is v_after_key itself
       limit v_limit
     )
     union
@@ -68,6 +80,7 @@ begin
     from keys k
     left join lateral event_store_private.head_of_stream(k.decider_id, v_decider) s on true
     left join event_store.events e on e."offset" = s.last_offset
+    left join lateral event_store_private.change_origin(e.data) o on true
     left join lateral (
       select q.action, q.source_generation, q.xid, q.after_offset
       from event_store.quarantined_changes q
@@ -86,7 +99,7 @@ begin
         when e.event = 'backfilled' then s.last_offset < v_read.backfill_offset
         -- an event that no capture appended tells when it came, and not from where
         else coalesce(
-          (e.data -> 'source' ->> 'generation')::int < v_capture.source_generation or (e.data ->> 'xid')::xid8 < v_read.published_xid,
+          o.generation < v_capture.source_generation or o.xid < v_read.published_xid,
           s.last_offset < v_read.backfill_offset
         )
       end

@@ -30,6 +30,9 @@ declare
   _done record;
   _bad record;
   _purges bigint;
+  -- this transaction has written nothing: it holds no stream that somebody may wait for
+  _holds_nothing constant boolean := pg_current_xact_id_if_assigned() is null;
+  _lost boolean := false;
 begin
   select k.* into _bad
   from (
@@ -72,7 +75,8 @@ begin
 
   -- Nearly every batch is new as a whole, so that is tried first. What is stored already is looked up where that fails:
   -- the attempt is undone, and either the rest of the batch is tried or the batch is refused. Where another writer took a
-  -- version meanwhile, all of it is tried again: one of them is always done.
+  -- version meanwhile, all of it is tried again: one of them is always done. Of many over the same streams each would lose
+  -- at one stream after another, for seconds; so who lost once waits for the turn of its streams (take_turns).
   _fresh := v_batch;
   loop
     _taken := false;
@@ -143,7 +147,14 @@ begin
       raise exception 'a stream was moved on by a transaction that this one cannot see'
         using errcode = 'serialization_failure', hint = 'Repeat the transaction.';
     end if;
-    continue when _taken;
+    if _taken then
+      -- a batch of one event is done as soon as it is first
+      if not _lost and _holds_nothing and cardinality(_fresh) > 1 then
+        perform event_store_private.take_turns(array(select f.decider_id from unnest(_fresh) f));
+      end if;
+      _lost := true;
+      continue;
+    end if;
 
     select b.event_id into _bad from unnest(v_batch) b group by b.event_id having count(*) > 1 limit 1;
     if found then

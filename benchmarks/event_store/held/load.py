@@ -2,8 +2,10 @@
 
 Two databases of one server take turns, tick by tick: 500 appends a second each, the sequencer, a rows and a bulk
 consumer, a producer, a poller. Beside one of them a snapshot is open from the start, or a transaction is prepared, or
-one is open that has appended 250,000 events. Printed are the events that a side takes per second on the CPU, and the
-median and 99 % of each call, with its time on the CPU, minute by minute: a cost that grows shows there first.
+one is open that has appended 250,000 events, or a lagging standby tells what it still reads (each side is then a
+server with a standby of its own, for each commit wakes who sends the log to it). Printed are the events that a side
+takes per second on the CPU, and the median and 99 % of each call, with its time on the CPU, minute by minute: a cost
+that grows shows there first.
 """
 
 import json
@@ -11,7 +13,8 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count, groupby
 from pathlib import Path
 from statistics import median, quantiles
@@ -20,6 +23,7 @@ from typing import LiteralString
 import psycopg
 
 from benchmarks.event_store.bench import Bench, Database, Result
+from benchmarks.event_store.held.standby import another_server, reading, replica
 
 TICK_S = 0.2
 APPENDS = 100  # a tick: 500 a second
@@ -85,8 +89,20 @@ def open_transaction(bench: Bench) -> list[Result]:
     return _compare(bench, "an open transaction with many events", held)
 
 
+def standby(bench: Bench) -> list[Result]:
+    """Load a store whose standby reads in an old snapshot and says so, beside one whose standby says nothing."""
+    with another_server(bench) as primary:
+        free, beside = bench.ours(), replace(bench, server=primary).ours()
+        with replica(bench.server, tells=False), replica(primary, tells=True) as reader:
+            return _between(bench, "a lagging standby", partial(reading, primary, reader), free, beside)
+
+
 def _compare(bench: Bench, what: str, hold: Hold) -> list[Result]:
-    free, beside = Load(bench.ours()), Load(bench.ours())
+    return _between(bench, what, hold, bench.ours(), bench.ours())
+
+
+def _between(bench: Bench, what: str, hold: Hold, without: Database, held: Database) -> list[Result]:
+    free, beside = Load(without), Load(held)
     seconds = bench.size(round(bench.minutes * 60), 2)
     with hold(beside.database):
         begun = time.monotonic()

@@ -1,0 +1,1 @@
+"""Calls beside something that holds old row versions back."""

@@ -1,0 +1,48 @@
+-- How far each log partition is purged: what lies between purged_position and earliest_position was given up and is
+-- still there. purge_events passes by a log partition where an open transaction may have an old snapshot; holders are
+-- the sessions that may be in its way, 0 for a prepared transaction.
+-- Races: none; it takes no lock, and what it returns may be over by then. Postgres does not say which session locks
+-- which row, so holders are of the whole table: some may have appended to other log partitions only.
+-- Example: select partition, holders from purge_state() where purged_position < earliest_position
+create or replace function event_store.purge_state(
+  v_partition int default null
+)
+returns table (
+  partition int,
+  purged_position bigint,
+  earliest_position bigint,
+  holders int[]
+)
+language plpgsql
+volatile -- locks are no part of a snapshot
+security definer
+set search_path = event_store, pg_temp
+set jit = off
+as $$
+begin
+  if v_partition is not null then
+    perform event_store_private.require_partition(v_partition);
+  end if;
+  return query
+  select p.partition, p.purged_position, p.earliest_position, h.holders
+  from event_store.log_partitions p
+  cross join (
+    select coalesce(array_agg(distinct coalesce(l.pid, 0)), '{}') as holders
+    from pg_locks l
+    where l.locktype = 'relation' and l.relation = 'event_store.log_partitions'::regclass and l.granted
+      and l.database = (select d.oid from pg_database d where d.datname = current_database())
+      -- of those that lock or change rows, not of those that only read
+      and l.mode in ('RowShareLock', 'RowExclusiveLock')
+      and l.pid is distinct from pg_backend_pid()
+  ) h
+  where v_partition is null or p.partition = v_partition
+  order by p.partition;
+end
+$$;
+
+comment on function event_store.purge_state(int) is
+'Returns how far each log partition (null), or v_partition, is purged: what lies between purged_position and '
+'earliest_position is given up and still there. holders are the sessions that may hold a purge off, 0 for a prepared '
+'transaction. MR013 unknown log partition.';
+revoke all on function event_store.purge_state(int) from public;
+grant execute on function event_store.purge_state(int) to event_store_reader, event_store_owner;
