@@ -68,6 +68,10 @@ set local check_function_bodies = off;
 \ir functions/bulk/release_batch.sql
 \ir functions/bulk/release_owner.sql
 \ir functions/bulk/retried_events.sql
+\ir functions/bulk/rounds/claim_views.sql
+\ir functions/bulk/rounds/extend_owner.sql
+\ir functions/bulk/rounds/locked_streams.sql
+\ir functions/bulk/rounds/owned_leases.sql
 \ir functions/capture/begin_generation.sql
 \ir functions/capture/capture_gaps.sql
 \ir functions/capture/capture_info.sql
@@ -221,8 +225,10 @@ set local check_function_bodies = off;
 \ir functions/rows/schedule_nack_event.sql
 \ir functions/rows/stream_events.sql
 \ir functions/views/attach_consumer.sql
+\ir functions/views/attached_views.sql
 \ir functions/views/audit_log.sql
 \ir functions/views/dead_letters.sql
+\ir functions/views/detach_consumer.sql
 \ir functions/views/discard_dead_letter.sql
 \ir functions/views/enable_view.sql
 \ir functions/views/has_caught_up.sql
@@ -252,7 +258,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '7691116fd1bff997942d05453e5b13a79e57d50af4064c223977c951d26a0629'),
+  (0, 'd79193413411fcaa29cb591372bf636154efa15f4bd4a60fa1f4b42b34b08dd6'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -38,7 +38,7 @@ class Wanted:
 
 
 def round_lines(servers: Bench, wanted: Wanted, say: Callable[[str], None]) -> Lines:
-    """A round of new events: rounds for all views, beside a drain for each."""
+    """Measure a round of new events: rounds for all views, beside a drain for each."""
     lines: Lines = []
     for views in wanted.views:
         say(f"rounds of {views} views")
@@ -60,7 +60,7 @@ def round_lines(servers: Bench, wanted: Wanted, say: Callable[[str], None]) -> L
 
 
 def latency_lines(servers: Bench, wanted: Wanted, say: Callable[[str], None]) -> Lines:
-    """From append to row, while all views trickle."""
+    """Measure the way from append to row, while all views trickle."""
     lines: Lines = []
     for views in wanted.views:
         say(f"latency of {views} views")
