@@ -84,6 +84,8 @@ def shared_drain_job(declared: Declarations, archive: Path, servers: Mapping[str
                 release_dead(context.instance, owners, store.release_owner)
             try:
                 drain.run(budget_s=config.budget_s, idle_s=config.idle_s)
+                if drain.overtaken:
+                    context.log.info("the next run goes on, with the changed %s", ", ".join(drain.overtaken))
             finally:
                 for each in progress.values():
                     each.finish()

@@ -51,6 +51,11 @@ def current_version(connection: psycopg.Connection, model: ReadModel) -> ReadMod
     return model.at_version(found.version, found.view) if found else None
 
 
+def is_overtaken(connection: psycopg.Connection, model: ReadModel) -> bool:
+    """Say whether a version of the model was made after this one: the declaration changed since."""
+    return any(known.version > model.version for known in versions(connection, model.name))
+
+
 def unbuilt_partitions(connection: psycopg.Connection, model: ReadModel) -> list[int]:
     """Return the log partitions whose first events only the archive has: the version has to rebuild them first."""
     return next((v.unbuilt for v in versions(connection, model.name) if v.version == model.version), [])

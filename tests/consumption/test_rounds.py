@@ -14,7 +14,7 @@ from millrace.resources.consumption.rounds import member as membership
 from millrace.resources.consumption.rounds import round as one_round
 from millrace.resources.consumption.rounds.drain import SharedDrain
 from millrace.resources.event_store import EventStore
-from millrace.resources.read_models.versions import versions
+from millrace.resources.read_models.versions import ensure_version, versions
 from tests.support.building import read_models as models
 from tests.support.building.drains import (
     PATIENCE_S,
@@ -130,6 +130,21 @@ def test_a_changed_declaration_is_built_beside_the_serving_one_in_the_same_round
     (version,) = versions(things.connection, "crossing")
     assert (version.version, version.serves) == (2, True)
     assert rows(things.connection, "select count(*) from read_models.crossing where again <> events") == [(0,)]
+
+
+def test_a_drain_ends_when_newer_code_has_made_another_version_of_a_model(
+    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(draining, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(draining, "ATTACH_EVERY_S", 0.0)
+    with SharedDrain(dsn, FEW, lambda: spark, "rounds") as shared:
+        running = start(lambda: shared.run(budget_s=PATIENCE_S, idle_s=PATIENCE_S))
+        eventually(lambda: why_away(shared)["machines"] is None and shared.members[2].joined, "all take part")
+        ensure_version(
+            things.connection, replace(Crossing, columns={**Crossing.columns, "again": Crossing.columns["events"]})
+        )
+        running.result(PATIENCE_S)
+        assert shared.overtaken == ["crossing"]
 
 
 def test_two_shared_drains_at_once_consume_nothing_twice(things: EventStore, dsn: str, spark: "SparkSession") -> None:

@@ -26,6 +26,7 @@ from millrace.resources.consumption.rounds.round import Outcome, Rounds
 from millrace.resources.errors import MillraceError, Unreachable
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.versions import is_overtaken
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,6 +49,11 @@ OnLeave = Callable[[Member], None]
 
 class SharedDrain:
     """A drain of many views. The end of a `with` block gives back every lease.
+
+    Attributes:
+        members: The views that rounds can build, whether they take part or not.
+        owner: The name under which leases are taken.
+        overtaken: The read models whose declaration changed since; not empty, the drain ends.
 
     Args:
         dsn: The event store.
@@ -72,6 +78,7 @@ class SharedDrain:
         on_commit: OnCommit = lambda *_: None,
         on_leave: OnLeave = lambda _: None,
     ) -> None:
+        self.overtaken: list[str] = []
         self.members = [Member(model) for model in models if fits(model)]
         self.owner = owner
         self._dsn = dsn
@@ -102,6 +109,8 @@ class SharedDrain:
     def run(self, *, budget_s: float, idle_s: float, stop: threading.Event | None = None) -> None:
         """Consume until nothing came for `idle_s`, the budget of seconds is used up, or `stop` is set.
 
+        Also ends when a declaration changed: the next drain is of the newer code.
+
         Raises:
             Unreachable: Spark went away.
 
@@ -115,6 +124,8 @@ class SharedDrain:
         while not stop.is_set() and time.monotonic() - started < budget_s:
             try:
                 self._look()
+                if self.overtaken:
+                    break
                 outcome = self._round()
                 failures = 0
             except CONFLICTS:
@@ -170,6 +181,7 @@ class SharedDrain:
             for member in self.members:
                 if member.joined:
                     self._attach(member)
+            self.overtaken = [member.declared.name for member in self.members if self._is_overtaken(member)]
         polls = {poll.view: poll for poll in self._store.poll_views([self._view(member) for member in self.members])}
         for member in self.members:
             poll = polls.get(self._view(member))
@@ -183,6 +195,9 @@ class SharedDrain:
             self._store.attach_consumer(self._view(member), self.owner)
         except MillraceError as error:
             self._leave(member, str(error))
+
+    def _is_overtaken(self, member: Member) -> bool:
+        return member.model is not None and is_overtaken(self._store.connection, member.model)
 
     def _join(self, member: Member) -> None:
         try:
