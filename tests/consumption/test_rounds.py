@@ -274,6 +274,64 @@ def test_a_view_that_a_run_of_its_own_consumes_leaves_and_comes_back_after_it(
     assert_as_alone(things, dsn, spark, FEW)
 
 
+def test_a_view_whose_next_events_the_log_has_lost_leaves_and_skips_none(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    share(dsn, spark, FEW)
+    fill(things, 60)
+    share(dsn, spark, [Everything, machines])
+    # as an operator's mistake, or a restore, could leave it
+    things.connection.execute("update event_store.log_partitions set earliest_position = 1 where high_water_mark > 0")
+    fill(things, 20, seed=2)
+    away = share(dsn, spark, FEW)
+    assert "begins at position 1" in (away.pop("crossing") or "")
+    assert away == {"everything": None, "machines": None}
+    assert positions(things.connection, "crossing") == 0
+
+
+def test_a_view_that_is_removed_after_the_claim_harms_no_other(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    share(dsn, spark, FEW)
+    fill(things, 60)
+    removed: list[int] = []
+
+    def spark_while_a_view_goes() -> "SparkSession":
+        if not removed:
+            things.connection.execute("delete from event_store.views where view = 'crossing'")
+            removed.append(1)
+        return spark
+
+    with SharedDrain(dsn, FEW, spark_while_a_view_goes, "rounds") as shared:
+        shared.run(budget_s=PATIENCE_S, idle_s=0)
+    assert (positions(things.connection, "everything"), positions(things.connection, "machines")) == (60, 60)
+
+
+def test_a_view_that_is_for_bulk_consumers_no_more_leaves(
+    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(draining, "ROUND_EVERY_S", 0.0)
+    with SharedDrain(dsn, FEW, lambda: spark, "rounds") as shared:
+        shared.run(budget_s=PATIENCE_S, idle_s=0)
+        things.connection.execute("update event_store.views set mode = 'rows' where view = 'crossing'")
+        fill(things, 60)
+        shared.run(budget_s=PATIENCE_S, idle_s=1)
+        assert why_away(shared)["crossing"] == "its view is not one of bulk consumers any more"
+    assert (positions(things.connection, "everything"), positions(things.connection, "machines")) == (60, 60)
+
+
+def test_what_a_round_left_leased_is_committed_by_the_next_one(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    share(dsn, spark, FEW)
+    fill(things, 60)
+    # as if the commit of one view had been interrupted
+    assert things.claim_views(["crossing"], "rounds", limit=1, lease_s=600)
+    fill(things, 60, seed=2)
+    assert share(dsn, spark, FEW) == {model.view: None for model in FEW}
+    assert_as_alone(things, dsn, spark, FEW)
+
+
 # Faults ---------------------------------------------------------------------------------------------------------
 
 
@@ -287,7 +345,7 @@ def test_leases_that_were_taken_over_before_the_task_read_are_not_committed(
         if not robbed.is_set():
             things.connection.execute(
                 "update event_store.checkpoints set lease_token = nextval('event_store.lease_token_seq'),"
-                " revision = revision + 1 where view = 'crossing' and lease_owner is not null"
+                " lease_owner = 'another', leased_until = clock_timestamp(), revision = revision + 1 where view = 'crossing' and lease_owner is not null"
             )
             robbed.set()
         return spark

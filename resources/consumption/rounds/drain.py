@@ -11,6 +11,7 @@ for its consumers: the drain is attached to those that take part, and to no othe
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -24,7 +25,7 @@ from millrace.resources.consumption.rounds.member import Member
 from millrace.resources.consumption.rounds.plan import fits
 from millrace.resources.consumption.rounds.round import Outcome, Rounds
 from millrace.resources.errors import MillraceError, Unreachable
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store import EventStore, ViewPoll
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.versions import is_overtaken
 
@@ -87,6 +88,7 @@ class SharedDrain:
         self._on_leave = on_leave
         self._rounds = Rounds(dsn, spark, owner, lease_s)
         self._looked_at = self._attached_at = float("-inf")
+        self._failures = 0
         self._store = self._connect()
 
     def close(self) -> None:
@@ -118,36 +120,65 @@ class SharedDrain:
         """
         stop = stop or threading.Event()
         started = busy_at = time.monotonic()
-        failures = 0
         for member in self.members:
             member.next_at = started
         while not stop.is_set() and time.monotonic() - started < budget_s:
-            try:
-                self._look()
-                if self.overtaken:
-                    break
-                outcome = self._round()
-                failures = 0
-            except CONFLICTS:
-                # somebody held what a few statements need: the views of this round are claimed again
-                self._store.release_owner(self.owner)
-                stop.wait(ROUND_EVERY_S)
-                continue
-            except psycopg.OperationalError:
-                if not self._store.connection.closed:
-                    raise  # connecting anew would not help
-                self._begin_anew()
-                continue
-            except build_errors() as error:
-                failures += 1
-                self._give_up(error, failures)
-                stop.wait(ROUND_EVERY_S * 2**failures)
-                continue
-            if outcome.commits:
+            outcome = self._next_round()
+            if self.overtaken:
+                break
+            if outcome is None or outcome.commits:
                 busy_at = time.monotonic()
             elif time.monotonic() - busy_at >= idle_s:
                 break
             stop.wait(max(0.0, self._next_at() - time.monotonic()))
+
+    def _next_round(self) -> Outcome | None:
+        """Do a round, unless a declaration changed; None after an error that another try may mend."""
+        try:
+            self._look()
+            return Outcome() if self.overtaken else self._tried()
+        except CONFLICTS:
+            # somebody held what a few statements need
+            with suppress(*CONFLICTS):
+                self._store.release_owner(self.owner)
+            return None
+        except psycopg.OperationalError:
+            if not self._store.connection.closed:
+                raise  # connecting anew would not help
+            self._begin_anew()
+            return None
+
+    def _tried(self) -> Outcome | None:
+        try:
+            outcome = self._round()
+        except psycopg.OperationalError:
+            raise
+        except MillraceError as error:
+            self._failed(error)
+            return None
+        except build_errors() as error:
+            self._failed(error)
+            return None
+        self._failures = 0
+        return outcome
+
+    def _failed(self, error: Exception) -> None:
+        """Prepare another try after an error of no view.
+
+        Raises the error if Spark is gone, or after some failures in a row.
+        """
+        self._failures += 1
+        if is_gone(error):
+            raise Unreachable(
+                "The Spark Connect server went away in the middle of a drain.",
+                detail=cause(error),
+                hint="Nothing is lost: the next drain reads the batch again when the server is back.",
+            ) from error
+        if self._failures >= FAILURES:
+            raise error
+        self._store.release_owner(self.owner)
+        # it may be about one view, which leaves then
+        self._looked_at = float("-inf")
 
     def _round(self) -> Outcome:
         began = time.monotonic()
@@ -187,8 +218,8 @@ class SharedDrain:
             poll = polls.get(self._view(member))
             if not member.joined and member.may_join(poll):
                 self._join(member)
-            elif member.joined and (poll is None or poll.consumers > 1):
-                self._leave(member, "a run of its own consumes it" if poll else "its view was removed")
+            elif member.joined and (why := _against(poll)):
+                self._leave(member, why)
 
     def _attach(self, member: Member) -> None:
         try:
@@ -210,24 +241,9 @@ class SharedDrain:
     def _leave(self, member: Member, why: str, *, slow: bool = False) -> None:
         member.leave(why, slow=slow)
         # its view may be gone
-        if self._store.is_registered(self._view(member)):
+        with suppress(MillraceError):
             self._store.detach_consumer(self._view(member), self.owner)
         self._on_leave(member)
-
-    def _give_up(self, error: Exception, failures: int) -> None:
-        """End the drain if Spark is gone, or if rounds fail again and again.
-
-        Raises the error.
-        """
-        if is_gone(error):
-            raise Unreachable(
-                "The Spark Connect server went away in the middle of a drain.",
-                detail=cause(error),
-                hint="Nothing is lost: the next drain reads the batch again when the server is back.",
-            ) from error
-        if failures >= FAILURES:
-            raise error
-        self._store.release_owner(self.owner)
 
     def _begin_anew(self) -> None:
         self._store.connection.close()
@@ -245,6 +261,8 @@ class SharedDrain:
 
     def _next_at(self) -> float:
         """Return when the next round begins, by the monotonic clock."""
+        if self._failures:
+            return time.monotonic() + float(ROUND_EVERY_S * 2**self._failures)
         return min([self._looked_at + LOOK_EVERY_S, *(member.next_at for member in self.members if member.joined)])
 
     @staticmethod
@@ -260,3 +278,12 @@ class SharedDrain:
     @staticmethod
     def _view(member: Member) -> str:
         return (member.model or member.declared).view
+
+
+def _against(poll: ViewPoll | None) -> str | None:
+    """Return why a view that takes part cannot go on, if it cannot."""
+    if poll is None:
+        return "its view was removed"
+    if poll.mode != "bulk":
+        return "its view is not one of bulk consumers any more"
+    return "a run of its own consumes it" if poll.consumers > 1 else None

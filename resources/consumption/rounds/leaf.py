@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from millrace.resources.consumption.rounds.kept import KeptStates, read
 from millrace.resources.consumption.rounds.slots import Value
-from millrace.resources.event_log_source import EventLogOptions, LogRange
+from millrace.resources.event_log_source import DataLoss, EventLogOptions, LogRange
 from millrace.resources.event_log_source.arrow import ArrowConnection
 from millrace.resources.event_log_source.reading import PLAN, query
 from millrace.resources.read_models.columns import ORDER
@@ -31,8 +31,8 @@ from millrace.resources.read_models.fold_task import FoldFailed, FoldTask, folde
 if TYPE_CHECKING:
     import numpy as np
 
-# the columns of the wide table besides slots: the model's number, or REPORT; what a fold or the report says
-MODEL, PAYLOAD, FAILURE = "model", "payload", "failure"
+# the columns of the wide table besides slots: the model's number, or REPORT; the rows of a fold, or the report
+MODEL, PAYLOAD = "model", "payload"
 REPORT = -1
 # the columns that say which events a view takes, and their order
 WHERE = ("partition", "position", ORDER, "decider", "decider_id", "event")
@@ -100,13 +100,19 @@ class Task:
         # Spark ends a process that leaves something unread, and with it the connection
         deque(given, maxlen=0)
         leased = read(self.dsn, self._look)
-        seconds = {}
+        seconds: dict[str, float] = {}
+        failed: dict[str, str] = {}
         for reader in self.readers:
-            if reader.view in leased.ranges:
-                started = time.perf_counter()
+            if reader.view not in leased.ranges:
+                continue
+            started = time.perf_counter()
+            try:
                 yield from self._rows(reader, leased)
-                seconds[reader.view] = time.perf_counter() - started
-        report = {"leases": leased.leases, "seconds": seconds}
+            except (FoldFailed, DataLoss) as error:
+                # it fails alone: the other models of the round go on
+                failed[reader.view] = str(error)
+            seconds[reader.view] = time.perf_counter() - started
+        report = {"leases": leased.leases, "seconds": seconds, "failed": failed}
         yield self._batch({MODEL: [REPORT], PAYLOAD: [json.dumps(report).encode()]}, 1)
 
     def _look(self, connection: ArrowConnection) -> "Leased":
@@ -117,10 +123,11 @@ class Task:
         )
         views = {reader.view for reader in self.readers}
         ranges = [lease for lease in leases if lease[0] in views]
+        held = dict(connection.rows("select partition, earliest_position from event_store.partitions"))
         locked = connection.rows(
             f"select view, decider, decider_id from event_store.locked_streams({owner})"  # noqa: S608 - a literal
         )
-        return Leased(ranges, locked, self._events(connection, ranges))
+        return Leased(ranges, locked, held, self._events(connection, ranges))
 
     def _events(self, connection: ArrowConnection, leases: "Sequence[LeaseRow]") -> pa.Table:
         options = EventLogOptions.read(
@@ -177,13 +184,9 @@ class Task:
         fresh = frozenset(partition for partition, (first, _) in leased.ranges[reader.view].items() if first == 0)
         fold = folder(replace(reader.task, fresh=fresh, stored=KeptStates), reader.schema)
         rows = io.BytesIO()
-        try:
-            with pa.ipc.new_stream(rows, reader.schema) as stream:
-                for batch in fold(iter(ordered.combine_chunks().to_batches())):
-                    stream.write_batch(batch)
-        except FoldFailed as error:
-            # it fails alone: the other models of the round go on
-            return self._batch({MODEL: [reader.number], FAILURE: [str(error)]}, 1)
+        with pa.ipc.new_stream(rows, reader.schema) as stream:
+            for batch in fold(iter(ordered.combine_chunks().to_batches())):
+                stream.write_batch(batch)
         return self._batch({MODEL: [reader.number], PAYLOAD: [rows.getvalue()]}, 1)
 
     def _batch(self, found: Mapping[str, object], rows: int) -> pa.RecordBatch:
@@ -209,10 +212,17 @@ class Leased:
     Args:
         leases: View, log partition, first position, the one behind the last, token.
         locked: View, decider and decider_id of the streams that have a lock, whose events the leases do not deliver.
+        held: The first position that each log partition still holds.
         events: The events of all leases, each once.
     """
 
-    def __init__(self, leases: Sequence[LeaseRow], locked: Sequence[tuple[str, str, str]], events: pa.Table) -> None:
+    def __init__(
+        self,
+        leases: Sequence[LeaseRow],
+        locked: Sequence[tuple[str, str, str]],
+        held: Mapping[int, int],
+        events: pa.Table,
+    ) -> None:
         self.leases = leases
         self.ranges: dict[str, dict[int, tuple[int, int]]] = {}
         for view, partition, first, end, _ in leases:
@@ -220,10 +230,19 @@ class Leased:
         self._locked: dict[str, list[str]] = {}
         for view, decider, decider_id in locked:
             self._locked.setdefault(view, []).append(f"{len(decider.encode())} {decider}{decider_id}")
+        self._held = held
         self._events = events
 
     def events_of(self, reader: Reader) -> pa.Table:
-        """Return the events that a view is to get: of its leases, of what it takes, of streams without a lock."""
+        """Return the events that a view is to get: of its leases, of what it takes, of streams without a lock.
+
+        Raises:
+            DataLoss: The log does not hold all of them any more.
+        """
+        for partition, (first, _) in self.ranges[reader.view].items():
+            if first < self._held[partition]:
+                begins = f"log partition {partition} begins at position {self._held[partition]}"
+                raise DataLoss(f"positions from {first} on are to be read", begins)
         mask = pa.array(self._within(self.ranges[reader.view]))
         for name, taken in (("decider", reader.deciders), ("event", reader.events)):
             if taken is not None:

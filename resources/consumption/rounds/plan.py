@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from millrace.resources.consumption.rounds.leaf import (
-    FAILURE,
     MODEL,
     PAYLOAD,
     REPORT,
@@ -108,18 +107,17 @@ class RoundPlan:
         leases: dict[str, list[Lease]] = {}
         for view, *lease in report["leases"]:
             leases.setdefault(view, []).append(Lease(*lease))
-        rows, failed = {}, {}
+        rows = {}
         for number, model in enumerate(self._models):
-            if number not in at:
+            # what a model has besides its failure is half of it
+            if number not in at or model.view in report["failed"]:
                 continue
             own = table.take(pa.array(at[number]))
-            if not isinstance(model, Fold):
-                rows[model.view] = own.select(state_of(model, self._slots)).rename_columns(list(state_schema(model)))
-            elif (failure := own.column(FAILURE)[0].as_py()) is not None:
-                failed[model.view] = failure
-            else:
+            if isinstance(model, Fold):
                 rows[model.view] = pa.ipc.open_stream(own.column(PAYLOAD)[0].as_py()).read_all()
-        return Built(leases, rows, failed, report["seconds"])
+            else:
+                rows[model.view] = own.select(state_of(model, self._slots)).rename_columns(list(state_schema(model)))
+        return Built(leases, rows, report["failed"], report["seconds"])
 
 
 def _frame(spark: "SparkSession", dsn: str, owner: str, models: Sequence[ReadModel], slots: Slots) -> "DataFrame":
@@ -151,8 +149,7 @@ def _frame(spark: "SparkSession", dsn: str, owner: str, models: Sequence[ReadMod
         for slot in slots.values
         for state in slot.column.state(slot.name)
     ]
-    said = [f.max(name).alias(name) for name in (PAYLOAD, FAILURE)]
-    return wide.groupBy(MODEL, "partition", *keys).agg(*said, *values)
+    return wide.groupBy(MODEL, "partition", *keys).agg(f.max(PAYLOAD).alias(PAYLOAD), *values)
 
 
 def _schema(slots: Slots) -> pa.Schema:
@@ -162,7 +159,6 @@ def _schema(slots: Slots) -> pa.Schema:
             ("partition", pa.int32()),
             (ORDER, arrow_type(COLUMNS[ORDER][0])),
             (PAYLOAD, pa.binary()),
-            (FAILURE, pa.string()),
             *(
                 (slot.name, pa.string() if slot.is_text else arrow_type(slot.column.type))
                 for slot in (*slots.keys, *slots.values)

@@ -12,6 +12,7 @@ fail, or waits, as long as it takes; the other views do not notice.
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from millrace.resources.consumption.build_errors import Fault, build_errors, cau
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.leases import owner_keeper
 from millrace.resources.consumption.rounds.plan import Built, RoundPlan
-from millrace.resources.errors import LeaseLost
+from millrace.resources.errors import LeaseLost, MillraceError
 from millrace.resources.event_store import EventStore, Lease
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.merge import merge_rows
@@ -92,37 +93,34 @@ class Rounds:
         with owner_keeper(self._dsn, self._owner, self._lease_s):
             built = self._build([model for model in models if model.view in claimed], known)
         for model in models:
-            leases = claimed.get(model.view)
-            if leases is None:
+            leases = claimed.get(model.view, [])
+            if not leases:
                 continue
             if _positions(leases) >= limit:
                 outcome.full.add(model.view)
             try:
-                why = self._commit(store, model, leases, built, started, outcome)
-            except psycopg.Error as error:
+                why = built.failed.get(model.view) or self._commit(store, model, built, started, outcome)
+            except (psycopg.Error, MillraceError) as error:
                 if store.connection.closed:
                     raise
                 why = cause(error)
             if why is not None:
                 outcome.left[model.view] = why
-                store.release_batch(model.view, leases)
+            if model.view not in outcome.commits:
+                # its view may be gone
+                with suppress(MillraceError):
+                    store.release_batch(model.view, leases)
         return outcome
 
     def _commit(
-        self,
-        store: EventStore,
-        model: ReadModel,
-        leases: Sequence[Lease],
-        built: Built,
-        started: float,
-        outcome: Outcome,
+        self, store: EventStore, model: ReadModel, built: Built, started: float, outcome: Outcome
     ) -> str | None:
-        """Commit what was built for a model; return why it has to go on by itself, if it has to."""
-        if model.view in built.failed:
-            return built.failed[model.view]
-        if set(built.leases.get(model.view, ())) != set(leases):
-            # a lease ended, or another process took it over, before the task read: nobody committed anything
-            store.release_batch(model.view, leases)
+        """Commit what was built for a model; return why it has to go on by itself, if it has to.
+
+        What is committed is what the task read, whatever was claimed: the store refuses a lease that was taken over.
+        """
+        leases = built.leases.get(model.view, ())
+        if not leases:
             return None
         try:
             with store.connection.transaction():
@@ -130,7 +128,6 @@ class Rounds:
                 rows = merge_rows(store.connection, model, built.rows[model.view]) if model.view in built.rows else 0
         except _RETRIED:
             # the consumer that claims next reads the events again
-            store.release_batch(model.view, leases)
             return None
         outcome.commits[model.view] = Commit(tuple(leases), rows, time.monotonic() - started)
         if built.seconds.get(model.view, 0) > SLOW_S:
