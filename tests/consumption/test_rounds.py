@@ -8,11 +8,14 @@ import psycopg
 import pytest
 
 from millrace import Event, ReadModel, State, fold
+from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.rounds import drain as draining
 from millrace.resources.consumption.rounds import member as membership
+from millrace.resources.consumption.rounds import plan as planning
 from millrace.resources.consumption.rounds import round as one_round
 from millrace.resources.consumption.rounds.drain import SharedDrain
+from millrace.resources.consumption.rounds.member import Member
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.versions import ensure_version, versions
 from tests.support.building import read_models as models
@@ -27,6 +30,7 @@ from tests.support.building.drains import (
     held,
     machines,
     observer,
+    thing,
     things,
 )
 from tests.support.building.poison import poison
@@ -103,19 +107,39 @@ def test_views_at_different_positions_each_get_the_events_from_their_own_on(
     assert_as_alone(things, dsn, spark, FEW)
 
 
-def test_a_backlog_comes_in_several_rounds(
+def drained(dsn: str, spark: "SparkSession") -> list[int]:
+    """Drain some views together; return how many events each commit of one of them had."""
+    events: list[int] = []
+
+    def note(member: Member, commit: Commit) -> None:
+        if member.declared.view == "crossing":
+            events.append(commit.events)
+
+    with SharedDrain(dsn, FEW, lambda: spark, "rounds", on_commit=note) as shared:
+        shared.run(budget_s=PATIENCE_S, idle_s=0)
+    return events
+
+
+def test_a_backlog_comes_in_rounds_that_grow(
     things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(one_round, "ROUND_EVENTS", 90)
-    monkeypatch.setattr(one_round, "LEAST_EVENTS", 10)
-    fill(things, 100)
-    events: list[int] = []
-    with SharedDrain(
-        dsn, FEW, lambda: spark, "rounds", on_commit=lambda _, commit: events.append(commit.events)
-    ) as shared:
-        shared.run(budget_s=PATIENCE_S, idle_s=0)
-    assert max(events) == 30
-    assert sum(events) == 3 * 100
+    monkeypatch.setattr(one_round, "ROUND_EVENTS", 30)
+    monkeypatch.setattr(one_round, "MOST_EVENTS", 75)
+    fill(things, 110)
+    assert drained(dsn, spark) == [10, 20, 25, 25, 25, 5]
+    assert_as_alone(things, dsn, spark, FEW)
+
+
+def test_events_that_are_too_large_together_come_in_smaller_rounds(
+    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "ROUND_BYTES", 20_000)
+    fill(things, 20)
+    things.append_events([thing(f"large-{number}", text="x" * 9_000, owner="ann") for number in range(4)])
+    fill(things, 20, seed=2)
+    events = drained(dsn, spark)
+    assert sum(events) == 44
+    assert len(events) > 2
     assert_as_alone(things, dsn, spark, FEW)
 
 

@@ -126,7 +126,7 @@ class SharedDrain:
             outcome = self._next_round()
             if self.overtaken:
                 break
-            if outcome is None or outcome.commits:
+            if outcome is None or outcome.commits or outcome.full:
                 busy_at = time.monotonic()
             elif time.monotonic() - busy_at >= idle_s:
                 break

@@ -84,6 +84,7 @@ class Task:
         events: The events to read; None for all.
         readers: The models.
         schema: The wide table.
+        most_bytes: Of events that take more memory, none is built: the driver claims fewer.
     """
 
     dsn: str
@@ -94,6 +95,7 @@ class Task:
     events: tuple[str, ...] | None
     readers: tuple[Reader, ...]
     schema: pa.Schema
+    most_bytes: int
 
     def __call__(self, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Read and yield the rows of all models, and a report."""
@@ -103,7 +105,7 @@ class Task:
         seconds: dict[str, float] = {}
         failed: dict[str, str] = {}
         for reader in self.readers:
-            if reader.view not in leased.ranges:
+            if reader.view not in leased.ranges or leased.is_too_large:
                 continue
             started = time.perf_counter()
             try:
@@ -112,7 +114,7 @@ class Task:
                 # it fails alone: the other models of the round go on
                 failed[reader.view] = str(error)
             seconds[reader.view] = time.perf_counter() - started
-        report = {"leases": leased.leases, "seconds": seconds, "failed": failed}
+        report = {"leases": leased.leases, "seconds": seconds, "failed": failed, "too_large": leased.is_too_large}
         yield self._batch({MODEL: [REPORT], PAYLOAD: [json.dumps(report).encode()]}, 1)
 
     def _look(self, connection: ArrowConnection) -> "Leased":
@@ -129,7 +131,8 @@ class Task:
         )
         return Leased(ranges, locked, held, self._events(connection, ranges))
 
-    def _events(self, connection: ArrowConnection, leases: "Sequence[LeaseRow]") -> pa.Table:
+    def _events(self, connection: ArrowConnection, leases: "Sequence[LeaseRow]") -> pa.Table | None:
+        """Read the events of some leases, each once; None if they are too large."""
         options = EventLogOptions.read(
             {
                 "dsn": self.dsn,
@@ -140,11 +143,14 @@ class Task:
             },
             "batch",
         )
-        names = [*self.columns, *self.extract]
+        batches, size = [], 0
         union = _union(leases)
-        if not union:
-            return pa.table({name: [] for name in names})
-        batches = [*connection.batches(query(options, union).as_string())]
+        for batch in connection.batches(query(options, union).as_string()) if union else ():
+            batches.append(batch)
+            size += batch.nbytes
+            if size > self.most_bytes:
+                return None
+        names = [*self.columns, *self.extract]
         return (
             pa.Table.from_batches(batches).rename_columns(names) if batches else pa.table({name: [] for name in names})
         )
@@ -213,7 +219,11 @@ class Leased:
         leases: View, log partition, first position, the one behind the last, token.
         locked: View, decider and decider_id of the streams that have a lock, whose events the leases do not deliver.
         held: The first position that each log partition still holds.
-        events: The events of all leases, each once.
+        events: The events of all leases, each once; None if they are too large to be built at once.
+
+    Attributes:
+        ranges: By view and log partition, the first position and the one behind the last.
+        is_too_large: Whether there are no events for that reason.
     """
 
     def __init__(
@@ -221,7 +231,7 @@ class Leased:
         leases: Sequence[LeaseRow],
         locked: Sequence[tuple[str, str, str]],
         held: Mapping[int, int],
-        events: pa.Table,
+        events: pa.Table | None,
     ) -> None:
         self.leases = leases
         self.ranges: dict[str, dict[int, tuple[int, int]]] = {}
@@ -231,7 +241,8 @@ class Leased:
         for view, decider, decider_id in locked:
             self._locked.setdefault(view, []).append(f"{len(decider.encode())} {decider}{decider_id}")
         self._held = held
-        self._events = events
+        self.is_too_large = events is None
+        self._events = pa.table({}) if events is None else events
 
     def events_of(self, reader: Reader) -> pa.Table:
         """Return the events that a view is to get: of its leases, of what it takes, of streams without a lock.

@@ -11,7 +11,7 @@ fail, or waits, as long as it takes; the other views do not notice.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -30,10 +30,10 @@ from millrace.resources.read_models.merge import merge_rows
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# positions that a round reads of all views together, about: so long does none wait for the others
+# Positions that a round reads of all views together, about: so long does none wait for the others. While some view has
+# more, each round reads twice as many as the one before, up to the most.
 ROUND_EVENTS = 20_000
-# and of each view, however many there are
-LEAST_EVENTS = 500
+MOST_EVENTS = 400_000
 # a model whose function takes longer than this in one round holds up the others
 SLOW_S = 2.0
 _RETRIED = (LeaseLost, psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
@@ -71,6 +71,8 @@ class Rounds:
         self._spark = spark
         self._owner = owner
         self._lease_s = lease_s
+        # positions that the next round reads
+        self._events = ROUND_EVENTS
         # by the views and versions that a plan is for
         self._plans: dict[tuple[str, ...], RoundPlan] = {}
 
@@ -85,13 +87,15 @@ class Rounds:
         Raises the errors of `build_errors` where they are of no model.
         """
         outcome = Outcome()
-        limit = max(ROUND_EVENTS // max(len(models), 1), LEAST_EVENTS)
+        limit = max(self._events // len(models), 1)
         started = time.monotonic()
         claimed = store.claim_views([model.view for model in models], self._owner, limit, self._lease_s)
         if not claimed:
             return outcome
         with owner_keeper(self._dsn, self._owner, self._lease_s):
             built = self._build([model for model in models if model.view in claimed], known)
+        if built.is_too_large:
+            return self._with_fewer(store, claimed)
         for model in models:
             leases = claimed.get(model.view, [])
             if not leases:
@@ -110,7 +114,17 @@ class Rounds:
                 # its view may be gone
                 with suppress(MillraceError):
                     store.release_batch(model.view, leases)
+        self._events = min(self._events * 2, MOST_EVENTS) if outcome.full else ROUND_EVENTS
         return outcome
+
+    def _with_fewer(self, store: EventStore, claimed: Mapping[str, Sequence[Lease]]) -> Outcome:
+        """Give back what was claimed, for a next round of fewer events."""
+        for view, leases in claimed.items():
+            # its view may be gone
+            with suppress(MillraceError):
+                store.release_batch(view, leases)
+        self._events = max(self._events // 8, 1)
+        return Outcome(full=set(claimed))
 
     def _commit(
         self, store: EventStore, model: ReadModel, built: Built, started: float, outcome: Outcome
