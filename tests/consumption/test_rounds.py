@@ -15,7 +15,9 @@ from millrace.resources.consumption.rounds import member as membership
 from millrace.resources.consumption.rounds import plan as planning
 from millrace.resources.consumption.rounds import round as one_round
 from millrace.resources.consumption.rounds.drain import SharedDrain
+from millrace.resources.consumption.rounds.leaf import union
 from millrace.resources.consumption.rounds.member import Member
+from millrace.resources.event_log_source import LogRange
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.versions import ensure_version, versions
 from tests.support.building import read_models as models
@@ -356,6 +358,71 @@ def test_what_a_round_left_leased_is_committed_by_the_next_one(
     assert_as_alone(things, dsn, spark, FEW)
 
 
+def test_a_view_whose_stored_states_somebody_locks_leaves_alone(
+    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect
+) -> None:
+    fill(things, 40)
+    share(dsn, spark, FEW)
+    fill(things, 40, seed=2)
+    with held(connect(), "lock table read_models.machines_state in access exclusive mode"):
+        away = share(dsn, spark, FEW)
+    assert "lock timeout" in (away.pop("machines") or "")
+    assert away == {"everything": None, "crossing": None}
+    share(dsn, spark, FEW)
+    assert_as_alone(things, dsn, spark, FEW)
+
+
+def test_a_model_whose_tables_cannot_be_made_leaves_alone(things: EventStore, dsn: str, spark: "SparkSession") -> None:
+    fill(things, 40)
+    things.connection.execute("create table read_models.crossing (other int)")
+    away = share(dsn, spark, FEW)
+    assert '"crossing" is not a view' in (away.pop("crossing") or "")
+    assert away == {"everything": None, "machines": None}
+
+
+def test_a_function_that_no_worker_can_get_makes_its_view_leave_alone(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    lock = threading.Lock()
+
+    def bound(state: State | None, event: Event) -> State | None:
+        """One row per thing."""
+        with lock:
+            return stumbling.function(state, event)
+
+    fill(things, 40)
+    locked = replace(cast("Any", Stumbling), name="locked", view="locked", function=bound)
+    away = share(dsn, spark, [Everything, locked])
+    assert "pickle" in (away["locked"] or "")
+    assert away["everything"] is None
+
+
+def test_a_version_that_something_keeps_from_serving_leaves_and_says_so(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    fill(things, 40)
+    share(dsn, spark, FEW)
+    things.connection.execute("create view public.dependent as select mean from read_models.crossing")
+    changed = replace(Crossing, columns={"events": Crossing.columns["events"]})
+    assert "depend" in (share(dsn, spark, [Everything, changed])["crossing"] or "")
+    things.connection.execute("drop view public.dependent")
+    assert share(dsn, spark, [Everything, changed])["crossing"] is None
+
+
+def test_a_view_far_behind_is_not_taken_on_and_what_lies_between_is_not_read(
+    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leases = [("a", 0, 0, 10, 1), ("b", 0, 5, 20, 2), ("c", 0, 20, 30, 3), ("far", 0, 900, 910, 4), ("a", 1, 7, 9, 5)]
+    assert union(leases) == [LogRange(0, 0, 30), LogRange(0, 900, 910), LogRange(1, 7, 9)]
+    share(dsn, spark, FEW)
+    fill(things, 60)
+    share(dsn, spark, [Everything])
+    monkeypatch.setattr(membership, "LARGE_BACKLOG", 59)
+    with SharedDrain(dsn, FEW, lambda: spark, "rounds") as shared:
+        shared.run(budget_s=PATIENCE_S, idle_s=0)
+        assert [member.joined for member in shared.members] == [True, False, False]
+
+
 # Faults ---------------------------------------------------------------------------------------------------------
 
 
@@ -418,7 +485,8 @@ def test_an_error_of_no_view_ends_the_drain_after_some_tries_and_gives_the_lease
 
     with SharedDrain(dsn, FEW, broken, "rounds") as shared, pytest.raises(AnalysisException):
         shared.run(budget_s=PATIENCE_S, idle_s=0)
-    assert len(asked) == draining.FAILURES
+    # all at once, and each by itself
+    assert len(asked) == draining.FAILURES * (1 + len(FEW))
     assert things.owned_leases("rounds") == {}
 
 

@@ -99,6 +99,8 @@ class Task:
 
     def __call__(self, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Read and yield the rows of all models, and a report."""
+        import psycopg
+
         # Spark ends a process that leaves something unread, and with it the connection
         deque(given, maxlen=0)
         leased = read(self.dsn, self._look)
@@ -110,7 +112,7 @@ class Task:
             started = time.perf_counter()
             try:
                 yield from self._rows(reader, leased)
-            except (FoldFailed, DataLoss) as error:
+            except (FoldFailed, DataLoss, psycopg.errors.LockNotAvailable) as error:
                 # it fails alone: the other models of the round go on
                 failed[reader.view] = str(error)
             seconds[reader.view] = time.perf_counter() - started
@@ -144,8 +146,8 @@ class Task:
             "batch",
         )
         batches, size = [], 0
-        union = _union(leases)
-        for batch in connection.batches(query(options, union).as_string()) if union else ():
+        ranges = union(leases)
+        for batch in connection.batches(query(options, ranges).as_string()) if ranges else ():
             batches.append(batch)
             size += batch.nbytes
             if size > self.most_bytes:
@@ -254,6 +256,8 @@ class Leased:
             if first < self._held[partition]:
                 begins = f"log partition {partition} begins at position {self._held[partition]}"
                 raise DataLoss(f"positions from {first} on are to be read", begins)
+        if not len(self._events):
+            return self._events
         mask = pa.array(self._within(self.ranges[reader.view]))
         for name, taken in (("decider", reader.deciders), ("event", reader.events)):
             if taken is not None:
@@ -286,13 +290,16 @@ class Leased:
         return pc.binary_join_element_wise(size, decider, self._events.column("decider_id"), "")
 
 
-def _union(leases: Sequence[LeaseRow]) -> list[LogRange]:
-    """Return one range of each log partition that holds those of all views."""
-    found: dict[int, LogRange] = {}
-    for _, partition, first, end, _ in leases:
-        known = found.get(partition, LogRange(partition, first, end))
-        found[partition] = LogRange(partition, min(first, known.from_position), max(end, known.to_position))
-    return [found[partition] for partition in sorted(found)]
+def union(leases: Sequence[LeaseRow]) -> list[LogRange]:
+    """Return ranges that hold those of all views, and nothing that lies between a view and one far behind it."""
+    found: list[LogRange] = []
+    for wanted in sorted(LogRange(partition, first, end) for _, partition, first, end, _ in leases):
+        last = found[-1] if found else None
+        if last is None or last.partition != wanted.partition or last.to_position < wanted.from_position:
+            found.append(wanted)
+        else:
+            found[-1] = LogRange(last.partition, last.from_position, max(last.to_position, wanted.to_position))
+    return found
 
 
 def _literal(text: str) -> str:
