@@ -3,6 +3,7 @@
 Belongs here: names, defaults and meaning of settings. Not here: what is done with them; settings of what users declare.
 """
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -57,6 +58,11 @@ class Settings(BaseSettings):
     push_allow: str | None = Field(
         default=None,
         description="Networks and hosts that pushes may go to besides public addresses, with commas.",
+    )
+    fill_connections: int = Field(
+        default_factory=lambda: min(4, os.cpu_count() or 1),
+        ge=1,
+        description="On how many connections a rebuild fills its new tables at most.",
     )
     archive_dir: Path | None = Field(default=None, description="The folder of the archive; none means in the home.")
 

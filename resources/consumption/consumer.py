@@ -21,6 +21,7 @@ from millrace.resources.consumption.build_errors import build_errors, cause, is_
 from millrace.resources.consumption.builder import Builder, NothingBuilds
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.connection import CONFLICTS, connect_patiently
+from millrace.resources.consumption.limits import Limits
 from millrace.resources.consumption.rebuild import Rebuild
 from millrace.resources.consumption.report import DrainReport, no_progress
 from millrace.resources.consumption.serving import Serving
@@ -29,6 +30,7 @@ from millrace.resources.event_store import EventStore, Lease
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.merge import StagedRowsLost, forget_dead_batches
 from millrace.resources.read_models.versions import attach_version, unbuilt_partitions
+from millrace.resources.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,6 +60,7 @@ class Consumer:
         owner: str,
         lease_s: int,
         archive: Path | None,
+        limits: Limits,
     ) -> None:
         self.model = model
         self.owner = owner
@@ -65,7 +68,7 @@ class Consumer:
         self._declared = declared
         self._lease_s = lease_s
         self._archive = archive
-        self._builder = Builder(dsn, model, spark, lease_s)
+        self._builder = Builder(dsn, model, spark, lease_s, limits)
         self._serving = Serving(model)
         # over a connection that is replaced where it breaks
         self._store = EventStore(connection)
@@ -80,6 +83,7 @@ class Consumer:
         *,
         lease_s: int = LEASE_S,
         archive: Path | None = None,
+        limits: Limits | None = None,
     ) -> Self:
         """Attach to the version of a read model that its declaration stands for; make that version if there is none.
 
@@ -90,6 +94,7 @@ class Consumer:
             owner: The name under which leases are taken: a run's id.
             lease_s: How long a lease outlives its owner, in seconds.
             archive: The folder of the archive, from which rebuilds read; None: they read Postgres alone.
+            limits: How much runs side by side; None for what the environment says.
 
         Raises the errors of `versions.ensure_version`.
         """
@@ -100,7 +105,8 @@ class Consumer:
         except BaseException:
             connection.close()
             raise
-        return cls(connection, dsn, model, version, spark, owner, lease_s, archive)
+        limits = limits or Limits.of(Settings())
+        return cls(connection, dsn, model, version, spark, owner, lease_s, archive, limits)
 
     def close(self) -> None:
         """Give back every lease and close the connection."""
