@@ -71,7 +71,7 @@ class Builder:
         Raises the errors of `build_errors` where they are not of events.
         """
         locked = store.locked_partitions(self.model.view, leases)
-        batch = LeasedBatch(self.spark, self.dsn, self.model, leases, locked)
+        batch = LeasedBatch(self.spark, self.dsn, self.model, leases, locked, limits=self.limits)
         return self._build(store, Work(tuple(leases), rebuild=False, started=time.monotonic()), batch)
 
     def rebuild(self, store: EventStore, leases: Sequence[Lease], history: LogHistory | None) -> Commit:
@@ -79,7 +79,7 @@ class Builder:
 
         `history` names the place of the events; None: Postgres alone. Raises the errors of `build`.
         """
-        batch = LeasedBatch(self.spark, self.dsn, self.model, leases, [], history)
+        batch = LeasedBatch(self.spark, self.dsn, self.model, leases, [], history, self.limits)
         return self._build(store, Work(tuple(leases), rebuild=True, started=time.monotonic()), batch)
 
     def _build(self, store: EventStore, work: Work, batch: LeasedBatch) -> Commit:

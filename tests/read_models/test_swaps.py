@@ -8,12 +8,10 @@ import pytest
 
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.filling import filled_children
-from millrace.resources.consumption.limits import Limits
 from millrace.resources.errors import LeaseLost
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.merge import StagedRows, StagedRowsLost, fill_child, next_batch, swap_children
 from millrace.resources.read_models.tables import new_child_table
-from millrace.resources.settings import Settings
 from tests.support.building.drains import (
     PATIENCE_S,
     Everything,
@@ -198,9 +196,3 @@ def test_staged_rows_that_vanish_while_tables_are_filled_are_noticed(
     refusal(StagedRowsLost, lambda: running.result(PATIENCE_S))
     assert new_tables(observer) == []
     assert rows_of(observer, Everything) == before
-
-
-def test_the_environment_says_on_how_many_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert 1 <= Limits.of(Settings()).fill_connections <= 4
-    monkeypatch.setenv("MILLRACE_FILL_CONNECTIONS", "9")
-    assert Limits.of(Settings()).fill_connections == 9
