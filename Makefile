@@ -4,10 +4,10 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format bench clean
+.PHONY: help setup run test lint format bench bench-views clean
 
 help: ## List what one can do
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(STAMP): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Millrace needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Run: make PYTHON=/path/to/python3.11")'
@@ -35,8 +35,11 @@ format: $(STAMP) ## Rewrite the sources in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(STAMP) ## Measure: ARGS=append_to_row (beside `make run`), event_store, spark or ingest, and its options
+bench: $(STAMP) ## Measure: ARGS=append_to_row (beside `make run`), event_store, spark, ingest or views, and its options
 	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-views: $(STAMP) ## Measure what many views cost on this machine, in less than ten minutes
+	$(BIN)/python -m benchmarks views $(ARGS)
 
 clean: ## Remove the virtual environment and the local data of `make run`
 	rm -rf $(VENV) .millrace

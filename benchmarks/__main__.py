@@ -10,6 +10,7 @@ WHICH = {
     "append_to_row": "the time from append to row, while `make run` runs in another terminal; the default",
     "event_store": "the event store beside fstore-sql's schema (about 20 minutes)",
     "spark": "Spark on the store beside JDBC and fstore-sql's schema (about 15 minutes)",
+    "views": "many views on one machine: rounds beside a drain each, append to row (less than 10 minutes)",
     "ingest": "exactly-once messages, imports and change capture beside plain appends and pg_recvlogical (about 10 minutes)",
 }
 

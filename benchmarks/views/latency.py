@@ -52,6 +52,8 @@ def of_views(bench: Bench, views: int, appends: int) -> Latency:
         ThreadPoolExecutor(1) as thread,
         psycopg.connect(dsn, autocommit=True) as connection,
     ):
+        # makes the tables
+        shared.run(budget_s=PATIENCE_S, idle_s=0)
         drain = thread.submit(shared.run, budget_s=3600, idle_s=3600, stop=stop)
         try:
             taken: list[float] = []

@@ -51,6 +51,11 @@ def current_version(connection: psycopg.Connection, model: ReadModel) -> ReadMod
     return model.at_version(found.version, found.view) if found else None
 
 
+def newest_version(connection: psycopg.Connection, model: ReadModel) -> int:
+    """Return the number of the version of the model that was made last, whatever declaration it is of."""
+    return max((known.version for known in versions(connection, model.name)), default=0)
+
+
 def unbuilt_partitions(connection: psycopg.Connection, model: ReadModel) -> list[int]:
     """Return the log partitions whose first events only the archive has: the version has to rebuild them first."""
     return next((v.unbuilt for v in versions(connection, model.name) if v.version == model.version), [])

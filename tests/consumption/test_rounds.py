@@ -8,13 +8,18 @@ import psycopg
 import pytest
 
 from millrace import Event, ReadModel, State, fold
+from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.rounds import drain as draining
 from millrace.resources.consumption.rounds import member as membership
+from millrace.resources.consumption.rounds import plan as planning
 from millrace.resources.consumption.rounds import round as one_round
 from millrace.resources.consumption.rounds.drain import SharedDrain
+from millrace.resources.consumption.rounds.leaf import union
+from millrace.resources.consumption.rounds.member import Member
+from millrace.resources.event_log_source import LogRange
 from millrace.resources.event_store import EventStore
-from millrace.resources.read_models.versions import versions
+from millrace.resources.read_models.versions import ensure_version, versions
 from tests.support.building import read_models as models
 from tests.support.building.drains import (
     PATIENCE_S,
@@ -27,6 +32,7 @@ from tests.support.building.drains import (
     held,
     machines,
     observer,
+    thing,
     things,
 )
 from tests.support.building.poison import poison
@@ -103,19 +109,39 @@ def test_views_at_different_positions_each_get_the_events_from_their_own_on(
     assert_as_alone(things, dsn, spark, FEW)
 
 
-def test_a_backlog_comes_in_several_rounds(
+def drained(dsn: str, spark: "SparkSession") -> list[int]:
+    """Drain some views together; return how many events each commit of one of them had."""
+    events: list[int] = []
+
+    def note(member: Member, commit: Commit) -> None:
+        if member.declared.view == "crossing":
+            events.append(commit.events)
+
+    with SharedDrain(dsn, FEW, lambda: spark, "rounds", on_commit=note) as shared:
+        shared.run(budget_s=PATIENCE_S, idle_s=0)
+    return events
+
+
+def test_a_backlog_comes_in_rounds_that_grow(
     things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(one_round, "ROUND_EVENTS", 90)
-    monkeypatch.setattr(one_round, "LEAST_EVENTS", 10)
-    fill(things, 100)
-    events: list[int] = []
-    with SharedDrain(
-        dsn, FEW, lambda: spark, "rounds", on_commit=lambda _, commit: events.append(commit.events)
-    ) as shared:
-        shared.run(budget_s=PATIENCE_S, idle_s=0)
-    assert max(events) == 30
-    assert sum(events) == 3 * 100
+    monkeypatch.setattr(one_round, "ROUND_EVENTS", 30)
+    monkeypatch.setattr(one_round, "MOST_EVENTS", 75)
+    fill(things, 110)
+    assert drained(dsn, spark) == [10, 20, 25, 25, 25, 5]
+    assert_as_alone(things, dsn, spark, FEW)
+
+
+def test_events_that_are_too_large_together_come_in_smaller_rounds(
+    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "ROUND_BYTES", 20_000)
+    fill(things, 20)
+    things.append_events([thing(f"large-{number}", text="x" * 9_000, owner="ann") for number in range(4)])
+    fill(things, 20, seed=2)
+    events = drained(dsn, spark)
+    assert sum(events) == 44
+    assert len(events) > 2
     assert_as_alone(things, dsn, spark, FEW)
 
 
@@ -130,6 +156,21 @@ def test_a_changed_declaration_is_built_beside_the_serving_one_in_the_same_round
     (version,) = versions(things.connection, "crossing")
     assert (version.version, version.serves) == (2, True)
     assert rows(things.connection, "select count(*) from read_models.crossing where again <> events") == [(0,)]
+
+
+def test_a_drain_ends_when_newer_code_has_made_another_version_of_a_model(
+    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(draining, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(draining, "ATTACH_EVERY_S", 0.0)
+    with SharedDrain(dsn, FEW, lambda: spark, "rounds") as shared:
+        running = start(lambda: shared.run(budget_s=PATIENCE_S, idle_s=PATIENCE_S))
+        eventually(lambda: why_away(shared)["machines"] is None and shared.members[2].joined, "all take part")
+        ensure_version(
+            things.connection, replace(Crossing, columns={**Crossing.columns, "again": Crossing.columns["events"]})
+        )
+        running.result(PATIENCE_S)
+        assert shared.overtaken == ["crossing"]
 
 
 def test_two_shared_drains_at_once_consume_nothing_twice(things: EventStore, dsn: str, spark: "SparkSession") -> None:
@@ -259,6 +300,129 @@ def test_a_view_that_a_run_of_its_own_consumes_leaves_and_comes_back_after_it(
     assert_as_alone(things, dsn, spark, FEW)
 
 
+def test_a_view_whose_next_events_the_log_has_lost_leaves_and_skips_none(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    share(dsn, spark, FEW)
+    fill(things, 60)
+    share(dsn, spark, [Everything, machines])
+    # as an operator's mistake, or a restore, could leave it
+    things.connection.execute("update event_store.log_partitions set earliest_position = 1, archived_position = 1")
+    fill(things, 20, seed=2)
+    away = share(dsn, spark, FEW)
+    assert "begins at position 1" in (away.pop("crossing") or "")
+    assert away == {"everything": None, "machines": None}
+    assert positions(things.connection, "crossing") == 0
+
+
+def test_a_view_that_is_removed_after_the_claim_harms_no_other(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    share(dsn, spark, FEW)
+    fill(things, 60)
+    removed: list[int] = []
+
+    def spark_while_a_view_goes() -> "SparkSession":
+        if not removed:
+            things.connection.execute("delete from event_store.views where view = 'crossing'")
+            removed.append(1)
+        return spark
+
+    with SharedDrain(dsn, FEW, spark_while_a_view_goes, "rounds") as shared:
+        shared.run(budget_s=PATIENCE_S, idle_s=0)
+    assert (positions(things.connection, "everything"), positions(things.connection, "machines")) == (60, 60)
+
+
+def test_a_view_that_is_for_bulk_consumers_no_more_leaves(
+    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(draining, "ROUND_EVERY_S", 0.0)
+    with SharedDrain(dsn, FEW, lambda: spark, "rounds") as shared:
+        shared.run(budget_s=PATIENCE_S, idle_s=0)
+        things.connection.execute("update event_store.views set mode = 'rows' where view = 'crossing'")
+        fill(things, 60)
+        shared.run(budget_s=PATIENCE_S, idle_s=1)
+        assert why_away(shared)["crossing"] == "its view is not one of bulk consumers any more"
+    assert (positions(things.connection, "everything"), positions(things.connection, "machines")) == (60, 60)
+
+
+def test_what_a_round_left_leased_is_committed_by_the_next_one(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    share(dsn, spark, FEW)
+    fill(things, 60)
+    # as if the commit of one view had been interrupted
+    assert things.claim_views(["crossing"], "rounds", limit=1, lease_s=600)
+    fill(things, 60, seed=2)
+    assert share(dsn, spark, FEW) == {model.view: None for model in FEW}
+    assert_as_alone(things, dsn, spark, FEW)
+
+
+def test_a_view_whose_stored_states_somebody_locks_leaves_alone(
+    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect
+) -> None:
+    fill(things, 40)
+    share(dsn, spark, FEW)
+    fill(things, 40, seed=2)
+    with held(connect(), "lock table read_models.machines_state in access exclusive mode"):
+        away = share(dsn, spark, FEW)
+    assert "lock timeout" in (away.pop("machines") or "")
+    assert away == {"everything": None, "crossing": None}
+    share(dsn, spark, FEW)
+    assert_as_alone(things, dsn, spark, FEW)
+
+
+def test_a_model_whose_tables_cannot_be_made_leaves_alone(things: EventStore, dsn: str, spark: "SparkSession") -> None:
+    fill(things, 40)
+    things.connection.execute("create table read_models.crossing (other int)")
+    away = share(dsn, spark, FEW)
+    assert '"crossing" is not a view' in (away.pop("crossing") or "")
+    assert away == {"everything": None, "machines": None}
+
+
+def test_a_function_that_no_worker_can_get_makes_its_view_leave_alone(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    lock = threading.Lock()
+
+    def bound(state: State | None, event: Event) -> State | None:
+        """One row per thing."""
+        with lock:
+            return stumbling.function(state, event)
+
+    fill(things, 40)
+    locked = replace(cast("Any", Stumbling), name="locked", view="locked", function=bound)
+    away = share(dsn, spark, [Everything, locked])
+    assert "pickle" in (away["locked"] or "")
+    assert away["everything"] is None
+
+
+def test_a_version_that_something_keeps_from_serving_leaves_and_says_so(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    fill(things, 40)
+    share(dsn, spark, FEW)
+    things.connection.execute("create view public.dependent as select mean from read_models.crossing")
+    changed = replace(Crossing, columns={"events": Crossing.columns["events"]})
+    assert "depend" in (share(dsn, spark, [Everything, changed])["crossing"] or "")
+    things.connection.execute("drop view public.dependent")
+    assert share(dsn, spark, [Everything, changed])["crossing"] is None
+
+
+def test_a_view_far_behind_is_not_taken_on_and_what_lies_between_is_not_read(
+    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leases = [("a", 0, 0, 10, 1), ("b", 0, 5, 20, 2), ("c", 0, 20, 30, 3), ("far", 0, 900, 910, 4), ("a", 1, 7, 9, 5)]
+    assert union(leases) == [LogRange(0, 0, 30), LogRange(0, 900, 910), LogRange(1, 7, 9)]
+    share(dsn, spark, FEW)
+    fill(things, 60)
+    share(dsn, spark, [Everything])
+    monkeypatch.setattr(membership, "LARGE_BACKLOG", 59)
+    with SharedDrain(dsn, FEW, lambda: spark, "rounds") as shared:
+        shared.run(budget_s=PATIENCE_S, idle_s=0)
+        assert [member.joined for member in shared.members] == [True, False, False]
+
+
 # Faults ---------------------------------------------------------------------------------------------------------
 
 
@@ -272,7 +436,7 @@ def test_leases_that_were_taken_over_before_the_task_read_are_not_committed(
         if not robbed.is_set():
             things.connection.execute(
                 "update event_store.checkpoints set lease_token = nextval('event_store.lease_token_seq'),"
-                " revision = revision + 1 where view = 'crossing' and lease_owner is not null"
+                " lease_owner = 'another', leased_until = clock_timestamp(), revision = revision + 1 where view = 'crossing' and lease_owner is not null"
             )
             robbed.set()
         return spark
@@ -321,7 +485,8 @@ def test_an_error_of_no_view_ends_the_drain_after_some_tries_and_gives_the_lease
 
     with SharedDrain(dsn, FEW, broken, "rounds") as shared, pytest.raises(AnalysisException):
         shared.run(budget_s=PATIENCE_S, idle_s=0)
-    assert len(asked) == draining.FAILURES
+    # all at once, and each by itself
+    assert len(asked) == draining.FAILURES * (1 + len(FEW))
     assert things.owned_leases("rounds") == {}
 
 

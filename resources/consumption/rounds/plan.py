@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from millrace.resources.consumption.rounds.leaf import (
-    FAILURE,
     MODEL,
     PAYLOAD,
     REPORT,
@@ -46,6 +45,8 @@ ROUND_CONFIGURATION = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.shuffle.partitions": "1",
 }
+# of events that a task holds at once; building them takes some times as much
+ROUND_BYTES = 128 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -57,12 +58,14 @@ class Built:
         rows: By view, new rows of its model's state: log partition, key and state, under the model's names.
         failed: By view, why its model cannot be built.
         seconds: By view, how long the task was at work for its model alone.
+        is_too_large: Whether nothing was built, because the events together are too large.
     """
 
     leases: Mapping[str, Sequence[Lease]]
     rows: Mapping[str, pa.Table]
     failed: Mapping[str, str]
     seconds: Mapping[str, float]
+    is_too_large: bool = False
 
     def with_(self, other: "Built") -> "Built":
         """Return what both built."""
@@ -71,6 +74,7 @@ class Built:
             {**self.rows, **other.rows},
             {**self.failed, **other.failed},
             {**self.seconds, **other.seconds},
+            self.is_too_large or other.is_too_large,
         )
 
 
@@ -108,18 +112,17 @@ class RoundPlan:
         leases: dict[str, list[Lease]] = {}
         for view, *lease in report["leases"]:
             leases.setdefault(view, []).append(Lease(*lease))
-        rows, failed = {}, {}
+        rows = {}
         for number, model in enumerate(self._models):
-            if number not in at:
+            # what a model has besides its failure is half of it
+            if number not in at or model.view in report["failed"]:
                 continue
             own = table.take(pa.array(at[number]))
-            if not isinstance(model, Fold):
-                rows[model.view] = own.select(state_of(model, self._slots)).rename_columns(list(state_schema(model)))
-            elif (failure := own.column(FAILURE)[0].as_py()) is not None:
-                failed[model.view] = failure
-            else:
+            if isinstance(model, Fold):
                 rows[model.view] = pa.ipc.open_stream(own.column(PAYLOAD)[0].as_py()).read_all()
-        return Built(leases, rows, failed, report["seconds"])
+            else:
+                rows[model.view] = own.select(state_of(model, self._slots)).rename_columns(list(state_schema(model)))
+        return Built(leases, rows, report["failed"], report["seconds"], report["too_large"])
 
 
 def _frame(spark: "SparkSession", dsn: str, owner: str, models: Sequence[ReadModel], slots: Slots) -> "DataFrame":
@@ -139,6 +142,7 @@ def _frame(spark: "SparkSession", dsn: str, owner: str, models: Sequence[ReadMod
         events=_all_of([model.events for model in models]),
         readers=readers,
         schema=schema,
+        most_bytes=ROUND_BYTES,
     )
     wide = spark.range(0, 1, 1, 1).mapInArrow(task.__call__, from_arrow_schema(schema))
 
@@ -151,8 +155,7 @@ def _frame(spark: "SparkSession", dsn: str, owner: str, models: Sequence[ReadMod
         for slot in slots.values
         for state in slot.column.state(slot.name)
     ]
-    said = [f.max(name).alias(name) for name in (PAYLOAD, FAILURE)]
-    return wide.groupBy(MODEL, "partition", *keys).agg(*said, *values)
+    return wide.groupBy(MODEL, "partition", *keys).agg(f.max(PAYLOAD).alias(PAYLOAD), *values)
 
 
 def _schema(slots: Slots) -> pa.Schema:
@@ -162,7 +165,6 @@ def _schema(slots: Slots) -> pa.Schema:
             ("partition", pa.int32()),
             (ORDER, arrow_type(COLUMNS[ORDER][0])),
             (PAYLOAD, pa.binary()),
-            (FAILURE, pa.string()),
             *(
                 (slot.name, pa.string() if slot.is_text else arrow_type(slot.column.type))
                 for slot in (*slots.keys, *slots.values)
