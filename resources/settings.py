@@ -3,7 +3,6 @@
 Belongs here: names, defaults and meaning of settings. Not here: what is done with them; settings of what users declare.
 """
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -59,10 +58,11 @@ class Settings(BaseSettings):
         default=None,
         description="Networks and hosts that pushes may go to besides public addresses, with commas.",
     )
-    fill_connections: int = Field(
-        default_factory=lambda: min(4, os.cpu_count() or 1),
+    fill_connections: int | None = Field(
+        default=None,
         ge=1,
-        description="On how many connections a rebuild fills its new tables at most.",
+        description="On how many connections a rebuild fills its new tables at most; none means one for each core of this"
+        " machine, four at most.",
     )
     staging_connections: int = Field(
         default=32, ge=1, description="On how many connections Spark's tasks write rows of a model at most."

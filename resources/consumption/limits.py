@@ -4,10 +4,13 @@ Belongs here: the limits, with the settings that they come from. Not here: what 
 `consumer`).
 """
 
+import os
 from dataclasses import dataclass
 from typing import Self
 
 from millrace.resources.settings import Settings
+
+MOST_FILL_CONNECTIONS = 4
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Limits:
     def of(cls, settings: Settings) -> Self:
         """Return the limits that the environment sets."""
         return cls(
-            settings.fill_connections,
+            settings.fill_connections or min(MOST_FILL_CONNECTIONS, os.cpu_count() or 1),
             settings.staging_connections,
             settings.live_readers,
             settings.spark_cores,

@@ -122,6 +122,7 @@ def test_a_batch_that_the_environment_bounds_stays_so(things: EventStore, dsn: s
 
 def test_the_environment_says_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     said = Limits.of(Settings())
+    assert said.fill_connections == min(4, os.cpu_count() or 1)
     assert (said.staging_connections, said.live_readers, said.spark_cores, said.batch_events) == (32, 64, None, None)
     for name in ("FILL_CONNECTIONS", "STAGING_CONNECTIONS", "LIVE_READERS", "SPARK_CORES", "BATCH_EVENTS"):
         monkeypatch.setenv(f"MILLRACE_{name}", "9")
