@@ -58,6 +58,27 @@ class Settings(BaseSettings):
         default=None,
         description="Networks and hosts that pushes may go to besides public addresses, with commas.",
     )
+    fill_connections: int | None = Field(
+        default=None,
+        ge=1,
+        description="On how many connections a rebuild fills its new tables at most; none means one for each core of this"
+        " machine, four at most.",
+    )
+    staging_connections: int = Field(
+        default=32, ge=1, description="On how many connections Spark's tasks write rows of a model at most."
+    )
+    live_readers: int = Field(
+        default=64, ge=1, description="On how many connections Spark's tasks read events of a model at most."
+    )
+    spark_cores: int | None = Field(
+        default=None, ge=1, description="How many cores a cluster gives a run; none means what Spark's scheduler says."
+    )
+    batch_events: int | None = Field(
+        default=None,
+        ge=1,
+        description="How many events a batch of a drain has at most; none means 250,000 for each core of a cluster, and"
+        " 500,000 elsewhere.",
+    )
     archive_dir: Path | None = Field(default=None, description="The folder of the archive; none means in the home.")
 
     @property

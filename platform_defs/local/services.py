@@ -48,7 +48,13 @@ from millrace.resources.postgres.logins import DRAIN, owned_database
 from millrace.resources.settings import PROJECT, Settings
 from millrace.resources.showing import masked
 from millrace.resources.spark.java import find_java
-from millrace.resources.spark.session import LOCAL_CONFIGURATION, REDACTION, SESSION_CONFIGURATION, SPARK_TOKEN
+from millrace.resources.spark.session import (
+    LOCAL_CONFIGURATION,
+    ONE_MACHINE,
+    REDACTION,
+    SESSION_CONFIGURATION,
+    SPARK_TOKEN,
+)
 
 LOOPBACK = "127.0.0.1"
 # A client shows its token to this name without TLS, and not to 127.0.0.1.
@@ -63,6 +69,7 @@ SPARK_CONF = {
     **SESSION_CONFIGURATION,
     **REDACTION,
     **LOCAL_CONFIGURATION,
+    **ONE_MACHINE,
     "spark.connect.grpc.binding.address": LOOPBACK,
     "spark.log.level": "WARN",
     "spark.connect.session.manager.defaultSessionTimeout": "-1",

@@ -24,7 +24,7 @@ from millrace.resources.archive.listing import ArchivedFile, ArchivedPartition, 
 from millrace.resources.archive.spark_reader import Wanted, archive_rows, shared
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import MillraceError
-from millrace.resources.event_log_source import COLUMNS
+from millrace.resources.event_log_source import COLUMNS, most_tasks
 from millrace.resources.event_store import EventStore
 
 if TYPE_CHECKING:
@@ -181,9 +181,12 @@ def history_frame(
     columns: Sequence[str] = tuple(COLUMNS),
     extract: Mapping[str, Sequence[str]] | None = None,
     min_partitions: int = 1,
+    live_readers: int | None = None,
     between: tuple[datetime, datetime] | None = None,
 ) -> "DataFrame":
     """Read a history as `read_history` does; with `between`, events appended at other times may be left out.
+
+    At most `live_readers` tasks read Postgres at once; None for as many as Spark runs.
 
     The history stays readable for a while: a lease keeps the log from being purged above the lease's beginning, and a
     replaced file stays for an hour. If a part is gone nevertheless, the query fails; it never returns fewer rows.
@@ -209,7 +212,11 @@ def history_frame(
             "endingOffsets": json.dumps({str(partition): last for partition, (_, last) in tails.items()}),
             "minPartitions": str(min_partitions),
         } | {name: json.dumps(list(chosen)) for name, chosen in filters.items() if chosen is not None}
-        frames.append(spark.read.format("event_log").options(**options).load())
+        tail = spark.read.format("event_log").options(**options).load()
+        positions = sum(last - first for first, last in tails.values())
+        if live_readers is not None and most_tasks(positions, min_partitions) > live_readers:
+            tail = tail.coalesce(live_readers)
+        frames.append(tail)
     return reduce(type(frames[0]).unionByName, frames)
 
 

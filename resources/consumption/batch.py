@@ -12,7 +12,9 @@ from uuid import uuid4
 from millrace.resources.archive.history import LogHistory
 from millrace.resources.consumption.build_errors import Fault, build_errors, cause, fault_of, in_one_line
 from millrace.resources.consumption.failing_streams import Failure, Part, PartFails, Source, Stream
+from millrace.resources.consumption.limits import Limits
 from millrace.resources.consumption.staging import (
+    DEFAULTS,
     count_streams,
     events_of,
     list_offsets,
@@ -43,6 +45,7 @@ class LeasedBatch:
         leases: The leases.
         locked: The log partitions whose streams have locks; none for a rebuild, which reads all streams.
         history: Where a rebuild reads the events from; None: from Postgres alone.
+        limits: How much runs side by side.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class LeasedBatch:
         leases: Sequence[Lease],
         locked: Sequence[LockedPartition],
         history: LogHistory | None = None,
+        limits: Limits = DEFAULTS,
     ) -> None:
         self.spark = spark
         self.dsn = dsn
@@ -60,10 +64,12 @@ class LeasedBatch:
         self.leases = leases
         self.locked = locked
         self.history = history
+        self.limits = limits
 
     def stage(self, batch: int) -> list[StagedRows]:
         """Build all events and stage their rows under the number of a batch; return the staged rows of each task."""
-        return stage_batch(self.spark(), self.dsn, self.model, self.leases, batch, self.locked, self.history)
+        spark, limits = self.spark(), self.limits
+        return stage_batch(spark, self.dsn, self.model, self.leases, batch, self.locked, self.history, limits)
 
     @contextmanager
     def parts(self, batch: int, attempt: Attempt | None) -> "Iterator[LeasedParts]":
@@ -95,7 +101,8 @@ class LeasedParts:
         """
         leased = self._leased
         with _part_fails():
-            staged = stage_events(self._events(part), leased.dsn, leased.model, leased.leases, self._batch)
+            events = self._events(part)
+            staged = stage_events(events, leased.dsn, leased.model, leased.leases, self._batch, leased.limits)
         if self._attempt is not None:
             self._attempt(staged)
         return staged
@@ -153,6 +160,7 @@ class LeasedParts:
                 part.of,
                 streams=True,
                 history=leased.history,
+                limits=leased.limits,
             )
             events.createTempView(name)
             self._kept[part.of] = name

@@ -6,7 +6,6 @@ part is built next when something fails (`failing_streams`), when leases are cla
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,9 @@ from millrace.resources.consumption.batch import LeasedBatch
 from millrace.resources.consumption.build_errors import Fault, build_errors, cause, fault_of
 from millrace.resources.consumption.commit import Commit, Work, commit, commit_failures, staging, try_rows
 from millrace.resources.consumption.failing_streams import End, Failure, Findings, find_failing_streams
+from millrace.resources.consumption.filling import filled_children
 from millrace.resources.consumption.leases import LeaseKeeper
+from millrace.resources.consumption.limits import Limits
 from millrace.resources.event_store import EventStore, Lease
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.merge import StagedRows
@@ -38,13 +39,22 @@ class Builder:
         model: The read model, as the version that is built.
         spark: Gives the session.
         lease_s: How long a lease lasts, in seconds; leases are extended while Spark builds.
+        limits: How much runs side by side.
     """
 
-    def __init__(self, dsn: str, model: ReadModel, spark: "Callable[[], SparkSession]", lease_s: int) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        model: ReadModel,
+        spark: "Callable[[], SparkSession]",
+        lease_s: int,
+        limits: Limits,
+    ) -> None:
         self.dsn = dsn
         self.model = model
         self.spark = spark
         self.lease_s = lease_s
+        self.limits = limits
 
     def keeper(self, leases: Sequence[Lease] = ()) -> LeaseKeeper:
         """Return a keeper, which extends leases during a `with` block."""
@@ -61,7 +71,7 @@ class Builder:
         Raises the errors of `build_errors` where they are not of events.
         """
         locked = store.locked_partitions(self.model.view, leases)
-        batch = LeasedBatch(self.spark, self.dsn, self.model, leases, locked)
+        batch = LeasedBatch(self.spark, self.dsn, self.model, leases, locked, limits=self.limits)
         return self._build(store, Work(tuple(leases), rebuild=False, started=time.monotonic()), batch)
 
     def rebuild(self, store: EventStore, leases: Sequence[Lease], history: LogHistory | None) -> Commit:
@@ -69,7 +79,7 @@ class Builder:
 
         `history` names the place of the events; None: Postgres alone. Raises the errors of `build`.
         """
-        batch = LeasedBatch(self.spark, self.dsn, self.model, leases, [], history)
+        batch = LeasedBatch(self.spark, self.dsn, self.model, leases, [], history, self.limits)
         return self._build(store, Work(tuple(leases), rebuild=True, started=time.monotonic()), batch)
 
     def _build(self, store: EventStore, work: Work, batch: LeasedBatch) -> Commit:
@@ -139,9 +149,17 @@ class Builder:
         staged: Sequence[StagedRows],
         failures: Sequence[Failure] = (),
     ) -> Commit:
-        # a swap may be tried again, and between two tries nothing else holds the lease
-        with self.keeper(work.leases) if work.rebuild else nullcontext():
+        if not work.rebuild:
             return commit(store, self.model, work, number, staged, failures)
+        partitions = [lease.partition for lease in work.leases]
+        # filling takes long, and a swap may be tried again: nothing else holds the leases
+        with (
+            self.keeper(work.leases),
+            filled_children(
+                self.dsn, store.connection, self.model, partitions, number, staged, self.limits.fill_connections
+            ) as filled,
+        ):
+            return commit(store, self.model, work, number, staged, failures, filled)
 
 
 def _may_be_of_events(store: EventStore, error: Exception) -> bool:

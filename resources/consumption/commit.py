@@ -24,10 +24,11 @@ from millrace.resources.event_store import EventStore, Lease, StreamFailure
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.merge import (
     StagedRows,
+    fill_child,
     forget_batch,
     merge_batch,
     next_batch,
-    replace_partitions,
+    swap_children,
 )
 from millrace.resources.read_models.versions import mark_built
 
@@ -83,8 +84,11 @@ def commit(
     batch: int,
     staged: Sequence[StagedRows],
     failures: Sequence[Failure] = (),
+    filled: Mapping[int, int] | None = None,
 ) -> Commit:
     """Commit a batch's staged rows with the positions up to which they were built.
+
+    Of a rebuild `filled` has the rows of each log partition whose new table is filled: this swaps them in.
 
     Raises:
         LeaseLost: Another consumer took a lease over; the transaction is rolled back.
@@ -94,8 +98,13 @@ def commit(
         with attempt, store.connection.transaction():
             _hand_over(store, model, work, failures)
             store.commit_batch(model.view, work.leases)
-            rows, rows_of = _apply(store, model, work, batch, staged)
-    return Commit(work.leases, rows, time.monotonic() - work.started, tuple(failures), rows_of)
+            if filled is None:
+                rows = merge_batch(store.connection, model, batch, staged)
+            else:
+                swap_children(store.connection, model, [*filled], batch, staged)
+                mark_built(store.connection, model, [*filled])
+                rows = sum(filled.values())
+    return Commit(work.leases, rows, time.monotonic() - work.started, tuple(failures), filled or {})
 
 
 def commit_failures(
@@ -114,7 +123,7 @@ def commit_failures(
         # The locks say up to which event their streams are in the rows, wherever the checkpoint stands. They fence the
         # merge, too: all of its rows are of log partitions with a failure.
         _hand_over(store, model, work, failures)
-        rows, _ = _apply(store, model, work, batch, before)
+        rows = merge_batch(store.connection, model, batch, before)
         forget_batch(store.connection, model, batch)
         store.release_batch(model.view, work.leases)
     return Commit((), rows, time.monotonic() - work.started, tuple(failures), whole=False)
@@ -123,14 +132,19 @@ def commit_failures(
 def try_rows(store: EventStore, model: ReadModel, work: Work, batch: int, staged: Sequence[StagedRows]) -> None:
     """Apply some staged rows and undo it, to learn whether Postgres takes them.
 
+    Of a rebuild new tables are filled and none is swapped in: readers hold this up never.
+
     Raises:
         PartFails: Postgres refuses the rows because of their data.
     """
     try:
-        for attempt in _attempts(work):
-            with attempt, store.connection.transaction(force_rollback=True):
-                store.commit_batch(model.view, work.leases)
-                _apply(store, model, work, batch, staged)
+        with store.connection.transaction(force_rollback=True):
+            store.commit_batch(model.view, work.leases)
+            if work.rebuild:
+                for lease in work.leases:
+                    fill_child(store.connection, model, lease.partition, batch, staged)
+            else:
+                merge_batch(store.connection, model, batch, staged)
     except psycopg.Error as error:
         if fault_of(error) is not Fault.EVENTS:
             raise
@@ -169,15 +183,3 @@ def _hand_over(store: EventStore, model: ReadModel, work: Work, failures: Sequen
         ]
         if streams:
             store.fail_streams(model.view, lease, streams)
-
-
-def _apply(
-    store: EventStore, model: ReadModel, work: Work, batch: int, staged: Sequence[StagedRows]
-) -> tuple[int, Mapping[int, int]]:
-    """Change the model's rows; return how many changed, and of a rebuild those of each log partition."""
-    if not work.rebuild:
-        return merge_batch(store.connection, model, batch, staged), {}
-    partitions = [lease.partition for lease in work.leases]
-    rows_of = replace_partitions(store.connection, model, partitions, batch, staged)
-    mark_built(store.connection, model, partitions)
-    return sum(rows_of.values()), rows_of

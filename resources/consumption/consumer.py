@@ -11,6 +11,7 @@ tries it again. In the end it becomes a dead letter.
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -21,6 +22,7 @@ from millrace.resources.consumption.build_errors import build_errors, cause, is_
 from millrace.resources.consumption.builder import Builder, NothingBuilds
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.connection import CONFLICTS, connect_patiently
+from millrace.resources.consumption.limits import Limits
 from millrace.resources.consumption.rebuild import Rebuild
 from millrace.resources.consumption.report import DrainReport, no_progress
 from millrace.resources.consumption.serving import Serving
@@ -29,11 +31,12 @@ from millrace.resources.event_store import EventStore, Lease
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.merge import StagedRowsLost, forget_dead_batches
 from millrace.resources.read_models.versions import attach_version, unbuilt_partitions
+from millrace.resources.settings import Settings
+from millrace.resources.spark.parallelism import BATCH_EVENTS, batch_size
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-BATCH_EVENTS = 500_000
 LEASE_S = 60
 # a consumer that did not say for 15 minutes that it lives counts as dead
 ATTACH_EVERY_S = 60
@@ -58,6 +61,7 @@ class Consumer:
         owner: str,
         lease_s: int,
         archive: Path | None,
+        limits: Limits,
     ) -> None:
         self.model = model
         self.owner = owner
@@ -65,7 +69,10 @@ class Consumer:
         self._declared = declared
         self._lease_s = lease_s
         self._archive = archive
-        self._builder = Builder(dsn, model, spark, lease_s)
+        self._spark = spark
+        self._limits = limits
+        self._batch_events = BATCH_EVENTS
+        self._builder = Builder(dsn, model, spark, lease_s, limits)
         self._serving = Serving(model)
         # over a connection that is replaced where it breaks
         self._store = EventStore(connection)
@@ -80,6 +87,7 @@ class Consumer:
         *,
         lease_s: int = LEASE_S,
         archive: Path | None = None,
+        limits: Limits | None = None,
     ) -> Self:
         """Attach to the version of a read model that its declaration stands for; make that version if there is none.
 
@@ -90,6 +98,7 @@ class Consumer:
             owner: The name under which leases are taken: a run's id.
             lease_s: How long a lease outlives its owner, in seconds.
             archive: The folder of the archive, from which rebuilds read; None: they read Postgres alone.
+            limits: How much runs side by side; None for what the environment says.
 
         Raises the errors of `versions.ensure_version`.
         """
@@ -100,7 +109,8 @@ class Consumer:
         except BaseException:
             connection.close()
             raise
-        return cls(connection, dsn, model, version, spark, owner, lease_s, archive)
+        limits = limits or Limits.of(Settings())
+        return cls(connection, dsn, model, version, spark, owner, lease_s, archive, limits)
 
     def close(self) -> None:
         """Give back every lease and close the connection."""
@@ -126,9 +136,11 @@ class Consumer:
         idle_s: float,
         on_commit: OnCommit = lambda _: None,
         stop: threading.Event | None = None,
-        batch_events: int = BATCH_EVENTS,
+        batch_events: int | None = None,
     ) -> DrainReport:
         """Consume until nothing came for `idle_s`, the budget of seconds is used up, or `stop` is set.
+
+        A batch has `batch_events` at most; None for what the limits say, or else for what the session is worth.
 
         A stream that fails waits by itself and is tried again later. A failure that is not of some streams puts its log
         partition aside until its lease ends, when it is tried again. It does not hold up other log partitions.
@@ -219,15 +231,21 @@ class Consumer:
             stop.wait(self.model.pooling_delay_s)
         return not unbuilt
 
-    def _consume_next(self, report: DrainReport, on_commit: OnCommit, batch_events: int) -> bool:
+    def _consume_next(self, report: DrainReport, on_commit: OnCommit, batch_events: int | None) -> bool:
         """Claim, build and commit a batch; return whether there was something to claim."""
-        leases = self._store.claim_batch(self.model.view, self.owner, batch_events, self._lease_s)
+        said = batch_events or self._limits.batch_events
+        limit = said or self._batch_events
+        leases = self._store.claim_batch(self.model.view, self.owner, limit, self._lease_s)
         if not leases:
             return False
         for commit in self._consume(leases, report.failed):
             report.add(commit)
             on_commit(commit)
             self._serving.begin(self._store, report)
+        if said is None and sum(lease.to_position - lease.from_position for lease in leases) >= limit:
+            # there is more. If the session does not answer, the next batch says why
+            with suppress(*build_errors()):
+                self._batch_events = batch_size(self._spark(), self._limits.spark_cores)
         return True
 
     def _consume(self, leases: Sequence[Lease], failed: dict[int, str]) -> Iterator[Commit]:

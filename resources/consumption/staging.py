@@ -18,6 +18,8 @@ import pyarrow as pa
 
 from millrace.resources.archive.history import LogHistory, history_frame
 from millrace.resources.consumption.failing_streams import Part, Source, Stream
+from millrace.resources.consumption.limits import Limits
+from millrace.resources.event_log_source import most_tasks
 from millrace.resources.event_store import Lease, LockedPartition
 from millrace.resources.read_models.columns import ORDER
 from millrace.resources.read_models.declaration import ReadModel
@@ -25,13 +27,12 @@ from millrace.resources.read_models.failing_events import without_failing
 from millrace.resources.read_models.merge import StagedRows
 from millrace.resources.read_models.plans import state_rows
 from millrace.resources.read_models.tables import SCHEMA
+from millrace.resources.spark.parallelism import task_number
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-
-# a task costs a tenth of a second besides its events, and some tasks run side by side
-TASK_EVENTS = 125_000
+DEFAULTS = Limits()
 
 
 def read_events(
@@ -44,6 +45,7 @@ def read_events(
     *,
     streams: bool = False,
     history: LogHistory | None = None,
+    limits: Limits = DEFAULTS,
 ) -> "DataFrame":
     """Read the events that some leases deliver and the model takes, with the columns and fields that it needs.
 
@@ -57,13 +59,15 @@ def read_events(
         of: Which of these events: new ones, those that are tried again, or both.
         streams: Whether to read the columns that name a stream, too.
         history: Where a rebuild reads the events from; None: from Postgres alone.
+        limits: How much runs side by side.
     """
     from pyspark.sql import functions as f
 
     needed = {"partition", ORDER, "event"} | (model.sources - set(model.extracted))
     if streams:
         needed |= {"decider", "decider_id"}
-    tasks = 1 + sum(lease.to_position - lease.from_position for lease in ranges) // TASK_EVENTS
+    positions = sum(lease.to_position - lease.from_position for lease in ranges)
+    tasks = task_number(spark, positions, limits.spark_cores)
     if history is not None:
         events = history_frame(
             spark,
@@ -74,6 +78,7 @@ def read_events(
             columns=sorted(needed),
             extract=model.extracted,
             min_partitions=tasks,
+            live_readers=limits.live_readers,
         )
         return events.where(~f.col(ORDER).isin(*history.given_up)) if history.given_up else events
     # without new events a range is empty: it begins at its end
@@ -96,7 +101,11 @@ def read_events(
     if locked:
         tokens = {str(r.partition): r.lease_token for r in ranges if r.partition in retried}
         reader = reader.option("view", model.view).option("leaseTokens", json.dumps(tokens))
-    return reader.load()
+    events = reader.load()
+    # each lease that gives events again is a task of its own
+    if most_tasks(positions, tasks) + len(retried) <= limits.live_readers:
+        return events
+    return events.coalesce(limits.live_readers)
 
 
 def events_of(part: Part, events: "DataFrame") -> "DataFrame":
@@ -150,16 +159,20 @@ def stage_batch(
     batch: int,
     locked: Sequence[LockedPartition] = (),
     history: LogHistory | None = None,
+    limits: Limits = DEFAULTS,
 ) -> list[StagedRows]:
     """Build and stage the rows of the events that some leases deliver; return the rows of each winning task attempt."""
-    return stage_events(read_events(spark, dsn, model, ranges, locked, history=history), dsn, model, ranges, batch)
+    events = read_events(spark, dsn, model, ranges, locked, history=history, limits=limits)
+    return stage_events(events, dsn, model, ranges, batch, limits)
 
 
 def stage_events(
-    events: "DataFrame", dsn: str, model: ReadModel, ranges: Sequence[Lease], batch: int
+    events: "DataFrame", dsn: str, model: ReadModel, ranges: Sequence[Lease], batch: int, limits: Limits = DEFAULTS
 ) -> list[StagedRows]:
     """Build and stage the rows of some events of leased ranges; return the rows of each winning task attempt."""
-    rows = state_rows(events, model, dsn, ranges)
+    rows = state_rows(events, model, dsn, ranges, limits.live_readers)
+    # a task has one connection at a time, and of few tasks this changes nothing
+    rows = rows.coalesce(limits.staging_connections)
     reports = rows.mapInArrow(stager(dsn, model.staging_table, batch), "attempt bigint, rows bigint").collect()
     return [StagedRows(report["attempt"], report["rows"]) for report in reports]
 

@@ -60,7 +60,7 @@ from pyspark.sql.datasource import DataSource
 
 from .batch import EventLogReader
 from .log import Unreadable
-from .options import COLUMNS, OPTIONS, EventLogOptions, InvalidOption
+from .options import COLUMNS, OPTIONS, EventLogOptions, InvalidOption, most_tasks
 from .ranges import DataLoss, LogRange
 from .stream import EventLogStreamReader
 
@@ -78,6 +78,7 @@ __all__ = [
     "InvalidOption",
     "LogRange",
     "Unreadable",
+    "most_tasks",
 ]
 
 

@@ -60,6 +60,11 @@ _LARGEST = 2**63 - 1
 _RECORDS = 500_000
 
 
+def most_tasks(positions: int, min_partitions: int) -> int:
+    """Return how many tasks read so many positions at most, where `maxRecordsPerPartition` is left out."""
+    return max(min_partitions, 1 + positions // _RECORDS)
+
+
 class InvalidOption(ValueError):
     """An option is missing, unreadable or asks for what is not there; the text names it and what is allowed."""
 

@@ -22,7 +22,7 @@ from psycopg import sql
 from millrace.resources.read_models.column_types import postgres_type
 from millrace.resources.read_models.columns import Column, KeyColumn, StateColumn, data_path, last_position
 
-# Postgres cuts identifiers at 63 bytes, and the longest suffix of ours is `_state_v999_p1023_new`
+# Postgres cuts identifiers at 63 bytes, and the longest suffix of ours is `_state_v999_bounds`
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 # the columns of a staged row besides the model's
 _TAKEN = {"partition", "batch", "attempt", "staged_at"}

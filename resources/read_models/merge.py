@@ -15,9 +15,11 @@ from millrace.resources.errors import MillraceError
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.row_arrays import travelling, unnested
 from millrace.resources.read_models.tables import (
+    bounds_of,
     child_table,
     listed,
     merged_columns,
+    new_child_table,
     owner_of,
     relation,
     state_key,
@@ -123,31 +125,75 @@ def _merge(model: ReadModel, fresh: sql.Composable) -> sql.Composed:
     )
 
 
-def replace_partitions(
+def fill_child(
+    connection: psycopg.Connection, model: ReadModel, partition: int, batch: int, staged: Sequence[StagedRows]
+) -> int:
+    """Make the table that is to be the state of a log partition, fill it from staged rows, return its number of rows.
+
+    Nobody reads the table before `swap_children` puts it in the place of the present one. Its name has the number of
+    the batch: a rebuild that lost its lease and goes on fills other tables than the one that has the lease now.
+    """
+    child, new = child_table(model, partition), relation(new_child_table(batch, partition))
+    with connection.transaction():
+        # like the child, not the parent: two swaps that both hold the parent would wait for each other
+        connection.execute(sql.SQL("create table {} (like {} including all)").format(new, relation(child)))
+        # the next login that rebuilds may be another one
+        owner = sql.Identifier(owner_of(connection, child))
+        connection.execute(sql.SQL("alter table {} owner to {}").format(new, owner))
+        rows = connection.execute(
+            sql.SQL(
+                """
+                insert into {new} ({key}, {columns})
+                select {key}, {merged}
+                from {staging}
+                where {staged} and partition = {partition}
+                group by {key}
+                """
+            ).format(
+                new=new,
+                key=listed(state_key(model)),
+                columns=listed(stored_columns(model)),
+                merged=merged_columns(model),
+                staging=relation(model.staging_table),
+                staged=_STAGED,
+                partition=sql.Literal(partition),
+            ),
+            _parameters(batch, staged),
+        ).rowcount
+        # proves the bounds, so that attaching does not read the table under lock; and names the model that it is for
+        connection.execute(
+            sql.SQL("alter table {} add constraint {} check (partition = {})").format(
+                new, sql.Identifier(bounds_of(model)), sql.Literal(partition)
+            )
+        )
+    return rows
+
+
+def swap_children(
     connection: psycopg.Connection,
     model: ReadModel,
     partitions: Sequence[int],
     batch: int,
     staged: Sequence[StagedRows],
-) -> dict[int, int]:
-    """Build new child tables of the state from a batch's staged rows and swap them in; return the rows of each.
+) -> None:
+    """Put the tables that `fill_child` filled for a batch in the place of the present ones, all at once.
 
     Runs in the caller's transaction, after `commit_batch`. Readers see the old rows until it commits, then the new
     ones. Only the swaps themselves, at the end, lock them out. Exception: a REPEATABLE READ transaction that started
-    before the swap and first reads the model after it sees these log partitions empty (the new child tables are newer
-    than its snapshot, as after TRUNCATE).
+    before the tables were filled and first reads the model after the swap sees these log partitions empty, as after
+    TRUNCATE.
 
     Raises:
-        StagedRowsLost: As `merge_batch`.
+        StagedRowsLost: As `merge_batch`; what was filled may lack some rows.
         psycopg.errors.LockNotAvailable: Readers held the table for longer than the lock timeout.
     """
+    # Staged rows may vanish and never come back: those that are here now were here while the tables were filled.
     _require_staged(connection, model, batch, staged)
-    rows = {partition: _fill_new_child(connection, model, partition, batch, staged) for partition in partitions}
     forget_batch(connection, model, batch)
     connection.execute("set local lock_timeout = '10s'")
-    state, bounds = relation(model.state_table), _bounds(model)
+    state, bounds = relation(model.state_table), sql.Identifier(bounds_of(model))
     for partition in partitions:
-        child, new = relation(child_table(model, partition)), relation(_new_child(model, partition))
+        child, new = relation(child_table(model, partition)), relation(new_child_table(batch, partition))
         name = sql.Identifier(child_table(model, partition))
         for statement in (
             sql.SQL("alter table {} detach partition {}").format(state, child),
@@ -159,54 +205,6 @@ def replace_partitions(
             sql.SQL("alter table {} drop constraint {}").format(child, bounds),
         ):
             connection.execute(statement)
-    return rows
-
-
-def _fill_new_child(
-    connection: psycopg.Connection, model: ReadModel, partition: int, batch: int, staged: Sequence[StagedRows]
-) -> int:
-    """Make the child table that is to be swapped in and return its number of rows."""
-    child, new = child_table(model, partition), relation(_new_child(model, partition))
-    # like the child, not the parent: two swaps that both hold the parent would wait for each other
-    connection.execute(sql.SQL("create table {} (like {} including all)").format(new, relation(child)))
-    # the next login that rebuilds may be another one
-    owner = sql.Identifier(owner_of(connection, child))
-    connection.execute(sql.SQL("alter table {} owner to {}").format(new, owner))
-    rows = connection.execute(
-        sql.SQL(
-            """
-            insert into {new} ({key}, {columns})
-            select {key}, {merged}
-            from {staging}
-            where {staged} and partition = {partition}
-            group by {key}
-            """
-        ).format(
-            new=new,
-            key=listed(state_key(model)),
-            columns=listed(stored_columns(model)),
-            merged=merged_columns(model),
-            staging=relation(model.staging_table),
-            staged=_STAGED,
-            partition=sql.Literal(partition),
-        ),
-        _parameters(batch, staged),
-    ).rowcount
-    # proves the bounds, so that attaching does not read the table under lock
-    connection.execute(
-        sql.SQL("alter table {} add constraint {} check (partition = {})").format(
-            new, _bounds(model), sql.Literal(partition)
-        )
-    )
-    return rows
-
-
-def _new_child(model: ReadModel, partition: int) -> str:
-    return f"{child_table(model, partition)}_new"
-
-
-def _bounds(model: ReadModel) -> sql.Identifier:
-    return sql.Identifier(f"{model.state_table}_bounds")
 
 
 def stored_states(model: ReadModel) -> str:

@@ -4,8 +4,8 @@ Belongs here: columns, folds, and functions of whole streams, as plans. Not here
 `recompute`), a task's work on a fold's stream (`fold_task`), staging and commits (`consumption`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -32,9 +32,16 @@ class FunctionFailed(MillraceError):
     """A read model's function of DataFrames fails, whatever the events are, or returns other columns than declared."""
 
 
-def state_rows(events: "DataFrame", model: ReadModel, dsn: str, ranges: Sequence[Lease]) -> "DataFrame":
-    """Return the rows that the events of some ranges add to the model's state, whatever kind of model it is."""
-    return _PLANS[type(model)](events, model, dsn, ranges)
+def state_rows(
+    events: "DataFrame", model: ReadModel, dsn: str, ranges: Sequence[Lease], live_readers: int
+) -> "DataFrame":
+    """Return the rows that the events of some ranges add to the model's state, whatever kind of model it is.
+
+    At most `live_readers` tasks ask Postgres for whole streams at once.
+    """
+    if isinstance(model, Recompute):
+        return recomputed_rows(events, model, dsn, ranges, live_readers)
+    return folded_rows(events, model, dsn, ranges) if isinstance(model, Fold) else partial_rows(events, model)
 
 
 def partial_rows(events: "DataFrame", model: ReadModel) -> "DataFrame":
@@ -110,7 +117,9 @@ def fold_task(model: Fold, dsn: str, ranges: Sequence[Lease]) -> FoldTask:
     return FoldTask(model.name, model.function, model.types, with_decider, dsn, fresh, states, StoredStates)
 
 
-def recomputed_rows(events: "DataFrame", model: Recompute, dsn: str, ranges: Sequence[Lease]) -> "DataFrame":
+def recomputed_rows(
+    events: "DataFrame", model: Recompute, dsn: str, ranges: Sequence[Lease], live_readers: int
+) -> "DataFrame":
     """Return one row per stream of some ranges: its rows, as arrays, computed from the stream's first event on.
 
     Raises:
@@ -125,7 +134,8 @@ def recomputed_rows(events: "DataFrame", model: Recompute, dsn: str, ranges: Seq
     if any(lease.from_position > 0 for lease in ranges):
         columns = {name: type_ for name, (type_, *_) in COLUMNS.items()}
         read = history_reader(dsn, model.events, arrow_schema(columns))
-        history = touched.select(*STREAM, POSITION).mapInArrow(read, spark_schema(columns))
+        asked = touched.select(*STREAM, POSITION).coalesce(live_readers)
+        history = asked.mapInArrow(read, spark_schema(columns))
     identity = [key.source for key in model.keys.values()]
     rows = _computed(model, history.select(*COLUMNS), identity)
     listed = f.sort_array(f.collect_list(f.struct(*(f.col(name) for name in (*model.row_key, *_others(model))))))
@@ -191,11 +201,3 @@ def arrow_schema(columns: Mapping[str, str]) -> pa.Schema:
 def spark_schema(columns: Mapping[str, str]) -> str:
     """Return columns with their Spark types as Spark says it."""
     return ", ".join(f"`{name}` {type_}" for name, type_ in columns.items())
-
-
-# a model of columns asks neither the store nor the ranges
-_PLANS: "dict[type[ReadModel], Callable[[DataFrame, Any, str, Sequence[Lease]], DataFrame]]" = {
-    ReadModel: lambda events, model, _dsn, _ranges: partial_rows(events, model),
-    Fold: folded_rows,
-    Recompute: recomputed_rows,
-}

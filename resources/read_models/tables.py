@@ -7,15 +7,17 @@ A model `orders` has
     read_models.orders          a SQL view of the state's public values, for people to read
     read_models.orders_state    partial values, partitioned by list of the log partition like the log itself
     read_models.orders_staging  unlogged: rows that Spark's tasks wrote and no commit has merged yet
-and a later version 2 has tables of its own, `orders_state_v2` and `orders_staging_v2`.
+and a later version 2 has tables of its own, `orders_state_v2` and `orders_staging_v2`. A rebuild fills tables
+`_new_<batch>_p<log partition>` and swaps them in. Where it dies in between, they stay until the next rebuild of their
+log partition, or until the model's tables go.
 Commits of different log partitions never touch the same row of the state, and one log partition can be replaced alone.
 
 They belong to the role event_store_owner where the login that makes them is a member, so that every member can
 rebuild and reset them: swapping and dropping take ownership.
 """
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 import psycopg
 from psycopg import sql
@@ -76,6 +78,57 @@ def state_types(model: ReadModel) -> dict[str, str]:
 def child_table(model: ReadModel, partition: int) -> str:
     """Return the name of the state's table of one log partition."""
     return f"{model.state_table}_p{partition:04}"
+
+
+def new_child_table(batch: int, partition: int) -> str:
+    """Return the name of a table that a rebuild fills: of no model, so that no model's name makes it too long."""
+    return f"_new_{batch}_p{partition:04}"
+
+
+def bounds_of(model: ReadModel) -> str:
+    """Return the name of the constraint that tables have between being filled and being swapped in."""
+    return f"{model.state_table}_bounds"
+
+
+def drop_new_children(
+    connection: psycopg.Connection, model: ReadModel, partitions: Sequence[int], up_to_batch: int
+) -> None:
+    """Drop tables that rebuilds of log partitions filled and did not swap in, up to a batch; outside of a transaction.
+
+    A rebuild drops those up to its own batch: a later one may have taken over its leases. A table that somebody uses
+    for longer than a moment stays.
+    """
+    for table in _new_children(connection, model, partitions, up_to_batch):
+        with suppress(psycopg.errors.LockNotAvailable, psycopg.errors.UndefinedTable), connection.transaction():
+            # longer than Postgres takes to call its own vacuum off
+            connection.execute("set local lock_timeout = '3s'")
+            connection.execute(sql.SQL("drop table {}").format(relation(table)))
+
+
+def _new_children(
+    connection: psycopg.Connection,
+    model: ReadModel,
+    partitions: Sequence[int] | None = None,
+    up_to_batch: int | None = None,
+) -> list[str]:
+    found = connection.execute(
+        r"""
+        select c.relname
+        from pg_constraint b
+        join pg_class c on c.oid = b.conrelid
+        cross join lateral regexp_match(c.relname, '^_new_(\d+)_p(\d+)$') named(numbers)
+        where b.conname = %(bounds)s and c.relnamespace = %(schema)s::regnamespace and not c.relispartition
+          and (%(batch)s::bigint is null or numbers[1]::bigint <= %(batch)s)
+          and (%(partitions)s::int[] is null or numbers[2]::int = any (%(partitions)s))
+        """,
+        {
+            "bounds": bounds_of(model),
+            "schema": SCHEMA,
+            "batch": up_to_batch,
+            "partitions": None if partitions is None else [*partitions],
+        },
+    )
+    return [name for (name,) in found]
 
 
 def merged_columns(model: ReadModel) -> sql.Composed:
@@ -193,7 +246,7 @@ def drop_tables(connection: psycopg.Connection, model: ReadModel) -> None:
     Raises:
         DependentObjects: Something in the database depends on them.
     """
-    for table in (model.state_table, model.staging_table):
+    for table in (model.state_table, model.staging_table, *_new_children(connection, model)):
         _drop(connection, model, sql.SQL("drop table if exists {}").format(relation(table)))
 
 

@@ -9,7 +9,8 @@ local session. Whoever opens a session closes it, also when it fails. A Connect 
 because a session keeps for ever what it imported first.
 
 Where tasks run in other processes than ours, a session brings our code along. What else a cluster wants to be told,
-such as the memory of its executors, is Spark's own configuration: `spark-defaults.conf` in `SPARK_CONF_DIR`.
+such as the memory of its executors or the partitions of a shuffle, is Spark's own configuration: `spark-defaults.conf`
+in `SPARK_CONF_DIR`.
 """
 
 import os
@@ -34,12 +35,19 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.connect.session import SparkSession as ConnectSession
 
-# what every session needs for the same rows everywhere, and for small jobs many times a minute
+# what every session needs for the same rows everywhere
 SESSION_CONFIGURATION = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.caseSensitive": "true",  # JSON's keys and Postgres' columns are
+}
+# how many events a task reads, where that is not told by the number of cores; ours, kept among Spark's own
+TASK_EVENTS = "spark.millrace.taskEvents"
+# What small jobs many times a minute want on one machine. A cluster has its own configuration, which we leave alone.
+ONE_MACHINE = {
     "spark.sql.shuffle.partitions": "2",
+    # a task costs a tenth of a second besides its events, and some tasks run side by side
+    TASK_EVENTS: "125000",
 }
 # Spark writes plans and options into its event log, its UI and its errors: without the passwords that are in them
 REDACTION = {
@@ -150,6 +158,8 @@ def _open_master(master: str, configuration: dict[str, str]) -> "SparkSession":
     require_master(master)
     # executors on other machines must reach the driver
     ours = SESSION_CONFIGURATION | REDACTION | (LOCAL_CONFIGURATION if master.startswith("local") else {})
+    if _runs_here(master):
+        ours |= ONE_MACHINE
     builder = SparkSession.builder.appName("millrace").master(master)
     _configure(builder, ours | configuration)
     spark = _started(builder, master)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.event_store import EventStore
-from millrace.resources.read_models.merge import replace_partitions
+from millrace.resources.read_models.merge import swap_children
 from tests.support.building.drains import (
     Everything,
     assert_equals_a_clean_run,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["observer", "things"]
 
 
-def test_a_rebuild_that_readers_hold_up_while_it_tries_which_streams_can_be_merged_tries_again(
+def test_a_rebuild_that_readers_hold_up_after_it_tried_which_streams_can_be_merged_tries_again(
     things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad, good = ids_of_one_partition(things.connection, 2, partition=3)
@@ -43,15 +43,16 @@ def test_a_rebuild_that_readers_hold_up_while_it_tries_which_streams_can_be_merg
     things.append_events([thing(bad, owner=random.Random(1).randbytes(6000).hex(), units=1)])
     swaps = []
 
-    def held_up(*arguments: Any) -> dict[int, int]:  # noqa: ANN401 - passed on
+    def held_up(*arguments: Any) -> None:  # noqa: ANN401 - passed on
         swaps.append(arguments)
-        if len(swaps) in {2, 3}:
+        if len(swaps) in {1, 2}:
             raise psycopg.errors.LockNotAvailable("canceling statement due to lock timeout")
-        return replace_partitions(*arguments)
+        swap_children(*arguments)
 
-    monkeypatch.setattr("millrace.resources.consumption.commit.replace_partitions", held_up)
+    monkeypatch.setattr("millrace.resources.consumption.commit.swap_children", held_up)
     with Consumer.open(at(dsn, 1), TOTALS, lambda: spark, "rebuilder") as consumer:
         commit = consumer.rebuild(3)
+    assert len(swaps) == 3
     assert [failure.stream.decider_id for failure in commit.failures] == [bad]
     assert rows_of(things.connection, TOTALS) == [("p", 1)]
 

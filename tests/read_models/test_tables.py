@@ -12,8 +12,8 @@ from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.read_models.merge import merge_batch, next_batch, replace_partitions
-from millrace.resources.read_models.tables import NotOwned
+from millrace.resources.read_models.merge import fill_child, merge_batch, next_batch, swap_children
+from millrace.resources.read_models.tables import NotOwned, drop_new_children
 from millrace.resources.read_models.versions import ensure_version, reset_model
 from tests.support.building import read_models as models
 from tests.support.factories import Connect, refusal, rows
@@ -48,16 +48,24 @@ def login(dsn: str, store: EventStore) -> Iterator[Login]:
 
 def rebuild(connection: psycopg.Connection, partition: int) -> int:
     """Swap a log partition as a rebuild does that found no event."""
+    batch = next_batch(connection)
+    rows = fill_child(connection, Everything, partition, batch, [])
     with connection.transaction():
-        return replace_partitions(connection, Everything, [partition], next_batch(connection), [])[partition]
+        swap_children(connection, Everything, [partition], batch, [])
+    return rows
 
 
 def owners(connection: psycopg.Connection) -> set[str]:
     query = """
         select distinct pg_get_userbyid(relowner) from pg_class
-        where relnamespace = 'read_models'::regnamespace and relname like 'everything%%'
+        where relnamespace = 'read_models'::regnamespace and relname ~ '^(everything|_new_.*_p[0-9]+$)'
     """
     return {owner for (owner,) in rows(connection, query)}
+
+
+def new_children(connection: psycopg.Connection) -> list[str]:
+    query = r"select relname from pg_class where relname ~ '^_new_\d+_p\d+$' order by 1"
+    return [name for (name,) in rows(connection, query)]
 
 
 def test_what_one_owner_made_another_one_merges_into_rebuilds_and_resets(login: Login) -> None:
@@ -78,6 +86,18 @@ def test_who_rebuilds_leaves_the_tables_to_whom_they_belong(login: Login, store:
     ensure_version(login("event_store_owner"), Everything)
     rebuild(store.connection, 3)
     assert owners(store.connection) == {"event_store_owner"}
+
+
+def test_what_a_rebuild_that_died_had_filled_belongs_to_all_owners_and_goes_with_the_model(login: Login) -> None:
+    one, other = login("event_store_owner"), login("event_store_owner")
+    ensure_version(one, Everything)
+    fill_child(one, Everything, 3, next_batch(one), [])
+    fill_child(one, Everything, 4, next_batch(one), [])
+    assert owners(one) == {"event_store_owner"}
+    drop_new_children(other, Everything, [4], next_batch(other))
+    assert [name[-5:] for name in new_children(one)] == ["p0003"]
+    reset_model(other, Everything)
+    assert new_children(one) == []
 
 
 def test_a_login_that_made_tables_is_itself_again(login: Login) -> None:

@@ -117,7 +117,7 @@ def _said(log: Path, *words: str) -> bool:
 
 
 @pytest.fixture(params=["local", "connect", "cluster"])
-def place(request: pytest.FixtureRequest) -> Place:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """Each place where Spark may run, as the environment says it."""
     clean = unset()
     if request.param == "connect":
@@ -126,7 +126,15 @@ def place(request: pytest.FixtureRequest) -> Place:
         return Place({**clean, "SPARK_REMOTE": remote, SPARK_TOKEN: os.environ[SPARK_TOKEN]}, {}, sys.executable)
     if request.param == "cluster":
         stranger = str(request.getfixturevalue("stranger"))
-        env = {**clean, "SPARK_MASTER": request.getfixturevalue("master"), "PYSPARK_PYTHON": stranger}
+        defaults = tmp_path / "conf" / "spark-defaults.conf"
+        defaults.parent.mkdir()
+        defaults.write_text("spark.sql.shuffle.partitions 7\n")
+        env = {
+            **clean,
+            "SPARK_MASTER": request.getfixturevalue("master"),
+            "PYSPARK_PYTHON": stranger,
+            "SPARK_CONF_DIR": str(defaults.parent),
+        }
         return Place(env, CLUSTER, stranger)
     return Place(clean, {}, sys.executable)
 
@@ -147,6 +155,11 @@ def test_a_read_model_a_batch_and_a_stream_give_the_same_rows_wherever_spark_run
     assert list(map(tuple, built.stream)) == log
     assert_equals_a_clean_run(things)
     assert {python for _, _, python in built.origins} == {place.python}
+    if "SPARK_MASTER" in place.env:
+        # as the cluster's configuration says; two workers of a core each
+        assert built.sizes == [7, 2, 6, 500_000]
+    else:
+        assert built.sizes == [2, len(os.sched_getaffinity(0)), 9, 500_000]
     if "SPARK_MASTER" in place.env:
         # both workers took part, with what the session brought along
         assert len({folder for _, folder, _ in built.origins}) == 2

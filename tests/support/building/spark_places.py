@@ -15,6 +15,7 @@ import pyarrow as pa
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.settings import PROJECT
 from millrace.resources.spark import spark_session
+from millrace.resources.spark.parallelism import batch_size, cores_of, task_number
 from tests.support.building.drains import PATIENCE_S, Everything
 from tests.support.building.event_log_reads import load
 
@@ -26,11 +27,15 @@ PROGRAM = "import runpy, sys; sys.path.append({!r}); runpy.run_module('tests.sup
 
 @dataclass(frozen=True)
 class Built:
-    """What a session read, and from which file, in which folder and by which Python its tasks imported our code."""
+    """What a session read, from which file, in which folder and by which Python its tasks imported our code, its sizes.
+
+    The sizes are the partitions of a shuffle, the cores, the tasks for a million events, and the events of a batch.
+    """
 
     batch: list[list[object]]
     stream: list[list[object]]
     origins: list[list[str]]
+    sizes: list[int]
 
 
 def build_at(env: Mapping[str, str], dsn: str, folder: Path, configuration: Mapping[str, str], partition: int) -> Built:
@@ -75,6 +80,12 @@ def main(dsn: str, configuration: str, partition: str) -> None:
                 .distinct()
                 .collect()
             ),
+            sizes=[
+                int(spark.conf.get("spark.sql.shuffle.partitions") or 0),
+                cores_of(spark),
+                task_number(spark, 1_000_000),
+                batch_size(spark),
+            ],
         )
     (folder / "built.json").write_text(json.dumps(asdict(built)))
 

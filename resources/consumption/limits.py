@@ -1,0 +1,43 @@
+"""How much of Spark and of Postgres one consumer takes at once.
+
+Belongs here: the limits, with the settings that they come from. Not here: what keeps to them (`filling`, `staging`,
+`consumer`).
+"""
+
+import os
+from dataclasses import dataclass
+from typing import Self
+
+from millrace.resources.settings import Settings
+
+MOST_FILL_CONNECTIONS = 4
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much runs side by side.
+
+    Attributes:
+        fill_connections: On how many connections a rebuild fills its new tables at most.
+        staging_connections: On how many connections Spark's tasks write rows at most.
+        live_readers: On how many connections Spark's tasks read events from Postgres at most.
+        spark_cores: How many cores a cluster gives; None for what its scheduler says.
+        batch_events: How many events a batch of a drain has at most; None for what the session is worth.
+    """
+
+    fill_connections: int = 1
+    staging_connections: int = 32
+    live_readers: int = 64
+    spark_cores: int | None = None
+    batch_events: int | None = None
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """Return the limits that the environment sets."""
+        return cls(
+            settings.fill_connections or min(MOST_FILL_CONNECTIONS, os.cpu_count() or 1),
+            settings.staging_connections,
+            settings.live_readers,
+            settings.spark_cores,
+            settings.batch_events,
+        )

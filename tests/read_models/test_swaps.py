@@ -1,0 +1,198 @@
+"""New tables of a rebuild: filled side by side, dropped where a rebuild fails or died, never those of another one."""
+
+import threading
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.consumption.filling import filled_children
+from millrace.resources.errors import LeaseLost
+from millrace.resources.event_store import EventStore
+from millrace.resources.read_models.merge import StagedRows, StagedRowsLost, fill_child, next_batch, swap_children
+from millrace.resources.read_models.tables import new_child_table
+from tests.support.building.drains import (
+    PATIENCE_S,
+    Everything,
+    all_blocked,
+    assert_equals_a_clean_run,
+    busiest,
+    drain,
+    eventually,
+    fill,
+    held,
+    observer,
+    rows_of,
+    things,
+)
+from tests.support.building.killed_drains import killed_in_the_end
+from tests.support.factories import Connect, refusal, rows, start, terminate, value
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["observer", "things"]
+
+# a rebuild in a process of its own, as a Dagster run is one
+VICTIM = """
+import sys
+from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.spark import spark_session
+from tests.support.building.drains import Everything
+with spark_session() as spark, Consumer.open(sys.argv[1], Everything, lambda: spark, "victim", lease_s=600) as consumer:
+    consumer.rebuild(*range(16))
+"""
+
+
+class Building:
+    """Gives a session when it is told to: the leases are there then."""
+
+    def __init__(self, spark: "SparkSession") -> None:
+        self._spark = spark
+        self._asked, self._told = threading.Event(), threading.Event()
+
+    def __call__(self) -> "SparkSession":
+        self._asked.set()
+        assert self._told.wait(PATIENCE_S)
+        return self._spark
+
+    def wait(self) -> None:
+        assert self._asked.wait(PATIENCE_S)
+
+    def go(self) -> None:
+        self._told.set()
+
+
+def new_tables(connection: psycopg.Connection) -> list[str]:
+    query = r"select relname from pg_class where relname ~ '^_new_\d+_p\d+$' order by 1"
+    return [name for (name,) in rows(connection, query)]
+
+
+def staged(store: EventStore, partition: int, number: int) -> tuple[int, list[StagedRows]]:
+    """Stage rows of a log partition as a task does; return their batch."""
+    batch = next_batch(store.connection)
+    store.connection.execute(
+        "insert into read_models.everything_staging (partition, thing_id, events, batch, attempt)"
+        " select %s, 'thing-' || n, 1, %s, 7 from generate_series(1, %s) n",
+        (partition, batch, number),
+    )
+    return batch, [StagedRows(7, number)]
+
+
+def test_tables_are_filled_on_as_many_connections_as_allowed_at_the_same_time(
+    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect, observer: psycopg.Connection
+) -> None:
+    fill(things, 60)
+    drain(dsn, spark)
+    before = rows_of(things.connection, Everything)
+    batch, rows_ = staged(things, 0, 3000)
+
+    def filled() -> int:
+        with filled_children(dsn, connect(), Everything, range(16), batch, rows_, 3) as found:
+            return sum(found.values())
+
+    with held(connect(), "lock table read_models.everything_staging in access exclusive mode"):
+        running = start(filled)
+        eventually(lambda: len(all_blocked(observer, 'insert into "read_models"')) == 3, "three tables are filled")
+    assert running.result(PATIENCE_S) == 3000
+    assert len(new_tables(observer)) == 16
+    assert rows_of(observer, Everything) == before
+
+
+def test_a_table_that_cannot_be_filled_ends_all_others_and_leaves_none(
+    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect, observer: psycopg.Connection
+) -> None:
+    fill(things, 60)
+    drain(dsn, spark)
+    batch, rows_ = staged(things, 0, 3000)
+
+    def filled() -> None:
+        with filled_children(dsn, connect(), Everything, range(16), batch, rows_, 3):
+            pytest.fail("it was filled")
+
+    with held(connect(), "lock table read_models.everything_staging in access exclusive mode"):
+        running = start(filled)
+        eventually(lambda: len(all_blocked(observer, 'insert into "read_models"')) == 3, "three tables are filled")
+        terminate(observer, all_blocked(observer, 'insert into "read_models"')[1])
+        # although the others wait for a lock that nobody gives them
+        with pytest.raises(psycopg.errors.AdminShutdown):
+            running.result(PATIENCE_S)
+    assert new_tables(observer) == []
+
+
+def test_after_a_kill_between_filling_and_swapping_the_next_rebuild_drops_what_was_left(
+    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect, observer: psycopg.Connection
+) -> None:
+    fill(things, 120)
+    drain(dsn, spark)
+    before = rows_of(things.connection, Everything)
+    with held(connect(), "select from read_models.everything"), killed_in_the_end(VICTIM, dsn) as process:
+        eventually(lambda: all_blocked(observer, "detach partition"), "its tables are filled")
+        process.kill()
+        process.wait(PATIENCE_S)
+        eventually(lambda: not all_blocked(observer, "detach partition"), "the server noticed")
+    assert len(new_tables(observer)) == 16
+    assert rows_of(observer, Everything) == before
+    things.release_owner("victim")
+    with Consumer.open(dsn, Everything, lambda: spark, "next") as consumer:
+        consumer.rebuild(3)
+        assert len(new_tables(observer)) == 15
+        consumer.rebuild(*range(16))
+    assert new_tables(observer) == []
+    assert_equals_a_clean_run(things)
+
+
+def test_a_rebuild_that_lost_its_lease_swaps_nothing_in_and_leaves_the_tables_of_the_next_one(
+    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect, observer: psycopg.Connection
+) -> None:
+    fill(things, 120)
+    drain(dsn, spark)
+    partition = busiest(things)
+    building = Building(spark)
+
+    def late() -> None:
+        with Consumer.open(dsn, Everything, building, "late") as consumer:
+            consumer.rebuild(partition)
+
+    losing = start(late)
+    building.wait()
+    things.release_owner("late")
+    lease = things.claim_partition("everything", partition, "next", 600)
+    theirs = next_batch(observer)
+    fill_child(observer, Everything, partition, theirs, [])
+    with held(connect(), "select from event_store.checkpoints for update"):
+        building.go()
+        eventually(lambda: all_blocked(observer, "commit_batch"), "both have filled a table")
+        assert new_tables(observer) != [new_child_table(theirs, partition)]
+    refusal(LeaseLost, lambda: losing.result(PATIENCE_S))
+    assert new_tables(observer) == [new_child_table(theirs, partition)]
+    with observer.transaction():
+        things.release_batch("everything", [lease])
+        swap_children(observer, Everything, [partition], theirs, [])
+    assert value(observer, "select count(*) from read_models.everything_state where partition = %s", partition) == 0
+
+
+def test_staged_rows_that_vanish_while_tables_are_filled_are_noticed(
+    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect, observer: psycopg.Connection
+) -> None:
+    fill(things, 120)
+    drain(dsn, spark)
+    before = rows_of(things.connection, Everything)
+
+    building = Building(spark)
+
+    def rebuild() -> None:
+        with Consumer.open(dsn, Everything, building, "rebuilder") as consumer:
+            consumer.rebuild(*range(16))
+
+    running = start(rebuild)
+    building.wait()
+    with held(connect(), "select from event_store.checkpoints for update"):
+        building.go()
+        eventually(lambda: all_blocked(observer, "commit_batch"), "its tables are filled")
+        # as after a crash of the server
+        observer.execute("truncate read_models.everything_staging")
+    refusal(StagedRowsLost, lambda: running.result(PATIENCE_S))
+    assert new_tables(observer) == []
+    assert rows_of(observer, Everything) == before

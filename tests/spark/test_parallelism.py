@@ -1,0 +1,144 @@
+"""How many tasks and connections a build takes: by the session's cores on a cluster, within limits everywhere."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from millrace.resources.archive.history import history_frame, log_history
+from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.consumption.limits import Limits
+from millrace.resources.consumption.staging import read_events, stage_batch
+from millrace.resources.event_store import EventStore, Lease
+from millrace.resources.read_models.merge import merge_batch, next_batch
+from millrace.resources.read_models.versions import ensure_version
+from millrace.resources.settings import Settings
+from millrace.resources.spark.parallelism import batch_size, cores_of, task_number, tasks_on
+from millrace.resources.spark.session import ONE_MACHINE, TASK_EVENTS
+from tests.support.building.drains import PATIENCE_S, Everything, assert_equals_a_clean_run, fill, things
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["things"]
+
+
+@contextmanager
+def told(spark: "SparkSession", **settings: str) -> Iterator[None]:
+    """Tell a session some settings until the block ends."""
+    names = {name: f"spark.{name.replace('_', '.')}" for name in settings}
+    before = {name: spark.conf.get(names[name]) or "" for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(names[name], value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            spark.conf.set(names[name], value)
+
+
+def claimed(store: EventStore) -> list[Lease]:
+    ensure_version(store.connection, Everything)
+    return store.claim_batch(Everything.view, "test", 1000, 600)
+
+
+def reading_tasks(events: "DataFrame") -> int:
+    from pyspark.sql import functions as f
+
+    return events.select(f.spark_partition_id()).distinct().count()
+
+
+def test_tasks_grow_with_the_cores_and_none_is_too_small_for_what_it_costs() -> None:
+    assert [tasks_on(8, events) for events in (0, 49_999, 100_000, 1_200_000, 10**8)] == [1, 1, 2, 24, 24]
+
+
+def test_one_machine_has_sizes_of_its_own(spark: "SparkSession") -> None:
+    for name, value in ONE_MACHINE.items():
+        assert spark.conf.get(name) == value
+    assert (task_number(spark, 0), task_number(spark, 1_000_000), batch_size(spark)) == (1, 9, 500_000)
+
+
+def test_a_session_behind_spark_connect_tells_its_cores(spark: "SparkSession") -> None:
+    assert cores_of(spark) == len(os.sched_getaffinity(0))
+
+
+def test_no_more_tasks_read_postgres_than_allowed(things: EventStore, dsn: str, spark: "SparkSession") -> None:
+    fill(things, 60)
+    leases = claimed(things)
+    with told(spark, millrace_taskEvents="10"):
+        for allowed, tasks in ((64, 7), (7, 7), (3, 3), (1, 1)):
+            events = read_events(spark, dsn, Everything, leases, limits=Limits(live_readers=allowed))
+            assert (reading_tasks(events), events.count()) == (tasks, 60)
+
+
+def test_no_more_tasks_read_the_tail_of_an_archive_than_allowed(
+    things: EventStore, dsn: str, spark: "SparkSession", tmp_path: "Path"
+) -> None:
+    fill(things, 60)
+    things.sequence_events()
+    history = log_history(things.connection, tmp_path)
+    for allowed, tasks in ((None, 7), (7, 7), (2, 2)):
+        events = history_frame(spark, dsn, history, columns=["offset"], min_partitions=7, live_readers=allowed)
+        assert (reading_tasks(events), events.count()) == (tasks, 60)
+
+
+def test_no_more_tasks_write_rows_than_allowed(things: EventStore, dsn: str, spark: "SparkSession") -> None:
+    fill(things, 120)
+    leases = claimed(things)
+    with told(spark, sql_shuffle_partitions="3", sql_adaptive_enabled="false"):
+        for allowed, tasks in ((32, 3), (2, 2)):
+            batch = next_batch(things.connection)
+            staged = stage_batch(spark, dsn, Everything, leases, batch, limits=Limits(staging_connections=allowed))
+            assert len(staged) == tasks
+    with things.connection.transaction():
+        things.commit_batch(Everything.view, leases)
+        merge_batch(things.connection, Everything, batch, staged)
+    assert_equals_a_clean_run(things)
+
+
+def test_a_drain_that_has_more_before_it_than_a_batch_takes_as_much_as_the_session_is_worth(
+    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(things, 120)
+    monkeypatch.setattr("millrace.resources.consumption.consumer.BATCH_EVENTS", 20)
+    sizes: list[int] = []
+    with Consumer.open(dsn, Everything, lambda: spark, "test", limits=Limits()) as consumer:
+        consumer.drain(budget_s=PATIENCE_S, idle_s=0, on_commit=lambda commit: sizes.append(commit.events))
+    assert sizes == [20, 100]
+    assert_equals_a_clean_run(things)
+
+
+def test_a_batch_that_the_environment_bounds_stays_so(things: EventStore, dsn: str, spark: "SparkSession") -> None:
+    fill(things, 60)
+    sizes: list[int] = []
+    with Consumer.open(dsn, Everything, lambda: spark, "test", limits=Limits(batch_events=30)) as consumer:
+        consumer.drain(budget_s=PATIENCE_S, idle_s=0, on_commit=lambda commit: sizes.append(commit.events))
+    assert sizes == [30, 30]
+
+
+def test_the_environment_says_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = Limits.of(Settings())
+    assert said.fill_connections == min(4, os.cpu_count() or 1)
+    assert (said.staging_connections, said.live_readers, said.spark_cores, said.batch_events) == (32, 64, None, None)
+    for name in ("FILL_CONNECTIONS", "STAGING_CONNECTIONS", "LIVE_READERS", "SPARK_CORES", "BATCH_EVENTS"):
+        monkeypatch.setenv(f"MILLRACE_{name}", "9")
+    assert Limits.of(Settings()) == Limits(9, 9, 9, 9, 9)
+
+
+def test_the_number_of_cores_can_be_said_where_the_scheduler_does_not_know_it(spark: "SparkSession") -> None:
+    class OfACluster:
+        """A session as a cluster's, which has no size of tasks."""
+
+        class conf:  # noqa: N801 - Spark's name
+            @staticmethod
+            def get(name: str, default: None) -> None:
+                assert name == TASK_EVENTS
+                return default
+
+    assert spark.conf.get(TASK_EVENTS) is not None
+    assert task_number(OfACluster, 10**7, 40) == 120  # type: ignore[arg-type]
+    assert batch_size(OfACluster, 40) == 10**7  # type: ignore[arg-type]
