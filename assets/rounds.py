@@ -8,25 +8,32 @@ The run belongs to no partition. It records the progress of each view on the vie
 run of its own is started for it: that one is red.
 """
 
-from collections.abc import Mapping
+import json
+import time
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 
 import dagster as dg
+import psycopg
 
-from millrace.assets.consumption import DrainProgress
+from millrace.assets.consumption import DrainProgress, view_of
 from millrace.assets.declarations import Declarations
 from millrace.assets.partitions import VIEWS
 from millrace.assets.runs import release_dead
 from millrace.resources.consumption.commit import Commit
-from millrace.resources.consumption.rounds.drain import SharedDrain
+from millrace.resources.consumption.rounds.drain import JOIN_S, SharedDrain
 from millrace.resources.consumption.rounds.member import Member
 from millrace.resources.consumption.rounds.plan import ROUND_CONFIGURATION
+from millrace.resources.errors import MillraceError
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.spark import spark_session
 
 SHARED_JOB = "drain_views"
+# on the run: the views that left it, as JSON, and why
+LEFT_TAG = "millrace/left"
+MOST_SAID = 200
 
 
 class SharedDrainConfig(dg.Config):
@@ -52,18 +59,7 @@ def shared_drain_job(declared: Declarations, archive: Path, servers: Mapping[str
             context.log.info("run %s drains all views already", older)
             return
         dsn = postgres.current_dsn()
-        progress: dict[str, DrainProgress] = {}
-
-        def on_commit(member: Member, commit: Commit) -> None:
-            assert member.model is not None
-            view = member.declared.view
-            if view not in progress:
-                progress[view] = DrainProgress(context, member.declared, member.model.view, dsn)
-            progress[view].add(commit)
-
-        def on_leave(member: Member) -> None:
-            context.log.warning("%s goes on without this run: %s", member.declared.view, member.away)
-
+        shown = Shown(context, dsn)
         with (
             ExitStack() as opened,
             SharedDrain(
@@ -73,13 +69,14 @@ def shared_drain_job(declared: Declarations, archive: Path, servers: Mapping[str
                 cache(lambda: opened.enter_context(spark_session(ROUND_CONFIGURATION))),
                 context.run_id,
                 archive=archive,
-                on_commit=on_commit,
-                on_leave=on_leave,
+                on_commit=shown.commit,
+                on_change=shown.change,
             ) as drain,
         ):
-            views = [member.declared.view for member in drain.members]
-            context.instance.add_dynamic_partitions(str(VIEWS.name), views)
+            declared_views = [member.declared for member in drain.members]
+            context.instance.add_dynamic_partitions(str(VIEWS.name), [model.view for model in declared_views])
             with postgres.store() as store:
+                views = {view_of(store, model) for model in declared_views}
                 owners = {owner for view in views if store.is_registered(view) for owner in store.lease_owners(view)}
                 release_dead(context.instance, owners, store.release_owner)
             try:
@@ -87,8 +84,7 @@ def shared_drain_job(declared: Declarations, archive: Path, servers: Mapping[str
                 if drain.overtaken:
                     context.log.info("the next run goes on, with the changed %s", ", ".join(drain.overtaken))
             finally:
-                for each in progress.values():
-                    each.finish()
+                shown.finish()
 
     @dg.job(
         name=SHARED_JOB,
@@ -104,11 +100,63 @@ def shared_drain_job(declared: Declarations, archive: Path, servers: Mapping[str
     return job
 
 
+class Shown:
+    """Shows in Dagster what a shared drain does: the progress of each view, and which views left it."""
+
+    def __init__(self, context: dg.OpExecutionContext, dsn: str) -> None:
+        self._context = context
+        self._dsn = dsn
+        self._progress: dict[str, DrainProgress] = {}
+        self._left: dict[str, str] = {}
+
+    def commit(self, member: Member, commit: Commit) -> None:
+        """Take note of a commit, and report if it is time."""
+        if member.view not in self._progress:
+            self._progress[member.view] = DrainProgress(self._context, member.declared, member.view, self._dsn)
+        self._say(member.view, lambda: self._progress[member.view].add(commit))
+
+    def change(self, member: Member) -> None:
+        """Say in the run's log, and on the run for the sensors, which views left and why."""
+        view = member.declared.view
+        if member.away is None:
+            self._left.pop(view, None)
+            self._context.log.info("%s takes part again", view)
+        else:
+            self._left[view] = member.away[:MOST_SAID]
+            self._context.log.warning("%s goes on without this run: %s", view, member.away)
+        self._context.instance.add_run_tags(self._context.run_id, {LEFT_TAG: json.dumps(self._left)})
+
+    def finish(self) -> None:
+        """Show the state of each view in the end."""
+        for view, progress in self._progress.items():
+            self._say(view, progress.finish)
+
+    def _say(self, view: str, say: Callable[[], None]) -> None:
+        # what cannot be shown of one view, such as one that was removed, is no matter of the others
+        try:
+            say()
+        except (MillraceError, psycopg.Error, ValueError) as error:
+            self._context.log.warning("the progress of %s cannot be shown: %s", view, error)
+
+
+def left_by(run: dg.DagsterRun) -> dict[str, str]:
+    """Return the views that a shared run has left, and why."""
+    left: dict[str, str] = json.loads(run.tags.get(LEFT_TAG, "{}"))
+    return left
+
+
 def _older_drain(context: dg.OpExecutionContext, postgres: PostgresResource) -> str | None:
-    """Return another run that drains all views, if one lives."""
+    """Return another run that drains all views, if one is at work, or began just before this one."""
     records = context.instance.get_run_records(
         dg.RunsFilter(job_name=SHARED_JOB, statuses=[dg.DagsterRunStatus.STARTED]), limit=10
     )
-    others = [record.dagster_run.run_id for record in records if record.dagster_run.run_id != context.run_id]
+    own = next((r.create_timestamp for r in records if r.dagster_run.run_id == context.run_id), None)
     with postgres.store() as store:
-        return next((run for run in others if store.attached_views(run)), None)
+        for record in records:
+            run = record.dagster_run.run_id
+            began = (
+                own is not None and record.create_timestamp < own and time.time() - (record.start_time or 0) < JOIN_S
+            )
+            if run != context.run_id and (began or store.attached_views(run)):
+                return run
+    return None

@@ -5,9 +5,11 @@ Belongs here: the decision. Not here: where the facts come from (`sensors`), wha
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING
+
+from millrace.resources.consumption.rounds.drain import JOIN_S
 
 if TYPE_CHECKING:
     from millrace.resources.event_store import ViewPoll
@@ -16,10 +18,8 @@ BACKOFF_S = 5.0
 LONGEST_BACKOFF_S = 60.0
 # a run needs some seconds to start its process, its Python and its consumer
 STARTUP_S = 120.0
-# A run of many views joins its views within this time.
-JOIN_S = 20.0
-# More than so many positions are consumed by a run of the view's own, so that the other views do not wait for it.
-LARGE_BACKLOG = 100_000
+# so many shared runs that fail in a row make each view try by itself
+SHARED_FAILURES = 3
 # Of the 16 runs at once of dagster.yaml, so that pushes, however many there are, leave half to read models.
 PUSHES_AT_ONCE = 8
 # so far poll_views counts events, and streams to try again
@@ -35,12 +35,14 @@ class ViewRuns:
         started: When the newest unfinished run started; None while it is queued, or if there is none.
         last_ended: When the newest finished run ended; None if there is none.
         failures: How many of the newest finished runs failed in a row.
+        unfinished: The newest unfinished run.
     """
 
     in_flight: bool = False
     started: float | None = None
     last_ended: float | None = None
     failures: int = 0
+    unfinished: str | None = None
 
 
 class Start(Enum):
@@ -56,11 +58,15 @@ class SharedRun:
 
     Attributes:
         runs: Its runs, as those of a view.
-        lives: Whether the newest unfinished one is attached to some view; False if there is none.
+        lives: Whether an unfinished one is attached to some view.
+        left: The views that the newest one has left, and why.
+        since: When the newest one was asked for, in seconds since the epoch.
     """
 
     runs: ViewRuns = ViewRuns()
     lives: bool = False
+    left: Mapping[str, str] = field(default_factory=dict)
+    since: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -108,18 +114,28 @@ def plan_together(row: "ViewPoll", own: ViewRuns, shared: SharedRun, alone: str 
         return _plan(row, own, now)
     if alone is None and row.consumers:
         return Poll(row.view, None, f"{row.view}: drained together with other views, {due(row)}")
-    if alone is None and shared.runs.in_flight:
-        starting = shared.runs.started is None or now - shared.runs.started <= JOIN_S
-        if starting:
-            return Poll(row.view, None, f"{row.view}: a drain of all views starts, {due(row)}")
-        if shared.lives:
-            alone = "the drain of all views left it"
+    starting = shared.runs.in_flight and (shared.runs.started is None or now - shared.runs.started <= JOIN_S)
+    if alone is None and starting and row.view not in shared.left:
+        return Poll(row.view, None, f"{row.view}: a drain of all views starts, {due(row)}")
+    alone = alone or _left(row, own, shared)
     if alone is not None:
         poll = _plan(row, own, now)
         return Poll(row.view, poll.start, f"{poll.reason}, by itself: {alone}") if poll.start else poll
     # a shared run that is dead is no run in flight
     poll = _plan(row, replace(shared.runs, in_flight=False), now)
     return Poll(row.view, Start.TOGETHER, poll.reason) if poll.start else poll
+
+
+def _left(row: "ViewPoll", own: ViewRuns, shared: SharedRun) -> str | None:
+    """Return why the shared run does not consume a view, if it lives or ended without it; None if it is to be asked."""
+    mended = own.failures == 0 and own.last_ended is not None and own.last_ended > shared.since
+    if row.view in shared.left and (shared.lives or not mended):
+        return f"the drain of all views left it: {shared.left[row.view]}"
+    if shared.lives:
+        return "the drain of all views does not consume it"
+    if shared.runs.failures >= SHARED_FAILURES:
+        return f"{shared.runs.failures} drains of all views failed in a row"
+    return None
 
 
 def _plan(row: "ViewPoll", runs: ViewRuns, now: float) -> Poll:
@@ -142,7 +158,12 @@ def _is_dead(row: "ViewPoll", runs: ViewRuns, now: float) -> bool:
 
     Its process was killed together with the code server, which would have noticed: Dagster still calls it started.
     """
-    return row.consumers == 0 and runs.started is not None and now - runs.started > STARTUP_S
+    return row.consumers == 0 and has_started(runs, now)
+
+
+def has_started(runs: ViewRuns, now: float) -> bool:
+    """Say whether the run in flight began so long ago that it must be at work."""
+    return runs.started is not None and now - runs.started > STARTUP_S
 
 
 def _obstacle(row: "ViewPoll", runs: ViewRuns, now: float) -> str | None:

@@ -12,15 +12,15 @@ from datetime import UTC
 import dagster as dg
 
 from millrace.assets.partitions import VIEWS
-from millrace.assets.rounds import SHARED_JOB
+from millrace.assets.rounds import SHARED_JOB, left_by
 from millrace.platform_defs.jobs import DRAIN
 from millrace.platform_defs.polling import (
-    LARGE_BACKLOG,
     PUSHES_AT_ONCE,
     Poll,
     SharedRun,
     Start,
     ViewRuns,
+    has_started,
     in_turn,
     plan_polls,
     plan_together,
@@ -29,6 +29,7 @@ from millrace.resources.capture.declaration import Capture
 from millrace.resources.capture.health import find_capture, has_work
 from millrace.resources.capture.setup import GapOpen
 from millrace.resources.capture.store import CaptureInfo, CaptureStore
+from millrace.resources.consumption.rounds.member import LARGE_BACKLOG
 from millrace.resources.consumption.rounds.plan import fits
 from millrace.resources.errors import CaptureInUse, MillraceError
 from millrace.resources.event_store import ViewPoll
@@ -75,7 +76,11 @@ def poll_sensor(model: ReadModel, together: dg.JobDefinition) -> dg.SensorDefini
         if not fits(model):
             return request_drains(context, [row], VIEWS)
         own = view_runs(context.instance, model.view)
-        plan = plan_together(row, own, shared_run(context.instance, postgres), alone(row), time.time())
+        now = time.time()
+        if own.unfinished and has_started(own, now) and not is_attached(postgres, own.unfinished):
+            # it died, although somebody consumes the view: the run of all views
+            own = replace(own, in_flight=False)
+        plan = plan_together(row, own, shared_run(context.instance, postgres), alone(row), now)
         if plan.start is Start.TOGETHER and not asked_first(postgres.current_dsn()):
             plan = replace(plan, start=None, reason=f"{plan.reason}; a drain of all views was asked for")
         return _request(context, [plan], VIEWS, {PRIORITY_TAG: "1"})
@@ -93,12 +98,20 @@ def alone(row: ViewPoll) -> str | None:
 
 
 def shared_run(instance: dg.DagsterInstance, postgres: PostgresResource) -> SharedRun:
-    """Ask Dagster for the run that drains many views, and the store whether it lives."""
+    """Ask Dagster for the runs that drain many views, and the store whether one lives."""
     records = instance.get_run_records(dg.RunsFilter(job_name=SHARED_JOB), limit=RECENT_RUNS)
-    unfinished = [r.dagster_run.run_id for r in records if r.dagster_run.status in UNFINISHED]
+    if not records:
+        return SharedRun()
+    unfinished = instance.get_run_records(dg.RunsFilter(job_name=SHARED_JOB, statuses=list(UNFINISHED)))
+    lives = any(is_attached(postgres, record.dagster_run.run_id) for record in unfinished)
+    newest = records[0]
+    return SharedRun(_runs_of(records), lives, left_by(newest.dagster_run), newest.create_timestamp.timestamp())
+
+
+def is_attached(postgres: PostgresResource, run_id: str) -> bool:
+    """Say whether a run is attached to some view, and so at work."""
     with postgres.store() as store:
-        lives = any(store.attached_views(run_id) for run_id in unfinished)
-    return SharedRun(_runs_of(records), lives)
+        return bool(store.attached_views(run_id))
 
 
 def asked_first(dsn: str) -> bool:
@@ -298,6 +311,7 @@ def _runs_of(records: Sequence[dg.RunRecord]) -> ViewRuns:
         failures += 1
     return ViewRuns(
         in_flight=bool(unfinished),
+        unfinished=unfinished[0].dagster_run.run_id if unfinished else None,
         started=unfinished[0].start_time if unfinished else None,
         last_ended=finished[0].end_time or finished[0].update_timestamp.timestamp() if finished else None,
         failures=failures,

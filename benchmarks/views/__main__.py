@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.views import latency, rounds
+from benchmarks.views import backlog, latency, rounds
 from benchmarks.views.bench import Bench, Cpu, bench
 from millrace.resources.postgres.embedded import PROGRAMS
 
@@ -25,6 +25,9 @@ LATENCY_TARGETS = {8: (0.7, 2.0), 40: (1.5, None)}
 # so many views have a drain of their own each, too; more would take minutes
 MOST_OWN = 8
 APPENDS = 100
+# CPU of a backlog of ten views, in drains of one view
+BACKLOG_TARGET = 3.5
+BACKLOGS = 2
 
 Lines = list[tuple[str, str, str, str]]
 
@@ -77,7 +80,22 @@ def latency_lines(servers: Bench, wanted: Wanted, say: Callable[[str], None]) ->
     return lines
 
 
-LINES = {"rounds": round_lines, "latency": latency_lines}
+def backlog_lines(servers: Bench, _: Wanted, say: Callable[[str], None]) -> Lines:
+    """Measure a backlog of ten views, beside a drain for each, and beside one of these drains."""
+    say(f"a backlog of {backlog.VIEWS} views")
+    taken = {way: rounds.middle(found) for way, found in backlog.of_views(servers, BACKLOGS).items()}
+    together, own, one = taken["together"], taken["own"], taken["one"]
+    return [
+        (
+            f"{backlog.VIEWS} views, {backlog.EVENTS:,} events before each",
+            f"{together.all:.1f} CPU s {_parts(together)}: {together.all / one.all:.1f} x a drain of one view",
+            f"≤ {BACKLOG_TARGET} x",
+            f"{own.all:.1f} by a drain each: {own.all / together.all:.1f} x",
+        )
+    ]
+
+
+LINES = {"rounds": round_lines, "latency": latency_lines, "backlog": backlog_lines}
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ from uuid import UUID
 
 import psutil
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
 from millrace.examples.shop.events import register_shop
 from millrace.examples.shop.lives import Step, plan_life
@@ -93,6 +94,13 @@ class Bench:
         with psycopg.connect(dsn, autocommit=True) as connection:
             register_shop(EventStore(connection))
         return dsn
+
+    def copy(self, dsn: str) -> str:
+        """Make a copy of a store that nobody is connected to, and return how to connect."""
+        name, of = f"views_{next(self._numbers)}", conninfo_to_dict(dsn)["dbname"]
+        with psycopg.connect(self.server.dsn("postgres"), autocommit=True) as connection:
+            connection.execute(f"create database {name} template {of} strategy file_copy".encode())
+        return self.server.dsn(name)
 
     def cpu(self) -> Cpu:
         """Return the seconds on a CPU until now."""

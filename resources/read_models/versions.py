@@ -51,9 +51,9 @@ def current_version(connection: psycopg.Connection, model: ReadModel) -> ReadMod
     return model.at_version(found.version, found.view) if found else None
 
 
-def is_overtaken(connection: psycopg.Connection, model: ReadModel) -> bool:
-    """Say whether a version of the model was made after this one: the declaration changed since."""
-    return any(known.version > model.version for known in versions(connection, model.name))
+def newest_version(connection: psycopg.Connection, model: ReadModel) -> int:
+    """Return the number of the version of the model that was made last, whatever declaration it is of."""
+    return max((known.version for known in versions(connection, model.name)), default=0)
 
 
 def unbuilt_partitions(connection: psycopg.Connection, model: ReadModel) -> list[int]:

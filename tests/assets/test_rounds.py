@@ -10,7 +10,7 @@ import pytest
 
 from millrace.assets.consumption import KEY
 from millrace.assets.declarations import Declarations, declared
-from millrace.assets.rounds import SHARED_JOB
+from millrace.assets.rounds import SHARED_JOB, left_by
 from millrace.examples.shop.events import register_shop
 from millrace.platform_defs.definitions import build_defs
 from millrace.resources.event_store import EventStore, NewEvent
@@ -95,6 +95,9 @@ def test_a_view_that_fails_leaves_the_run_green_and_is_named_in_its_log(
     said = [record.user_message for record in instance.all_logs(result.run_id)]
     assert any("orders goes on without this run: " in one and "a lot" in one for one in said)
     assert instance.get_materialized_partitions(KEY) == {"customers"}
+    told = instance.get_run_by_id(result.run_id)
+    assert told is not None
+    assert "a lot" in left_by(told)["orders"]
 
 
 @pytest.mark.usefixtures("spark_remote")

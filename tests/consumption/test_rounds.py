@@ -8,11 +8,16 @@ import psycopg
 import pytest
 
 from millrace import Event, ReadModel, State, fold
+from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.rounds import drain as draining
 from millrace.resources.consumption.rounds import member as membership
+from millrace.resources.consumption.rounds import plan as planning
 from millrace.resources.consumption.rounds import round as one_round
 from millrace.resources.consumption.rounds.drain import SharedDrain
+from millrace.resources.consumption.rounds.leaf import union
+from millrace.resources.consumption.rounds.member import Member
+from millrace.resources.event_log_source import LogRange
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.versions import ensure_version, versions
 from tests.support.building import read_models as models
@@ -27,6 +32,7 @@ from tests.support.building.drains import (
     held,
     machines,
     observer,
+    thing,
     things,
 )
 from tests.support.building.poison import poison
@@ -103,19 +109,39 @@ def test_views_at_different_positions_each_get_the_events_from_their_own_on(
     assert_as_alone(things, dsn, spark, FEW)
 
 
-def test_a_backlog_comes_in_several_rounds(
+def drained(dsn: str, spark: "SparkSession") -> list[int]:
+    """Drain some views together; return how many events each commit of one of them had."""
+    events: list[int] = []
+
+    def note(member: Member, commit: Commit) -> None:
+        if member.declared.view == "crossing":
+            events.append(commit.events)
+
+    with SharedDrain(dsn, FEW, lambda: spark, "rounds", on_commit=note) as shared:
+        shared.run(budget_s=PATIENCE_S, idle_s=0)
+    return events
+
+
+def test_a_backlog_comes_in_rounds_that_grow(
     things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(one_round, "ROUND_EVENTS", 90)
-    monkeypatch.setattr(one_round, "LEAST_EVENTS", 10)
-    fill(things, 100)
-    events: list[int] = []
-    with SharedDrain(
-        dsn, FEW, lambda: spark, "rounds", on_commit=lambda _, commit: events.append(commit.events)
-    ) as shared:
-        shared.run(budget_s=PATIENCE_S, idle_s=0)
-    assert max(events) == 30
-    assert sum(events) == 3 * 100
+    monkeypatch.setattr(one_round, "ROUND_EVENTS", 30)
+    monkeypatch.setattr(one_round, "MOST_EVENTS", 75)
+    fill(things, 110)
+    assert drained(dsn, spark) == [10, 20, 25, 25, 25, 5]
+    assert_as_alone(things, dsn, spark, FEW)
+
+
+def test_events_that_are_too_large_together_come_in_smaller_rounds(
+    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "ROUND_BYTES", 20_000)
+    fill(things, 20)
+    things.append_events([thing(f"large-{number}", text="x" * 9_000, owner="ann") for number in range(4)])
+    fill(things, 20, seed=2)
+    events = drained(dsn, spark)
+    assert sum(events) == 44
+    assert len(events) > 2
     assert_as_alone(things, dsn, spark, FEW)
 
 
@@ -332,6 +358,71 @@ def test_what_a_round_left_leased_is_committed_by_the_next_one(
     assert_as_alone(things, dsn, spark, FEW)
 
 
+def test_a_view_whose_stored_states_somebody_locks_leaves_alone(
+    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect
+) -> None:
+    fill(things, 40)
+    share(dsn, spark, FEW)
+    fill(things, 40, seed=2)
+    with held(connect(), "lock table read_models.machines_state in access exclusive mode"):
+        away = share(dsn, spark, FEW)
+    assert "lock timeout" in (away.pop("machines") or "")
+    assert away == {"everything": None, "crossing": None}
+    share(dsn, spark, FEW)
+    assert_as_alone(things, dsn, spark, FEW)
+
+
+def test_a_model_whose_tables_cannot_be_made_leaves_alone(things: EventStore, dsn: str, spark: "SparkSession") -> None:
+    fill(things, 40)
+    things.connection.execute("create table read_models.crossing (other int)")
+    away = share(dsn, spark, FEW)
+    assert '"crossing" is not a view' in (away.pop("crossing") or "")
+    assert away == {"everything": None, "machines": None}
+
+
+def test_a_function_that_no_worker_can_get_makes_its_view_leave_alone(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    lock = threading.Lock()
+
+    def bound(state: State | None, event: Event) -> State | None:
+        """One row per thing."""
+        with lock:
+            return stumbling.function(state, event)
+
+    fill(things, 40)
+    locked = replace(cast("Any", Stumbling), name="locked", view="locked", function=bound)
+    away = share(dsn, spark, [Everything, locked])
+    assert "pickle" in (away["locked"] or "")
+    assert away["everything"] is None
+
+
+def test_a_version_that_something_keeps_from_serving_leaves_and_says_so(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    fill(things, 40)
+    share(dsn, spark, FEW)
+    things.connection.execute("create view public.dependent as select mean from read_models.crossing")
+    changed = replace(Crossing, columns={"events": Crossing.columns["events"]})
+    assert "depend" in (share(dsn, spark, [Everything, changed])["crossing"] or "")
+    things.connection.execute("drop view public.dependent")
+    assert share(dsn, spark, [Everything, changed])["crossing"] is None
+
+
+def test_a_view_far_behind_is_not_taken_on_and_what_lies_between_is_not_read(
+    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leases = [("a", 0, 0, 10, 1), ("b", 0, 5, 20, 2), ("c", 0, 20, 30, 3), ("far", 0, 900, 910, 4), ("a", 1, 7, 9, 5)]
+    assert union(leases) == [LogRange(0, 0, 30), LogRange(0, 900, 910), LogRange(1, 7, 9)]
+    share(dsn, spark, FEW)
+    fill(things, 60)
+    share(dsn, spark, [Everything])
+    monkeypatch.setattr(membership, "LARGE_BACKLOG", 59)
+    with SharedDrain(dsn, FEW, lambda: spark, "rounds") as shared:
+        shared.run(budget_s=PATIENCE_S, idle_s=0)
+        assert [member.joined for member in shared.members] == [True, False, False]
+
+
 # Faults ---------------------------------------------------------------------------------------------------------
 
 
@@ -394,7 +485,8 @@ def test_an_error_of_no_view_ends_the_drain_after_some_tries_and_gives_the_lease
 
     with SharedDrain(dsn, FEW, broken, "rounds") as shared, pytest.raises(AnalysisException):
         shared.run(budget_s=PATIENCE_S, idle_s=0)
-    assert len(asked) == draining.FAILURES
+    # all at once, and each by itself
+    assert len(asked) == draining.FAILURES * (1 + len(FEW))
     assert things.owned_leases("rounds") == {}
 
 

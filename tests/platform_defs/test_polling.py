@@ -4,7 +4,6 @@ import pytest
 
 from millrace.platform_defs.polling import (
     BACKOFF_S,
-    JOIN_S,
     LONGEST_BACKOFF_S,
     STARTUP_S,
     Poll,
@@ -16,6 +15,7 @@ from millrace.platform_defs.polling import (
     plan_polls,
     plan_together,
 )
+from millrace.resources.consumption.rounds.drain import JOIN_S
 from millrace.resources.event_store import ViewPoll
 
 NOW = 1_000_000.0
@@ -155,9 +155,11 @@ def test_a_shared_run_that_starts_is_waited_for(started: float | None) -> None:
 
 
 def test_a_view_that_the_shared_run_left_gets_a_run_of_its_own() -> None:
-    assert together(row(), JOINED) == Poll(
-        "orders", Start.ALONE, "orders: 5 due, by itself: the drain of all views left it"
+    left = replace(JOINED, left={"orders": "a bad value"})
+    assert together(row(), left) == Poll(
+        "orders", Start.ALONE, "orders: 5 due, by itself: the drain of all views left it: a bad value"
     )
+    assert together(row(), JOINED).reason.endswith("by itself: the drain of all views does not consume it")
     failing = ViewRuns(last_ended=NOW - 1, failures=3)
     assert "3 drains failed in a row" in together(row(), JOINED, failing).reason
 
@@ -165,6 +167,32 @@ def test_a_view_that_the_shared_run_left_gets_a_run_of_its_own() -> None:
 def test_a_shared_run_that_died_is_replaced() -> None:
     dead = SharedRun(ViewRuns(in_flight=True, started=NOW - JOIN_S - 1), lives=False)
     assert together(row(), dead).start is Start.TOGETHER
+
+
+def test_a_view_that_left_the_last_shared_run_gets_its_own_until_one_of_these_ends_well() -> None:
+    # the shared one had no other view, so it is attached to none, or has ended
+    for runs in (JOINED.runs, ViewRuns(last_ended=NOW - 100)):
+        left = SharedRun(runs, lives=False, left={"orders": "a bad value"}, since=NOW - 200)
+        assert together(row(), left).start is Start.ALONE
+        assert together(row(view="other"), left).start is Start.TOGETHER
+        ended_before = ViewRuns(last_ended=NOW - 201)
+        assert together(row(), left, ended_before).start is Start.ALONE
+        failed_since = ViewRuns(last_ended=NOW - 100, failures=1)
+        assert together(row(), left, failed_since).start is Start.ALONE
+        mended = ViewRuns(last_ended=NOW - 100)
+        assert together(row(), left, mended).start is Start.TOGETHER
+
+
+def test_a_view_that_left_is_not_kept_waiting_for_a_shared_run_that_began_just_now() -> None:
+    began = SharedRun(ViewRuns(in_flight=True, started=NOW - 1), lives=False, left={"orders": "a bad value"}, since=NOW)
+    assert together(row(), began).start is Start.ALONE
+
+
+def test_shared_runs_that_fail_again_and_again_make_each_view_try_by_itself() -> None:
+    failing = SharedRun(ViewRuns(last_ended=NOW - 1, failures=3))
+    assert together(row(), failing) == Poll(
+        "orders", Start.ALONE, "orders: 5 due, by itself: 3 drains of all views failed in a row"
+    )
 
 
 def test_shared_runs_that_fail_in_a_row_back_off() -> None:

@@ -1,5 +1,6 @@
 """Sensors on an instance with real run records and a real database."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ import dagster as dg
 import pytest
 
 from millrace.assets.declarations import Declarations, declared
-from millrace.assets.rounds import SHARED_JOB
+from millrace.assets.rounds import LEFT_TAG, SHARED_JOB
 from millrace.examples.shop.events import register_shop
 from millrace.platform_defs import polling, sensors
 from millrace.platform_defs.definitions import build_defs
@@ -121,6 +122,35 @@ def test_a_view_that_the_drain_of_all_views_left_gets_a_drain_of_its_own(
     # it serves nobody any more, and Dagster does not know yet that it died
     shop.detach_consumer("other", run)
     assert started_by(tick(instance, dsn, "poll_orders")) == (SHARED_JOB, None)
+
+
+def test_the_only_view_of_a_drain_of_all_views_that_it_left_gets_a_drain_of_its_own(
+    instance: dg.DagsterInstance, dsn: str, shop: EventStore
+) -> None:
+    place(shop)
+    run = shared_run(instance)
+    instance.add_run_tags(run, {LEFT_TAG: json.dumps({"orders": "a bad value"})})
+    # it is attached to no view, as one that died is
+    result = tick(instance, dsn, "poll_orders")
+    assert started_by(result) == ("drain", "orders")
+
+
+def test_a_drain_of_its_own_that_died_does_not_hide_behind_the_drain_of_all_views(
+    instance: dg.DagsterInstance, dsn: str, shop: EventStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(polling, "STARTUP_S", -1.0)
+    monkeypatch.setattr(sensors, "LARGE_BACKLOG", 0)
+    place(shop)
+    dead = instance.create_run_for_job(
+        job_def=build_defs().resolve_job_def("apply_schema"),
+        tags={PARTITION_TAG: "orders"},
+        status=dg.DagsterRunStatus.STARTED,
+    ).run_id
+    instance.report_dagster_event(dg.DagsterEvent(dg.DagsterEventType.RUN_START.value, "apply_schema"), dead)
+    shop.attach_consumer("orders", shared_run(instance))
+    assert started_by(tick(instance, dsn, "poll_orders")) == ("drain", "orders")
+    shop.attach_consumer("orders", dead)
+    assert "a drain is in flight" in reason(tick(instance, dsn, "poll_orders"))
 
 
 def test_streams_to_try_again_and_a_large_backlog_are_for_a_drain_of_the_views_own(

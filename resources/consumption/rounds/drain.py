@@ -27,7 +27,6 @@ from millrace.resources.consumption.rounds.round import Outcome, Rounds
 from millrace.resources.errors import MillraceError, Unreachable
 from millrace.resources.event_store import EventStore, ViewPoll
 from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.versions import is_overtaken
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,17 +34,19 @@ if TYPE_CHECKING:
 LEASE_S = 60
 # a round begins no sooner than this after the one before, unless that one left something behind
 ROUND_EVERY_S = 0.25
+# so long after its start a drain has joined its views
+JOIN_S = 30.0
 # how often the drain looks who else consumes its views
 LOOK_EVERY_S = 2.0
 # a consumer that did not say for 15 minutes that it lives counts as dead
 ATTACH_EVERY_S = 60.0
 # rounds in a row that may fail for a reason of no view's; then the drain ends
 FAILURES = 3
-# of a lock that somebody holds: a view that waits longer waits by itself
-LOCK_TIMEOUT = "200ms"
+# nothing that a drain does besides its commits waits longer for a lock
+LOCK_TIMEOUT = "5s"
 
 OnCommit = Callable[[Member, Commit], None]
-OnLeave = Callable[[Member], None]
+OnChange = Callable[[Member], None]
 
 
 class SharedDrain:
@@ -64,7 +65,7 @@ class SharedDrain:
         lease_s: How long a lease outlives its owner, in seconds.
         archive: The folder of the archive, which versions of models that are made now may need.
         on_commit: Is told of each commit.
-        on_leave: Is told of each view that leaves.
+        on_change: Is told of each view that leaves or comes back.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class SharedDrain:
         lease_s: int = LEASE_S,
         archive: Path | None = None,
         on_commit: OnCommit = lambda *_: None,
-        on_leave: OnLeave = lambda _: None,
+        on_change: OnChange = lambda _: None,
     ) -> None:
         self.overtaken: list[str] = []
         self.members = [Member(model) for model in models if fits(model)]
@@ -85,7 +86,7 @@ class SharedDrain:
         self._dsn = dsn
         self._archive = archive
         self._on_commit = on_commit
-        self._on_leave = on_leave
+        self._on_change = on_change
         self._rounds = Rounds(dsn, spark, owner, lease_s)
         self._looked_at = self._attached_at = float("-inf")
         self._failures = 0
@@ -94,9 +95,13 @@ class SharedDrain:
     def close(self) -> None:
         """Give back every lease and close the connection."""
         try:
-            if self._store.connection.broken:
+            try:
+                self._store.release_owner(self.owner)
+            except psycopg.OperationalError:
+                # lost, and nobody noticed; or somebody held a lock
+                self._store.connection.close()
                 self._store = self._connect()
-            self._store.release_owner(self.owner)
+                self._store.release_owner(self.owner)
         finally:
             self._store.connection.close()
 
@@ -126,7 +131,7 @@ class SharedDrain:
             outcome = self._next_round()
             if self.overtaken:
                 break
-            if outcome is None or outcome.commits:
+            if outcome is None or outcome.commits or outcome.full:
                 busy_at = time.monotonic()
             elif time.monotonic() - busy_at >= idle_s:
                 break
@@ -135,12 +140,14 @@ class SharedDrain:
     def _next_round(self) -> Outcome | None:
         """Do a round, unless a declaration changed; None after an error that another try may mend."""
         try:
+            if self._rounds.owes:
+                self._store.release_owner(self.owner)
+                self._rounds.owes = False
             self._look()
             return Outcome() if self.overtaken else self._tried()
         except CONFLICTS:
             # somebody held what a few statements need
-            with suppress(*CONFLICTS):
-                self._store.release_owner(self.owner)
+            self._rounds.owes = True
             return None
         except psycopg.OperationalError:
             if not self._store.connection.closed:
@@ -149,14 +156,12 @@ class SharedDrain:
             return None
 
     def _tried(self) -> Outcome | None:
+        errors: tuple[type[Exception], ...] = (MillraceError, *build_errors())
         try:
             outcome = self._round()
         except psycopg.OperationalError:
             raise
-        except MillraceError as error:
-            self._failed(error)
-            return None
-        except build_errors() as error:
+        except errors as error:
             self._failed(error)
             return None
         self._failures = 0
@@ -184,21 +189,20 @@ class SharedDrain:
         began = time.monotonic()
         joined = [member for member in self.members if member.joined and member.next_at <= began]
         models = [member.model for member in joined if member.model is not None]
-        known = [member.model for member in self.members if member.model is not None]
+        known = [member.model for member in self.members if member.joined and member.model is not None]
         outcome = self._rounds.run(self._store, models, known) if models else Outcome()
         for member in joined:
             assert member.model is not None
             commit = outcome.commits.get(member.model.view)
             member.next_at = self._turn(member, outcome, began)
             if commit is not None:
-                member.report.add(commit)
+                member.note(commit)
                 self._on_commit(member, commit)
-            member.serve(self._store)
-            view = member.model.view
-            if view in outcome.left:
-                self._leave(member, outcome.left[view])
-            elif view in outcome.slow:
-                self._leave(member, outcome.slow[view], slow=True)
+            in_the_way = member.serve(self._store)
+            if member.view in outcome.left:
+                self._leave(member, outcome.left[member.view])
+            elif slow := outcome.slow.get(member.view) or in_the_way:
+                self._leave(member, slow, slow=True)
         return outcome
 
     def _look(self) -> None:
@@ -208,14 +212,16 @@ class SharedDrain:
             return
         self._looked_at = now
         if now - self._attached_at >= ATTACH_EVERY_S:
-            self._attached_at = now
             for member in self.members:
                 if member.joined:
                     self._attach(member)
-            self.overtaken = [member.declared.name for member in self.members if self._is_overtaken(member)]
-        polls = {poll.view: poll for poll in self._store.poll_views([self._view(member) for member in self.members])}
+            self.overtaken = [member.declared.name for member in self.members if member.is_overtaken(self._store)]
+            self._attached_at = now
         for member in self.members:
-            poll = polls.get(self._view(member))
+            member.find(self._store)
+        polls = {poll.view: poll for poll in self._store.poll_views([member.view for member in self.members])}
+        for member in self.members:
+            poll = polls.get(member.view)
             if not member.joined and member.may_join(poll):
                 self._join(member)
             elif member.joined and (why := _against(poll)):
@@ -223,27 +229,27 @@ class SharedDrain:
 
     def _attach(self, member: Member) -> None:
         try:
-            self._store.attach_consumer(self._view(member), self.owner)
+            self._store.attach_consumer(member.view, self.owner)
         except MillraceError as error:
             self._leave(member, str(error))
 
-    def _is_overtaken(self, member: Member) -> bool:
-        return member.model is not None and is_overtaken(self._store.connection, member.model)
-
     def _join(self, member: Member) -> None:
+        before = member.away
         try:
             member.join(self._store, self.owner, self._archive)
-        except (MillraceError, psycopg.errors.LockNotAvailable) as error:
-            member.leave(str(error))
-        if member.away is not None:
-            self._on_leave(member)
+        except (MillraceError, psycopg.Error) as error:
+            if self._store.connection.closed:
+                raise
+            member.leave(cause(error))
+        if member.away != before:
+            self._on_change(member)
 
     def _leave(self, member: Member, why: str, *, slow: bool = False) -> None:
         member.leave(why, slow=slow)
         # its view may be gone
         with suppress(MillraceError):
-            self._store.detach_consumer(self._view(member), self.owner)
-        self._on_leave(member)
+            self._store.detach_consumer(member.view, self.owner)
+        self._on_change(member)
 
     def _begin_anew(self) -> None:
         self._store.connection.close()
@@ -268,16 +274,12 @@ class SharedDrain:
     @staticmethod
     def _turn(member: Member, outcome: Outcome, began: float) -> float:
         """Return when a member is asked for again after a round that began at a time."""
-        view = SharedDrain._view(member)
+        view = member.view
         if view in outcome.full:
             return began
         return began + (
             ROUND_EVERY_S if view in outcome.commits else max(ROUND_EVERY_S, member.declared.pooling_delay_s)
         )
-
-    @staticmethod
-    def _view(member: Member) -> str:
-        return (member.model or member.declared).view
 
 
 def _against(poll: ViewPoll | None) -> str | None:

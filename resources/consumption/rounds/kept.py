@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     import adbc_driver_manager as adbc
     import psycopg
 
+# a lock that somebody holds for longer is for a run of the view's own to wait for
+LOCK_TIMEOUT = "200ms"
+
 Read = TypeVar("Read")
 
 # by connection string
@@ -32,17 +35,23 @@ def read(dsn: str, look: Callable[[ArrowConnection], Read]) -> Read:
         try:
             return _look(dsn, look)
         except Unreadable:
-            stack, _ = _arrow.pop(dsn)
-            stack.close()
+            _forget(dsn)
+        except BaseException:
+            _forget(dsn)
+            raise
     stack = ExitStack()
     _arrow[dsn] = (stack, stack.enter_context(connected(dsn)))
     try:
         return _look(dsn, look)
     except BaseException:
-        # whatever it is, it may be in the middle of something
-        del _arrow[dsn]
-        stack.close()
+        _forget(dsn)
         raise
+
+
+def _forget(dsn: str) -> None:
+    # whatever it was, the connection may be in the middle of something
+    stack, _ = _arrow.pop(dsn)
+    stack.close()
 
 
 def _look(dsn: str, look: Callable[[ArrowConnection], Read]) -> Read:
@@ -51,7 +60,10 @@ def _look(dsn: str, look: Callable[[ArrowConnection], Read]) -> Read:
 
 
 class KeptStates(StoredStates):
-    """The stored states of streams, looked up through a connection that outlives the task."""
+    """The stored states of streams, looked up through a connection that outlives the task.
+
+    Raises, in a look-up, psycopg's LockNotAvailable where somebody has locked the table.
+    """
 
     def __exit__(self, *_: object) -> None:
         """Keep the connection."""
@@ -63,7 +75,11 @@ class KeptStates(StoredStates):
         if kept is not None:
             try:
                 return kept.execute(self._query, streams).fetchall()
+            except psycopg.errors.LockNotAvailable:
+                raise
             except psycopg.OperationalError:
                 kept.close()
         kept = _states[self._dsn] = psycopg.connect(self._dsn, autocommit=True)
+        # somebody may have locked the table: the other models do not wait for that
+        kept.execute("select set_config('lock_timeout', %s, false)", (LOCK_TIMEOUT,))
         return kept.execute(self._query, streams).fetchall()

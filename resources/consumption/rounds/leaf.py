@@ -84,6 +84,7 @@ class Task:
         events: The events to read; None for all.
         readers: The models.
         schema: The wide table.
+        most_bytes: Of events that take more memory, none is built: the driver claims fewer.
     """
 
     dsn: str
@@ -94,25 +95,28 @@ class Task:
     events: tuple[str, ...] | None
     readers: tuple[Reader, ...]
     schema: pa.Schema
+    most_bytes: int
 
     def __call__(self, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Read and yield the rows of all models, and a report."""
+        import psycopg
+
         # Spark ends a process that leaves something unread, and with it the connection
         deque(given, maxlen=0)
         leased = read(self.dsn, self._look)
         seconds: dict[str, float] = {}
         failed: dict[str, str] = {}
         for reader in self.readers:
-            if reader.view not in leased.ranges:
+            if reader.view not in leased.ranges or leased.is_too_large:
                 continue
             started = time.perf_counter()
             try:
                 yield from self._rows(reader, leased)
-            except (FoldFailed, DataLoss) as error:
+            except (FoldFailed, DataLoss, psycopg.errors.LockNotAvailable) as error:
                 # it fails alone: the other models of the round go on
                 failed[reader.view] = str(error)
             seconds[reader.view] = time.perf_counter() - started
-        report = {"leases": leased.leases, "seconds": seconds, "failed": failed}
+        report = {"leases": leased.leases, "seconds": seconds, "failed": failed, "too_large": leased.is_too_large}
         yield self._batch({MODEL: [REPORT], PAYLOAD: [json.dumps(report).encode()]}, 1)
 
     def _look(self, connection: ArrowConnection) -> "Leased":
@@ -129,7 +133,8 @@ class Task:
         )
         return Leased(ranges, locked, held, self._events(connection, ranges))
 
-    def _events(self, connection: ArrowConnection, leases: "Sequence[LeaseRow]") -> pa.Table:
+    def _events(self, connection: ArrowConnection, leases: "Sequence[LeaseRow]") -> pa.Table | None:
+        """Read the events of some leases, each once; None if they are too large."""
         options = EventLogOptions.read(
             {
                 "dsn": self.dsn,
@@ -140,11 +145,14 @@ class Task:
             },
             "batch",
         )
+        batches, size = [], 0
+        ranges = union(leases)
+        for batch in connection.batches(query(options, ranges).as_string()) if ranges else ():
+            batches.append(batch)
+            size += batch.nbytes
+            if size > self.most_bytes:
+                return None
         names = [*self.columns, *self.extract]
-        union = _union(leases)
-        if not union:
-            return pa.table({name: [] for name in names})
-        batches = [*connection.batches(query(options, union).as_string())]
         return (
             pa.Table.from_batches(batches).rename_columns(names) if batches else pa.table({name: [] for name in names})
         )
@@ -213,7 +221,11 @@ class Leased:
         leases: View, log partition, first position, the one behind the last, token.
         locked: View, decider and decider_id of the streams that have a lock, whose events the leases do not deliver.
         held: The first position that each log partition still holds.
-        events: The events of all leases, each once.
+        events: The events of all leases, each once; None if they are too large to be built at once.
+
+    Attributes:
+        ranges: By view and log partition, the first position and the one behind the last.
+        is_too_large: Whether there are no events for that reason.
     """
 
     def __init__(
@@ -221,7 +233,7 @@ class Leased:
         leases: Sequence[LeaseRow],
         locked: Sequence[tuple[str, str, str]],
         held: Mapping[int, int],
-        events: pa.Table,
+        events: pa.Table | None,
     ) -> None:
         self.leases = leases
         self.ranges: dict[str, dict[int, tuple[int, int]]] = {}
@@ -231,7 +243,8 @@ class Leased:
         for view, decider, decider_id in locked:
             self._locked.setdefault(view, []).append(f"{len(decider.encode())} {decider}{decider_id}")
         self._held = held
-        self._events = events
+        self.is_too_large = events is None
+        self._events = pa.table({}) if events is None else events
 
     def events_of(self, reader: Reader) -> pa.Table:
         """Return the events that a view is to get: of its leases, of what it takes, of streams without a lock.
@@ -243,6 +256,8 @@ class Leased:
             if first < self._held[partition]:
                 begins = f"log partition {partition} begins at position {self._held[partition]}"
                 raise DataLoss(f"positions from {first} on are to be read", begins)
+        if not len(self._events):
+            return self._events
         mask = pa.array(self._within(self.ranges[reader.view]))
         for name, taken in (("decider", reader.deciders), ("event", reader.events)):
             if taken is not None:
@@ -275,13 +290,16 @@ class Leased:
         return pc.binary_join_element_wise(size, decider, self._events.column("decider_id"), "")
 
 
-def _union(leases: Sequence[LeaseRow]) -> list[LogRange]:
-    """Return one range of each log partition that holds those of all views."""
-    found: dict[int, LogRange] = {}
-    for _, partition, first, end, _ in leases:
-        known = found.get(partition, LogRange(partition, first, end))
-        found[partition] = LogRange(partition, min(first, known.from_position), max(end, known.to_position))
-    return [found[partition] for partition in sorted(found)]
+def union(leases: Sequence[LeaseRow]) -> list[LogRange]:
+    """Return ranges that hold those of all views, and nothing that lies between a view and one far behind it."""
+    found: list[LogRange] = []
+    for wanted in sorted(LogRange(partition, first, end) for _, partition, first, end, _ in leases):
+        last = found[-1] if found else None
+        if last is None or last.partition != wanted.partition or last.to_position < wanted.from_position:
+            found.append(wanted)
+        else:
+            found[-1] = LogRange(last.partition, last.from_position, max(last.to_position, wanted.to_position))
+    return found
 
 
 def _literal(text: str) -> str:

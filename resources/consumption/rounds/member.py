@@ -7,13 +7,21 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.report import DrainReport
 from millrace.resources.consumption.serving import Serving
 from millrace.resources.event_store import EventStore, ViewPoll
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.merge import forget_dead_batches
-from millrace.resources.read_models.versions import attach_version, unbuilt_partitions
+from millrace.resources.read_models.versions import (
+    attach_version,
+    current_version,
+    newest_version,
+    unbuilt_partitions,
+)
 
+# more positions than this are for a run of the view's own
+LARGE_BACKLOG = 100_000
 # a view that left because of a failure comes back after so long, and each time after twice as long
 BACK_AFTER_S = 60.0
 LONGEST_AWAY_S = 3600.0
@@ -27,6 +35,7 @@ class Member:
         declared: The read model as it is declared.
         model: The version that is built; None until the view joined once.
         report: Its work so far.
+        view: The event store's view that it is consumed as, as far as that is known.
         joined: Whether rounds claim for it.
         away: Why it left, if it did.
         next_at: When it is asked for again, by the monotonic clock.
@@ -38,10 +47,23 @@ class Member:
     joined: bool = False
     away: str | None = None
     next_at: float = float("-inf")
+    _found: str | None = None
+    _newest: int = 0
     _serving: Serving | None = None
     _slow: bool = False
     _left: int = 0
     _back_at: float = float("-inf")
+
+    @property
+    def view(self) -> str:
+        """The event store's view that it is consumed as; until somebody has registered it, as it is declared."""
+        return self.model.view if self.model else self._found or self.declared.view
+
+    def find(self, store: EventStore) -> None:
+        """Look for the view of the declaration, where somebody has made that version already."""
+        if self.model is None and self._found is None:
+            found = current_version(store.connection, self.declared)
+            self._found = found.view if found else None
 
     def join(self, store: EventStore, owner: str, archive: Path | None) -> None:
         """Attach to the version that the declaration stands for; make that version if there is none.
@@ -54,6 +76,7 @@ class Member:
             self.leave("its first events are in the archive only, and a run of its own rebuilds it")
             return
         forget_dead_batches(store.connection, model)
+        self._newest = newest_version(store.connection, model)
         if self.model is None or self._serving is None or self.model.view != model.view:
             self.model, self._serving = model, Serving(model)
         self.joined, self.away = True, None
@@ -69,14 +92,24 @@ class Member:
 
     def may_join(self, poll: ViewPoll | None) -> bool:
         """Say whether it may take part again: nobody else consumes the view, and it is well or was away for long."""
-        if self.model is None:
-            return time.monotonic() >= self._back_at
-        if poll is None or poll.consumers or not poll.enabled:
+        if poll is None:  # not registered yet, or no more
+            return self.model is None and time.monotonic() >= self._back_at
+        if poll.consumers or not poll.enabled or poll.ahead > LARGE_BACKLOG:
             return False
         well = poll.due == 0 and not self._slow
         return self.away is None or well or time.monotonic() >= self._back_at
 
-    def serve(self, store: EventStore) -> None:
-        """Let people read this version of the model if it has caught up and does not serve yet."""
+    def note(self, commit: Commit) -> None:
+        """Count a commit."""
+        self.report.add(commit)
+        self._left = 0
+
+    def serve(self, store: EventStore) -> str | None:
+        """Let people read this version if it has caught up and does not serve yet; return what keeps it from that."""
         if self._serving is not None:
             self._serving.begin(store, self.report)
+        return str(self.report.in_the_way) if self.report.in_the_way else None
+
+    def is_overtaken(self, store: EventStore) -> bool:
+        """Say whether newer code has made another version of the model since this one joined."""
+        return self.model is not None and newest_version(store.connection, self.model) > self._newest

@@ -45,6 +45,8 @@ ROUND_CONFIGURATION = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.shuffle.partitions": "1",
 }
+# of events that a task holds at once; building them takes some times as much
+ROUND_BYTES = 128 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -56,12 +58,14 @@ class Built:
         rows: By view, new rows of its model's state: log partition, key and state, under the model's names.
         failed: By view, why its model cannot be built.
         seconds: By view, how long the task was at work for its model alone.
+        is_too_large: Whether nothing was built, because the events together are too large.
     """
 
     leases: Mapping[str, Sequence[Lease]]
     rows: Mapping[str, pa.Table]
     failed: Mapping[str, str]
     seconds: Mapping[str, float]
+    is_too_large: bool = False
 
     def with_(self, other: "Built") -> "Built":
         """Return what both built."""
@@ -70,6 +74,7 @@ class Built:
             {**self.rows, **other.rows},
             {**self.failed, **other.failed},
             {**self.seconds, **other.seconds},
+            self.is_too_large or other.is_too_large,
         )
 
 
@@ -117,7 +122,7 @@ class RoundPlan:
                 rows[model.view] = pa.ipc.open_stream(own.column(PAYLOAD)[0].as_py()).read_all()
             else:
                 rows[model.view] = own.select(state_of(model, self._slots)).rename_columns(list(state_schema(model)))
-        return Built(leases, rows, report["failed"], report["seconds"])
+        return Built(leases, rows, report["failed"], report["seconds"], report["too_large"])
 
 
 def _frame(spark: "SparkSession", dsn: str, owner: str, models: Sequence[ReadModel], slots: Slots) -> "DataFrame":
@@ -137,6 +142,7 @@ def _frame(spark: "SparkSession", dsn: str, owner: str, models: Sequence[ReadMod
         events=_all_of([model.events for model in models]),
         readers=readers,
         schema=schema,
+        most_bytes=ROUND_BYTES,
     )
     wide = spark.range(0, 1, 1, 1).mapInArrow(task.__call__, from_arrow_schema(schema))
 

@@ -11,16 +11,17 @@ fail, or waits, as long as it takes; the other views do not notice.
 """
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import psycopg
 
-from millrace.resources.consumption.build_errors import Fault, build_errors, cause, fault_of
+from millrace.resources.consumption.build_errors import Fault, cause, fault_of, is_gone
 from millrace.resources.consumption.commit import Commit
+from millrace.resources.consumption.connection import CONFLICTS
 from millrace.resources.consumption.leases import owner_keeper
+from millrace.resources.consumption.rounds.kept import LOCK_TIMEOUT
 from millrace.resources.consumption.rounds.plan import Built, RoundPlan
 from millrace.resources.errors import LeaseLost, MillraceError
 from millrace.resources.event_store import EventStore, Lease
@@ -30,10 +31,10 @@ from millrace.resources.read_models.merge import merge_rows
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# positions that a round reads of all views together, about: so long does none wait for the others
+# Positions that a round reads of all views together, about: so long does none wait for the others. While some view has
+# more, each round reads twice as many as the one before, up to the most.
 ROUND_EVENTS = 20_000
-# and of each view, however many there are
-LEAST_EVENTS = 500
+MOST_EVENTS = 400_000
 # a model whose function takes longer than this in one round holds up the others
 SLOW_S = 2.0
 _RETRIED = (LeaseLost, psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
@@ -71,6 +72,10 @@ class Rounds:
         self._spark = spark
         self._owner = owner
         self._lease_s = lease_s
+        # positions that the next round reads
+        self._events = ROUND_EVENTS
+        # whether leases may be left that nobody gave back
+        self.owes = False
         # by the views and versions that a plan is for
         self._plans: dict[tuple[str, ...], RoundPlan] = {}
 
@@ -85,13 +90,15 @@ class Rounds:
         Raises the errors of `build_errors` where they are of no model.
         """
         outcome = Outcome()
-        limit = max(ROUND_EVENTS // max(len(models), 1), LEAST_EVENTS)
+        limit = max(self._events // len(models), 1)
         started = time.monotonic()
         claimed = store.claim_views([model.view for model in models], self._owner, limit, self._lease_s)
         if not claimed:
             return outcome
         with owner_keeper(self._dsn, self._owner, self._lease_s):
             built = self._build([model for model in models if model.view in claimed], known)
+        if built.is_too_large:
+            return self._with_fewer(store, claimed)
         for model in models:
             leases = claimed.get(model.view, [])
             if not leases:
@@ -107,10 +114,24 @@ class Rounds:
             if why is not None:
                 outcome.left[model.view] = why
             if model.view not in outcome.commits:
-                # its view may be gone
-                with suppress(MillraceError):
-                    store.release_batch(model.view, leases)
+                self._release(store, model.view, leases)
+        self._events = min(self._events * 2, MOST_EVENTS) if outcome.full else ROUND_EVENTS
         return outcome
+
+    def _with_fewer(self, store: EventStore, claimed: Mapping[str, Sequence[Lease]]) -> Outcome:
+        """Give back what was claimed, for a next round of fewer events."""
+        for view, leases in claimed.items():
+            self._release(store, view, leases)
+        self._events = max(self._events // 8, 1)
+        return Outcome(full=set(claimed))
+
+    def _release(self, store: EventStore, view: str, leases: Sequence[Lease]) -> None:
+        try:
+            store.release_batch(view, leases)
+        except MillraceError:
+            pass  # its view is gone, and its leases with it
+        except CONFLICTS:
+            self.owes = True
 
     def _commit(
         self, store: EventStore, model: ReadModel, built: Built, started: float, outcome: Outcome
@@ -125,6 +146,7 @@ class Rounds:
         try:
             with store.connection.transaction():
                 store.commit_batch(model.view, leases)
+                store.connection.execute("select set_config('lock_timeout', %s, true)", (LOCK_TIMEOUT,))
                 rows = merge_rows(store.connection, model, built.rows[model.view]) if model.view in built.rows else 0
         except _RETRIED:
             # the consumer that claims next reads the events again
@@ -135,26 +157,28 @@ class Rounds:
         return None
 
     def _build(self, models: Sequence[ReadModel], known: Sequence[ReadModel]) -> Built:
-        """Build what is leased for some models: in one job, and where that fails, each in a job of its own."""
+        """Build what is leased for some models: in one job, and where that fails, each in a job of its own.
+
+        Raises the error if all of them fail, and not because of their events.
+        """
         try:
             return self._plan(known).run()
-        except build_errors() as error:
-            if fault_of(error) is Fault.SERVER:
+        except Exception as error:
+            if is_gone(error) or isinstance(error, psycopg.Error):
                 raise
-            if len(models) == 1:
-                return Built({}, {}, {models[0].view: cause(error)}, {})
-        built = Built({}, {}, {}, {})
-        for model in models:
-            built = built.with_(self._build_alone(model))
-        return built
-
-    def _build_alone(self, model: ReadModel) -> Built:
-        try:
-            return self._plan([model]).run()
-        except build_errors() as error:
-            if fault_of(error) is Fault.SERVER:
+            built, errors = Built({}, {}, {}, {}), []
+            for model in models:
+                # whatever it is: a function that cannot be pickled is no error of Spark's
+                try:
+                    built = built.with_(self._plan([model]).run())
+                except Exception as own:
+                    if is_gone(own):
+                        raise
+                    errors.append(own)
+                    built = built.with_(Built({}, {}, {model.view: cause(own)}, {}))
+            if len(errors) == len(models) and all(fault_of(own) is Fault.SERVER for own in errors):
                 raise
-            return Built({}, {}, {model.view: cause(error)}, {})
+            return built
 
     def _plan(self, models: Sequence[ReadModel]) -> RoundPlan:
         key = tuple(sorted(model.view for model in models))

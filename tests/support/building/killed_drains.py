@@ -38,7 +38,7 @@ from millrace.resources.consumption.rounds import round as one_round
 from millrace.resources.consumption.rounds.drain import SharedDrain
 from millrace.resources.spark import spark_session
 from tests.support.building.shared_drains import TOGETHER
-one_round.ROUND_EVENTS, one_round.LEAST_EVENTS = int(sys.argv[2]) * len(TOGETHER), 1
+one_round.ROUND_EVENTS = one_round.MOST_EVENTS = int(sys.argv[2]) * len(TOGETHER)
 with spark_session() as spark, SharedDrain(sys.argv[1], TOGETHER, lambda: spark, "victim", lease_s=600) as shared:
     shared.run(budget_s=60, idle_s=60)
 """
