@@ -14,7 +14,7 @@ import pytest
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.rounds import drain as draining
 from millrace.resources.consumption.rounds.drain import SharedDrain
-from millrace.resources.consumption.rounds.leaf import WHERE, Reader, Task, union_of
+from millrace.resources.consumption.rounds.leaf import WHERE, Reader, Task, union
 from millrace.resources.errors import LeaseLost, PartitionLeased
 from millrace.resources.event_log_source import LogRange
 from millrace.resources.event_log_source.arrow import arrow_connection
@@ -114,7 +114,7 @@ def test_of_leases_that_end_while_the_task_looks_it_reads_nothing(
         (lease.partition,),
     )
     reader = Reader(0, "everything", None, None)
-    task = Task(dsn, "rounds", WHERE, {}, None, None, (reader,), pa.schema([]))
+    task = Task(dsn, "rounds", WHERE, {}, None, None, (reader,), pa.schema([]), 2**20)
     with arrow_connection(dsn) as connection:
         assert task._look(connection).leases == []
 
@@ -127,7 +127,7 @@ def test_the_ranges_of_views_that_are_far_apart_are_read_without_what_lies_betwe
         ("d", 3, 10**6, 10**6 + 5, 4),
         ("a", 1, 7, 8, 5),
     ]
-    assert union_of(leases) == [LogRange(1, 7, 8), LogRange(3, 0, 20), LogRange(3, 10**6, 10**6 + 5)]
+    assert union(leases) == [LogRange(1, 7, 8), LogRange(3, 0, 20), LogRange(3, 10**6, 10**6 + 5)]
 
 
 @pytest.mark.parametrize("seed", range(2))

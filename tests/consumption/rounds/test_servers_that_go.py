@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from millrace.resources.consumption.rounds import drain as draining
+from millrace.resources.consumption.rounds import round as one_round
 from millrace.resources.consumption.rounds.drain import SharedDrain
 from millrace.resources.errors import Unreachable
 from millrace.resources.event_store import EventStore, NewEvent
@@ -96,7 +96,7 @@ def test_a_drain_whose_backend_is_killed_in_a_commit_goes_on(
     observer: psycopg.Connection,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(draining, "LOCK_TIMEOUT", "60s")
+    monkeypatch.setattr(one_round, "LOCK_TIMEOUT", "60s")
     share(dsn, spark, FEW)
     fill(things, 60)
     with held(connect(), "lock table read_models.crossing_state in share mode"):
