@@ -23,7 +23,7 @@ from millrace.assets.declarations import Declarations
 from millrace.assets.partitions import VIEWS
 from millrace.assets.runs import release_dead
 from millrace.resources.consumption.commit import Commit
-from millrace.resources.consumption.rounds.drain import JOIN_S, SharedDrain
+from millrace.resources.consumption.rounds.drain import SharedDrain
 from millrace.resources.consumption.rounds.member import Member
 from millrace.resources.consumption.rounds.plan import ROUND_CONFIGURATION
 from millrace.resources.errors import MillraceError
@@ -34,6 +34,8 @@ SHARED_JOB = "drain_views"
 # on the run: the views that left it, as JSON, and why
 LEFT_TAG = "millrace/left"
 MOST_SAID = 200
+# so many seconds after its start a run has joined its views
+JOIN_S = 30.0
 
 
 class SharedDrainConfig(dg.Config):

@@ -52,17 +52,13 @@ def build_defs(
     ]
     # mypy takes what the base class has as a field for an argument
     servers = {"postgres": PostgresResource(), "spark": SparkResource()}  # type: ignore[call-arg]
-    own = {**servers, "archive_folder": archive, "io_manager": InstanceFolder()}
-    everything = {**own, **(resources or {})}
+    everything = {**servers, "archive_folder": archive, "io_manager": InstanceFolder(), **(resources or {})}
     together = shared_drain_job(found, archive, everything)
     jobs = ((CAPTURE, captures), (REBUILD, models), (together, models))
     needed = [job for job, declared_ones in jobs if declared_ones]
+    absent = stand_ins(found, [key for each in assets for key in each.keys])
     return dg.Definitions(
-        assets=[
-            *assets,
-            *source_table_specs(captures),
-            *stand_ins(found, [key for each in assets for key in each.keys]),
-        ],
+        assets=[*assets, *source_table_specs(captures), *absent],
         asset_checks=all_checks(found),
         jobs=[APPLY_SCHEMA, ARCHIVE, DRAIN, prune_runs, *needed],
         schedules=[REPORT_EVENT_STORE, PRUNE_RUNS, archive_schedule(settings), *report_schedules(found.reports)],

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from millrace.resources.consumption.rounds.drain import JOIN_S
-
 if TYPE_CHECKING:
     from millrace.resources.event_store import ViewPoll
 
@@ -58,12 +56,14 @@ class SharedRun:
 
     Attributes:
         runs: Its runs, as those of a view.
+        starting: Whether one is queued, or began so short ago that it may not have joined its views.
         lives: Whether an unfinished one is attached to some view.
         left: The views that the newest one has left, and why.
         since: When the newest one was asked for, in seconds since the epoch.
     """
 
     runs: ViewRuns = ViewRuns()
+    starting: bool = False
     lives: bool = False
     left: Mapping[str, str] = field(default_factory=dict)
     since: float = 0.0
@@ -114,8 +114,7 @@ def plan_together(row: "ViewPoll", own: ViewRuns, shared: SharedRun, alone: str 
         return _plan(row, own, now)
     if alone is None and row.consumers:
         return Poll(row.view, None, f"{row.view}: drained together with other views, {due(row)}")
-    starting = shared.runs.in_flight and (shared.runs.started is None or now - shared.runs.started <= JOIN_S)
-    if alone is None and starting and row.view not in shared.left:
+    if alone is None and shared.starting and row.view not in shared.left:
         return Poll(row.view, None, f"{row.view}: a drain of all views starts, {due(row)}")
     alone = alone or _left(row, own, shared)
     if alone is not None:

@@ -12,7 +12,7 @@ from datetime import UTC
 import dagster as dg
 
 from millrace.assets.partitions import VIEWS
-from millrace.assets.rounds import SHARED_JOB, left_by
+from millrace.assets.rounds import JOIN_S, SHARED_JOB, left_by
 from millrace.platform_defs.jobs import DRAIN
 from millrace.platform_defs.polling import (
     PUSHES_AT_ONCE,
@@ -104,8 +104,12 @@ def shared_run(instance: dg.DagsterInstance, postgres: PostgresResource) -> Shar
         return SharedRun()
     unfinished = instance.get_run_records(dg.RunsFilter(job_name=SHARED_JOB, statuses=list(UNFINISHED)))
     lives = any(is_attached(postgres, record.dagster_run.run_id) for record in unfinished)
+    joining_since = time.time() - JOIN_S
+    starting = any(record.start_time is None or record.start_time >= joining_since for record in unfinished)
     newest = records[0]
-    return SharedRun(_runs_of(records), lives, left_by(newest.dagster_run), newest.create_timestamp.timestamp())
+    return SharedRun(
+        _runs_of(records), starting, lives, left_by(newest.dagster_run), newest.create_timestamp.timestamp()
+    )
 
 
 def is_attached(postgres: PostgresResource, run_id: str) -> bool:

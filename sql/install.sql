@@ -68,6 +68,7 @@ set local check_function_bodies = off;
 \ir functions/bulk/release_batch.sql
 \ir functions/bulk/release_owner.sql
 \ir functions/bulk/retried_events.sql
+\ir functions/bulk/rounds/attached_views.sql
 \ir functions/bulk/rounds/claim_views.sql
 \ir functions/bulk/rounds/extend_owner.sql
 \ir functions/bulk/rounds/locked_streams.sql
@@ -225,7 +226,6 @@ set local check_function_bodies = off;
 \ir functions/rows/schedule_nack_event.sql
 \ir functions/rows/stream_events.sql
 \ir functions/views/attach_consumer.sql
-\ir functions/views/attached_views.sql
 \ir functions/views/audit_log.sql
 \ir functions/views/dead_letters.sql
 \ir functions/views/detach_consumer.sql
@@ -258,7 +258,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'd79193413411fcaa29cb591372bf636154efa15f4bd4a60fa1f4b42b34b08dd6'),
+  (0, 'e406239e54dff1bca2f2bce31ebbf7c03617ed72899f1d94de276a709a598f6d'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -85,6 +85,14 @@ def merged_columns(model: ReadModel) -> sql.Composed:
     )
 
 
+def wait_for_locks_at_most(connection: psycopg.Connection, timeout: str, *, always: bool = False) -> None:
+    """Let statements fail that wait longer for a lock: until the transaction ends, or always.
+
+    They raise psycopg's LockNotAvailable.
+    """
+    connection.execute("select set_config('lock_timeout', %s, %s)", (timeout, not always))
+
+
 def require_whole_log(connection: psycopg.Connection, partition: int | None = None) -> None:
     """Refuse to build from a log partition (None: from any) that was shortened: the model's numbers would be wrong.
 

@@ -26,6 +26,7 @@ from millrace.resources.read_models.tables import (
     drop_view,
     require_ownership,
     require_whole_log,
+    wait_for_locks_at_most,
 )
 
 # replacing the view waits for its present readers, and all later readers wait behind that: so not for longer
@@ -133,7 +134,7 @@ def serve_if_caught_up(connection: psycopg.Connection, model: ReadModel) -> bool
     try:
         with connection.transaction() as switch:
             _lock(connection, model)
-            _wait_for_locks_at_most(connection, LOCK_TIMEOUT)
+            wait_for_locks_at_most(connection, LOCK_TIMEOUT)
             # before the last look: while this waits for readers, the serving version consumes further
             create_view(connection, model)
             if not is_ready_to_serve(connection, model):
@@ -166,7 +167,7 @@ def drop_unused_versions(connection: psycopg.Connection, model: ReadModel) -> No
             continue
         with suppress(MillraceError, psycopg.errors.LockNotAvailable), connection.transaction():
             _lock(connection, model)
-            _wait_for_locks_at_most(connection, LOCK_TIMEOUT)
+            wait_for_locks_at_most(connection, LOCK_TIMEOUT)
             models = ReadModelStore(connection)
             if models.is_unused_version(model.name, version.version, model.version, ABANDONED_S):
                 _drop(connection, model.at_version(version.version, version.view), "replaced")
@@ -275,10 +276,6 @@ def _register(connection: psycopg.Connection, model: ReadModel) -> None:
         events=model.events or [],
         owner=OWNER,
     )
-
-
-def _wait_for_locks_at_most(connection: psycopg.Connection, timeout: str) -> None:
-    connection.execute("select set_config('lock_timeout', %s, true)", (timeout,))
 
 
 def _lock(connection: psycopg.Connection, model: ReadModel) -> None:

@@ -15,7 +15,6 @@ from millrace.platform_defs.polling import (
     plan_polls,
     plan_together,
 )
-from millrace.resources.consumption.rounds.drain import JOIN_S
 from millrace.resources.event_store import ViewPoll
 
 NOW = 1_000_000.0
@@ -126,7 +125,7 @@ def test_views_take_turns_behind_the_one_that_was_last() -> None:
 
 # A run of many views ----------------------------------------------------------------------------------------------
 
-JOINED = SharedRun(ViewRuns(in_flight=True, started=NOW - JOIN_S - 1), lives=True)
+JOINED = SharedRun(ViewRuns(in_flight=True, started=NOW - 100), lives=True)
 
 
 def together(
@@ -148,9 +147,8 @@ def test_a_view_that_the_shared_run_is_attached_to_needs_no_run() -> None:
     )
 
 
-@pytest.mark.parametrize("started", [None, NOW - JOIN_S])
-def test_a_shared_run_that_starts_is_waited_for(started: float | None) -> None:
-    poll = together(row(), SharedRun(ViewRuns(in_flight=True, started=started)))
+def test_a_shared_run_that_starts_is_waited_for() -> None:
+    poll = together(row(), SharedRun(ViewRuns(in_flight=True), starting=True))
     assert poll == Poll("orders", None, "orders: a drain of all views starts, 5 due")
 
 
@@ -165,7 +163,7 @@ def test_a_view_that_the_shared_run_left_gets_a_run_of_its_own() -> None:
 
 
 def test_a_shared_run_that_died_is_replaced() -> None:
-    dead = SharedRun(ViewRuns(in_flight=True, started=NOW - JOIN_S - 1), lives=False)
+    dead = SharedRun(ViewRuns(in_flight=True, started=NOW - 100), lives=False)
     assert together(row(), dead).start is Start.TOGETHER
 
 
@@ -184,7 +182,7 @@ def test_a_view_that_left_the_last_shared_run_gets_its_own_until_one_of_these_en
 
 
 def test_a_view_that_left_is_not_kept_waiting_for_a_shared_run_that_began_just_now() -> None:
-    began = SharedRun(ViewRuns(in_flight=True, started=NOW - 1), lives=False, left={"orders": "a bad value"}, since=NOW)
+    began = SharedRun(ViewRuns(in_flight=True), starting=True, left={"orders": "a bad value"}, since=NOW)
     assert together(row(), began).start is Start.ALONE
 
 

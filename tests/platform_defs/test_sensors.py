@@ -84,7 +84,7 @@ def shared_run(instance: dg.DagsterInstance, status: dg.DagsterRunStatus = dg.Da
 
 
 def joined_long_ago(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(polling, "JOIN_S", -1.0)
+    monkeypatch.setattr(sensors, "JOIN_S", -1.0)
     return shared_run(instance)
 
 
@@ -104,7 +104,7 @@ def test_while_a_drain_of_all_views_starts_or_serves_the_view_no_other_is_asked_
     place(shop)
     run = shared_run(instance, dg.DagsterRunStatus.NOT_STARTED)
     assert reason(tick(instance, dsn, "poll_orders")) == "orders: a drain of all views starts, 1 due"
-    monkeypatch.setattr(polling, "JOIN_S", -1.0)
+    monkeypatch.setattr(sensors, "JOIN_S", -1.0)
     shop.attach_consumer("orders", run)
     assert reason(tick(instance, dsn, "poll_orders")) == "orders: drained together with other views, 1 due"
 

@@ -27,6 +27,7 @@ from millrace.resources.consumption.rounds.round import Outcome, Rounds
 from millrace.resources.errors import MillraceError, Unreachable
 from millrace.resources.event_store import EventStore, ViewPoll
 from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.tables import wait_for_locks_at_most
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 LEASE_S = 60
 # a round begins no sooner than this after the one before, unless that one left something behind
 ROUND_EVERY_S = 0.25
-# so long after its start a drain has joined its views
-JOIN_S = 30.0
 # how often the drain looks who else consumes its views
 LOOK_EVERY_S = 2.0
 # a consumer that did not say for 15 minutes that it lives counts as dead
@@ -262,7 +261,7 @@ class SharedDrain:
         connection = connect_patiently(self._dsn)
         # forty views, and a few statements each
         connection.prepared_max = 1000
-        connection.execute("select set_config('lock_timeout', %s, false)", (LOCK_TIMEOUT,))
+        wait_for_locks_at_most(connection, LOCK_TIMEOUT, always=True)
         return EventStore(connection)
 
     def _next_at(self) -> float:

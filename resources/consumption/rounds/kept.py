@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from millrace.resources.event_log_source import Unreadable
 from millrace.resources.event_log_source.arrow import ArrowConnection, connected, snapshot
 from millrace.resources.read_models.fold_task import StoredStates
+from millrace.resources.read_models.tables import wait_for_locks_at_most
 
 if TYPE_CHECKING:
     import adbc_driver_manager as adbc
@@ -81,5 +82,5 @@ class KeptStates(StoredStates):
                 kept.close()
         kept = _states[self._dsn] = psycopg.connect(self._dsn, autocommit=True)
         # somebody may have locked the table: the other models do not wait for that
-        kept.execute("select set_config('lock_timeout', %s, false)", (LOCK_TIMEOUT,))
+        wait_for_locks_at_most(kept, LOCK_TIMEOUT, always=True)
         return kept.execute(self._query, streams).fetchall()

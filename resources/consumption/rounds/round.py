@@ -27,6 +27,7 @@ from millrace.resources.errors import LeaseLost, MillraceError
 from millrace.resources.event_store import EventStore, Lease
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.merge import merge_rows
+from millrace.resources.read_models.tables import wait_for_locks_at_most
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -146,7 +147,7 @@ class Rounds:
         try:
             with store.connection.transaction():
                 store.commit_batch(model.view, leases)
-                store.connection.execute("select set_config('lock_timeout', %s, true)", (LOCK_TIMEOUT,))
+                wait_for_locks_at_most(store.connection, LOCK_TIMEOUT)
                 rows = merge_rows(store.connection, model, built.rows[model.view]) if model.view in built.rows else 0
         except _RETRIED:
             # the consumer that claims next reads the events again

@@ -1,4 +1,4 @@
-"""Shared drains: who takes part, who leaves and comes back, and that nobody waits for another."""
+"""Shared drains: which views leave them and why, when they come back, and that no other view notices."""
 
 import threading
 from dataclasses import replace
@@ -8,37 +8,29 @@ import psycopg
 import pytest
 
 from millrace import Event, ReadModel, State, fold
-from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.rounds import drain as draining
 from millrace.resources.consumption.rounds import member as membership
-from millrace.resources.consumption.rounds import plan as planning
 from millrace.resources.consumption.rounds import round as one_round
 from millrace.resources.consumption.rounds.drain import SharedDrain
 from millrace.resources.consumption.rounds.leaf import union
-from millrace.resources.consumption.rounds.member import Member
 from millrace.resources.event_log_source import LogRange
 from millrace.resources.event_store import EventStore
-from millrace.resources.read_models.versions import ensure_version, versions
-from tests.support.building import read_models as models
 from tests.support.building.drains import (
     PATIENCE_S,
     Crossing,
     Everything,
     drain,
-    eventually,
-    eventually_blocked,
     fill,
     held,
     machines,
     observer,
-    thing,
     things,
 )
 from tests.support.building.poison import poison
 from tests.support.building.read_models import DECIDER
 from tests.support.building.shared_drains import TOGETHER, assert_as_alone, share, why_away
-from tests.support.factories import Connect, at_once, rows, start, terminate, value
+from tests.support.factories import Connect, rows, value
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,121 +59,6 @@ def consumers(store: EventStore, view: str) -> int:
 def positions(connection: psycopg.Connection, view: str) -> int:
     found = value(connection, "select coalesce(sum(position), 0) from event_store.checkpoints where view = %s", view)
     return int(found)
-
-
-# Together -------------------------------------------------------------------------------------------------------
-
-
-def test_views_of_every_kind_are_drained_in_one_job_each_with_its_own_commit(
-    things: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
-    fill(things, 120)
-    commits: dict[str, int] = {}
-    with SharedDrain(
-        dsn,
-        TOGETHER,
-        lambda: spark,
-        "rounds",
-        on_commit=lambda member, commit: commits.update({member.declared.view: commit.events}),
-    ) as shared:
-        shared.run(budget_s=PATIENCE_S, idle_s=0)
-        assert why_away(shared) == NOBODY
-        assert [consumers(things, view) for view in NOBODY] == [1] * len(NOBODY)
-    assert commits == dict.fromkeys(NOBODY, 120)
-    assert things.owned_leases("rounds") == {}
-    assert_as_alone(things, dsn, spark)
-
-
-def test_a_recomputed_model_takes_no_part(dsn: str, spark: "SparkSession") -> None:
-    with SharedDrain(dsn, [cast("ReadModel", models.uses), Everything], lambda: spark, "rounds") as shared:
-        assert [member.declared.view for member in shared.members] == ["everything"]
-
-
-def test_views_at_different_positions_each_get_the_events_from_their_own_on(
-    things: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
-    fill(things, 60)
-    share(dsn, spark, [Crossing])
-    fill(things, 60, seed=2)
-    share(dsn, spark, [Everything])
-    fill(things, 60, seed=3)
-    assert share(dsn, spark, FEW) == {model.view: None for model in FEW}
-    assert_as_alone(things, dsn, spark, FEW)
-
-
-def drained(dsn: str, spark: "SparkSession") -> list[int]:
-    """Drain some views together; return how many events each commit of one of them had."""
-    events: list[int] = []
-
-    def note(member: Member, commit: Commit) -> None:
-        if member.declared.view == "crossing":
-            events.append(commit.events)
-
-    with SharedDrain(dsn, FEW, lambda: spark, "rounds", on_commit=note) as shared:
-        shared.run(budget_s=PATIENCE_S, idle_s=0)
-    return events
-
-
-def test_a_backlog_comes_in_rounds_that_grow(
-    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(one_round, "ROUND_EVENTS", 30)
-    monkeypatch.setattr(one_round, "MOST_EVENTS", 75)
-    fill(things, 110)
-    assert drained(dsn, spark) == [10, 20, 25, 25, 25, 5]
-    assert_as_alone(things, dsn, spark, FEW)
-
-
-def test_events_that_are_too_large_together_come_in_smaller_rounds(
-    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(planning, "ROUND_BYTES", 20_000)
-    fill(things, 20)
-    things.append_events([thing(f"large-{number}", text="x" * 9_000, owner="ann") for number in range(4)])
-    fill(things, 20, seed=2)
-    events = drained(dsn, spark)
-    assert sum(events) == 44
-    assert len(events) > 2
-    assert_as_alone(things, dsn, spark, FEW)
-
-
-def test_a_changed_declaration_is_built_beside_the_serving_one_in_the_same_rounds(
-    things: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
-    fill(things, 40)
-    share(dsn, spark, FEW)
-    changed = replace(Crossing, columns={**Crossing.columns, "again": Crossing.columns["events"]})
-    fill(things, 40, seed=2)
-    assert share(dsn, spark, [Everything, changed]) == {"everything": None, "crossing": None}
-    (version,) = versions(things.connection, "crossing")
-    assert (version.version, version.serves) == (2, True)
-    assert rows(things.connection, "select count(*) from read_models.crossing where again <> events") == [(0,)]
-
-
-def test_a_drain_ends_when_newer_code_has_made_another_version_of_a_model(
-    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(draining, "LOOK_EVERY_S", 0.0)
-    monkeypatch.setattr(draining, "ATTACH_EVERY_S", 0.0)
-    with SharedDrain(dsn, FEW, lambda: spark, "rounds") as shared:
-        running = start(lambda: shared.run(budget_s=PATIENCE_S, idle_s=PATIENCE_S))
-        eventually(lambda: why_away(shared)["machines"] is None and shared.members[2].joined, "all take part")
-        ensure_version(
-            things.connection, replace(Crossing, columns={**Crossing.columns, "again": Crossing.columns["events"]})
-        )
-        running.result(PATIENCE_S)
-        assert shared.overtaken == ["crossing"]
-
-
-def test_two_shared_drains_at_once_consume_nothing_twice(things: EventStore, dsn: str, spark: "SparkSession") -> None:
-    fill(things, 100)
-    for work in at_once([lambda: share(dsn, spark, FEW, "A"), lambda: share(dsn, spark, FEW, "B")]):
-        work.result(PATIENCE_S)
-    share(dsn, spark, FEW)
-    assert_as_alone(things, dsn, spark, FEW)
-
-
-# Leaving --------------------------------------------------------------------------------------------------------
 
 
 def test_a_value_that_a_type_does_not_hold_makes_its_view_leave_and_no_other(
@@ -421,85 +298,3 @@ def test_a_view_far_behind_is_not_taken_on_and_what_lies_between_is_not_read(
     with SharedDrain(dsn, FEW, lambda: spark, "rounds") as shared:
         shared.run(budget_s=PATIENCE_S, idle_s=0)
         assert [member.joined for member in shared.members] == [True, False, False]
-
-
-# Faults ---------------------------------------------------------------------------------------------------------
-
-
-def test_leases_that_were_taken_over_before_the_task_read_are_not_committed(
-    things: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
-    fill(things, 60)
-    robbed = threading.Event()
-
-    def spark_while_another_takes_over() -> "SparkSession":
-        if not robbed.is_set():
-            things.connection.execute(
-                "update event_store.checkpoints set lease_token = nextval('event_store.lease_token_seq'),"
-                " lease_owner = 'another', leased_until = clock_timestamp(), revision = revision + 1 where view = 'crossing' and lease_owner is not null"
-            )
-            robbed.set()
-        return spark
-
-    with SharedDrain(dsn, FEW, spark_while_another_takes_over, "rounds") as shared:
-        shared.run(budget_s=0.1, idle_s=0)
-        assert positions(things.connection, "everything") == 60
-        assert positions(things.connection, "crossing") == 0
-        shared.run(budget_s=PATIENCE_S, idle_s=0)
-    share(dsn, spark, FEW)
-    assert_as_alone(things, dsn, spark, FEW)
-
-
-def test_a_lost_connection_of_the_drain_and_one_of_the_task_are_replaced(
-    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect, observer: psycopg.Connection
-) -> None:
-    share(dsn, spark, FEW)
-    fill(things, 60)
-    # the connection that Spark's worker keeps from the round before
-    kept = "select pid from pg_stat_activity where datname = current_database() and query ilike '%%owned_leases%%'"
-    kept += " and pid <> pg_backend_pid()"
-    for (pid,) in rows(observer, kept):
-        terminate(observer, pid)
-    assert share(dsn, spark, FEW) == {model.view: None for model in FEW}
-    fill(things, 60, seed=2)
-    holder = connect()
-    with held(holder, "lock table event_store.checkpoints in share mode"):
-        running = start(lambda: share(dsn, spark, FEW))
-        terminate(observer, eventually_blocked(observer, "claim_views"))
-    assert running.result(PATIENCE_S) == {model.view: None for model in FEW}
-    assert_as_alone(things, dsn, spark, FEW)
-
-
-def test_an_error_of_no_view_ends_the_drain_after_some_tries_and_gives_the_leases_back(
-    things: EventStore, dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(draining, "ROUND_EVERY_S", 0.0)
-    fill(things, 20)
-    from pyspark.errors import AnalysisException
-
-    asked: list[int] = []
-
-    def broken() -> Any:  # noqa: ANN401 - it never returns
-        asked.append(1)
-        raise AnalysisException("a plan that nobody can make")
-
-    with SharedDrain(dsn, FEW, broken, "rounds") as shared, pytest.raises(AnalysisException):
-        shared.run(budget_s=PATIENCE_S, idle_s=0)
-    # all at once, and each by itself
-    assert len(asked) == draining.FAILURES * (1 + len(FEW))
-    assert things.owned_leases("rounds") == {}
-
-
-def test_a_drain_that_is_told_to_stop_ends_soon_and_gives_the_leases_back(
-    things: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
-    stop = threading.Event()
-    with SharedDrain(dsn, FEW, lambda: spark, "rounds", on_commit=lambda *_: stop.set()) as shared:
-        running = start(lambda: shared.run(budget_s=PATIENCE_S, idle_s=PATIENCE_S, stop=stop))
-        fill(things, 20)
-        running.result(PATIENCE_S)
-    assert things.owned_leases("rounds") == {}
-    assert rows(things.connection, "select count(*) from event_store.consumers") == [(0,)] or not any(
-        consumers(things, model.view) for model in FEW
-    )
-    eventually(lambda: not any(consumers(things, model.view) for model in FEW), "the drain is attached no more")
