@@ -24,8 +24,8 @@ from millrace import (
 from millrace.resources.consumption.rounds.drain import SharedDrain
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.columns import Column
+from tests.consumption.rounds.test_differential import OTHER, random_events, random_model
 from tests.consumption.test_consumer_hostile_json import Texts, everything, kept, store
-from tests.consumption.test_rounds_differential import OTHER, random_events, random_model
 from tests.support.building.drains import PATIENCE_S, Everything, drain, fill, thing, things
 from tests.support.building.read_models import DECIDER, EVENTS
 from tests.support.building.shared_drains import assert_as_alone, share, state, why_away
