@@ -2,11 +2,7 @@
 
 import os
 import random
-import socket
-import socketserver
-import threading
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -23,6 +19,7 @@ from millrace.resources.read_models.versions import ensure_version
 from millrace.resources.spark import spark_session
 from tests.support.building.drains import PATIENCE_S, Everything, assert_equals_a_clean_run, drain, fill, thing, things
 from tests.support.building.poison import TOTALS, Amounts, correct
+from tests.support.building.relay import Relay
 from tests.support.factories import ids_of_one_partition, rows
 
 if TYPE_CHECKING:
@@ -121,43 +118,6 @@ def test_without_a_spark_server_a_drain_fails_in_one_sentence_and_gives_its_leas
         consumer.drain(budget_s=PATIENCE_S, idle_s=0)
     assert gone.value.message == f"No Spark Connect server answers at {os.environ['SPARK_REMOTE']}."
     assert things.lease_owners("everything") == []
-
-
-class Relay(socketserver.ThreadingTCPServer):
-    """A way to the Spark Connect server that can be cut."""
-
-    daemon_threads = True
-    allow_reuse_address = True
-
-    def __init__(self, port: int) -> None:
-        self.target = ("127.0.0.1", port)
-        self.open: list[socket.socket] = []
-        super().__init__(("127.0.0.1", 0), _Relayed)
-        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
-
-    def cut(self) -> None:
-        self.shutdown()
-        self.server_close()
-        for one in self.open:
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-
-
-class _Relayed(socketserver.BaseRequestHandler):
-    server: Relay
-
-    def handle(self) -> None:
-        with socket.create_connection(self.server.target) as there:
-            self.server.open += [self.request, there]
-            threading.Thread(target=_pump, args=(there, self.request), daemon=True).start()
-            _pump(self.request, there)
-
-
-def _pump(source: socket.socket, sink: socket.socket) -> None:
-    with suppress(OSError):
-        while block := source.recv(65536):
-            sink.sendall(block)
-        sink.shutdown(socket.SHUT_RDWR)
 
 
 @pytest.mark.filterwarnings("ignore:.*RETRIES_EXCEEDED")

@@ -122,15 +122,16 @@ class Task:
     def _look(self, connection: ArrowConnection) -> "Leased":
         connection.rows(PLAN)
         owner = _literal(self.owner)
+        # first: it tells of leases in force, and one may end before the next statement
+        locked = connection.rows(
+            f"select view, decider, decider_id from event_store.locked_streams({owner})"  # noqa: S608 - a literal
+        )
         leases = connection.rows(
             f"select view, partition, from_position, to_position, lease_token from event_store.owned_leases({owner})"  # noqa: S608 - a literal
         )
         views = {reader.view for reader in self.readers}
         ranges = [lease for lease in leases if lease[0] in views]
         held = dict(connection.rows("select partition, earliest_position from event_store.partitions"))
-        locked = connection.rows(
-            f"select view, decider, decider_id from event_store.locked_streams({owner})"  # noqa: S608 - a literal
-        )
         return Leased(ranges, locked, held, self._events(connection, ranges))
 
     def _events(self, connection: ArrowConnection, leases: "Sequence[LeaseRow]") -> pa.Table | None:
@@ -195,6 +196,10 @@ class Task:
         with pa.ipc.new_stream(rows, reader.schema) as stream:
             for batch in fold(iter(ordered.combine_chunks().to_batches())):
                 stream.write_batch(batch)
+        if rows.tell() > self.most_bytes:
+            raise FoldFailed(
+                f"read model {reader.task.name}: its rows of a round are more than {self.most_bytes} bytes"
+            )
         return self._batch({MODEL: [reader.number], PAYLOAD: [rows.getvalue()]}, 1)
 
     def _batch(self, found: Mapping[str, object], rows: int) -> pa.RecordBatch:

@@ -45,8 +45,9 @@ ROUND_CONFIGURATION = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.shuffle.partitions": "1",
 }
-# of events that a task holds at once; building them takes some times as much
-ROUND_BYTES = 128 * 1024 * 1024
+# of events that a task holds at once, and of a fold's rows. Each model has a copy of what it takes, Spark holds it
+# more than once, and of 160 MiB for two models a server with 1 GiB died.
+ROUND_BYTES = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True)

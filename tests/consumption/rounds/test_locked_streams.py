@@ -1,0 +1,124 @@
+"""Streams that fail, wait, are dead letters, are tried again or given up, while rounds take what comes beside them."""
+
+import random
+from collections import defaultdict
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from millrace import Event, ReadModel, State, count, fold, read_model, set_union, stream_id, sum_
+from millrace.resources.event_store import EventStore, NewEvent
+from tests.support.building.drains import drain, thing, things
+from tests.support.building.read_models import DECIDER
+from tests.support.building.shared_drains import share
+from tests.support.factories import rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["things"]
+
+MOST_DAYS = 28
+
+
+@fold(view="trails", deciders=[DECIDER], key="thing_id", columns={"trail": "string"})
+def trails(state: State | None, event: Event) -> State:
+    """One row per thing: the numbers of its events, in the order in which they came."""
+    if event.data["worth"] == "a lot":
+        raise ValueError("no worth")
+    return {"trail": f"{(state or {'trail': ''})['trail']} {event.data['n']}".strip()}
+
+
+@read_model(view="tallies", deciders=[DECIDER], key=["thing_id"])
+class Tallies:
+    """One row per thing: the numbers of its events, and how many they are."""
+
+    thing_id = stream_id()
+    events = count()
+    numbers = set_union("data.n", type="bigint")
+    worth = sum_("data.worth", type="decimal(18,2)")
+
+
+FAILING = [cast("ReadModel", trails), cast("ReadModel", Tallies)]
+
+
+def on_day(dsn: str, day: int) -> str:
+    return f"{dsn}&options=-c%20event_store.clock%3D2030-01-{day:02}"
+
+
+def assert_in_order(
+    store: EventStore, appended: dict[str, list[int]], given_up: set[tuple[str, int]], *, whole: bool
+) -> None:
+    """Assert that each model has the first events of each stream, but those given up, once each; or all of them."""
+    connection = store.connection
+    found = {
+        "trails": {
+            key: [int(n) for n in trail.split()]
+            for key, trail in rows(connection, "select thing_id, trail from read_models.trails")
+        },
+        "tallies": dict(rows(connection, "select thing_id, numbers from read_models.tallies")),
+    }
+    assert rows(connection, "select * from read_models.tallies where events <> cardinality(numbers)") == []
+    for view, by_stream in found.items():
+        for stream, numbers in appended.items():
+            wanted = [n for n in numbers if (view, n) not in given_up]
+            has = by_stream.get(stream, [])
+            assert has == (wanted if whole else wanted[: len(has)]), (view, stream)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_failing_streams_are_delivered_in_order_and_once_whoever_consumes_beside_them(
+    things: EventStore, dsn: str, spark: "SparkSession", seed: int
+) -> None:
+    dice = random.Random(seed)
+    appended: dict[str, list[int]] = defaultdict(list)
+    given_up: set[tuple[str, int]] = set()
+    number_of: dict[int, int] = {}
+    day = 1
+    share(dsn, spark, FAILING)
+
+    def append(number: int, bad: float) -> None:
+        events: list[NewEvent] = []
+        for _ in range(number):
+            stream, n = f"thing-{dice.randrange(6)}", len(number_of) + len(events)
+            appended[stream].append(n)
+            events.append(thing(stream, n=n, worth="a lot" if dice.random() < bad else 1))
+        for n, event in enumerate(things.append_events(events), start=len(number_of)):
+            number_of[event.offset] = n
+
+    def give_up(chance: float) -> None:
+        for model in FAILING:
+            for letter in things.dead_letters(model.view):
+                if dice.random() < chance:
+                    gone = things.discard_dead_letter(model.view, letter.decider, letter.decider_id, "a test")
+                    assert gone is not None
+                    given_up.add((model.view, number_of[gone.offset]))
+
+    for _ in range(12):
+        append(dice.randrange(1, 12), 0.1)
+        match dice.choice(["rounds", "rounds", "own", "retry", "discard"]):
+            case "own":
+                day += 1
+                drain(on_day(dsn, day), spark, dice.choice(FAILING))
+            case "retry":
+                things.retry_dead_letters(dice.choice(FAILING).view)
+            case "discard":
+                give_up(0.5)
+            case _:
+                pass
+        share(on_day(dsn, day), spark, FAILING)
+        assert_in_order(things, appended, given_up, whole=False)
+    append(6, 0)
+    while rows(things.connection, "select from event_store.stream_locks"):
+        day += 1
+        assert day <= MOST_DAYS
+        for model in FAILING:
+            drain(on_day(dsn, day), spark, model)
+        share(on_day(dsn, day), spark, FAILING)
+        things.connection.execute(
+            "update event_store.stream_locks set attempts = 4 where parked_at is null and attempts between 1 and 3"
+        )
+        give_up(1)
+    share(dsn, spark, FAILING)
+    assert given_up
+    assert_in_order(things, appended, given_up, whole=True)

@@ -1,0 +1,236 @@
+"""Whatever process ends in the middle of a round: the drain goes on, or ends with its leases given back."""
+
+import os
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+
+from millrace.resources.consumption.rounds import round as one_round
+from millrace.resources.consumption.rounds.drain import SharedDrain
+from millrace.resources.errors import Unreachable
+from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.event_store.migrations import migrate
+from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.spark import spark_session
+from tests.support.building.drains import (
+    PATIENCE_S,
+    Crossing,
+    Everything,
+    eventually_blocked,
+    fill,
+    held,
+    machines,
+    observer,
+    things,
+)
+from tests.support.building.read_models import DECIDER, EVENTS
+from tests.support.building.relay import Relay
+from tests.support.building.shared_drains import assert_as_alone, share, why_away
+from tests.support.building.waiting import Waiting, let_go, met, stop_at
+from tests.support.factories import Connect, start, terminate
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["observer", "things"]
+
+FEW = [Everything, Crossing, machines]
+WITH_WAITING = [*FEW, Waiting]
+ALL_WELL = {model.view: None for model in FEW}
+READING = "event_store.event_log s where"
+
+
+@pytest.fixture
+def server() -> Iterator[EmbeddedPostgres]:
+    """Yield a server of the test's own, to be restarted."""
+    with tempfile.TemporaryDirectory(prefix="millrace-") as directory, EmbeddedPostgres(Path(directory)) as server:
+        server.create_database("own")
+        migrate(server.dsn("own"))
+        with store_at(server.dsn("own")) as store:
+            for event in EVENTS:
+                store.register_decider_event(DECIDER, event, f"a thing was {event}")
+        yield server
+
+
+@contextmanager
+def store_at(dsn: str) -> Iterator[EventStore]:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        yield EventStore(connection)
+
+
+def fill_anew(dsn: str, number: int, *more: NewEvent) -> None:
+    with store_at(dsn) as store:
+        fill(store, number, seed=number)
+        if more:
+            store.append_events(more)
+
+
+def test_a_python_worker_that_is_killed_in_a_round_costs_no_view_its_place(
+    things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
+) -> None:
+    share(dsn, spark, WITH_WAITING)
+    fill(things, 60)
+    told = tmp_path / "told"
+    things.append_events([stop_at(told)])
+    running = start(lambda: share(dsn, spark, WITH_WAITING))
+    os.kill(met(told), signal.SIGKILL)
+    let_go(told)
+    assert running.result(PATIENCE_S) == {**ALL_WELL, "waiting": None}
+    assert_as_alone(things, dsn, spark, WITH_WAITING)
+
+
+def test_a_drain_whose_backend_is_killed_in_a_commit_goes_on(
+    things: EventStore,
+    dsn: str,
+    spark: "SparkSession",
+    connect: Connect,
+    observer: psycopg.Connection,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(one_round, "LOCK_TIMEOUT", "60s")
+    share(dsn, spark, FEW)
+    fill(things, 60)
+    with held(connect(), "lock table read_models.crossing_state in share mode"):
+        running = start(lambda: share(dsn, spark, FEW))
+        # the merge's statement begins so
+        terminate(observer, eventually_blocked(observer, "with fresh as"))
+    assert running.result(PATIENCE_S) == ALL_WELL
+    assert_as_alone(things, dsn, spark, FEW)
+
+
+@pytest.mark.parametrize("whose", ["the worker's", "both"])
+def test_connections_that_are_killed_while_the_worker_reads_are_replaced(
+    things: EventStore,
+    dsn: str,
+    spark: "SparkSession",
+    connect: Connect,
+    observer: psycopg.Connection,
+    whose: str,
+) -> None:
+    share(dsn, spark, FEW)
+    fill(things, 60)
+    holder = connect(autocommit=False)
+
+    def spark_while_events_are_locked() -> "SparkSession":
+        # between the claim and the read
+        holder.execute("lock table event_store.events in access exclusive mode")
+        return spark
+
+    with SharedDrain(dsn, FEW, spark_while_events_are_locked, "rounds") as shared:
+        running = start(lambda: shared.run(budget_s=PATIENCE_S, idle_s=0))
+        terminate(observer, eventually_blocked(observer, READING))
+        if whose == "both":
+            terminate(observer, shared._store.connection.info.backend_pid)
+        holder.rollback()
+        running.result(PATIENCE_S)
+        assert why_away(shared) == ALL_WELL
+    assert things.owned_leases("rounds") == {}
+    assert_as_alone(things, dsn, spark, FEW)
+
+
+def test_a_postgres_that_restarts_between_two_rounds(server: EmbeddedPostgres, spark: "SparkSession") -> None:
+    dsn = server.dsn("own")
+    fill_anew(dsn, 40)
+    with SharedDrain(dsn, FEW, lambda: spark, "rounds") as shared:
+        shared.run(budget_s=PATIENCE_S, idle_s=0)
+        server.stop()
+        server.start()
+        fill_anew(dsn, 41)
+        shared.run(budget_s=PATIENCE_S, idle_s=0)
+        assert why_away(shared) == ALL_WELL
+    assert_whole(dsn, spark, FEW)
+
+
+def test_a_postgres_that_restarts_while_the_worker_folds(
+    server: EmbeddedPostgres, spark: "SparkSession", tmp_path: Path
+) -> None:
+    dsn = server.dsn("own")
+    share(dsn, spark, WITH_WAITING)
+    told = tmp_path / "told"
+    fill_anew(dsn, 40, stop_at(told))
+    running = start(lambda: share(dsn, spark, WITH_WAITING))
+    met(told)
+    server.stop()
+    server.start()
+    let_go(told)
+    assert running.result(PATIENCE_S) == {**ALL_WELL, "waiting": None}
+    assert_whole(dsn, spark, WITH_WAITING)
+
+
+def test_a_postgres_that_restarts_while_the_worker_reads(server: EmbeddedPostgres, spark: "SparkSession") -> None:
+    dsn = server.dsn("own")
+    share(dsn, spark, FEW)
+    fill_anew(dsn, 40)
+    locked = threading.Event()
+    with closing(psycopg.connect(dsn)) as holder, closing(psycopg.connect(dsn, autocommit=True)) as watcher:
+
+        def spark_while_events_are_locked() -> "SparkSession":
+            if not locked.is_set():
+                locked.set()
+                holder.execute("lock table event_store.events in access exclusive mode")
+            return spark
+
+        with SharedDrain(dsn, FEW, spark_while_events_are_locked, "rounds") as shared:
+            running = start(lambda: shared.run(budget_s=PATIENCE_S, idle_s=0))
+            eventually_blocked(watcher, READING)
+            server.stop()
+            server.start()
+            running.result(PATIENCE_S)
+            assert why_away(shared) == ALL_WELL
+    assert_whole(dsn, spark, FEW)
+
+
+@pytest.mark.filterwarnings("ignore:.*RETRIES_EXCEEDED")
+def test_a_spark_server_that_goes_in_mid_round_ends_the_drain_which_gives_its_leases_back(
+    things: EventStore,
+    dsn: str,
+    spark_remote: str,
+    spark: "SparkSession",
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    told = tmp_path / "told"
+    fill(things, 40)
+    things.append_events([stop_at(told)])
+    relay = Relay(urlsplit(spark_remote).port or 0)
+    monkeypatch.setenv("SPARK_REMOTE", f"sc://localhost:{relay.server_address[1]}")
+    with spark_session() as session, SharedDrain(dsn, WITH_WAITING, lambda: session, "rounds") as shared:
+        running = start(lambda: shared.run(budget_s=300, idle_s=0))
+        met(told)
+        relay.cut()
+        with pytest.raises(Unreachable, match="Spark"):
+            running.result(PATIENCE_S)
+        let_go(told)
+    assert things.owned_leases("rounds") == {}
+    assert share(dsn, spark, WITH_WAITING) == {**ALL_WELL, "waiting": None}
+    assert_as_alone(things, dsn, spark, WITH_WAITING)
+
+
+def test_a_session_that_somebody_ended_ends_the_drain_which_gives_its_leases_back(
+    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch, spark_remote: str
+) -> None:
+    monkeypatch.setenv("SPARK_REMOTE", spark_remote.split(";", maxsplit=1)[0])
+    fill(things, 40)
+    with spark_session() as session, SharedDrain(dsn, FEW, lambda: session, "rounds") as shared:
+        shared.run(budget_s=PATIENCE_S, idle_s=0)
+        session.client.release_session()
+        fill(things, 40, seed=2)
+        with pytest.raises(Unreachable, match="Spark"):
+            shared.run(budget_s=PATIENCE_S, idle_s=0)
+    assert things.owned_leases("rounds") == {}
+    assert share(dsn, spark, FEW) == ALL_WELL
+    assert_as_alone(things, dsn, spark, FEW)
+
+
+def assert_whole(dsn: str, spark: "SparkSession", models: Sequence[ReadModel]) -> None:
+    with store_at(dsn) as store:
+        assert_as_alone(store, dsn, spark, models)

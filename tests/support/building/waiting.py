@@ -1,0 +1,53 @@
+"""A fold that stops in the middle of a round until a test lets it go on, and tells which process it runs in.
+
+Belongs here: the fold, the events that stop it, the ways to meet it. Not here: what a test does to it meanwhile.
+"""
+
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import cast
+
+from millrace import Event, ReadModel, State, fold
+from millrace.resources.event_store import NewEvent
+from tests.support.building.drains import PATIENCE_S, eventually, thing
+from tests.support.building.read_models import DECIDER
+
+
+@fold(view="waiting", deciders=[DECIDER], key="thing_id", columns={"seen": "bigint"})
+def waiting(state: State | None, event: Event) -> State:
+    """One row per thing; an event that names a file waits until there is another one beside it."""
+    told = event.data.get("wait")
+    if told is not None:
+        with Path(told).open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        deadline = time.monotonic() + PATIENCE_S
+        while not Path(f"{told}.go").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    return {"seen": (state or {"seen": 0})["seen"] + 1}
+
+
+Waiting = cast("ReadModel", waiting)
+
+
+def stop_at(path: Path) -> NewEvent:
+    """Make an event at which the fold stops."""
+    return thing("sleeper", wait=str(path))
+
+
+def met(path: Path, times: int = 1) -> int:
+    """Wait until the fold stops; return the process that it runs in."""
+
+    def pids() -> list[int]:
+        with suppress(FileNotFoundError):
+            return [int(line) for line in path.read_text().splitlines()]
+        return []
+
+    eventually(lambda: len(pids()) >= times, "the fold is at its event")
+    return pids()[-1]
+
+
+def let_go(path: Path) -> None:
+    Path(f"{path}.go").touch()
