@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from millrace.resources.consumption.build_errors import Fault, cause, fault_of, is_gone
+from millrace.resources.consumption.build_errors import Fault, cause, fault_of, in_one_line, is_gone
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.connection import CONFLICTS
 from millrace.resources.consumption.leases import owner_keeper
@@ -99,7 +99,7 @@ class Rounds:
         with owner_keeper(self._dsn, self._owner, self._lease_s):
             built = self._build([model for model in models if model.view in claimed], known)
         if built.is_too_large:
-            return self._with_fewer(store, claimed)
+            return self._with_fewer(store, claimed, limit)
         for model in models:
             leases = claimed.get(model.view, [])
             if not leases:
@@ -107,7 +107,8 @@ class Rounds:
             if _positions(leases) >= limit:
                 outcome.full.add(model.view)
             try:
-                why = built.failed.get(model.view) or self._commit(store, model, built, started, outcome)
+                failed = built.failed.get(model.view)
+                why = in_one_line(failed) if failed else self._commit(store, model, built, started, outcome)
             except (psycopg.Error, MillraceError) as error:
                 if store.connection.closed:
                     raise
@@ -119,11 +120,13 @@ class Rounds:
         self._events = min(self._events * 2, MOST_EVENTS) if outcome.full else ROUND_EVENTS
         return outcome
 
-    def _with_fewer(self, store: EventStore, claimed: Mapping[str, Sequence[Lease]]) -> Outcome:
-        """Give back what was claimed, for a next round of fewer events."""
+    def _with_fewer(self, store: EventStore, claimed: Mapping[str, Sequence[Lease]], limit: int) -> Outcome:
+        """Give back what was claimed, for a next round of fewer events; views of which one is too many leave."""
         for view, leases in claimed.items():
             self._release(store, view, leases)
         self._events = max(self._events // 8, 1)
+        if limit == 1:
+            return Outcome(left=dict.fromkeys(claimed, "single events are too large for a round"))
         return Outcome(full=set(claimed))
 
     def _release(self, store: EventStore, view: str, leases: Sequence[Lease]) -> None:

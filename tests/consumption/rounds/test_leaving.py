@@ -11,6 +11,7 @@ from millrace import Event, ReadModel, State, fold
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.rounds import drain as draining
 from millrace.resources.consumption.rounds import member as membership
+from millrace.resources.consumption.rounds import plan as planning
 from millrace.resources.consumption.rounds import round as one_round
 from millrace.resources.consumption.rounds.drain import SharedDrain
 from millrace.resources.consumption.rounds.leaf import union
@@ -25,6 +26,7 @@ from tests.support.building.drains import (
     held,
     machines,
     observer,
+    thing,
     things,
 )
 from tests.support.building.poison import poison
@@ -298,3 +300,13 @@ def test_a_view_far_behind_is_not_taken_on_and_what_lies_between_is_not_read(
     with SharedDrain(dsn, FEW, lambda: spark, "rounds") as shared:
         shared.run(budget_s=PATIENCE_S, idle_s=0)
         assert [member.joined for member in shared.members] == [True, False, False]
+
+
+def test_views_of_which_a_single_event_is_too_large_leave(
+    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "ROUND_BYTES", 5_000)
+    things.append_events([thing("large", text="x" * 9_000)])
+    away = share(dsn, spark, [Everything, machines])
+    assert set(away.values()) == {"single events are too large for a round"}
+    assert things.owned_leases("rounds") == {}
