@@ -130,7 +130,13 @@ def test_the_ranges_of_views_that_are_far_apart_are_read_without_what_lies_betwe
     assert union(leases) == [LogRange(1, 7, 8), LogRange(3, 0, 20), LogRange(3, 10**6, 10**6 + 5)]
 
 
-@pytest.mark.parametrize("seed", range(2))
+def reached(store: EventStore) -> int:
+    """Return the positions of all views, of each the newest version of its checkpoints."""
+    return sum(lag.position for model in TOGETHER for lag in store.view_lag(model.view))
+
+
+# the same seed would give the same events, which are stored already
+@pytest.mark.parametrize("seed", [1, 2])
 def test_shared_drains_drains_of_a_view_and_rebuilds_at_once_while_events_come_leave_what_one_alone_builds(
     things: EventStore,
     dsn: str,
@@ -172,11 +178,10 @@ def test_shared_drains_drains_of_a_view_and_rebuilds_at_once_while_events_come_l
         rebuild,
     ]
     running = [start(again_and_again(work)) for work in works]
-    goal = "select coalesce(sum(position), 0) >= %s from event_store.checkpoints"
     for number in range(12):
-        moved = value(writer.connection, "select sum(position) + 1 from event_store.checkpoints")
+        before = reached(writer)
         fill(writer, dice.randrange(1, 40), seed * 100 + number)
-        eventually(lambda moved=moved: value(writer.connection, goal, moved), "somebody consumes")  # type: ignore[misc]
+        eventually(lambda before=before: reached(writer) > before, "somebody consumes")  # type: ignore[misc]
     done.set()
     assert all(one.result(PATIENCE_S) >= 1 for one in running)
     share(dsn, spark)

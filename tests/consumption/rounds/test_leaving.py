@@ -22,6 +22,7 @@ from tests.support.building.drains import (
     Crossing,
     Everything,
     drain,
+    eventually,
     fill,
     held,
     machines,
@@ -172,6 +173,8 @@ def test_a_view_that_a_run_of_its_own_consumes_leaves_and_comes_back_after_it(
             shared.run(budget_s=PATIENCE_S, idle_s=0)
             assert why_away(shared)["crossing"] == "a run of its own consumes it"
             assert positions(things.connection, "crossing") == 0
+        # the session of the run that ended is known to be over a moment later
+        eventually(lambda: consumers(things, "crossing") == 0, "the run of its own is over")
         monkeypatch.setattr(membership, "BACK_AFTER_S", 0.0)
         shared.members[1].leave("a run of its own consumes it")
         shared.run(budget_s=PATIENCE_S, idle_s=0)
