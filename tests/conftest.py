@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 # Some tests write values of a gigabyte. Arrow's own pool would keep that much memory; this one gives it back.
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
+# A child that gRPC prepares for its own use before it becomes another program may die of that.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
 RECEIPT_LOG = Path(__file__).resolve().parents[2] / "shared" / "data" / "receipt.csv"
 
 _numbers = count()

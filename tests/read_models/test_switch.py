@@ -133,7 +133,7 @@ def test_a_drain_that_readers_keep_from_switching_goes_on_and_does_not_stop_them
         return switch(connection, model)
 
     monkeypatch.setattr(read_model_versions, "LOCK_TIMEOUT", "50ms")
-    monkeypatch.setattr("millrace.resources.consumption.consumer.serve_if_caught_up", counted)
+    monkeypatch.setattr("millrace.resources.consumption.serving.serve_if_caught_up", counted)
     new = ensure_version(things.connection, replace(Latest, pooling_delay_s=0))
     consume(things, new)
 
