@@ -73,6 +73,9 @@ def poll_sensor(model: ReadModel, together: dg.JobDefinition) -> dg.SensorDefini
     )
     def poll(context: dg.SensorEvaluationContext, postgres: PostgresResource) -> dg.SensorResult:
         row = poll_model(postgres, model)
+        if not row.due:
+            # mostly: then Dagster need not be asked for runs
+            return _request(context, plan_polls([row], {}, time.time()), VIEWS, {})
         if not fits(model):
             return request_drains(context, [row], VIEWS)
         own = view_runs(context.instance, model.view)

@@ -239,7 +239,9 @@ class SharedDrain:
         except (MillraceError, psycopg.Error) as error:
             if self._store.connection.closed:
                 raise
-            member.leave(cause(error))
+            # what came before the error may have attached it
+            self._leave(member, cause(error))
+            return
         if member.away != before:
             self._on_change(member)
 
@@ -253,7 +255,8 @@ class SharedDrain:
     def _begin_anew(self) -> None:
         self._store.connection.close()
         self._store = self._connect()
-        self._store.release_owner(self.owner)
+        # with the next round, where a connection that is lost again is replaced, too
+        self._rounds.owes = True
         # who was attached by the lost session is no more
         self._looked_at = self._attached_at = float("-inf")
 

@@ -170,19 +170,24 @@ class Rounds:
         except Exception as error:
             if is_gone(error) or isinstance(error, psycopg.Error):
                 raise
-            built, errors = Built({}, {}, {}, {}), []
-            for model in models:
-                # whatever it is: a function that cannot be pickled is no error of Spark's
-                try:
-                    built = built.with_(self._plan([model]).run())
-                except Exception as own:
-                    if is_gone(own):
-                        raise
-                    errors.append(own)
-                    built = built.with_(Built({}, {}, {model.view: cause(own)}, {}))
-            if len(errors) == len(models) and all(fault_of(own) is Fault.SERVER for own in errors):
+            built, errors = self._build_each(models)
+            if len(errors) == len(models) and all(fault_of(one) is Fault.SERVER for one in errors):
                 raise
             return built
+
+    def _build_each(self, models: Sequence[ReadModel]) -> tuple[Built, list[Exception]]:
+        """Build each model in a job of its own; return also the errors of those that fail."""
+        built, errors = Built({}, {}, {}, {}), []
+        for model in models:
+            # whatever it is: a function that cannot be pickled is no error of Spark's
+            try:
+                built = built.with_(self._plan([model]).run())
+            except Exception as error:
+                if is_gone(error):
+                    raise
+                errors.append(error)
+                built = built.with_(Built({}, {}, {model.view: cause(error)}, {}))
+        return built, errors
 
     def _plan(self, models: Sequence[ReadModel]) -> RoundPlan:
         key = tuple(sorted(model.view for model in models))

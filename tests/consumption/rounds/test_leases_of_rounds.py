@@ -21,20 +21,17 @@ from millrace.resources.event_log_source.arrow import arrow_connection
 from millrace.resources.event_store import EventStore
 from tests.support.building.drains import (
     PATIENCE_S,
-    Crossing,
-    Everything,
     busiest,
     drain,
     eventually,
     fill,
     later,
-    machines,
     observer,
     thing,
     things,
 )
 from tests.support.building.poison import poison
-from tests.support.building.shared_drains import TOGETHER, assert_as_alone, share, why_away
+from tests.support.building.shared_drains import FEW, TOGETHER, assert_as_alone, positions, share, why_away
 from tests.support.building.waiting import Waiting, let_go, met, stop_at
 from tests.support.factories import Connect, start, value
 
@@ -42,8 +39,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["observer", "things"]
-
-FEW = [Everything, Crossing, machines]
 
 
 def test_a_round_that_is_slower_than_its_leases_keeps_them(
@@ -131,8 +126,7 @@ def test_the_ranges_of_views_that_are_far_apart_are_read_without_what_lies_betwe
 
 
 def reached(store: EventStore) -> int:
-    """Return the positions of all views, of each the newest version of its checkpoints."""
-    return sum(lag.position for model in TOGETHER for lag in store.view_lag(model.view))
+    return sum(positions(store.connection, model.view) for model in TOGETHER)
 
 
 # the same seed would give the same events, which are stored already

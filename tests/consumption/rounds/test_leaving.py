@@ -4,7 +4,6 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-import psycopg
 import pytest
 
 from millrace import Event, ReadModel, State, fold
@@ -32,16 +31,21 @@ from tests.support.building.drains import (
 )
 from tests.support.building.poison import poison
 from tests.support.building.read_models import DECIDER
-from tests.support.building.shared_drains import TOGETHER, assert_as_alone, share, why_away
-from tests.support.factories import Connect, rows, value
+from tests.support.building.shared_drains import (
+    ALL_WELL,
+    FEW,
+    assert_as_alone,
+    consumers,
+    positions,
+    share,
+    why_away,
+)
+from tests.support.factories import Connect, rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["observer", "things"]
-
-NOBODY: dict[str, str | None] = {model.view: None for model in TOGETHER}
-FEW = [Everything, Crossing, machines]
 
 
 @fold(view="stumbling", deciders=[DECIDER], key="thing_id", columns={"seen": "bigint"})
@@ -53,15 +57,6 @@ def stumbling(state: State | None, event: Event) -> State:
 
 
 Stumbling = cast("ReadModel", stumbling)
-
-
-def consumers(store: EventStore, view: str) -> int:
-    return next(poll.consumers for poll in store.poll_views() if poll.view == view)
-
-
-def positions(connection: psycopg.Connection, view: str) -> int:
-    found = value(connection, "select coalesce(sum(position), 0) from event_store.checkpoints where view = %s", view)
-    return int(found)
 
 
 def test_a_value_that_a_type_does_not_hold_makes_its_view_leave_and_no_other(
@@ -178,7 +173,7 @@ def test_a_view_that_a_run_of_its_own_consumes_leaves_and_comes_back_after_it(
         monkeypatch.setattr(membership, "BACK_AFTER_S", 0.0)
         shared.members[1].leave("a run of its own consumes it")
         shared.run(budget_s=PATIENCE_S, idle_s=0)
-        assert why_away(shared) == {model.view: None for model in FEW}
+        assert why_away(shared) == ALL_WELL
     assert_as_alone(things, dsn, spark, FEW)
 
 
@@ -236,7 +231,7 @@ def test_what_a_round_left_leased_is_committed_by_the_next_one(
     # as if the commit of one view had been interrupted
     assert things.claim_views(["crossing"], "rounds", limit=1, lease_s=600)
     fill(things, 60, seed=2)
-    assert share(dsn, spark, FEW) == {model.view: None for model in FEW}
+    assert share(dsn, spark, FEW) == ALL_WELL
     assert_as_alone(things, dsn, spark, FEW)
 
 

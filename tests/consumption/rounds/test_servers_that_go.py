@@ -23,18 +23,15 @@ from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.spark import spark_session
 from tests.support.building.drains import (
     PATIENCE_S,
-    Crossing,
-    Everything,
     eventually_blocked,
     fill,
     held,
-    machines,
     observer,
     things,
 )
 from tests.support.building.read_models import DECIDER, EVENTS
 from tests.support.building.relay import Relay
-from tests.support.building.shared_drains import assert_as_alone, share, why_away
+from tests.support.building.shared_drains import ALL_WELL, FEW, assert_as_alone, share, why_away
 from tests.support.building.waiting import Waiting, let_go, met, stop_at
 from tests.support.factories import Connect, start, terminate
 
@@ -43,9 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["observer", "things"]
 
-FEW = [Everything, Crossing, machines]
 WITH_WAITING = [*FEW, Waiting]
-ALL_WELL = {model.view: None for model in FEW}
 READING = "event_store.event_log s where"
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import psycopg
 import pytest
 
-from millrace import Event, ReadModel, State, fold
+from millrace import ReadModel
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.rounds import drain as draining
 from millrace.resources.consumption.rounds import plan as planning
@@ -25,14 +25,21 @@ from tests.support.building.drains import (
     eventually_blocked,
     fill,
     held,
-    machines,
     observer,
     thing,
     things,
 )
-from tests.support.building.read_models import DECIDER
-from tests.support.building.shared_drains import TOGETHER, assert_as_alone, share, why_away
-from tests.support.factories import Connect, at_once, rows, start, terminate, value
+from tests.support.building.shared_drains import (
+    ALL_WELL,
+    FEW,
+    TOGETHER,
+    assert_as_alone,
+    consumers,
+    positions,
+    share,
+    why_away,
+)
+from tests.support.factories import Connect, at_once, rows, start, terminate
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,27 +47,6 @@ if TYPE_CHECKING:
 __all__ = ["observer", "things"]
 
 NOBODY: dict[str, str | None] = {model.view: None for model in TOGETHER}
-FEW = [Everything, Crossing, machines]
-
-
-@fold(view="stumbling", deciders=[DECIDER], key="thing_id", columns={"seen": "bigint"})
-def stumbling(state: State | None, event: Event) -> State:
-    """One row per thing, but of one it makes nothing."""
-    if event.decider_id == "stone":
-        raise ValueError("a stone")
-    return {"seen": (state or {"seen": 0})["seen"] + 1}
-
-
-Stumbling = cast("ReadModel", stumbling)
-
-
-def consumers(store: EventStore, view: str) -> int:
-    return next(poll.consumers for poll in store.poll_views() if poll.view == view)
-
-
-def positions(connection: psycopg.Connection, view: str) -> int:
-    found = value(connection, "select coalesce(sum(position), 0) from event_store.checkpoints where view = %s", view)
-    return int(found)
 
 
 # Together -------------------------------------------------------------------------------------------------------
@@ -102,7 +88,7 @@ def test_views_at_different_positions_each_get_the_events_from_their_own_on(
     fill(things, 10, seed=2)
     share(dsn, spark, [Everything])
     fill(things, 60, seed=3)
-    assert share(dsn, spark, FEW) == {model.view: None for model in FEW}
+    assert share(dsn, spark, FEW) == ALL_WELL
     assert_as_alone(things, dsn, spark, FEW)
 
 
@@ -215,13 +201,13 @@ def test_a_lost_connection_of_the_drain_and_one_of_the_task_are_replaced(
     kept += " and pid <> pg_backend_pid()"
     for (pid,) in rows(observer, kept):
         terminate(observer, pid)
-    assert share(dsn, spark, FEW) == {model.view: None for model in FEW}
+    assert share(dsn, spark, FEW) == ALL_WELL
     fill(things, 60, seed=2)
     holder = connect()
     with held(holder, "lock table event_store.checkpoints in share mode"):
         running = start(lambda: share(dsn, spark, FEW))
         terminate(observer, eventually_blocked(observer, "claim_views"))
-    assert running.result(PATIENCE_S) == {model.view: None for model in FEW}
+    assert running.result(PATIENCE_S) == ALL_WELL
     assert_as_alone(things, dsn, spark, FEW)
 
 

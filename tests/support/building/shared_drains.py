@@ -13,13 +13,17 @@ from millrace.resources.consumption.rounds.drain import SharedDrain
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.declaration import ReadModel
 from tests.support.building import read_models as models
-from tests.support.building.drains import PATIENCE_S, drain
+from tests.support.building.drains import PATIENCE_S, Crossing, Everything, drain, machines
+from tests.support.factories import value
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+FEW = [Everything, Crossing, machines]
 NAMES = ("Everything", "Crossing", "Going", "GoingAcross", "machines")
 TOGETHER = [cast("ReadModel", getattr(models, name)) for name in NAMES]
+# what `why_away` says where all take part
+ALL_WELL: dict[str, str | None] = {model.view: None for model in FEW}
 
 
 def share(
@@ -33,6 +37,17 @@ def share(
 
 def why_away(shared: SharedDrain) -> dict[str, str | None]:
     return {member.declared.view: member.away for member in shared.members}
+
+
+def consumers(store: EventStore, view: str) -> int:
+    """Return how many live consumers are attached to a view."""
+    return next(poll.consumers for poll in store.poll_views([view]))
+
+
+def positions(connection: psycopg.Connection, view: str) -> int:
+    """Return how many positions a view has passed, in all log partitions."""
+    found = value(connection, "select coalesce(sum(position), 0) from event_store.checkpoints where view = %s", view)
+    return int(found)
 
 
 def state(connection: psycopg.Connection, model: ReadModel) -> list[tuple[str]]:
