@@ -16,6 +16,7 @@ from rich.text import Text
 from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store
 from millrace.platform_defs.cli.output import table
 from millrace.platform_defs.cli.signals import stop_on_signals
+from millrace.platform_defs.polling import due
 from millrace.platform_defs.screen import Screen
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import ViewInfo
@@ -34,7 +35,7 @@ def up_command() -> None:
     settings = Settings()
     up(
         settings,
-        status=lambda: [f"{row.view}: lag {row.lag:,}" for row in _views(None)],
+        status=lambda: behind(None),
         started=lambda: _submit("apply_schema", settings),
     )
 
@@ -106,9 +107,10 @@ def psql_command(
     os.execve(command.argv[0], command.argv, command.env)  # noqa: S606 - the user's own psql, instead of us
 
 
-def _views(dsn: str | None) -> list[ViewInfo]:
+def behind(dsn: str | None) -> list[str]:
+    """Say of each view how much it would be given now; positions ahead would count events that it does not want."""
     with chosen_store(dsn) as store:
-        return store.view_info()
+        return [f"{poll.view}: {due(poll)}" for poll in store.poll_views()]
 
 
 def _cells(row: ViewInfo) -> Sequence[object]:

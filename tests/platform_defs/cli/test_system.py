@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from millrace.platform_defs import cli
+from millrace.platform_defs.cli.system import behind
 from millrace.resources.event_store import EventStore
 from millrace.resources.settings import EXAMPLE
 from tests.support.factories import append_to, register_orders
@@ -163,3 +164,12 @@ def test_a_backup_is_for_this_account_alone(
         os.umask(before)
     assert code == 0, err
     assert {path.stat().st_mode & 0o077 for path in [tmp_path / "backup", *(tmp_path / "backup").rglob("*")]} == {0}
+
+
+def test_what_a_view_does_not_want_is_not_behind(dsn: str, store: EventStore) -> None:
+    orders = register_orders(store)
+    orders.register_view("paid", "-infinity", mode="bulk", events=["paid"])
+    orders.register_view("placed", "-infinity", mode="bulk", events=["placed"])
+    append_to(orders, "o-1", "o-2")
+    orders.sequence_events()
+    assert behind(dsn) == ["paid: 0 due", "placed: 2 due"]
