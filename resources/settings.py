@@ -47,6 +47,13 @@ class Settings(BaseSettings):
         description="Log partitions of a new database; fixed once the database exists.",
     )
     port: int = Field(default=3000, ge=1, le=65535, description="The Dagster UI's port on 127.0.0.1.")
+    metrics_port: int | None = Field(
+        default=None,
+        ge=0,
+        le=65535,
+        description="The port on 127.0.0.1 at which `millrace sequence`, also that of `millrace up`, answers GET /metrics;"
+        " none means nowhere.",
+    )
     ui_hosts: str | None = Field(
         default=None,
         description="Names besides this machine's own under which the UI is reached, such as that of a proxy, with commas.",

@@ -145,10 +145,12 @@ set local check_function_bodies = off;
 \ir functions/events/stream_partition.sql
 \ir functions/log/available_offset_range.sql
 \ir functions/log/is_sequenced.sql
+\ir functions/log/last_sequenced.sql
 \ir functions/log/log_gaps.sql
 \ir functions/log/log_position.sql
 \ir functions/log/offset_for_timestamp.sql
 \ir functions/log/offsets_for_timestamp.sql
+\ir functions/log/oldest_writer.sql
 \ir functions/log/partition_info.sql
 \ir functions/log/private/committed_snapshot.sql
 \ir functions/log/private/fresh_transactions.sql
@@ -258,7 +260,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'e406239e54dff1bca2f2bce31ebbf7c03617ed72899f1d94de276a709a598f6d'),
+  (0, '3a5576cd5851df951db260dc1968d8c4a26564683b902cd1962ccb221a8b0d8f'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -22,7 +22,7 @@ LAYERS = (
     ("platform_defs",),
     ("assets", "testing"),
     ("resources.consumption", "resources.subscriptions"),
-    ("resources.read_models", "resources.backup"),
+    ("resources.read_models", "resources.backup", "resources.metrics"),
     ("resources.archive", "resources.capture", "resources.importer"),
     ("resources.sequencer", "resources.reports"),
     ("resources.producers",),

@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Annotated
 
 import typer
@@ -23,6 +24,7 @@ from millrace.resources.event_store import ViewInfo
 from millrace.resources.settings import Settings
 
 app = typer.Typer()
+logger = logging.getLogger(__name__)
 
 VIEWS = ("view", "mode", "lag", "in flight", "waiting", "dead letters")
 
@@ -64,13 +66,40 @@ def status_command(dsn: DsnOption = None) -> None:
 
 
 @app.command("sequence")
-def sequence_command(dsn: DsnOption = None) -> None:
+def sequence_command(
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=65535, help="Answer GET /metrics there, on 127.0.0.1; by default MILLRACE_METRICS_PORT."
+        ),
+    ] = None,
+    dsn: DsnOption = None,
+) -> None:
     """Give committed events their positions, until stopped with Ctrl-C or SIGTERM."""
+    from millrace.platform_defs.metrics.serve import serving_metrics
     from millrace.resources.sequencer import run_sequencer
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    with stop_on_signals() as stop:
+    port = Settings().metrics_port if metrics_port is None else metrics_port
+    with stop_on_signals() as stop, ExitStack() as opened:
+        if port is not None:
+            taken = opened.enter_context(serving_metrics(chosen_dsn(dsn), port))
+            logger.info("metrics are at http://127.0.0.1:%s/metrics", taken)
         run_sequencer(chosen_dsn(dsn), stop)
+
+
+@app.command("metrics")
+def metrics_command(
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Where to listen; 0 for any free port.")] = 9918,
+    host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
+    dsn: DsnOption = None,
+) -> None:
+    """Answer GET /metrics for Prometheus, until stopped with Ctrl-C or SIGTERM."""
+    from millrace.platform_defs.metrics.serve import serving_metrics
+
+    with stop_on_signals() as stop, serving_metrics(chosen_dsn(dsn), port, host) as taken:
+        Screen().print(f"Metrics are at http://{host}:{taken}/metrics; Ctrl-C ends this.", soft_wrap=True)
+        stop.wait()
 
 
 @app.command("reset")

@@ -33,6 +33,7 @@ from millrace.resources.event_store.rows import (
     LogEvent,
     LogPosition,
     NewEvent,
+    OldestWriter,
     PartitionInfo,
     PartitionLag,
     RecordedEvent,
@@ -440,6 +441,14 @@ class EventStore(Rounds):
     def sequencer_holder(self) -> SequencerHolder | None:
         """Return the session whose open transaction holds the sequencer's row, if there is one."""
         return next(iter(self._all(SequencerHolder, "select * from event_store.sequencer_holder()")), None)
+
+    def oldest_writer(self) -> OldestWriter | None:
+        """Return the transaction that has been open for longest of all that have written, if there is one."""
+        return self._first(OldestWriter, "select * from event_store.oldest_writer()")
+
+    def last_sequenced(self) -> datetime:
+        """Return when somebody last looked for events without a position; the last of all times during a restore."""
+        return self._value(datetime, "select event_store.last_sequenced()")
 
     def release_batch(self, view: str, leases: Sequence[Lease]) -> int:
         """Give leases back without moving anything; return how many were still held."""

@@ -348,6 +348,17 @@ class SequencerHolder:
     open_since: datetime | None
 
 
+@dataclass(frozen=True)
+class OldestWriter:
+    """The transaction that has written and been open for longest: of a session with a pid, or prepared under a name."""
+
+    pid: int | None
+    login: str | None
+    application_name: str | None
+    prepared: str | None
+    open_since: datetime | None
+
+
 def parsed(text: str, of: str) -> Any:  # noqa: ANN401 - it is what JSON holds
     """Return the value of a JSON text of Postgres; `of` names its row for the error.
 

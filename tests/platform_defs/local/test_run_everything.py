@@ -21,6 +21,7 @@ from millrace.platform_defs.local.services import free_port
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.processes import alive, wait_ended
 from tests.support.accounts.other_account import ROWS, look
+from tests.support.scrapes import of, scraped
 
 MILLRACE = Path(sys.executable).parent / "millrace"
 T = TypeVar("T")
@@ -97,7 +98,7 @@ def until(look: Callable[[], T], fits: Callable[[T], object], seconds: float) ->
 def start(home: Path) -> Deployment:
     port = free_port()
     env = {k: v for k, v in os.environ.items() if not k.startswith(("MILLRACE_", "SPARK_", "DAGSTER_"))}
-    env |= {"MILLRACE_HOME": str(home), "MILLRACE_PORT": str(port)}
+    env |= {"MILLRACE_HOME": str(home), "MILLRACE_PORT": str(port), "MILLRACE_METRICS_PORT": str(free_port())}
     process = subprocess.Popen([MILLRACE, "up"], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     deployment = Deployment(process, home, f"http://127.0.0.1:{port}", env)
     until(
@@ -139,6 +140,8 @@ def test_from_an_empty_folder_to_a_stop_and_on_again(home: Path) -> None:
         read_models_fill(deployment)
         another_account_gets_what_the_page_says(deployment)
         sensors_tick(deployment)
+        one_run_drains_all_views(deployment)
+        metrics_are_served(deployment)
         captured_customers_follow_their_database(deployment)
         second_one_in_the_same_folder_is_refused(deployment)
         terminating_a_run_releases_its_leases(deployment)
@@ -194,6 +197,19 @@ def one_run_drains_all_views(deployment: Deployment) -> None:
     until(lambda: deployment.rows(attached)[0][0], lambda views: views == 5, RUN_S)
     for view in ("orders", "shipments", "customers", "crm_customers", "crm_customer_history"):
         assert deployment.ask(RUNNING, tag="millrace/view", value=view)["results"] == []
+
+
+def metrics_are_served(deployment: Deployment) -> None:
+    samples = until(
+        lambda: scraped(int(deployment.env["MILLRACE_METRICS_PORT"])),
+        lambda samples: of(samples, "millrace_dagster_up") == 1,
+        RUN_S,
+    )
+    assert of(samples, "millrace_sequencer_idle_seconds") < 30
+    assert of(samples, "millrace_view_consumers", view="orders", mode="bulk") == 1
+    assert of(samples, "millrace_capture_leased", capture="crm") in {0, 1}
+    assert of(samples, "millrace_dagster_sensor_failures", sensor="poll_orders") == 0
+    assert of(samples, "millrace_dagster_daemon_idle_seconds", daemon="SENSOR") < 120
 
 
 def captured_customers_follow_their_database(deployment: Deployment) -> None:

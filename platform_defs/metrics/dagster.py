@@ -1,0 +1,105 @@
+"""The metrics of Dagster: its queue, its daemons, its sensors.
+
+Belongs here: what Dagster's own storage says. Not here: what the event store says (`millrace.resources.metrics`).
+"""
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import dagster as dg
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from millrace.resources.metrics.families import gauge
+
+# so many of the newest are asked how long they waited
+NEWEST_RUNS = 20
+# a scrape every few seconds does not ask Dagster's database each time
+KEPT_S = 10.0
+# Dagster tries again for longer where its database went away
+PATIENCE_S = 3.0
+
+
+class DagsterMetrics(Collector):
+    """Collects the metrics of one Dagster instance; what it says is up to ten seconds old.
+
+    `millrace_dagster_up` is 0, and everything else missing, while its storage does not answer.
+    """
+
+    def __init__(self, instance: dg.DagsterInstance) -> None:
+        self._instance = instance
+        self._worker = ThreadPoolExecutor(1, "dagster-metrics")
+        self._asked: Future[list[Metric]] | None = None
+        self._until = 0.0
+        self._turn = threading.Lock()
+
+    def collect(self) -> Iterator[Metric]:
+        """Ask Dagster's storage and return what it says."""
+        with self._turn:
+            if self._asked is None or (self._asked.done() and time.monotonic() >= self._until):
+                self._asked = self._worker.submit(lambda: [*metrics_of(self._instance)])
+                self._until = time.monotonic() + KEPT_S
+            asked = self._asked
+        try:
+            found = asked.result(PATIENCE_S)
+        except Exception:  # noqa: BLE001  whatever the storage is and raises, or that it tries again for long
+            found = []
+        yield gauge("dagster_up", "Whether Dagster's storage answers.", [], [([], float(bool(found)))])
+        yield from found
+
+    def close(self) -> None:
+        """Wait until nobody uses the instance."""
+        self._worker.shutdown()
+
+
+def metrics_of(instance: dg.DagsterInstance) -> Iterator[Metric]:
+    """Return what there is to say of a Dagster instance."""
+    now = time.time()
+    for status in (dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.STARTED):
+        yield gauge(
+            f"dagster_{status.value.lower()}_runs",
+            f"Runs that are {status.value}.",
+            [],
+            [([], instance.get_runs_count(dg.RunsFilter(statuses=[status])))],
+        )
+    waiting = instance.get_run_records(dg.RunsFilter(statuses=[dg.DagsterRunStatus.QUEUED]), limit=1, ascending=True)
+    yield gauge(
+        "dagster_queued_seconds",
+        "How long the oldest queued run has waited.",
+        [],
+        [([], max((now - record.create_timestamp.timestamp() for record in waiting), default=0.0))],
+    )
+    newest = instance.get_run_records(limit=NEWEST_RUNS)
+    waited = [r.start_time - r.create_timestamp.timestamp() for r in newest if r.start_time is not None]
+    yield gauge(
+        "dagster_start_seconds",
+        f"The longest wait of the newest {NEWEST_RUNS} runs from being asked for to their start.",
+        [],
+        [([], max(waited, default=0.0))],
+    )
+    yield gauge(
+        "dagster_daemon_idle_seconds",
+        "How long ago a daemon said that it lives.",
+        ["daemon"],
+        [([name], now - beat.timestamp) for name, beat in instance.get_daemon_heartbeats().items()],
+    )
+    yield gauge(
+        "dagster_sensor_failures",
+        "Ticks of a sensor that failed in a row.",
+        ["sensor"],
+        [([name], number) for name, number in _failures(instance)],
+    )
+
+
+def _failures(instance: dg.DagsterInstance) -> Iterator[tuple[str, int]]:
+    sensors = {
+        state.selector_id: state.instigator_name
+        for state in instance.all_instigator_state()
+        # the class of types has no public name
+        if state.instigator_type.value == "SENSOR"
+    }
+    newest = instance.get_batch_ticks([*sensors], limit=1) if sensors else {}
+    for selector, name in sensors.items():
+        yield name, sum(tick.consecutive_failure_count for tick in newest.get(selector, []))

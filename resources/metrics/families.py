@@ -1,0 +1,34 @@
+"""How a figure becomes a metric: its name, what it says, its labels.
+
+Belongs here: the vocabulary of Prometheus, as its client has it. Not here: which figures there are.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+Samples = Iterable[tuple[Sequence[str], float]]
+
+
+def gauge(name: str, says: str, labels: Sequence[str], samples: Samples) -> GaugeMetricFamily:
+    """Make the metric `millrace_<name>` of what goes up and down."""
+    family = GaugeMetricFamily(f"millrace_{name}", says, labels=labels)
+    for values, number in samples:
+        family.add_metric(values, number)
+    return family
+
+
+def counter(name: str, says: str, labels: Sequence[str], samples: Samples) -> CounterMetricFamily:
+    """Make the metric `millrace_<name>_total` of what only rises."""
+    family = CounterMetricFamily(f"millrace_{name}", says, labels=labels)
+    for values, number in samples:
+        family.add_metric(values, number)
+    return family
+
+
+def seconds_since(time: datetime | None) -> float:
+    """Return how long ago a time was, in seconds; 0 for one to come, and for none."""
+    if time is None:
+        return 0.0
+    return max((datetime.now(UTC) - time.astimezone(UTC)).total_seconds(), 0.0)

@@ -1,0 +1,194 @@
+"""The metrics of an event store: its log, its sequencer, its views, producers and captures.
+
+Belongs here: which figures there are, and the connection that they come over. Not here: how they are computed (the SQL
+functions that operators call), how they are served (`millrace.platform_defs.metrics`).
+
+A scrape reads, takes no lock that anybody waits for, and gives up after some seconds. Its cost does not depend on how
+many events there are.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+
+import psycopg
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from millrace.resources.capture.store import CaptureInfo, CaptureStore
+from millrace.resources.event_store import EventStore, PartitionInfo, ViewInfo
+from millrace.resources.metrics.families import Samples, counter, gauge, seconds_since
+from millrace.resources.producers import ProducerStore
+
+CONNECT_S = 5
+# in milliseconds: a scrape that takes longer is of no use to who asked
+STATEMENT_MS = 5000
+LOCK_MS = 200
+OPTIONS = f"-c statement_timeout={STATEMENT_MS} -c lock_timeout={LOCK_MS} -c default_transaction_read_only=on"
+
+
+class StoreMetrics(Collector):
+    """Collects the metrics of one event store over a connection that is kept, and replaced where it breaks.
+
+    `millrace_up` is 0, and everything else missing, while the store does not answer.
+
+    Args:
+        dsn: The event store, as a role that may read it.
+    """
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._connection: psycopg.Connection | None = None
+        self._turn = threading.Lock()
+
+    def collect(self) -> Iterator[Metric]:
+        """Ask the store and return what it says."""
+        with self._turn:
+            try:
+                found = [*metrics_of(self._connected())]
+            except psycopg.Error:
+                self.close()
+                found = []
+        yield gauge("up", "Whether the event store answers.", [], [([], float(bool(found)))])
+        yield from found
+
+    def close(self) -> None:
+        """Close the connection; the next scrape makes another one."""
+        if self._connection is not None:
+            with suppress(psycopg.Error):
+                self._connection.close()
+        self._connection = None
+
+    def _connected(self) -> psycopg.Connection:
+        if self._connection is None or self._connection.closed:
+            self._connection = psycopg.connect(
+                self._dsn,
+                autocommit=True,
+                connect_timeout=CONNECT_S,
+                options=OPTIONS,
+                application_name="millrace metrics",
+            )
+        return self._connection
+
+
+def metrics_of(connection: psycopg.Connection) -> Iterator[Metric]:
+    """Return what there is to say of an event store, in the order of the docs."""
+    store = EventStore(connection)
+    partitions = store.partition_info()
+    yield from _log(partitions)
+    yield from _sequencer(store)
+    yield from _views(store.view_info(), sum(partition.high_water_mark for partition in partitions))
+    yield from _producers(ProducerStore(connection))
+    yield from _captures(CaptureStore(connection).capture_info())
+
+
+def _log(partitions: Sequence[PartitionInfo]) -> Iterator[Metric]:
+    def each(number: Callable[[PartitionInfo], float]) -> Samples:
+        return [([str(partition.partition)], number(partition)) for partition in partitions]
+
+    labels = ["partition"]
+    yield counter(
+        "log_positions",
+        "Positions given in a log partition: its high-water mark.",
+        labels,
+        each(lambda p: p.high_water_mark),
+    )
+    yield gauge(
+        "log_earliest_position", "The first position that is kept.", labels, each(lambda p: p.earliest_position)
+    )
+    yield gauge(
+        "log_archived_position",
+        "Up to before which position events are archived.",
+        labels,
+        each(lambda p: p.archived_position),
+    )
+    yield gauge("log_bytes", "Its share of the tables of events, in bytes.", labels, each(lambda p: p.bytes))
+    yield gauge(
+        "log_idle_seconds",
+        "How long ago the newest event was appended.",
+        labels,
+        each(lambda p: seconds_since(p.last_activity)),
+    )
+
+
+def _sequencer(store: EventStore) -> Iterator[Metric]:
+    yield gauge(
+        "sequencer_idle_seconds",
+        "How long ago somebody looked for events without a position: new ones wait for as long.",
+        [],
+        [([], seconds_since(store.last_sequenced()))],
+    )
+    holder = store.sequencer_holder()
+    yield gauge(
+        "sequencer_held_seconds",
+        "For how long the session with this pid has kept everybody from sequencing.",
+        ["pid"],
+        [] if holder is None else [([str(holder.pid)], seconds_since(holder.open_since))],
+    )
+    writer = store.oldest_writer()
+    yield gauge(
+        "oldest_writer_seconds",
+        "For how long the oldest transaction that has written has been open, by pid or the name it was prepared under.",
+        ["pid", "prepared"],
+        [] if writer is None else [([str(writer.pid or ""), writer.prepared or ""], seconds_since(writer.open_since))],
+    )
+
+
+def _views(views: Iterable[ViewInfo], positions: int) -> Iterator[Metric]:
+    rows = [*views]
+
+    def each(number: Callable[[ViewInfo], float]) -> Samples:
+        return [([view.view, view.mode], number(view)) for view in rows]
+
+    labels = ["view", "mode"]
+    yield gauge("view_enabled", "Whether a view is given events.", labels, each(lambda v: v.enabled))
+    yield counter(
+        "view_positions", "Positions of the log that a view has passed.", labels, each(lambda v: positions - v.lag)
+    )
+    yield gauge("view_in_flight_streams", "Streams delivered and not answered.", labels, each(lambda v: v.in_flight))
+    yield gauge("view_waiting_streams", "Streams that wait for their next try.", labels, each(lambda v: v.waiting))
+    yield gauge("view_dead_letters", "Streams that were given up.", labels, each(lambda v: v.dead_letters))
+    yield gauge(
+        "view_leased_partitions", "Log partitions leased to a consumer.", labels, each(lambda v: v.leased_partitions)
+    )
+    yield gauge("view_consumers", "Consumers that live.", labels, each(lambda v: v.consumers))
+
+
+def _producers(store: ProducerStore) -> Iterator[Metric]:
+    rows = store.producer_statistics()
+    yield gauge("producers", "Registered producers.", [], [([], len({row.producer_id for row in rows}))])
+    yield gauge(
+        "producer_open_messages", "Transactions begun and not settled.", [], [([], sum(row.open for row in rows))]
+    )
+    outcomes = ("committed", "duplicates", "refused", "aborted", "abandoned", "expired", "superseded")
+    yield counter(
+        "producer_messages",
+        "Messages of all producers, by what became of them.",
+        ["outcome"],
+        [([outcome], sum(getattr(row, outcome) for row in rows)) for outcome in outcomes],
+    )
+
+
+def _captures(captures: Sequence[CaptureInfo]) -> Iterator[Metric]:
+    def each(number: Callable[[CaptureInfo], float]) -> Samples:
+        return [([capture.capture], number(capture)) for capture in captures]
+
+    labels = ["capture"]
+    yield gauge("capture_leased", "Whether a process works on a capture.", labels, each(lambda c: c.leased))
+    yield gauge(
+        "capture_idle_seconds", "How long ago changes were stored.", labels, each(lambda c: seconds_since(c.stored_at))
+    )
+    yield gauge(
+        "capture_waiting_changes", "Changes stored that are no events yet.", labels, each(lambda c: c.unemitted)
+    )
+    yield gauge("capture_quarantined_changes", "Changes that cannot be events.", labels, each(lambda c: c.quarantined))
+    yield gauge(
+        "capture_held_changes", "Changes behind a quarantined one of their row.", labels, each(lambda c: c.held)
+    )
+    yield gauge("capture_open_gaps", "Ranges of changes that are missing.", labels, each(lambda c: c.open_gaps))
+    yield gauge(
+        "capture_tables_to_backfill",
+        "Tables whose first rows are not all read.",
+        labels,
+        each(lambda c: c.tables_to_backfill),
+    )

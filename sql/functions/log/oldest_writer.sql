@@ -1,0 +1,39 @@
+-- The transaction that has been open for longest of all that have written something in this database, a prepared one
+-- included. Its own events are given positions when it ends; while it is open, no row version that was replaced since
+-- can be removed.
+-- Races: none; it takes no lock, and what it returns may be over by then.
+-- Postgres hides other roles' sessions from a role that migrated without pg_read_all_stats: then it finds its own only.
+-- Example: select pid, prepared, open_since from oldest_writer()
+create or replace function event_store.oldest_writer()
+returns table (
+  pid integer,
+  login text,
+  application_name text,
+  prepared text,
+  open_since timestamptz
+)
+language sql
+volatile
+security definer
+set search_path = event_store, pg_temp
+set jit = off
+as $$
+  select w.pid, w.login, w.application_name, w.prepared, w.open_since
+  from (
+    select a.pid, a.usename::text as login, a.application_name, null as prepared, a.xact_start as open_since
+    from pg_stat_activity a
+    where a.datname = current_database() and a.backend_xid is not null and a.pid <> pg_backend_pid()
+    union all
+    select null, x.owner::text, null, x.gid, x.prepared
+    from pg_prepared_xacts x
+    where x.database = current_database()
+  ) w
+  order by w.open_since
+  limit 1
+$$;
+
+comment on function event_store.oldest_writer() is
+'Returns the transaction that has been open for longest of all that have written in this database, if there is one: '
+'the pid of its session, or its name where it is prepared, its login, and since when it is open.';
+revoke all on function event_store.oldest_writer() from public;
+grant execute on function event_store.oldest_writer() to event_store_consumer, event_store_reader, event_store_owner;

@@ -1,0 +1,58 @@
+"""Metrics, alert rules and the dashboard speak of what is there."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+import typer
+import yaml
+from prometheus_client.core import Metric
+
+from millrace.platform_defs.cli import app
+from millrace.platform_defs.metrics.dagster import metrics_of as metrics_of_dagster
+from millrace.resources.metrics.store import StoreMetrics
+from millrace.resources.settings import PROJECT
+from tests.support.pages.documents import quoted, table
+
+FOLDER = PROJECT / "docs" / "monitoring"
+
+
+@pytest.fixture
+def families(dsn: str, tmp_path: Path) -> Iterator[list[Metric]]:
+    store = StoreMetrics(dsn)
+    with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
+        yield [*store.collect(), *metrics_of_dagster(instance)]
+    store.close()
+
+
+def exposed(families: list[Metric]) -> set[str]:
+    return {f"{family.name}_total" if family.type == "counter" else family.name for family in families} | {
+        "millrace_dagster_up"
+    }
+
+
+def named(text: str) -> set[str]:
+    return set(re.findall(r"millrace_[a-z_]+", text))
+
+
+def test_the_table_of_metrics_has_every_metric(families: list[Metric]) -> None:
+    assert {quoted(row[0])[0] for row in table("docs/monitoring.md", "metric")} == exposed(families)
+
+
+def test_alert_rules_and_dashboard_name_metrics_that_exist(families: list[Metric]) -> None:
+    rules = yaml.safe_load((FOLDER / "alerts.yml").read_text())
+    expressions = [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
+    panels = json.loads((FOLDER / "dashboard.json").read_text())["panels"]
+    shown = [target["expr"] for panel in panels for target in panel["targets"]]
+    assert len(expressions) > 10
+    assert len(shown) > 10
+    assert named(" ".join([*expressions, *shown])) <= exposed(families)
+
+
+def test_the_commands_that_alerts_name_are_there() -> None:
+    commands = typer.main.get_group(app).commands
+    text = (FOLDER / "alerts.yml").read_text()
+    assert set(re.findall(r"`millrace ([a-z-]+)", text)) <= set(commands)

@@ -1,0 +1,126 @@
+"""What a scrape says of an event store, over HTTP as Prometheus asks for it."""
+
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+
+from millrace.platform_defs.metrics.serve import serving_metrics
+from millrace.resources.capture.store import CaptureStore, TableRegistration
+from millrace.resources.errors import MillraceError
+from millrace.resources.event_store import EventStore
+from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.resources.producers import ProducerStore
+from tests.support.factories import append_to, new_event, pump, register_orders
+from tests.support.scrapes import of, scraped
+
+Connect = Callable[..., psycopg.Connection]
+
+
+@pytest.fixture(autouse=True)
+def _no_dagster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DAGSTER_HOME", raising=False)
+
+
+@pytest.fixture
+def port(dsn: str) -> Iterator[int]:
+    with serving_metrics(dsn, 0) as taken:
+        yield taken
+
+
+def test_the_log_and_its_views_are_counted(store: EventStore, port: int) -> None:
+    register_orders(store)
+    store.register_view("mails", "-infinity")
+    store.register_view('rows of\n"all"', "-infinity", mode="bulk")
+    append_to(store, "o-1", "o-2", "o-2")
+    pump(store, "mails")
+    (first, *_) = store.lease_events("mails", 1)
+    store.fail_event("mails", first.decider_id, first.offset, "no such address")
+    samples = scraped(port)
+    assert of(samples, "millrace_up") == 1
+    assert sum(number for (name, _), number in samples.items() if name == "millrace_log_positions_total") == 3
+    assert of(samples, "millrace_view_enabled", view="mails", mode="rows") == 1
+    assert of(samples, "millrace_view_positions_total", view="mails") == 3
+    assert of(samples, "millrace_view_positions_total", view='rows of\n"all"', mode="bulk") == 0
+    assert of(samples, "millrace_view_waiting_streams", view="mails") == 2
+    assert of(samples, "millrace_view_in_flight_streams", view="mails") == 0
+    store.enable_view("mails", enabled=False, reason="repair")
+    assert of(scraped(port), "millrace_view_enabled", view="mails") == 0
+
+
+def test_a_scrape_tells_how_long_nobody_has_sequenced(store: EventStore, port: int) -> None:
+    store.sequence_events()
+    assert of(scraped(port), "millrace_sequencer_idle_seconds") < 60
+    store.connection.execute("update event_store.sequencer set sequenced_at = now() - interval '1 hour'")
+    assert 3600 <= of(scraped(port), "millrace_sequencer_idle_seconds") < 3700
+
+
+def test_a_scrape_names_the_oldest_writer_and_who_holds_the_sequencer(
+    store: EventStore, connect: Connect, port: int
+) -> None:
+    register_orders(store)
+    assert not [
+        name for name, _ in scraped(port) if name.startswith(("millrace_oldest_writer", "millrace_sequencer_held"))
+    ]
+    first, second = connect(autocommit=False), connect(autocommit=False)
+    append_to(EventStore(first), "o-1")
+    append_to(EventStore(second), "o-2")
+    append_to(store, "o-3")
+    second.execute("select event_store.sequence_events()")
+    samples = scraped(port)
+    pids = [str(connection.info.backend_pid) for connection in (first, second)]
+    assert of(samples, "millrace_oldest_writer_seconds", pid=pids[0], prepared="") >= 0
+    assert of(samples, "millrace_sequencer_held_seconds", pid=pids[1]) >= 0
+    second.rollback()
+    first.execute("prepare transaction 'left behind'")
+    assert of(scraped(port), "millrace_oldest_writer_seconds", pid="", prepared="left behind") >= 0
+    first.autocommit = True
+    first.execute("rollback prepared 'left behind'")
+
+
+def test_producers_are_counted_together(store: EventStore, port: int) -> None:
+    register_orders(store)
+    producers = ProducerStore(store.connection)
+    epochs = {name: producers.register_producer(name).epoch for name in ("a", "b")}
+    for name, epoch in epochs.items():
+        producers.ingest_events(name, 0, epoch, 0, [new_event(name)])
+        producers.ingest_events(name, 0, epoch, 0, [new_event(name)])
+    samples = scraped(port)
+    assert of(samples, "millrace_producers") == 2
+    assert of(samples, "millrace_producer_messages_total", outcome="committed") == 2
+    assert of(samples, "millrace_producer_messages_total", outcome="duplicates") == 2
+
+
+def test_a_capture_is_told_of(store: EventStore, port: int) -> None:
+    table = TableRegistration("public", "customer", "customer", ["id"], "fingerprint")
+    CaptureStore(store.connection).register_capture("crm", "slot", "publication", [table])
+    samples = scraped(port)
+    assert of(samples, "millrace_capture_leased", capture="crm") == 0
+    assert of(samples, "millrace_capture_open_gaps", capture="crm") == 0
+
+
+def test_a_store_that_went_away_is_down_and_comes_back(
+    postgres: EmbeddedPostgres, store: EventStore, port: int
+) -> None:
+    assert of(scraped(port), "millrace_up") == 1
+    name = store.connection.info.dbname
+    with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
+        admin.execute(f"alter database {name} allow_connections false".encode())
+        admin.execute("select pg_terminate_backend(pid, 10000) from pg_stat_activity where datname = %s", (name,))
+        gone = scraped(port)
+        admin.execute(f"alter database {name} allow_connections true".encode())
+    assert {name: number for (name, _), number in gone.items()} == {"millrace_up": 0}
+    assert of(scraped(port), "millrace_up") == 1
+
+
+def test_a_scrape_waits_for_nobody_s_lock_for_long(connect: Connect, port: int) -> None:
+    holder = connect(autocommit=False)
+    holder.execute("lock table event_store.views in access exclusive mode")
+    assert of(scraped(port), "millrace_up") == 0
+    holder.rollback()
+    assert of(scraped(port), "millrace_up") == 1
+
+
+def test_a_port_that_is_taken_is_said(dsn: str, port: int) -> None:
+    with pytest.raises(MillraceError, match=f"127.0.0.1:{port}.*in use"), serving_metrics(dsn, port):
+        pass

@@ -1,0 +1,30 @@
+"""Scraping as Prometheus does.
+
+Belongs here: one scrape, and a look at its samples. Not here: what they must say.
+"""
+
+from collections.abc import Mapping
+
+import requests
+from prometheus_client.parser import text_string_to_metric_families as parse
+
+Samples = Mapping[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def scraped(port: int) -> Samples:
+    """Scrape and return each sample by its name and labels."""
+    answer = requests.get(f"http://127.0.0.1:{port}/metrics", timeout=10)
+    assert answer.status_code == 200
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in parse(answer.text)
+        for sample in family.samples
+    }
+
+
+def of(samples: Samples, name: str, **labels: str) -> float:
+    """Return the only sample of a metric that has these labels among its own."""
+    (found,) = [
+        number for (other, has), number in samples.items() if other == name and labels.items() <= dict(has).items()
+    ]
+    return found
