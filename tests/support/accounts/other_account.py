@@ -19,6 +19,7 @@ from tests.support.accounts.strangers import as_stranger
 NOTHING = "nothing"
 SEES = "sees that it runs, and its command line"
 REFUSED = "connects, and is not served without its secret"
+READS = "reads the metrics, with the names of views, captures and sensors; it is off by default"
 USES = "uses it; with `MILLRACE_UI_TOKEN`, only who has the token"
 
 HOME, POSTGRES, ELSEWHERE = (
@@ -46,6 +47,7 @@ ROWS: dict[str, dict[str, str]] = {
         "socket of the code server": NOTHING,
         "socket of the processes of Dagster": NOTHING,
         "UI": USES,
+        "metrics": READS,
         "Spark Connect": REFUSED,
         "Spark's other ports": REFUSED,
         "ports of Spark's Python daemons": REFUSED,
@@ -120,6 +122,10 @@ def ui(port):
     answer = asked(port, request.encode())
     return "served" if answer.startswith(b"HTTP/1.1 200") else "connects: " + repr(answer)
 
+def metrics(port):
+    answer = asked(port, f"GET /metrics HTTP/1.0\\r\\nHost: 127.0.0.1:{port}\\r\\n\\r\\n".encode())
+    return "read" if answer.startswith(b"HTTP/1.0 200") else "connects: " + repr(answer)
+
 def connect(port):
     import grpc
     call = grpc.insecure_channel(f"127.0.0.1:{port}").unary_unary("/spark.connect.SparkConnectService/Config")
@@ -152,7 +158,7 @@ for word in sys.argv[1:]:
     print(json.dumps([row, got, target]))
 """
 # what a try says -> what the page says
-GOT = {"nothing": NOTHING, "reads cmdline": SEES, "refused": REFUSED, "served": USES}
+GOT = {"nothing": NOTHING, "reads cmdline": SEES, "refused": REFUSED, "served": USES, "read": READS}
 
 
 @dataclass(frozen=True)
@@ -243,6 +249,8 @@ def _served(process: psutil.Process, row: str, number: int, port: int) -> tuple[
     """Say how to ask a port, and what it is."""
     if number == port:
         return "ui", "UI"
+    if row == "service sequence":
+        return "metrics", "metrics"
     if "spark" in row and process.name() == "java":
         grpc = f"spark.connect.grpc.binding.port={number}" in process.cmdline()
         return ("connect", "Spark Connect") if grpc else ("spark", "Spark's other ports")
