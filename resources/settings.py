@@ -47,6 +47,13 @@ class Settings(BaseSettings):
         description="Log partitions of a new database; fixed once the database exists.",
     )
     port: int = Field(default=3000, ge=1, le=65535, description="The Dagster UI's port on 127.0.0.1.")
+    postgres_port: int | None = Field(
+        default=None,
+        ge=1,
+        le=65535,
+        description="The port on 127.0.0.1 at which the embedded Postgres lets the login millrace_reader in; none means"
+        " nowhere.",
+    )
     metrics_port: int | None = Field(
         default=None,
         ge=0,

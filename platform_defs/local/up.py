@@ -12,7 +12,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from types import FrameType
+from urllib.parse import quote
 
 import psycopg
 from rich.console import Console
@@ -26,8 +28,8 @@ from millrace.platform_defs.local.supervisor import Service, ServiceState, Super
 from millrace.platform_defs.screen import Screen
 from millrace.resources.errors import MillraceError
 from millrace.resources.postgres.dsn import DATABASE
-from millrace.resources.postgres.embedded import EmbeddedPostgres, PostgresFailed
-from millrace.resources.postgres.logins import prepare_store, too_mighty
+from millrace.resources.postgres.embedded import LOOPBACK, READER, EmbeddedPostgres, PostgresFailed
+from millrace.resources.postgres.logins import let_readers_in, prepare_store, too_mighty
 from millrace.resources.processes import only_one, private_files
 from millrace.resources.settings import Settings
 from millrace.resources.showing import masked
@@ -77,12 +79,14 @@ def up(
             _say(out, f"Millrace starts in {settings.home}; Ctrl-C stops it.")
             if ended := end_leftovers(settings.home):
                 _say(out, f"Ended what a killed run had left: {', '.join(ended)}.")
-            _require_free_port(settings.port)
+            _require_free_port(settings.port, "MILLRACE_PORT")
             if settings.declared_package is not None:
                 find_package(settings.declared_package)
             postgres = None
             if settings.dsn is None:
-                postgres = EmbeddedPostgres(settings.home / "postgres")
+                postgres = EmbeddedPostgres(settings.home / "postgres", tcp_port=settings.postgres_port)
+                if postgres.pid() is None and settings.postgres_port is not None:
+                    _require_free_port(settings.postgres_port, "MILLRACE_POSTGRES_PORT")
                 stack.callback(partial(_stopping, out, "postgres", postgres.stop))
                 _say(out, "Starting postgres ...")
                 postgres.start()
@@ -90,6 +94,8 @@ def up(
             _migrate(endpoints.operator_dsn, settings.log_partitions)
             if postgres is not None:
                 prepare_store(postgres, DATABASE)
+                if settings.postgres_port is not None:
+                    let_readers_in(postgres, DATABASE, settings.postgres_port, password_file(settings))
             elif warning := too_mighty(endpoints.dsn):
                 _say(out, warning)
             prepare_home(settings, endpoints)
@@ -113,11 +119,24 @@ def where_to_look(settings: Settings, endpoints: Endpoints) -> list[str]:
         "",
         f"  Dagster   {_url(settings)}{opened_by}",
         f"  Postgres  {masked(endpoints.operator_dsn)}",
+        *_for_readers(settings, endpoints),
         f"  Spark     {endpoints.spark_remote or 'as set by SPARK_MASTER'}",
         f"  Logs      {settings.home / 'logs'}",
         f"  Declared  {settings.declared_package or 'nothing; set MILLRACE_DECLARATIONS'}",
         "",
     ]
+
+
+def password_file(settings: Settings) -> Path:
+    """Return where the password of the login that reads read models is."""
+    return settings.home / "reader.pgpass"
+
+
+def _for_readers(settings: Settings, endpoints: Endpoints) -> list[str]:
+    if endpoints.postgres is None or settings.postgres_port is None:
+        return []
+    where = f"postgresql://{READER}@{LOOPBACK}:{settings.postgres_port}/{DATABASE}"
+    return [f"  Reading   {where}?passfile={quote(str(password_file(settings)))}"]
 
 
 def open_to_others(settings: Settings) -> list[str]:
@@ -184,7 +203,7 @@ def _only_one(settings: Settings) -> Iterator[None]:
         yield
 
 
-def _require_free_port(port: int) -> None:
+def _require_free_port(port: int, variable: str) -> None:
     with socket.socket() as probe:
         # As servers do, so that connections of the last run that are still closing are not in the way.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -193,7 +212,7 @@ def _require_free_port(port: int) -> None:
         except OSError as error:
             raise CannotStart(
                 f"Port {port} on 127.0.0.1 cannot be used ({error.strerror}).",
-                hint="Set MILLRACE_PORT to a free port.",
+                hint=f"Set {variable} to a free port.",
             ) from error
 
 

@@ -55,7 +55,9 @@ SUPERUSER = "postgres"
 
 SETTINGS = """\
 # Written by Millrace before every start; changes here are lost.
-listen_addresses = ''
+listen_addresses = '{addresses}'
+port = {port}
+hba_file = '{access}'
 unix_socket_directories = '{socket}'
 unix_socket_permissions = 0700
 cluster_name = 'millrace'
@@ -71,8 +73,16 @@ timezone = 'UTC'
 log_timezone = 'UTC'
 """
 
-# whoever may open the socket, by the rights of its folder; nobody by TCP, even if somebody lets the server listen there
-ACCESS = ("--auth-local=trust", "--auth-host=reject")
+# Whoever may open the socket, by the rights of its folder; by TCP one login, if that is asked for, with its password.
+ACCESS = """\
+# Written by Millrace, as millrace.conf is.
+local all all trust
+local replication all trust
+{readers}host all all all reject
+"""
+READER = "millrace_reader"
+LOOPBACK = "127.0.0.1"
+PORT = 5432  # of the socket, whatever that of TCP is
 
 logger = logging.getLogger(__name__)
 
@@ -87,10 +97,12 @@ class EmbeddedPostgres:
     Args:
         directory: Where the cluster is.
         programs: The folder of the server's programs; tests give those of other versions.
+        tcp_port: The port of 127.0.0.1 at which a `start()` lets the login `millrace_reader` in; None for nowhere.
     """
 
-    def __init__(self, directory: Path, programs: Path = PROGRAMS) -> None:
+    def __init__(self, directory: Path, programs: Path = PROGRAMS, *, tcp_port: int | None = None) -> None:
         self.programs = programs
+        self._tcp_port = tcp_port
         self.directory = directory.expanduser().resolve()
         self.data = self.directory / "data"
         self.log = self.directory / "server.log"
@@ -107,11 +119,7 @@ class EmbeddedPostgres:
         with self._locked():
             if not (self.data / "PG_VERSION").exists():
                 self._initialise()
-            settings = SETTINGS.format(socket=str(self.socket).replace("'", "''"))
-            current = self.data / "millrace.conf"
-            changed = not current.exists() or current.read_text() != settings
-            if changed:
-                self._write(current, settings)
+            changed = [path for path, text in self._configuration().items() if self._write(path, text)]
             if not changed and self._accepts():
                 return
             self._end()
@@ -119,6 +127,8 @@ class EmbeddedPostgres:
             # No server runs here now. Postgres would believe a stale file whose pid is in use again, or is a zombie's.
             for stale in (self.data / "postmaster.pid", *self.socket.glob(".s.PGSQL.*")):
                 stale.unlink(missing_ok=True)
+            if self._tcp_port not in (None, PORT):  # whoever has a DSN goes on using it
+                (self.socket / f".s.PGSQL.{PORT}").symlink_to(f".s.PGSQL.{self._tcp_port}")
             options = ["-D", str(self.data), "-l", str(self.log), "-w", "-t", str(START_S), "start"]
             with _no_link(self.log, os.O_WRONLY | os.O_CREAT) as log:
                 self._give(log)
@@ -213,7 +223,7 @@ class EmbeddedPostgres:
         locale = ["--encoding=UTF8", "--locale=C"]
         if major_version(self.programs) >= 17:
             locale += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
-        self._run("initdb", ["-D", str(fresh), "-U", SUPERUSER, *ACCESS, *locale])
+        self._run("initdb", ["-D", str(fresh), "-U", SUPERUSER, "--auth-local=trust", "--auth-host=reject", *locale])
         with _no_link(fresh / "postgresql.conf", os.O_WRONLY | os.O_APPEND) as conf:
             os.write(conf, b"\ninclude_if_exists = 'millrace.conf'\n")
         # An empty or broken folder may be in the way: it has no PG_VERSION, so it is no cluster.
@@ -221,14 +231,28 @@ class EmbeddedPostgres:
             self.data.rename(self.directory / f"data.broken-{os.getpid()}")
         fresh.rename(self.data)
 
-    def _write(self, path: Path, text: str) -> None:
-        """Write a file for the server's user, in the place of whatever has its name there."""
+    def _configuration(self) -> dict[Path, str]:
+        """Return the text of each file that the server is configured by."""
+        access = self.data / "millrace_hba.conf"
+        where = {"socket": str(self.socket).replace("'", "''"), "access": str(access).replace("'", "''")}
+        addresses = LOOPBACK if self._tcp_port else ""
+        readers = f"host all {READER} {LOOPBACK}/32 scram-sha-256\n" if self._tcp_port else ""
+        return {
+            access: ACCESS.format(readers=readers),
+            self.data / "millrace.conf": SETTINGS.format(addresses=addresses, port=self._tcp_port or PORT, **where),
+        }
+
+    def _write(self, path: Path, text: str) -> bool:
+        """Write a file for the server's user where it has another text, in the place of whatever has its name there."""
+        if path.exists() and path.read_text() == text:
+            return False
         fresh = path.with_name(f"{path.name}.new")
         fresh.unlink(missing_ok=True)
         with _no_link(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as file:
             self._give(file)
             os.write(file, text.encode())
         fresh.rename(path)
+        return True
 
     def _give(self, opened: int) -> None:
         if self._account:

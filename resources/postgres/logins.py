@@ -5,26 +5,31 @@ Belongs here: making them, and what is wrong with the login of a store of the us
 
     postgres           the superuser: migrates at the start of `millrace up`, and is the operator at the command line
     millrace_drain     a member of event_store_owner, and nothing else: services, runs, sensors, Spark's tasks
+    millrace_reader    reads read models and reports, and nothing else: people's own tools, by TCP with its password
     owner_of_<name>    owns one database beside the store, such as Dagster's, and may not enter another one
 
 Members of event_store_owner own the tables of read models. What one of them hangs on such a table, be it a trigger or a
 function of a view, runs with the rights of whoever drains: that must be no superuser and not who migrated.
 """
 
+import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import LiteralString
 
 import psycopg
 from psycopg import sql
 
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.resources.postgres.embedded import LOOPBACK, READER, SUPERUSER, EmbeddedPostgres
 
 DRAIN = "millrace_drain"
 OWNERS = "event_store_owner"
 ROLES = ("event_store_writer", "event_store_consumer", "event_store_reader", OWNERS)
 # the server's own databases, in which nobody but its superuser has anything to do
 MAINTENANCE = ("postgres", "template1")
+READ_MODELS = "read_models"
 # what reports write into, which a drain may not make in a database that is not its own
 REPORTS = "reports"
 # what Postgres takes of a name
@@ -51,6 +56,35 @@ def prepare_store(postgres: EmbeddedPostgres, database: str) -> None:
                 sql.Identifier(REPORTS), sql.Identifier(OWNERS)
             )
         )
+
+
+def let_readers_in(postgres: EmbeddedPostgres, database: str, port: int, file: Path) -> None:
+    """Make the login that reads read models and reports, also those to come, and write its password down.
+
+    Args:
+        postgres: The server, which listens for it.
+        database: The migrated store.
+        port: Where the server listens.
+        file: Gets the password, as libpq's password files have it; the one that is there stays.
+    """
+    password = _known_password(file) or secrets.token_urlsafe(24)
+    with psycopg.connect(postgres.dsn(database), autocommit=True) as connection, _alone(connection):
+        _make_login(connection, READER, "noreplication")
+        reader = sql.Identifier(READER)
+        connection.execute(sql.SQL("alter role {} password {}").format(reader, sql.Literal(password)))
+        connection.execute(sql.SQL("alter role {} set default_transaction_read_only = on").format(reader))
+        connection.execute(sql.SQL("grant connect on database {} to {}").format(sql.Identifier(database), reader))
+        for schema in map(sql.Identifier, (READ_MODELS, REPORTS)):
+            connection.execute(sql.SQL("grant usage on schema {} to {}").format(schema, reader))
+            connection.execute(sql.SQL("grant select on all tables in schema {} to {}").format(schema, reader))
+            # whoever makes tables there
+            for maker in map(sql.Identifier, (SUPERUSER, OWNERS, DRAIN)):
+                connection.execute(
+                    sql.SQL("alter default privileges for role {} in schema {} grant select on tables to {}").format(
+                        maker, schema, reader
+                    )
+                )
+    _write_password(file, f"{LOOPBACK}:{port}:{database}:{READER}:{password}\n")
 
 
 def owned_database(postgres: EmbeddedPostgres, name: str, *, captured: bool = False) -> str:
@@ -97,6 +131,18 @@ def too_mighty(dsn: str) -> str | None:
         f"The login {user} of MILLRACE_DSN {why}: triggers of any event_store_owner on read models run with its rights."
         " Give drains a login of their own, see docs/operating.md."
     )
+
+
+def _known_password(file: Path) -> str | None:
+    return file.read_text().rstrip("\n").rpartition(":")[2] or None if file.is_file() else None
+
+
+def _write_password(file: Path, text: str) -> None:
+    fresh = file.with_name(f"{file.name}.new")
+    fresh.unlink(missing_ok=True)
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
+        opened.write(text)
+    fresh.replace(file)
 
 
 @contextmanager

@@ -207,6 +207,6 @@ def test_root_follows_no_link_of_the_account_that_the_server_runs_as(tmp_path: P
 
 
 def test_nobody_gets_in_by_tcp_even_if_the_server_listens(postgres: EmbeddedPostgres) -> None:
-    lines = [line.split() for line in (postgres.data / "pg_hba.conf").read_text().splitlines()]
+    lines = [line.split() for line in (postgres.data / "millrace_hba.conf").read_text().splitlines()]
     methods = {(words[0], words[-1]) for words in lines if words and not words[0].startswith("#")}
     assert methods == {("local", "trust"), ("host", "reject")}

@@ -207,11 +207,25 @@ def test_a_lock_just_taken_is_refused_too(home: Path) -> None:
             up(Settings(home=home))
 
 
-def test_a_taken_port_is_named_with_the_variable_that_changes_it(home: Path) -> None:
+@pytest.mark.parametrize("variable", ["MILLRACE_PORT", "MILLRACE_POSTGRES_PORT"])
+def test_a_taken_port_is_named_with_the_variable_that_changes_it(home: Path, variable: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(CannotStart, match=rf"(?s)Port {port} on 127.0.0.1 .*MILLRACE_PORT"):
-            up(Settings(home=home, port=port, dsn=None))
+        named = {"port": free_port(), variable.removeprefix("MILLRACE_").lower(): port}
+        with pytest.raises(CannotStart, match=rf"(?s)Port {port} on 127.0.0.1 .*{variable}"):
+            up(Settings.model_validate({"home": home, "dsn": None, **named}))
+
+
+def test_the_dsn_that_is_printed_for_ones_own_tools_works(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLRACE_POSTGRES_PORT", str(free_port()))
+    with running(home) as started:
+        printed = started.until("  Reading ").splitlines()[-1].split()[-1]
+        with psycopg.connect(printed) as tool:
+            assert tool.execute("select current_user, count(*) from read_models.declarations").fetchall() == [
+                ("millrace_reader", 0)
+            ]
+        started.until(ALL_STARTED)
+        assert started.end(signal.SIGINT) == 0
 
 
 def test_without_java_nothing_is_left_running(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,121 @@
+"""People's own tools reach read models of the embedded store by TCP, and nothing else of it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import psutil
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from millrace.platform_defs.local.services import free_port
+from millrace.resources.event_store.migrations import migrate
+from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.resources.postgres.logins import DRAIN, let_readers_in, prepare_store
+from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.versions import ensure_version
+from tests.support.building import read_models as models
+
+Everything = cast("ReadModel", models.Everything)
+
+
+@pytest.fixture(scope="module")
+def port() -> int:
+    return free_port()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, port: int) -> Iterator[EmbeddedPostgres]:
+    """Start a server that listens, with a store that has a read model from before the login was made."""
+    with EmbeddedPostgres(tmp_path_factory.mktemp("pg"), tcp_port=port) as server:
+        server.create_database("millrace")
+        migrate(server.dsn("millrace"))
+        prepare_store(server, "millrace")
+        with psycopg.connect(server.dsn("millrace", DRAIN), autocommit=True) as drain:
+            ensure_version(drain, Everything)
+        yield server
+
+
+@pytest.fixture(scope="module")
+def file(server: EmbeddedPostgres, port: int, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("home") / "reader.pgpass"
+    let_readers_in(server, "millrace", port, path)
+    return path
+
+
+def reader(port: int, file: Path, **options: str) -> psycopg.Connection:
+    named = {"user": "millrace_reader", "dbname": "millrace", "passfile": str(file), **options}
+    return psycopg.connect(make_conninfo(host="127.0.0.1", port=port, **named), autocommit=True)
+
+
+def test_a_tool_reads_what_there_is_and_what_is_made_later(server: EmbeddedPostgres, port: int, file: Path) -> None:
+    with psycopg.connect(server.dsn("millrace", DRAIN), autocommit=True) as drain:
+        drain.execute("create table read_models.later (n int)")
+        drain.execute("set role event_store_owner")
+        drain.execute("create table reports.daily (n int)")
+    with reader(port, file) as tool:
+        for table in ("read_models.everything", "read_models.later", "reports.daily"):
+            assert tool.execute(f"select count(*) from {table}".encode()).fetchall() == [(0,)]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "select * from event_store.events",
+        "select * from event_store.view_info()",
+        "select event_store.sequence_events()",
+        "create table read_models.mine ()",
+        "create temporary table mine ()",
+        "delete from read_models.everything",
+        "begin read write; delete from read_models.everything_state",
+        "set role millrace_drain",
+        "copy (select 1) to program 'true'",
+        "select pg_read_file('/etc/passwd')",
+    ],
+)
+def test_it_reads_nothing_else_and_changes_nothing(port: int, file: Path, statement: str) -> None:
+    with (
+        reader(port, file) as tool,
+        pytest.raises((psycopg.errors.InsufficientPrivilege, psycopg.errors.ReadOnlySqlTransaction)),
+    ):
+        tool.execute(statement.encode())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"passfile": "/dev/null"}, {"password": "guessed"}, {"user": "postgres"}, {"user": DRAIN}, {"dbname": "postgres"}],
+)
+def test_nobody_else_gets_in_by_tcp(port: int, file: Path, options: dict[str, str]) -> None:
+    with pytest.raises(psycopg.OperationalError, match=r"no password|password authentication|pg_hba|permission denied"):
+        reader(port, file, **options)
+
+
+def test_it_listens_on_loopback_alone(server: EmbeddedPostgres, port: int) -> None:
+    pid = server.pid()
+    assert pid is not None
+    listening = {c.laddr for c in psutil.Process(pid).net_connections("inet") if c.status == psutil.CONN_LISTEN}
+    assert listening == {("127.0.0.1", port)}
+
+
+def test_the_password_is_for_this_account_alone_and_stays(server: EmbeddedPostgres, port: int, file: Path) -> None:
+    before = file.read_text()
+    let_readers_in(server, "millrace", port, file)
+    assert file.read_text() == before
+    assert file.stat().st_mode & 0o777 == 0o600
+    file.unlink()
+    let_readers_in(server, "millrace", port, file)
+    assert file.read_text() != before
+    with reader(port, file) as tool:
+        assert tool.execute("select count(*) from read_models.everything").fetchall() == [(0,)]
+
+
+def test_without_a_port_it_listens_no_more_and_everybody_keeps_his_dsn(tmp_path: Path) -> None:
+    other = free_port()
+    with EmbeddedPostgres(tmp_path, tcp_port=other) as server:
+        dsn = server.dsn("postgres")
+        with psycopg.connect(dsn) as connection:
+            assert connection.execute("show port").fetchall() == [(str(other),)]
+    with EmbeddedPostgres(tmp_path) as server, psycopg.connect(dsn) as connection:
+        assert connection.execute("show listen_addresses").fetchall() == [("",)]
+        assert server.dsn("postgres") == dsn
