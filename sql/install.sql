@@ -239,6 +239,7 @@ set local check_function_bodies = off;
 \ir functions/views/private/attached_consumers.sql
 \ir functions/views/private/checkpoint_of.sql
 \ir functions/views/private/known_view.sql
+\ir functions/views/private/lags.sql
 \ir functions/views/private/lease_duration.sql
 \ir functions/views/private/lock_idle_view.sql
 \ir functions/views/private/may_use.sql
@@ -260,7 +261,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '3a5576cd5851df951db260dc1968d8c4a26564683b902cd1962ccb221a8b0d8f'),
+  (0, '9a4644f2f3fa42d3ef273cb3684ec9ef60b40aff1ca84a09ec2e2f7d54df94f8'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -142,8 +142,10 @@ def _views(views: Iterable[ViewInfo], positions: int) -> Iterator[Metric]:
 
     labels = ["view", "mode"]
     yield gauge("view_enabled", "Whether a view is given events.", labels, each(lambda v: v.enabled))
+    yield gauge("view_lag_events", "Events that a view wants and has not.", labels, each(lambda v: v.lag))
+    yield gauge("view_lag_seconds", "The age of the first of these.", labels, each(lambda v: v.lag_seconds))
     yield counter(
-        "view_positions", "Positions of the log that a view has passed.", labels, each(lambda v: positions - v.lag)
+        "view_positions", "Positions of the log that a view has passed.", labels, each(lambda v: positions - v.behind)
     )
     yield gauge("view_in_flight_streams", "Streams delivered and not answered.", labels, each(lambda v: v.in_flight))
     yield gauge("view_waiting_streams", "Streams that wait for their next try.", labels, each(lambda v: v.waiting))

@@ -43,6 +43,8 @@ def test_the_log_and_its_views_are_counted(store: EventStore, port: int) -> None
     assert of(samples, "millrace_view_positions_total", view="mails") == 3
     assert of(samples, "millrace_view_positions_total", view='rows of\n"all"', mode="bulk") == 0
     assert of(samples, "millrace_view_waiting_streams", view="mails") == 2
+    assert of(samples, "millrace_view_lag_events", view="mails") == 3
+    assert 0 < of(samples, "millrace_view_lag_seconds", view="mails") < 60
     assert of(samples, "millrace_view_in_flight_streams", view="mails") == 0
     store.enable_view("mails", enabled=False, reason="repair")
     assert of(scraped(port), "millrace_view_enabled", view="mails") == 0
