@@ -94,7 +94,7 @@ def joined_long_ago(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatc
 
 def turn_off(sensor: str) -> None:
     """Do what somebody does who turns a sensor off, in the instance of the test."""
-    dagster = Path(sys.executable).parent / "dagster"
+    dagster = str(Path(sys.executable).parent / "dagster")
     command = [dagster, "sensor", "stop", sensor, "-m", "millrace.platform_defs.definitions"]
     env = {**os.environ, "MILLRACE_DECLARATIONS": "millrace.examples.shop"}
     subprocess.run(command, env=env, cwd=PROJECT, check=True, capture_output=True, timeout=120)
