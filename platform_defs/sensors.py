@@ -32,6 +32,7 @@ from millrace.platform_defs.polling import (
 from millrace.resources.consumption.rounds.member import LARGE_BACKLOG
 from millrace.resources.consumption.rounds.plan import fits
 from millrace.resources.event_store import EventStore, ViewPoll
+from millrace.resources.postgres.kept import kept_store
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.versions import standing
@@ -192,7 +193,7 @@ def shared_run(instance: dg.DagsterInstance, postgres: PostgresResource) -> Shar
 
 def is_attached(postgres: PostgresResource, run_id: str) -> bool:
     """Say whether a run is attached to some view, and so at work."""
-    with postgres.store() as store:
+    with kept_store(postgres) as store:
         return bool(store.attached_views(run_id))
 
 
@@ -222,7 +223,7 @@ def undeclared_sensor(models: Iterable[ReadModel]) -> dg.SensorDefinition:
         description="Starts drains of views that were registered by SQL and are pushed to a URL.",
     )
     def poll(context: dg.SensorEvaluationContext, postgres: PostgresResource) -> dg.SensorResult:
-        with postgres.store() as store:
+        with kept_store(postgres) as store:
             rows = [row for row in poll_rows(store) if row.view not in declared and row.edge_function_url]
         return request_pushes(context, rows)
 
@@ -231,7 +232,7 @@ def undeclared_sensor(models: Iterable[ReadModel]) -> dg.SensorDefinition:
 
 def poll_models(postgres: PostgresResource, models: Sequence[ReadModel]) -> list[ViewPoll]:
     """Ask the store for the views that declared read models are consumed as; return them under their declared names."""
-    with postgres.store() as store:
+    with kept_store(postgres) as store:
         found = [standing(store.connection, model) for model in models]
         rows = {row.view: row for row in poll_rows(store, [built.view for built, _ in found if built])}
     return [

@@ -1,6 +1,9 @@
 """Sensors on an instance with real run records and a real database."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -8,9 +11,6 @@ from uuid import uuid4
 
 import dagster as dg
 import pytest
-from dagster._core.definitions.run_request import InstigatorType
-from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteInstigatorOrigin, RemoteRepositoryOrigin
-from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus
 
 from millrace.assets.declarations import Declarations, declared
 from millrace.assets.rounds import LEFT_TAG, SHARED_JOB
@@ -23,6 +23,7 @@ from millrace.resources.event_store import EventStore, NewEvent, StreamFailure
 from millrace.resources.read_models.columns import last
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.versions import ensure_version, serve_if_caught_up
+from millrace.resources.settings import PROJECT
 from tests.support.elsewhere import postgres_at
 
 ORDERS = declared("millrace.examples.shop", ["read_models"]).models["orders"]
@@ -91,11 +92,12 @@ def joined_long_ago(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatc
     return shared_run(instance)
 
 
-def turn_off(instance: dg.DagsterInstance, sensor: str) -> None:
-    """Record what Dagster does when somebody turns a sensor off in the UI."""
-    repository = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("millrace"), "__repository__")
-    origin = RemoteInstigatorOrigin(repository, sensor)
-    instance.add_instigator_state(InstigatorState(origin, InstigatorType.SENSOR, InstigatorStatus.STOPPED))
+def turn_off(sensor: str) -> None:
+    """Do what somebody does who turns a sensor off, in the instance of the test."""
+    dagster = str(Path(sys.executable).parent / "dagster")
+    command = [dagster, "sensor", "stop", sensor, "-m", "millrace.platform_defs.definitions"]
+    env = {**os.environ, "MILLRACE_DECLARATIONS": "millrace.examples.shop"}
+    subprocess.run(command, env=env, cwd=PROJECT, check=True, capture_output=True, timeout=120)
 
 
 def test_new_events_start_one_drain_of_all_views(instance: dg.DagsterInstance, dsn: str, shop: EventStore) -> None:
@@ -287,7 +289,7 @@ def test_a_view_whose_sensor_is_turned_off_wakes_no_drain(
     instance: dg.DagsterInstance, dsn: str, shop: EventStore
 ) -> None:
     place(shop)
-    turn_off(instance, "poll_orders")
+    turn_off("poll_orders")
     assert reason(tick(instance, dsn, "poll_read_models")) == "No read model waits for a drain: of 1, 1 are due."
     assert not tick(instance, dsn, "poll_read_models").run_requests
 

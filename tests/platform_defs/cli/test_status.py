@@ -15,6 +15,8 @@ from millrace.resources.event_store import EventStore
 from tests.platform_defs.cli.test_views import cells, millrace, park
 from tests.support.factories import append_to, new_event, pump, register_orders, set_clock, wait_until
 
+MILLRACE = str(Path(sys.executable).parent / "millrace")
+
 
 def ago(**time: int) -> str:
     """Return the time that was so long ago: commands are processes of their own, with the true time."""
@@ -70,7 +72,7 @@ def test_status_fits_a_terminal_of_80_columns(view: EventStore, dsn: str) -> Non
     for n in range(3):
         view.register_view(f"a_view_with_a_name_that_is_long_{n}", "-infinity", mode="bulk")
     done = subprocess.run(
-        [Path(sys.executable).parent / "millrace", "status", "--dsn", dsn],
+        [MILLRACE, "status", "--dsn", dsn],
         env={**os.environ, "COLUMNS": "80"}, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert max(map(len, done.stdout.splitlines())) <= 80
@@ -80,7 +82,7 @@ def test_status_fits_a_terminal_of_80_columns(view: EventStore, dsn: str) -> Non
 
 
 def test_status_is_shown_anew_until_somebody_stops_it(view: EventStore, dsn: str) -> None:
-    command = [Path(sys.executable).parent / "millrace", "status", "--json", "--watch", "0.5", "--dsn", dsn]
+    command = [MILLRACE, "status", "--json", "--watch", "0.5", "--dsn", dsn]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
         assert watching.stdout is not None
         assert json.loads(watching.stdout.readline())["views"][0]["behind"] == 0
