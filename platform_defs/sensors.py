@@ -17,6 +17,7 @@ import dagster as dg
 
 from millrace.assets.partitions import VIEWS
 from millrace.assets.rounds import JOIN_S, SHARED_JOB, left_by
+from millrace.platform_defs.freshness import freshness_sensor
 from millrace.platform_defs.jobs import DRAIN
 from millrace.platform_defs.polling import (
     PUSHES_AT_ONCE,
@@ -61,12 +62,12 @@ UNFINISHED = (
 
 
 def model_sensors(models: Sequence[ReadModel], together: dg.JobDefinition) -> list[dg.SensorDefinition]:
-    """Make the sensors of declared read models: one for each, and one that looks at all of them.
+    """Make the sensors of declared read models: one for each, one that looks at all of them, and `watch_freshness`.
 
     Those of the models tick as many seconds apart as there are models: together once a second, however many they are.
     """
     each = [poll_sensor(model, together, len(models)) for model in models]
-    return [*each, wake_sensor(models, together)] if models else []
+    return [*each, wake_sensor(models, together), freshness_sensor(models)] if models else []
 
 
 def poll_sensor(model: ReadModel, together: dg.JobDefinition, every_s: int) -> dg.SensorDefinition:

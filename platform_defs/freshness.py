@@ -1,0 +1,52 @@
+"""The sensor that says in Dagster when a read model becomes late, and when it is fresh again.
+
+Belongs here: telling that the state changed. Not here: what late means (the check `lag_within_objective` of the model),
+starting drains (`sensors`).
+
+A drain says how its model stands while it runs, and every hour the check does. A model that nobody drains, as while
+Spark is away, would look fresh until then.
+"""
+
+import json
+from collections.abc import Sequence
+
+import dagster as dg
+
+from millrace.assets.consumption import lag_evaluation
+from millrace.resources.postgres.kept import kept_store
+from millrace.resources.postgres.resource import PostgresResource
+from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.versions import current_version
+
+LOOK_EVERY_S = 15
+
+
+def freshness_sensor(models: Sequence[ReadModel]) -> dg.SensorDefinition:
+    """Make the sensor `watch_freshness` of declared read models; its cursor is which of them it has called late."""
+
+    @dg.sensor(
+        name="watch_freshness",
+        minimum_interval_seconds=LOOK_EVERY_S,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Turns the check lag_within_objective of a read model red when it becomes late, and green again.",
+    )
+    def watch(context: dg.SensorEvaluationContext, postgres: PostgresResource) -> dg.SensorResult:
+        with kept_store(postgres) as store:
+            built = {model.name: current_version(store.connection, model) for model in models}
+            standing = {info.view: info for info in store.view_info()}
+        called = set(json.loads(context.cursor or "[]"))
+        late = set()
+        for model in models:
+            version = built[model.name]
+            info = standing.get(version.view) if version else None
+            if info is None:
+                continue
+            evaluation = lag_evaluation(model, {"lag": info.lag, "lag_seconds": round(info.lag_seconds, 3)})
+            if not evaluation.passed:
+                late.add(model.name)
+            if evaluation.passed == (model.name in called):
+                context.instance.report_runless_asset_event(evaluation)
+        said = f"late: {', '.join(sorted(late))}" if late else f"none of {len(models)} read models is late"
+        return dg.SensorResult(skip_reason=said, cursor=json.dumps(sorted(late)))
+
+    return watch

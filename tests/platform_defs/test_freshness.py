@@ -1,0 +1,76 @@
+"""A read model that becomes late turns red by itself, and green when it is fresh again."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import dagster as dg
+import pytest
+
+from millrace.assets.consumption import LAG_CHECK
+from millrace.assets.declarations import Declarations, declared
+from millrace.examples.shop.events import register_shop
+from millrace.platform_defs.definitions import build_defs
+from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.read_models.versions import ensure_version
+from tests.support.elsewhere import postgres_at
+
+MODELS = declared("millrace.examples.shop", ["read_models"]).models
+ORDERS, SHIPMENTS = MODELS["orders"], MODELS["shipments"]
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
+        yield instance
+
+
+@pytest.fixture
+def shop(store: EventStore) -> EventStore:
+    register_shop(store)
+    for model in (ORDERS, SHIPMENTS):
+        ensure_version(store.connection, model)
+    return store
+
+
+def tick(instance: dg.DagsterInstance, dsn: str, cursor: str | None, max_lag_s: int) -> dg.SensorResult:
+    models = {model.name: replace(model, max_lag_s=max_lag_s) for model in (ORDERS, SHIPMENTS)}
+    defs = build_defs(declarations=Declarations(models=models), resources={"postgres": postgres_at(dsn)})
+    context = dg.build_sensor_context(
+        instance, cursor=cursor, definitions=defs, resources={"postgres": postgres_at(dsn)}
+    )
+    result = defs.resolve_sensor_def("watch_freshness")(context)
+    assert isinstance(result, dg.SensorResult)
+    return result
+
+
+def said(instance: dg.DagsterInstance, model: str) -> list[bool]:
+    """Return what was said of a model, newest first."""
+    key = dg.AssetCheckKey(dg.AssetKey(["read_models", model]), LAG_CHECK)
+    history = instance.event_log_storage.get_asset_check_execution_history(key, limit=10)
+    return [record.status.value == "SUCCEEDED" for record in history]
+
+
+def place(store: EventStore) -> None:
+    store.append_events([NewEvent("order", str(uuid4()), "order_placed", uuid4(), {}, uuid4())])
+    store.sequence_events()
+
+
+def test_a_model_turns_red_once_and_green_once(instance: dg.DagsterInstance, dsn: str, shop: EventStore) -> None:
+    place(shop)
+    fresh = tick(instance, dsn, None, max_lag_s=3600)
+    assert said(instance, "orders") == []
+    late = tick(instance, dsn, fresh.cursor, max_lag_s=0)
+    assert late.skip_reason == dg.SkipReason("late: orders")
+    still = tick(instance, dsn, late.cursor, max_lag_s=0)
+    assert said(instance, "orders") == [False]
+    tick(instance, dsn, still.cursor, max_lag_s=3600)
+    assert said(instance, "orders") == [True, False]
+
+
+def test_a_model_that_no_drain_has_made_is_not_late(instance: dg.DagsterInstance, dsn: str, store: EventStore) -> None:
+    register_shop(store)
+    place(store)
+    assert tick(instance, dsn, None, max_lag_s=0).skip_reason == dg.SkipReason("none of 2 read models is late")
+    assert said(instance, "orders") == []
