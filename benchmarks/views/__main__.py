@@ -3,7 +3,8 @@
 A temporary Postgres and a Spark Connect server run as `millrace up` has them. Seconds are of all processes on a CPU:
 the drain, Spark's server, its Python workers, Postgres. Two ways are measured in turn, on stores with the same events.
 
-    python -m benchmarks.views [--only NAME …] [--views 1 8 40] [--rounds 20] [--minutes 1] [--postgres DIR]
+    python -m benchmarks.views [--only NAME …] [--views 1 8 40] [--rounds 20] [--behind 300000] [--minutes 1]
+        [--postgres DIR]
 """
 
 import argparse
@@ -15,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.views import backlog, idle, latency, rounds
+from benchmarks.views import backlog, idle, latency, neighbours, rounds
 from benchmarks.views.bench import Bench, Cpu, bench
 from benchmarks.views.platform.read_models import VIEWS
 from millrace.resources.postgres.embedded import PROGRAMS
@@ -31,6 +32,8 @@ BACKLOG_TARGET = 3.5
 BACKLOGS = 2
 # cores of a platform of forty views that has nothing to do
 IDLE_TARGET = 0.25
+# the latency of a view while a neighbour has trouble, beside that without trouble
+NEIGHBOUR_TARGET = 1.5
 
 Lines = list[tuple[str, str, str, str]]
 
@@ -41,6 +44,7 @@ class Wanted:
 
     views: Sequence[int]
     rounds: int
+    behind: int
     minutes: float
 
 
@@ -121,7 +125,30 @@ def idle_lines(_: Bench, wanted: Wanted, say: Callable[[str], None]) -> Lines:
     ]
 
 
-LINES = {"rounds": round_lines, "latency": latency_lines, "backlog": backlog_lines, "idle": idle_lines}
+def neighbour_lines(servers: Bench, wanted: Wanted, say: Callable[[str], None]) -> Lines:
+    """Measure the way from append to row while another view has trouble, beside the same without."""
+    lines: Lines = []
+    for trouble in neighbours.TROUBLES:
+        say(f"one view of {neighbours.VIEWS} {trouble}")
+        free, beside = neighbours.of_views(servers, trouble, APPENDS // 2, wanted.behind)
+        lines.append(
+            (
+                f"append → row, one view of {neighbours.VIEWS} {trouble}",
+                f"median {beside.at(0.5):.2f} s: {beside.at(0.5) / free.at(0.5):.1f} x, 99 % {beside.at(0.99):.2f} s",
+                f"≤ {NEIGHBOUR_TARGET} x",
+                f"without trouble {free.at(0.5):.2f} s, 99 % {free.at(0.99):.2f} s",
+            )
+        )
+    return lines
+
+
+LINES = {
+    "rounds": round_lines,
+    "latency": latency_lines,
+    "backlog": backlog_lines,
+    "neighbours": neighbour_lines,
+    "idle": idle_lines,
+}
 
 
 def main() -> None:
@@ -131,11 +158,13 @@ def main() -> None:
     parser.add_argument("--views", nargs="+", type=int, default=[1, 8, 40], help="how many views (1 8 40)")
     parser.add_argument("--rounds", type=int, default=20, help="of each measurement (20)")
     parser.add_argument("--minutes", type=float, default=1, help="for which idle watches a platform, twice (1)")
+    parser.add_argument("--behind", type=int, default=300_000, help="events before a view that is far behind (300,000)")
     parser.add_argument("--postgres", type=Path, default=PROGRAMS, help="the folder of another server's programs")
     arguments = parser.parse_args()
     if arguments.rounds < 1 or min(arguments.views) < 1:
         parser.error("--rounds and --views must be at least 1")
     logging.disable(logging.WARNING)
+    wanted = Wanted(arguments.views, arguments.rounds, arguments.behind, arguments.minutes)
     console = Console()
     if not console.is_terminal:
         console = Console(width=190)
@@ -143,7 +172,7 @@ def main() -> None:
     try:
         with bench(arguments.postgres) as servers:
             for name in arguments.only or LINES:
-                lines += LINES[name](servers, Wanted(arguments.views, arguments.rounds, arguments.minutes), console.log)
+                lines += LINES[name](servers, wanted, console.log)
     finally:
         # also what was measured before a Ctrl-C
         table = Table("line", "measured", "target", "beside", title="Many views on one machine")

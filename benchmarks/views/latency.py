@@ -18,6 +18,7 @@ from benchmarks.views.models import models
 from millrace.resources.consumption.rounds.drain import SharedDrain
 from millrace.resources.consumption.rounds.plan import ROUND_CONFIGURATION
 from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.spark import spark_session
 
 PAUSE_S = 0.25
@@ -43,8 +44,13 @@ def of_views(bench: Bench, views: int, appends: int) -> Latency:
     """Append an order and some other events, wait for the order's row, and so on."""
     shop, dsn = Shop(), bench.store()
     append(dsn, shop.events(2000))
+    return of_drain(bench, dsn, shop, models(views), appends)
+
+
+def of_drain(bench: Bench, dsn: str, shop: Shop, views: Sequence[ReadModel], appends: int) -> Latency:
+    """Measure beside a shared drain of some read models, the model `orders` among them."""
     # as often as a round may begin
-    declared = [replace(model, pooling_delay_s=0) for model in models(views)]
+    declared = [replace(model, pooling_delay_s=0) for model in views]
     stop = threading.Event()
     with (
         spark_session(ROUND_CONFIGURATION) as session,
