@@ -16,12 +16,13 @@ from millrace.assets.faults import stand_ins
 from millrace.assets.partitions import log_partitions
 from millrace.assets.read_models.asset import read_model_asset
 from millrace.assets.rounds import shared_drain_job
+from millrace.platform_defs.capture_sensors import capture_sensor
 from millrace.platform_defs.checks import all_checks
 from millrace.platform_defs.jobs import APPLY_SCHEMA, ARCHIVE, CAPTURE, DRAIN, REBUILD
 from millrace.platform_defs.prune import prune_runs
 from millrace.platform_defs.results import InstanceFolder
 from millrace.platform_defs.schedules import PRUNE_RUNS, REPORT_EVENT_STORE, archive_schedule, report_schedules
-from millrace.platform_defs.sensors import capture_sensor, poll_sensor, undeclared_sensor
+from millrace.platform_defs.sensors import model_sensors, undeclared_sensor
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.settings import Settings
 from millrace.resources.spark.resource import SparkResource
@@ -63,7 +64,7 @@ def build_defs(
         jobs=[APPLY_SCHEMA, ARCHIVE, DRAIN, prune_runs, *needed],
         schedules=[REPORT_EVENT_STORE, PRUNE_RUNS, archive_schedule(settings), *report_schedules(found.reports)],
         sensors=[
-            *(poll_sensor(model, together) for model in models),
+            *model_sensors([*models], together),
             undeclared_sensor(models),
             *(capture_sensor(capture) for capture in captures.values()),
         ],

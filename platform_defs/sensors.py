@@ -1,13 +1,17 @@
-"""The sensors that start drains: one per declared view, one for views of the database only, one per capture.
+"""The sensors that start drains: one per declared view, one for all of these, one for views of the database only.
 
-Belongs here: gathering the facts for `plan_polls` and asking for runs. Not here: the decision (`polling`), the drain.
+Belongs here: gathering the facts for `polling` and asking for runs. Not here: the decision (`polling`), the drain, the
+sensors of captures (`capture_sensors`).
+
+Each tick of a sensor costs Dagster some 30 ms of CPU. So the sensors of many views look rarely, and `poll_read_models`
+looks at all of them often.
 """
 
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from datetime import UTC
+from functools import cache
 
 import dagster as dg
 
@@ -25,17 +29,13 @@ from millrace.platform_defs.polling import (
     plan_polls,
     plan_together,
 )
-from millrace.resources.capture.declaration import Capture
-from millrace.resources.capture.health import find_capture, has_work
-from millrace.resources.capture.setup import GapOpen
-from millrace.resources.capture.store import CaptureInfo, CaptureStore
 from millrace.resources.consumption.rounds.member import LARGE_BACKLOG
 from millrace.resources.consumption.rounds.plan import fits
-from millrace.resources.errors import CaptureInUse, MillraceError
-from millrace.resources.event_store import ViewPoll
+from millrace.resources.event_store import EventStore, ViewPoll
+from millrace.resources.postgres.kept import kept_store
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.versions import current_version, is_ready_to_serve
+from millrace.resources.read_models.versions import standing
 
 VIEW_TAG = "millrace/view"
 DRAIN_TAG = "millrace/drain"
@@ -48,7 +48,7 @@ MOST_REASONS = 50
 RECENT_RUNS = 8
 # a second sensor's tick may come so long after the first one's, before there is a run
 ASK_EVERY_S = 10.0
-ASKING, ASKED = threading.Lock(), dict[str, float]()
+ASKING, ASKED = threading.Lock(), dict[tuple[str, str | None], float]()
 # positions ahead of a view that wants none of them, or one
 MOST_UNWANTED = 1000
 UNFINISHED = (
@@ -60,35 +60,111 @@ UNFINISHED = (
 )
 
 
-def poll_sensor(model: ReadModel, together: dg.JobDefinition) -> dg.SensorDefinition:
-    """Make the sensor `poll_<view>` of a declared read model; `together` is the job that drains many views."""
+def model_sensors(models: Sequence[ReadModel], together: dg.JobDefinition) -> list[dg.SensorDefinition]:
+    """Make the sensors of declared read models: one for each, and one that looks at all of them.
+
+    Those of the models tick as many seconds apart as there are models: together once a second, however many they are.
+    """
+    each = [poll_sensor(model, together, len(models)) for model in models]
+    return [*each, wake_sensor(models, together)] if models else []
+
+
+def poll_sensor(model: ReadModel, together: dg.JobDefinition, every_s: int) -> dg.SensorDefinition:
+    """Make the sensor `poll_<view>` of a declared read model, which looks every so many seconds.
+
+    `together` is the job that drains many views.
+    """
 
     @dg.sensor(
         name=f"poll_{model.view}",
         jobs=[DRAIN, together],
+        minimum_interval_seconds=every_s,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=f"Says how {model.view} stands, and starts a drain when it is due: one for all views, or its own.",
+    )
+    def poll(context: dg.SensorEvaluationContext, postgres: PostgresResource) -> dg.SensorResult:
+        (row,) = poll_models(postgres, [model])
+        return _request(context, plan_views(context.instance, postgres, [(model, row)]), VIEWS, {PRIORITY_TAG: "1"})
+
+    return poll
+
+
+def wake_sensor(models: Sequence[ReadModel], together: dg.JobDefinition) -> dg.SensorDefinition:
+    """Make the sensor `poll_read_models`, which looks at all declared read models at once, and often.
+
+    So a drain starts soon after an event, however rarely the sensor of each view looks. A view whose own sensor is
+    turned off is left out.
+    """
+
+    @dg.sensor(
+        name="poll_read_models",
+        jobs=[DRAIN, together],
         # the sensor loop rounds up to its next turn of 5 s; shorter delays are kept inside the drain
         minimum_interval_seconds=1,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description=f"Starts a drain when {model.view} is behind and due: one for all views, or one of its own.",
+        description="Starts the drain of all views, or a view's own, as soon as a read model is due and nobody drains it.",
     )
     def poll(context: dg.SensorEvaluationContext, postgres: PostgresResource) -> dg.SensorResult:
-        row = poll_model(postgres, model)
-        if not row.due:
-            # mostly: then Dagster need not be asked for runs
-            return _request(context, plan_polls([row], {}, time.time()), VIEWS, {})
-        if not fits(model):
-            return request_drains(context, [row], VIEWS)
-        own = view_runs(context.instance, model.view)
-        now = time.time()
-        if own.unfinished and has_started(own, now) and not is_attached(postgres, own.unfinished):
-            # it died, although somebody consumes the view: the run of all views
-            own = replace(own, in_flight=False)
-        plan = plan_together(row, own, shared_run(context.instance, postgres), alone(row), now)
-        if plan.start is Start.TOGETHER and not asked_first(postgres.current_dsn()):
-            plan = replace(plan, start=None, reason=f"{plan.reason}; a drain of all views was asked for")
-        return _request(context, [plan], VIEWS, {PRIORITY_TAG: "1"})
+        rows = poll_models(postgres, models)
+        waiting = [
+            (model, row)
+            for model, row in zip(models, rows, strict=True)
+            if row.enabled and row.due and not is_served(row)
+        ]
+        off = stopped_sensors(context.instance) if waiting else set()
+        on = [(model, row) for model, row in waiting if f"poll_{model.view}" not in off]
+        polls = plan_views(context.instance, postgres, on)
+        idle = f"No read model waits for a drain: of {len(rows)}, {sum(row.due > 0 for row in rows)} are due."
+        return _request(context, polls, VIEWS, {PRIORITY_TAG: "1"}, idle=idle)
 
     return poll
+
+
+def plan_views(
+    instance: dg.DagsterInstance, postgres: PostgresResource, rows: Sequence[tuple[ReadModel, ViewPoll]]
+) -> list[Poll]:
+    """Decide for declared read models whether to start a drain now; Dagster is asked only of those that are due."""
+    now = time.time()
+    shared = cache(lambda: shared_run(instance, postgres))
+    return [_once(postgres, _plan_view(instance, postgres, model, row, shared, now)) for model, row in rows]
+
+
+def _plan_view(
+    instance: dg.DagsterInstance,
+    postgres: PostgresResource,
+    model: ReadModel,
+    row: ViewPoll,
+    shared: Callable[[], SharedRun],
+    now: float,
+) -> Poll:
+    if not row.due:
+        # mostly
+        return plan_polls([row], {}, now)[0]
+    own = view_runs(instance, model.view)
+    if not fits(model):
+        return plan_polls([row], {row.view: own}, now)[0]
+    if own.unfinished and has_started(own, now) and not is_attached(postgres, own.unfinished):
+        # it died, although somebody consumes the view: the run of all views
+        own = replace(own, in_flight=False)
+    return plan_together(row, own, shared(), alone(row), now)
+
+
+def _once(postgres: PostgresResource, poll: Poll) -> Poll:
+    """Start no drain that another sensor asked for a moment ago."""
+    if poll.start is None or asked_first(postgres.current_dsn(), None if poll.start is Start.TOGETHER else poll.view):
+        return poll
+    what = "a drain of all views" if poll.start is Start.TOGETHER else "a drain"
+    return replace(poll, start=None, reason=f"{poll.reason}; {what} was asked for")
+
+
+def is_served(row: ViewPoll) -> bool:
+    """Say whether somebody consumes a view who gives it all that it is due."""
+    return row.consumers > 0 and alone(row) is None
+
+
+def stopped_sensors(instance: dg.DagsterInstance) -> set[str]:
+    """Return the names of the sensors, and schedules, that somebody turned off."""
+    return {state.instigator_name for state in instance.all_instigator_state() if state.status.value == "STOPPED"}
 
 
 def alone(row: ViewPoll) -> str | None:
@@ -117,21 +193,21 @@ def shared_run(instance: dg.DagsterInstance, postgres: PostgresResource) -> Shar
 
 def is_attached(postgres: PostgresResource, run_id: str) -> bool:
     """Say whether a run is attached to some view, and so at work."""
-    with postgres.store() as store:
+    with kept_store(postgres) as store:
         return bool(store.attached_views(run_id))
 
 
-def asked_first(dsn: str) -> bool:
-    """Say whether nobody in this process asked for a drain of all views a moment ago.
+def asked_first(dsn: str, view: str | None) -> bool:
+    """Say whether nobody in this process asked a moment ago for a drain of a view, or of all views (None).
 
-    The sensors of many views find the same new events at the same time, and the run that one of them asks for is not
-    made yet when the others look.
+    Several sensors find the same new events at the same time, and the run that one of them asks for is not made yet
+    when the others look.
     """
     with ASKING:
         now = time.monotonic()
-        first = now - ASKED.get(dsn, float("-inf")) > ASK_EVERY_S
+        first = now - ASKED.get((dsn, view), float("-inf")) > ASK_EVERY_S
         if first:
-            ASKED[dsn] = now
+            ASKED[dsn, view] = now
         return first
 
 
@@ -147,81 +223,40 @@ def undeclared_sensor(models: Iterable[ReadModel]) -> dg.SensorDefinition:
         description="Starts drains of views that were registered by SQL and are pushed to a URL.",
     )
     def poll(context: dg.SensorEvaluationContext, postgres: PostgresResource) -> dg.SensorResult:
-        rows = [row for row in poll_rows(postgres) if row.view not in declared and row.edge_function_url]
+        with kept_store(postgres) as store:
+            rows = [row for row in poll_rows(store) if row.view not in declared and row.edge_function_url]
         return request_pushes(context, rows)
 
     return poll
 
 
-def capture_sensor(capture: Capture) -> dg.SensorDefinition:
-    """Make the sensor `poll_<capture>` of a declared capture."""
-
-    @dg.sensor(
-        name=f"poll_{capture.name}",
-        job_name="capture",
-        minimum_interval_seconds=1,
-        default_status=dg.DefaultSensorStatus.RUNNING,
-        description=f"Captures the changes of {', '.join(t.name for t in capture.tables)} when there are some.",
-    )
-    def poll(context: dg.SensorEvaluationContext, postgres: PostgresResource) -> dg.SensorResult:
-        with postgres.store() as store:
-            info = find_capture(CaptureStore(store.connection), capture.name)
-        held = info is not None and info.leased
-        try:
-            if info is not None:
-                require_startable(context.instance, info, held=held)
-            # somebody captures: the source need not be asked
-            due = held or has_work(postgres.current_dsn(), capture)
-        except MillraceError as error:
-            return dg.SensorResult(skip_reason=f"{capture.name}: {error}")
-        return request_drains(context, [replace(_idle(capture.name), due=int(due), consumers=int(held))])
-
-    return poll
-
-
-def require_startable(instance: dg.DagsterInstance, info: CaptureInfo, *, held: bool) -> None:
-    """Refuse a capture whose runs could only fail.
-
-    Raises:
-        GapOpen: Changes are lost; only an operator can begin it anew.
-        CaptureInUse: Somebody captures who is no run of this instance.
-    """
-    if info.open_gaps:
-        raise GapOpen(
-            "Changes of its source are lost.",
-            hint=f"Correct the source if it is the wrong one; then: millrace capture restart {info.capture} --reason WHY",
-        )
-    if held and info.lease_owner is not None and instance.get_run_by_id(info.lease_owner) is None:
-        until = info.leased_until and f"{info.leased_until.astimezone(UTC):%H:%M:%S}"
-        raise CaptureInUse(f"It is captured by {info.lease_owner}, which is no run here, until {until} UTC.")
-
-
-def poll_model(postgres: PostgresResource, model: ReadModel) -> ViewPoll:
-    """Ask the store for the view that a declared read model is consumed as; return it under its declared name."""
-    with postgres.store() as store:
-        built = current_version(store.connection, model)
-        ready = built is not None and is_ready_to_serve(store.connection, built)
-    rows = poll_rows(postgres, [built.view]) if built else []
-    if not rows:
+def poll_models(postgres: PostgresResource, models: Sequence[ReadModel]) -> list[ViewPoll]:
+    """Ask the store for the views that declared read models are consumed as; return them under their declared names."""
+    with kept_store(postgres) as store:
+        found = [standing(store.connection, model) for model in models]
+        rows = {row.view: row for row in poll_rows(store, [built.view for built, _ in found if built])}
+    return [
+        replace(row, view=model.view, due=max(row.due, int(ready)))
+        if built and (row := rows.get(built.view))
         # the first drain makes the model's tables and registers its view
-        return replace(_idle(model.view), pooling_delay_s=model.pooling_delay_s, due=1)
-    return replace(rows[0], view=model.view, due=max(rows[0].due, int(ready)))
+        else replace(idle_poll(model.view), pooling_delay_s=model.pooling_delay_s, due=1)
+        for model, (built, ready) in zip(models, found, strict=True)
+    ]
 
 
-def poll_rows(postgres: PostgresResource, views: Sequence[str] | None = None) -> list[ViewPoll]:
+def poll_rows(store: EventStore, views: Sequence[str] | None = None) -> list[ViewPoll]:
     """Ask the store for some views, None for all, once new events are sequenced.
 
     Events that a bulk view does not want make it not due, so no consumer passes over them. Where many lie ahead of a
     view that is named, it is done here: each poll would look at them again, and they may hide those behind them.
     """
-    with postgres.store() as store:
-        store.sequence_events()
-        rows = store.poll_views(views)
-        crowded = [row.view for row in rows if views is not None and _is_crowded(row)]
-        for view in crowded:
-            store.pass_over_unwanted(view)
-        passed = {row.view: row for row in store.poll_views(crowded)} if crowded else {}
-        return [passed.get(row.view, row) for row in rows]
+    store.sequence_events()
+    rows = store.poll_views(views)
+    crowded = [row.view for row in rows if views is not None and _is_crowded(row)]
+    for view in crowded:
+        store.pass_over_unwanted(view)
+    passed = {row.view: row for row in store.poll_views(crowded)} if crowded else {}
+    return [passed.get(row.view, row) for row in rows]
 
 
 def _is_crowded(row: ViewPoll) -> bool:
@@ -273,13 +308,14 @@ def _request(
     partitions: dg.DynamicPartitionsDefinition | None,
     tags: dict[str, str],
     cursor: str | None = None,
+    idle: str = "Nothing to poll: every registered view is a declared read model or has no edge_function_url.",
 ) -> dg.SensorResult:
     starts = [poll.view for poll in polls if poll.start]
     unknown = [view for view in starts if partitions and not context.instance.has_dynamic_partition("views", view)]
     reasons = (
         "; ".join(poll.reason for poll in polls[:MOST_REASONS])
         + (f"; and {len(polls) - MOST_REASONS} more" if len(polls) > MOST_REASONS else "")
-        or "Nothing to poll: every registered view is a declared read model or has no edge_function_url."
+        or idle
     )
     if not starts:
         return dg.SensorResult(skip_reason=reasons, cursor=cursor)
@@ -325,5 +361,6 @@ def _runs_of(records: Sequence[dg.RunRecord]) -> ViewRuns:
     )
 
 
-def _idle(name: str) -> ViewPoll:
+def idle_poll(name: str) -> ViewPoll:
+    """Return what a poll would say of a view, or a capture, that has nothing to do."""
     return ViewPoll(view=name, mode="bulk", enabled=True, pooling_delay_s=0, edge_function_url=None, due=0, consumers=0)

@@ -3,20 +3,21 @@
 A temporary Postgres and a Spark Connect server run as `millrace up` has them. Seconds are of all processes on a CPU:
 the drain, Spark's server, its Python workers, Postgres. Two ways are measured in turn, on stores with the same events.
 
-    python -m benchmarks.views [--only NAME …] [--views 1 8 40] [--rounds 20] [--postgres DIR]
+    python -m benchmarks.views [--only NAME …] [--views 1 8 40] [--rounds 20] [--minutes 1] [--postgres DIR]
 """
 
 import argparse
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.views import backlog, latency, rounds
+from benchmarks.views import backlog, idle, latency, rounds
 from benchmarks.views.bench import Bench, Cpu, bench
+from benchmarks.views.platform.read_models import VIEWS
 from millrace.resources.postgres.embedded import PROGRAMS
 
 # seconds on a CPU that a round of 200 events may take, and median and 99 % from append to row, by views
@@ -28,6 +29,8 @@ APPENDS = 100
 # CPU of a backlog of ten views, in drains of one view
 BACKLOG_TARGET = 3.5
 BACKLOGS = 2
+# cores of a platform of forty views that has nothing to do
+IDLE_TARGET = 0.25
 
 Lines = list[tuple[str, str, str, str]]
 
@@ -38,6 +41,7 @@ class Wanted:
 
     views: Sequence[int]
     rounds: int
+    minutes: float
 
 
 def round_lines(servers: Bench, wanted: Wanted, say: Callable[[str], None]) -> Lines:
@@ -95,7 +99,29 @@ def backlog_lines(servers: Bench, _: Wanted, say: Callable[[str], None]) -> Line
     ]
 
 
-LINES = {"rounds": round_lines, "latency": latency_lines, "backlog": backlog_lines}
+def idle_lines(_: Bench, wanted: Wanted, say: Callable[[str], None]) -> Lines:
+    """Measure a platform of forty views: with nothing to do, and with events for ten of them."""
+    say(f"a platform of {VIEWS} views")
+    with idle.platform() as platform:
+        rests = platform.cost(60 * wanted.minutes)
+        say("events for ten of them")
+        pays = platform.cost(60 * wanted.minutes, lambda: idle.pay(platform))
+    return [
+        (
+            what,
+            f"{sum(cost.cores.values()):.2f} cores ({_each(cost.cores, '.3f')})",
+            target,
+            f"{cost.processes} processes, {sum(cost.megabytes.values()):,.0f} MB ({_each(cost.megabytes, '.0f')});"
+            f" runs: {_each(cost.runs, '') or 'none'}",
+        )
+        for what, cost, target in (
+            (f"a platform of {VIEWS} views, nothing appended", rests, f"≤ {IDLE_TARGET}; no run"),
+            (f"the same, an event a second for 10 of the {VIEWS}", pays, "one drain_views, no drain"),
+        )
+    ]
+
+
+LINES = {"rounds": round_lines, "latency": latency_lines, "backlog": backlog_lines, "idle": idle_lines}
 
 
 def main() -> None:
@@ -104,6 +130,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=LINES, metavar="NAME", help=f"of {', '.join(LINES)}")
     parser.add_argument("--views", nargs="+", type=int, default=[1, 8, 40], help="how many views (1 8 40)")
     parser.add_argument("--rounds", type=int, default=20, help="of each measurement (20)")
+    parser.add_argument("--minutes", type=float, default=1, help="for which idle watches a platform, twice (1)")
     parser.add_argument("--postgres", type=Path, default=PROGRAMS, help="the folder of another server's programs")
     arguments = parser.parse_args()
     if arguments.rounds < 1 or min(arguments.views) < 1:
@@ -116,13 +143,17 @@ def main() -> None:
     try:
         with bench(arguments.postgres) as servers:
             for name in arguments.only or LINES:
-                lines += LINES[name](servers, Wanted(arguments.views, arguments.rounds), console.log)
+                lines += LINES[name](servers, Wanted(arguments.views, arguments.rounds, arguments.minutes), console.log)
     finally:
         # also what was measured before a Ctrl-C
         table = Table("line", "measured", "target", "beside", title="Many views on one machine")
         for line in lines:
             table.add_row(*line)
         console.print(table)
+
+
+def _each(of: Mapping[str, float], form: str) -> str:
+    return ", ".join(f"{name} {value:{form}}" for name, value in sorted(of.items(), key=lambda each: -each[1]))
 
 
 def _parts(cpu: Cpu) -> str:

@@ -38,9 +38,18 @@ class PostgresResource(ConfigurableResource["PostgresResource"]):
         Raises:
             Unreachable: The server does not answer.
         """
+        with self.opened() as connection:
+            yield connection
+
+    def opened(self) -> psycopg.Connection:
+        """Open an autocommit connection, which the caller closes.
+
+        Raises:
+            Unreachable: The server does not answer.
+        """
         dsn = self.current_dsn()
         try:
-            connection = psycopg.connect(dsn, autocommit=True, connect_timeout=10)
+            return psycopg.connect(dsn, autocommit=True, connect_timeout=10)
         except psycopg.OperationalError as error:
             raise Unreachable(
                 "The event store does not answer.", detail=masked(str(error).strip(), dsn), hint="Check MILLRACE_DSN."
@@ -50,8 +59,6 @@ class PostgresResource(ConfigurableResource["PostgresResource"]):
             raise Unreachable(
                 "The DSN is unreadable.", hint="Set MILLRACE_DSN to postgresql://… or key=value …"
             ) from None
-        with connection:
-            yield connection
 
     @contextmanager
     def store(self) -> Iterator[EventStore]:

@@ -52,6 +52,16 @@ def current_version(connection: psycopg.Connection, model: ReadModel) -> ReadMod
     return model.at_version(found.version, found.view) if found else None
 
 
+def standing(connection: psycopg.Connection, model: ReadModel) -> tuple[ReadModel | None, bool]:
+    """Return the model as the version of its declaration, if there is one, and whether that is ready to serve."""
+    known = versions(connection, model.name)
+    found = _declared_as(known, model)
+    if found is None:
+        return None, False
+    built = model.at_version(found.version, found.view)
+    return built, _is_ready(connection, built, known)
+
+
 def newest_version(connection: psycopg.Connection, model: ReadModel) -> int:
     """Return the number of the version of the model that was made last, whatever declaration it is of."""
     return max((known.version for known in versions(connection, model.name)), default=0)
@@ -148,7 +158,11 @@ def serve_if_caught_up(connection: psycopg.Connection, model: ReadModel) -> bool
 
 def is_ready_to_serve(connection: psycopg.Connection, model: ReadModel) -> bool:
     """Say whether this version of the model could serve and does not yet."""
-    known = {version.version: version for version in versions(connection, model.name)}
+    return _is_ready(connection, model, versions(connection, model.name))
+
+
+def _is_ready(connection: psycopg.Connection, model: ReadModel, versions: list[Version]) -> bool:
+    known = {version.version: version for version in versions}
     serving = next((version for version in known.values() if version.serves), None)
     # one that was overtaken, or is gone, does not come back
     if model.version not in known or serving is None or serving.version >= model.version:

@@ -1,6 +1,9 @@
 """Sensors on an instance with real run records and a real database."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +23,7 @@ from millrace.resources.event_store import EventStore, NewEvent, StreamFailure
 from millrace.resources.read_models.columns import last
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.versions import ensure_version, serve_if_caught_up
+from millrace.resources.settings import PROJECT
 from tests.support.elsewhere import postgres_at
 
 ORDERS = declared("millrace.examples.shop", ["read_models"]).models["orders"]
@@ -86,6 +90,14 @@ def shared_run(instance: dg.DagsterInstance, status: dg.DagsterRunStatus = dg.Da
 def joined_long_ago(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(sensors, "JOIN_S", -1.0)
     return shared_run(instance)
+
+
+def turn_off(sensor: str) -> None:
+    """Do what somebody does who turns a sensor off, in the instance of the test."""
+    dagster = str(Path(sys.executable).parent / "dagster")
+    command = [dagster, "sensor", "stop", sensor, "-m", "millrace.platform_defs.definitions"]
+    env = {**os.environ, "MILLRACE_DECLARATIONS": "millrace.examples.shop"}
+    subprocess.run(command, env=env, cwd=PROJECT, check=True, capture_output=True, timeout=120)
 
 
 def test_new_events_start_one_drain_of_all_views(instance: dg.DagsterInstance, dsn: str, shop: EventStore) -> None:
@@ -244,6 +256,61 @@ def test_events_that_a_view_does_not_want_start_no_drain(
         assert row.ahead < MOST_UNWANTED
     place(shop)
     assert tick(instance, dsn, "poll_orders").run_requests
+
+
+def test_one_sensor_looks_at_all_read_models_and_wakes_their_drain(
+    instance: dg.DagsterInstance, dsn: str, shop: EventStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert reason(tick(instance, dsn, "poll_read_models")) == "No read model waits for a drain: of 1, 0 are due."
+    place(shop)
+    assert started_by(tick(instance, dsn, "poll_read_models")) == (SHARED_JOB, None)
+    # who consumes it is enough: nobody asks Dagster
+    run = joined_long_ago(instance, monkeypatch)
+    shop.attach_consumer("orders", run)
+    assert reason(tick(instance, dsn, "poll_read_models")) == "No read model waits for a drain: of 1, 1 are due."
+    # unless the view needs a run of its own
+    monkeypatch.setattr(sensors, "LARGE_BACKLOG", 0)
+    assert started_by(tick(instance, dsn, "poll_read_models")) == ("drain", "orders")
+
+
+def test_two_sensors_that_find_the_same_events_ask_for_one_drain(
+    instance: dg.DagsterInstance, dsn: str, shop: EventStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place(shop)
+    assert tick(instance, dsn, "poll_read_models").run_requests
+    assert reason(tick(instance, dsn, "poll_orders")) == "orders: 1 due; a drain of all views was asked for"
+    monkeypatch.setattr(sensors, "LARGE_BACKLOG", 0)
+    assert started_by(tick(instance, dsn, "poll_orders")) == ("drain", "orders")
+    assert tick(instance, dsn, "poll_orders").run_requests
+    assert "; a drain was asked for" in reason(tick(instance, dsn, "poll_read_models"))
+
+
+def test_a_view_whose_sensor_is_turned_off_wakes_no_drain(
+    instance: dg.DagsterInstance, dsn: str, shop: EventStore
+) -> None:
+    place(shop)
+    turn_off("poll_orders")
+    assert reason(tick(instance, dsn, "poll_read_models")) == "No read model waits for a drain: of 1, 1 are due."
+    assert not tick(instance, dsn, "poll_read_models").run_requests
+
+
+def test_a_disabled_view_wakes_no_drain(instance: dg.DagsterInstance, dsn: str, shop: EventStore) -> None:
+    place(shop)
+    shop.enable_view("orders", enabled=False)
+    assert not tick(instance, dsn, "poll_read_models").run_requests
+    assert reason(tick(instance, dsn, "poll_orders")) == "orders: the view is disabled"
+
+
+def test_sensors_of_many_views_tick_once_a_second_together() -> None:
+    for many in (1, 5, 40):
+        models = {f"m{n}": replace(ORDERS, name=f"m{n}", view=f"m{n}") for n in range(many)}
+        sensors = build_defs(declarations=Declarations(models=models)).sensors or []
+        each = [
+            sensor.minimum_interval_seconds
+            for sensor in sensors
+            if isinstance(sensor, dg.SensorDefinition) and sensor.name.startswith("poll_m")
+        ]
+        assert each == [many] * many
 
 
 def test_a_view_registered_by_sql_with_a_url_is_drained_without_a_reload(

@@ -1,0 +1,54 @@
+"""The connection that sensors share: it outlives a tick, and is replaced where it is lost."""
+
+from collections.abc import Callable
+from threading import Thread
+
+import psycopg
+import pytest
+
+from millrace.resources.errors import Unreachable
+from millrace.resources.event_store import EventStore
+from millrace.resources.postgres.kept import kept_store
+from tests.support.elsewhere import postgres_at
+
+
+def session_of(dsn: str) -> int:
+    with kept_store(postgres_at(dsn)) as store:
+        return store.connection.info.backend_pid
+
+
+def test_the_next_one_gets_the_same_session(dsn: str) -> None:
+    first = session_of(dsn)
+    assert session_of(dsn) == first
+    found: list[int] = []
+    elsewhere = Thread(target=lambda: found.append(session_of(dsn)))
+    elsewhere.start()
+    elsewhere.join()
+    assert found == [first]
+
+
+def ended(dsn: str, store: EventStore) -> None:
+    pid = session_of(dsn)
+    assert store.connection.execute("select pg_terminate_backend(%s, 10000)", (pid,)).fetchone() == (True,)
+
+
+def failed(dsn: str, _: EventStore) -> None:
+    with pytest.raises(psycopg.errors.DivisionByZero), kept_store(postgres_at(dsn)) as store:
+        store.connection.execute("select 1 / 0")
+
+
+@pytest.mark.parametrize("lose", [ended, failed])
+def test_a_session_that_ended_or_failed_is_replaced(
+    dsn: str, store: EventStore, lose: Callable[[str, EventStore], None]
+) -> None:
+    before = session_of(dsn)
+    lose(dsn, store)
+    after = session_of(dsn)
+    assert after != before
+    assert session_of(dsn) == after
+
+
+def test_a_server_that_does_not_answer_is_named_and_asked_again(dsn: str) -> None:
+    with pytest.raises(Unreachable, match="Check MILLRACE_DSN"):
+        session_of("postgresql://nobody@127.0.0.1:1/nothing")
+    assert session_of(dsn)
