@@ -161,7 +161,7 @@ class DrainProgress(Progress[DrainReport]):
         asset = dg.AssetKey(["read_models", self._model.name])
         for lag in lags:
             # a log partition without events for this model is up to date, too
-            if self._events[lag.partition] or (lag.pending == 0 and lag.exact):
+            if self._events[lag.partition] or (lag.lag == 0 and lag.exact):
                 self._context.log_event(
                     dg.AssetMaterialization(
                         asset,
@@ -206,6 +206,6 @@ def waiting_metadata(store: EventStore, view: str) -> dict[str, float]:
 def lag_metadata(lags: Sequence[PartitionLag]) -> dict[str, float]:
     """Return how far a view is behind, under names that plot: events that it wants, the age of the oldest in s."""
     return {
-        "lag": sum(lag.pending for lag in lags),
-        "lag_seconds": round(max((lag.pending_age_s or 0.0 for lag in lags), default=0.0), 3),
+        "lag": sum(lag.lag for lag in lags),
+        "lag_seconds": round(max((lag.lag_seconds or 0.0 for lag in lags), default=0.0), 3),
     }

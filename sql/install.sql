@@ -237,6 +237,7 @@ set local check_function_bodies = off;
 \ir functions/views/private/attached_consumers.sql
 \ir functions/views/private/checkpoint_of.sql
 \ir functions/views/private/known_view.sql
+\ir functions/views/private/lags.sql
 \ir functions/views/private/lease_duration.sql
 \ir functions/views/private/lock_idle_view.sql
 \ir functions/views/private/may_use.sql
@@ -258,7 +259,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'e406239e54dff1bca2f2bce31ebbf7c03617ed72899f1d94de276a709a598f6d'),
+  (0, 'aff69ed1a64c1f5c1cf4d34d06f596ba2c6b4fa1f147c3e3d005623c65f2f430'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

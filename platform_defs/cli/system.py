@@ -4,10 +4,12 @@ Belongs here: their options and how results look. Not here: what they do (`millr
 `millrace.resources`).
 """
 
+import json
 import logging
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -24,7 +26,9 @@ from millrace.resources.settings import Settings
 
 app = typer.Typer()
 
-VIEWS = ("view", "mode", "lag", "in flight", "waiting", "dead letters")
+VIEWS = ("view", "mode", "lag", "oldest", "behind", "flight", "waits", "dead")
+# the columns of a terminal that the others take beside the view's name
+BESIDE_NAMES = 63
 
 
 @app.command("up")
@@ -51,16 +55,25 @@ def migrate_command(dsn: DsnOption = None) -> None:
 
 
 @app.command("status")
-def status_command(dsn: DsnOption = None) -> None:
-    """Show the lag of each view, what its streams do, who holds up the log, and declarations that fail to load."""
-    from millrace.resources.sequencer import held_up, said_of
+def status_command(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: ages in seconds, names in full.")] = False,
+    watch: Annotated[float | None, typer.Option(help="Show it anew every so many seconds.", min=0.5)] = None,
+    dsn: DsnOption = None,
+) -> None:
+    """Show the lag of each view, the worst first, who holds up the log, and declarations that fail to load.
 
-    with chosen_store(dsn) as store:
-        rows, holder = store.view_info(), held_up(store)
-    Screen().print(table("Views", VIEWS, map(_cells, rows)))
-    alarms = [said_of(holder)] if holder else []
-    for problem in [*alarms, *_problems(Settings().declared_package)]:
-        Screen().print(Text(problem, style="red"), soft_wrap=True)
+    lag: events that the view wants and has not. oldest: the age of the first of them. behind: positions, wanted or not.
+    flight, waits, dead: its streams in flight, those that wait, and its dead letters.
+    """
+    if watch is None:
+        _show_status(dsn, as_json=as_json)
+        return
+    with stop_on_signals() as stop:
+        while not stop.is_set():
+            if not as_json:
+                Screen().clear()
+            _show_status(dsn, as_json=as_json)
+            stop.wait(watch)
 
 
 @app.command("sequence")
@@ -113,9 +126,50 @@ def behind(dsn: str | None) -> list[str]:
         return [f"{poll.view}: {due(poll)}" for poll in store.poll_views()]
 
 
-def _cells(row: ViewInfo) -> Sequence[object]:
-    counts = (row.lag, row.in_flight, row.waiting, row.dead_letters)
-    return (row.view, row.mode if row.enabled else "disabled", *(f"{count:,}" for count in counts))
+def _show_status(dsn: str | None, *, as_json: bool) -> None:
+    from millrace.resources.sequencer import held_up, said_of
+
+    with chosen_store(dsn) as store:
+        rows, holder = sorted(store.view_info(), key=_badness), held_up(store)
+    problems = [*([said_of(holder)] if holder else []), *_problems(Settings().declared_package)]
+    if as_json:
+        # not the screen's: that would break long lines
+        sys.stdout.write(json.dumps({"views": [asdict(row) for row in rows], "problems": problems}) + "\n")
+        return
+    screen = Screen()
+    room = max(screen.width - BESIDE_NAMES, 12)
+    screen.print(table("Views", VIEWS, (_cells(row, room) for row in rows)))
+    for problem in problems:
+        Screen().print(Text(problem, style="red"), soft_wrap=True)
+
+
+def _badness(row: ViewInfo) -> tuple[object, ...]:
+    """Return what sorts the worst view first: the age of its lag, its dead letters, and how much it is behind."""
+    return (-row.lag_seconds, -row.dead_letters, -row.lag, -row.behind, row.view)
+
+
+def _cells(row: ViewInfo, room: int) -> Sequence[object]:
+    name = row.view if len(row.view) <= room else f"{row.view[: room - 1]}…"
+    lag = f"{short(row.lag)}{'' if row.exact else '+'}"
+    counts = (row.behind, row.in_flight, row.waiting, row.dead_letters)
+    mode = row.mode if row.enabled else "off"
+    return (name, mode, lag, age(row.lag_seconds) if row.lag_seconds else "", *(short(count) for count in counts))
+
+
+def short(count: int) -> str:
+    """Return a number in five characters: exact below 10,000, then in thousands or millions, rounded down."""
+    for size, unit in ((10**6, "M"), (10**3, "k")):
+        if count >= 10 * size:
+            return f"{count // size}{unit}"
+    return str(count)
+
+
+def age(seconds: float) -> str:
+    """Return an age in five characters: in the largest unit that says more than 1."""
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= 2 * size:
+            return f"{seconds // size:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def _problems(package: str | None) -> list[str]:

@@ -191,7 +191,7 @@ def _ask(store: EventStore, view: str) -> None:
     (info,) = store.view_info(view)
     Screen().print(
         Text(
-            f"{view} is removed with its progress (lag {info.lag:,}), {info.waiting:,} streams that wait and "
+            f"{view} is removed with its progress ({info.behind:,} positions behind), {info.waiting:,} streams that wait and "
             f"{info.dead_letters:,} dead letters. Nothing brings them back: registered again it is a new view."
         )
     )

@@ -246,12 +246,30 @@ class PartitionInfo:
 
 @dataclass(frozen=True)
 class ViewInfo:
-    """A view: its lag in positions, the states of its streams, and how many consumers it has."""
+    """A view: how far it is behind, the states of its streams, and how many consumers it has.
+
+    Attributes:
+        view: Its name.
+        mode: 'rows' or 'bulk'.
+        enabled: Whether it is given events.
+        lag: The events that it wants and has not; "at least" so many unless `exact`.
+        lag_seconds: The age of the first of these; 0 if there is none.
+        exact: Whether `lag` is exact.
+        behind: The positions ahead of it, wanted or not.
+        in_flight: Its streams with an event that was delivered and not answered.
+        waiting: Its streams that are free, or wait for a retry.
+        dead_letters: Its streams that were given up.
+        leased_partitions: Its log partitions that somebody leases.
+        consumers: How many consumers said that they consume it, and live.
+    """
 
     view: str
     mode: str
     enabled: bool
     lag: int
+    lag_seconds: float
+    exact: bool
+    behind: int
     in_flight: int
     waiting: int
     dead_letters: int
@@ -261,14 +279,18 @@ class ViewInfo:
 
 @dataclass(frozen=True)
 class PartitionLag:
-    """How far a view is behind in one log partition; ages in seconds. Unless `exact`, `pending` means "at least"."""
+    """How far a view is behind in one log partition.
+
+    `behind` are positions, `lag` the events that it wants and has not, "at least" so many unless `exact`.
+    `lag_seconds` is the age of the first of these; None if there is none.
+    """
 
     partition: int
     position: int
     high_water_mark: int
+    behind: int
     lag: int
-    pending: int
-    pending_age_s: float | None
+    lag_seconds: float | None
     exact: bool = True
 
 

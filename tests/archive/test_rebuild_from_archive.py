@@ -390,7 +390,7 @@ def test_log_partitions_that_cannot_be_rebuilt_do_not_hold_up_the_others_and_are
         assert unbuilt_partitions(things.connection, consumer.model) == shortened[:1]
         (tmp_path / "kept").rename(damaged)
         consumer.drain(budget_s=60, idle_s=0)
-    assert sum(lag.lag for lag in things.view_lag("everything")) == 0
+    assert sum(lag.behind for lag in things.view_lag("everything")) == 0
 
 
 def test_a_run_in_dagster_reads_the_archive_that_the_settings_name(

@@ -163,7 +163,7 @@ def test_a_drain_whose_log_partition_cannot_be_built_shows_red_and_the_others_ar
     assert not result.success
     assert PartitionsFailed.__name__ in failed_with(result)
     assert "No space left" in failed_with(result)
-    assert [lag.partition for lag in shop.view_lag("orders") if lag.lag] == [behind]
+    assert [lag.partition for lag in shop.view_lag("orders") if lag.behind] == [behind]
     built = instance.get_materialized_partitions(READ_MODEL)
     assert built == set(log_partitions(16).get_partition_keys()) - {log_partition_key(behind)}
     assert shop.lease_owners("orders") == []
@@ -214,7 +214,7 @@ def test_one_run_rebuilds_a_range_of_log_partitions_and_only_the_one_that_fails_
     assert status["p03"] is not None
     assert status["p03"].name == "FAILED"
     lags = shop.view_lag("orders")
-    assert [lag.partition for lag in lags if lag.lag] == [lag.partition for lag in lags[3:4] if lag.high_water_mark]
+    assert [lag.partition for lag in lags if lag.behind] == [lag.partition for lag in lags[3:4] if lag.high_water_mark]
     wanted = dg.AssetRecordsFilter(READ_MODEL, asset_partitions=["p05"])
     (record,) = instance.fetch_materializations(wanted, limit=2).records
     assert record.asset_materialization is not None

@@ -72,7 +72,7 @@ def test_after_a_restore_appends_continue_chains_and_views_consume_exactly_what_
             assert all(lease.lease_token > tokens for lease in leases)
             taken += [(lease.partition, lease.from_position, lease.to_position) for lease in leases]
             store.commit_batch("orders", leases)
-        assert sum(lag.lag for view in ("invoices", "orders") for lag in store.view_lag(view)) == 0
+        assert sum(lag.behind for view in ("invoices", "orders") for lag in store.view_lag(view)) == 0
         parked = [(letter.decider_id, letter.last_error, letter.waiting) for letter in store.dead_letters()]
         results.append((sorted(delivered, key=str), taken, parked))
     assert results[0] == results[1]

@@ -42,7 +42,7 @@ def test_a_failing_partition_is_named_with_its_reason_does_not_hold_up_others_an
     assert line.startswith("p03: ")
     assert "bigint" in line or "OVERFLOW" in line
     assert not [word for word in ("\tat ", "java.lang", "Traceback") if word in line]
-    assert {lag.partition: lag.lag for lag in things.view_lag(TOTALS.view) if lag.lag} == {3: 2}
+    assert {lag.partition: lag.behind for lag in things.view_lag(TOTALS.view) if lag.behind} == {3: 2}
     assert rows(things.connection, "select * from read_models.amounts") == [("p", 7)]
     assert rows(things.connection, "select from event_store.stream_locks") == []
     assert things.lease_owners(TOTALS.view) == []
@@ -78,7 +78,7 @@ def test_what_only_the_merge_refuses_makes_its_stream_wait_alone(
     things.append_events([thing(bad, **second), thing(good, owner="other", units=7)])
     assert drain(dsn, spark, model).failed_streams == 1
     assert ("other", 7) in rows(things.connection, "select owner, units from read_models.amounts_state")
-    assert {lag.partition: lag.pending for lag in things.view_lag(model.view) if lag.pending} == {3: 1}
+    assert {lag.partition: lag.lag for lag in things.view_lag(model.view) if lag.lag} == {3: 1}
     ((stuck, error),) = rows(things.connection, "select decider_id, last_error from event_store.stream_locks")
     assert stuck == bad
     assert reason in error

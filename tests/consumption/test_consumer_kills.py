@@ -94,7 +94,7 @@ def test_after_a_kill_at_any_step_the_next_consumer_makes_the_model_equal_a_clea
     assert consumed(observer) < 200
     drain(later(dsn), spark, model)
     assert close(rows_of(things.connection, model)) == close(expected(all_events(things)))
-    assert sum(lag.lag for lag in things.view_lag(model.view)) == 0
+    assert sum(lag.behind for lag in things.view_lag(model.view)) == 0
 
 
 @pytest.mark.usefixtures("spark_remote")

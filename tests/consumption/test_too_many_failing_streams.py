@@ -33,7 +33,7 @@ def test_where_everything_fails_no_stream_is_blamed(things: EventStore, dsn: str
     with pytest.raises(PartitionsFailed, match="'a lot'"):
         drain(dsn, spark)
     assert locks(things) == []
-    assert sum(lag.lag for lag in things.view_lag(Everything.view)) == 12
+    assert sum(lag.behind for lag in things.view_lag(Everything.view)) == 12
 
 
 def test_where_too_many_fail_those_that_were_found_wait_and_the_rest_is_read_again(

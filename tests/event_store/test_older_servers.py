@@ -80,8 +80,8 @@ def go_on(connection: psycopg.Connection) -> None:
     marks = dict(rows(connection, "select partition, high_water_mark from event_store.partitions"))
     assert sorted(taken) == [(p, position) for p in sorted(marks) for position in range(positions[p], marks[p])]
     assert value(connection, "select count(*) from event_store.stream_locks where in_flight is not null") == 0
-    assert value(connection, "select sum(lag) from event_store.view_lag('invoices')") == 0
-    assert value(connection, "select sum(lag) from event_store.view_lag('orders')") == 0
+    assert value(connection, "select sum(behind) from event_store.view_lag('invoices')") == 0
+    assert value(connection, "select sum(behind) from event_store.view_lag('orders')") == 0
 
 
 def read_other_digits(dsn: str) -> None:

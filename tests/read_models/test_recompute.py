@@ -180,4 +180,4 @@ def test_a_function_that_fails_or_returns_other_columns_ends_the_drain_and_nothi
         build(dsn, spark, declare(function, view="wrong"))
     assert detail in (failed.value.detail or "")
     assert failed.value.message.startswith(f"Read model {function.__name__}: its function")
-    assert sum(lag.lag for lag in things.view_lag("wrong")) == 1
+    assert sum(lag.behind for lag in things.view_lag("wrong")) == 1

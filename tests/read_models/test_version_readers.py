@@ -111,7 +111,7 @@ def test_what_depends_on_other_columns_is_named_and_keeps_the_old_version_servin
     model = current_version(things.connection, Latest)
     assert model is not None
     assert is_ready_to_serve(things.connection, model)
-    assert sum(lag.lag for lag in things.view_lag(model.view)) == 0
+    assert sum(lag.behind for lag in things.view_lag(model.view)) == 0
     with pytest.raises(DependentObjects):
         reset_model(things.connection, Latest)
 

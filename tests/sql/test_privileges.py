@@ -215,7 +215,7 @@ def test_a_writer_appends_and_a_consumer_consumes(login: Login) -> None:
     leases = consumer.claim_batch("bulk", "me")
     assert sum(len(consumer.read_batch("bulk", lease)) for lease in leases) == 4
     consumer.commit_batch("bulk", leases)
-    assert {info.view: info.lag for info in consumer.view_info()} == {"bulk": 0, "rows": 0}
+    assert {info.view: info.behind for info in consumer.view_info()} == {"bulk": 0, "rows": 0}
 
 
 def test_a_writer_sends_as_a_producer(login: Login) -> None:

@@ -146,4 +146,4 @@ def test_any_models_together_have_the_state_that_each_has_by_itself(
         alone = replace(model, name=f"{model.name}_alone", view=f"{model.view}_alone")
         drain(dsn, spark, alone, "alone")
         assert state(things.connection, model) == state(things.connection, alone), model
-        assert sum(lag.lag for lag in things.view_lag(model.view) if lag.pending) == 0
+        assert sum(lag.behind for lag in things.view_lag(model.view) if lag.lag) == 0

@@ -217,4 +217,4 @@ def test_a_view_of_which_nothing_is_left_to_read_in_its_leases_is_committed(
     things.connection.execute("update event_store.views set events = null where view = 'only'")
     things.append_events([thing("a", text="x")])
     assert share(dsn, spark, [only]) == {"only": None}
-    assert sum(lag.pending for lag in things.view_lag("only")) == 0
+    assert sum(lag.lag for lag in things.view_lag("only")) == 0

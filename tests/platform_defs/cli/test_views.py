@@ -103,15 +103,6 @@ def test_a_refused_seek_says_what_is_possible(dsn: str) -> None:
     assert "RESET_TO_EARLIEST" in wrong.output.upper()
 
 
-def test_status_shows_every_view(view: EventStore, dsn: str) -> None:
-    park(view, "a")
-    view.register_view("off", "-infinity", mode="bulk")
-    view.enable_view("off", enabled=False)
-    output = millrace(dsn, "status")
-    assert "lag" in output
-    assert cells(output) == [["off", "disabled", "3", "0", "0", "0"], ["v", "rows", "0", "1", "0", "1"]]
-
-
 def test_a_view_is_disabled_and_enabled_with_a_reason(view: EventStore, dsn: str) -> None:
     assert "millrace enable v" in millrace(dsn, "disable", "v", "--reason", "its receiver moves")
     assert view.stream_events("v") == []
@@ -138,7 +129,8 @@ def test_a_view_is_removed_when_somebody_says_yes(view: EventStore, dsn: str) ->
     assert audited(view) == []
 
     asked = millrace(dsn, "unregister", "v", "--reason", "replaced", answer="y\n")
-    assert all(words in asked for words in ("progress (lag 0)", "1 streams that wait", "1 dead letters", "is removed"))
+    lost = ("progress (0 positions behind)", "1 streams that wait", "1 dead letters", "is removed")
+    assert all(words in " ".join(asked.split()) for words in lost)
     assert view.view_info() == []
     assert audited(view) == [("unregister_view", "v", "replaced")]
 

@@ -132,7 +132,7 @@ def test_consumers_and_operators_who_end_their_locks_at_once_count_every_event_o
         assert sorted(offset for decider_id, offset in acked if decider_id == stream) == sorted(offsets)
     # nobody is refused whose lock was not ended
     assert len(refused) <= sum(ended)
-    assert sum(lag.pending for lag in view.view_lag("v")) == 0
+    assert sum(lag.lag for lag in view.view_lag("v")) == 0
     assert_rising(entry.audit_id for entry in reversed(view.audit_log("v")))
 
 
@@ -194,7 +194,7 @@ def test_who_loses_a_view_while_holding_its_events_commits_and_acknowledges_noth
     orders.register_view("v", owner="event_store_owner")
     refusal(NotViewOwner, answer)
     # nor is it lost: operators end what it held
-    assert sum(lag.pending for lag in orders.view_lag("v")) == 1
+    assert sum(lag.lag for lag in orders.view_lag("v")) == 1
     if mode == "bulk":
         assert orders.release_owner("me") == 1
         assert len(orders.read_batch("v", orders.claim_batch("v", "other")[0])) == 1

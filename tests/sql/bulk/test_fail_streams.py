@@ -38,7 +38,7 @@ def test_later_events_of_a_failed_stream_wait_behind_it(bulk: EventStore, stream
     second = [event.event_id for event in append_to(bulk, bad, good, bad)]
     at(bulk, 4)
     assert finish(bulk, bulk.claim_batch("v", "me")) == [(good, second[1])]
-    assert bulk.view_lag("v")[0].pending == 4
+    assert bulk.view_lag("v")[0].lag == 4
     at(bulk, 5)
     third = [event.event_id for event in append_to(bulk, good, bad)]
     assert finish(bulk, bulk.claim_batch("v", "me")) == [
@@ -46,7 +46,7 @@ def test_later_events_of_a_failed_stream_wait_behind_it(bulk: EventStore, stream
         (good, third[0]),
     ]
     assert locks(bulk) == []
-    assert bulk.view_lag("v")[0].pending == 0
+    assert bulk.view_lag("v")[0].lag == 0
 
 
 def test_a_failing_stream_is_tried_later_each_time_then_parked(bulk: EventStore, streams: list[str]) -> None:

@@ -32,7 +32,7 @@ def test_what_comes_before_the_named_event_is_acknowledged(bulk: EventStore, str
     leases, (first, second, other, third) = delivered(bulk)
     assert first < second < other < third
     fail(bulk, leases, bad, second)
-    assert bulk.view_lag("v")[0].pending == 2
+    assert bulk.view_lag("v")[0].lag == 2
     at(bulk, 5)
     leases, offsets = delivered(bulk)
     assert offsets == [second, third]

@@ -101,7 +101,7 @@ def test_a_registration_that_waits_for_a_removal_has_the_former_checkpoints_or_i
         getattr(remover.connection, end)()
     assert waiting.result(20) == (2 if end == "commit" else 0)
     assert whole(orders.connection) == ["v"]
-    assert sum(lag.lag for lag in orders.view_lag("v")) == 0
+    assert sum(lag.behind for lag in orders.view_lag("v")) == 0
 
 
 def test_a_snapshot_from_before_a_removal_and_a_new_registration_changes_neither(
@@ -123,7 +123,7 @@ def test_a_snapshot_from_before_a_removal_and_a_new_registration_changes_neither
             call(store)
         store.connection.rollback()
     assert whole(orders.connection) == ["v"]
-    assert sum(lag.lag for lag in orders.view_lag("v")) == 2
+    assert sum(lag.behind for lag in orders.view_lag("v")) == 2
 
 
 @pytest.mark.parametrize("chosen", EVERY_LEVEL, ids=str)

@@ -190,7 +190,7 @@ def test_a_view_that_is_removed_while_somebody_registers_it_is_registered_anew(
     wait_blocked(orders.connection, other.connection.info.backend_pid)
     remover.connection.commit()
     assert registered.result(20).max_attempts == 5
-    assert orders.view_info("v")[0].lag == 0
+    assert orders.view_info("v")[0].behind == 0
 
 
 def test_the_first_registration_decides_the_start_also_for_one_that_waits(orders: EventStore, connect: Connect) -> None:

@@ -152,7 +152,7 @@ def test_beyond_the_mark_the_view_waits_and_then_goes_on(bulk: EventStore, place
     assert bulk.claim_batch("v", "me") == []
     pump(bulk, "r")
     assert bulk.stream_events("r") == []
-    assert [bulk.view_lag(view)[0].lag for view in ("v", "r")] == [0, 0]
+    assert [bulk.view_lag(view)[0].behind for view in ("v", "r")] == [0, 0]
     third = append_to(bulk, stream)
     (lease,) = bulk.claim_batch("v", "me")
     assert (lease.from_position, lease.to_position) == (12, 13)

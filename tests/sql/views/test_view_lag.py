@@ -35,7 +35,7 @@ def test_lag_is_mark_minus_position_and_0_at_the_end(orders: EventStore) -> None
     assert lag[3] == PartitionLag(3, 0, 1, 1, 1, 90.0)
     orders.commit_batch("v", orders.claim_batch("v", "me"))
     assert orders.view_lag("v")[0] == PartitionLag(0, 2, 2, 0, 0, None)
-    assert sum(each.lag for each in orders.view_lag("v")) == 0
+    assert sum(each.behind for each in orders.view_lag("v")) == 0
 
 
 def test_events_that_the_view_does_not_want_are_not_pending(orders: EventStore) -> None:
@@ -46,8 +46,8 @@ def test_events_that_the_view_does_not_want_are_not_pending(orders: EventStore) 
     append(orders, decider_id, decider="invoice", event="paid")
     orders.sequence_events()
     (lag, *_) = orders.view_lag("v")
-    assert (lag.lag, lag.pending) == (3, 1)
-    assert lag.pending_age_s is not None
+    assert (lag.behind, lag.lag) == (3, 1)
+    assert lag.lag_seconds is not None
 
 
 def test_in_rows_mode_what_waits_in_a_lock_is_pending(orders: EventStore) -> None:
@@ -62,7 +62,7 @@ def test_in_rows_mode_what_waits_in_a_lock_is_pending(orders: EventStore) -> Non
     assert lag == PartitionLag(0, 2, 2, 0, 2, 10.0)
     (event,) = orders.stream_events("v")
     orders.ack_event("v", decider_id, event.offset)
-    assert orders.view_lag("v")[0].pending == 1
+    assert orders.view_lag("v")[0].lag == 1
 
 
 def test_in_bulk_mode_what_waits_or_is_parked_is_pending_with_its_age(orders: EventStore) -> None:
@@ -90,7 +90,7 @@ def test_lag_is_never_negative(orders: EventStore) -> None:
     orders.sequence_events()
     assert orders.view_lag("v")[0] == PartitionLag(0, 5, 1, 0, 0, None)
     assert orders.poll_views()[0].due == 0
-    assert orders.view_info("v")[0].lag == 0
+    assert orders.view_info("v")[0].behind == 0
 
 
 def test_what_was_given_up_is_not_pending(orders: EventStore) -> None:
@@ -110,7 +110,7 @@ def test_what_was_given_up_is_not_pending_before_a_purge_either(orders: EventSto
     ArchiveStore(orders.connection).raise_low_water_mark(0, 3)
     orders.register_view("all", "-infinity", mode="bulk")
     orders.register_view("orders", "-infinity", mode="bulk", deciders=["order"])
-    assert [orders.view_lag(view)[0].pending for view in ("all", "orders")] == [1, 1]
+    assert [orders.view_lag(view)[0].lag for view in ("all", "orders")] == [1, 1]
 
 
 def behind(orders: EventStore, events: int) -> None:
@@ -125,11 +125,11 @@ def behind(orders: EventStore, events: int) -> None:
 
 def test_a_view_without_a_filter_reads_one_event_of_each_log_partition(orders: EventStore) -> None:
     behind(orders, 5000)
-    assert sum(lag.pending for lag in orders.view_lag("all")) == 5000
+    assert sum(lag.lag for lag in orders.view_lag("all")) == 5000
     read: LiteralString = "select pg_stat_get_xact_tuples_fetched('event_store.events_pkey'::regclass)"
     with orders.connection.transaction():
         before = value(orders.connection, read)
-        assert all(lag.exact and lag.pending_age_s is not None for lag in orders.view_lag("all"))
+        assert all(lag.exact and lag.lag_seconds is not None for lag in orders.view_lag("all"))
         assert value(orders.connection, read) - before == 16
     assert buffers(orders.connection, "select event_store.view_lag('all')") < 400
 
@@ -138,7 +138,7 @@ def test_a_filtered_view_is_counted_up_to_100_000_positions_and_then_at_least(or
     behind(orders, 100_000)
     for view, wanted in (("placed", 100_000), ("paid", 0)):
         lags = orders.view_lag(view)
-        assert (sum(lag.pending for lag in lags), all(lag.exact for lag in lags)) == (wanted, True)
+        assert (sum(lag.lag for lag in lags), all(lag.exact for lag in lags)) == (wanted, True)
     append(orders, "one more")
     orders.sequence_events()
     for view in ("placed", "paid"):
@@ -146,12 +146,12 @@ def test_a_filtered_view_is_counted_up_to_100_000_positions_and_then_at_least(or
     append_many(orders.connection, 59_999, "more")
     orders.sequence_events()
     placed, paid = orders.view_lag("placed"), orders.view_lag("paid")
-    assert [lag.pending for lag in placed] == [6250] * 16
+    assert [lag.lag for lag in placed] == [6250] * 16
     assert not any(lag.exact for lag in (*placed, *paid))
-    assert sum(lag.lag for lag in placed) == 160_000
+    assert sum(lag.behind for lag in placed) == 160_000
     # nothing wanted among what was read: it may be as old as what comes then
-    assert all(lag.pending == 0 and lag.pending_age_s is not None for lag in paid)
-    assert [sum(lag.pending for lag in orders.view_lag("all"))] == [160_000]
+    assert all(lag.lag == 0 and lag.lag_seconds is not None for lag in paid)
+    assert [sum(lag.lag for lag in orders.view_lag("all"))] == [160_000]
 
 
 def test_of_a_view_that_is_further_behind_than_that_999_events_behind_the_checkpoints_are_counted(
@@ -168,20 +168,20 @@ def test_of_a_view_that_is_further_behind_than_that_999_events_behind_the_checkp
     # the stream of one event is ahead of one view and behind the other: both are 100,000 positions or one more behind
     for view, behind, exact in (("999", 100_001, True), ("1000", 100_000, True)):
         lags = orders.view_lag(view)
-        assert sum(lag.lag for lag in lags) == behind
-        assert (sum(lag.pending for lag in lags), all(lag.exact for lag in lags)) == (101_000, exact)
+        assert sum(lag.behind for lag in lags) == behind
+        assert (sum(lag.lag for lag in lags), all(lag.exact for lag in lags)) == (101_000, exact)
     append(orders, "c")
     orders.sequence_events()
     for view, exact in (("999", True), ("1000", False)):
         lags = orders.view_lag(view)
-        assert (sum(lag.pending for lag in lags), all(lag.exact for lag in lags)) == (101_001, exact)
+        assert (sum(lag.lag for lag in lags), all(lag.exact for lag in lags)) == (101_001, exact)
 
 
 def test_every_view_has_its_own_lag(orders: EventStore) -> None:
     append(orders)
     orders.register_view("all", "-infinity", mode="bulk")
     orders.register_view("new", mode="bulk")
-    assert [sum(each.lag for each in orders.view_lag(view)) for view in ("all", "new")] == [1, 0]
+    assert [sum(each.behind for each in orders.view_lag(view)) for view in ("all", "new")] == [1, 0]
 
 
 def test_an_unknown_view_is_refused(orders: EventStore) -> None:

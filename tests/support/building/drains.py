@@ -82,7 +82,7 @@ def drain(dsn: str, spark: "SparkSession", model: ReadModel = Everything, owner:
 def assert_equals_a_clean_run(store: EventStore) -> None:
     found = rows_of(store.connection, Everything)
     assert close(found) == close(expected_everything(all_events(store)))
-    assert sum(lag.lag for lag in store.view_lag(Everything.view)) == 0
+    assert sum(lag.behind for lag in store.view_lag(Everything.view)) == 0
 
 
 def later(dsn: str) -> str:

@@ -63,4 +63,4 @@ def assert_as_alone(
         alone = replace(model, name=f"{model.name}_alone", view=f"{model.view}_alone")
         drain(dsn, spark, alone, "alone")
         assert state(store.connection, model) == state(store.connection, alone), model
-        assert sum(lag.pending for lag in store.view_lag(model.view)) == 0
+        assert sum(lag.lag for lag in store.view_lag(model.view)) == 0

@@ -214,7 +214,7 @@ class Life(Model, RuleBasedStateMachine):
         self.drain()
         view = self.operator.connection
         assert rows(view, "select * from event_store.stream_locks") == [], "a lock is left"
-        assert [(lag.lag, lag.pending) for lag in self.operator.view_lag("v")] == [(0, 0)] * PARTITIONS
+        assert [(lag.behind, lag.lag) for lag in self.operator.view_lag("v")] == [(0, 0)] * PARTITIONS
         assert not any(self.pending(name) for name in self.streams)
         assert {name: len(entries) for name, entries in self.log.items()} == {
             name: len(events) for name, events in self.appended.items()

@@ -1,0 +1,111 @@
+"""`millrace status`: what it says of each view, in which order, and that it fits."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from millrace.platform_defs.cli.system import age, short
+from millrace.resources.event_store import EventStore
+from tests.platform_defs.cli.test_views import cells, millrace, park
+from tests.support.factories import append_to, new_event, pump, register_orders, set_clock, wait_until
+
+MILLRACE = str(Path(sys.executable).parent / "millrace")
+
+
+def ago(**time: int) -> str:
+    """Return the time that was so long ago: commands are processes of their own, with the true time."""
+    return str(datetime.now(UTC) - timedelta(**time))
+
+
+@pytest.fixture
+def view(store: EventStore) -> EventStore:
+    """Make a store with events of two streams and a rows view v that parks at the first failure."""
+    register_orders(store)
+    store.register_view("v", "-infinity", max_attempts=1)
+    set_clock(store.connection, ago(minutes=5))
+    append_to(store, "a", "a", "b")
+    pump(store, "v")
+    return store
+
+
+def test_status_shows_every_view_the_worst_first(view: EventStore, dsn: str) -> None:
+    park(view, "a")
+    view.register_view("off", "-infinity", mode="bulk", events=["placed"])
+    view.enable_view("off", enabled=False)
+    # it wants none of these: the positions ahead of it are no lag
+    view.register_view("paid", "-infinity", mode="bulk", events=["paid"])
+    assert cells(millrace(dsn, "status")) == [
+        ["v", "rows", "3", "5 m", "0", "0", "1", "1"],
+        ["off", "off", "3", "5 m", "3", "0", "0", "0"],
+        ["paid", "bulk", "0", "", "3", "0", "0", "0"],
+    ]
+    view.register_view("late", "-infinity", mode="bulk", events=["shipped"])
+    set_clock(view.connection, ago(days=3))
+    view.append_events([new_event("c", event="shipped")])
+    view.sequence_events()
+    lines = cells(millrace(dsn, "status"))
+    # the oldest lag first, of the same age dead letters
+    assert [(line[0], line[2], line[3]) for line in lines] == [
+        ("v", "4", "3 d"), ("late", "1", "3 d"), ("off", "3", "5 m"), ("paid", "0", "")
+    ]  # fmt: skip
+
+
+def test_status_in_json_has_whole_names_and_ages_in_seconds(view: EventStore, dsn: str) -> None:
+    name = "a view with a name that is longer than a line of a terminal has room for " * 2
+    view.register_view(name.strip(), "-infinity", mode="bulk")
+    said = json.loads(millrace(dsn, "status", "--json"))
+    assert said["problems"] == []
+    assert [(row["view"], row["lag"], row["exact"], row["behind"]) for row in said["views"]] == [
+        (name.strip(), 3, True, 3),
+        ("v", 3, True, 0),
+    ]
+    assert all(300 <= row["lag_seconds"] < 400 for row in said["views"])
+
+
+def test_status_fits_a_terminal_of_80_columns(view: EventStore, dsn: str) -> None:
+    for n in range(3):
+        view.register_view(f"a_view_with_a_name_that_is_long_{n}", "-infinity", mode="bulk")
+    done = subprocess.run(
+        [MILLRACE, "status", "--dsn", dsn],
+        env={**os.environ, "COLUMNS": "80"}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    names = [line[0] for line in cells(done.stdout)]
+    assert names[:3] == ["a_view_with_a_na…"] * 3
+    assert names[3] == "v"
+
+
+def test_status_is_shown_anew_until_somebody_stops_it(view: EventStore, dsn: str) -> None:
+    command = [MILLRACE, "status", "--json", "--watch", "0.5", "--dsn", dsn]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout is not None
+        assert json.loads(watching.stdout.readline())["views"][0]["behind"] == 0
+        append_to(view, "d")
+        view.sequence_events()
+        wait_until(
+            lambda: json.loads((watching.stdout and watching.stdout.readline()) or "")["views"][0]["behind"] == 1,
+            "it says what is new",
+        )
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(30) == 0
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [(0, "0"), (9999, "9999"), (10_000, "10k"), (999_999, "999k"), (9_999_999, "9999k"), (10_000_000, "10M")],
+)
+def test_numbers_are_short(count: int, said: str) -> None:
+    assert short(count) == said
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(0.4, "0 s"), (119, "119 s"), (120, "2 m"), (7199, "119 m"), (7200, "2 h"), (200_000, "2 d")]
+)
+def test_ages_are_short(seconds: float, said: str) -> None:
+    assert age(seconds) == said
