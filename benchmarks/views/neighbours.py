@@ -119,12 +119,13 @@ def _own_runs(dsn: str, view: str) -> Iterator[None]:
 def _consume(dsn: str, view: str, stop: Signal) -> None:
     (model,) = (model for model in _views(fails=view == FAILS) if model.view == view)
     failures = 0
+    errors: tuple[type[Exception], ...] = (MillraceError, *build_errors())
     with spark_session() as session:
         while not stop.is_set():
             try:
                 with Consumer.open(dsn, model, lambda: session, f"own {view}") as consumer:
                     consumer.drain(budget_s=30, idle_s=1)
                 failures = 0
-            except (MillraceError, *build_errors()):
+            except errors:
                 failures += 1
             stop.wait(max(5.0, backoff_s(failures)))
