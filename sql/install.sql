@@ -145,6 +145,7 @@ set local check_function_bodies = off;
 \ir functions/events/stream_partition.sql
 \ir functions/log/available_offset_range.sql
 \ir functions/log/is_sequenced.sql
+\ir functions/log/latest_events.sql
 \ir functions/log/log_gaps.sql
 \ir functions/log/log_position.sql
 \ir functions/log/offset_for_timestamp.sql
@@ -154,12 +155,18 @@ set local check_function_bodies = off;
 \ir functions/log/private/fresh_transactions.sql
 \ir functions/log/private/has_foreign_ids.sql
 \ir functions/log/private/has_fresh_events.sql
+\ir functions/log/private/latest/matching_events.sql
+\ir functions/log/private/latest/matching_events_of_correlation.sql
+\ir functions/log/private/latest/matching_events_of_log.sql
+\ir functions/log/private/latest/matching_events_of_stream.sql
 \ir functions/log/private/rebase_sequencer.sql
 \ir functions/log/private/refuse_position.sql
+\ir functions/log/private/require_known_names.sql
 \ir functions/log/private/require_partition.sql
 \ir functions/log/read_log.sql
 \ir functions/log/sequence_events.sql
 \ir functions/log/sequencer_holder.sql
+\ir functions/log/stream_views.sql
 \ir functions/log/validate_offset_range.sql
 \ir functions/private/audit.sql
 \ir functions/private/clock.sql
@@ -258,7 +265,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'e406239e54dff1bca2f2bce31ebbf7c03617ed72899f1d94de276a709a598f6d'),
+  (0, 'f1363c97fe67edc8c8d667461871747e7d8cf1d7d291286d6df19030cc58f5b0'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
