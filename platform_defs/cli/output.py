@@ -50,13 +50,39 @@ def print_json(value: object) -> None:
     typer.echo(escaped(json_of(value)))
 
 
+def indented(text: str) -> str:
+    """Return a JSON text over several lines, its numbers as they are; one that Python cannot read stays as it is."""
+    try:
+        return _indented(json.loads(text, parse_int=JsonText, parse_float=JsonText), "\n")
+    except (ValueError, RecursionError):
+        return text
+
+
+def _indented(value: object, line: str) -> str:
+    inner = f"{line}  "
+    match value:
+        case dict() if value:
+            parts = [f"{json_of(name)}: {_indented(each, inner)}" for name, each in value.items()]
+            return "{" + inner + f",{inner}".join(parts) + line + "}"
+        case list() if value:
+            return "[" + inner + f",{inner}".join(_indented(each, inner) for each in value) + line + "]"
+        case _:
+            return json_of(value)
+
+
 def json_of(value: object) -> str:
     """Return a value as JSON: times in ISO 8601, UUIDs as texts, a `JsonText` as it is."""
     match value:
         case JsonText(text):
             return text
         case Mapping():
-            return "{" + ", ".join(f"{json.dumps(str(name))}: {json_of(each)}" for name, each in value.items()) + "}"
+            return (
+                "{"
+                + ", ".join(
+                    f"{json.dumps(str(name), ensure_ascii=False)}: {json_of(each)}" for name, each in value.items()
+                )
+                + "}"
+            )
         case list() | tuple():
             return "[" + ", ".join(map(json_of, value)) + "]"
         case datetime():
