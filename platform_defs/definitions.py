@@ -46,7 +46,7 @@ def build_defs(
     assets = [
         event_store_assets(settings.log_partitions, [CHANGE_EVENTS] if captures else []),
         view_events_asset(found, archive),
-        *(read_model_asset(model, partitions, archive) for model in models),
+        *(read_model_asset(model, partitions, archive, captures.values()) for model in models),
         archive_asset(partitions, archive),
         *found.reports,
         *([change_capture_assets(captures, settings.log_partitions)] if captures else []),

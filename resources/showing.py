@@ -41,6 +41,13 @@ def printable(text: str) -> str:
     return "".join(_REPLACED if _acts(character) else character for character in text)
 
 
+def escaped(json_text: str) -> str:
+    """Return a JSON text with what `printable` replaces written by number instead: its values stay the same."""
+    if json_text.isprintable() and json_text.isascii():
+        return json_text
+    return "".join(f"\\u{ord(each):04x}" if _acts(each) else each for each in json_text)
+
+
 def _acts(character: str) -> bool:
     if character in "\n\t":
         return False

@@ -146,6 +146,7 @@ set local check_function_bodies = off;
 \ir functions/log/available_offset_range.sql
 \ir functions/log/is_sequenced.sql
 \ir functions/log/last_sequenced.sql
+\ir functions/log/latest_events.sql
 \ir functions/log/log_gaps.sql
 \ir functions/log/log_position.sql
 \ir functions/log/offset_for_timestamp.sql
@@ -156,12 +157,18 @@ set local check_function_bodies = off;
 \ir functions/log/private/fresh_transactions.sql
 \ir functions/log/private/has_foreign_ids.sql
 \ir functions/log/private/has_fresh_events.sql
+\ir functions/log/private/latest/matching_events.sql
+\ir functions/log/private/latest/matching_events_of_correlation.sql
+\ir functions/log/private/latest/matching_events_of_log.sql
+\ir functions/log/private/latest/matching_events_of_stream.sql
 \ir functions/log/private/rebase_sequencer.sql
 \ir functions/log/private/refuse_position.sql
+\ir functions/log/private/require_known_names.sql
 \ir functions/log/private/require_partition.sql
 \ir functions/log/read_log.sql
 \ir functions/log/sequence_events.sql
 \ir functions/log/sequencer_holder.sql
+\ir functions/log/stream_views.sql
 \ir functions/log/validate_offset_range.sql
 \ir functions/private/audit.sql
 \ir functions/private/clock.sql
@@ -261,7 +268,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '9a4644f2f3fa42d3ef273cb3684ec9ef60b40aff1ca84a09ec2e2f7d54df94f8'),
+  (0, '99ab3528ce28ad49560ea4f04912b028d7730e6946e9692ca80e1df9a47ab383'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

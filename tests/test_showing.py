@@ -1,13 +1,14 @@
 """What of a text is shown: no password, nothing that a terminal does."""
 
 import io
+import json
 
 import pytest
 from rich.text import Text
 
 from millrace.platform_defs.cli.output import table
 from millrace.platform_defs.screen import Screen
-from millrace.resources.showing import masked, printable
+from millrace.resources.showing import escaped, masked, printable
 
 
 @pytest.mark.parametrize(
@@ -41,4 +42,7 @@ def test_control_characters_do_not_reach_the_terminal(bad: str) -> None:
     screen.print(Text(f"text {bad}", style="red"))
     screen.print(f"plain {bad}")
     assert bad[0] not in written.getvalue()
+    text = f'"a{bad[0]}ä"'
+    assert bad[0] not in escaped(text)
+    assert json.loads(escaped(text), strict=False) == f"a{bad[0]}ä"
     assert written.getvalue().count("\N{REPLACEMENT CHARACTER}") >= 1

@@ -4,14 +4,16 @@ Belongs here: the group `read_models`. Not here: declarations (a user's package)
 (`millrace.resources.consumption.rebuild`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import dagster as dg
 
 from millrace.assets import OWNERS, Group, consumption
+from millrace.assets.lineage import column_lineage, column_schema
 from millrace.assets.partitions import log_partition_key, log_partition_of
 from millrace.assets.runs import release_dead
+from millrace.resources.capture.declaration import Capture
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.errors import MillraceError
@@ -26,7 +28,9 @@ class RebuildConfig(dg.Config):
     wait_s: float = 60
 
 
-def read_model_asset(model: ReadModel, partitions: dg.StaticPartitionsDefinition, archive: Path) -> dg.AssetsDefinition:
+def read_model_asset(
+    model: ReadModel, partitions: dg.StaticPartitionsDefinition, archive: Path, captures: Iterable[Capture] = ()
+) -> dg.AssetsDefinition:
     """Make the asset `read_models/<name>`; `archive` is the folder that a rebuild reads old events from.
 
     One run rebuilds as many log partitions as it is asked to, in one job. Each that is done is recorded by itself:
@@ -48,9 +52,8 @@ def read_model_asset(model: ReadModel, partitions: dg.StaticPartitionsDefinition
         description=f"{model.description} Drains keep it fresh; materializing a partition rebuilds it.",
         metadata={
             "dagster/table_name": f"read_models.{model.name}",
-            "dagster/column_schema": dg.TableSchema(
-                [dg.TableColumn(name, type_) for name, type_ in model.public_columns().items()]
-            ),
+            "dagster/column_schema": column_schema(model),
+            "dagster/column_lineage": column_lineage(model, captures),
             "view": model.view,
         },
     )

@@ -6,7 +6,7 @@ late rows are (`latency`).
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from multiprocessing import get_context
 from multiprocessing.synchronize import Event as Signal
 from typing import cast
@@ -36,7 +36,7 @@ Trouble = Callable[[str], AbstractContextManager[None]]
 def of_views(bench: Bench, trouble: str, appends: int, behind: int) -> tuple[Latency, Latency]:
     """Return the latency of eight views without trouble, and beside one that has it; `behind` events are far."""
     sides: list[tuple[Trouble, int]] = [
-        (nullcontext, 2000),
+        (_none, 2000),
         (TROUBLES[trouble], behind if trouble == FAR else 2000),
     ]
     found = []
@@ -47,6 +47,11 @@ def of_views(bench: Bench, trouble: str, appends: int, behind: int) -> tuple[Lat
             found.append(of_drain(bench, dsn, shop, _views(fails=causes is _fails), appends))
     free, beside = found
     return free, beside
+
+
+@contextmanager
+def _none(_: str) -> Iterator[None]:
+    yield
 
 
 @contextmanager

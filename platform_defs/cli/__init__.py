@@ -12,7 +12,7 @@ import psycopg
 import typer
 from rich.text import Text
 
-from millrace.platform_defs.cli import captures, history, log, system, views
+from millrace.platform_defs.cli import captures, dead_letters, events, history, lineage, log, streams, system, views
 from millrace.platform_defs.cli.new import command as new
 from millrace.platform_defs.screen import Screen
 from millrace.resources.errors import MillraceError
@@ -25,7 +25,17 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for commands in (system.app, new.app, log.app, views.app, history.app):
+for commands in (
+    system.app,
+    new.app,
+    log.app,
+    events.app,
+    lineage.app,
+    streams.app,
+    dead_letters.app,
+    views.app,
+    history.app,
+):
     app.add_typer(commands)
 app.add_typer(captures.app, name="capture")
 

@@ -1,20 +1,93 @@
-"""How a command shows rows.
+"""How a command shows rows: as a table, or as JSON.
 
-Belongs here: one way to print a table. Not here: what is in it; each command says that.
+Belongs here: one way for each. Not here: what is in it; each command says that.
 """
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated
+from uuid import UUID
 
+import typer
 from rich.table import Table
 from rich.text import Text
 
-from millrace.resources.showing import printable
+from millrace.resources.showing import escaped, printable
+
+JsonOption = Annotated[bool, typer.Option("--json", help="As JSON, an object a line.")]
+
+
+@dataclass(frozen=True)
+class JsonText:
+    """A JSON text, to be shown as it is: its numbers keep all their digits."""
+
+    text: str
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     """Make a table; cells are shown as they are, None as nothing."""
     shown = Table(*columns, title=Text(title))
     for row in rows:
-        # replaced here, too: a column is as wide as what is shown
-        shown.add_row(*(Text("" if cell is None else printable(str(cell))) for cell in row))
+        shown.add_row(*map(cell, row))
     return shown
+
+
+def cell(value: object) -> Text:
+    """Return a cell of a table: a value as it is, None as nothing."""
+    # replaced here, too: a column is as wide as what is shown
+    return Text("" if value is None else printable(str(value)))
+
+
+def in_utc(time: datetime) -> str:
+    """Return a time as tables show it."""
+    return f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def print_json(value: object) -> None:
+    """Print a value as one line of JSON; what would act on a terminal is escaped in it."""
+    typer.echo(escaped(json_of(value)))
+
+
+def indented(text: str) -> str:
+    """Return a JSON text over several lines, its numbers as they are; one that Python cannot read stays as it is."""
+    try:
+        return _indented(json.loads(text, parse_int=JsonText, parse_float=JsonText), "\n")
+    except (ValueError, RecursionError):
+        return text
+
+
+def _indented(value: object, line: str) -> str:
+    inner = f"{line}  "
+    match value:
+        case dict() if value:
+            parts = [f"{json_of(name)}: {_indented(each, inner)}" for name, each in value.items()]
+            return "{" + inner + f",{inner}".join(parts) + line + "}"
+        case list() if value:
+            return "[" + inner + f",{inner}".join(_indented(each, inner) for each in value) + line + "]"
+        case _:
+            return json_of(value)
+
+
+def json_of(value: object) -> str:
+    """Return a value as JSON: times in ISO 8601, UUIDs as texts, a `JsonText` as it is."""
+    match value:
+        case JsonText(text):
+            return text
+        case Mapping():
+            return (
+                "{"
+                + ", ".join(
+                    f"{json.dumps(str(name), ensure_ascii=False)}: {json_of(each)}" for name, each in value.items()
+                )
+                + "}"
+            )
+        case list() | tuple():
+            return "[" + ", ".join(map(json_of, value)) + "]"
+        case datetime():
+            return json.dumps(value.isoformat())
+        case UUID():
+            return json.dumps(str(value))
+        case _:
+            return json.dumps(value, ensure_ascii=False)

@@ -1,6 +1,7 @@
-"""The commands for operators of views: `millrace enable`, `disable`, `unregister`, `seek`, `dead-letters` and the like.
+"""The commands for operators of views: `millrace enable`, `disable`, `unregister`, `seek`, `retry` and the like.
 
-Belongs here: their options and how results look. Not here: what they do; that is in `sql/functions`.
+Belongs here: their options and how results look. Not here: what they do; that is in `sql/functions`; looking at dead
+letters (`dead_letters`).
 """
 
 import shlex
@@ -16,7 +17,7 @@ from millrace.platform_defs.cli.options import DsnOption, chosen_store
 from millrace.platform_defs.cli.output import table
 from millrace.platform_defs.screen import Screen
 from millrace.resources.errors import MillraceError
-from millrace.resources.event_store import AuditEntry, DeadLetter, EventStore, Seek
+from millrace.resources.event_store import AuditEntry, EventStore, Seek
 
 app = typer.Typer()
 
@@ -95,21 +96,6 @@ def seek_command(
     Screen().print(
         table(title, ("partition", "from", "to", "locks removed", "of them dead letters", ""), map(_seek, seeks))
     )
-
-
-@app.command("dead-letters")
-def dead_letters_command(
-    view: Annotated[str | None, typer.Argument(help="The view; by default all.", metavar="[VIEW]")] = None,
-    dsn: DsnOption = None,
-) -> None:
-    """List the streams that were given up, and why."""
-    with chosen_store(dsn) as store:
-        letters = store.dead_letters(view)
-    if not letters:
-        Screen().print("There are no dead letters.")
-        return
-    columns = ("view", "decider", "decider_id", "event", "offset", "attempts", "waiting", "parked at", "error")
-    Screen().print(table("Dead letters", columns, map(_letter, letters)))
 
 
 @app.command("retry")
@@ -206,13 +192,6 @@ def _ask(store: EventStore, view: str) -> None:
 def _seek(seek: Seek) -> Sequence[object]:
     return (
         seek.partition, seek.from_position, seek.to_position, seek.locks_removed, seek.dead_letters_removed, seek.note,
-    )  # fmt: skip
-
-
-def _letter(letter: DeadLetter) -> Sequence[object]:
-    return (
-        letter.view, letter.decider, letter.decider_id, letter.event, letter.offset, letter.attempts, letter.waiting,
-        letter.parked_at.isoformat(timespec="seconds"), letter.last_error,
     )  # fmt: skip
 
 

@@ -36,10 +36,12 @@ from millrace.resources.event_store.rows import (
     OldestWriter,
     PartitionInfo,
     PartitionLag,
+    PlacedEvent,
     RecordedEvent,
     Seek,
     SequencerHolder,
     StreamHead,
+    StreamView,
     VersionedEvent,
     View,
     ViewInfo,
@@ -485,6 +487,27 @@ class EventStore(Rounds):
             "select * from event_store.read_log(%s, %s, %s, %s, %s)",
             (partition, from_position, limit, _listed(deciders), _listed(events)),
         )
+
+    def latest_events(
+        self,
+        limit: int = 20,
+        decider: str | None = None,
+        decider_id: str | None = None,
+        event: str | None = None,
+        since: datetime | None = None,
+        correlation_id: str | None = None,
+        before_offset: int | None = None,
+    ) -> list[PlacedEvent]:
+        """Return the newest events that fit all filters, the newest first; None does not filter."""
+        return self._all(
+            PlacedEvent,
+            "select * from event_store.latest_events(%s, %s, %s, %s, %s, %s, %s)",
+            (limit, decider, decider_id, event, since, correlation_id, before_offset),
+        )
+
+    def stream_views(self, decider: str, decider_id: str) -> list[StreamView]:
+        """Return what each view that wants a decider has of one stream, and what it still owes."""
+        return self._all(StreamView, "select * from event_store.stream_views(%s, %s)", (decider, decider_id))
 
     def log_position(self, event_id: UUID) -> LogPosition | None:
         """Return where an event is in the log; None for an event that is not stored, or was purged."""

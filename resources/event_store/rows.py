@@ -95,6 +95,14 @@ class LogEvent(VersionedEvent):
 
 
 @dataclass(frozen=True)
+class PlacedEvent(VersionedEvent):
+    """An event and its place in the log; `position` is None while it is not sequenced."""
+
+    partition: int
+    position: int | None
+
+
+@dataclass(frozen=True)
 class LogPosition:
     """Where an event is in the log; `position` is None while it is not sequenced."""
 
@@ -204,6 +212,28 @@ class DeadLetter:
     last_error: str
     parked_at: datetime
     waiting: int
+
+
+@dataclass(frozen=True)
+class StreamView:
+    """A view and one stream: its checkpoint, how many events it owes and from which offset on, and the stream's lock.
+
+    Without a lock `last_offset`, `in_flight`, `locked_until`, `last_error` and `parked_at` are None.
+    """
+
+    view: str
+    mode: str
+    enabled: bool
+    partition: int
+    position: int
+    owed: int
+    first_owed: int | None
+    last_offset: int | None
+    in_flight: int | None
+    attempts: int
+    locked_until: datetime | None
+    last_error: str | None
+    parked_at: datetime | None
 
 
 @dataclass(frozen=True)

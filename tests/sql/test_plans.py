@@ -1,6 +1,7 @@
 """Hot queries use their index, as the functions really run them: counted by Postgres, by the index's name."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import LiteralString
 
 import psycopg
@@ -13,6 +14,7 @@ from millrace.resources.event_store.sql_functions import SqlFunctions
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from tests.support.factories import append, append_to, new_event, register_orders, rows, set_clock
 
+FETCHED: LiteralString = "select pg_stat_get_xact_tuples_fetched('event_store.events'::regclass)"
 TABLES = ("events", "event_log", "purged_streams", "stream_locks")
 
 
@@ -203,6 +205,42 @@ def test_a_page_of_the_log_is_read_by_index(session: EventStore) -> None:
     before = scans(session)
     assert len(session.read_log(3, 100, 100)) == 100
     assert_only(session, before, "event_log_pkey", "events_pkey")
+
+
+def test_people_find_the_newest_events_of_a_stream_by_its_index_and_read_no_others(session: EventStore) -> None:
+    before, ((already,),) = scans(session), rows(session.connection, FETCHED)
+    assert len(session.latest_events(3, "order", "o-17")) == 3
+    assert len(session.latest_events(3, decider_id="o-17")) == 3
+    assert_only(session, before, "events_stream_idx", "event_log_offset_key")
+    # three each, and of the second call those that invoice has: none
+    assert rows(session.connection, FETCHED)[0][0] - already <= 6
+
+
+def test_people_find_the_newest_events_of_a_correlation_by_its_index_and_read_no_others(session: EventStore) -> None:
+    session.append_events(
+        [
+            replace(new_event(f"c-{n}"), metadata={"correlation_id": "request-7" if n % 100 == 0 else f"other-{n}"})
+            for n in range(1000)
+        ]
+    )
+    before, ((already,),) = scans(session), rows(session.connection, FETCHED)
+    assert len(session.latest_events(5, correlation_id="request-7")) == 5
+    assert_only(session, before, "events_correlation_idx")
+    assert rows(session.connection, FETCHED)[0][0] - already <= 5
+
+
+def test_people_find_the_newest_events_of_all_by_reading_those_only(session: EventStore) -> None:
+    before, ((already,),) = scans(session), rows(session.connection, FETCHED)
+    assert len(session.latest_events(20)) == 20
+    assert_only(session, before, "events_pkey", "event_log_offset_key")
+    assert rows(session.connection, FETCHED)[0][0] - already <= 20
+
+
+def test_what_views_have_of_a_stream_is_found_by_index(session: EventStore) -> None:
+    before, ((already,),) = scans(session), rows(session.connection, FETCHED)
+    assert [(view.view, view.owed) for view in session.stream_views("order", "o-17")] == [("bulk", 4), ("rows", 4)]
+    assert_only(session, before, "events_stream_idx", "event_log_offset_key", "checkpoints_pkey", "stream_locks_pkey")
+    assert rows(session.connection, FETCHED)[0][0] - already <= 8
 
 
 def test_rows_are_streamed_by_index(session: EventStore) -> None:

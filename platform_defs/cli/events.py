@@ -1,0 +1,154 @@
+"""The commands that look at events: `millrace events`, `history`.
+
+Belongs here: their options, how events look on a terminal and as JSON. Not here: which events there are
+(`sql/functions/log/latest_events.sql`), following the log (`millrace.resources.event_store.following`).
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+import psycopg
+import typer
+from rich.table import Column, Table
+from rich.text import Text
+
+from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store
+from millrace.platform_defs.cli.output import JsonOption, JsonText, cell, in_utc, print_json
+from millrace.platform_defs.cli.signals import stop_on_signals
+from millrace.platform_defs.screen import Screen
+from millrace.resources.event_store import PlacedEvent
+from millrace.resources.event_store.following import Wanted, follow
+
+app = typer.Typer()
+
+# of a text that is cut to fit; the rest of a megabyte would only be measured
+SHOWN = 500
+UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def _since(text: str) -> datetime:
+    """Read a time with its zone, or how long ago that is."""
+    if ago := re.fullmatch(r"([0-9]{1,5})([smhdw])", text):
+        return datetime.now(UTC) - timedelta(**{UNITS[ago[2]]: int(ago[1])})
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is neither a time, such as 2030-01-31T12:00:00Z, nor how long ago, such as 30m, 2h or 7d."
+        ) from None
+    if time.tzinfo is None:
+        raise typer.BadParameter(f"{text!r} has no zone: write {text}Z for UTC, or {text}+01:00.")
+    return time
+
+
+@app.command("events")
+def events_command(
+    decider: Annotated[str | None, typer.Option(help="Only events of this decider.")] = None,
+    stream: Annotated[str | None, typer.Option(help="Only events of the stream with this id.", metavar="ID")] = None,
+    event: Annotated[str | None, typer.Option(help="Only events of this name.")] = None,
+    since: Annotated[
+        datetime | None,
+        typer.Option(parser=_since, help="Only later ones: a time with its zone, or 30s, 15m, 2h, 7d.", metavar="TIME"),
+    ] = None,
+    correlation: Annotated[
+        str | None, typer.Option(help="Only events whose metadata have this correlation_id.", metavar="ID")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many, the newest.")] = 20,
+    follow_: Annotated[bool, typer.Option("--follow", help="Go on with each new event, until Ctrl-C.")] = False,
+    as_json: JsonOption = False,
+    dsn: DsnOption = None,
+) -> None:
+    """Show the newest events of the log, the newest last."""
+    wanted = Wanted(decider, stream, event, since, correlation)
+    if follow_:
+        _follow(chosen_dsn(dsn), wanted, limit, as_json=as_json)
+        return
+    with chosen_store(dsn) as store:
+        found = wanted.latest(store, limit)
+    if as_json:
+        print_events(found)
+    elif found:
+        Screen().print(events_table(found))
+        if len(found) == limit:
+            Screen().print(Text(f"The newest {limit}; --limit shows more, --since and --stream show others."))
+    else:
+        Screen().print("There are no such events.")
+
+
+def _follow(dsn: str, wanted: Wanted, limit: int, *, as_json: bool) -> None:
+    """Show the newest events, then each new one as it gets its position."""
+    screen, errors = Screen(), Screen(stderr=True)
+    header = True
+
+    def show(found: Sequence[PlacedEvent]) -> None:
+        nonlocal header
+        if as_json:
+            print_events(found)
+        else:
+            # once, above the first rows
+            screen.print(events_table(found, header=header))
+            header = False
+
+    def lost(_: psycopg.OperationalError) -> None:
+        errors.print(Text("Postgres went away; waiting for it.", style="yellow"))
+
+    with stop_on_signals() as stop:
+        follow(dsn, wanted, limit, show, stop, lost=lost)
+
+
+def print_events(events: Iterable[PlacedEvent]) -> None:
+    """Print events as JSON, a line each."""
+    for event in events:
+        print_json(event_fields(event))
+
+
+def event_fields(event: PlacedEvent) -> Mapping[str, object]:
+    """Return what JSON says of an event."""
+    return {
+        "offset": event.offset,
+        "partition": event.partition,
+        "position": event.position,
+        "decider": event.decider,
+        "decider_id": event.decider_id,
+        "version": event.version,
+        "event": event.event,
+        "event_version": event.event_version,
+        "event_id": event.event_id,
+        "command_id": event.command_id,
+        "previous_id": event.previous_id,
+        "final": event.final,
+        "created_at": event.created_at,
+        "metadata": None if event.metadata_json is None else JsonText(event.metadata_json),
+        "data": JsonText(event.data_json),
+    }
+
+
+def events_table(events: Iterable[PlacedEvent], *, header: bool = True) -> Table:
+    """Make a table of events, as wide as the terminal: each value whole but the data, which are cut."""
+    shown = Table(
+        Column("time (UTC)", width=19, no_wrap=True),
+        Column("position", width=10, overflow="fold"),
+        Column("stream", ratio=5, overflow="fold"),
+        Column("v", width=4, overflow="fold"),
+        Column("event", ratio=4, overflow="fold"),
+        Column("data", ratio=4, no_wrap=True, overflow="ellipsis"),
+        # the same widths whatever is in it: a later table goes on below an earlier one
+        expand=True,
+        show_header=header,
+        box=None,
+        padding=(0, 1, 0, 0),
+    )
+    for event in events:
+        values = (
+            in_utc(event.created_at), place(event.partition, event.position), f"{event.decider} {event.decider_id}",
+            event.version, event.event, event.data_json[:SHOWN],
+        )  # fmt: skip
+        shown.add_row(*map(cell, values))
+    return shown
+
+
+def place(partition: int, position: int | None) -> str:
+    """Return where an event is in the log, as tables show it; "-" for an event without a position."""
+    return f"{partition}:{'-' if position is None else position}"

@@ -1,0 +1,151 @@
+"""The command on one stream: `millrace history`.
+
+Belongs here: its options, and how a stream's events, rows and views look together. Not here: what views owe
+(`sql/functions/log/stream_views.sql`), which rows are a stream's (`millrace.resources.read_models.shown`).
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from millrace.platform_defs.cli.events import event_fields, events_table, place
+from millrace.platform_defs.cli.options import DsnOption, chosen_store
+from millrace.platform_defs.cli.output import JsonOption, JsonText, in_utc, print_json, table
+from millrace.platform_defs.screen import Screen
+from millrace.resources.errors import MillraceError
+from millrace.resources.event_store import EventStore, PlacedEvent, StreamHead, StreamView
+from millrace.resources.event_store.following import as_of_now
+from millrace.resources.settings import Settings
+
+if TYPE_CHECKING:
+    from millrace.resources.read_models.declaration import ReadModel
+    from millrace.resources.read_models.shown.stream_rows import StreamRows
+
+app = typer.Typer()
+
+VIEWS = ("view", "mode", "stands at", "owes", "from offset", "state")
+
+
+@dataclass(frozen=True)
+class History:
+    """A stream, its newest events in order, the rows that read models made of it, and what views have of it."""
+
+    head: StreamHead
+    events: Sequence[PlacedEvent]
+    rows: "Sequence[StreamRows]"
+    views: Sequence[StreamView]
+
+
+@app.command("history")
+def history_command(
+    decider: Annotated[str, typer.Argument(help="The stream's decider.")],
+    decider_id: Annotated[str, typer.Argument(help="The stream.", metavar="ID")],
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many events and rows, the newest events.")] = 20,
+    as_json: JsonOption = False,
+    dsn: DsnOption = None,
+) -> None:
+    """Show a stream's events, the rows that read models made of them, and what each view still owes."""
+    from millrace.assets.declarations import declared
+
+    known = declared(Settings().declared_package, ["read_models"])
+    with chosen_store(dsn) as store, as_of_now(store.connection):
+        history = _read(store, decider, decider_id, limit, list(known.models.values()))
+    if as_json:
+        print_json({"decider": decider, "decider_id": decider_id, **_fields(history)})
+        return
+    screen = Screen()
+    head = history.head
+    screen.print(
+        Text(
+            f"Stream {decider} {decider_id}: {head.version:,} events{', the last one closed it' if head.final else ''}."
+        )
+    )
+    if history.events:
+        screen.print(events_table(history.events))
+    if len(history.events) < head.version:
+        screen.print(Text(_left_out(history.events[0].version if history.events else None, len(history.events), limit)))
+    for model in history.rows:
+        if model.rows:
+            screen.print(_rows_table(model))
+        if model.note or not model.rows:
+            screen.print(
+                Text(f"Read model {model.model}: {model.note or 'It has no row of this stream.'}"), soft_wrap=True
+            )
+    if not known.package:
+        screen.print(Text("No read models are declared here; MILLRACE_DECLARATIONS names their package."))
+    for fault in known.faults:
+        screen.print(Text(f"A file of read models fails to load: {fault}", style="red"), soft_wrap=True)
+    screen.print(table("Views", VIEWS, map(_cells, history.views)))
+
+
+def _read(store: EventStore, decider: str, decider_id: str, limit: int, models: Sequence["ReadModel"]) -> History:
+    from millrace.resources.read_models.shown.stream_rows import rows_of_stream, wants_decider
+
+    # first: it refuses a decider that is unknown, and names those that are known
+    views = store.stream_views(decider, decider_id)
+    head = store.stream_head(decider_id, decider)
+    if head is None:
+        raise MillraceError(
+            f"There is no stream {decider} {decider_id}.",
+            hint=f"millrace events --decider {decider} shows streams with new events.",
+        )
+    events = store.latest_events(limit, decider, decider_id)[::-1]
+    concerned = [model for model in models if wants_decider(model, decider)]
+    rows = [rows_of_stream(store.connection, model, decider, decider_id, limit) for model in concerned]
+    return History(head, events, rows, views)
+
+
+def standing(view: StreamView) -> str:
+    """Say how a view stands to a stream."""
+    if view.parked_at is not None:
+        return f"dead letter since {in_utc(view.parked_at)}, after {view.attempts} attempts: {view.last_error}"
+    if view.in_flight is not None:
+        return f"offset {view.in_flight} is in flight, attempt {view.attempts}"
+    if view.last_error is not None:
+        return f"waits for a retry after {view.attempts} failed attempts: {view.last_error}"
+    if not view.owed:
+        return "has all that it wants"
+    return "comes with its next events" if view.enabled else "disabled: is given no events"
+
+
+def _cells(view: StreamView) -> Sequence[object]:
+    return (
+        view.view, view.mode, place(view.partition, view.position), f"{view.owed:,}", view.first_owed, standing(view),
+    )  # fmt: skip
+
+
+def _rows_table(model: "StreamRows") -> Table:
+    """Make a table of a model's rows, its columns in their order."""
+    # each number as the digits that the row has
+    rows = [json.loads(row, parse_int=str, parse_float=str, parse_constant=str) for row in model.rows]
+    return table(f"Read model {model.model}", list(rows[0]), [[_said(value) for value in row.values()] for row in rows])
+
+
+def _said(value: object) -> object:
+    return value if isinstance(value, str | None) else json.dumps(value, ensure_ascii=False)
+
+
+def _left_out(first: int | None, shown: int, limit: int) -> str:
+    if first is None:
+        return "All of its events were purged; the archive has them."
+    if shown == limit:
+        return f"The newest {limit} events; --limit shows more."
+    return f"Events before version {first} were purged; the archive has them."
+
+
+def _fields(history: History) -> Mapping[str, object]:
+    return {
+        "version": history.head.version,
+        "final": history.head.final,
+        "events": [event_fields(event) for event in history.events],
+        "read_models": [
+            {"model": each.model, "rows": [JsonText(row) for row in each.rows], "note": each.note}
+            for each in history.rows
+        ],
+        "views": [{**asdict(view), "state": standing(view)} for view in history.views],
+    }

@@ -1,0 +1,47 @@
+"""Where the columns of a read model come from, as its declaration says it: in words, and as sources.
+
+Belongs here: the one reading of a declaration for people. Not here: how Dagster shows it (`millrace.assets`), or the
+command line.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from millrace.resources.read_models.columns import Column
+from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.function_model import FunctionModel
+
+
+@dataclass(frozen=True)
+class ColumnOrigin:
+    """Where a column comes from.
+
+    Attributes:
+        column: Its name.
+        said: What it is computed from, in words.
+        sources: The columns of the event, and the fields of its data, that it is computed from.
+    """
+
+    column: str
+    said: str
+    sources: tuple[str, ...]
+
+
+def origins(model: ReadModel) -> list[ColumnOrigin]:
+    """Return where each public column of a read model comes from, in the order of its columns."""
+    keys = [ColumnOrigin(name, f"key: {key.source}", (key.source,)) for name, key in model.keys.items()]
+    if isinstance(model, FunctionModel):
+        said = f"what the function {model.function.__name__} makes of {_of(model.events)}"
+        return [*keys, *(ColumnOrigin(name, said, ("event", "data")) for name in model.types)]
+    return [*keys, *(_origin(name, column, model.events) for name, column in model.columns.items())]
+
+
+def _origin(name: str, column: Column, events: Sequence[str] | None) -> ColumnOrigin:
+    wanted = _of(column.events or events)
+    if column.source is None:
+        return ColumnOrigin(name, f"{column.kind} of {wanted}", ("event",))
+    return ColumnOrigin(name, f"{column.kind} of {column.source} in {wanted}", (column.source,))
+
+
+def _of(events: Sequence[str] | None) -> str:
+    return "all events" if events is None else ", ".join(events)

@@ -1,0 +1,41 @@
+-- The newest events of a stream that fit the other filters: by its index, from the newest back. Without a decider of all
+-- streams that have the id, a search for each registered decider.
+create or replace function event_store_private.matching_events_of_stream(
+  v_limit bigint,
+  v_decider text,
+  v_decider_id text,
+  v_event text,
+  v_since timestamptz,
+  v_before_offset bigint
+)
+returns setof event_store.versioned_events
+language plpgsql
+stable
+set search_path = event_store, pg_temp
+-- by index, whatever statistics say
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
+set jit = off
+as $$
+declare
+  _decider text;
+begin
+  for _decider in
+    select distinct d.decider from event_store.deciders d where v_decider is null or d.decider = v_decider
+  loop
+    return query
+    select e.*
+    from event_store.versioned_events e
+    where e.decider_id = v_decider_id and e.decider = _decider and e."offset" < coalesce(v_before_offset, 9223372036854775807)
+      and (v_event is null or e.event = v_event)
+      and (v_since is null or e.created_at >= v_since)
+    order by e."offset" desc
+    limit v_limit;
+  end loop;
+end
+$$;
+
+comment on function event_store_private.matching_events_of_stream(bigint, text, text, text, timestamptz, bigint) is
+'The newest events of a stream that fit the other filters: up to v_limit of each decider that has the id.';

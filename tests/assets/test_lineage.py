@@ -1,0 +1,111 @@
+"""Where columns come from, in Dagster and on the command line, for the example shop."""
+
+import json
+
+import dagster as dg
+import pytest
+from dagster_graphql.test.utils import define_out_of_process_context, execute_dagster_graphql
+from typer.testing import CliRunner
+
+from millrace.assets.declarations import declared
+from millrace.assets.lineage import EVENTS
+from millrace.platform_defs.cli import app
+from millrace.platform_defs.definitions import build_defs
+from millrace.resources.errors import MillraceError
+from millrace.resources.settings import PROJECT
+
+RUNNER = CliRunner()
+SHOP = declared("millrace.examples.shop")
+
+
+@pytest.fixture(scope="module")
+def defs() -> dg.Definitions:
+    return build_defs(declarations=SHOP)
+
+
+def deps(defs: dg.Definitions, model: str, column: str) -> set[tuple[str, str]]:
+    lineage = defs.resolve_asset_graph().get(dg.AssetKey(["read_models", model])).metadata["dagster/column_lineage"]
+    assert isinstance(lineage, dg.TableColumnLineage)
+    return {(dep.asset_key.to_user_string(), dep.column_name) for dep in lineage.deps_by_column[column]}
+
+
+def test_each_column_of_each_read_model_leads_to_a_field_of_events(defs: dg.Definitions) -> None:
+    for name, model in SHOP.models.items():
+        for column in model.public_columns():
+            assert EVENTS.to_user_string() in {asset for asset, _ in deps(defs, name, column)}
+    assert deps(defs, "orders", "customer_id") == {("event_store/events", "data.customer_id")}
+    assert deps(defs, "orders", "order_id") == {("event_store/events", "decider_id")}
+    assert deps(defs, "crm_customers", "city") == {("event_store/events", "data"), ("event_store/events", "event")}
+
+
+def test_a_captured_column_is_behind_the_field_of_its_event(defs: dg.Definitions) -> None:
+    assert deps(defs, "crm_customer_history", "email") == {
+        ("event_store/events", "data.record.email"),
+        ("crm/public/customers", "email"),
+    }
+    assert deps(defs, "crm_customer_history", "committed_at") == {("event_store/events", "data.committed_at")}
+
+
+def test_each_column_is_described_by_its_declaration(defs: dg.Definitions) -> None:
+    schema = defs.resolve_asset_graph().get(dg.AssetKey(["read_models", "orders"])).metadata["dagster/column_schema"]
+    assert isinstance(schema, dg.TableSchema)
+    assert {column.name: column.description for column in schema.columns} == {
+        "order_id": "key: decider_id",
+        "customer_id": "last of data.customer_id in order_placed",
+        "status": "last of event in all events",
+        "lines": "count of order_line_added",
+        "total": "sum of data.amount in order_line_added",
+        "placed_at": "min of created_at in all events",
+    }
+
+
+def millrace(*arguments: str) -> str:
+    env = {"COLUMNS": "200", "MILLRACE_DECLARATIONS": "millrace.examples.shop"}
+    result = RUNNER.invoke(app, ["lineage", *arguments], env=env)
+    if isinstance(result.exception, MillraceError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_the_command_says_the_same() -> None:
+    assert "last of data.customer_id in order_placed" in millrace("orders")
+    said = json.loads(millrace("orders.total", "--json"))
+    assert said == {
+        "model": "orders",
+        "column": "total",
+        "said": "sum of data.amount in order_line_added",
+        "sources": ["data.amount"],
+    }
+    assert len(millrace("crm_customers", "--json").splitlines()) == 7
+    with pytest.raises(MillraceError, match="Declared are: crm_customer_history"):
+        millrace("ordrs")
+    with pytest.raises(MillraceError, match="It has: order_id, customer_id"):
+        millrace("orders.totl")
+
+
+METADATA = """
+query ($key: AssetKeyInput!) {
+  assetNodeOrError(assetKey: $key) {
+    ... on AssetNode {
+      metadataEntries {
+        label
+        ... on TableColumnLineageMetadataEntry { lineage { columnName columnDeps { assetKey { path } columnName } } }
+      }
+    }
+  }
+}
+"""
+
+
+def test_dagsters_own_interface_answers_with_the_lineage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLRACE_DECLARATIONS", "millrace.examples.shop")
+    file = str(PROJECT / "platform_defs" / "definitions.py")
+    with dg.instance_for_test() as instance, define_out_of_process_context(file, "defs", instance) as context:
+        key = {"path": ["read_models", "orders"]}
+        answer = execute_dagster_graphql(context, METADATA, variables={"key": key}).data
+    entries = {each["label"]: each for each in answer["assetNodeOrError"]["metadataEntries"]}
+    lineage = {each["columnName"]: each["columnDeps"] for each in entries["dagster/column_lineage"]["lineage"]}
+    assert lineage["customer_id"] == [
+        {"assetKey": {"path": ["event_store", "events"]}, "columnName": "data.customer_id"}
+    ]

@@ -1,0 +1,189 @@
+"""Looking at events from the command line: what is printed, on a terminal and as JSON."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from typer.testing import CliRunner
+
+from millrace.platform_defs.cli import app
+from millrace.resources.errors import EventNotRegistered, MillraceError
+from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.settings import PROJECT
+from tests.support.factories import PATIENCE_S, append_to, register_orders, set_clock
+
+RUNNER = CliRunner()
+ACTING = "\x1b\x9b\r\x07\x7f\x08\u202e"
+HOSTILE = f"{ACTING}[31m"
+
+
+@pytest.fixture
+def orders(store: EventStore) -> EventStore:
+    return register_orders(store)
+
+
+def millrace(dsn: str, *arguments: str, columns: int = 120) -> str:
+    result = RUNNER.invoke(app, [*arguments, "--dsn", dsn], env={"COLUMNS": str(columns)})
+    if isinstance(result.exception, MillraceError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def parsed(output: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in output.splitlines()]
+
+
+def test_the_newest_come_last_and_it_says_that_there_may_be_more(orders: EventStore, dsn: str) -> None:
+    append_to(orders, *[f"o-{n}" for n in range(25)])
+    orders.sequence_events()
+    lines = millrace(dsn, "events").splitlines()
+    assert len(lines) == 1 + 20 + 1
+    assert "o-5" in lines[1]
+    assert "o-24" in lines[20]
+    assert lines[21] == "The newest 20; --limit shows more, --since and --stream show others."
+    assert len(millrace(dsn, "events", "--limit", "30").splitlines()) == 1 + 25
+
+
+@pytest.mark.parametrize("columns", [80, 120, 250])
+def test_the_table_fits_the_terminal_and_shows_each_id_whole(orders: EventStore, dsn: str, columns: int) -> None:
+    long = "-".join(["order"] * 20)
+    orders.append_events([NewEvent("order", long, "placed", uuid4(), {"text": "x" * 5000}, uuid4())])
+    lines = millrace(dsn, "events", columns=columns).splitlines()
+    assert max(map(len, lines)) <= columns
+    start, end = lines[0].index("stream"), lines[0].index("v ")
+    assert "".join(line[start:end].strip() for line in lines[1:]) == f"order{long}"
+
+
+def test_json_has_all_of_an_event_and_every_digit(orders: EventStore, dsn: str) -> None:
+    metadata = {"correlation_id": "request-7", "attempt": 2}
+    event = NewEvent("order", "o-1", "placed", uuid4(), {"amount": 1}, uuid4(), final=True, metadata=metadata)
+    orders.append_events([event])
+    text = '{"amount": 12345678901234567890.1234567890123456789, "note": "first\\nsecond"}'
+    orders.connection.execute(
+        "select event_store.append_event('placed', gen_random_uuid(), 'order', 'o-2', %s, gen_random_uuid(), null)",
+        (text,),
+    )
+    orders.sequence_events()
+    output = millrace(dsn, "events", "--json")
+    first, second = parsed(output)
+    place = orders.log_position(event.event_id)
+    assert place is not None
+    assert first == {
+        "offset": 1,
+        "partition": place.partition,
+        "position": 0,
+        "decider": "order",
+        "decider_id": "o-1",
+        "version": 1,
+        "event": "placed",
+        "event_version": 1,
+        "event_id": str(event.event_id),
+        "command_id": str(event.command_id),
+        "previous_id": None,
+        "final": True,
+        "created_at": first["created_at"],
+        "metadata": metadata,
+        "data": {"amount": 1},
+    }
+    assert datetime.fromisoformat(first["created_at"]).tzinfo is not None
+    assert second["data"]["note"] == "first\nsecond"
+    assert second["metadata"] is None
+    assert "12345678901234567890.1234567890123456789" in output
+
+
+def test_filters_are_those_of_the_store(orders: EventStore, dsn: str) -> None:
+    set_clock(orders.connection, (datetime.now(UTC) - timedelta(hours=3)).isoformat())
+    append_to(orders, "old")
+    set_clock(orders.connection, "")
+    marked = NewEvent("invoice", "i-1", "paid", uuid4(), {}, uuid4(), metadata={"correlation_id": "request-7"})
+    orders.append_events([marked])
+    append_to(orders, "new")
+
+    def ids(*arguments: str) -> list[str]:
+        return [event["decider_id"] for event in parsed(millrace(dsn, "events", "--json", *arguments))]
+
+    assert ids() == ["old", "i-1", "new"]
+    assert ids("--decider", "order") == ["old", "new"]
+    assert ids("--stream", "old") == ["old"]
+    assert ids("--event", "paid") == ["i-1"]
+    assert ids("--correlation", "request-7") == ["i-1"]
+    assert ids("--since", "2h") == ["i-1", "new"]
+    assert ids("--since", "2000-01-01T00:00:00Z") == ["old", "i-1", "new"]
+    assert ids("--since", "2h", "--decider", "order", "--stream", "old") == []
+    assert "There are no such events." in millrace(dsn, "events", "--stream", "o-99")
+
+
+def test_what_is_not_registered_is_refused_with_what_is(orders: EventStore, dsn: str) -> None:
+    assert orders.latest_events() == []
+    with pytest.raises(EventNotRegistered, match="Registered are: invoice, order"):
+        millrace(dsn, "events", "--decider", "ordr")
+    with pytest.raises(EventNotRegistered, match="Registered are: paid, placed, shipped"):
+        millrace(dsn, "events", "--decider", "order", "--event", "payed")
+
+
+@pytest.mark.parametrize(
+    ("since", "said"), [("yesterday", "how long ago"), ("2030-01-01T00:00:00", "has no zone"), ("2y", "how long ago")]
+)
+def test_a_time_that_is_none_is_refused_with_what_is_one(dsn: str, since: str, said: str) -> None:
+    result = RUNNER.invoke(app, ["events", "--since", since, "--dsn", dsn], env={"COLUMNS": "250"})
+    assert result.exit_code == 2
+    assert said in result.output
+
+
+@pytest.mark.parametrize("arguments", [[], ["--json"]])
+def test_control_characters_of_others_do_not_reach_the_terminal(
+    orders: EventStore, dsn: str, arguments: list[str]
+) -> None:
+    metadata = {"correlation_id": f"c{HOSTILE}", "user": HOSTILE}
+    hostile = NewEvent("order", f"o{HOSTILE}", "placed", uuid4(), {HOSTILE: HOSTILE}, uuid4(), metadata=metadata)
+    orders.append_events([hostile])
+    output = millrace(dsn, "events", *arguments)
+    assert not set(output) & set(ACTING)
+    if arguments:
+        (shown,) = parsed(output)
+        assert shown["decider_id"] == hostile.decider_id
+        assert shown["data"] == hostile.data
+        assert shown["metadata"] == metadata
+
+
+@contextmanager
+def followed(dsn: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Run `millrace events --follow` as a program of its own."""
+    millrace_command = str(Path(sys.executable).parent / "millrace")
+    command = [millrace_command, "events", "--follow", *arguments, "--dsn", dsn]
+    env = os.environ | {"COLUMNS": "120"}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, cwd=PROJECT
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(("arguments", "above"), [([], 1), (["--json"], 0)])
+def test_new_events_are_followed_until_ctrl_c(orders: EventStore, dsn: str, arguments: list[str], above: int) -> None:
+    append_to(orders, "a")
+    orders.sequence_events()
+    with followed(dsn, *arguments) as process:
+        assert process.stdout is not None
+        begun = [process.stdout.readline() for _ in range(above + 1)]
+        assert " a " in begun[-1] or '"a"' in begun[-1]
+        for number in range(3):
+            append_to(orders, f"new-{number}")
+            orders.sequence_events()
+            # one line each, and no second header
+            assert f"new-{number}" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        rest, said = process.communicate(timeout=PATIENCE_S)
+        assert (rest, said, process.returncode) == ("", "", 0)

@@ -1,0 +1,193 @@
+"""The history of one stream from the command line: its events, the rows of read models, what views owe."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg import sql
+from typer.testing import CliRunner
+
+from millrace.assets.declarations import declared
+from millrace.examples.shop.events import register_shop
+from millrace.platform_defs.cli import app
+from millrace.resources.archive.store import ArchiveStore
+from millrace.resources.errors import EventNotRegistered, MillraceError
+from millrace.resources.event_store import EventStore, NewEvent, StreamFailure
+from millrace.resources.read_models.shown.stream_rows import rows_of_stream
+from millrace.resources.read_models.versions import ensure_version
+from tests.support.factories import value
+
+RUNNER = CliRunner()
+MODELS = declared("millrace.examples.shop", ["read_models"]).models
+ORDER = ("order_placed", "order_line_added", "order_confirmed")
+ACTING = "\x1b\x9b\r\x07\x7f\x08\u202e"
+
+
+def millrace(dsn: str, *arguments: str) -> str:
+    env = {"COLUMNS": "250", "MILLRACE_DECLARATIONS": "millrace.examples.shop"}
+    result = RUNNER.invoke(app, ["history", *arguments, "--dsn", dsn], env=env)
+    if isinstance(result.exception, MillraceError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def parsed(dsn: str, *arguments: str) -> dict[str, Any]:
+    (line,) = millrace(dsn, *arguments, "--json").splitlines()
+    found: dict[str, Any] = json.loads(line)
+    return found
+
+
+def view_of(found: dict[str, Any], view: str) -> dict[str, Any]:
+    (one,) = (each for each in found["views"] if each["view"] == view)
+    return dict(one)
+
+
+@pytest.fixture
+def shop(store: EventStore) -> EventStore:
+    """Make a shop with an order of three events, and the tables and views of its read models."""
+    register_shop(store)
+    for model in MODELS.values():
+        ensure_version(store.connection, model)
+    add(store, "order-1", *ORDER)
+    return store
+
+
+def add(store: EventStore, decider_id: str, *events: str) -> None:
+    data = {"customer_id": "customer-1", "amount": 5}
+    store.append_events([NewEvent("order", decider_id, event, uuid4(), data, uuid4()) for event in events])
+    store.sequence_events()
+
+
+def put_row(connection: psycopg.Connection, decider_id: str, status: str, total: str) -> None:
+    """Write a row of the model `orders` as a commit would."""
+    partition = value(
+        connection,
+        "select event_store.stream_partition(%s, (select count(*) from event_store.partitions))",
+        decider_id,
+    )
+    connection.execute(
+        sql.SQL(
+            "insert into read_models.orders_state (partition, order_id, status, total, lines) values (%s, %s, %s, %s, 1)"
+        ),
+        (partition, decider_id, status, total),
+    )
+
+
+def commit(store: EventStore, view: str, failing: str | None = None) -> None:
+    """Let a view take all that there is, but for a stream that fails."""
+    leases = store.claim_batch(view, "me")
+    with store.connection.transaction():
+        for lease in leases:
+            if any(event.decider_id == failing for event in store.read_batch(view, lease)):
+                store.fail_streams(view, lease, [StreamFailure("order", str(failing), f"no {ACTING} customer")])
+        store.commit_batch(view, leases)
+
+
+def test_events_rows_and_what_views_owe_stand_side_by_side(shop: EventStore, dsn: str) -> None:
+    commit(shop, "orders")
+    put_row(shop.connection, "order-1", "order_confirmed", "12345678901234567.89")
+    put_row(shop.connection, "order-2", "order_placed", "1.00")
+    found = parsed(dsn, "order", "order-1")
+    assert [event["event"] for event in found["events"]] == list(ORDER)
+    assert (found["version"], found["final"]) == (3, False)
+    rows = {each["model"]: each for each in found["read_models"]}
+    assert set(rows) == {"orders", "customers"}
+    (row,) = rows["orders"]["rows"]
+    assert (row["order_id"], row["status"]) == ("order-1", "order_confirmed")
+    assert list(row) == list(MODELS["orders"].public_columns())
+    assert '"total":12345678901234567.89' in millrace(dsn, "order", "order-1", "--json")
+    # a customer has rows of several streams
+    assert rows["customers"]["rows"] == []
+    assert "customer_id (data.customer_id), so a row may be of several streams" in rows["customers"]["note"]
+    assert (view_of(found, "orders")["owed"], view_of(found, "orders")["state"]) == (0, "has all that it wants")
+    owing = view_of(found, "customers")
+    assert (owing["owed"], owing["first_owed"]) == (3, found["events"][0]["offset"])
+    assert {each["view"] for each in found["views"]} == {"orders", "customers"}
+    text = millrace(dsn, "order", "order-1")
+    assert all(
+        word in text for word in ("order_line_added", "12345678901234567.89", "has all that it wants", "Not shown")
+    )
+    assert "order-2" not in text
+
+
+def test_a_dead_letter_a_retry_and_a_disabled_view_are_told(shop: EventStore, dsn: str) -> None:
+    shop.register_view("orders", max_attempts=2)
+    commit(shop, "orders", failing="order-1")
+    state = view_of(parsed(dsn, "order", "order-1"), "orders")
+    assert state["state"].startswith("waits for a retry after 1 failed attempts: no ")
+    assert (state["owed"], state["parked_at"]) == (3, None)
+    shop.register_view("orders", max_attempts=1)
+    shop.retry_dead_letters("orders")
+    shop.connection.execute("update event_store.stream_locks set locked_until = '-infinity'")
+    commit(shop, "orders", failing="order-1")
+    state = view_of(parsed(dsn, "order", "order-1"), "orders")
+    assert state["state"].startswith("dead letter since ")
+    shop.enable_view("customers", False)
+    assert view_of(parsed(dsn, "order", "order-1"), "customers")["state"] == "disabled: is given no events"
+
+
+def test_control_characters_of_others_do_not_reach_the_terminal(shop: EventStore, dsn: str) -> None:
+    hostile = f"o{ACTING}"
+    add(shop, hostile, "order_placed")
+    commit(shop, "orders", failing=hostile)
+    put_row(shop.connection, hostile, f"s{ACTING}", "1")
+    assert not set(millrace(dsn, "order", hostile)) & set(ACTING)
+    output = millrace(dsn, "order", hostile, "--json")
+    assert not set(output) & set(ACTING)
+    assert json.loads(output)["decider_id"] == hostile
+    assert f"no {ACTING} customer" in view_of(json.loads(output), "orders")["last_error"]
+
+
+@pytest.mark.usefixtures("shop")
+def test_more_events_than_are_shown_are_told(dsn: str) -> None:
+    assert [event["version"] for event in parsed(dsn, "order", "order-1", "--limit", "2")["events"]] == [2, 3]
+    assert "The newest 2 events; --limit shows more." in millrace(dsn, "order", "order-1", "--limit", "2")
+    assert "--limit" not in millrace(dsn, "order", "order-1")
+
+
+def test_a_stream_whose_events_were_purged_says_so(store: EventStore, dsn: str) -> None:
+    register_shop(store)
+    add(store, "order-1", *ORDER)
+    ((partition,),) = store.connection.execute("select partition from event_store.event_log limit 1").fetchall()
+    archive = ArchiveStore(store.connection)
+    archive.mark_archived(partition, 3)
+    for up_to, said in ((2, "Events before version 3 were purged"), (3, "All of its events were purged")):
+        archive.raise_low_water_mark(partition, up_to)
+        archive.purge_events(partition)
+        assert said in millrace(dsn, "order", "order-1")
+
+
+def test_a_model_without_a_table_or_that_may_not_be_read_is_told(
+    store: EventStore, dsn: str, connect: Callable[..., psycopg.Connection]
+) -> None:
+    register_shop(store)
+    add(store, "order-1", *ORDER)
+    assert "Read model orders: Not shown: it has no table yet. Its first drain makes it." in millrace(
+        dsn, "order", "order-1"
+    )
+    for model in MODELS.values():
+        ensure_version(connect(), model)
+    assert "Read model orders: It has no row of this stream." in millrace(dsn, "order", "order-1")
+    with connect() as other:
+        other.execute("set role event_store_consumer")
+        note = rows_of_stream(other, MODELS["orders"], "order", "order-1", 5).note
+    assert note == "Not shown: this login may not read it."
+
+
+def test_an_unknown_stream_and_an_unknown_decider_are_refused(shop: EventStore, dsn: str) -> None:
+    with pytest.raises(MillraceError, match="There is no stream order order-99"):
+        millrace(dsn, "order", "order-99")
+    with pytest.raises(EventNotRegistered, match="Registered are: order, payment, shipment"):
+        millrace(dsn, "ordr", "order-1")
+    assert shop.stream_head("order-99", "order") is None
+
+
+def test_looking_changes_nothing(shop: EventStore, dsn: str) -> None:
+    state = "select array_agg(c order by view, partition) from event_store.checkpoints c"
+    before = value(shop.connection, state)
+    millrace(dsn, "order", "order-1")
+    assert value(shop.connection, state) == before

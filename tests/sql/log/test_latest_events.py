@@ -1,0 +1,84 @@
+"""The newest events, as people look for them."""
+
+from datetime import UTC, datetime
+from uuid import uuid4
+
+import pytest
+
+from millrace.resources.errors import EventNotRegistered, Malformed
+from millrace.resources.event_store import EventStore, NewEvent, PlacedEvent
+from tests.support.factories import append_to, new_event, refusal, rows, set_clock
+
+
+def ids(events: list[PlacedEvent]) -> list[str]:
+    return [event.decider_id for event in events]
+
+
+def test_the_newest_come_first_with_their_place_in_the_log(orders: EventStore) -> None:
+    append_to(orders, "a", "b", "c")
+    orders.sequence_events()
+    append_to(orders, "d")
+    found = orders.latest_events(3)
+    assert ids(found) == ["d", "c", "b"]
+    assert found[0].position is None
+    for event in found:
+        place = orders.log_position(event.event_id)
+        assert place is not None
+        assert (event.partition, event.position) == (place.partition, place.position)
+
+
+def test_the_next_page_begins_before_the_last_offset(orders: EventStore) -> None:
+    append_to(orders, "a", "b", "c", "d", "e")
+    page = orders.latest_events(2)
+    assert ids(page) == ["e", "d"]
+    assert ids(orders.latest_events(2, before_offset=page[-1].offset)) == ["c", "b"]
+
+
+def test_each_filter_holds_and_all_hold_together(orders: EventStore) -> None:
+    set_clock(orders.connection, "2030-01-01 00:00:00+00")
+    orders.append_events([new_event("a"), new_event("a", decider="invoice"), new_event("b", event="paid")])
+    set_clock(orders.connection, "2030-01-02 00:00:00+00")
+    marked = NewEvent("order", "a", "paid", uuid4(), {}, uuid4(), metadata={"correlation_id": "request-7"})
+    other = NewEvent("invoice", "z", "paid", uuid4(), {}, uuid4(), metadata={"correlation_id": "request-7"})
+    orders.append_events([marked, other])
+    assert ids(orders.latest_events(decider="order")) == ["a", "b", "a"]
+    assert [event.decider for event in orders.latest_events(decider_id="a")] == ["order", "invoice", "order"]
+    assert [event.version for event in orders.latest_events(decider="order", decider_id="a")] == [2, 1]
+    assert ids(orders.latest_events(event="paid")) == ["z", "a", "b"]
+    assert ids(orders.latest_events(correlation_id="request-7")) == ["z", "a"]
+    since = datetime(2030, 1, 2, tzinfo=UTC)
+    assert ids(orders.latest_events(since=since)) == ["z", "a"]
+    assert ids(orders.latest_events(1, decider_id="a")) == ["a"]
+    assert orders.latest_events(event="placed", since=since) == []
+    one = {"decider": "order", "decider_id": "a", "event": "paid", "since": since, "correlation_id": "request-7"}
+    assert [event.event_id for event in orders.latest_events(5, **one)] == [marked.event_id]  # type: ignore[arg-type]
+    for name, value in {"decider": "invoice", "decider_id": "b", "event": "placed", "correlation_id": "x"}.items():
+        assert orders.latest_events(5, **{**one, name: value}) == []  # type: ignore[arg-type]
+
+
+def test_what_is_not_registered_is_refused_with_what_is(orders: EventStore) -> None:
+    unknown = refusal(EventNotRegistered, lambda: orders.latest_events(decider="ordr"))
+    assert unknown.detail == "decider 'ordr'"
+    assert unknown.hint == "Registered are: invoice, order."
+    unknown = refusal(EventNotRegistered, lambda: orders.latest_events(decider="order", event="payed"))
+    assert unknown.detail == "event 'payed' of decider 'order'"
+    assert unknown.hint == "Registered are: paid, placed, shipped."
+    refusal(EventNotRegistered, lambda: orders.latest_events(event="payed"))
+
+
+def test_an_empty_store_has_none(store: EventStore) -> None:
+    assert store.latest_events() == []
+    assert refusal(EventNotRegistered, lambda: store.latest_events(decider="order")).hint == "Registered are: none."
+
+
+@pytest.mark.parametrize("limit", [0, -1, None])
+def test_a_limit_that_is_no_number_of_events_is_refused(orders: EventStore, limit: int | None) -> None:
+    refusal(Malformed, lambda: orders.latest_events(limit))  # type: ignore[arg-type]
+
+
+def test_what_is_not_committed_is_not_seen(orders: EventStore) -> None:
+    append_to(orders, "a")
+    with orders.connection.transaction(force_rollback=True):
+        append_to(orders, "b")
+    assert ids(orders.latest_events()) == ["a"]
+    assert rows(orders.connection, "select count(*) from event_store.latest_events()") == [(1,)]
