@@ -17,8 +17,9 @@ APPLY_SCHEMA = dg.define_asset_job(
 DRAIN = dg.define_asset_job(
     "drain",
     selection=dg.AssetSelection.assets(consumption.KEY),
-    # a run whose process and code server both died would stay STARTED for ever
-    tags={"dagster/max_runtime": 1800},
+    # A run whose process and code server both died would stay STARTED for ever. Others end by themselves: a build that
+    # does not is cancelled after ten minutes, together and for two log partitions.
+    tags={"dagster/max_runtime": 3600},
     description="Consumes the new events of one view.",
 )
 

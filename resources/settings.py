@@ -93,6 +93,18 @@ class Settings(BaseSettings):
         description="How many events a batch of a drain has at most; none means 250,000 for each core of a cluster, and"
         " 500,000 elsewhere.",
     )
+    round_timeout_s: float = Field(
+        default=60,
+        gt=0,
+        description="How many seconds a round of many views may take; then each view is tried alone, and one that takes"
+        " as long leaves.",
+    )
+    build_timeout_s: float = Field(
+        default=600,
+        gt=0,
+        description="How many seconds Spark may take for a batch of 500,000 events or fewer of one view; for more of"
+        " them, as those of a rebuild, longer in proportion.",
+    )
     archive_dir: Path | None = Field(default=None, description="The folder of the archive; none means in the home.")
 
     @property

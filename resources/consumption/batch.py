@@ -5,9 +5,12 @@ and staging themselves (`staging`), plans (`read_models.plans`), the commit (`co
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import uuid4
+
+import pyarrow as pa
 
 from millrace.resources.archive.history import LogHistory
 from millrace.resources.consumption.build_errors import Fault, build_errors, cause, fault_of, in_one_line
@@ -25,14 +28,26 @@ from millrace.resources.consumption.staging import (
 )
 from millrace.resources.event_store import Lease, LockedPartition
 from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.failing_events import failing_events
+from millrace.resources.read_models.failing.events import FailingEvent, failing_events
+from millrace.resources.read_models.failing.sums import overflowing_events, sums_of
 from millrace.resources.read_models.merge import StagedRows
+from millrace.resources.spark.bounded import at_most
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# applies staged rows and undoes it; raises PartFails if Postgres does not take them
-Attempt = Callable[[Sequence[StagedRows]], None]
+
+@dataclass(frozen=True)
+class Merges:
+    """How staged rows are tried in Postgres.
+
+    Attributes:
+        attempt: Applies them and undoes it; raises PartFails if Postgres does not take them.
+        full_keys: Of rows beside others, the keys in which they do not fit, with what is there without them.
+    """
+
+    attempt: Callable[[Sequence[StagedRows]], None]
+    full_keys: Callable[[Sequence[StagedRows], Sequence[StagedRows]], pa.Table | None]
 
 
 class LeasedBatch:
@@ -67,17 +82,27 @@ class LeasedBatch:
         self.limits = limits
 
     def stage(self, batch: int) -> list[StagedRows]:
-        """Build all events and stage their rows under the number of a batch; return the staged rows of each task."""
+        """Build all events and stage their rows under the number of a batch; return the staged rows of each task.
+
+        Raises:
+            TookTooLong: It took longer than it may.
+        """
         spark, limits = self.spark(), self.limits
-        return stage_batch(spark, self.dsn, self.model, self.leases, batch, self.locked, self.history, limits)
+        with self.in_time():
+            return stage_batch(spark, self.dsn, self.model, self.leases, batch, self.locked, self.history, limits)
+
+    def in_time(self) -> AbstractContextManager[None]:
+        """Return a `with` block in which Spark may take as long as for the whole batch."""
+        positions = sum(lease.to_position - lease.from_position for lease in self.leases)
+        return at_most(self.spark(), self.limits.seconds_for(positions))
 
     @contextmanager
-    def parts(self, batch: int, attempt: Attempt | None) -> "Iterator[LeasedParts]":
-        """Yield the batch's parts; rows are staged under the number of the batch. `attempt`, if given, tries them, too.
+    def parts(self, batch: int, merges: Merges | None) -> "Iterator[LeasedParts]":
+        """Yield the batch's parts; rows are staged under the number of the batch, and tried if `merges` says how.
 
         Spark keeps the events until the end of the block, so that they are read once, however many parts are built.
         """
-        parts = LeasedParts(self, batch, attempt)
+        parts = LeasedParts(self, batch, merges)
         try:
             yield parts
         finally:
@@ -87,10 +112,12 @@ class LeasedBatch:
 class LeasedParts:
     """The parts of a leased batch, as the search for failing streams asks for them: a `failing_streams.Batch`."""
 
-    def __init__(self, leased: LeasedBatch, batch: int, attempt: Attempt | None) -> None:
+    def __init__(self, leased: LeasedBatch, batch: int, merges: Merges | None) -> None:
         self._leased = leased
         self._batch = batch
-        self._attempt = attempt
+        self._merges = merges
+        # of parts that are whole; they are kept, whatever else fails
+        self._built: list[StagedRows] = []
         self._kept: dict[Source, str] = {}
 
     def build(self, part: Part) -> list[StagedRows]:
@@ -99,43 +126,67 @@ class LeasedParts:
         Raises:
             PartFails: The part cannot be built, or its rows cannot be applied, maybe because of its events.
         """
-        leased = self._leased
         with _part_fails():
-            events = self._events(part)
-            staged = stage_events(events, leased.dsn, leased.model, leased.leases, self._batch, leased.limits)
-        if self._attempt is not None:
-            self._attempt(staged)
+            staged = self._stage(self._events(part))
+        if self._merges is not None:
+            self._merges.attempt(staged)
+        if part.up_to is None:
+            self._built += staged
         return staged
 
     def tell(self, part: Part) -> list[Failure]:
-        """Return the streams of a part that fail at single events, each with the first of these; build nothing.
+        """Return the streams of a part that fail for one kind of reason, each with the first event that it fails at.
+
+        First those that fail at single events; of a part without any, those whose events do not fit into a sum.
 
         Raises:
             PartFails: An event does not even let it look.
         """
-        leased = self._leased
         with _part_fails():
-            failing = failing_events(self._events(part), leased.model, leased.dsn, leased.leases)
+            failing = self._failing(self._events(part))
         return [
             Failure(Stream(one.partition, one.decider, one.decider_id), one.offset, in_one_line(one.error))
             for one in failing
         ]
 
+    def _failing(self, events: "DataFrame") -> list[FailingEvent]:
+        leased = self._leased
+        with leased.in_time():
+            failing = failing_events(events, leased.model, leased.dsn, leased.leases)
+            failing = failing or overflowing_events(events, leased.model)
+        if failing or self._merges is None or not sums_of(leased.model):
+            return failing
+        # sums of the batch fit, but maybe not beside what is stored
+        full = self._merges.full_keys(self._stage(events), self._built)
+        if full is None:
+            return []
+        with leased.in_time():
+            return overflowing_events(events, leased.model, full)
+
+    def _stage(self, events: "DataFrame") -> list[StagedRows]:
+        leased = self._leased
+        with leased.in_time():
+            return stage_events(events, leased.dsn, leased.model, leased.leases, self._batch, leased.limits)
+
     def is_empty(self, part: Part) -> bool:
         """Return whether a part has no events."""
-        return not self._events(part).limit(1).collect()
+        with self._leased.in_time():
+            return not self._events(part).limit(1).collect()
 
     def count(self, part: Part) -> int:
         """Return about how many streams a part has."""
-        return count_streams(self._events(part))
+        with self._leased.in_time():
+            return count_streams(self._events(part))
 
     def streams(self, part: Part, limit: int) -> list[Stream]:
         """Return the streams of a part, `limit` at most."""
-        return list_streams(self._events(part), limit)
+        with self._leased.in_time():
+            return list_streams(self._events(part), limit)
 
     def offsets(self, part: Part) -> Sequence[int]:
         """Return all offsets of a part's events, rising, and maybe numbers between them."""
-        return list_offsets(self._events(part))
+        with self._leased.in_time():
+            return list_offsets(self._events(part))
 
     def forget(self) -> None:
         """Let Spark drop the events."""

@@ -17,6 +17,7 @@ import psycopg
 from millrace.resources.archive.spark_reader import FileUnreadable
 from millrace.resources.event_log_source import DataLoss, InvalidOption, Unreadable
 from millrace.resources.read_models.stream_histories import HistoryShortened
+from millrace.resources.spark.bounded import TookTooLong
 
 _LONGEST_CAUSE = 2000
 # errors of a merge whose reason is in the rows and not in the server
@@ -54,6 +55,8 @@ def is_gone(error: Exception) -> bool:
     """Return whether Spark's server or our session in it does not exist any more, so that no batch can be built."""
     from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
+    if isinstance(error, TookTooLong):
+        return error.is_deaf
     if not isinstance(error, SparkConnectGrpcException):
         return False
     code = error.getGrpcStatusCode()
@@ -68,9 +71,9 @@ def fault_of(error: Exception) -> Fault:
 
     if isinstance(error, psycopg.Error):
         return Fault.EVENTS if isinstance(error, _DATA_ERRORS) else Fault.SERVER
-    if not isinstance(error, PySparkException) or isinstance(error, AnalysisException | ParseException):
-        return Fault.SERVER
-    if is_gone(error):
+    if not isinstance(error, PySparkException):
+        return Fault.UNCLEAR if isinstance(error, TookTooLong) and not error.is_deaf else Fault.SERVER
+    if isinstance(error, AnalysisException | ParseException) or is_gone(error):
         return Fault.SERVER
     if isinstance(error, PythonException):
         return _fault_of_class(_raised(error))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from millrace.resources.archive.history import LogHistory
-from millrace.resources.consumption.batch import LeasedBatch
+from millrace.resources.consumption.batch import LeasedBatch, Merges
 from millrace.resources.consumption.build_errors import Fault, build_errors, cause, fault_of
 from millrace.resources.consumption.commit import Commit, Work, commit, commit_failures, staging, try_rows
 from millrace.resources.consumption.failing_streams import End, Failure, Findings, find_failing_streams
@@ -21,6 +21,7 @@ from millrace.resources.consumption.leases import LeaseKeeper
 from millrace.resources.consumption.limits import Limits
 from millrace.resources.event_store import EventStore, Lease
 from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.failing.sums import full_keys
 from millrace.resources.read_models.merge import StagedRows
 
 if TYPE_CHECKING:
@@ -102,11 +103,10 @@ class Builder:
             with staging(store.connection, self.model) as number:
                 with self.keeper(work.leases):
                     # Streams that Spark refuses are found without merges, which would cost as much again.
-                    merges = partial(try_rows, store, self.model, work, number)
-                    attempt = merges if isinstance(error, psycopg.Error) else None
+                    merges = self._merges(store, work, number) if isinstance(error, psycopg.Error) else None
                     ranges = any(lease.from_position < lease.to_position for lease in work.leases)
                     retries = any(locked.retries for locked in batch.locked)
-                    with batch.parts(number, attempt) as parts:
+                    with batch.parts(number, merges) as parts:
                         found = find_failing_streams(parts, ranges=ranges, retries=retries)
                 if found.blameless:
                     raise NothingBuilds(cause(error)) from error
@@ -119,6 +119,10 @@ class Builder:
             if merging is error or isinstance(error, psycopg.Error) or not _may_be_of_events(store, merging):
                 raise
             return self._build_without_failing_streams(store, work, batch, merging)
+
+    def _merges(self, store: EventStore, work: Work, number: int) -> Merges:
+        look = partial(full_keys, store.connection, self.model, number, merged=not work.rebuild)
+        return Merges(partial(try_rows, store, self.model, work, number), look)
 
     def _commit_failures(
         self, store: EventStore, work: Work, number: int, found: Findings[list[StagedRows]], error: Exception

@@ -8,6 +8,7 @@ A stream that fails is handed over to its lock in the transaction that commits a
 tries it again. In the end it becomes a dead letter.
 """
 
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -32,6 +33,7 @@ from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.merge import StagedRowsLost, forget_dead_batches
 from millrace.resources.read_models.versions import attach_version, unbuilt_partitions
 from millrace.resources.settings import Settings
+from millrace.resources.spark.bounded import TookTooLong
 from millrace.resources.spark.parallelism import BATCH_EVENTS, batch_size
 
 if TYPE_CHECKING:
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
 LEASE_S = 60
 # a consumer that did not say for 15 minutes that it lives counts as dead
 ATTACH_EVERY_S = 60
+# of log partitions that take too long, each by itself, a drain tries no more
+MOST_LATE = 2
 OnCommit = Callable[[Commit], None]
 
 
@@ -143,7 +147,8 @@ class Consumer:
         A batch has `batch_events` at most; None for what the limits say, or else for what the session is worth.
 
         A stream that fails waits by itself and is tried again later. A failure that is not of some streams puts its log
-        partition aside until its lease ends, when it is tried again. It does not hold up other log partitions.
+        partition aside until its lease ends, when it is tried again. It does not hold up other log partitions. Nor does
+        one whose build does not end: Spark is told to stop in time.
 
         A model that is made when the log is shortened already is rebuilt from the archive first, log partition by log
         partition. A version of the model that does not serve yet begins to as soon as it has caught up with the
@@ -258,7 +263,7 @@ class Consumer:
         except (LeaseLost, StagedRowsLost, *CONFLICTS):
             # the consumer that claims next reads the events again
             self._store.release_batch(self.model.view, leases)
-        except build_errors() as error:
+        except _errors_of_builds() as error:
             if isinstance(error, psycopg.Error) and self._store.connection.closed:
                 raise  # nothing is wrong with the batch
             if is_gone(error):
@@ -271,12 +276,31 @@ class Consumer:
                 # it keeps its lease, so that no drain tries again before that ends
                 failed[leases[0].partition] = cause(error)
                 return
-            for done, lease in enumerate(leases, start=1):
-                # the turn of the others may come late
-                with self._builder.keeper(leases[done:]):
-                    yield from self._consume([lease], failed)
+            yield from self._consume_each(leases, failed, is_late=isinstance(error, TookTooLong))
+
+    def _consume_each(self, leases: Sequence[Lease], failed: dict[int, str], *, is_late: bool) -> Iterator[Commit]:
+        """Build and commit leased ranges one by one; `is_late` says that all together took too long.
+
+        Then those that are left when some took too long by themselves, too, wait for the next drain: each might.
+        """
+        late = 0
+        # another order in each drain, so that none is always behind one that does not end
+        turns = random.sample(leases, len(leases)) if is_late else leases
+        for done, lease in enumerate(turns, start=1):
+            left = turns[done:]
+            # the turn of the others may come late
+            with self._builder.keeper(left):
+                yield from self._consume([lease], failed)
+            late += is_late and lease.partition in failed
+            if late >= MOST_LATE:
+                failed.update({one.partition: f"not tried: {failed[lease.partition]}" for one in left})
+                return
 
     def _reconnect(self) -> None:
         self._store.connection.close()
         self._store = EventStore(connect_patiently(self._dsn))
         self._store.attach_consumer(self.model.view, self.owner)
+
+
+def _errors_of_builds() -> tuple[type[Exception], ...]:
+    return (TookTooLong, *build_errors())

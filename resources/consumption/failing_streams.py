@@ -3,11 +3,12 @@
 Belongs here: the choice of what is looked at next, as a search without Spark and Postgres. Not here: looking at a part
 and building it (`batch`), handing over a stream that fails (`commit`).
 
-Where single events are the reason, one pass over the batch tells them all, of every stream the first one, and the next
-pass builds the rest. That is all, however many streams fail.
+Where single events are the reason, or sums that outgrow their type, one pass over the batch tells them all, of every
+stream the first one, and the next pass builds the rest. That is all, however many streams fail; if the rest fails for
+another such reason, a few passes more.
 
-Where something else is the reason (a sum that outgrows its type, rows that Postgres refuses, a function of whole
-streams, a process that crashes), a search by halves follows. It builds one half of a part, then the other. A half that
+Where something else is the reason (other rows that Postgres refuses, a function of whole streams, a process that
+crashes), a search by halves follows. It builds one half of a part, then the other. A half that
 can be built is kept, so that each good stream is built once. A half that fails is divided again: by a hash of the
 stream while its streams are many, then by name. One failing stream among n takes about 1.5 log2(n) + 3 builds; each
 further one as much, less the divisions that it shares. So this search names some tens of streams, and the next batch
@@ -34,6 +35,8 @@ MOST_BUILDS = 400
 ALL_FAIL = 8
 # so many builds that fail for a reason that may be outside, while nothing was built, are no matter of single streams
 MOST_UNCERTAIN = 16
+# so often a part is asked who fails; each time for a reason that the last answer did not tell
+MOST_TELLS = 5
 
 # new events without those of streams that have a lock; events of locked streams that are tried again; or both
 Source = Literal["all", "range", "retries"]
@@ -70,8 +73,8 @@ class Part:
         hashes: Only streams whose hash, a bigint, lies in [first, second).
         streams: Only these.
         up_to: Only events up to this offset.
-        without: The streams that were told to fail at an event: from it on, their events are left out. None if it was
-            not told yet.
+        without: The streams that were told to fail at an event: from it on, their events are left out. None if nobody
+            was asked yet.
     """
 
     of: Source
@@ -97,7 +100,7 @@ class Batch(Protocol[Built_co]):
     """A batch as the search sees it."""
 
     def tell(self, part: Part) -> list[Failure]:
-        """Return the streams of a part that fail at single events, each with the first of these; build nothing.
+        """Return the streams of a part that fail at an event, each with the first of these, as far as one look tells.
 
         Raises `PartFails` if an event does not even let it look.
         """
@@ -227,19 +230,26 @@ class _Search(Generic[Kept]):
 
         Where nothing is told, the reason stays the one from before.
         """
-        try:
-            told = self._batch.tell(part)
-        except PartFails as fails:
-            return part, fails
-        part = replace(part, without=tuple(told))
-        if not told:
-            return part, error
-        self._told |= {failure.stream: failure for failure in told}
-        if self.findings.built or not self._batch.is_empty(part):
-            return part, self._build(part)
-        if part.of == "range" and len(self._told) + len(self.findings.failures) >= ALL_FAIL:
-            raise _GivenUp(End.ALL)
-        return part, None
+        left_out: dict[Stream, Failure] = {}
+        for _ in range(MOST_TELLS):
+            try:
+                told = self._batch.tell(part)
+            except PartFails as fails:
+                return part, fails
+            # a stream that is told again fails at an earlier event, too
+            left_out |= {failure.stream: failure for failure in told}
+            part = replace(part, without=tuple(left_out.values()))
+            if not told:
+                break
+            self._told |= left_out
+            if not self.findings.built and self._batch.is_empty(part):
+                if part.of == "range" and len(self._told) + len(self.findings.failures) >= ALL_FAIL:
+                    raise _GivenUp(End.ALL)
+                return part, None
+            error = self._build(part)
+            if error is None or not error.certain:
+                break
+        return part, error
 
     def _named_if_few(self, part: Part, count: int | None) -> tuple[Part, int | None]:
         """Return the part by the names of its streams if these are few; and about how many streams it has."""

@@ -1,7 +1,7 @@
-"""How much of Spark and of Postgres one consumer takes at once.
+"""How much of Spark and of Postgres one consumer takes at once, and for how long.
 
 Belongs here: the limits, with the settings that they come from. Not here: what keeps to them (`filling`, `staging`,
-`consumer`).
+`consumer`, `rounds`).
 """
 
 import os
@@ -11,6 +11,8 @@ from typing import Self
 from millrace.resources.settings import Settings
 
 MOST_FILL_CONNECTIONS = 4
+# of which the build may take the whole time; of fewer, too
+BUILD_EVENTS = 500_000
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,8 @@ class Limits:
         live_readers: On how many connections Spark's tasks read events from Postgres at most.
         spark_cores: How many cores a cluster gives; None for what its scheduler says.
         batch_events: How many events a batch of a drain has at most; None for what the session is worth.
+        round_s: How long a round of many views may take, in seconds.
+        build_s: How long a build of up to half a million events may take, in seconds.
     """
 
     fill_connections: int = 1
@@ -30,6 +34,8 @@ class Limits:
     live_readers: int = 64
     spark_cores: int | None = None
     batch_events: int | None = None
+    round_s: float = 60
+    build_s: float = 600
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
@@ -40,4 +46,10 @@ class Limits:
             settings.live_readers,
             settings.spark_cores,
             settings.batch_events,
+            settings.round_timeout_s,
+            settings.build_timeout_s,
         )
+
+    def seconds_for(self, positions: int) -> float:
+        """Return how long a build of so many positions may take: the more, the longer."""
+        return self.build_s * max(1.0, positions / BUILD_EVENTS)

@@ -22,6 +22,7 @@ from millrace.resources.event_store import EventStore, Lease
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.tables import require_ownership, require_whole_log
 from millrace.resources.read_models.versions import purged_discards
+from millrace.resources.spark.bounded import TookTooLong
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class Rebuild:
     def _build(self, leases: Sequence[Lease], history: LogHistory | None) -> Commit:
         try:
             return self.builder.rebuild(self.store, leases, history)
-        except NothingBuilds as error:
+        except (NothingBuilds, TookTooLong) as error:
             raise self._failed(leases, str(error)) from error
         except NotInFlight as error:
             why = "A stream fails at an event that only the archive has, so that no later drain could try it again"

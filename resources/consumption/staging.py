@@ -23,7 +23,7 @@ from millrace.resources.event_log_source import most_tasks
 from millrace.resources.event_store import Lease, LockedPartition
 from millrace.resources.read_models.columns import ORDER
 from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.failing_events import without_failing
+from millrace.resources.read_models.failing.events import without_failing
 from millrace.resources.read_models.merge import StagedRows
 from millrace.resources.read_models.plans import state_rows
 from millrace.resources.read_models.tables import SCHEMA

@@ -35,6 +35,8 @@ DENSE_PLAN = (
 DENSE_POSITIONS = 10_000
 # How many offsets there may be between the first and the last, gaps included, for each position that is read.
 DENSE_OFFSETS = 3
+# A SELECT gives 1,664 columns at most. Where fields of data are more than these, arrays of so many travel.
+MOST_FIELDS = 1_000
 _MARKS = "select partition, earliest_position, high_water_mark from event_store.partitions"
 
 Keep = Callable[[Sequence[LogRange], Mapping[int, LogRange]], Sequence[LogRange]]
@@ -97,7 +99,24 @@ def _read(
         if wanted is None:
             return
         for batch in connection.batches(wanted.as_string()):
-            yield batch.rename_columns(target.names).cast(target)
+            yield fields_apart(options, batch).rename_columns(target.names).cast(target)
+
+
+def fields_apart(options: EventLogOptions, batch: "pa.RecordBatch") -> "pa.RecordBatch":
+    """Return rows of a SELECT with a column for each column and field that is read, in the order of the schema."""
+    import numpy as np
+    import pyarrow as pa
+
+    if len(options.extract) <= MOST_FIELDS:
+        return batch
+    columns = batch.columns[: len(options.columns)]
+    left = len(options.extract)
+    for packed in batch.columns[len(options.columns) :]:
+        width = min(left, MOST_FIELDS)
+        values = packed.flatten()
+        columns += [values.take(pa.array(np.arange(field, len(values), width))) for field in range(width)]
+        left -= width
+    return pa.RecordBatch.from_arrays(columns, [f"c{n}" for n in range(len(columns))])
 
 
 def dense_offsets(connection: ArrowConnection, ranges: Sequence[LogRange]) -> tuple[int, int] | None:
@@ -173,7 +192,8 @@ def _chosen(options: EventLogOptions) -> "tuple[sql.Composed, sql.Composed]":
     from psycopg import sql
 
     values: list[sql.Composable] = [sql.SQL(COLUMNS[c][1]) for c in options.columns]
-    values += [sql.SQL("e.data #>> {}::text[]").format(sql.Literal(list(path))) for path in options.extract.values()]
+    fields = [sql.SQL("e.data #>> {}::text[]").format(sql.Literal(list(path))) for path in options.extract.values()]
+    values += fields if len(fields) <= MOST_FIELDS else _packed(fields)
     # by numbers: a name may be longer than the 63 bytes that Postgres keeps of it
     columns = [sql.SQL("{} as {}").format(value, sql.Identifier(f"c{n}")) for n, value in enumerate(values)]
     conditions: list[sql.Composable] = [sql.SQL("true")]
@@ -182,3 +202,13 @@ def _chosen(options: EventLogOptions) -> "tuple[sql.Composed, sql.Composed]":
             condition = sql.SQL("e.{} = any ({}::text[])")
             conditions.append(condition.format(sql.Identifier(column), sql.Literal(list(wanted))))
     return sql.SQL(", ").join(columns), sql.SQL(" and ").join(conditions)
+
+
+def _packed(fields: "Sequence[sql.Composable]") -> "list[sql.Composable]":
+    """Return arrays of fields, as `fields_apart` takes them."""
+    from psycopg import sql
+
+    return [
+        sql.SQL("array[{}]").format(sql.SQL(", ").join(fields[first : first + MOST_FIELDS]))
+        for first in range(0, len(fields), MOST_FIELDS)
+    ]

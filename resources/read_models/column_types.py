@@ -41,12 +41,8 @@ _DECIMAL = re.compile(r"decimal\(([0-9]{1,2}),([0-9]{1,2})\)")
 
 _RANGES = {"int": range(-(2**31), 2**31), "bigint": range(-(2**63), 2**63)}
 
-# what an error quotes of a text that is inexact; no error is longer than the other number
+# what an error quotes of a text that its type does not hold
 _QUOTED = 100
-_LONGEST_TEXT = 2000
-# a decimal of Spark has no more
-_MOST_DIGITS = 38
-_PLAIN = re.compile(r"[+-]?[\d.]+")
 
 # values that Spark's cast takes and changes
 _INEXACT = {
@@ -94,7 +90,8 @@ def _exact_decimal(text: str, type_: str) -> Decimal | None:
             fitted = number.quantize(Decimal(1).scaleb(-scale))
     except InvalidOperation:
         return None
-    return fitted if fitted == number and abs(number) < Decimal(10) ** (precision - scale) else None
+    # not `abs`, which rounds to 28 digits
+    return fitted if fitted == number and number.copy_abs() < Decimal(10) ** (precision - scale) else None
 
 
 def _exact_text(text: str, type_: str) -> object:
@@ -123,19 +120,21 @@ def typed(text: "SparkColumn", source: str, type_: str) -> "SparkColumn":
     """Read a field of data, a text, as a type; when it runs, a value that the type does not hold exactly raises."""
     from pyspark.sql import functions as f
 
-    value = text.cast(type_)
-    inexact = _inexact(text, value, type_)
-    if inexact is None:
-        return value
+    if type_ == "string":
+        return text
+    value = text.try_cast(type_)
     before, after = _said(source, type_)
-    said = f.concat(f.lit(before), f.substring(text, 1, _QUOTED), f.lit(after))
-    return f.when(inexact, f.raise_error(said)).otherwise(value)
+    refused = f.raise_error(f.concat(f.lit(before), f.substring(text, 1, _QUOTED), f.lit(after)))
+    # in this form, and not as one condition, the text is cast once
+    read = f.coalesce(value, f.when(text.isNotNull(), refused))
+    inexact = _inexact(text, value, type_)
+    return read if inexact is None else f.when(inexact, refused).otherwise(read)
 
 
 def misread(text: "SparkColumn", type_: str) -> "SparkColumn | None":
-    """Say, without raising, where `typed` raises: there with the text, and whether Spark's own cast would take it.
+    """Say, without raising, where `typed` raises: there is the beginning of the text, null where the text is read.
 
-    Null where the text is read; None for a type that takes every text.
+    None for a type that takes every text.
     """
     from pyspark.sql import functions as f
 
@@ -144,44 +143,18 @@ def misread(text: "SparkColumn", type_: str) -> "SparkColumn | None":
     value = text.try_cast(type_)
     inexact = _inexact(text, value, type_)
     inexact = f.lit(False) if inexact is None else f.coalesce(inexact, f.lit(False))
-    return f.when(
-        inexact | (text.isNotNull() & value.isNull()),
-        f.struct(inexact.alias("inexact"), f.substring(text, 1, _LONGEST_TEXT).alias("text")),
-    )
+    return f.when(inexact | (text.isNotNull() & value.isNull()), f.substring(text, 1, _QUOTED))
 
 
-def refusal(text: str, source: str, type_: str, *, inexact: bool) -> str:
-    """Return the error that `typed` raises for a text that it does not read, word for word."""
-    if inexact:
-        before, after = _said(source, type_)
-        return f"[USER_RAISED_EXCEPTION] {before}{text[:_QUOTED]}{after} SQLSTATE: P0001"
-    digits, number = _DECIMAL.fullmatch(type_), _plain_number(text)
-    if digits is None or number is None:
-        quoted = text.replace("\\", "\\\\").replace("'", "\\'")
-        return (
-            f'[CAST_INVALID_INPUT] The value \'{quoted}\' of the type "STRING" cannot be cast to "{type_.upper()}"'
-            " because it is malformed. Correct the value as per the syntax, or change its target type. Use `try_cast` to"
-            " tolerate malformed input and return NULL instead. SQLSTATE: 22018"
-        )
-    if number.adjusted() >= _MOST_DIGITS:
-        return (
-            f"[NUMERIC_OUT_OF_SUPPORTED_RANGE] The value {text} cannot be interpreted as a numeric since it has more"
-            f" than {_MOST_DIGITS} digits. SQLSTATE: 22003"
-        )
-    return (
-        f"[NUMERIC_VALUE_OUT_OF_RANGE.WITH_SUGGESTION]  {number:f} cannot be represented as"
-        f' Decimal({digits[1]}, {digits[2]}). If necessary set "spark.sql.ansi.enabled" to "false" to bypass this error,'
-        " and return NULL instead. SQLSTATE: 22003"
-    )
+def refusal(text: str, source: str, type_: str) -> str:
+    """Return the error that `typed` raises for a text, or its beginning, that it does not read, word for word."""
+    before, after = _said(source, type_)
+    return raised(f"{before}{text}{after}")
 
 
-def _plain_number(text: str) -> Decimal | None:
-    """Return a number that is written without an exponent."""
-    written = text.strip(" \t\n\r\f\v")
-    try:
-        return Decimal(written) if _PLAIN.fullmatch(written) else None
-    except InvalidOperation:
-        return None
+def raised(said: str) -> str:
+    """Return a sentence as Spark tells it of an expression that raises it."""
+    return f"[USER_RAISED_EXCEPTION] {said} SQLSTATE: P0001"
 
 
 def _inexact(text: "SparkColumn", value: "SparkColumn", type_: str) -> "SparkColumn | None":

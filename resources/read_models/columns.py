@@ -28,6 +28,7 @@ A sum that outgrows bigint or 38 digits fails, and the error names the column.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from psycopg import sql
@@ -43,6 +44,15 @@ ORDER = "offset"
 
 
 @dataclass(frozen=True)
+class Bounds:
+    """What a sum may be: the least and the most that its type holds, and what is said of a sum that is neither."""
+
+    least: Decimal
+    most: Decimal
+    overflow: str
+
+
+@dataclass(frozen=True)
 class StateColumn:
     """One stored column: a partial value.
 
@@ -52,6 +62,7 @@ class StateColumn:
         partial: From the source column, filtered and typed, and the order column, to Spark's aggregate.
         merge: The Postgres aggregate of partial values; it names this column, and maybe others of the same row.
         stored_as: Its type in Postgres, where that is not the usual one of its Spark type.
+        bounds: Of a sum, between what it must stay.
     """
 
     name: str
@@ -59,6 +70,7 @@ class StateColumn:
     partial: "Callable[[SparkColumn, SparkColumn], SparkColumn]"
     merge: sql.Composable
     stored_as: str | None = None
+    bounds: Bounds | None = None
 
     @property
     def postgres_type(self) -> str:
@@ -82,9 +94,9 @@ class Column:
     type: str
     events: tuple[str, ...] | None = None
 
-    def state(self, name: str) -> tuple[StateColumn, ...]:
-        """Return the stored columns of this column under a name."""
-        return _STATE[self.kind](self, name)
+    def state(self, name: str, declared: str | None = None) -> tuple[StateColumn, ...]:
+        """Return the stored columns of this column under a name; errors name it as it is declared, if as another."""
+        return _STATE[self.kind](self, name, declared or name)
 
     def value(self, name: str) -> sql.Composable:
         """Return the SQL expression of its public value, over its stored columns."""
@@ -226,19 +238,19 @@ def _sum_type(column: Column) -> str:
     return "bigint" if column.type == "bigint" else f"decimal(38,{column.type.split(',')[1]}"
 
 
-def _count_state(_: Column, name: str) -> tuple[StateColumn, ...]:
+def _count_state(_: Column, name: str, _declared: str) -> tuple[StateColumn, ...]:
     from pyspark.sql import functions as f
 
     merge = sql.SQL("sum({})::bigint").format(sql.Identifier(name))
     return (StateColumn(name, "bigint", lambda value, _: f.count(value), merge),)
 
 
-def _sum_state(column: Column, name: str) -> tuple[StateColumn, ...]:
-    return (_summed(column, name, name),)
+def _sum_state(column: Column, name: str, declared: str) -> tuple[StateColumn, ...]:
+    return (_summed(column, name, declared),)
 
 
-def _avg_state(column: Column, name: str) -> tuple[StateColumn, ...]:
-    return (_summed(column, f"{name}_sum", name), *_count_state(column, f"{name}_count"))
+def _avg_state(column: Column, name: str, declared: str) -> tuple[StateColumn, ...]:
+    return (_summed(column, f"{name}_sum", declared), *_count_state(column, f"{name}_count", declared))
 
 
 def _summed(column: Column, name: str, declared: str) -> StateColumn:
@@ -256,23 +268,31 @@ def _summed(column: Column, name: str, declared: str) -> StateColumn:
 
     if type_ == "bigint":
         held = "bigint"
-        fits = "{sum} between -9223372036854775808 and 9223372036854775807"
+        bounds = Bounds(Decimal(-(2**63)), Decimal(2**63 - 1), overflow)
     else:
         held = "numeric"
         scale = int(type_.rstrip(")").split(",")[1])
-        fits = f"abs({{sum}}) < 1e{38 - scale}"
+        most = Decimal(f"{'9' * (38 - scale)}.{'9' * scale}")
+        bounds = Bounds(most.copy_negate(), most, overflow)
     # SQL has no expression that raises: casting the sentence to a number does, and the error shows it
     merge = sql.SQL("case when {fits} then {sum}::{held} else ({overflow} || {sum})::{held} end").format(
-        fits=sql.SQL(fits).format(sum=_aggregate("sum", name)),
+        fits=within(name, bounds),
         sum=_aggregate("sum", name),
         held=sql.SQL(held),
         overflow=sql.Literal(f"{overflow}: "),
     )
-    return StateColumn(name, type_, partial, merge)
+    return StateColumn(name, type_, partial, merge, bounds=bounds)
 
 
-def _extreme_state(aggregate: str) -> "Callable[[Column, str], tuple[StateColumn, ...]]":
-    def state(column: Column, name: str) -> tuple[StateColumn, ...]:
+def within(name: str, bounds: Bounds) -> sql.Composed:
+    """Return the condition that the sum of a stored column stays within its bounds."""
+    return sql.SQL("{} between {} and {}").format(
+        _aggregate("sum", name), sql.Literal(bounds.least), sql.Literal(bounds.most)
+    )
+
+
+def _extreme_state(aggregate: str) -> "_State":
+    def state(column: Column, name: str, _declared: str) -> tuple[StateColumn, ...]:
         from pyspark.sql import functions as f
 
         smallest_or_largest = getattr(f, aggregate)
@@ -283,10 +303,10 @@ def _extreme_state(aggregate: str) -> "Callable[[Column, str], tuple[StateColumn
     return state
 
 
-def _decided_state(aggregate: str, direction: str) -> "Callable[[Column, str], tuple[StateColumn, ...]]":
+def _decided_state(aggregate: str, direction: str) -> "_State":
     """Return the state of first or last: the value, and the offset that decided it."""
 
-    def state(column: Column, name: str) -> tuple[StateColumn, ...]:
+    def state(column: Column, name: str, _declared: str) -> tuple[StateColumn, ...]:
         from pyspark.sql import functions as f
 
         offset = f"{name}_offset"
@@ -314,8 +334,8 @@ def _decided_state(aggregate: str, direction: str) -> "Callable[[Column, str], t
     return state
 
 
-def _truth_state(aggregate: str, *, empty: bool) -> "Callable[[Column, str], tuple[StateColumn, ...]]":
-    def state(_: Column, name: str) -> tuple[StateColumn, ...]:
+def _truth_state(aggregate: str, *, empty: bool) -> "_State":
+    def state(_: Column, name: str, _declared: str) -> tuple[StateColumn, ...]:
         from pyspark.sql import functions as f
 
         truth = getattr(f, aggregate)
@@ -331,7 +351,7 @@ def _truth_state(aggregate: str, *, empty: bool) -> "Callable[[Column, str], tup
     return state
 
 
-def _set_state(column: Column, name: str) -> tuple[StateColumn, ...]:
+def _set_state(column: Column, name: str, _declared: str) -> tuple[StateColumn, ...]:
     from pyspark.sql import functions as f
 
     type_ = f"array<{column.type}>"
@@ -347,7 +367,9 @@ def _aggregate(aggregate: str, name: str) -> sql.Composed:
     return sql.SQL("{}({})").format(sql.SQL(aggregate), sql.Identifier(name))
 
 
-_STATE: "dict[str, Callable[[Column, str], tuple[StateColumn, ...]]]" = {
+# from a column, the name it is stored under and the one it is declared under
+_State = Callable[[Column, str, str], tuple[StateColumn, ...]]
+_STATE: dict[str, _State] = {
     "count": _count_state,
     "sum": _sum_state,
     "avg": _avg_state,

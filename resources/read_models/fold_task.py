@@ -5,12 +5,15 @@ Belongs here: everything that runs in the task. Not here: the declaration (`fold
 """
 
 import json
+import signal
+import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import Any, TypeVar
+from types import FrameType
+from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
@@ -23,6 +26,8 @@ Row = tuple[Any, ...]
 
 # what is told of a stream that fails: itself, the event, the error
 TOLD = {"partition": "int", "decider": "string", "decider_id": "string", "offset": "bigint", "error": "string"}
+# a call of a fold's function that has not returned after so long fails
+CALL_S = 60.0
 _ROWS = 10_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -45,6 +50,8 @@ class FoldTask:
         states: The query for stored states: from arrays of log partitions, deciders and ids to `STREAM`, position,
             state.
         stored: How these are looked up.
+        patience_s: How long the function may take for an event.
+        for_all: Whether it may take so long for all events together.
     """
 
     name: str
@@ -55,13 +62,15 @@ class FoldTask:
     fresh: frozenset[int]
     states: str
     stored: "type[StoredStates]"
+    patience_s: float
+    for_all: bool = False
 
     def streams(self, batches: Iterator[pa.RecordBatch], kind: "type[Folded]") -> "Iterator[Folded]":
         """Fold batches of `READ` columns, sorted by stream and position; yield each stream at its end.
 
         Raises what `kind.take` raises.
         """
-        with self.stored(self.dsn, self.states) as stored:
+        with self.stored(self.dsn, self.states) as stored, Watch(self.patience_s, for_all=self.for_all) as watch:
             # the stream whose events come now; they may go on in the next batch
             now: Folded | None = None
             for batch in batches:
@@ -78,7 +87,7 @@ class FoldTask:
                     if now is None or now.stream != stream:
                         if now is not None:
                             yield now
-                        now = kind(self, stream, *stored.take(stream))
+                        now = kind(self, watch, stream, *stored.take(stream))
                     now.take(position, *event)
             if now is not None:
                 yield now
@@ -106,21 +115,73 @@ def teller(task: FoldTask, schema: pa.Schema) -> Callable[[Iterator[pa.RecordBat
     return run
 
 
+class NotReturned(BaseException):
+    """The function had not returned in time; no `except Exception` of its own keeps this from ending it."""
+
+
+class Watch:
+    """Ends calls of the function that do not return, during a `with` block.
+
+    A signal ends them, so it needs Python between two steps of the function: what never comes back from a library, or
+    catches everything again and again, goes on until Spark ends the process.
+
+    Attributes:
+        at: The event that the function is called with at this moment.
+
+    Args:
+        seconds: How long a call may take, up to twice as long.
+        for_all: Whether all calls together may take so long, and not each.
+    """
+
+    __slots__ = ("_before", "_for_all", "_seconds", "_seen", "at")
+
+    def __init__(self, seconds: float, *, for_all: bool) -> None:
+        self.at: Event | None = None
+        self._seconds = seconds
+        self._for_all = for_all
+        self._seen: Event | None = None
+        self._before: Any = None
+
+    def __enter__(self) -> Self:
+        # Python takes signals in its main thread, which is where Spark's tasks run
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGALRM, self._look)
+            # again and again: one that comes between two calls ends none
+            signal.setitimer(
+                signal.ITIMER_REAL, self._seconds, min(self._seconds, 1.0) if self._for_all else self._seconds
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, self._before)
+
+    def _look(self, _number: int, _frame: FrameType | None) -> None:
+        # the same event as at the last look, and not another one that the function was quick with
+        if self.at is not None and (self._for_all or self.at is self._seen):
+            of = " for the events of a round" if self._for_all else ""
+            raise NotReturned(f"the function had not returned after {self._seconds:g} s{of}")
+        self._seen = self.at
+
+
 class StreamFold:
     """One stream while it is folded.
 
     Args:
         task: The fold.
+        watch: What ends a call of its function that does not return.
         stream: The stream.
         position: Up to which position its stored state was folded.
         state: That state.
     """
 
-    __slots__ = ("_before", "_function", "_last", "_position", "_state", "_task", "stream")
+    __slots__ = ("_before", "_function", "_last", "_position", "_state", "_task", "_watch", "stream")
 
-    def __init__(self, task: FoldTask, stream: Stream, position: int, state: State | None) -> None:
+    def __init__(self, task: FoldTask, watch: Watch, stream: Stream, position: int, state: State | None) -> None:
         self.stream = stream
         self._task = task
+        self._watch = watch
         self._function = task.function
         self._state = state
         self._before = self._position = position
@@ -130,7 +191,7 @@ class StreamFold:
         """Fold the event at a position, unless it is in the state already.
 
         Raises:
-            FoldFailed: The function fails at the event.
+            FoldFailed: The function fails at the event, or does not return.
         """
         if position <= self._position:
             return
@@ -142,9 +203,13 @@ class StreamFold:
             raise FoldFailed(failure(self._task.name, unread, error)) from error
         self._last = Event(decider, decider_id, event, event_version, value, created_at, offset)
         try:
+            self._watch.at = self._last
             self._state = self._function(self._state, self._last)
-        except Exception as error:
-            raise FoldFailed(failure(self._task.name, self._last, error)) from error
+            self._watch.at = None
+        except (Exception, NotReturned) as error:
+            self._watch.at = None
+            said = TimeoutError(str(error)) if isinstance(error, NotReturned) else error
+            raise FoldFailed(failure(self._task.name, self._last, said)) from error
         self._position = position
 
     def rows(self) -> list[Row]:
@@ -172,8 +237,8 @@ class TriedFold(StreamFold):
 
     __slots__ = ("_given_up", "failed")
 
-    def __init__(self, task: FoldTask, stream: Stream, position: int, state: State | None) -> None:
-        super().__init__(task, stream, position, state)
+    def __init__(self, task: FoldTask, watch: Watch, stream: Stream, position: int, state: State | None) -> None:
+        super().__init__(task, watch, stream, position, state)
         self.failed: tuple[int, str] | None = None
         self._given_up = False
 

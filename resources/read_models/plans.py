@@ -12,6 +12,7 @@ import pyarrow as pa
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_log_source import COLUMNS
 from millrace.resources.event_store import Lease
+from millrace.resources.read_models import fold_task as tasks
 from millrace.resources.read_models.column_types import arrow_type, typed
 from millrace.resources.read_models.columns import ORDER, Column, KeyColumn
 from millrace.resources.read_models.declaration import ReadModel
@@ -114,7 +115,9 @@ def fold_task(model: Fold, dsn: str, ranges: Sequence[Lease]) -> FoldTask:
     # from the first event on there is no state before, and a rebuild must not look at the rows that it replaces
     fresh = frozenset(lease.partition for lease in ranges if lease.from_position == 0)
     with_decider, states = "decider" in model.keys, stored_states(model)
-    return FoldTask(model.name, model.function, model.types, with_decider, dsn, fresh, states, StoredStates)
+    return FoldTask(
+        model.name, model.function, model.types, with_decider, dsn, fresh, states, StoredStates, tasks.CALL_S
+    )
 
 
 def recomputed_rows(

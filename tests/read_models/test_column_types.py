@@ -46,7 +46,7 @@ def test_where_reading_a_text_raises_it_is_told_without_raising_with_the_same_wo
         assert [row[0] for row in texts.select(typed(text, "data.v", type_)).collect()] == TEXTS[type_]
         return
     told: dict[int, str] = {
-        row["n"]: refusal(row["fault"]["text"], "data.v", type_, inexact=row["fault"]["inexact"])
+        row["n"]: refusal(row["fault"], "data.v", type_)
         for row in texts.select("n", fault.alias("fault")).where("fault is not null").collect()
     }
     assert 0 < len(told) < len(TEXTS[type_])

@@ -112,6 +112,8 @@ def test_the_fingerprint_changes_with_the_code_and_with_nothing_around_it() -> N
         ("12.5", "decimal(18,2)", Decimal("12.50")),
         (0.1, "decimal(18,2)", Decimal("0.10")),
         (12, "decimal(3,1)", Decimal("12.0")),
+        ("9" * 38, "decimal(38,0)", Decimal("9" * 38)),
+        ("-0." + "9" * 38, "decimal(38,38)", Decimal("-0." + "9" * 38)),
         ("2024-02-29", "date", date(2024, 2, 29)),
         ("2024-02-29T12:00:00+02:00", "timestamp", datetime(2024, 2, 29, 10, tzinfo=UTC)),
         ("ä", "string", "ä"),

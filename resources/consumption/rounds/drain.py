@@ -20,7 +20,8 @@ import psycopg
 
 from millrace.resources.consumption.build_errors import build_errors, cause, is_gone
 from millrace.resources.consumption.commit import Commit
-from millrace.resources.consumption.connection import CONFLICTS, connect_patiently
+from millrace.resources.consumption.connection import CONFLICTS, connect_patiently, is_shut_out
+from millrace.resources.consumption.limits import Limits
 from millrace.resources.consumption.rounds.member import Member
 from millrace.resources.consumption.rounds.plan import fits
 from millrace.resources.consumption.rounds.round import Outcome, Rounds
@@ -28,6 +29,7 @@ from millrace.resources.errors import MillraceError, Unreachable
 from millrace.resources.event_store import EventStore, ViewPoll
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.tables import wait_for_locks_at_most
+from millrace.resources.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,6 +41,9 @@ ROUND_EVERY_S = 0.25
 LOOK_EVERY_S = 2.0
 # a consumer that did not say for 15 minutes that it lives counts as dead
 ATTACH_EVERY_S = 60.0
+# how often the drain sees whether its password is taken, and how often in a row it may not be
+KNOCK_EVERY_S = 20.0
+MOST_SHUT_OUT = 2
 # rounds in a row that may fail for a reason of no view's; then the drain ends
 FAILURES = 3
 # nothing that a drain does besides its commits waits longer for a lock
@@ -63,6 +68,7 @@ class SharedDrain:
         owner: The name under which leases are taken: a run's id.
         lease_s: How long a lease outlives its owner, in seconds.
         archive: The folder of the archive, which versions of models that are made now may need.
+        limits: How long a round may take; None for what the environment says.
         on_commit: Is told of each commit.
         on_change: Is told of each view that leaves or comes back.
     """
@@ -76,6 +82,7 @@ class SharedDrain:
         *,
         lease_s: int = LEASE_S,
         archive: Path | None = None,
+        limits: Limits | None = None,
         on_commit: OnCommit = lambda *_: None,
         on_change: OnChange = lambda _: None,
     ) -> None:
@@ -86,8 +93,9 @@ class SharedDrain:
         self._archive = archive
         self._on_commit = on_commit
         self._on_change = on_change
-        self._rounds = Rounds(dsn, spark, owner, lease_s)
+        self._rounds = Rounds(dsn, spark, owner, lease_s, limits or Limits.of(Settings()))
         self._looked_at = self._attached_at = float("-inf")
+        self._knocked_at, self._shut_out = time.monotonic(), 0
         self._failures = 0
         self._store = self._connect()
 
@@ -118,7 +126,7 @@ class SharedDrain:
         Also ends when a declaration changed: the next drain is of the newer code.
 
         Raises:
-            Unreachable: Spark went away.
+            Unreachable: Spark went away; or the store's server does not take the password any more.
 
         Raises the errors of `build_errors` where they are of no view, after some tries.
         """
@@ -207,6 +215,9 @@ class SharedDrain:
     def _look(self) -> None:
         """Let views join and leave, by who else consumes them, if it is time to look."""
         now = time.monotonic()
+        if now - self._knocked_at >= KNOCK_EVERY_S:
+            self._knocked_at = now
+            self._knock()
         if now - self._looked_at < LOOK_EVERY_S:
             return
         self._looked_at = now
@@ -225,6 +236,20 @@ class SharedDrain:
                 self._join(member)
             elif member.joined and (why := _against(poll)):
                 self._leave(member, why)
+
+    def _knock(self) -> None:
+        """End the drain if its password is none any more: what is connected stays so, but no new worker gets in.
+
+        Raises:
+            Unreachable: It was not taken twice.
+        """
+        self._shut_out = self._shut_out + 1 if is_shut_out(self._dsn) else 0
+        if self._shut_out >= MOST_SHUT_OUT:
+            raise Unreachable(
+                "The event store does not let this drain in any more.",
+                detail="Its sessions are open, but a new one with the same password is refused.",
+                hint="Check MILLRACE_DSN. Nothing is lost: the next drain goes on from the last commits.",
+            )
 
     def _attach(self, member: Member) -> None:
         try:

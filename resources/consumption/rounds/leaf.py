@@ -23,7 +23,7 @@ from millrace.resources.consumption.rounds.kept import KeptStates, read
 from millrace.resources.consumption.rounds.slots import Value
 from millrace.resources.event_log_source import DataLoss, EventLogOptions, LogRange
 from millrace.resources.event_log_source.arrow import ArrowConnection
-from millrace.resources.event_log_source.reading import PLAN, query
+from millrace.resources.event_log_source.reading import PLAN, fields_apart, query
 from millrace.resources.read_models.columns import ORDER
 from millrace.resources.read_models.fold import READ
 from millrace.resources.read_models.fold_task import FoldFailed, FoldTask, folder
@@ -149,7 +149,7 @@ class Task:
         batches, size = [], 0
         ranges = union(leases)
         for batch in connection.batches(query(options, ranges).as_string()) if ranges else ():
-            batches.append(batch)
+            batches.append(fields_apart(options, batch))
             size += batch.nbytes
             if size > self.most_bytes:
                 return None

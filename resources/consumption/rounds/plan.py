@@ -9,7 +9,7 @@ and key, which all lie in that one task: Spark exchanges nothing. Folds are done
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -24,7 +24,7 @@ from millrace.resources.consumption.rounds.leaf import (
     Reader,
     Task,
 )
-from millrace.resources.consumption.rounds.slots import Slots, slots_of, state_of, values_of
+from millrace.resources.consumption.rounds.slots import Slot, Slots, slots_of, state_of, values_of
 from millrace.resources.event_log_source import COLUMNS
 from millrace.resources.event_store import Lease
 from millrace.resources.read_models.column_types import arrow_type, typed
@@ -34,6 +34,7 @@ from millrace.resources.read_models.fold import Fold
 from millrace.resources.read_models.plans import arrow_schema, fold_task
 from millrace.resources.read_models.recompute import Recompute
 from millrace.resources.read_models.tables import state_schema
+from millrace.resources.spark.bounded import at_most
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
@@ -92,19 +93,29 @@ class RoundPlan:
         dsn: The event store.
         owner: Whose leases are read.
         models: The models, as the versions that are built.
+        seconds: How long it may take.
     """
 
-    def __init__(self, spark: "SparkSession", dsn: str, owner: str, models: Sequence[ReadModel]) -> None:
+    def __init__(
+        self, spark: "SparkSession", dsn: str, owner: str, models: Sequence[ReadModel], seconds: float
+    ) -> None:
+        self._spark = spark
         self._models = list(models)
+        self._seconds = seconds
         self._slots = slots_of([model for model in models if not isinstance(model, Fold)])
-        self._frame = _frame(spark, dsn, owner, self._models, self._slots)
+        with at_most(spark, seconds):
+            self._frame = _frame(spark, dsn, owner, self._models, self._slots, seconds / 2)
 
     def run(self) -> Built:
         """Read what the owner has leased for the models, and build it.
 
+        Raises:
+            TookTooLong: It took longer than it may.
+
         Raises Spark's error for a value that its column's type does not hold exactly.
         """
-        table = self._frame.toArrow()
+        with at_most(self._spark, self._seconds):
+            table = self._frame.toArrow()
         numbers = table.column(MODEL).to_pylist()
         at: dict[int, list[int]] = {}
         for row, number in enumerate(numbers):
@@ -126,12 +137,14 @@ class RoundPlan:
         return Built(leases, rows, report["failed"], report["seconds"], report["too_large"])
 
 
-def _frame(spark: "SparkSession", dsn: str, owner: str, models: Sequence[ReadModel], slots: Slots) -> "DataFrame":
+def _frame(
+    spark: "SparkSession", dsn: str, owner: str, models: Sequence[ReadModel], slots: Slots, patience_s: float
+) -> "DataFrame":
     from pyspark.sql import functions as f
     from pyspark.sql.pandas.types import from_arrow_schema
 
     schema = _schema(slots)
-    readers = tuple(_reader(number, model, dsn, slots) for number, model in enumerate(models))
+    readers = tuple(_reader(number, model, dsn, slots, patience_s) for number, model in enumerate(models))
     sources = {source for model in models for source in model.sources}
     extract = {source: path for model in models for source, path in model.extracted.items()}
     task = Task(
@@ -147,14 +160,14 @@ def _frame(spark: "SparkSession", dsn: str, owner: str, models: Sequence[ReadMod
     )
     wide = spark.range(0, 1, 1, 1).mapInArrow(task.__call__, from_arrow_schema(schema))
 
-    def value(slot: str, type_: str, *, is_text: bool) -> "SparkColumn":
-        return typed(f.col(slot), slot, type_) if is_text else f.col(slot)
+    def value(slot: Slot) -> "SparkColumn":
+        return typed(f.col(slot.name), slot.source, slot.column.type) if slot.is_text else f.col(slot.name)
 
-    keys = [value(slot.name, slot.column.type, is_text=slot.is_text).alias(slot.name) for slot in slots.keys]
+    keys = [value(slot).alias(slot.name) for slot in slots.keys]
     values = [
-        state.partial(value(slot.name, slot.column.type, is_text=slot.is_text), f.col(ORDER)).alias(state.name)
+        state.partial(value(slot), f.col(ORDER)).alias(state.name)
         for slot in slots.values
-        for state in slot.column.state(slot.name)
+        for state in slot.column.state(slot.name, slot.said)
     ]
     return wide.groupBy(MODEL, "partition", *keys).agg(f.max(PAYLOAD).alias(PAYLOAD), *values)
 
@@ -174,10 +187,12 @@ def _schema(slots: Slots) -> pa.Schema:
     )
 
 
-def _reader(number: int, model: ReadModel, dsn: str, slots: Slots) -> Reader:
+def _reader(number: int, model: ReadModel, dsn: str, slots: Slots, patience_s: float) -> Reader:
     where = (number, model.view, model.deciders, model.events)
     if isinstance(model, Fold):
-        return FoldReader(*where, fold_task(model, dsn, []), arrow_schema(state_schema(model)))
+        # the task ends a function by itself, and says which one it was, before the whole round is ended
+        task = replace(fold_task(model, dsn, []), patience_s=patience_s, for_all=True)
+        return FoldReader(*where, task, arrow_schema(state_schema(model)))
     keys = tuple(slot.name for slot in slots.of_keys[model.view].values())
     return ColumnsReader(*where, values_of(model, slots), keys)
 

@@ -21,13 +21,16 @@ from millrace.resources.consumption.build_errors import Fault, cause, fault_of, 
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.connection import CONFLICTS
 from millrace.resources.consumption.leases import owner_keeper
+from millrace.resources.consumption.limits import Limits
 from millrace.resources.consumption.rounds.kept import LOCK_TIMEOUT
 from millrace.resources.consumption.rounds.plan import Built, RoundPlan
 from millrace.resources.errors import LeaseLost, MillraceError
 from millrace.resources.event_store import EventStore, Lease
 from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.fold import Fold
 from millrace.resources.read_models.merge import merge_rows
 from millrace.resources.read_models.tables import wait_for_locks_at_most
+from millrace.resources.spark.bounded import TookTooLong
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,13 +69,15 @@ class Rounds:
         spark: Gives the session.
         owner: The name under which leases are taken: a run's id.
         lease_s: How long a lease lasts, in seconds; leases are extended while Spark builds.
+        limits: How long a round may take.
     """
 
-    def __init__(self, dsn: str, spark: "Callable[[], SparkSession]", owner: str, lease_s: int) -> None:
+    def __init__(self, dsn: str, spark: "Callable[[], SparkSession]", owner: str, lease_s: int, limits: Limits) -> None:
         self._dsn = dsn
         self._spark = spark
         self._owner = owner
         self._lease_s = lease_s
+        self._seconds = limits.round_s
         # positions that the next round reads
         self._events = ROUND_EVENTS
         # whether leases may be left that nobody gave back
@@ -113,7 +118,10 @@ class Rounds:
                 if store.connection.closed:
                     raise
                 why = cause(error)
-            if why is not None:
+            if why is not None and built.seconds.get(model.view, 0) >= self._seconds / 2:
+                # its time was up, and may be again
+                outcome.slow[model.view] = why
+            elif why is not None:
                 outcome.left[model.view] = why
             if model.view not in outcome.commits:
                 self._release(store, model.view, leases)
@@ -163,7 +171,7 @@ class Rounds:
     def _build(self, models: Sequence[ReadModel], known: Sequence[ReadModel]) -> Built:
         """Build what is leased for some models: in one job, and where that fails, each in a job of its own.
 
-        Raises the error if all of them fail, and not because of their events.
+        Raises the error if all of them fail, and not because of their events; or if none can be built in time.
         """
         try:
             return self._plan(known).run()
@@ -176,9 +184,14 @@ class Rounds:
             return built
 
     def _build_each(self, models: Sequence[ReadModel]) -> tuple[Built, list[Exception]]:
-        """Build each model in a job of its own; return also the errors of those that fail."""
+        """Build each model in a job of its own; return also the errors of those that fail.
+
+        Raises:
+            TookTooLong: Of the first two, neither could be built in time: the others would wait as long for nothing.
+        """
         built, errors = Built({}, {}, {}, {}), []
-        for model in models:
+        # first those without a function that may not return
+        for model in sorted(models, key=lambda model: isinstance(model, Fold)):
             # whatever it is: a function that cannot be pickled is no error of Spark's
             try:
                 built = built.with_(self._plan([model]).run())
@@ -186,13 +199,16 @@ class Rounds:
                 if is_gone(error):
                     raise
                 errors.append(error)
-                built = built.with_(Built({}, {}, {model.view: cause(error)}, {}))
+                took = {model.view: self._seconds} if isinstance(error, TookTooLong) else {}
+                built = built.with_(Built({}, {}, {model.view: cause(error)}, took))
+                if len(errors) > 1 and not built.leases and all(isinstance(one, TookTooLong) for one in errors):
+                    raise
         return built, errors
 
     def _plan(self, models: Sequence[ReadModel]) -> RoundPlan:
         key = tuple(sorted(model.view for model in models))
         if key not in self._plans:
-            self._plans[key] = RoundPlan(self._spark(), self._dsn, self._owner, models)
+            self._plans[key] = RoundPlan(self._spark(), self._dsn, self._owner, models, self._seconds)
         return self._plans[key]
 
 

@@ -7,11 +7,14 @@ and it does not grow with the models. Keys have slots, too.
 Belongs here: which column has which slot. Not here: the rows (`leaf`), the plan over them (`plan`).
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from millrace.resources.read_models.columns import Column, KeyColumn
 from millrace.resources.read_models.declaration import ReadModel
+
+# an error names no more columns than these
+MOST_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -22,11 +25,15 @@ class Slot:
         name: Its name there.
         column: The column that it builds, over itself; a key is one of kind `key`.
         is_text: Whether it holds the text of a field of data, which the plan reads as the column's type.
+        said: The declared columns that it is, as errors name them.
+        source: The fields of data that they read, as errors name them.
     """
 
     name: str
     column: Column
     is_text: bool
+    said: str
+    source: str
 
 
 @dataclass(frozen=True)
@@ -88,7 +95,7 @@ def _numbered(model: ReadModel, columns: Mapping[str, Column | KeyColumn]) -> di
         prefix = "_".join([kind, *_words(column.type), *(["text"] if is_text else [])])
         number = taken[prefix] = taken.get(prefix, -1) + 1
         slot = f"{prefix}_{number}"
-        slots[name] = Slot(slot, Column(kind, slot, column.type), is_text)
+        slots[name] = Slot(slot, Column(kind, slot, column.type), is_text, name, column.source or "")
     return slots
 
 
@@ -97,4 +104,17 @@ def _words(type_: str) -> list[str]:
 
 
 def _distinct(by_view: Mapping[str, Mapping[str, Slot]]) -> list[Slot]:
-    return [*{slot.name: slot for slots in by_view.values() for slot in slots.values()}.values()]
+    found: dict[str, list[Slot]] = {}
+    for slots in by_view.values():
+        for slot in slots.values():
+            found.setdefault(slot.name, []).append(slot)
+    return [
+        replace(same[0], said=_one_of(slot.said for slot in same), source=_one_of(slot.source for slot in same))
+        for same in found.values()
+    ]
+
+
+def _one_of(names: Iterable[str]) -> str:
+    """Name some columns, of which one has failed. A plan of one model has one for each slot."""
+    distinct = sorted(set(names))
+    return " or ".join(distinct[:MOST_NAMED]) + (" or another" if len(distinct) > MOST_NAMED else "")

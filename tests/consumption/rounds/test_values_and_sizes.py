@@ -29,7 +29,7 @@ from tests.consumption.test_consumer_hostile_json import Texts, everything, kept
 from tests.support.building.drains import PATIENCE_S, Everything, drain, fill, thing, things
 from tests.support.building.read_models import DECIDER, EVENTS
 from tests.support.building.shared_drains import assert_as_alone, share, state, why_away
-from tests.support.factories import value
+from tests.support.factories import rows, value
 from tests.support.hostile_json import UNREADABLE
 
 if TYPE_CHECKING:
@@ -189,6 +189,28 @@ def test_a_model_of_more_than_a_hundred_columns_beside_one_of_few(
     fill(things, 40)
     assert share(dsn, spark, [Everything, wide]) == {"everything": None, "wide": None}
     assert_as_alone(things, dsn, spark, [Everything, wide])
+
+
+def test_models_of_more_fields_than_a_select_of_postgres_has_columns(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    models = [
+        ReadModel(
+            name=f"part_{part}",
+            view=f"part_{part}",
+            description="A part of the fields.",
+            keys={"thing_id": stream_id()},
+            columns={f"c{n}": count(f"data.f{part * 570 + n}") for n in range(570)},
+        )
+        for part in range(3)
+    ]
+    things.append_events([thing("a", **{f"f{n}": n for n in range(0, 1710, 3)}), thing("b", f1709=1)])
+    assert share(dsn, spark, models) == {model.view: None for model in models}
+    for part in range(3):
+        row = rows(things.connection, f"select * from read_models.part_{part} where thing_id = 'a'")
+        assert row == [("a", *(int((part * 570 + n) % 3 == 0) for n in range(570)))]
+    ((last,),) = rows(things.connection, "select c569 from read_models.part_2 where thing_id = 'b'")
+    assert last == 1
 
 
 def test_forty_views_in_one_drain(things: EventStore, dsn: str, spark: "SparkSession") -> None:

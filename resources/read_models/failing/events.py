@@ -1,7 +1,8 @@
 """The events that a read model cannot be built from: of each stream the first one, told in one pass that never raises.
 
-Belongs here: failures whose reason is one event, as plans over a batch. Not here: the plans that build and raise
-(`plans`), the search for failures that no single event is the reason of (`consumption.failing_streams`).
+Belongs here: failures whose reason is one event, as plans over a batch. Not here: events that only together are too
+large for a sum (`sums`), the plans that build and raise (`plans`), the search for failures that no single event is the
+reason of (`consumption.failing_streams`).
 
 Columns fail where a field of data is read as a type (`column_types`), and a fold where its function does
 (`fold_task`). A function of whole streams says of no event that it fails at it.
@@ -79,7 +80,7 @@ def _misread_events(events: "DataFrame", model: ReadModel) -> list[FailingEvent]
 
     read = _fields_read(model)
     told = [
-        f.when(looked_at(column), fault.withField("place", f.lit(place)))
+        f.when(looked_at(column) & fault.isNotNull(), f.struct(f.lit(place).alias("place"), fault.alias("text")))
         for place, (source, column) in enumerate(read)
         if (fault := misread(source_column(source), column.type)) is not None
     ]
@@ -90,7 +91,7 @@ def _misread_events(events: "DataFrame", model: ReadModel) -> list[FailingEvent]
     found = []
     for partition, decider, decider_id, offset, one in firsts:
         source, column = read[one["place"]]
-        error = refusal(one["text"], source, column.type, inexact=one["inexact"])
+        error = refusal(one["text"], source, column.type)
         found.append(FailingEvent(partition, decider, decider_id, offset, error))
     return found
 

@@ -1,0 +1,118 @@
+"""An end for work in Spark that does not end by itself.
+
+Belongs here: cancelling what a thread asks a session for, and giving up a server that does not even answer to that. Not
+here: how long something may take, and what happens then (`consumption`).
+
+Spark cancels the jobs, and ends the Python process of each task that goes on for two seconds after that: also one whose
+function never returns.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from millrace.resources.errors import MillraceError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# what was cancelled ends within seconds, unless nobody listens any more
+GRACE_S = 30.0
+
+
+class TookTooLong(MillraceError):
+    """Spark had not ended in time, and was told to stop.
+
+    Attributes:
+        is_deaf: Whether it did not even answer to that; then the session is closed.
+    """
+
+    def __init__(self, seconds: float, *, is_deaf: bool) -> None:
+        self.is_deaf = is_deaf
+        # one line: it is what people read of a view, too
+        super().__init__(f"Spark had not ended after {seconds:g} s" + (", and does not answer" if is_deaf else ""))
+
+
+@dataclass
+class _Told:
+    """What the thread that watches has done."""
+
+    to_stop: bool = False
+    to_close: bool = False
+
+
+@contextmanager
+def at_most(spark: "SparkSession", seconds: float) -> Iterator[None]:
+    """Cancel what this thread asks a session for in a `with` block, so many seconds after its beginning.
+
+    Raises:
+        TookTooLong: In place of the error that Spark gives then.
+    """
+    tag = f"millrace-{uuid4().hex}"
+    ended, told = threading.Event(), _Told()
+    watcher = threading.Thread(
+        target=_watch, args=(spark, tag, seconds, ended, told), name="end of a build", daemon=True
+    )
+    _tag(spark, tag)
+    watcher.start()
+    try:
+        yield
+    except Exception as error:
+        if told.to_stop:
+            raise TookTooLong(seconds, is_deaf=told.to_close) from error
+        raise
+    finally:
+        ended.set()
+        _untag(spark, tag)
+
+
+def _watch(spark: "SparkSession", tag: str, seconds: float, ended: threading.Event, told: _Told) -> None:
+    if ended.wait(seconds):
+        return
+    told.to_stop = True
+    # by a thread of its own: a server that does not answer does not answer to this either
+    threading.Thread(target=_interrupt, args=(spark, tag), name="a build is cancelled", daemon=True).start()
+    if ended.wait(GRACE_S):
+        return
+    told.to_close = True
+    _close(spark)
+
+
+def _interrupt(spark: "SparkSession", tag: str) -> None:
+    # what comes of it, the thread that waits for Spark sees
+    with suppress(Exception):
+        if _is_remote():
+            spark.interruptTag(tag)
+        else:
+            spark.sparkContext.cancelJobsWithTag(tag)
+
+
+def _close(spark: "SparkSession") -> None:
+    """Close the connection to a Connect server: calls that wait for an answer fail. Other sessions live in here."""
+    if _is_remote():
+        with suppress(Exception):
+            spark.client.close()
+
+
+def _tag(spark: "SparkSession", tag: str) -> None:
+    if _is_remote():
+        spark.addTag(tag)
+    else:
+        # of the context: a tag of the session does not reach the thread of Java in which Arrow is collected
+        spark.sparkContext.addJobTag(tag)
+
+
+def _untag(spark: "SparkSession", tag: str) -> None:
+    if _is_remote():
+        spark.removeTag(tag)
+    else:
+        spark.sparkContext.removeJobTag(tag)
+
+
+def _is_remote() -> bool:
+    from pyspark.sql.utils import is_remote
+
+    return is_remote()

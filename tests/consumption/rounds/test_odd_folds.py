@@ -1,0 +1,122 @@
+"""Folds that return what no table holds, or fail in odd ways: a round takes what a drain of the view's own takes."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+from millrace import Event, ReadModel, State, fold
+from millrace.resources.event_store import EventStore
+from tests.support.building.drains import Everything, drain, thing, things
+from tests.support.building.read_models import DECIDER
+from tests.support.building.shared_drains import share, state
+from tests.support.factories import rows
+from tests.support.hostile_json import WORDS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["things"]
+
+
+def in_itself() -> list[Any]:
+    found: list[Any] = []
+    found.append(found)
+    return found
+
+
+# what a fold may return, or do, when an event says so
+ODDITIES: dict[str, Callable[[], Any]] = {
+    "nan": lambda: {"n": float("nan")},
+    "infinite": lambda: {"x": float("inf")},
+    "huge": lambda: {"n": 10**400},
+    "beyond digits": lambda: {"x": 10**5000},
+    "half a surrogate in the state": lambda: {"t": "ok", "hidden": "\ud800"},
+    "half a surrogate in a column": lambda: {"t": "\udfff"},
+    "nul in the state": lambda: {"t": "ok", "hidden": "a\0b"},
+    "nul in a column": lambda: {"t": "a\0b"},
+    "a mebibyte": lambda: {"t": "x" * 2**20},
+    "letters that JSON escapes": lambda: {"t": "ok", "hidden": "ä" * 2**16},
+    "deep": lambda: {"t": "ok", "hidden": json.loads('{"a":' * 500 + "1" + "}" * 500)},
+    "in itself": lambda: {"hidden": in_itself()},
+    "a tuple": lambda: {"hidden": (1, 2)},
+    "no dict": lambda: [1],
+    "keys of numbers": lambda: {1: 2},
+    "words": lambda: {"t": "ok", "hidden": [*WORDS]},
+    "a wrong type": lambda: {"n": "1"},
+    "a boolean number": lambda: {"n": True},
+    "minus nought": lambda: {"d": -0.0},
+    "a least double": lambda: {"d": 5e-324},
+    "the end of time": lambda: {"at": "9999-12-31T23:59:59.999999-14:00"},
+    "the beginning of time": lambda: {"at": "0001-01-01T00:00:00+14:00", "day": "0001-01-01"},
+    "as many digits as there are": lambda: {"x": "9" * 38, "y": "0." + "9" * 38},
+    "a digit more": lambda: {"x": "9" * 39},
+    "a number too small": lambda: {"y": "1e-39"},
+}
+
+
+# of these a stream waits: no table holds them, or JSON would change them
+REFUSED = {
+    "nan", "infinite", "huge", "beyond digits", "half a surrogate in a column", "nul in a column", "in itself",
+    "a tuple", "no dict", "keys of numbers", "a wrong type", "a boolean number", "a digit more", "a number too small",
+    "raise",
+}  # fmt: skip
+
+
+@fold(
+    view="odd",
+    deciders=[DECIDER],
+    key="thing_id",
+    columns={
+        "n": "bigint", "d": "double", "t": "string", "x": "decimal(38,0)", "y": "decimal(38,38)", "at": "timestamp",
+        "day": "date",
+    },
+)  # fmt: skip
+def odd(before: State | None, event: Event) -> State:
+    """One row per thing: whatever the event names."""
+    told = event.data.get("text")
+    if told == "raise":
+        raise ValueError(f"\ud800 \0 {'x' * 2**20}\n second line")
+    return cast("State", ODDITIES[told]() if told in ODDITIES else {"n": (before or {}).get("n", 0)})
+
+
+Odd = cast("ReadModel", odd)
+
+
+def test_whatever_a_fold_returns_is_what_a_drain_of_its_own_takes_and_else_it_leaves_alone(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    models = [Odd, Everything]
+    alone = replace(Odd, name="odd_alone", view="odd_alone")
+    events = [thing(f"{told} {n}", text=told if n == 1 else "nothing") for told in ODDITIES for n in range(2)]
+    things.append_events([*events, thing("raise 1", text="raise")])
+    away = share(dsn, spark, models)
+    assert away["everything"] is None
+    assert (why := away["odd"]) is not None
+    assert "\0" not in why
+    assert len(why.encode()) <= 4000
+    for model in (Odd, alone):
+        drain(dsn, spark, model)
+    assert state(things.connection, Odd) == state(things.connection, alone)
+    locked = "select view, decider_id, last_error from event_store.stream_locks order by 1, 2"
+    errors = {
+        view: [row[1:] for row in rows(things.connection, locked) if row[0] == view] for view in ("odd", "odd_alone")
+    }
+    assert [(name, error.replace("odd_alone", "odd")) for name, error in errors["odd_alone"]] == errors["odd"]
+    failed = {name.removesuffix(" 1") for name, _ in errors["odd"]}
+    assert failed == REFUSED
+
+    # the others again, in a round: what a drain of its own takes, a round takes, too
+    taken = sorted({*ODDITIES} - REFUSED)
+    things.append_events([thing(f"{told} in a round", text=told) for told in taken])
+    assert share(dsn, spark, models) == {"odd": None, "everything": None}
+    drain(dsn, spark, alone)
+    assert state(things.connection, Odd) == state(things.connection, alone)
+    for told in taken:
+        (both,) = rows(
+            things.connection,
+            "select count(*), count(distinct (n, d, t, x, y, at, day)) from read_models.odd where thing_id in (%s, %s)",
+            f"{told} 1",
+            f"{told} in a round",
+        )
+        assert both == (2, 1), told

@@ -1,0 +1,63 @@
+"""A fold that never returns from an event, in two ways, and tells which process it runs in.
+
+Belongs here: the fold, the events that it hangs at, the ways to know that it does and that it ended. Not here: what a
+test does to it meanwhile.
+"""
+
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import cast
+
+from millrace import Event, ReadModel, State, fold
+from millrace.resources.event_store import NewEvent
+from tests.support.building.drains import eventually, thing
+from tests.support.building.read_models import DECIDER
+
+
+@fold(view="hanging", deciders=[DECIDER], key="thing_id", columns={"seen": "bigint"})
+def hanging(state: State | None, event: Event) -> State:
+    """One row per thing; an event that names a file is never done with."""
+    told = event.data.get("hang")
+    if told is not None:
+        with Path(told).open("a") as file:
+            file.write(f"{os.getpid()}\n")
+    while told is not None:
+        try:
+            time.sleep(1)
+        except BaseException:
+            if not event.data["stubborn"]:
+                raise
+    return {"seen": (state or {"seen": 0})["seen"] + 1}
+
+
+Hanging = cast("ReadModel", hanging)
+
+
+def hang_at(path: Path, decider_id: str = "endless", *, stubborn: bool) -> NewEvent:
+    """Make an event at which the fold hangs; a stubborn one catches everything that is to end it."""
+    return thing(decider_id, hang=str(path), stubborn=stubborn)
+
+
+def processes(path: Path) -> list[int]:
+    """Return the processes in which the fold came to such an event, one for each time."""
+    with suppress(FileNotFoundError):
+        return [int(line) for line in path.read_text().splitlines()]
+    return []
+
+
+def all_over(path: Path) -> None:
+    """Wait until all of these processes have ended."""
+    assert processes(path)
+    eventually(
+        lambda: not [pid for pid in processes(path) if _lives(pid)], "the processes of the function that hangs end"
+    )
+
+
+def _lives(pid: int) -> bool:
+    try:
+        # the last word but of a process that ended and that nobody asked about is Z
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
