@@ -48,15 +48,18 @@ _RANGE = sql.SQL(
     " where l.partition = {partition} and l.position >= {from_position} and l.position < {to_position}"
     " order by l.position"
 )
-# the top-level fields of data, and whether each is a short scalar in every event that has it
+# the top-level fields of data, and whether each is a short scalar in every event that has it; the row without a field
+# is of the events whose data has none, and says whether it is an array in one of them
 _FIELDS = sql.SQL(
     """
-    select f.key, bool_and(jsonb_typeof(f.value) not in ('object', 'array') and pg_column_size(f.value) <= {most_bytes})
-    from ({range}) e cross join lateral jsonb_each(case jsonb_typeof(e.data) when 'object' then e.data end) f
-    group by f.key order by count(*) desc, f.key collate "C" limit {most}
+    select
+      f.key,
+      bool_and(jsonb_typeof(f.value) not in ('object', 'array') and pg_column_size(f.value) <= {most_bytes}),
+      bool_or(jsonb_typeof(e.data) = 'array') filter (where f.key is null)
+    from ({range}) e left join lateral jsonb_each(case jsonb_typeof(e.data) when 'object' then e.data end) f on true
+    group by f.key order by f.key is not null, count(*) desc, f.key collate "C" limit {most}
     """
 )
-_ARRAYS = sql.SQL("select exists (select from ({range}) e where jsonb_typeof(e.data) = 'array')")
 
 
 class ArchiveDamaged(MillraceError):
@@ -94,11 +97,10 @@ def range_fields(cursor: Any, wanted: LogRange) -> Fields:  # noqa: ANN401 - ADB
     cursor.execute(PLAN)
     cursor.fetchall()
     events = _RANGE.format(columns=sql.SQL("e.data"), **vars(wanted))
-    cursor.execute(_FIELDS.format(range=events, most_bytes=VALUE_BYTES, most=MOST_FIELDS + 1).as_string())
-    found = [FoundField(name, short) for name, short in cursor.fetchall()]
-    cursor.execute(_ARRAYS.format(range=events).as_string())
-    ((arrays,),) = cursor.fetchall()
-    return chosen_fields(found, arrays=arrays)
+    cursor.execute(_FIELDS.format(range=events, most_bytes=VALUE_BYTES, most=MOST_FIELDS + 2).as_string())
+    rows = cursor.fetchall()
+    found = [FoundField(name, short) for name, short, _ in rows if name is not None]
+    return chosen_fields(found, arrays=any(arrays for name, _, arrays in rows if name is None))
 
 
 def read_range(cursor: Any, wanted: LogRange, fields: Fields = NO_FIELDS) -> Iterator[pa.RecordBatch]:  # noqa: ANN401
