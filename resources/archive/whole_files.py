@@ -114,7 +114,8 @@ def _fields(columns: str, others: str) -> Fields:
 
 def _uri(path: Path) -> str:
     """Return a path as Spark takes it: of this machine's file system, no character of it a pattern."""
-    return "file:" + "".join(f"\\{each}" if each in _GLOB else each for each in str(path.absolute()))
+    whole = str(path.absolute())
+    return "file:" + "".join(f"\\{character}" if character in _GLOB else character for character in whole)
 
 
 def _quoted(name: str) -> str:
