@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.spark import drains, failing, reads, rebuilds
+from benchmarks.spark import cluster, drains, failing, reads, rebuilds
 from benchmarks.spark.bench import Bench, Result, bench, show
 
 LINES: dict[str, Callable[[Bench], list[Result]]] = {
@@ -28,6 +28,8 @@ LINES: dict[str, Callable[[Bench], list[Result]]] = {
     "failing-streams": failing.failing_streams,
     "rebuild": rebuilds.from_postgres,
     "archive-rebuild": rebuilds.from_archive,
+    "archive-cpu": rebuilds.cpu_from_archive,
+    "cluster": cluster.rebuilds,
 }
 JDBC_DRIVER = Path("/usr/share/java/postgresql.jar")
 FIRST_SIZE = 100_000

@@ -61,9 +61,9 @@ def _drains(bench: Bench, failing: int, streams: int) -> list[Result]:
         with database.connect() as connection:
             reset_model(connection, ORDERS)
             connection.execute("delete from event_store.stream_locks")
-        before = _seconds(bench)
+        before = seconds_of(bench)
         report = drained(bench, database)
-        took = _seconds(bench).since(before)
+        took = seconds_of(bench).since(before)
         if (report.failed_streams, report.failed) != (wanted, {}):
             raise RuntimeError(f"{report.failed_streams} streams failed, not {wanted}: {report.failed}")
         if wanted:
@@ -107,7 +107,8 @@ def _append_bad(database: Database, failing: int, streams: int) -> None:
         EventStore(connection).sequence_events()
 
 
-def _seconds(bench: Bench) -> Seconds:
+def seconds_of(bench: Bench) -> Seconds:
+    """Return the seconds on a CPU until now: of this process, of those below it, of Postgres."""
     own = psutil.Process()
     pid = bench.server.pid()
     served = {pid, *(one.pid for one in psutil.Process(pid).children())} if pid else set()

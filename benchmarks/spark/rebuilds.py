@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from benchmarks.event_store.bench import Database
 from benchmarks.event_store.consumption import CHUNK, consumed_per_second, stream_and_ack
-from benchmarks.spark.bench import ORDERS, Bench, Result, timed
+from benchmarks.spark.bench import ORDERS, Bench, Measured, Memory, Result, timed
 from benchmarks.spark.drains import drained
+from benchmarks.spark.failing import seconds_of
 from benchmarks.spark.reads import growth, jdbc
 from millrace.resources.archive.history import read_history
 from millrace.resources.archive.writer import archive_partition
@@ -20,6 +21,8 @@ from millrace.resources.consumption.consumer import Consumer
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+# the JVM compiles for some rounds
+WARM = 2
 # what the model needs of the log
 LOG = """(
   select l.partition, e."offset", e.event, e.decider_id, e.data, e.created_at
@@ -101,6 +104,38 @@ def from_archive(bench: Bench) -> list[Result]:
             Result(f"the rows alone of {what}", built, built_theirs, ratio=built.value / built_theirs.value),
         ]
     return [*results, *growth("archive-rebuild", bench, rates)]
+
+
+def cpu_from_archive(bench: Bench) -> list[Result]:
+    """CPU of all processes for rebuilding all log partitions of a model from the archive, beside from Postgres."""
+    results: list[Result] = []
+    for events in bench.sizes:
+        log = bench.log(events)
+        drained(bench, log)
+        with tempfile.TemporaryDirectory(prefix="bench-archive-") as folder:
+            before = seconds_of(bench)
+            for partition in partitions_of(log):
+                archive_partition(log.dsn, Path(folder), partition, tail=True)
+            writing = Measured(seconds_of(bench).since(before).all, Memory())
+            measures = [partial(rebuild_cpu, bench, log, events, archive) for archive in (Path(folder), None)]
+            for _ in range(WARM):
+                for measure in measures:
+                    measure()
+            ours, live = bench.in_turn(*measures)
+        target = 0.5 if events == bench.sizes[-1] else None
+        what = f"rebuild from {events:,} archived events; from Postgres"
+        results += [
+            Result(what, ours, live, "CPU s", ratio=ours.value / live.value, target=target, at_most=True),
+            Result(f"  writing the archive of {events:,} events", writing, unit="CPU s"),
+        ]
+    return results
+
+
+def rebuild_cpu(bench: Bench, log: Database, events: int, archive: Path | None) -> float:
+    """Rebuild all log partitions and return for how many seconds all processes were on a CPU."""
+    before = seconds_of(bench)
+    rebuild_rate(bench, log, events, archive)
+    return seconds_of(bench).since(before).all
 
 
 def jdbc_rate(bench: Bench, log: Database, events: int) -> float:

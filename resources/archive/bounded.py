@@ -38,13 +38,12 @@ class BoundedFile:
     """A file that is read in batches, each page checked by its checksum; to be closed in the end.
 
     Raises:
-        TooLarge: It has larger columns than Millrace writes.
         pa.ArrowException: It cannot be read.
     """
 
     def __init__(self, path: Path | str) -> None:
+        self._path = path
         with pq.ParquetFile(path) as file:
-            require_small(path, file.metadata, column_bytes=CHUNK_BYTES)
             self.metadata, self._schema = file.metadata, file.schema_arrow
         texts = [field.name for field in self._schema if pa.types.is_string(field.type)]
         self._file = pq.ParquetFile(
@@ -57,9 +56,10 @@ class BoundedFile:
         """Read some row groups (None: all) and columns (None: all), at most so many rows at once.
 
         Raises:
-            TooLarge: There is a larger value than Millrace writes.
+            TooLarge: There is a larger value, or a larger column, than Millrace writes.
             pa.ArrowException: It cannot be read.
         """
+        require_small(self._path, self.metadata, column_bytes=CHUNK_BYTES, row_groups=row_groups, columns=columns)
         for batch in self._file.iter_batches(batch_size, row_groups=row_groups, columns=columns):
             begin = 0
             for end in _cuts(batch):
@@ -86,13 +86,22 @@ def bounded_batches(path: Path, batch_size: int = 65_536) -> Iterator[pa.RecordB
         yield from file.batches(batch_size)
 
 
-def require_small(path: Path | str, metadata: pq.FileMetaData, *, column_bytes: int | None = None) -> None:
+def require_small(
+    path: Path | str,
+    metadata: pq.FileMetaData,
+    *,
+    column_bytes: int | None = None,
+    row_groups: Sequence[int] | None = None,
+    columns: Sequence[str] | None = None,
+) -> None:
     """Refuse a file with a page of more than CHUNK_BYTES, before anything is decoded.
 
     Args:
         path: The file.
         metadata: Its footer.
         column_bytes: How much a column of a row group may have in all its pages; None for any.
+        row_groups: Those that are looked at; None for all.
+        columns: Those that are looked at, as Arrow names them; None for all.
 
     Raises:
         TooLarge: A page or a column has more.
@@ -100,8 +109,11 @@ def require_small(path: Path | str, metadata: pq.FileMetaData, *, column_bytes: 
     """
     most = math.inf if column_bytes is None else column_bytes
     with Path(path).open("rb") as file:
-        for group, column in product(range(metadata.num_row_groups), range(metadata.num_columns)):
+        groups = range(metadata.num_row_groups) if row_groups is None else row_groups
+        for group, column in product(groups, range(metadata.num_columns)):
             chunk = metadata.row_group(group).column(column)
+            if columns is not None and not _is_of(chunk.path_in_schema, columns):
+                continue
             if chunk.num_values == 0:
                 continue  # it has no page, and Arrow looks for none
             begin = min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
@@ -113,6 +125,11 @@ def require_small(path: Path | str, metadata: pq.FileMetaData, *, column_bytes: 
                         raise TooLarge(f"Column {chunk.path_in_schema} has {max(total, stated):,} bytes at once.")
             except UnreadableHeader as error:
                 raise pa.ArrowInvalid(f"Column {chunk.path_in_schema}: {error}") from None
+
+
+def _is_of(path: str, columns: Sequence[str]) -> bool:
+    """Return whether Arrow reads a leaf for some columns: a column of several leaves has its name before theirs."""
+    return any(path == name or path.startswith(f"{name}.") for name in columns)
 
 
 def _cuts(batch: pa.RecordBatch) -> list[int]:

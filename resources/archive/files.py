@@ -1,7 +1,8 @@
 """One file of the archive: a range of one log partition in Parquet. Its name is the range.
 
 Belongs here: names, columns, writing a file so that it is whole or not there, and checking one. Not here: which ranges
-are written (`writer`, `backup.backup`) and which files count (`listing`, `backup.manifest`).
+are written (`writer`, `backup.backup`), which fields of `data` have a column (`fields`) and which files count
+(`listing`, `backup.manifest`).
 
 A file is read back after it is written. The same range of the same log gives the same content.
 """
@@ -22,6 +23,7 @@ import pyarrow.parquet as pq
 from psycopg import sql
 
 from millrace.resources.archive.bounded import bounded_batches
+from millrace.resources.archive.fields import MOST_FIELDS, VALUE_BYTES, Fields, FoundField, chosen_fields, with_fields
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_log_source import COLUMNS, LogRange
 from millrace.resources.event_log_source.reading import PLAN
@@ -35,6 +37,7 @@ _ARROW = {
 }
 # names, order and types of the source event_log
 SCHEMA = pa.schema([(name, _ARROW[type_]) for name, (type_, _) in COLUMNS.items()])
+NO_FIELDS = Fields()
 # a few of these are in memory at once, or one event if that is larger
 BATCH_BYTES = 8 * 1024 * 1024
 _NAME = re.compile(r"p(\d{4,})-(\d{15,})-(\d{15,})\.parquet")
@@ -45,8 +48,17 @@ _RANGE = sql.SQL(
     " where l.partition = {partition} and l.position >= {from_position} and l.position < {to_position}"
     " order by l.position"
 )
-_COLUMNS = sql.SQL(", ").join(
-    sql.SQL("{} as {}").format(sql.SQL(expression), sql.Identifier(name)) for name, (_, expression) in COLUMNS.items()
+# the top-level fields of data, and whether each is a short scalar in every event that has it; the row without a field
+# is of the events whose data has none, and says whether it is an array in one of them
+_FIELDS = sql.SQL(
+    """
+    select
+      f.key,
+      bool_and(jsonb_typeof(f.value) not in ('object', 'array') and pg_column_size(f.value) <= {most_bytes}),
+      bool_or(jsonb_typeof(e.data) = 'array') filter (where f.key is null)
+    from ({range}) e left join lateral jsonb_each(case jsonb_typeof(e.data) when 'object' then e.data end) f on true
+    group by f.key order by f.key is not null, count(*) desc, f.key collate "C" limit {most}
+    """
 )
 
 
@@ -80,22 +92,41 @@ def is_temporary(name: str) -> bool:
     return _TEMPORARY.fullmatch(name) is not None
 
 
-def read_range(cursor: Any, wanted: LogRange) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - ADBC has no types
-    """Read a range from Postgres in order, through an ADBC cursor within a transaction, a batch at a time."""
+def range_fields(cursor: Any, wanted: LogRange) -> Fields:  # noqa: ANN401 - ADBC has no types
+    """Choose the fields of `data` that get a column in a range's file: the same ones for the same range."""
+    cursor.execute(PLAN)
+    cursor.fetchall()
+    events = _RANGE.format(columns=sql.SQL("e.data"), **vars(wanted))
+    cursor.execute(_FIELDS.format(range=events, most_bytes=VALUE_BYTES, most=MOST_FIELDS + 2).as_string())
+    rows = cursor.fetchall()
+    found = [FoundField(name, short) for name, short, _ in rows if name is not None]
+    return chosen_fields(found, arrays=any(arrays for name, _, arrays in rows if name is None))
+
+
+def read_range(cursor: Any, wanted: LogRange, fields: Fields = NO_FIELDS) -> Iterator[pa.RecordBatch]:  # noqa: ANN401
+    """Read a range from Postgres in order, through an ADBC cursor within a transaction, a batch at a time.
+
+    The columns of some fields of `data` come after the others.
+    """
     from adbc_driver_postgresql import StatementOptions
 
     # by index and in its order, whatever the statistics say: a range is a small part of the log
     cursor.execute(PLAN)
     cursor.fetchall()
     cursor.adbc_statement.set_options(**{StatementOptions.BATCH_SIZE_HINT_BYTES.value: str(BATCH_BYTES)})
+    values: list[sql.Composable] = [sql.SQL(expression) for _, expression in COLUMNS.values()]
+    values += [sql.SQL("e.data #>> {}::text[]").format(sql.Literal([name])) for name in fields.columns]
+    # by numbers: a name may be longer than the 63 bytes that Postgres keeps of it
+    columns = [sql.SQL("{} as {}").format(value, sql.Identifier(f"c{n}")) for n, value in enumerate(values)]
     # without bind parameters, because ADBC reads by COPY only then
-    cursor.execute(_RANGE.format(columns=_COLUMNS, **vars(wanted)).as_string())
+    cursor.execute(_RANGE.format(columns=sql.SQL(", ").join(columns), **vars(wanted)).as_string())
+    schema = with_fields(SCHEMA, fields)
     for batch in cursor.fetch_record_batch():
-        yield batch.cast(SCHEMA)
+        yield batch.rename_columns(schema.names).cast(schema)
 
 
 def read_file(path: Path, wanted: LogRange) -> Iterator[pa.RecordBatch]:
-    """Read the part of a range that a file holds, in order, a batch at a time.
+    """Read the part of a range that a file holds, in order, a batch at a time, without columns of fields.
 
     Raises:
         ArchiveDamaged: The file cannot be read.
@@ -105,17 +136,22 @@ def read_file(path: Path, wanted: LogRange) -> Iterator[pa.RecordBatch]:
             first = batch.column("position")[0].as_py()
             begin, end = max(wanted.from_position - first, 0), min(wanted.to_position - first, len(batch))
             if begin < end:
-                yield batch.slice(begin, end - begin).cast(SCHEMA)
-    except (OSError, pa.ArrowException) as error:
+                yield batch.slice(begin, end - begin).select(SCHEMA.names).cast(SCHEMA)
+    except (OSError, KeyError, pa.ArrowException) as error:
         raise ArchiveDamaged(f"{path} cannot be read.", detail=str(error)) from error
 
 
 def write_file(
-    root: Path, wanted: LogRange, batches: Iterable[pa.RecordBatch], *, ready: Callable[[], object] = bool
+    root: Path,
+    wanted: LogRange,
+    batches: Iterable[pa.RecordBatch],
+    *,
+    fields: Fields = NO_FIELDS,
+    ready: Callable[[], object] = bool,
 ) -> LogFile:
     """Write a range as a file below the root, sync it, and read it back.
 
-    The new file replaces an older one of the range, as `whole_file` says.
+    The new file replaces an older one of the range, as `whole_file` says. The batches have the columns of the fields.
 
     Raises:
         ArchiveDamaged: The batches are not exactly the range, or the file reads back as something else.
@@ -123,7 +159,8 @@ def write_file(
     path = root / path_of(wanted)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with whole_file(path, ready=ready) as sink:
-        with pq.ParquetWriter(sink, SCHEMA, compression="zstd", write_page_checksum=True) as writer:
+        schema = with_fields(SCHEMA, fields)
+        with pq.ParquetWriter(sink, schema, compression="zstd", write_page_checksum=True) as writer:
             for batch in _exactly(wanted, batches, str(path)):
                 writer.write_batch(batch, row_group_size=len(batch))
         size = sink.tell()

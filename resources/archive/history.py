@@ -1,7 +1,7 @@
 """The whole log as one Spark DataFrame: the files of the archive and Postgres above them, each event once.
 
-Belongs here: putting the two together. Not here: writing files (`writer`), reading files (`spark_reader`), reading
-Postgres (`event_log_source`).
+Belongs here: putting the two together, and who reads which file. Not here: writing files (`writer`), reading them
+(`whole_files`, `spark_reader`), reading Postgres (`event_log_source`).
 
 Columns, types, filters and `extract` are those of the source `event_log`. Spark's tasks read the files themselves: the
 folder must have the same path on the driver and on every worker.
@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
+from millrace.resources.archive.fields import folded
 from millrace.resources.archive.files import ArchiveDamaged
 from millrace.resources.archive.folder import ForeignArchive, require_folder
 from millrace.resources.archive.listing import ArchivedFile, ArchivedPartition, archived, grouped
 from millrace.resources.archive.spark_reader import Wanted, archive_rows, shared
 from millrace.resources.archive.store import ArchiveStore
+from millrace.resources.archive.whole_files import proven_fields, whole_rows
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_log_source import COLUMNS, most_tasks
 from millrace.resources.event_store import EventStore
@@ -94,6 +96,11 @@ class LogHistory:
                 raise ArchiveDamaged(
                     f"{self.root / file.path} is not there.", hint="Put the file back from a copy of this folder."
                 )
+
+    def is_whole(self, file: ArchivedFile) -> bool:
+        """Say whether all positions of a file are to be read."""
+        first, last = self.cuts[file.range.partition]
+        return first <= file.range.from_position and file.range.to_position <= last
 
     def _is_read(self, file: ArchivedFile) -> bool:
         first, last = self.cuts[file.range.partition]
@@ -188,22 +195,29 @@ def history_frame(
 
     At most `live_readers` tasks read Postgres at once; None for as many as Spark runs.
 
+    Spark's own reader takes the files that are read whole and have columns of all wanted fields: a job proves first
+    that these are the listed ones (`whole_files`). Python tasks take the others, and all files where `between` is given
+    (`spark_reader`).
+
     The history stays readable for a while: a lease keeps the log from being purged above the lease's beginning, and a
     replaced file stays for an hour. If a part is gone nevertheless, the query fails; it never returns fewer rows.
     """
     filters = {"deciders": deciders, "events": events}
     tails = history.tails
-    tasks = shared(history.root, history.files, history.cuts)
-    frames = []
+    wanted = Wanted(
+        **{name: None if chosen is None else tuple(chosen) for name, chosen in filters.items()},
+        columns=tuple(columns),
+        extract=tuple((name, tuple(path)) for name, path in (extract or {}).items()),
+        between=between,
+    )
+    by_spark = _for_spark(spark, history, wanted)
+    taken = set(by_spark)
+    others = [file for file in history.files if file not in taken]
+    frames = [whole_rows(spark, [history.root / file.path for file in by_spark], wanted)] if by_spark else []
+    tasks = shared(history.root, others, history.cuts)
     if tasks:
-        wanted = Wanted(
-            **{name: None if chosen is None else tuple(chosen) for name, chosen in filters.items()},
-            columns=tuple(columns),
-            extract=tuple((name, tuple(path)) for name, path in (extract or {}).items()),
-            between=between,
-        )
         frames.append(archive_rows(spark, tasks, wanted))
-    if not tasks or any(first < last for first, last in tails.values()):
+    if not frames or any(first < last for first, last in tails.values()):
         options = {
             "dsn": dsn,
             "columns": json.dumps(list(columns)),
@@ -218,6 +232,19 @@ def history_frame(
             tail = tail.coalesce(live_readers)
         frames.append(tail)
     return reduce(type(frames[0]).unionByName, frames)
+
+
+def _for_spark(spark: "SparkSession", history: LogHistory, wanted: Wanted) -> list[ArchivedFile]:
+    """Return the files that Spark's own reader takes."""
+    names = {path[0] for _, path in wanted.extract}
+    # a path through `data` needs `data`; and of a day only a few row groups are read, not whole files for their proof
+    if wanted.between is not None or any(len(path) > 1 for _, path in wanted.extract):
+        return []
+    if len({*map(folded, names)}) < len(names):
+        return []
+    whole = [file for file in history.files if history.is_whole(file)]
+    known = zip(whole, proven_fields(spark, history.root, whole), strict=True)
+    return [file for file, fields in known if all(fields.hold(path) for _, path in wanted.extract)]
 
 
 def require_whole(held: ArchivedPartition) -> None:

@@ -1,7 +1,7 @@
 """Reads archived files in Spark's tasks: the wanted columns and fields, by Arrow, without Spark's Parquet reader.
 
 Belongs here: sharing files over tasks, and a task's work on a file. Not here: which files hold the log (`history`), how
-one is written (`files`).
+one is written (`files`), files that Spark reads by itself (`whole_files`).
 
 A file that is missing or differs from its listing fails its task; a read never returns fewer rows.
 """

@@ -22,7 +22,7 @@ from uuid import uuid4
 
 import psycopg
 
-from millrace.resources.archive.files import is_temporary, path_of, range_of, read_range, write_file
+from millrace.resources.archive.files import is_temporary, path_of, range_fields, range_of, read_range, write_file
 from millrace.resources.archive.folder import claim_folder, database_name
 from millrace.resources.archive.listing import ArchivedPartition, archived
 from millrace.resources.archive.store import ArchiveStore
@@ -91,8 +91,13 @@ def archive_partition(
         written = 0
         for wanted in plan(before, max_events=max_events, min_events=min_events, tail=tail):
             with dbapi.connect(dsn) as reader, reader.cursor() as cursor:
+                fields = range_fields(cursor, wanted)
                 file = write_file(
-                    root, wanted, read_range(cursor, wanted), ready=lambda: store.lock_archive(partition, writer)
+                    root,
+                    wanted,
+                    read_range(cursor, wanted, fields),
+                    fields=fields,
+                    ready=lambda: store.lock_archive(partition, writer),
                 )
             _date_replaced(root, before, wanted)
             store.list_archive_file(

@@ -24,8 +24,8 @@ _LONGEST_CAUSE = 2000
 _DATA_ERRORS = (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.ProgramLimitExceeded)
 # classes of SQLSTATE by which Spark says that a value is the reason, also one that a function of the user's refuses
 _STATES_OF_EVENTS = frozenset({"21", "22", "38", "39", "P0"})
-# and those of a plan, of a connection, and of resources
-_STATES_OF_SERVERS = frozenset({"08", "0A", "42", "53", "57", "58", "82"})
+# and those of a plan, of a connection, of resources, and of files
+_STATES_OF_SERVERS = frozenset({"08", "0A", "42", "53", "57", "58", "82", "KD"})
 _RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*([\w.]+)")
 
 

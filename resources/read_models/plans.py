@@ -62,15 +62,24 @@ def partial_rows(events: "DataFrame", model: ReadModel) -> "DataFrame":
         # the cast comes after this: an event that the column does not look at must not fail the cast
         return value(column) if column.events is None else f.when(looked_at(column), value(column))
 
-    keyed = with_keys(events, model).select("*", *(value(key).alias(f"key {name}") for name, key in model.keys.items()))
-    grouped = keyed.groupBy("partition", *(f.col(f"`key {name}`").alias(name) for name in model.keys))
-    return grouped.agg(
+    # each value once, although a column may have several states
+    valued = with_keys(events, model).select(
+        "partition",
+        ORDER,
+        *(value(key).alias(f"key {name}") for name, key in model.keys.items()),
+        *(wanted(column).alias(f"value {name}") for name, column in model.stored.items()),
+    )
+    # Spark sorts where a state is a text. Rows of a log partition are many, those of a key few: sorted by that first,
+    # most comparisons end there
+    grouped = valued.groupBy(*(f.col(f"`key {name}`").alias(name) for name in model.keys), "partition")
+    rows = grouped.agg(
         *(
-            state.partial(wanted(column), f.col(ORDER)).alias(state.name)
+            state.partial(f.col(f"`value {name}`"), f.col(ORDER)).alias(state.name)
             for name, column in model.stored.items()
             for state in column.state(name)
         )
     )
+    return rows.select("partition", *(source_column(name) for name in rows.columns if name != "partition"))
 
 
 def with_keys(events: "DataFrame", model: ReadModel) -> "DataFrame":

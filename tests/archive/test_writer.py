@@ -18,6 +18,7 @@ from millrace.resources.archive.files import (
     SCHEMA,
     ArchiveDamaged,
     path_of,
+    range_fields,
     range_of,
     read_range,
     require_range,
@@ -136,7 +137,8 @@ def test_with_nothing_new_nothing_is_written_and_rewriting_a_range_gives_the_sam
     assert extend(dsn, tmp_path).written == 0
     for file in before.files:
         with dbapi.connect(dsn) as reader, reader.cursor() as cursor:
-            again = write_file(tmp_path, file.range, read_range(cursor, file.range))
+            fields = range_fields(cursor, file.range)
+            again = write_file(tmp_path, file.range, read_range(cursor, file.range, fields), fields=fields)
         assert (again.bytes, again.checksum) == (file.bytes, file.checksum)
         ArchiveStore(log.connection).list_archive_file(
             0, file.range.from_position, file.range.to_position, file.path, again.bytes, again.checksum

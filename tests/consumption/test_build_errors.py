@@ -1,10 +1,12 @@
 """Whose fault an error of Spark or Postgres is, and what it says, in one line that can be stored."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from millrace.resources.archive.spark_reader import FileUnreadable
@@ -69,6 +71,16 @@ def test_an_error_that_quotes_a_value_is_the_events_fault_whatever_the_value_say
 
 class OfTheUser(Exception):
     """What no process but the user's knows."""
+
+
+def test_a_file_that_spark_cannot_read_is_no_events_fault(spark: "SparkSession", tmp_path: Path) -> None:
+    path = tmp_path / "events.parquet"
+    pq.write_table(pa.table({"a": [1]}), path)
+    rows = spark.read.schema("a bigint").parquet(f"file:{path}")
+    path.write_bytes(path.read_bytes()[:-9] + b"no Parquet")
+    assert fault_of(error_of(rows.collect)) is Fault.SERVER
+    path.unlink()
+    assert fault_of(error_of(rows.collect)) is Fault.SERVER
 
 
 @pytest.mark.parametrize(

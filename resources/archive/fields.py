@@ -1,0 +1,123 @@
+"""Fields of `data` that have a column of their own in a file of the archive, so that nobody parses `data` for them.
+
+Belongs here: which fields get a column, its name, and how a file says so. Not here: their values, which Postgres gives
+(`files`), and reading them (`whole_files`).
+
+The column of a field has the text that Postgres' `data #>> array[<field>]` gives, for each event of the file: null
+where the event has no such field, and where it is a JSON null. A field that is an object, an array or a long text in
+some event of the file has no column there. A file's footer names its fields with a column and those without.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+# in the footer of a file
+METADATA = b"millrace.fields"
+# without a dot: Arrow would take what stands before one for a column, and read all that begin so
+PREFIX = "data:"
+# of a file: with a column, and altogether
+MOST_COLUMNS = 64
+MOST_FIELDS = 1000
+# of a field's name, in UTF-8, and of its value, as Postgres stores it
+NAME_BYTES = 100
+VALUE_BYTES = 1024
+
+
+@dataclass(frozen=True)
+class FoundField:
+    """A field that occurs at the top of `data`; whether it is a short scalar in all events."""
+
+    name: str
+    short: bool
+
+
+@dataclass(frozen=True)
+class Fields:
+    """The fields of `data` in a file.
+
+    Attributes:
+        columns: Those with a column.
+        others: Those without; None if it is not known which these are.
+    """
+
+    columns: tuple[str, ...] = ()
+    others: tuple[str, ...] | None = None
+
+    def hold(self, path: Sequence[str]) -> bool:
+        """Say whether the value at a path is known without `data`: from a column, or because no event has one."""
+        if len(path) != 1:
+            return False
+        (name,) = path
+        if name in self.columns or self.others is None or name in self.others:
+            return name in self.columns
+        # the column of another field would be taken for its column
+        return folded(name) not in map(folded, self.columns)
+
+    @property
+    def schema(self) -> list[pa.Field]:
+        """The columns of a file."""
+        return [pa.field(column_of(name), pa.string()) for name in self.columns]
+
+    @property
+    def metadata(self) -> dict[bytes, bytes]:
+        """What the footer of a file says."""
+        stated = {"columns": self.columns, "others": self.others}
+        return {METADATA: json.dumps(stated, ensure_ascii=False).encode()}
+
+
+def column_of(field: str) -> str:
+    """Return the name of a field's column."""
+    return PREFIX + field
+
+
+def folded(name: str) -> str:
+    """Return what is the same for names that some readers take for one."""
+    return name.lower().casefold()
+
+
+def chosen_fields(found: Iterable[FoundField], *, arrays: bool) -> Fields:
+    """Choose the fields that get a column.
+
+    Args:
+        found: The most frequent fields of the file, the most frequent one first; MOST_FIELDS at most if these are all.
+        arrays: Whether `data` is an array in some event: then a field may also be an element by its number.
+    """
+    found = list(found)
+    # a reader may not tell upper from lower case
+    alike = Counter(folded(each.name) for each in found)
+    fit = [each.name for each in found if each.short and _is_name(each.name) and alike[folded(each.name)] == 1]
+    columns = tuple(sorted(fit[:MOST_COLUMNS]))
+    complete = len(found) <= MOST_FIELDS and not arrays
+    return Fields(columns, tuple(sorted({each.name for each in found} - set(columns))) if complete else None)
+
+
+def stated_fields(schema: pa.Schema) -> Fields:
+    """Return what a file says of its fields; none are known of a file without the columns that it names."""
+    try:
+        stated = json.loads((schema.metadata or {})[METADATA])
+        columns, others = stated["columns"], stated["others"]
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return Fields()
+    if not _is_names(columns) or not (others is None or _is_names(others)):
+        return Fields()
+    if any(schema.get_all_field_indices(column_of(name)) == [] for name in columns):
+        return Fields()
+    return Fields(tuple(columns), None if others is None else tuple(others))
+
+
+def with_fields(schema: pa.Schema, fields: Fields) -> pa.Schema:
+    """Return the schema of a file that has the columns of some fields after the others."""
+    metadata: Mapping[bytes, bytes] | None = fields.metadata if fields != Fields() else None
+    return pa.schema([*schema, *fields.schema], metadata=metadata)
+
+
+def _is_name(name: str) -> bool:
+    return name.isprintable() and 0 < len(name.encode()) <= NAME_BYTES
+
+
+def _is_names(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)

@@ -1,0 +1,151 @@
+"""Fields of `data` with columns of their own: which these are, and what a file says of them."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from millrace.resources.archive.fields import (
+    METADATA,
+    MOST_COLUMNS,
+    MOST_FIELDS,
+    Fields,
+    FoundField,
+    chosen_fields,
+    stated_fields,
+    with_fields,
+)
+from millrace.resources.archive.files import SCHEMA, range_fields
+from millrace.resources.archive.listing import archived
+from millrace.resources.archive.writer import archive_partition
+from millrace.resources.event_log_source import LogRange
+from millrace.resources.event_store import EventStore
+from tests.support.factories import ids_of_one_partition, register_orders
+
+
+def short(*names: str) -> list[FoundField]:
+    return [FoundField(name, short=True) for name in names]
+
+
+def test_short_scalars_get_columns_and_the_names_of_the_others_are_known() -> None:
+    found = [*short("b", "a"), FoundField("nested", short=False)]
+    assert chosen_fields(found, arrays=False) == Fields(("a", "b"), ("nested",))
+    assert chosen_fields([], arrays=False) == Fields((), ())
+
+
+def test_the_most_frequent_fields_get_the_columns() -> None:
+    names = [f"f{n:04}" for n in range(MOST_FIELDS)]
+    chosen = chosen_fields(short(*reversed(names)), arrays=False)
+    assert chosen.columns == tuple(names[-MOST_COLUMNS:])
+    assert chosen.others == tuple(names[:-MOST_COLUMNS])
+    assert chosen_fields(short(*names, "one too many"), arrays=False).others is None
+
+
+def test_names_that_a_reader_may_confuse_or_that_are_no_names_get_no_column() -> None:
+    odd = ["", "x" * 101, "ü" * 51, "line\nbreak", "nul\x01", "Case", "case", "STRASSE", "straße"]
+    chosen = chosen_fields(short(*odd, "ключ", "a.b", "a b", "`"), arrays=False)
+    assert chosen == Fields(tuple(sorted(["ключ", "a.b", "a b", "`"])), tuple(sorted(odd)))
+
+
+def test_where_data_is_an_array_a_field_may_be_an_element_so_none_is_known_to_be_absent() -> None:
+    chosen = chosen_fields(short("a"), arrays=True)
+    assert chosen == Fields(("a",), None)
+    assert chosen.hold(["a"])
+    assert not chosen.hold(["1"])
+
+
+def test_a_file_holds_a_path_of_one_name_that_has_a_column_or_occurs_nowhere() -> None:
+    fields = Fields(("a",), ("nested",))
+    assert fields.hold(["a"])
+    assert fields.hold(["nowhere"])
+    assert not fields.hold(["nested"])
+    assert not fields.hold(["a", "b"])
+    assert not Fields().hold(["a"])
+    # a reader may take it for the other one
+    assert not fields.hold(["A"])
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"no json",
+        b"[" * 100_000,
+        b"[]",
+        b'{"columns": ["a"]}',
+        b'{"columns": "a", "others": []}',
+        b'{"columns": [1], "others": []}',
+        b'{"columns": ["a"], "others": {}}',
+        b'{"columns": ["b"], "others": []}',
+        b"\xff",
+    ],
+)
+def test_of_a_file_that_says_nothing_readable_no_field_is_known(said: bytes) -> None:
+    schema = with_fields(SCHEMA, Fields(("a",), ()))
+    assert stated_fields(schema) == Fields(("a",), ())
+    assert stated_fields(schema.with_metadata({METADATA: said})) == Fields()
+    assert stated_fields(SCHEMA) == Fields()
+
+
+@pytest.fixture
+def log(store: EventStore) -> EventStore:
+    register_orders(store)
+    return store
+
+
+def append(store: EventStore, *data: str) -> None:
+    (stream,) = ids_of_one_partition(store.connection, 1)
+    for each in data:
+        store.connection.execute(
+            "select event_store.append_events(jsonb_build_array(jsonb_build_object('decider', 'order', 'decider_id', %s::text,"
+            " 'event', 'placed', 'event_id', gen_random_uuid(), 'command_id', gen_random_uuid(), 'data', %s::jsonb)))",
+            (stream, each),
+        )
+    store.sequence_events()
+
+
+def test_a_file_has_the_texts_of_postgres_in_a_column_for_each_field_that_is_a_short_scalar(
+    log: EventStore, dsn: str, tmp_path: Path
+) -> None:
+    append(
+        log,
+        '{"amount": 1.50, "text": "a\\"b\\\\ü\\n", "none": null, "truth": true, "list": [1], "long": "x"}',
+        '{"amount": 1e400, "text": "", "list": 5, "long": "%s"}' % ("x" * 2000),
+        '"amount"',
+        "{}",
+    )
+    archive_partition(dsn, tmp_path, 0, tail=True)
+    (file,) = archived(log.connection, 0).files
+    table = pq.read_table(tmp_path / file.path)
+    assert stated_fields(table.schema) == Fields(("amount", "none", "text", "truth"), ("list", "long"))
+    assert table.schema.names == [*SCHEMA.names, "data:amount", "data:none", "data:text", "data:truth"]
+    assert table.column("data:amount").to_pylist() == ["1.50", "1" + "0" * 400, None, None]
+    assert table.column("data:none").to_pylist() == [None] * 4
+    assert table.column("data:text").to_pylist() == ['a"b\\ü\n', "", None, None]
+    assert table.column("data:truth").to_pylist() == ["true", None, None, None]
+
+
+def test_a_range_that_has_an_array_says_so_and_the_choice_is_the_same_each_time(log: EventStore, dsn: str) -> None:
+    from adbc_driver_postgresql import dbapi
+
+    append(log, '{"1": "key"}', '["zero", "one"]', '{"a": 1, "1": 2}')
+    with dbapi.connect(dsn) as connection, connection.cursor() as cursor:
+        assert range_fields(cursor, LogRange(0, 0, 3)) == Fields(("1", "a"), None)
+        assert range_fields(cursor, LogRange(0, 0, 3)) == Fields(("1", "a"), None)
+        assert range_fields(cursor, LogRange(0, 0, 1)) == Fields(("1",), ())
+
+
+def test_an_event_with_very_many_fields_leaves_the_others_unknown_and_the_file_whole(
+    log: EventStore, dsn: str, tmp_path: Path
+) -> None:
+    append(log, json.dumps({f"f{n}": n for n in range(3000)}), '{"f2999": "x", "f2998": "y"}')
+    archive_partition(dsn, tmp_path, 0, tail=True)
+    (file,) = archived(log.connection, 0).files
+    schema = pq.read_schema(tmp_path / file.path)
+    fields = stated_fields(schema)
+    assert fields.others is None
+    assert len(fields.columns) == MOST_COLUMNS == len(schema.names) - len(SCHEMA.names)
+    assert {"f2998", "f2999"} <= {*fields.columns}
+    assert all(schema.field(name).type == pa.string() for name in schema.names[len(SCHEMA.names) :])
