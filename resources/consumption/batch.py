@@ -88,13 +88,13 @@ class LeasedBatch:
             TookTooLong: It took longer than it may.
         """
         spark, limits = self.spark(), self.limits
-        with self.in_time():
+        with self.in_time(spark):
             return stage_batch(spark, self.dsn, self.model, self.leases, batch, self.locked, self.history, limits)
 
-    def in_time(self) -> AbstractContextManager[None]:
-        """Return a `with` block in which Spark may take as long as for the whole batch."""
+    def in_time(self, spark: "SparkSession | None" = None) -> AbstractContextManager[None]:
+        """Return a `with` block in which Spark, in this session, may take as long as for the whole batch."""
         positions = sum(lease.to_position - lease.from_position for lease in self.leases)
-        return at_most(self.spark(), self.limits.seconds_for(positions))
+        return at_most(spark or self.spark(), self.limits.seconds_for(positions))
 
     @contextmanager
     def parts(self, batch: int, merges: Merges | None) -> "Iterator[LeasedParts]":
