@@ -4,12 +4,10 @@ Belongs here: their options and how results look. Not here: what they do (`millr
 `millrace.resources`).
 """
 
-import json
 import logging
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Annotated
 
@@ -17,7 +15,7 @@ import typer
 from rich.text import Text
 
 from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store
-from millrace.platform_defs.cli.output import table
+from millrace.platform_defs.cli.output import JsonOption, print_json, table
 from millrace.platform_defs.cli.signals import stop_on_signals
 from millrace.platform_defs.polling import due
 from millrace.platform_defs.screen import Screen
@@ -26,7 +24,6 @@ from millrace.resources.event_store import ViewInfo
 from millrace.resources.settings import Settings
 
 app = typer.Typer()
-logger = logging.getLogger(__name__)
 
 VIEWS = ("view", "mode", "lag", "oldest", "behind", "flight", "waits", "dead")
 # the columns of a terminal that the others take beside the view's name
@@ -58,7 +55,7 @@ def migrate_command(dsn: DsnOption = None) -> None:
 
 @app.command("status")
 def status_command(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: ages in seconds, names in full.")] = False,
+    as_json: JsonOption = False,
     watch: Annotated[float | None, typer.Option(help="Show it anew every so many seconds.", min=0.5)] = None,
     dsn: DsnOption = None,
 ) -> None:
@@ -89,15 +86,12 @@ def sequence_command(
     dsn: DsnOption = None,
 ) -> None:
     """Give committed events their positions, until stopped with Ctrl-C or SIGTERM."""
-    from millrace.platform_defs.metrics.serve import serving_metrics
+    from millrace.platform_defs.metrics.serve import metrics_beside
     from millrace.resources.sequencer import run_sequencer
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     port = Settings().metrics_port if metrics_port is None else metrics_port
-    with stop_on_signals() as stop, ExitStack() as opened:
-        if port is not None:
-            taken = opened.enter_context(serving_metrics(chosen_dsn(dsn), port))
-            logger.info("metrics are at http://127.0.0.1:%s/metrics", taken)
+    with stop_on_signals() as stop, metrics_beside(chosen_dsn(dsn), port):
         run_sequencer(chosen_dsn(dsn), stop)
 
 
@@ -162,8 +156,7 @@ def _show_status(dsn: str | None, *, as_json: bool) -> None:
         rows, holder = sorted(store.view_info(), key=_badness), held_up(store)
     problems = [*([said_of(holder)] if holder else []), *_problems(Settings().declared_package)]
     if as_json:
-        # not the screen's: that would break long lines
-        sys.stdout.write(json.dumps({"views": [asdict(row) for row in rows], "problems": problems}) + "\n")
+        print_json({"views": [asdict(row) for row in rows], "problems": problems})
         return
     screen = Screen()
     room = max(screen.width - BESIDE_NAMES, 12)

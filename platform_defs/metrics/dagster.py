@@ -3,6 +3,7 @@
 Belongs here: what Dagster's own storage says. Not here: what the event store says (`millrace.resources.metrics`).
 """
 
+import logging
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from prometheus_client.registry import Collector
 
 from millrace.resources.metrics.families import gauge
 
+logger = logging.getLogger(__name__)
+
 # so many of the newest are asked how long they waited
 NEWEST_RUNS = 20
 # a scrape every few seconds does not ask Dagster's database each time
@@ -23,35 +26,44 @@ PATIENCE_S = 3.0
 
 
 class DagsterMetrics(Collector):
-    """Collects the metrics of one Dagster instance; what it says is up to ten seconds old.
+    """Collects the metrics of the Dagster instance that DAGSTER_HOME names; what it says is up to ten seconds old.
 
     `millrace_dagster_up` is 0, and everything else missing, while its storage does not answer.
     """
 
-    def __init__(self, instance: dg.DagsterInstance) -> None:
-        self._instance = instance
+    def __init__(self) -> None:
+        self._instance: dg.DagsterInstance | None = None
         self._worker = ThreadPoolExecutor(1, "dagster-metrics")
         self._asked: Future[list[Metric]] | None = None
         self._until = 0.0
         self._turn = threading.Lock()
+        self._was_up = True
 
     def collect(self) -> Iterator[Metric]:
         """Ask Dagster's storage and return what it says."""
         with self._turn:
             if self._asked is None or (self._asked.done() and time.monotonic() >= self._until):
-                self._asked = self._worker.submit(lambda: [*metrics_of(self._instance)])
+                self._asked = self._worker.submit(self._ask)
                 self._until = time.monotonic() + KEPT_S
             asked = self._asked
+        found: list[Metric] = []
         try:
             found = asked.result(PATIENCE_S)
-        except Exception:  # noqa: BLE001  whatever the storage is and raises, or that it tries again for long
-            found = []
+        except Exception as error:  # noqa: BLE001  whatever the storage is and raises, or that it tries again for long
+            if self._was_up:
+                logger.warning("Dagster's storage does not answer: %s", type(error).__name__)
+        self._was_up = bool(found)
         yield gauge("dagster_up", "Whether Dagster's storage answers.", [], [([], float(bool(found)))])
         yield from found
 
     def close(self) -> None:
-        """Wait until nobody uses the instance."""
-        self._worker.shutdown()
+        """End without waiting for a storage that does not answer."""
+        self._worker.shutdown(wait=False, cancel_futures=True)
+
+    def _ask(self) -> list[Metric]:
+        if self._instance is None:
+            self._instance = dg.DagsterInstance.get()
+        return [*metrics_of(self._instance)]
 
 
 def metrics_of(instance: dg.DagsterInstance) -> Iterator[Metric]:

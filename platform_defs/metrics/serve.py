@@ -3,6 +3,7 @@
 Belongs here: one HTTP server over the collectors. Not here: what they collect.
 """
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -11,6 +12,8 @@ from prometheus_client import CollectorRegistry, start_http_server
 
 from millrace.resources.errors import MillraceError
 from millrace.resources.metrics.store import StoreMetrics
+
+logger = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -35,19 +38,17 @@ def serving_metrics(dsn: str, port: int, host: str = "127.0.0.1") -> Iterator[in
         registry.register(store)
         if os.environ.get("DAGSTER_HOME"):
             # whoever watches a store without Dagster does not import it
-            import dagster as dg
-
             from millrace.platform_defs.metrics.dagster import DagsterMetrics
 
-            dagster = DagsterMetrics(opened.enter_context(dg.DagsterInstance.get()))
+            dagster = DagsterMetrics()
             opened.callback(dagster.close)
             registry.register(dagster)
         try:
             server, thread = start_http_server(port, host, registry)
         except OSError as error:
             raise MillraceError(
-                f"Nothing can listen at {host}:{port}: {error.strerror or error}.",
-                hint="State another --port, or an address of this machine as --host.",
+                f"Metrics cannot be served at {host}:{port}: {error.strerror or error}.",
+                hint="State another port, or an address of this machine.",
             ) from error
         try:
             yield server.server_port
@@ -55,3 +56,16 @@ def serving_metrics(dsn: str, port: int, host: str = "127.0.0.1") -> Iterator[in
             server.shutdown()
             server.server_close()
             thread.join()
+
+
+@contextmanager
+def metrics_beside(dsn: str, port: int | None) -> Iterator[None]:
+    """Serve metrics beside other work, if a port says where; that they cannot be served is logged, and no more."""
+    with ExitStack() as opened:
+        try:
+            if port is not None:
+                taken = opened.enter_context(serving_metrics(dsn, port))
+                logger.info("metrics are at http://127.0.0.1:%s/metrics", taken)
+        except MillraceError as error:
+            logger.warning("%s", error)
+        yield

@@ -41,5 +41,8 @@ def is_shut_out(dsn: str) -> bool:
 
 
 def _refuses(error: psycopg.OperationalError) -> bool:
-    # that a server is away, or has no room, says nothing of the password
-    return error.pgconn is not None and (error.pgconn.used_password or error.pgconn.needs_password)
+    # libpq gives no SQLSTATE of a connection that failed. A server that is away, or has no room, says nothing of the
+    # password, and the latter only after it took it.
+    if error.pgconn is None or not (error.pgconn.used_password or error.pgconn.needs_password):
+        return False
+    return not any(words in str(error) for words in ("too many", "remaining connection slots", "is starting up"))

@@ -7,6 +7,7 @@ A scrape reads, takes no lock that anybody waits for, and gives up after some se
 many events there are.
 """
 
+import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -17,14 +18,17 @@ from prometheus_client.registry import Collector
 
 from millrace.resources.capture.store import CaptureInfo, CaptureStore
 from millrace.resources.event_store import EventStore, PartitionInfo, ViewInfo
+from millrace.resources.event_store.following import as_of_now
 from millrace.resources.metrics.families import Samples, counter, gauge, seconds_since
 from millrace.resources.producers import ProducerStore
+from millrace.resources.showing import masked
 
 CONNECT_S = 5
 # in milliseconds: a scrape that takes longer is of no use to who asked
 STATEMENT_MS = 5000
 LOCK_MS = 200
-OPTIONS = f"-c statement_timeout={STATEMENT_MS} -c lock_timeout={LOCK_MS} -c default_transaction_read_only=on"
+
+logger = logging.getLogger(__name__)
 
 
 class StoreMetrics(Collector):
@@ -40,15 +44,25 @@ class StoreMetrics(Collector):
         self._dsn = dsn
         self._connection: psycopg.Connection | None = None
         self._turn = threading.Lock()
+        self._was_up = True
 
     def collect(self) -> Iterator[Metric]:
         """Ask the store and return what it says."""
-        with self._turn:
+        found: list[Metric] = []
+        # where a scrape hangs, the next ones do not wait for it
+        if self._turn.acquire(timeout=CONNECT_S):
             try:
-                found = [*metrics_of(self._connected())]
-            except psycopg.Error:
+                connection = self._connected()
+                # all figures are of one moment
+                with as_of_now(connection):
+                    found = [*metrics_of(connection)]
+            except psycopg.Error as error:
                 self.close()
-                found = []
+                if self._was_up:
+                    logger.warning("metrics: %s", masked(str(error).strip(), self._dsn))
+            finally:
+                self._turn.release()
+            self._was_up = bool(found)
         yield gauge("up", "Whether the event store answers.", [], [([], float(bool(found)))])
         yield from found
 
@@ -65,9 +79,12 @@ class StoreMetrics(Collector):
                 self._dsn,
                 autocommit=True,
                 connect_timeout=CONNECT_S,
-                options=OPTIONS,
+                # where nothing comes back at all
+                tcp_user_timeout=STATEMENT_MS,
                 application_name="millrace metrics",
             )
+            for name, ms in (("statement_timeout", STATEMENT_MS), ("lock_timeout", LOCK_MS)):
+                self._connection.execute("select set_config(%s, %s, false)", (name, f"{ms}ms"))
         return self._connection
 
 
@@ -144,8 +161,8 @@ def _views(views: Iterable[ViewInfo], positions: int) -> Iterator[Metric]:
     yield gauge("view_enabled", "Whether a view is given events.", labels, each(lambda v: v.enabled))
     yield gauge("view_lag_events", "Events that a view wants and has not.", labels, each(lambda v: v.lag))
     yield gauge("view_lag_seconds", "The age of the first of these.", labels, each(lambda v: v.lag_seconds))
-    yield counter(
-        "view_positions", "Positions of the log that a view has passed.", labels, each(lambda v: positions - v.behind)
+    yield gauge(
+        "view_position", "Positions of the log that a view has passed.", labels, each(lambda v: positions - v.behind)
     )
     yield gauge("view_in_flight_streams", "Streams delivered and not answered.", labels, each(lambda v: v.in_flight))
     yield gauge("view_waiting_streams", "Streams that wait for their next try.", labels, each(lambda v: v.waiting))

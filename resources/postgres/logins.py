@@ -71,8 +71,12 @@ def let_readers_in(postgres: EmbeddedPostgres, database: str, port: int, file: P
     with psycopg.connect(postgres.dsn(database), autocommit=True) as connection, _alone(connection):
         _make_login(connection, READER, "noreplication")
         reader = sql.Identifier(READER)
-        connection.execute(sql.SQL("alter role {} password {}").format(reader, sql.Literal(password)))
+        # no password comes into a log of the server
+        secret = connection.pgconn.encrypt_password(password.encode(), READER.encode(), b"scram-sha-256").decode()
+        connection.execute(sql.SQL("alter role {} password {} connection limit 20").format(reader, sql.Literal(secret)))
         connection.execute(sql.SQL("alter role {} set default_transaction_read_only = on").format(reader))
+        # a query that somebody forgot would keep a rebuilt model from being swapped in
+        connection.execute(sql.SQL("alter role {} set statement_timeout = '10min'").format(reader))
         connection.execute(sql.SQL("grant connect on database {} to {}").format(sql.Identifier(database), reader))
         for schema in map(sql.Identifier, (READ_MODELS, REPORTS)):
             connection.execute(sql.SQL("grant usage on schema {} to {}").format(schema, reader))

@@ -19,6 +19,9 @@ from millrace.resources.postgres.dsn import drain_dsn
 from millrace.resources.settings import Settings
 from millrace.resources.showing import masked
 
+# a server that vanished without a word, in milliseconds
+PEER_LOST_MS = 15_000
+
 
 class PostgresResource(ConfigurableResource["PostgresResource"]):
     """The event store's Postgres: the deployment's own, looked up at each use."""
@@ -49,7 +52,7 @@ class PostgresResource(ConfigurableResource["PostgresResource"]):
         """
         dsn = self.current_dsn()
         try:
-            return psycopg.connect(dsn, autocommit=True, connect_timeout=10)
+            return psycopg.connect(dsn, autocommit=True, connect_timeout=10, tcp_user_timeout=PEER_LOST_MS)
         except psycopg.OperationalError as error:
             raise Unreachable(
                 "The event store does not answer.", detail=masked(str(error).strip(), dsn), hint="Check MILLRACE_DSN."

@@ -204,10 +204,12 @@ class StreamFold:
         self._last = Event(decider, decider_id, event, event_version, value, created_at, offset)
         try:
             self._watch.at = self._last
-            self._state = self._function(self._state, self._last)
-            self._watch.at = None
+            try:
+                self._state = self._function(self._state, self._last)
+            finally:
+                # inside: what the watch raises until here is caught below
+                self._watch.at = None
         except (Exception, NotReturned) as error:
-            self._watch.at = None
             said = TimeoutError(str(error)) if isinstance(error, NotReturned) else error
             raise FoldFailed(failure(self._task.name, self._last, said)) from error
         self._position = position

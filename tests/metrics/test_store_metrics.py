@@ -1,11 +1,12 @@
 """What a scrape says of an event store, over HTTP as Prometheus asks for it."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
 
-from millrace.platform_defs.metrics.serve import serving_metrics
+from millrace.platform_defs.metrics.serve import metrics_beside, serving_metrics
 from millrace.resources.capture.store import CaptureStore, TableRegistration
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore
@@ -40,8 +41,8 @@ def test_the_log_and_its_views_are_counted(store: EventStore, port: int) -> None
     assert of(samples, "millrace_up") == 1
     assert sum(number for (name, _), number in samples.items() if name == "millrace_log_positions_total") == 3
     assert of(samples, "millrace_view_enabled", view="mails", mode="rows") == 1
-    assert of(samples, "millrace_view_positions_total", view="mails") == 3
-    assert of(samples, "millrace_view_positions_total", view='rows of\n"all"', mode="bulk") == 0
+    assert of(samples, "millrace_view_position", view="mails") == 3
+    assert of(samples, "millrace_view_position", view='rows of\n"all"', mode="bulk") == 0
     assert of(samples, "millrace_view_waiting_streams", view="mails") == 2
     assert of(samples, "millrace_view_lag_events", view="mails") == 3
     assert 0 < of(samples, "millrace_view_lag_seconds", view="mails") < 60
@@ -121,6 +122,19 @@ def test_a_scrape_waits_for_nobody_s_lock_for_long(connect: Connect, port: int) 
     assert of(scraped(port), "millrace_up") == 0
     holder.rollback()
     assert of(scraped(port), "millrace_up") == 1
+
+
+def test_work_beside_metrics_goes_on_where_these_cannot_be_served(
+    dsn: str, port: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # there is no Dagster either
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "nowhere"))
+    with metrics_beside(dsn, port):
+        assert "in use" in caplog.text
+    with serving_metrics(dsn, 0) as other:
+        samples = scraped(other)
+    assert of(samples, "millrace_up") == 1
+    assert of(samples, "millrace_dagster_up") == 0
 
 
 def test_a_port_that_is_taken_is_said(dsn: str, port: int) -> None:
