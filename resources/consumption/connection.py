@@ -5,9 +5,10 @@ tried again. Not here: when to connect anew (`consumer`, `rounds`).
 """
 
 import psycopg
-from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential
 
 RECONNECT_S = 60
+REFUSED_S = 5
 # the fate of a transaction among others: the batch is claimed again at once
 CONFLICTS = (
     psycopg.errors.DeadlockDetected,
@@ -20,12 +21,13 @@ def connect_patiently(dsn: str) -> psycopg.Connection:
     """Connect, and outlast a restart of the server.
 
     Raises:
-        psycopg.OperationalError: The server does not answer for `RECONNECT_S` seconds, or refuses the password.
+        psycopg.OperationalError: The server does not answer for `RECONNECT_S` seconds, or refuses the password for
+            `REFUSED_S`.
     """
     patiently = Retrying(
-        retry=retry_if_exception(lambda error: isinstance(error, psycopg.OperationalError) and not _refuses(error)),
+        retry=retry_if_exception_type(psycopg.OperationalError),
         wait=wait_exponential(multiplier=0.1, max=5),
-        stop=stop_after_delay(RECONNECT_S),
+        stop=_long_enough,
         reraise=True,
     )
     return patiently(psycopg.connect, dsn, autocommit=True)
@@ -41,8 +43,12 @@ def is_shut_out(dsn: str) -> bool:
 
 
 def _refuses(error: psycopg.OperationalError) -> bool:
-    # libpq gives no SQLSTATE of a connection that failed. A server that is away, or has no room, says nothing of the
-    # password, and the latter only after it took it.
-    if error.pgconn is None or not (error.pgconn.used_password or error.pgconn.needs_password):
-        return False
-    return not any(words in str(error) for words in ("too many", "remaining connection slots", "is starting up"))
+    # Of a connection that failed libpq says no SQLSTATE. A server without room refuses after it took the password: that
+    # looks the same, and passes.
+    return error.pgconn is not None and (error.pgconn.used_password or error.pgconn.needs_password)
+
+
+def _long_enough(state: RetryCallState) -> bool:
+    error = state.outcome.exception() if state.outcome else None
+    refused = isinstance(error, psycopg.OperationalError) and _refuses(error)
+    return (state.seconds_since_start or 0) >= (REFUSED_S if refused else RECONNECT_S)

@@ -19,20 +19,22 @@ from millrace.resources.event_store.rows import (
     LogEvent,
     LogPosition,
     NewEvent,
-    OldestWriter,
-    PartitionInfo,
-    PartitionLag,
     PlacedEvent,
     RecordedEvent,
     Seek,
-    SequencerHolder,
     StreamHead,
     StreamView,
     VersionedEvent,
     View,
+    parsed,
+)
+from millrace.resources.event_store.standing_rows import (
+    OldestWriter,
+    PartitionInfo,
+    PartitionLag,
+    SequencerHolder,
     ViewInfo,
     ViewPoll,
-    parsed,
 )
 
 __all__ = [

@@ -33,17 +33,19 @@ from millrace.resources.event_store.rows import (
     LogEvent,
     LogPosition,
     NewEvent,
-    OldestWriter,
-    PartitionInfo,
-    PartitionLag,
     PlacedEvent,
     RecordedEvent,
     Seek,
-    SequencerHolder,
     StreamHead,
     StreamView,
     VersionedEvent,
     View,
+)
+from millrace.resources.event_store.standing_rows import (
+    OldestWriter,
+    PartitionInfo,
+    PartitionLag,
+    SequencerHolder,
     ViewInfo,
 )
 

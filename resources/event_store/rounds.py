@@ -7,8 +7,10 @@ Belongs here: calls about many views, or about all that an owner has leased. Not
 from collections.abc import Iterable, Sequence
 
 from millrace.resources.event_store.lease_rows import Lease, LockedStream, ViewLease
-from millrace.resources.event_store.rows import ViewPoll
 from millrace.resources.event_store.sql_functions import SqlFunctions
+from millrace.resources.event_store.standing_rows import (
+    ViewPoll,
+)
 
 
 class Rounds(SqlFunctions):

@@ -1,7 +1,8 @@
 """The rows that the event store's functions take and return.
 
-Belongs here: their shapes. Not here: those of leases (`lease_rows`), the calls (`client`), how events to append become
-JSON (`json_text`); the rows of archive, backup, producers and captures, each beside its calls.
+Belongs here: their shapes. Not here: those of leases (`lease_rows`), those that say how log and views stand
+(`standing_rows`), the calls (`client`), how events to append become JSON (`json_text`); the rows of archive, backup,
+producers and captures, each beside its calls.
 
 A field `<name>_json` is the text of the column `<name>`, as Postgres prints it, and the attribute `<name>` parses it.
 Postgres holds JSON that Python cannot read; so a row that nobody can parse is its own reader's affair, and the rows
@@ -261,99 +262,6 @@ class AvailableRange:
 
 
 @dataclass(frozen=True)
-class PartitionInfo:
-    """A log partition: its marks, its size, its last activity, and how many views consume it."""
-
-    partition: int
-    earliest_position: int
-    archived_position: int
-    high_water_mark: int
-    events: int
-    bytes: int
-    last_activity: datetime | None
-    active_views: int
-
-
-@dataclass(frozen=True)
-class ViewInfo:
-    """A view: how far it is behind, the states of its streams, and how many consumers it has.
-
-    Attributes:
-        view: Its name.
-        mode: 'rows' or 'bulk'.
-        enabled: Whether it is given events.
-        lag: The events that it wants and has not; "at least" so many unless `exact`.
-        lag_seconds: The age of the first of these; 0 if there is none.
-        exact: Whether `lag` is exact.
-        behind: The positions ahead of it, wanted or not.
-        in_flight: Its streams with an event that was delivered and not answered.
-        waiting: Its streams that are free, or wait for a retry.
-        dead_letters: Its streams that were given up.
-        leased_partitions: Its log partitions that somebody leases.
-        consumers: How many consumers said that they consume it, and live.
-    """
-
-    view: str
-    mode: str
-    enabled: bool
-    lag: int
-    lag_seconds: float
-    exact: bool
-    behind: int
-    in_flight: int
-    waiting: int
-    dead_letters: int
-    leased_partitions: int
-    consumers: int
-
-
-@dataclass(frozen=True)
-class PartitionLag:
-    """How far a view is behind in one log partition.
-
-    `behind` are positions, `lag` the events that it wants and has not, "at least" so many unless `exact`.
-    `lag_seconds` is the age of the first of these; None if there is none.
-    """
-
-    partition: int
-    position: int
-    high_water_mark: int
-    behind: int
-    lag: int
-    lag_seconds: float | None
-    exact: bool = True
-
-
-@dataclass(frozen=True)
-class ViewPoll:
-    """A view as a poller sees it; `due`, `retries` and `locked` are counted to a thousand.
-
-    Attributes:
-        view: Its name.
-        mode: 'rows' or 'bulk'.
-        enabled: Whether it is given events.
-        pooling_delay_s: The wait between two polls that found nothing; None where its client polls by itself.
-        edge_function_url: Where its events are pushed to; None also where the login may not see it.
-        due: How much a consumer would be given now: events ahead that the view wants, and `retries`.
-        consumers: How many consumers said that they consume it, and live.
-        retries: Its streams with a lock whose time has come.
-        locked: The streams of a bulk view that have a lock; None in rows mode, where each that is delivered has one.
-        ahead: The positions ahead of it, wanted or not.
-    """
-
-    view: str
-    mode: str
-    enabled: bool
-    pooling_delay_s: int | None
-    edge_function_url: str | None
-    due: int
-    consumers: int
-    retries: int = 0
-    locked: int | None = 0
-    ahead: int = 0
-
-
-@dataclass(frozen=True)
 class AuditEntry:
     """An operation, its operator and the reason; `detail` holds the values before and after."""
 
@@ -387,28 +295,6 @@ class DatabaseIdentity:
     system_identifier: str
     database: str
     database_oid: int
-
-
-@dataclass(frozen=True)
-class SequencerHolder:
-    """A session whose open transaction holds the sequencer's row; `open_since` is None where Postgres hides it."""
-
-    pid: int
-    login: str | None
-    application_name: str | None
-    transaction_id: str
-    open_since: datetime | None
-
-
-@dataclass(frozen=True)
-class OldestWriter:
-    """The transaction that has written and been open for longest: of a session with a pid, or prepared under a name."""
-
-    pid: int | None
-    login: str | None
-    application_name: str | None
-    prepared: str | None
-    open_since: datetime | None
 
 
 def parsed(text: str, of: str) -> Any:  # noqa: ANN401 - it is what JSON holds

@@ -24,9 +24,7 @@ from millrace.resources.producers import ProducerStore
 from millrace.resources.showing import masked
 
 CONNECT_S = 5
-# in milliseconds: a scrape that takes longer is of no use to who asked
-STATEMENT_MS = 5000
-LOCK_MS = 200
+PEER_LOST_MS = 5000
 
 logger = logging.getLogger(__name__)
 
@@ -80,11 +78,12 @@ class StoreMetrics(Collector):
                 autocommit=True,
                 connect_timeout=CONNECT_S,
                 # where nothing comes back at all
-                tcp_user_timeout=STATEMENT_MS,
+                tcp_user_timeout=PEER_LOST_MS,
                 application_name="millrace metrics",
             )
-            for name, ms in (("statement_timeout", STATEMENT_MS), ("lock_timeout", LOCK_MS)):
-                self._connection.execute("select set_config(%s, %s, false)", (name, f"{ms}ms"))
+            # a scrape that takes longer is of no use to who asked
+            self._connection.execute("set statement_timeout = '5s'")
+            self._connection.execute("set lock_timeout = '200ms'")
         return self._connection
 
 
