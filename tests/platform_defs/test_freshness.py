@@ -13,7 +13,7 @@ from millrace.assets.declarations import Declarations, declared
 from millrace.examples.shop.events import register_shop
 from millrace.platform_defs.definitions import build_defs
 from millrace.resources.event_store import EventStore, NewEvent
-from millrace.resources.read_models.versions import ensure_version
+from millrace.resources.read_models.versions import ensure_version, reset_model
 from tests.support.elsewhere import postgres_at
 
 MODELS = declared("millrace.examples.shop", ["read_models"]).models
@@ -74,3 +74,16 @@ def test_a_model_that_no_drain_has_made_is_not_late(instance: dg.DagsterInstance
     place(store)
     assert tick(instance, dsn, None, max_lag_s=0).skip_reason == dg.SkipReason("none of 2 read models is late")
     assert said(instance, "orders") == []
+
+
+def test_a_model_that_nobody_can_judge_stays_what_was_said_of_it(
+    instance: dg.DagsterInstance, dsn: str, shop: EventStore
+) -> None:
+    place(shop)
+    late = tick(instance, dsn, None, max_lag_s=0)
+    reset_model(shop.connection, ORDERS)
+    unknown = tick(instance, dsn, late.cursor, max_lag_s=3600)
+    assert said(instance, "orders") == [False]
+    ensure_version(shop.connection, ORDERS)
+    tick(instance, dsn, unknown.cursor, max_lag_s=3600)
+    assert said(instance, "orders") == [True, False]
