@@ -6,6 +6,7 @@ A new connection for each tick costs Postgres 20 to 30 ms of CPU: a process, its
 functions. That is most of what sensors cost while nothing happens.
 """
 
+import atexit
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -52,3 +53,9 @@ def _live(postgres: PostgresResource) -> psycopg.Connection:
             return kept
     _KEPT[dsn] = postgres.opened()
     return _KEPT[dsn]
+
+
+@atexit.register
+def _close() -> None:
+    for connection in _KEPT.values():
+        connection.close()
