@@ -179,7 +179,10 @@ def lag_evaluation(model: ReadModel, lag: Mapping[str, float]) -> dg.AssetCheckE
         asset_key=dg.AssetKey(["read_models", model.name]),
         check_name=LAG_CHECK,
         passed=lag["lag_seconds"] <= model.max_lag_s,
-        metadata={name: dg.MetadataValue.float(float(number)) for name, number in lag.items()},
+        metadata={
+            name: dg.MetadataValue.float(float(number))
+            for name, number in {**lag, "objective_seconds": model.max_lag_s}.items()
+        },
         severity=dg.AssetCheckSeverity.WARN,
     )
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import dagster as dg
 
 from millrace.assets.captures.asset import CHANGE_EVENTS, WAL_EVENTS
-from millrace.assets.consumption import LAG_CHECK, lag_metadata
+from millrace.assets.consumption import LAG_CHECK, lag_evaluation, lag_metadata
 from millrace.assets.declarations import Declarations, Fault
 from millrace.assets.faults import faults_by_asset
 from millrace.resources.capture.declaration import Capture
@@ -99,12 +99,8 @@ def lag_check(model: ReadModel) -> dg.AssetChecksDefinition:
     def check(postgres: PostgresResource) -> dg.AssetCheckResult:
         with postgres.store() as store:
             built = current_version(store.connection, model)
-            metadata = lag_metadata(store.view_lag(built.view) if built else [])
-        return dg.AssetCheckResult(
-            passed=metadata["lag_seconds"] <= model.max_lag_s,
-            severity=dg.AssetCheckSeverity.WARN,
-            metadata={**metadata, "objective_seconds": model.max_lag_s},
-        )
+            found = lag_evaluation(model, lag_metadata(store.view_lag(built.view) if built else []))
+        return dg.AssetCheckResult(passed=found.passed, severity=found.severity, metadata=found.metadata)
 
     return check
 

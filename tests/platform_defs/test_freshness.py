@@ -11,6 +11,7 @@ import pytest
 from millrace.assets.consumption import LAG_CHECK
 from millrace.assets.declarations import Declarations, declared
 from millrace.examples.shop.events import register_shop
+from millrace.platform_defs.checks import lag_check
 from millrace.platform_defs.definitions import build_defs
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.read_models.versions import ensure_version, reset_model
@@ -87,3 +88,12 @@ def test_a_model_that_nobody_can_judge_stays_what_was_said_of_it(
     ensure_version(shop.connection, ORDERS)
     tick(instance, dsn, unknown.cursor, max_lag_s=3600)
     assert said(instance, "orders") == [True, False]
+
+
+def test_the_hourly_check_decides_as_the_sensor_does(dsn: str, shop: EventStore) -> None:
+    place(shop)
+    for most, passed in ((0, False), (3600, True)):
+        result = lag_check(replace(ORDERS, max_lag_s=most))(postgres=postgres_at(dsn))
+        assert isinstance(result, dg.AssetCheckResult)
+        assert result.passed is passed
+        assert result.metadata["objective_seconds"] == dg.MetadataValue.float(float(most))
