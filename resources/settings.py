@@ -11,6 +11,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 # the folder that holds `sql/` and `platform_defs/`: a checkout, or the installed package
 PROJECT = Path(__file__).resolve().parent.parent
+# where pushes of the embedded store may go: receivers of this machine are those of whoever runs it
+THIS_MACHINE = "127.0.0.0/8, ::1"
 # what the embedded store shows if nobody says what to declare
 EXAMPLE = "millrace.examples.shop"
 
@@ -19,7 +21,8 @@ def _absolute(path: Path) -> Path:
     return path.expanduser().absolute()
 
 
-def _listed(text: str | None) -> list[str]:
+def listed(text: str | None) -> list[str]:
+    """Return what a text lists, with commas or spaces between."""
     return (text or "").replace(",", " ").split()
 
 
@@ -72,6 +75,21 @@ class Settings(BaseSettings):
         default=None,
         description="Networks and hosts that pushes may go to besides public addresses, with commas.",
     )
+    alert_url: SecretStr | None = Field(
+        default=None,
+        description="Where `millrace sequence`, also that of `millrace up`, sends alerts; none means nowhere.",
+    )
+    alert_secret: SecretStr | None = Field(
+        default=None,
+        description="What alerts are signed with: whsec_ and 24 to 64 bytes in base64; Slack needs none.",
+    )
+    alert_format: str = Field(
+        default="standard", description="How alerts look: standard, as Standard Webhooks has it, or slack."
+    )
+    ui_url: str | None = Field(
+        default=None,
+        description="The UI's address as people reach it, for the links of alerts; none means its port on 127.0.0.1.",
+    )
     fill_connections: int | None = Field(
         default=None,
         ge=1,
@@ -103,7 +121,8 @@ class Settings(BaseSettings):
         default=600,
         gt=0,
         description="How many seconds Spark may take for a batch of 500,000 events or fewer of one view; for more of"
-        " them, as those of a rebuild, longer in proportion.",
+        " them, as those of a rebuild, longer in proportion. A search for the streams that fail may take three times as"
+        " long in all.",
     )
     archive_dir: Path | None = Field(default=None, description="The folder of the archive; none means in the home.")
 
@@ -115,12 +134,17 @@ class Settings(BaseSettings):
     @property
     def listed_ui_hosts(self) -> list[str]:
         """The names in `ui_hosts`, one by one."""
-        return _listed(self.ui_hosts)
+        return listed(self.ui_hosts)
 
     @property
     def listed_push_allow(self) -> list[str]:
         """What is in `push_allow`, one by one."""
-        return _listed(self.push_allow)
+        return listed(self.push_allow)
+
+    @property
+    def ui_address(self) -> str:
+        """Where people find the UI."""
+        return self.ui_url or f"http://127.0.0.1:{self.port}"
 
     @property
     def ui_secret(self) -> str | None:

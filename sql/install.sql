@@ -33,11 +33,19 @@ select set_config('event_store.log_partitions', :'log_partitions', true);
 \ir migrations/0004_archive.sql
 \ir migrations/0005_producers.sql
 \ir migrations/0006_capture.sql
+\ir migrations/0007_alerts.sql
 
 \ir roles.sql
 
 -- functions call each other, in files of any order
 set local check_function_bodies = off;
+\ir functions/alerts/alert_state.sql
+\ir functions/alerts/claim_alert.sql
+\ir functions/alerts/claim_look.sql
+\ir functions/alerts/first_dead_letter.sql
+\ir functions/alerts/observe_incidents.sql
+\ir functions/alerts/open_incidents.sql
+\ir functions/alerts/settle_alert.sql
 \ir functions/archive/archive_state.sql
 \ir functions/archive/list_archive_file.sql
 \ir functions/archive/lock_archive.sql
@@ -240,7 +248,6 @@ set local check_function_bodies = off;
 \ir functions/views/detach_consumer.sql
 \ir functions/views/discard_dead_letter.sql
 \ir functions/views/enable_view.sql
-\ir functions/views/has_caught_up.sql
 \ir functions/views/is_registered.sql
 \ir functions/views/poll_views.sql
 \ir functions/views/private/attached_consumers.sql
@@ -258,6 +265,8 @@ set local check_function_bodies = off;
 \ir functions/views/private/settings.sql
 \ir functions/views/private/sweep_locks.sql
 \ir functions/views/private/wants.sql
+\ir functions/views/progress/has_caught_up.sql
+\ir functions/views/progress/views_beyond_log.sql
 \ir functions/views/register_view.sql
 \ir functions/views/retry_dead_letters.sql
 \ir functions/views/seek_view.sql
@@ -268,11 +277,12 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '99ab3528ce28ad49560ea4f04912b028d7730e6946e9692ca80e1df9a47ab383'),
+  (0, '087b503c229dc1c4418c29af517f716a9c92db450ce5ecfe0d7fde9a4eb1f068'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
   (4, '0004_archive'),
   (5, '0005_producers'),
-  (6, '0006_capture');
+  (6, '0006_capture'),
+  (7, '0007_alerts');
 commit;

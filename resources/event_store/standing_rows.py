@@ -9,7 +9,7 @@ from datetime import datetime
 
 @dataclass(frozen=True)
 class PartitionInfo:
-    """A log partition: its marks, its size, its last activity, and how many views consume it."""
+    """A log partition: its marks, its size, its last activity, its first event that is not archived, and its views."""
 
     partition: int
     earliest_position: int
@@ -18,6 +18,7 @@ class PartitionInfo:
     events: int
     bytes: int
     last_activity: datetime | None
+    unarchived_since: datetime | None
     active_views: int
 
 
@@ -109,6 +110,16 @@ class SequencerHolder:
     application_name: str | None
     transaction_id: str
     open_since: datetime | None
+
+
+@dataclass(frozen=True)
+class ViewBeyondLog:
+    """A checkpoint beyond the end of its log partition."""
+
+    view: str
+    partition: int
+    position: int
+    high_water_mark: int
 
 
 @dataclass(frozen=True)

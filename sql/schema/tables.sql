@@ -706,6 +706,22 @@ COMMENT ON COLUMN event_store.partitions.earliest_position IS 'The first positio
 
 COMMENT ON COLUMN event_store.partitions.archived_position IS 'Every event below this position is kept outside, too: only these may be deleted.';
 
+CREATE TABLE event_store.alerting (
+    singleton boolean DEFAULT true NOT NULL,
+    turn_until timestamp with time zone,
+    observed_at timestamp with time zone,
+    CONSTRAINT alerting_has_one_row CHECK (singleton)
+)
+WITH (fillfactor='50');
+
+COMMENT ON TABLE event_store.alerting IS 'Who looks for incidents, and when that was. The lock of its row makes those who change incidents take turns.';
+
+COMMENT ON COLUMN event_store.alerting.singleton IS 'Always true: there is one row.';
+
+COMMENT ON COLUMN event_store.alerting.turn_until IS 'Until when nobody else looks; null before the first look.';
+
+COMMENT ON COLUMN event_store.alerting.observed_at IS 'When what somebody saw was stored last; null before the first time.';
+
 CREATE TABLE event_store.append_turns (
     turn integer NOT NULL
 );
@@ -964,6 +980,84 @@ CREATE SEQUENCE event_store.events_offset_seq
 ALTER SEQUENCE event_store.events_offset_seq OWNED BY event_store.events."offset";
 
 COMMENT ON SEQUENCE event_store.events_offset_seq IS 'Gives events."offset". It leaves gaps on rollback, so it never is a cursor.';
+
+CREATE TABLE event_store.incidents (
+    incident_id uuid DEFAULT gen_random_uuid() NOT NULL,
+    kind text NOT NULL COLLATE pg_catalog."C",
+    subject text NOT NULL COLLATE pg_catalog."C",
+    severity text NOT NULL,
+    cause text NOT NULL,
+    remedy text NOT NULL,
+    page text NOT NULL,
+    sources text[] NOT NULL,
+    began_at timestamp with time zone NOT NULL,
+    missing_since timestamp with time zone,
+    over_at timestamp with time zone,
+    flaps integer NOT NULL,
+    told text DEFAULT 'nothing'::text NOT NULL,
+    due_at timestamp with time zone NOT NULL,
+    message_id uuid,
+    tries integer DEFAULT 0 NOT NULL,
+    first_tried_at timestamp with time zone,
+    lease_token bigint,
+    leased_until timestamp with time zone,
+    last_error text,
+    undelivered integer DEFAULT 0 NOT NULL,
+    CONSTRAINT incidents_are_missing_before_they_are_over CHECK (((over_at IS NULL) OR (over_at = missing_since))),
+    CONSTRAINT incidents_are_missing_where_no_source_has_them CHECK (((sources = '{}'::text[]) = (missing_since IS NOT NULL))),
+    CONSTRAINT incidents_kind_fits CHECK (((kind <> ''::text) AND (octet_length(kind) <= 100))),
+    CONSTRAINT incidents_lease_is_of_a_message CHECK ((((leased_until IS NULL) OR (message_id IS NOT NULL)) AND ((message_id IS NULL) = (first_tried_at IS NULL)))),
+    CONSTRAINT incidents_severity_is_known CHECK ((severity = ANY (ARRAY['page'::text, 'ticket'::text]))),
+    CONSTRAINT incidents_subject_fits CHECK ((octet_length(subject) <= 1024)),
+    CONSTRAINT incidents_texts_fit CHECK (((octet_length(cause) <= 10000) AND (octet_length(remedy) <= 10000) AND (octet_length(page) <= 2048) AND (octet_length(last_error) <= 10000))),
+    CONSTRAINT incidents_told_is_known CHECK ((told = ANY (ARRAY['nothing'::text, 'began'::text, 'over'::text]))),
+    CONSTRAINT incidents_told_over_when_they_are CHECK (((told <> 'over'::text) OR (over_at IS NOT NULL)))
+)
+WITH (fillfactor='70');
+
+COMMENT ON TABLE event_store.incidents IS 'What is wrong, and what was wrong for a month: one row from its beginning to its end. Nobody is told twice.';
+
+COMMENT ON COLUMN event_store.incidents.incident_id IS 'Names the incident.';
+
+COMMENT ON COLUMN event_store.incidents.kind IS 'What is wrong, such as late or dead_letters.';
+
+COMMENT ON COLUMN event_store.incidents.subject IS 'Of what: a view, a capture, a job. Of a kind it has one open incident.';
+
+COMMENT ON COLUMN event_store.incidents.severity IS 'page: somebody should come; ticket: it can wait until the morning.';
+
+COMMENT ON COLUMN event_store.incidents.cause IS 'What was seen when it began; later causes are not told.';
+
+COMMENT ON COLUMN event_store.incidents.remedy IS 'What an operator does about it.';
+
+COMMENT ON COLUMN event_store.incidents.page IS 'Where the UI shows it, behind the UI''s address; empty for nowhere.';
+
+COMMENT ON COLUMN event_store.incidents.sources IS 'Which sources see it. One that could not be read since is still here: nobody knows that it is over.';
+
+COMMENT ON COLUMN event_store.incidents.began_at IS 'When it was seen first.';
+
+COMMENT ON COLUMN event_store.incidents.missing_since IS 'Since when no source sees it; null while one does.';
+
+COMMENT ON COLUMN event_store.incidents.over_at IS 'When it ended: set some time later, for what comes back at once is not over.';
+
+COMMENT ON COLUMN event_store.incidents.flaps IS 'How often it came back within two hours of its end; each time it is longer not over.';
+
+COMMENT ON COLUMN event_store.incidents.told IS 'What the receiver was told last: nothing, began or over.';
+
+COMMENT ON COLUMN event_store.incidents.due_at IS 'When the next message about it may be sent, or be tried again.';
+
+COMMENT ON COLUMN event_store.incidents.message_id IS 'The message that is being sent, the same for all tries; null for none. Several incidents of a kind may share one.';
+
+COMMENT ON COLUMN event_store.incidents.tries IS 'How often that message was tried.';
+
+COMMENT ON COLUMN event_store.incidents.first_tried_at IS 'When it was tried first; null for no message.';
+
+COMMENT ON COLUMN event_store.incidents.lease_token IS 'Of who tried last: a late failure of somebody else counts for nothing.';
+
+COMMENT ON COLUMN event_store.incidents.leased_until IS 'Until when nobody else sends the message; null for now.';
+
+COMMENT ON COLUMN event_store.incidents.last_error IS 'Why the last try failed; null where none did.';
+
+COMMENT ON COLUMN event_store.incidents.undelivered IS 'How many messages about it were given up.';
 
 CREATE SEQUENCE event_store.lease_token_seq
     START WITH 1
@@ -1268,6 +1362,9 @@ COMMENT ON COLUMN read_models.declarations.unbuilt IS 'The log partitions whose 
 
 COMMENT ON COLUMN read_models.declarations.declared_at IS 'When the tables were made.';
 
+ALTER TABLE ONLY event_store.alerting
+    ADD CONSTRAINT alerting_pkey PRIMARY KEY (singleton);
+
 ALTER TABLE ONLY event_store.append_turns
     ADD CONSTRAINT append_turns_pkey PRIMARY KEY (turn);
 
@@ -1330,6 +1427,9 @@ ALTER TABLE ONLY event_store.events
 
 ALTER TABLE ONLY event_store.events
     ADD CONSTRAINT events_stream_key UNIQUE (decider_id, decider, version);
+
+ALTER TABLE ONLY event_store.incidents
+    ADD CONSTRAINT incidents_pkey PRIMARY KEY (incident_id);
 
 ALTER TABLE ONLY event_store.log_partitions
     ADD CONSTRAINT log_partitions_pkey PRIMARY KEY (partition);
@@ -1397,6 +1497,12 @@ CREATE INDEX events_created_at_idx ON event_store.events USING brin (created_at)
 CREATE INDEX events_stream_idx ON event_store.events USING btree (decider_id, decider, "offset");
 
 CREATE INDEX events_transaction_id_idx ON event_store.events USING btree (transaction_id);
+
+CREATE UNIQUE INDEX incidents_open_key ON event_store.incidents USING btree (kind, subject) WHERE (over_at IS NULL);
+
+CREATE INDEX incidents_over_at_idx ON event_store.incidents USING btree (over_at);
+
+CREATE INDEX incidents_untold_idx ON event_store.incidents USING btree (due_at) WHERE (told <> 'over'::text);
 
 CREATE UNIQUE INDEX producer_results_transaction_id_key ON event_store.producer_results USING btree (transaction_id) WHERE (transaction_id IS NOT NULL);
 
@@ -1606,6 +1712,9 @@ GRANT SELECT ON TABLE event_store.log_partitions TO event_store_owner;
 GRANT SELECT ON TABLE event_store.partitions TO event_store_reader;
 GRANT SELECT ON TABLE event_store.partitions TO event_store_owner;
 
+GRANT SELECT ON TABLE event_store.alerting TO event_store_reader;
+GRANT SELECT ON TABLE event_store.alerting TO event_store_owner;
+
 GRANT SELECT ON TABLE event_store.append_turns TO event_store_reader;
 GRANT SELECT ON TABLE event_store.append_turns TO event_store_owner;
 
@@ -1635,6 +1744,9 @@ GRANT SELECT ON TABLE event_store.deciders TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.dispatches TO event_store_reader;
 GRANT SELECT ON TABLE event_store.dispatches TO event_store_owner;
+
+GRANT SELECT ON TABLE event_store.incidents TO event_store_reader;
+GRANT SELECT ON TABLE event_store.incidents TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.migrations TO event_store_reader;
 GRANT SELECT ON TABLE event_store.migrations TO event_store_owner;

@@ -240,7 +240,7 @@ def test_what_views_have_of_a_stream_is_found_by_index(session: EventStore) -> N
     before, ((already,),) = scans(session), rows(session.connection, FETCHED)
     assert [(view.view, view.owed) for view in session.stream_views("order", "o-17")] == [("bulk", 4), ("rows", 4)]
     assert_only(session, before, "events_stream_idx", "event_log_offset_key", "checkpoints_pkey", "stream_locks_pkey")
-    assert rows(session.connection, FETCHED)[0][0] - already <= 8
+    assert rows(session.connection, FETCHED)[0][0] - already <= 4
 
 
 def test_rows_are_streamed_by_index(session: EventStore) -> None:

@@ -40,15 +40,15 @@ READING = {
     "get_events", "get_last_event", "stream_head", "read_stream", "events_of_correlation", "read_log", "available_offset_range", "validate_offset_range",
     "offset_for_timestamp", "offsets_for_timestamp", "stream_partition", "partition_info", "view_info", "view_lag", "poll_views", "lease_owners", "dead_letters",
     "archive_state", "get_producer_state", "producer_statistics", "capture_info", "log_gaps", "expired_leases", "sequencer_holder", "oldest_writer", "last_sequenced", "log_position",
-    "is_registered", "database_identity", "attached_views", "latest_events", "stream_views",
+    "is_registered", "database_identity", "attached_views", "latest_events", "stream_views", "alert_state", "first_dead_letter",
 }  # fmt: skip
 # what readers could select, too
 LOOKING = {
-    "audit_log", "captured_tables", "quarantined_changes", "capture_gaps", "model_versions", "version_of_view", "purged_discards",
-    "retried_events", "purge_state",
+    "audit_log", "views_beyond_log", "captured_tables", "quarantined_changes", "capture_gaps", "model_versions", "version_of_view", "purged_discards",
+    "retried_events", "purge_state", "open_incidents",
 }  # fmt: skip
 CONSUMING = READING | {
-    "register_view", "attach_consumer", "sequence_events", "stream_events", "lease_events", "ack_event", "ack_events",
+    "views_beyond_log", "register_view", "attach_consumer", "sequence_events", "stream_events", "lease_events", "ack_event", "ack_events",
     "nack_event", "schedule_nack_event", "fail_event", "extend_lock", "dispatch_events", "claim_batch", "claim_partition",
     "locked_partitions", "read_batch", "fail_streams", "commit_batch", "extend_lease", "release_batch", "release_owner", "pass_over_unwanted",
     "expire_transactions", "claim_views", "owned_leases", "locked_streams", "extend_owner", "detach_consumer",
@@ -56,7 +56,8 @@ CONSUMING = READING | {
 OPERATING = {
     "enable_view", "unregister_view", "seek_view", "retry_dead_letters", "discard_dead_letter", "mark_archived",
     "raise_low_water_mark", "purge_events", "list_archive_file", "lock_archive", "backup_cut", "begin_restore",
-    "finish_restore", "has_caught_up", "hold_producers", "is_sequenced", "end_locks",
+    "finish_restore", "has_caught_up", "hold_producers", "is_sequenced", "end_locks", "claim_look", "observe_incidents", "claim_alert",
+    "settle_alert",
 }  # fmt: skip
 CAPTURING = {
     "register_capture", "claim_capture", "extend_capture", "release_capture", "begin_generation", "publish_tables", "store_changes",

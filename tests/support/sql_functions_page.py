@@ -49,6 +49,7 @@ ROOMS = {
     "capture": "Change capture",
     "archive": "Archive and purge",
     "backup": "Backup and restore",
+    "alerts": "Alerts",
 }
 
 HEAD = f"""\

@@ -1,5 +1,6 @@
--- One row per log partition: its marks, how many events it holds and about how many bytes (its share of the tables; no
--- event is read), when the last one was appended, and how many views have something of it leased or in flight.
+-- One row per log partition: its marks, how many events it holds and about how many bytes (its share of the tables), when
+-- the last one was appended, when the first one that is not archived was, and how many views have something of it leased
+-- or in flight. Two events are read.
 create or replace function event_store.partition_info()
 returns table (
   partition int,
@@ -9,6 +10,7 @@ returns table (
   events bigint,
   bytes bigint,
   last_activity timestamptz,
+  unarchived_since timestamptz,
   active_views bigint
 )
 language sql
@@ -32,6 +34,7 @@ as $$
     p.high_water_mark - p.earliest_position,
     coalesce(s.bytes * (p.high_water_mark - p.earliest_position) / s.events, 0)::bigint,
     e.created_at,
+    u.created_at,
     (
       select count(*)
       from event_store.views v
@@ -48,11 +51,17 @@ as $$
   cross join store s
   left join event_store.event_log l on l.partition = p.partition and l.position = p.high_water_mark - 1
   left join event_store.events e using ("offset")
+  left join lateral (
+    select f.created_at
+    from event_store.event_log g
+    join event_store.events f using ("offset")
+    where g.partition = p.partition and g.position = p.archived_position
+  ) u on true
   order by p.partition
 $$;
 
 comment on function event_store.partition_info() is
 'Returns one row per log partition: its marks, how many events it holds and about how many bytes, when the last one '
-'was appended, and how many views have something of it leased or in flight.';
+'was appended, when the first one that is not archived was (unarchived_since, null if all are), and how many views have something of it leased or in flight.';
 revoke all on function event_store.partition_info() from public;
 grant execute on function event_store.partition_info() to event_store_consumer, event_store_reader, event_store_owner;

@@ -1,12 +1,13 @@
 -- What each view has of one stream, and what it still owes: a row for each view that wants the stream's decider, by name.
 -- A stream that waits, is in flight or is parked has a lock: then the view has the events up to last_offset, and owes the
 -- later ones that it wants. Without a lock it has what lies below its checkpoint; an event without a position is owed.
--- It reads the whole stream once for each view.
+-- It reads the stream once for all views: its newest v_most events. Where a stream has more, owed means "at least".
 -- Races: it takes no lock; a consumer may go on meanwhile.
 -- Example: select view, owed, parked_at, last_error from stream_views('order', 'o-1')
 create or replace function event_store.stream_views(
   v_decider text,
-  v_decider_id text
+  v_decider_id text,
+  v_most bigint default 100000
 )
 returns table (
   view text,
@@ -45,9 +46,22 @@ begin
       'Both are stated: they name a stream.'
     );
   end if;
+  if coalesce(v_most, 0) <= 0 then
+    perform event_store_private.refuse_request(format('v_most is %s', coalesce(v_most::text, 'null')), 'v_most must be at least 1.');
+  end if;
   perform event_store_private.require_known_names(v_decider, null);
   _partition := event_store.stream_partition(v_decider_id, (select count(*) from event_store.log_partitions));
   return query
+  with stream as materialized (
+    select e.event, e."offset", l.position
+    from (
+      select x.event, x."offset" from event_store.events x
+      where x.decider_id = v_decider_id and x.decider = v_decider
+      order by x."offset" desc
+      limit v_most
+    ) e
+    left join event_store.event_log l using ("offset")
+  )
   select
     v.view, v.mode, v.enabled, _partition, c.position, pending.owed, pending.first_owed, k.last_offset, k.in_flight,
     coalesce(k.attempts, 0), k.locked_until, k.last_error, k.parked_at
@@ -56,13 +70,11 @@ begin
   left join event_store.stream_locks k on k.view = v.view and k.decider_id = v_decider_id and k.decider = v_decider
   cross join lateral (
     select count(*) as owed, min(e."offset") as first_owed
-    from event_store.events e
-    left join event_store.event_log l using ("offset")
-    where e.decider_id = v_decider_id and e.decider = v_decider
-      and event_store_private.wants(v.deciders, v.events, e.decider, e.event)
+    from stream e
+    where event_store_private.wants(v.deciders, v.events, v_decider, e.event)
       and case
         when k.view is not null then e."offset" > k.last_offset
-        else l.position is null or l.position >= c.position
+        else e.position is null or e.position >= c.position
       end
   ) pending
   where v.deciders is null or v_decider = any (v.deciders)
@@ -70,9 +82,10 @@ begin
 end
 $$;
 
-comment on function event_store.stream_views(text, text) is
+comment on function event_store.stream_views(text, text, bigint) is
 'Returns, for each view that wants v_decider, what it has of the stream (v_decider, v_decider_id): its checkpoint, how many '
 'events it owes and the first of them, and the stream''s lock with attempts, last_error and parked_at if it has one. '
-'MR004 v_decider is not registered; MR005 an argument is null.';
-revoke all on function event_store.stream_views(text, text) from public;
-grant execute on function event_store.stream_views(text, text) to event_store_consumer, event_store_reader, event_store_owner;
+'The stream''s newest v_most events are counted. MR004 v_decider is not registered; MR005 an argument is null, or v_most '
+'is not positive.';
+revoke all on function event_store.stream_views(text, text, bigint) from public;
+grant execute on function event_store.stream_views(text, text, bigint) to event_store_consumer, event_store_reader, event_store_owner;

@@ -1,11 +1,12 @@
 -- One row per view (or one): its lag, what its streams do, and who consumes it. `lag` are the events that it wants and has
 -- not, `lag_seconds` is the age of the first of them, 0 if there is none; unless `exact`, lag means "at least". `behind`
--- are positions, wanted or not. They are the sums of view_lag, but for all views together 100,000 events are read at most,
--- and 100 for each log partition of a view that is far behind. in_flight: delivered and not answered; waiting: free, or
+-- are positions, wanted or not. They are the sums of view_lag, but for all views together v_most events are read at most,
+-- and 100 for each place where views stand that are far behind. in_flight: delivered and not answered; waiting: free, or
 -- before their next retry; dead_letters: parked.
 -- Example: select view, lag, lag_seconds, dead_letters from view_info() order by lag_seconds desc
 create or replace function event_store.view_info(
-  v_view text default null
+  v_view text default null,
+  v_most bigint default 100000
 )
 returns table (
   view text,
@@ -34,6 +35,9 @@ as $$
 declare
   _now constant timestamptz := event_store_private.clock();
 begin
+  if coalesce(v_most, 0) <= 0 then
+    perform event_store_private.refuse_request(format('v_most is %s', coalesce(v_most::text, 'null')), 'v_most must be at least 1.');
+  end if;
   if v_view is not null then
     perform event_store_private.known_view(v_view);
   end if;
@@ -46,7 +50,9 @@ begin
   left join (
     select
       g.view, sum(g.lag) as lag, max(g.lag_seconds) as lag_seconds, bool_and(g.exact) as exact, sum(g.behind) as behind
-    from event_store_private.lags(array(select w.view from event_store.views w where v_view is null or w.view = v_view)) g
+    from event_store_private.lags(
+      array(select w.view from event_store.views w where v_view is null or w.view = v_view), v_most
+    ) g
     group by g.view
   ) l using (view)
   left join (
@@ -73,9 +79,10 @@ begin
 end
 $$;
 
-comment on function event_store.view_info(text) is
+comment on function event_store.view_info(text, bigint) is
 'Returns one row per view, or only v_view: the events that it wants and has not (lag, exact or at least so many), the '
 'age of the first of them (lag_seconds), how many positions it is behind, its streams in flight, waiting and parked, its '
-'leased log partitions, its live consumers. MR010 unknown view.';
-revoke all on function event_store.view_info(text) from public;
-grant execute on function event_store.view_info(text) to event_store_consumer, event_store_reader, event_store_owner;
+'leased log partitions, its live consumers. v_most bounds how many events are read to count them. MR005 v_most is not '
+'positive; MR010 unknown view.';
+revoke all on function event_store.view_info(text, bigint) from public;
+grant execute on function event_store.view_info(text, bigint) to event_store_consumer, event_store_reader, event_store_owner;

@@ -1,5 +1,7 @@
 """What each log partition is: marks, size, activity, who consumes it."""
 
+from typing import LiteralString
+
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.event_store import EventStore
 from tests.sql.bulk.test_claim_batch import bulk
@@ -25,8 +27,14 @@ def test_there_is_one_row_for_each_partition_with_its_marks_and_its_last_activit
         6,
     )
     assert info[2].last_activity == value(bulk.connection, "select max(created_at) from event_store.events")
-    assert (info[0].events, info[0].bytes, info[0].last_activity) == (0, 0, None)
+    assert (info[0].events, info[0].bytes, info[0].last_activity, info[0].unarchived_since) == (0, 0, None, None)
     assert info[2].bytes > 0
+    first: LiteralString = "select min(created_at) from event_store.events"
+    assert info[2].unarchived_since == value(bulk.connection, first) < info[2].last_activity
+    ArchiveStore(bulk.connection).mark_archived(2, 5)
+    assert bulk.partition_info()[2].unarchived_since == info[2].last_activity
+    ArchiveStore(bulk.connection).mark_archived(2, 6)
+    assert bulk.partition_info()[2].unarchived_since is None
 
 
 def test_active_views_are_those_with_a_live_lease_or_an_event_in_flight(bulk: EventStore) -> None:

@@ -85,3 +85,11 @@ def test_a_decider_that_nobody_registered_is_refused_and_no_stream_is_owed_nothi
 @pytest.mark.parametrize("stream", [(None, "a"), ("order", None)])
 def test_a_stream_has_a_decider_and_an_id(orders: EventStore, stream: tuple[str, str]) -> None:
     refusal(Malformed, lambda: orders.stream_views(*stream))
+
+
+def test_of_a_long_stream_the_newest_events_are_counted(orders: EventStore) -> None:
+    orders.register_view("v", "-infinity", mode="bulk")
+    third = append_to(orders, *"aaaaa")[2]
+    (found,) = orders.stream_views("order", "a", most=3)
+    assert (found.owed, found.first_owed) == (3, third.offset)
+    refusal(Malformed, lambda: orders.stream_views("order", "a", most=0))

@@ -4,15 +4,17 @@
 -- age of the first of these; null if there is none.
 --
 -- For a view without a filter the events ahead are a subtraction, and one event is read for its age. For one with a
--- filter events must be read: 100,000 for all of v_views together, each but once for all that are not far behind. A view
--- that is further behind in a log partition is counted from its checkpoint on, as far as its share of the 100,000 reaches,
--- 100 at least. Then exact is false, and lag means "at least"; if none of these is wanted, lag_seconds is the age of the
--- first event that was not read. Of events behind the checkpoints of a view 100,000 are counted, or its share of these
--- where there are many views, and 1,000 if it is further behind than 100,000 positions anyway.
+-- filter events must be read: v_most for all of v_views together, each but once for all that are not far behind. Views
+-- that are further behind in a log partition are counted from their checkpoints on, as far as their share of v_most
+-- reaches; those that stand at the same position share what is read. Then exact is false, and lag means "at least"; if
+-- none of these is wanted, lag_seconds is the age of the first event that was not read.
+-- Of a view's locks, and of the events of their streams, v_most are looked at, or its share where there are many views,
+-- and a hundredth of v_most if it is further behind than v_most positions anyway.
 -- Races: none; it takes no lock. Its callers say which views somebody may ask for: everybody may ask for all.
 -- Example: select partition, lag from event_store_private.lags('{invoices}')
 create or replace function event_store_private.lags(
-  v_views text[]
+  v_views text[],
+  v_most bigint default 100000
 )
 returns table (
   view text,
@@ -38,7 +40,6 @@ as $$
 #variable_conflict use_column
 declare
   _now constant timestamptz := event_store_private.clock();
-  _most constant bigint := 100000;
 begin
   return query
   with at as materialized (
@@ -54,29 +55,33 @@ begin
     select a.*, a.high_water_mark - a.first as positions from at a where a.is_filtered and a.first < a.high_water_mark
   ), bounds as materialized (
     -- so much of the newest of each log partition is read for all views that are not further behind
-    select case when sum(w.positions) <= _most then _most else _most / (2 * count(*)) end as near
+    select case when sum(w.positions) <= v_most then v_most else v_most / (2 * count(*)) end as near
     from (select max(u.positions) as positions from unread u group by u.partition) w
   ), near as (
     select
-      u.partition, u.high_water_mark, min(u.first) as read_from, array_agg(distinct u.first order by u.first) as steps,
-      array_agg(u.view) as views, array_agg(u.first) as firsts
+      u.partition, u.high_water_mark, min(u.first) as read_from, u.high_water_mark as read_to,
+      array_agg(distinct u.first order by u.first) as steps, array_agg(u.view) as views, array_agg(u.first) as firsts
     from unread u
     where u.positions <= (select b.near from bounds b)
     group by u.partition, u.high_water_mark
-  ), far as (
+  ), reads as (
+    select n.* from near n
+    union all
     select
-      u.*,
-      greatest(
-        (_most - (select coalesce(sum(n.high_water_mark - n.read_from), 0) from near n)) / count(*) over (), 100
-      )::bigint as share
+      u.partition, u.high_water_mark, u.first,
+      least(u.high_water_mark, u.first + greatest(
+        (v_most - (select coalesce(sum(n.read_to - n.read_from), 0) from near n)) / count(*) over (), 100
+      ))::bigint,
+      array[u.first], array_agg(u.view), array_agg(u.first)
     from unread u
     where u.positions > (select b.near from bounds b)
+    group by u.partition, u.high_water_mark, u.first
   ), at_views as (
     select
       a.view, a.deciders, a.events, array_agg(a.position order by a.partition) as positions,
       case
-        when sum(a.high_water_mark - a.first) filter (where a.first < a.high_water_mark) > _most then _most / 100
-        else greatest(_most / cardinality(v_views), _most / 100)
+        when sum(a.high_water_mark - a.first) filter (where a.first < a.high_water_mark) > v_most then greatest(v_most / 100, 1)
+        else greatest(v_most / cardinality(v_views), v_most / 100, 1)
       end as most
     from at a
     group by a.view, a.deciders, a.events
@@ -95,8 +100,16 @@ begin
       true as exact, true as exact_locks
     from at a
     union all
-    select t.view, n.partition, null, null, wanted.events, wanted.oldest, true, true
-    from near n
+    select
+      t.view, r.partition, null, null, coalesce(wanted.events, 0),
+      coalesce(wanted.oldest, (
+        select e.created_at
+        from event_store.event_log l
+        join event_store.events e using ("offset")
+        where l.partition = r.partition and l.position = r.read_to and r.read_to < r.high_water_mark
+      )),
+      r.read_to = r.high_water_mark, true
+    from reads r
     cross join lateral (
       select
         array_agg(x.decider) as deciders, array_agg(x.event) as events, array_agg(x.step) as steps,
@@ -104,55 +117,39 @@ begin
       from (
         -- what lies between the places where two views stand is counted once, by kind
         select
-          e.decider, e.event, width_bucket(l.position, n.steps) as step, count(*) as numbers, min(e.created_at) as oldest
+          e.decider, e.event, width_bucket(l.position, r.steps) as step, count(*) as numbers, min(e.created_at) as oldest
         from event_store.event_log l
         join event_store.events e using ("offset")
-        where l.partition = n.partition and l.position >= n.read_from and l.position < n.high_water_mark
+        where l.partition = r.partition and l.position >= r.read_from and l.position < r.read_to
         group by 1, 2, 3
       ) x
     ) k
-    cross join lateral unnest(n.views, n.firsts) t(view, first)
+    cross join lateral unnest(r.views, r.firsts) t(view, first)
     join event_store.views v on v.view = t.view
     cross join lateral (
       select sum(x.numbers)::bigint as events, min(x.oldest) as oldest
       from unnest(k.deciders, k.events, k.steps, k.numbers, k.oldest) x(decider, event, step, numbers, oldest)
-      where x.step >= width_bucket(t.first, n.steps) and event_store_private.wants(v.deciders, v.events, x.decider, x.event)
+      where x.step >= width_bucket(t.first, r.steps) and event_store_private.wants(v.deciders, v.events, x.decider, x.event)
     ) wanted
-    where wanted.events > 0
+    where wanted.events > 0 or r.read_to < r.high_water_mark
     union all
-    select
-      f.view, f.partition, null, null, wanted.events,
-      coalesce(wanted.oldest, (
-        select e.created_at
-        from event_store.event_log l
-        join event_store.events e using ("offset")
-        where l.partition = f.partition and l.position = f.first + f.share and f.first + f.share < f.high_water_mark
-      )),
-      f.first + f.share >= f.high_water_mark, true
-    from far f
-    cross join lateral (
-      select count(*) as events, min(e.created_at) as oldest
-      from event_store.event_log l
-      join event_store.events e using ("offset")
-      where l.partition = f.partition and l.position >= f.first and l.position < least(f.first + f.share, f.high_water_mark)
-        and event_store_private.wants(f.deciders, f.events, e.decider, e.event)
-    ) wanted
-    union all
-    select v.view, held.partition, null, null, held.events, held.oldest, true, held.all_events < v.most
+    select v.view, held.partition, null, null, held.events, held.oldest, true, held.seen < v.most
     from at_views v
     cross join lateral (
-      select k.partition, count(*) as events, min(k.created_at) as oldest, sum(count(*)) over () as all_events
+      select
+        k.partition, count(*) filter (where k.is_behind) as events, min(k.created_at) filter (where k.is_behind) as oldest,
+        sum(count(*)) over () as seen
       from (
-        select k.partition, e.created_at
+        select k.partition, e.created_at, l.position < v.positions[k.partition + 1] as is_behind
         from event_store.stream_locks k
-        cross join lateral (
+        left join lateral (
           select e."offset", e.created_at from event_store.events e
           where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > k.last_offset
             and event_store_private.wants(v.deciders, v.events, e.decider, e.event)
-        ) e
-        join event_store.event_log l using ("offset")
+        ) e on true
         -- log partitions are numbered from 0
-        where k.view = v.view and l.position < v.positions[k.partition + 1]
+        left join event_store.event_log l using ("offset")
+        where k.view = v.view
         limit v.most
       ) k
       group by k.partition
@@ -169,6 +166,6 @@ begin
 end
 $$;
 
-comment on function event_store_private.lags(text[]) is
-'Returns how far each of v_views is behind in each log partition, counted as view_lag says.';
-revoke all on function event_store_private.lags(text[]) from public;
+comment on function event_store_private.lags(text[], bigint) is
+'Returns how far each of v_views is behind in each log partition, counted as view_lag says, of v_most events in all.';
+revoke all on function event_store_private.lags(text[], bigint) from public;

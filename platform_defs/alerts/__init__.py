@@ -1,0 +1,1 @@
+"""Alerts of what Dagster knows, and beside the sequencer."""

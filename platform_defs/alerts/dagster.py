@@ -1,0 +1,244 @@
+"""What Dagster's own storage says is wrong: runs and sensors that fail, breached checks, a dead daemon.
+
+Belongs here: reading the storage, and the judgement. Not here: what the event store says
+(`millrace.resources.alerts.standing`), telling somebody (`millrace.resources.alerts.alerter`), how long the storage is
+waited for (`patient`).
+
+A check of `millrace.platform_defs.checks` that only counts what the store says is left to the store, which answers also
+while Dagster is dead.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import quote
+
+import dagster as dg
+from dagster import AssetCheckSeverity, DagsterEventType, DagsterRunStatus, RunRecord, RunsFilter
+
+from millrace.resources.alerts.incidents import (
+    DAEMON_IDLE_S,
+    QUEUED_S,
+    SENSOR_FAILURES,
+    Finding,
+    age,
+)
+from millrace.resources.alerts.standing import Keys
+
+SOURCE = "dagster"
+# Names of `millrace.assets.consumption`, `jobs` and `sensors`, which import Spark: with them the sequencer's process
+# would have 70 MB more. A test compares them.
+LAG_CHECK = "lag_within_objective"
+ALL_CHECKS = "apply_schema"
+VIEW_TAG = "millrace/view"
+# what the store says itself, or what mends itself
+LEFT_OUT = {"no_dead_letters", "no_quarantined_changes", "log_is_not_held_up", "leases_are_in_time"}
+SLOTS = "slots_are_healthy"
+# Dagster keeps runs for a week (`prune`)
+KEPT = timedelta(days=7)
+MOST_FAILED = 200
+# so many different runs that failed are asked after, whether they succeeded later
+MOST_ASKED = 50
+FIRST_EVALUATIONS = 1000
+PARTITION_TAG = "dagster/partition"
+# what users call an asset's own run
+OF_ASSETS = "__ASSET_JOB"
+# a sensor whose last tick is older, or a schedule, is not declared any more
+SENSOR_GONE_S = 3600
+SCHEDULE_GONE_S = 8 * 86_400
+
+
+class DagsterStanding:
+    """What is wrong in one Dagster instance; for one thread at a time."""
+
+    def __init__(self, instance: dg.DagsterInstance) -> None:
+        self._instance = instance
+        # failed runs whose like succeeded since: that stays so
+        self._mended: set[str] = set()
+        # the newest evaluation of each check, and how far they were read
+        self._checks: dict[dg.AssetCheckKey, tuple[dg.AssetCheckEvaluation, float, str]] = {}
+        self._read_to: int | None = None
+
+    def found(self, known: Keys) -> list[Finding]:
+        """Look once."""
+        now = time.time()
+        daemon = [*self._daemon(now)]
+        return [
+            *daemon,
+            *self._queue(now),
+            *self._ticks(now, daemon_lives=not daemon),
+            *self._runs(known),
+            *self._breached(),
+        ]
+
+    def _daemon(self, now: float) -> Iterator[Finding]:
+        wanted = set(self._instance.get_required_daemon_types())
+        silent = {
+            name: now - beat.timestamp
+            for name, beat in self._instance.get_daemon_heartbeats().items()
+            if name in wanted and now - beat.timestamp > DAEMON_IDLE_S
+        }
+        if silent:
+            told = ", ".join(f"{name} for {age(idle)}" for name, idle in sorted(silent.items()))
+            yield Finding(SOURCE, "daemon", "daemon", f"No sign of life: {told}.", "/deployment/daemons")
+
+    def _queue(self, now: float) -> Iterator[Finding]:
+        queued = RunsFilter(statuses=[DagsterRunStatus.QUEUED])
+        for record in self._instance.get_run_records(queued, limit=1, ascending=True):
+            waits = now - record.create_timestamp.timestamp()
+            if waits > QUEUED_S:
+                yield Finding(
+                    SOURCE,
+                    "queue",
+                    "queue",
+                    f"The oldest run, of {record.dagster_run.job_name}, has waited for {age(waits)}.",
+                    "/runs",
+                )
+
+    def _ticks(self, now: float, *, daemon_lives: bool) -> Iterator[Finding]:
+        # the class of types has no public name
+        states = {s.selector_id: s for s in self._instance.all_instigator_state() if s.status.value != "STOPPED"}
+        newest = self._instance.get_batch_ticks([*states], limit=2) if states else {}
+        for selector, ticks in newest.items():
+            state = states[selector]
+            scheduled = state.instigator_type.value == "SCHEDULE"
+            gone_s = SCHEDULE_GONE_S if scheduled else SENSOR_GONE_S
+            if not ticks or (daemon_lives and now - ticks[0].timestamp > gone_s):
+                continue
+            failures = ticks[0].consecutive_failure_count
+            if failures < (1 if scheduled else SENSOR_FAILURES):
+                continue
+            name, kind = state.instigator_name, "schedule" if scheduled else "sensor"
+            error = next((tick.tick_data.error for tick in ticks if tick.tick_data.error), None)
+            yield Finding(
+                SOURCE,
+                "sensor",
+                f"the {kind} {name}",
+                f"{failures} ticks failed in a row. {first_cause(error)}",
+                f"/automation?search={quote(name)}",
+            )
+
+    def _runs(self, known: Keys) -> Iterator[Finding]:
+        since = datetime.now(UTC) - KEPT
+        failed = self._instance.get_run_records(
+            RunsFilter(statuses=[DagsterRunStatus.FAILURE], updated_after=since), limit=MOST_FAILED
+        )
+        self._mended &= {record.dagster_run.run_id for record in failed}
+        newest: dict[str, RunRecord] = {}
+        for record in failed:
+            newest.setdefault(named(record.dagster_run), record)
+        asked = 0
+        for name, record in newest.items():
+            run = record.dagster_run
+            if run.run_id in self._mended:
+                continue
+            asked += 1
+            # of more, nobody can say that they were mended
+            if asked <= MOST_ASKED and self._succeeded_since(record):
+                self._mended.add(run.run_id)
+                continue
+            finding = Finding(SOURCE, "run", name, "It failed.", f"/runs/{run.run_id}")
+            if finding.key in known:
+                yield finding
+            else:
+                yield Finding(SOURCE, "run", name, self._why(run.run_id), finding.page)
+
+    def _succeeded_since(self, failed: RunRecord) -> bool:
+        run = failed.dagster_run
+        alike = RunsFilter(
+            job_name=run.job_name,
+            statuses=[DagsterRunStatus.SUCCESS],
+            tags={tag: run.tags[tag] for tag in (PARTITION_TAG, VIEW_TAG) if tag in run.tags},
+            updated_after=failed.update_timestamp,
+        )
+        name = named(run)
+        return any(named(record.dagster_run) == name for record in self._instance.get_run_records(alike, limit=20))
+
+    def _why(self, run_id: str) -> str:
+        """Return the first error of a run."""
+        kinds = {DagsterEventType.STEP_FAILURE, DagsterEventType.RUN_FAILURE}
+        entries = self._instance.all_logs(run_id, of_type=kinds)
+        for entry in entries:
+            event = entry.dagster_event
+            if event is not None and event.is_step_failure and event.step_failure_data.error:
+                return first_cause(event.step_failure_data.error)
+        for entry in entries:
+            event = entry.dagster_event
+            if event is not None and event.message:
+                return event.message
+        return "It says no reason."
+
+    def _breached(self) -> Iterator[Finding]:
+        self._read_evaluations()
+        failing = {key: seen for key, seen in self._checks.items() if not seen[0].passed}
+        if not failing:
+            return
+        whole = self._last_of_all_checks()
+        for key, (evaluation, evaluated_at, run_id) in failing.items():
+            if whole is not None and evaluated_at < (whole.start_time or 0) and run_id != whole.dagster_run.run_id:
+                # all checks ran, and this one was not there: it is not declared any more
+                continue
+            yield from of_check(key, evaluation)
+
+    def _read_evaluations(self) -> None:
+        """Keep the newest evaluation of each check."""
+        storage = self._instance.event_log_storage
+        wanted = dg.EventRecordsFilter(event_type=DagsterEventType.ASSET_CHECK_EVALUATION, after_cursor=self._read_to)
+        records = storage.get_event_records(wanted, limit=FIRST_EVALUATIONS, ascending=False)
+        self._read_to = max((record.storage_id for record in records), default=self._read_to)
+        for record in reversed(records):
+            entry = record.event_log_entry
+            event = entry.dagster_event
+            if event is not None:
+                evaluation = event.asset_check_evaluation_data
+                self._checks[evaluation.asset_check_key] = evaluation, record.timestamp, entry.run_id
+
+    def _last_of_all_checks(self) -> RunRecord | None:
+        """Return the newest whole run of the job that runs every check."""
+        wanted = RunsFilter(job_name=ALL_CHECKS, statuses=[DagsterRunStatus.SUCCESS])
+        return next(iter(self._instance.get_run_records(wanted, limit=1)), None)
+
+
+def of_check(key: dg.AssetCheckKey, evaluation: dg.AssetCheckEvaluation) -> Iterator[Finding]:
+    """Say what a breached check means: most are an incident of their own."""
+    name, asset = key.name, key.asset_key
+    page = f"/assets/{'/'.join(quote(part, safe='') for part in asset.path)}?view=checks"
+    values: Mapping[str, Any] = {label: value.value for label, value in evaluation.metadata.items()}
+    if name in LEFT_OUT:
+        return
+    if name == LAG_CHECK and len(asset.path) == 2:
+        waits, objective = float(values.get("lag_seconds", 0)), float(values.get("objective_seconds", 0))
+        cause = (
+            f"{int(values.get('lag', 0)):,} events wait, the oldest for {age(waits)}; {objective:.0f} s are promised."
+        )
+        yield Finding(SOURCE, "late", asset.path[-1], cause, page)
+    elif name == SLOTS and isinstance(values.get("problems"), Mapping):
+        for capture, problems in values["problems"].items():
+            yield Finding(SOURCE, "slot", str(capture), "; ".join(map(str, _listed(problems))), page)
+    else:
+        told = "; ".join(f"{label}: {value}" for label, value in values.items())
+        said = " ".join(filter(None, [evaluation.description, told])) or "It says no more."
+        grave = "" if evaluation.severity is AssetCheckSeverity.ERROR else "A warning. "
+        yield Finding(SOURCE, "check", f"{name} of {asset.to_user_string()}", grave + said, page)
+
+
+def named(run: dg.DagsterRun) -> str:
+    """Return what tells runs apart that mend each other: the job, and which view or partition it is of."""
+    if run.job_name == OF_ASSETS:
+        what = "of " + ", ".join(sorted(key.to_user_string() for key in run.asset_selection or ()))
+    else:
+        what = run.job_name
+    part = run.tags.get(VIEW_TAG) or run.tags.get(PARTITION_TAG)
+    return f"{what} ({part})" if part else what
+
+
+def first_cause(error: Any) -> str:  # noqa: ANN401 - its class is private to Dagster
+    """Return what was wrong at first: Dagster wraps an error in others."""
+    while error is not None and error.cause is not None:
+        error = error.cause
+    return "" if error is None else str(error.message).strip()
+
+
+def _listed(problems: object) -> Sequence[object]:
+    return problems if isinstance(problems, Sequence) and not isinstance(problems, str) else [problems]

@@ -1,0 +1,1 @@
+"""Alerts: one message when something is wrong, and one when it is over."""

@@ -1,0 +1,234 @@
+"""Who alerts are sent to: what the settings say, one signed request, and what its answer means for an operator.
+
+Belongs here: judging `MILLRACE_ALERT_…`, signing, sending, words for what went wrong. Not here: what is sent
+(`messages`), when (`alerter`), where a request may go at all (`millrace.resources.subscriptions.receivers`).
+
+A message has the three headers of Standard Webhooks: `webhook-id` is the same for every try, `webhook-timestamp` is
+when it was tried, and `webhook-signature` signs both and the body.
+"""
+
+import binascii
+from base64 import b64decode
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from http import HTTPStatus
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit
+
+from standardwebhooks import Webhook
+
+from millrace.resources.alerts.incidents import clean, cut
+from millrace.resources.alerts.messages import FORMATS, STANDARD, Message
+from millrace.resources.errors import MillraceError
+from millrace.resources.settings import THIS_MACHINE, Settings, listed
+from millrace.resources.subscriptions.receivers import Allowed, Answer, Endpoint, Forbidden
+
+TIMEOUT_S = 10.0
+PREFIX = "whsec_"
+SECRET_BYTES = range(24, 65)
+HOW_TO_MAKE_ONE = 'echo "whsec_$(openssl rand -base64 32)"'
+# characters of an answer that an operator is shown
+SHOWN = 300
+
+
+class BadAlertSettings(MillraceError):
+    """The settings of alerts cannot be used: no alerts are sent."""
+
+
+class NotDelivered(MillraceError):
+    """The receiver did not take a message."""
+
+
+@dataclass(frozen=True)
+class AlertSettings:
+    """Where alerts go and how they look.
+
+    Attributes:
+        url: The receiver; its path may be a secret.
+        secret: What messages are signed with; None for no signature, which Slack does not look at.
+        form: 'standard' or 'slack'.
+        ui_address: The UI's address, for links; empty for no links.
+        allowed: Networks and hosts that messages may go to besides public addresses.
+        warnings: What is wrong and keeps no message back, a sentence each.
+    """
+
+    url: str = field(repr=False)
+    secret: str | None = field(repr=False)
+    form: str
+    ui_address: str
+    allowed: Sequence[str]
+    warnings: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What became of one try.
+
+    Attributes:
+        delivered: Whether the receiver took it: its status is 2xx.
+        error: Why not, as the store may keep it; None if it did.
+        said: What happened, for the operators of this machine.
+    """
+
+    delivered: bool
+    error: str | None
+    said: str
+
+
+def alert_settings(settings: Settings) -> AlertSettings | None:
+    """Return where alerts go; None where nobody asks for them.
+
+    Raises:
+        BadAlertSettings: A setting cannot be used; the text says which one, why, and what is allowed. It quotes no
+            secret, and of the URL only its beginning.
+    """
+    url = settings.alert_url.get_secret_value().strip() if settings.alert_url else ""
+    if not url:
+        return None
+    allowed = settings.listed_push_allow or (listed(THIS_MACHINE) if settings.dsn is None else [])
+    with Endpoint(url, Allowed(allowed)) as endpoint:
+        if endpoint.fault:
+            raise BadAlertSettings(
+                f"MILLRACE_ALERT_URL cannot be sent to: {endpoint.fault}",
+                hint="Set it to the whole URL of the receiver, such as https://alerts.example.com/millrace.",
+            )
+    if settings.alert_format not in FORMATS:
+        raise BadAlertSettings(
+            f"MILLRACE_ALERT_FORMAT is {clean(settings.alert_format)!r}.",
+            hint=f"Set it to one of {', '.join(FORMATS)}; not set, it is {STANDARD}.",
+        )
+    secret = settings.alert_secret.get_secret_value().strip() if settings.alert_secret else ""
+    if not secret and settings.alert_format == STANDARD:
+        raise BadAlertSettings(
+            "MILLRACE_ALERT_SECRET is not set: the receiver could not tell alerts from what others send.",
+            hint=f"Make one, and give it to the receiver, too: {HOW_TO_MAKE_ONE}",
+        )
+    if secret:
+        require_secret(secret)
+    address, warnings = settings.ui_address, []
+    if not _is_address(address):
+        warnings.append(
+            f"MILLRACE_UI_URL is {clean(address)!r}, and no address of a UI: alerts have no links. Set it to one such as"
+            " https://dagster.example.com."
+        )
+        address = ""
+    return AlertSettings(url, secret or None, settings.alert_format, address, tuple(allowed), tuple(warnings))
+
+
+def require_secret(secret: str) -> None:
+    """Refuse what is no secret of Standard Webhooks; the library would sign with whatever it can decode.
+
+    Raises:
+        BadAlertSettings: The text says why, and not what it is.
+    """
+    try:
+        if not secret.startswith(PREFIX):
+            raise BadAlertSettings(
+                f"MILLRACE_ALERT_SECRET does not begin with {PREFIX}.", hint=f"Make one: {HOW_TO_MAKE_ONE}"
+            )
+        key = b64decode(secret.removeprefix(PREFIX), validate=True)
+    except (binascii.Error, ValueError):
+        # not chained: its text may quote the secret
+        raise BadAlertSettings(
+            f"MILLRACE_ALERT_SECRET is not base64 behind {PREFIX}: a character is lost, or one too many.",
+            hint=f"Copy it again, or make one: {HOW_TO_MAKE_ONE}",
+        ) from None
+    if len(key) not in SECRET_BYTES:
+        raise BadAlertSettings(
+            f"MILLRACE_ALERT_SECRET has {len(key)} bytes; {SECRET_BYTES[0]} to {SECRET_BYTES[-1]} are allowed.",
+            hint=f"Make one: {HOW_TO_MAKE_ONE}",
+        )
+
+
+class AlertReceiver:
+    """The receiver of alerts, to be closed in the end; for one thread."""
+
+    def __init__(self, settings: AlertSettings) -> None:
+        self.settings = settings
+        self._endpoint = Endpoint(settings.url, Allowed(settings.allowed))
+
+    @property
+    def place(self) -> str:
+        """Where it is, without what may be secret."""
+        return self._endpoint.place
+
+    def problem(self) -> str | None:
+        """Look up where messages would go, and send none; return what is wrong in a sentence, None for nothing."""
+        try:
+            self._endpoint.check()
+        except Forbidden as error:
+            return f"Alerts cannot be sent to {self.place}: {error}"
+        except (OSError, UnicodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is no name of a host"
+            return f"Alerts cannot be sent to {self.place} now: its name is not known here ({why})."
+        return None
+
+    def send(self, message: Message) -> Delivery:
+        """Send a message; it takes 10 seconds at most once the name is looked up, and no redirect is followed."""
+        body = message.body(self.settings.form).encode()
+        headers = {"Content-Type": "application/json", "User-Agent": "millrace"}
+        # the library takes the digits of a time for UTC, whatever its zone is
+        now = datetime.now(UTC)
+        if self.settings.secret is not None:
+            headers |= {
+                "webhook-id": message.message_id,
+                "webhook-timestamp": str(int(now.timestamp())),
+                "webhook-signature": Webhook(self.settings.secret).sign(message.message_id, now, body.decode()),
+            }
+        return self._judged(self._endpoint.post(body, headers, TIMEOUT_S))
+
+    def close(self) -> None:
+        """End the connection."""
+        self._endpoint.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _judged(self, answer: Answer) -> Delivery:
+        """Say what an answer means; only what the store may keep of it is kept."""
+        if answer.status // 100 == 2:
+            return Delivery(True, None, f"{self.place} took it: {_status(answer.status)}.")
+        if answer.status == 0:
+            error = (
+                f"{self.place} did not answer within {TIMEOUT_S:.0f} s, or nothing listens there."
+                if answer.error.startswith("No answer")
+                else f"{self.place}: {answer.error}"
+            )
+        else:
+            error = f"{self.place} did not take it: {answer.error}.{_remedy(answer.status)}"
+        shown = cut(clean(answer.said), SHOWN)
+        return Delivery(False, error, f"{error} It said: {shown}" if shown and shown not in error else error)
+
+
+def _remedy(status: int) -> str:
+    if status // 100 == 3:
+        return " It redirects, and a redirect is not followed: set MILLRACE_ALERT_URL to where it leads."
+    if status in {401, 403, 404, 405, 410}:
+        return " Is MILLRACE_ALERT_URL whole, and still in use there?"
+    if status in {400, 415, 422}:
+        return f" Is MILLRACE_ALERT_FORMAT what it expects ({', '.join(FORMATS)})?"
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
+        return " It wants fewer messages."
+    return ""
+
+
+def _status(status: int) -> str:
+    try:
+        return f"HTTP {status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        return f"HTTP {status}"
+
+
+def _is_address(address: str) -> bool:
+    try:
+        parts = urlsplit(address)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0 and address.isprintable()
+    except ValueError:
+        return False

@@ -1,0 +1,23 @@
+"""A receiver, and a store with a view that gives a stream up at its first failure."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from millrace.resources.event_store import EventStore
+from tests.alerts.hook import Hook, serving
+from tests.support.factories import register_orders
+
+
+@pytest.fixture
+def hook() -> Iterator[Hook]:
+    with serving() as server:
+        yield server
+
+
+@pytest.fixture
+def mails(store: EventStore) -> EventStore:
+    """Return the store; its view `mails` gives a stream up at its first failure."""
+    register_orders(store)
+    store.register_view("mails", "-infinity", max_attempts=1)
+    return store

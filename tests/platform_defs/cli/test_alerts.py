@@ -1,0 +1,87 @@
+"""`millrace alerts`: what is wrong, and whether a receiver takes a message."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from millrace.platform_defs.cli import app
+from millrace.resources.alerts.store import AlertStore
+from millrace.resources.errors import MillraceError
+from millrace.resources.event_store import EventStore
+from tests.alerts.conftest import hook
+from tests.alerts.hook import SECRET, Hook
+
+__all__ = ["hook"]
+
+RUNNER = CliRunner()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ALERT_URL", "ALERT_SECRET", "ALERT_FORMAT", "UI_URL", "PUSH_ALLOW", "DSN"):
+        monkeypatch.delenv(f"MILLRACE_{name}", raising=False)
+
+
+def millrace(*arguments: str, **environ: str) -> str:
+    result = RUNNER.invoke(app, ["alerts", *arguments], env={"COLUMNS": "200", **environ})
+    if result.exception is not None:
+        raise result.exception
+    return result.output
+
+
+def seen(subject: str, kind: str = "late", **other: object) -> dict[str, object]:
+    return {
+        "source": "event_store",
+        "kind": kind,
+        "subject": subject,
+        "severity": "ticket",
+        "cause": "7 events wait",
+        "remedy": "millrace status",
+        "page": "",
+        "wait_s": 0,
+        **other,
+    }
+
+
+def test_incidents_are_listed_with_their_cause_and_whether_somebody_was_told(store: EventStore, dsn: str) -> None:
+    assert "There are no incidents." in millrace("--dsn", dsn)
+    assert "Nobody has ever looked" in millrace("--dsn", dsn)
+    alerts = AlertStore(store.connection)
+    alerts.observe_incidents([seen("orders\x1b[2J"), seen("mails", "dead_letters", wait_s=60)], ["event_store"])
+    (claimed,) = alerts.claim_alert(120)
+    alerts.settle_alert(claimed.message_id, claimed.lease_token, "HTTP 500")
+    said = millrace("--dsn", dsn)
+    assert "orders\N{REPLACEMENT CHARACTER}[2J is late" in said
+    assert "7 events wait" in said
+    assert "in vain: HTTP 500" in said
+    assert "open, not told yet" in said
+    assert "Looked at 0 seconds ago." in said
+    assert "A message has not arrived for" in said
+    first, second = map(json.loads, millrace("--json", "--dsn", dsn).splitlines())
+    assert {first["kind"], second["kind"]} == {"late", "dead_letters"}
+    assert first["sources"] == ["event_store"]
+
+
+def test_a_message_that_arrives_is_said_with_the_answer(hook: Hook) -> None:
+    said = millrace("--test", MILLRACE_ALERT_URL=hook.url, MILLRACE_ALERT_SECRET=SECRET)
+    assert said == f"http://127.0.0.1:{hook.server_address[1]} took it: HTTP 204 No Content.\n"
+    assert hook.until(1) == [("test", [])]
+
+
+def test_a_message_that_does_not_arrive_is_said_with_its_remedy(hook: Hook) -> None:
+    hook.answer = lambda _: 404
+    with pytest.raises(MillraceError, match=r"did not take it: HTTP 404 Not Found.*Is MILLRACE_ALERT_URL whole"):
+        millrace("--test", MILLRACE_ALERT_URL=hook.url, MILLRACE_ALERT_SECRET=SECRET)
+    with pytest.raises(MillraceError, match="MILLRACE_PUSH_ALLOW"):
+        millrace(
+            "--test",
+            MILLRACE_ALERT_URL=hook.url,
+            MILLRACE_ALERT_SECRET=SECRET,
+            MILLRACE_DSN="postgresql://db.example.com/x",
+        )
+    with pytest.raises(MillraceError, match="MILLRACE_ALERT_URL is not set"):
+        millrace("--test")
+    with pytest.raises(MillraceError, match="MILLRACE_ALERT_SECRET is not set"):
+        millrace("--test", MILLRACE_ALERT_URL=hook.url)
+    assert len(hook.alerts) == 1
