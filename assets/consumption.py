@@ -5,7 +5,7 @@ Belongs here: starting a consumer for a view and showing its work in Dagster. No
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import dagster as dg
@@ -13,11 +13,16 @@ import psycopg
 
 from millrace.assets import OWNERS, Group
 from millrace.assets.declarations import Declarations
-from millrace.assets.partitions import VIEWS, log_partition_key
+from millrace.assets.lineage import column_lineage
+from millrace.assets.partitions import VIEWS
 from millrace.assets.runs import Progress, release_dead
+from millrace.assets.shown_partitions import GREEN, RUNNING, ShownPartitions
+from millrace.resources.capture.declaration import Capture
+from millrace.resources.consumption.build_errors import build_errors, cause
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.consumption.report import DrainReport
+from millrace.resources.consumption.report import DrainReport, PartitionsFailed
+from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore, PartitionLag
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.read_models.declaration import ReadModel
@@ -64,7 +69,9 @@ def view_events_asset(declared: Declarations, archive: Path) -> dg.AssetsDefinit
             held = store.lease_owners(view_of(store, model) if model else view)
             release_dead(context.instance, held, store.release_owner)
         if model:
-            report, view = drain_read_model(context, config, model, postgres.current_dsn(), spark, archive)
+            report, view = drain_read_model(
+                context, config, model, postgres.current_dsn(), spark, archive, declared.captures.values()
+            )
         else:
             for fault in declared.faults_of("read_models"):
                 context.log.warning("Its read model may be the one that fails to load: %s", fault)
@@ -92,29 +99,60 @@ def drain_read_model(
     dsn: str,
     spark: SparkResource,
     archive: Path,
+    captures: Iterable[Capture] = (),
 ) -> tuple[DrainReport, str]:
     """Drain a read model under the run's id and record the progress on its partitions.
 
     Return the report, and the view of the event store that was drained.
     """
-    with Consumer.open(dsn, model, lambda: spark.spark_session, context.run.run_id, archive=archive) as consumer:
-        progress = DrainProgress(context, model, consumer.model.view, dsn)
-        try:
-            report = consumer.drain(budget_s=config.budget_s, idle_s=config.idle_s, on_commit=progress.add)
-            return report, consumer.model.view
-        finally:
-            progress.finish()
+    progress: DrainProgress | None = None
+    try:
+        with Consumer.open(dsn, model, lambda: spark.spark_session, context.run.run_id, archive=archive) as consumer:
+            progress = DrainProgress(context, model, consumer.model.view, dsn, captures)
+            try:
+                report = consumer.drain(budget_s=config.budget_s, idle_s=config.idle_s, on_commit=progress.add)
+                return report, consumer.model.view
+            finally:
+                progress.finish()
+    except PartitionsFailed as error:
+        causes = error.causes
+        _make_red(context, model, lambda: causes)
+        raise
+    except _failures() as error:
+        # no log partition is to blame: each that made no progress waits for the same
+        said, every = cause(error), range(Settings().log_partitions)
+        _make_red(context, model, lambda: dict.fromkeys(progress.behind() if progress else every, said))
+        raise
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    return (MillraceError, *build_errors())
+
+
+def _make_red(context: dg.AssetExecutionContext, model: ReadModel, causes: Callable[[], Mapping[int, str]]) -> None:
+    shown = ShownPartitions(context.instance, context.run, dg.AssetKey(["read_models", model.name]))
+    # what it cannot show must not hide why the drain failed
+    try:
+        shown.make_red(causes())
+    except Exception as error:  # noqa: BLE001  whatever Dagster's storage, or a server that went away, raises
+        context.log.warning("its log partitions cannot be shown as failed: %s", error)
 
 
 class DrainProgress(Progress[DrainReport]):
     """Shows a running drain in Dagster, and its state in the end.
 
-    Each time it records a materialization of the read model's log partitions that are up to date or moved, one of the
-    drain's own asset with numbers that plot, and how the model stands to its objective.
+    Each time it records a materialization of the drain's own asset with numbers that plot, of the read model's log
+    partitions that moved, and how the model stands to its objective. A log partition that is not green becomes so with
+    its first commit, or at once if it is up to date.
     """
 
     def __init__(
-        self, context: dg.AssetExecutionContext | dg.OpExecutionContext, model: ReadModel, view: str, dsn: str
+        self,
+        context: dg.AssetExecutionContext | dg.OpExecutionContext,
+        model: ReadModel,
+        view: str,
+        dsn: str,
+        captures: Iterable[Capture] = (),
     ) -> None:
         super().__init__(self._record)
         self._context = context
@@ -123,11 +161,28 @@ class DrainProgress(Progress[DrainReport]):
         self._dsn = dsn
         self._sofar = DrainReport()
         self._events: Counter[int] = Counter()
+        self._shown = ShownPartitions(
+            context.instance,
+            context.run,
+            dg.AssetKey(["read_models", model.name]),
+            column_lineage(model, captures),
+        )
+        # what Dagster shows as green, as far as this drain knows; None: it has to ask
+        self._green: set[int] | None = None
+        self._lags: Sequence[PartitionLag] | None = None
+        # the last evaluation of lag_within_objective
+        self._in_time: bool | None = None
+
+    def begin(self) -> None:
+        """Make the log partitions green that are up to date and are not shown so; ask Dagster anew which are."""
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            self._show_partitions(EventStore(connection).view_lag(self._view), ())
 
     def add(self, commit: Commit) -> None:
         """Take note of a commit, and report if it is time."""
         for lease in commit.leases:
             self._events[lease.partition] += lease.to_position - lease.from_position
+        self._lags = None
         self._sofar.add(commit)
         for failure in commit.failures:
             self._context.log.warning(
@@ -141,10 +196,21 @@ class DrainProgress(Progress[DrainReport]):
             "committed %d events into %d rows in %.2f s", commit.events, commit.rows, commit.seconds
         )
         self.step(self._sofar)
+        missing = [lease for lease in commit.leases if self._green is None or lease.partition not in self._green]
+        if missing:
+            self._write({lease.partition: lease.to_position for lease in missing})
+
+    def behind(self) -> list[int]:
+        """Return the log partitions that made no progress and have events that the view wants."""
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            lags = EventStore(connection).view_lag(self._view)
+        moved = self._sofar.moved
+        return [lag.partition for lag in lags if lag.lag and lag.partition not in moved]
 
     def finish(self) -> None:
-        """Show the state of the drain in the end."""
-        self.show(self._sofar)
+        """Show the state of the drain in the end, if that is not what it showed last."""
+        if self._lags is None or any(lag.lag for lag in self._lags):
+            self.show(self._sofar)
 
     def _record(self, sofar: DrainReport) -> None:
         with psycopg.connect(self._dsn, autocommit=True) as connection:
@@ -158,19 +224,38 @@ class DrainProgress(Progress[DrainReport]):
                 KEY, partition=self._model.view, metadata={**drain_metadata(sofar), **waiting, **metadata}
             )
         )
-        asset = dg.AssetKey(["read_models", self._model.name])
-        for lag in lags:
-            # a log partition without events for this model is up to date, too
-            if self._events[lag.partition] or (lag.lag == 0 and lag.exact):
-                self._context.log_event(
-                    dg.AssetMaterialization(
-                        asset,
-                        partition=log_partition_key(lag.partition),
-                        metadata={"events": self._events[lag.partition], "position": lag.position},
-                    )
-                )
-        self._context.instance.report_runless_asset_event(lag_evaluation(self._model, metadata))
-        self._events.clear()
+        self._show_partitions(lags, self._events)
+        evaluation = lag_evaluation(self._model, metadata)
+        # Dagster never forgets one: it is told what changed
+        if evaluation.passed != self._in_time:
+            self._context.instance.report_runless_asset_event(evaluation)
+            self._in_time = evaluation.passed
+        self._lags = lags
+
+    def _show_partitions(self, lags: Sequence[PartitionLag], moved: Collection[int]) -> None:
+        """Write of log partitions only what changed: those that moved, and those that became up to date elsewhere."""
+        states = self._shown.states([lag.partition for lag in lags])
+        self._green = {partition for partition, state in states.items() if state == GREEN}
+        # a rebuild that runs says in its end how it went
+        known = {partition for partition, state in states.items() if state in {GREEN, RUNNING}}
+        self._write(
+            {
+                lag.partition: lag.position
+                for lag in lags
+                # a log partition without events for this model is up to date, too
+                if lag.partition in moved or (lag.lag == 0 and lag.exact and lag.partition not in known)
+            }
+        )
+
+    def _write(self, positions: Mapping[int, int]) -> None:
+        self._shown.make_green(
+            {
+                partition: {"events": self._events.pop(partition, 0), "position": position}
+                for partition, position in positions.items()
+            }
+        )
+        if self._green is not None:
+            self._green |= set(positions)
 
 
 def lag_evaluation(model: ReadModel, lag: Mapping[str, float]) -> dg.AssetCheckEvaluation:

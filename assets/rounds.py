@@ -10,7 +10,7 @@ run of its own is started for it: that one is red.
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
@@ -22,6 +22,7 @@ from millrace.assets.consumption import DrainProgress, view_of
 from millrace.assets.declarations import Declarations
 from millrace.assets.partitions import VIEWS
 from millrace.assets.runs import release_dead
+from millrace.resources.capture.declaration import Capture
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.rounds.drain import SharedDrain
 from millrace.resources.consumption.rounds.member import Member
@@ -61,7 +62,7 @@ def shared_drain_job(declared: Declarations, archive: Path, servers: Mapping[str
             context.log.info("run %s drains all views already", older)
             return
         dsn = postgres.current_dsn()
-        shown = Shown(context, dsn)
+        shown = Shown(context, dsn, declared.captures.values())
         with (
             ExitStack() as opened,
             SharedDrain(
@@ -105,23 +106,29 @@ def shared_drain_job(declared: Declarations, archive: Path, servers: Mapping[str
 class Shown:
     """Shows in Dagster what a shared drain does: the progress of each view, and which views left it."""
 
-    def __init__(self, context: dg.OpExecutionContext, dsn: str) -> None:
+    def __init__(self, context: dg.OpExecutionContext, dsn: str, captures: Iterable[Capture]) -> None:
         self._context = context
         self._dsn = dsn
+        self._captures = list(captures)
         self._progress: dict[str, DrainProgress] = {}
+        self._worked: set[str] = set()
         self._left: dict[str, str] = {}
 
     def commit(self, member: Member, commit: Commit) -> None:
         """Take note of a commit, and report if it is time."""
-        if member.view not in self._progress:
-            self._progress[member.view] = DrainProgress(self._context, member.declared, member.view, self._dsn)
-        self._say(member.view, lambda: self._progress[member.view].add(commit))
+        self._worked.add(member.view)
+        self._say(member.view, lambda: self._of(member).add(commit))
 
     def change(self, member: Member) -> None:
-        """Say in the run's log, and on the run for the sensors, which views left and why."""
+        """Say in the run's log, and on the run for the sensors, which views left and why.
+
+        The log partitions of one that takes part become green where they are up to date, whoever showed them as failed.
+        """
         view = member.declared.view
         if member.away is None:
-            self._left.pop(view, None)
+            self._say(member.view, lambda: self._of(member).begin())
+            if self._left.pop(view, None) is None:
+                return
             self._context.log.info("%s takes part again", view)
         else:
             self._left[view] = member.away[:MOST_SAID]
@@ -130,8 +137,15 @@ class Shown:
 
     def finish(self) -> None:
         """Show the state of each view in the end."""
-        for view, progress in self._progress.items():
-            self._say(view, progress.finish)
+        for view in self._worked:
+            self._say(view, self._progress[view].finish)
+
+    def _of(self, member: Member) -> DrainProgress:
+        if member.view not in self._progress:
+            self._progress[member.view] = DrainProgress(
+                self._context, member.declared, member.view, self._dsn, self._captures
+            )
+        return self._progress[member.view]
 
     def _say(self, view: str, say: Callable[[], None]) -> None:
         # what cannot be shown of one view, such as one that was removed, is no matter of the others

@@ -4,13 +4,15 @@ Belongs here: the group `read_models`. Not here: declarations (a user's package)
 (`millrace.resources.consumption.rebuild`).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 
 from millrace.assets import OWNERS, Group, consumption
-from millrace.assets.lineage import column_lineage, column_schema
+from millrace.assets.lineage import COLUMN_LINEAGE, column_lineage, column_schema
 from millrace.assets.partitions import log_partition_key, log_partition_of
 from millrace.assets.runs import release_dead
 from millrace.resources.capture.declaration import Capture
@@ -20,6 +22,9 @@ from millrace.resources.errors import MillraceError
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.spark.resource import SparkResource
+
+# The partitions that a person picks, such as those that failed: sixteen runs would be sixteen processes.
+TOGETHER = dg.BackfillPolicy.single_run()
 
 
 class RebuildConfig(dg.Config):
@@ -36,8 +41,9 @@ def read_model_asset(
     One run rebuilds as many log partitions as it is asked to, in one job. Each that is done is recorded by itself:
     where one fails, Dagster shows which.
     """
+    lineage = column_lineage(model, captures)
 
-    @dg.asset(
+    @_asset(
         key=["read_models", model.name],
         partitions_def=partitions,
         # yields nothing: each finished partition is recorded with `log_event` below
@@ -53,7 +59,7 @@ def read_model_asset(
         metadata={
             "dagster/table_name": f"read_models.{model.name}",
             "dagster/column_schema": column_schema(model),
-            "dagster/column_lineage": column_lineage(model, captures),
+            COLUMN_LINEAGE: lineage,
             "view": model.view,
         },
     )
@@ -73,12 +79,14 @@ def read_model_asset(
                     failed.append(outcome)
                     continue
                 for lease in outcome.leases:
-                    metadata = {
+                    metadata: dict[str, Any] = {
                         "events": lease.to_position,
                         "rows": outcome.rows_of[lease.partition],
                         "position": lease.to_position,
                         "events_per_s": round(outcome.events / outcome.seconds, 1),
                         "dagster/partition_row_count": outcome.rows_of[lease.partition],
+                        # who asks Dagster for it asks for the asset's newest materialization
+                        **({COLUMN_LINEAGE: lineage} if lease is outcome.leases[-1] else {}),
                     }
                     key = log_partition_key(lease.partition)
                     context.log_event(dg.AssetMaterialization(context.asset_key, metadata=metadata, partition=key))
@@ -89,6 +97,14 @@ def read_model_asset(
         yield from ()
 
     return rebuild
+
+
+def _asset(**said: Any) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:  # noqa: ANN401  as `dg.asset` takes it
+    with warnings.catch_warnings():
+        # Dagster may still change how it takes TOGETHER; its version is pinned, and a test looks
+        warnings.simplefilter("ignore", dg.BetaWarning)
+        made: Callable[[Callable[..., Any]], dg.AssetsDefinition] = dg.asset(**said, backfill_policy=TOGETHER)
+        return made
 
 
 def rebuild_partitions(

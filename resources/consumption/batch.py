@@ -4,8 +4,9 @@ Belongs here: staging one batch, and looking at parts of it. Not here: which par
 and staging themselves (`staging`), plans (`read_models.plans`), the commit (`commit`).
 """
 
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -14,7 +15,7 @@ import pyarrow as pa
 
 from millrace.resources.archive.history import LogHistory
 from millrace.resources.consumption.build_errors import Fault, build_errors, cause, fault_of, in_one_line
-from millrace.resources.consumption.failing_streams import Failure, Part, PartFails, Source, Stream
+from millrace.resources.consumption.failing_streams import Failure, OutOfTime, Part, PartFails, Source, Stream
 from millrace.resources.consumption.limits import Limits
 from millrace.resources.consumption.staging import (
     DEFAULTS,
@@ -31,7 +32,7 @@ from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.failing.events import FailingEvent, failing_events
 from millrace.resources.read_models.failing.sums import overflowing_events, sums_of
 from millrace.resources.read_models.merge import StagedRows
-from millrace.resources.spark.bounded import at_most
+from millrace.resources.spark.bounded import TookTooLong, at_most
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -88,21 +89,31 @@ class LeasedBatch:
             TookTooLong: It took longer than it may.
         """
         spark, limits = self.spark(), self.limits
-        with self.in_time(spark):
+        with at_most(spark, self.seconds):
             return stage_batch(spark, self.dsn, self.model, self.leases, batch, self.locked, self.history, limits)
 
-    def in_time(self, spark: "SparkSession | None" = None) -> AbstractContextManager[None]:
-        """Return a `with` block in which Spark, in this session, may take as long as for the whole batch."""
-        positions = sum(lease.to_position - lease.from_position for lease in self.leases)
-        return at_most(spark or self.spark(), self.limits.seconds_for(positions))
+    @property
+    def seconds(self) -> float:
+        """How long Spark may take for the batch, or for a part of it."""
+        return self.limits.seconds_for(self._positions)
+
+    @property
+    def search_seconds(self) -> float:
+        """How long a search for the streams that fail may take, in all."""
+        return self.limits.search_seconds_for(self._positions)
+
+    @property
+    def _positions(self) -> int:
+        return sum(lease.to_position - lease.from_position for lease in self.leases)
 
     @contextmanager
-    def parts(self, batch: int, merges: Merges | None) -> "Iterator[LeasedParts]":
+    def parts(self, batch: int, merges: Merges | None, until: float) -> "Iterator[LeasedParts]":
         """Yield the batch's parts; rows are staged under the number of the batch, and tried if `merges` says how.
 
-        Spark keeps the events until the end of the block, so that they are read once, however many parts are built.
+        Spark keeps the events until the end of the block, so that they are read once, however many parts are built. The
+        parts can be looked at until that time of the monotonic clock.
         """
-        parts = LeasedParts(self, batch, merges)
+        parts = LeasedParts(self, batch, merges, until)
         try:
             yield parts
         finally:
@@ -110,12 +121,17 @@ class LeasedBatch:
 
 
 class LeasedParts:
-    """The parts of a leased batch, as the search for failing streams asks for them: a `failing_streams.Batch`."""
+    """The parts of a leased batch, as the search for failing streams asks for them: a `failing_streams.Batch`.
 
-    def __init__(self, leased: LeasedBatch, batch: int, merges: Merges | None) -> None:
+    Each method raises OutOfTime when the time of the search is over, and TookTooLong if a part takes longer than the
+    whole batch may.
+    """
+
+    def __init__(self, leased: LeasedBatch, batch: int, merges: Merges | None, until: float) -> None:
         self._leased = leased
         self._batch = batch
         self._merges = merges
+        self._until = until
         # of parts that are whole; they are kept, whatever else fails
         self._built: list[StagedRows] = []
         self._kept: dict[Source, str] = {}
@@ -151,7 +167,7 @@ class LeasedParts:
 
     def _failing(self, events: "DataFrame") -> list[FailingEvent]:
         leased = self._leased
-        with leased.in_time():
+        with self._in_time():
             failing = failing_events(events, leased.model, leased.dsn, leased.leases)
             failing = failing or overflowing_events(events, leased.model)
         if failing or self._merges is None or not sums_of(leased.model):
@@ -160,32 +176,32 @@ class LeasedParts:
         full = self._merges.full_keys(self._stage(events), self._built)
         if full is None:
             return []
-        with leased.in_time():
+        with self._in_time():
             return overflowing_events(events, leased.model, full)
 
     def _stage(self, events: "DataFrame") -> list[StagedRows]:
         leased = self._leased
-        with leased.in_time():
+        with self._in_time():
             return stage_events(events, leased.dsn, leased.model, leased.leases, self._batch, leased.limits)
 
     def is_empty(self, part: Part) -> bool:
         """Return whether a part has no events."""
-        with self._leased.in_time():
+        with self._in_time():
             return not self._events(part).limit(1).collect()
 
     def count(self, part: Part) -> int:
         """Return about how many streams a part has."""
-        with self._leased.in_time():
+        with self._in_time():
             return count_streams(self._events(part))
 
     def streams(self, part: Part, limit: int) -> list[Stream]:
         """Return the streams of a part, `limit` at most."""
-        with self._leased.in_time():
+        with self._in_time():
             return list_streams(self._events(part), limit)
 
     def offsets(self, part: Part) -> Sequence[int]:
         """Return all offsets of a part's events, rising, and maybe numbers between them."""
-        with self._leased.in_time():
+        with self._in_time():
             return list_offsets(self._events(part))
 
     def forget(self) -> None:
@@ -195,6 +211,21 @@ class LeasedParts:
             with suppress(*build_errors()):
                 self._leased.spark().catalog.uncacheTable(name)
                 self._leased.spark().catalog.dropTempView(name)
+
+    @contextmanager
+    def _in_time(self) -> Iterator[None]:
+        """Let Spark take as long in a `with` block as for the batch, but not beyond the end of the search."""
+        left = self._until - time.monotonic()
+        if left <= 0:
+            raise OutOfTime
+        try:
+            with at_most(self._leased.spark(), min(left, self._leased.seconds)):
+                yield
+        except TookTooLong as error:
+            # a server that does not answer is another matter
+            if error.is_deaf or time.monotonic() < self._until:
+                raise
+            raise OutOfTime from error
 
     def _events(self, part: Part) -> "DataFrame":
         leased, spark = self._leased, self._leased.spark()

@@ -4,6 +4,7 @@ Belongs here: the way from leases to a commit. Not here: the transactions (`comm
 part is built next when something fails (`failing_streams`), when leases are claimed (`consumer`, `rebuild`).
 """
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -23,9 +24,12 @@ from millrace.resources.event_store import EventStore, Lease
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.failing.sums import full_keys
 from millrace.resources.read_models.merge import StagedRows
+from millrace.resources.spark.bounded import TookTooLong
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
 
 
 class NothingBuilds(Exception):
@@ -93,12 +97,17 @@ class Builder:
             # if a server is gone, or the declaration is wrong, the search would find no stream
             if not _may_be_of_events(store, error):
                 raise
-            return self._build_without_failing_streams(store, work, batch, error)
+            return self._build_without_failing_streams(
+                store, work, batch, error, time.monotonic() + batch.search_seconds
+            )
 
     def _build_without_failing_streams(
-        self, store: EventStore, work: Work, batch: LeasedBatch, error: Exception
+        self, store: EventStore, work: Work, batch: LeasedBatch, error: Exception, until: float
     ) -> Commit:
-        """Find the streams that make a build or its merge fail, hand them over to their locks and commit the rest."""
+        """Find the streams that make a build or its merge fail, hand them over to their locks and commit the rest.
+
+        The search ends at that time of the monotonic clock.
+        """
         try:
             with staging(store.connection, self.model) as number:
                 with self.keeper(work.leases):
@@ -106,42 +115,54 @@ class Builder:
                     merges = self._merges(store, work, number) if isinstance(error, psycopg.Error) else None
                     ranges = any(lease.from_position < lease.to_position for lease in work.leases)
                     retries = any(locked.retries for locked in batch.locked)
-                    with batch.parts(number, merges) as parts:
-                        found = find_failing_streams(parts, ranges=ranges, retries=retries)
+                    with batch.parts(number, merges, until) as parts:
+                        found = find_failing_streams(parts, ranges=ranges, retries=retries, to_the_end=work.rebuild)
                 if found.blameless:
                     raise NothingBuilds(cause(error)) from error
                 if found.end is End.FOUND and found.failures:
                     staged = [rows for part in found.built for rows in part]
                     return self._commit(store, work, number, staged, found.failures)
-                return self._commit_failures(store, work, number, found, error)
+                return self._commit_failures(store, work, number, found, error, batch.search_seconds)
         except psycopg.Error as merging:
             # Spark builds the rest now: Postgres refuses some of its rows. That search begins anew, once.
             if merging is error or isinstance(error, psycopg.Error) or not _may_be_of_events(store, merging):
                 raise
-            return self._build_without_failing_streams(store, work, batch, merging)
+            return self._build_without_failing_streams(store, work, batch, merging, until)
 
     def _merges(self, store: EventStore, work: Work, number: int) -> Merges:
         look = partial(full_keys, store.connection, self.model, number, merged=not work.rebuild)
         return Merges(partial(try_rows, store, self.model, work, number), look)
 
     def _commit_failures(
-        self, store: EventStore, work: Work, number: int, found: Findings[list[StagedRows]], error: Exception
+        self,
+        store: EventStore,
+        work: Work,
+        number: int,
+        found: Findings[list[StagedRows]],
+        error: Exception,
+        seconds: float,
     ) -> Commit:
         """Commit the failures of a search that did not find all of them, if the next batch can go on from there.
 
         Raises:
             NothingBuilds: All streams fail, or the work is a rebuild, which is all or nothing.
+            TookTooLong: The search named no stream in these seconds.
 
-        Raises the error itself where the search named no stream.
+        Raises the error itself where the search named no stream for another reason.
         """
         if found.end is End.ALL:
             raise NothingBuilds(cause(error)) from error
+        late = f"The search for failing streams had not ended after {seconds:g} s"
         if not found.failures:
+            if found.end is End.LATE:
+                raise TookTooLong(f"{late}, and named none: {cause(error)}") from error
             raise error
         if work.rebuild:
             raise NothingBuilds(
-                f"{len(found.failures)} streams or more fail, and a rebuild is all or nothing: {cause(error)}"
+                f"{late}: {len(found.failures)} streams or more fail, and a rebuild is all or nothing: {cause(error)}"
             ) from error
+        if found.end is End.LATE:
+            logger.warning("%s. The %d that it named wait, the rest is read again.", late, len(found.failures))
         before = [rows for part in found.before for rows in part]
         return commit_failures(store, self.model, work, number, before, found.failures)
 

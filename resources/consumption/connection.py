@@ -1,14 +1,18 @@
 """The connection of a consumer, which outlasts a restart of the server.
 
-Belongs here: connecting, whether the password is still the right one, and the errors of a transaction that is only
-tried again. Not here: when to connect anew (`consumer`, `rounds`).
+Belongs here: connecting, whether the password is still the right one, the errors of a transaction that is only tried
+again, and the end of a statement that was interrupted. Not here: when to connect anew (`consumer`, `rounds`).
 """
 
+from contextlib import suppress
+
 import psycopg
+from psycopg.pq import TransactionStatus
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential
 
 RECONNECT_S = 60
 REFUSED_S = 5
+CANCEL_S = 5
 # the fate of a transaction among others: the batch is claimed again at once
 CONFLICTS = (
     psycopg.errors.DeadlockDetected,
@@ -31,6 +35,18 @@ def connect_patiently(dsn: str) -> psycopg.Connection:
         reraise=True,
     )
     return patiently(psycopg.connect, dsn, autocommit=True)
+
+
+def end_interrupted(connection: psycopg.Connection) -> None:
+    """End the statement that an interrupt left running on a connection, and close that; any other one stays as it is.
+
+    Psycopg does so for Ctrl-C alone. Dagster interrupts a run by an exception of its own: the server would go on
+    waiting for a table, with the locks of the transaction held.
+    """
+    if connection.info.transaction_status == TransactionStatus.ACTIVE:
+        with suppress(psycopg.Error):
+            connection.cancel_safe(timeout=CANCEL_S)
+        connection.close()
 
 
 def is_shut_out(dsn: str) -> bool:

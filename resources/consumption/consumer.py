@@ -22,7 +22,7 @@ import psycopg
 from millrace.resources.consumption.build_errors import build_errors, cause, is_gone
 from millrace.resources.consumption.builder import Builder, NothingBuilds
 from millrace.resources.consumption.commit import Commit
-from millrace.resources.consumption.connection import CONFLICTS, connect_patiently
+from millrace.resources.consumption.connection import CONFLICTS, connect_patiently, end_interrupted
 from millrace.resources.consumption.limits import Limits
 from millrace.resources.consumption.rebuild import Rebuild
 from millrace.resources.consumption.report import DrainReport, no_progress
@@ -119,7 +119,8 @@ class Consumer:
     def close(self) -> None:
         """Give back every lease and close the connection."""
         try:
-            if self._store.connection.broken:
+            end_interrupted(self._store.connection)
+            if self._store.connection.closed:
                 self._reconnect()
             self._store.release_owner(self.owner)
         finally:
@@ -148,7 +149,8 @@ class Consumer:
 
         A stream that fails waits by itself and is tried again later. A failure that is not of some streams puts its log
         partition aside until its lease ends, when it is tried again. It does not hold up other log partitions. Nor does
-        one whose build does not end: Spark is told to stop in time.
+        one whose build does not end: Spark is told to stop in time. A drain that nothing could be built in says so at
+        once.
 
         A model that is made when the log is shortened already is rebuilt from the archive first, log partition by log
         partition. A version of the model that does not serve yet begins to as soon as it has caught up with the
@@ -172,7 +174,8 @@ class Consumer:
                     built = self._rebuild_next(report, on_commit, stop)
                 elif not self._consume_next(report, on_commit, batch_events):
                     self._serving.begin(self._store, report)
-                    if time.monotonic() - busy_at >= idle_s:
+                    # where nothing could be built, more events change nothing: the next drain tries again
+                    if time.monotonic() - busy_at >= idle_s or (report.failed and not report.moved):
                         break
                     stop.wait(self.model.pooling_delay_s)
                     continue

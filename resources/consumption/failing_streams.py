@@ -12,9 +12,11 @@ crashes), a search by halves follows. It builds one half of a part, then the oth
 can be built is kept, so that each good stream is built once. A half that fails is divided again: by a hash of the
 stream while its streams are many, then by name. One failing stream among n takes about 1.5 log2(n) + 3 builds; each
 further one as much, less the divisions that it shares. So this search names some tens of streams, and the next batch
-goes on.
+goes on. After a rebuild there is no next batch: its search goes on as long as it has time.
 
-The search gives up where it would not end soon, or where the reason is not in single streams: see `End`.
+The search gives up where it would not end soon, or where the reason is not in single streams: see `End`. The batch
+knows how long a search may take. Of many streams it first tries a few, each by itself: where all of these fail, they
+share the reason, and it says so at once.
 """
 
 import hashlib
@@ -28,7 +30,7 @@ Kept = TypeVar("Kept")
 
 # a part of about so many streams is divided by their names
 NAMED = 32
-# the most failing streams, and builds, of one search by halves; the next batch finds the rest
+# the most failing streams, and builds, of one search by halves that a next batch goes on from
 MOST_FAILURES = 100
 MOST_BUILDS = 400
 # if so many streams fail and nothing was built, the cause is shared: no stream is blamed
@@ -43,6 +45,7 @@ Source = Literal["all", "range", "retries"]
 
 _HASHES = (-(2**63), 2**63)
 _ALL_STREAMS = 2**31 - 1
+_LAST_OFFSET = 2**63 - 1
 
 
 @dataclass(frozen=True, order=True)
@@ -96,8 +99,12 @@ class PartFails(Exception):
         super().__init__(reason)
 
 
+class OutOfTime(Exception):
+    """The search has had its time."""
+
+
 class Batch(Protocol[Built_co]):
-    """A batch as the search sees it."""
+    """A batch as the search sees it. Each method raises `OutOfTime` when the search has had its time."""
 
     def tell(self, part: Part) -> list[Failure]:
         """Return the streams of a part that fail at an event, each with the first of these, as far as one look tells.
@@ -127,11 +134,13 @@ class End(Enum):
     FOUND: Every failing stream is named, everything else is built. If none is named, each part can be built, and only
         all of them together cannot.
     MANY: More streams fail than are named; the rest of the batch was not looked at.
+    LATE: The search has had its time; the rest of the batch was not looked at.
     ALL: No part could be built, and so many streams fail that they must share a cause.
     """
 
     FOUND = "found"
     MANY = "many"
+    LATE = "late"
     ALL = "all"
 
 
@@ -167,13 +176,16 @@ class _GivenUp(Exception):
         super().__init__(end)
 
 
-def find_failing_streams(batch: Batch[Kept], *, ranges: bool = True, retries: bool) -> Findings[Kept]:
+def find_failing_streams(
+    batch: Batch[Kept], *, ranges: bool = True, retries: bool, to_the_end: bool = False
+) -> Findings[Kept]:
     """Divide a batch that cannot be built until each failing stream is found, or the search gives up.
 
     `ranges` says whether the batch has new events, `retries` whether it tries locked streams again. The latter are
-    searched by themselves, for they are likely to fail again.
+    searched by themselves, for they are likely to fail again. `to_the_end` says that there is no next batch: then only
+    time ends the search, however many streams fail.
     """
-    search = _Search(batch)
+    search = _Search(batch, to_the_end=to_the_end)
     end = End.FOUND
     try:
         well = not ranges or search.divide(Part("range"), count=None, fails=not retries)
@@ -181,14 +193,17 @@ def find_failing_streams(batch: Batch[Kept], *, ranges: bool = True, retries: bo
             search.divide(Part("retries"), count=None, fails=well)
     except _GivenUp as given_up:
         end = given_up.end
+    except OutOfTime:
+        end = End.LATE
     search.end(end)
     return search.findings
 
 
 class _Search(Generic[Kept]):
-    def __init__(self, batch: Batch[Kept]) -> None:
+    def __init__(self, batch: Batch[Kept], *, to_the_end: bool) -> None:
         self.findings: Findings[Kept] = Findings()
         self._batch = batch
+        self._to_the_end = to_the_end
         self._uncertain = 0
         # what was told of whole parts; the events before these are built with those of other streams
         self._told: dict[Stream, Failure] = {}
@@ -209,7 +224,7 @@ class _Search(Generic[Kept]):
             if part.without and error is None:
                 return False
         if part.streams is None:
-            part, count = self._named_if_few(part, count)
+            part, count = self._named_if_few(part, count, error)
         if part.streams is not None and len(part.streams) <= 1:
             return not part.streams or self._name(part, part.streams[0], error)
         left, right = _halves(part)
@@ -251,7 +266,7 @@ class _Search(Generic[Kept]):
                 break
         return part, error
 
-    def _named_if_few(self, part: Part, count: int | None) -> tuple[Part, int | None]:
+    def _named_if_few(self, part: Part, count: int | None, error: PartFails | None) -> tuple[Part, int | None]:
         """Return the part by the names of its streams if these are few; and about how many streams it has."""
         indivisible = part.hashes is not None and part.hashes[1] - part.hashes[0] == 1
         if count is not None and count > NAMED and not indivisible:
@@ -261,7 +276,24 @@ class _Search(Generic[Kept]):
         streams = sorted(self._batch.streams(part, limit), key=_shuffled)
         if len(streams) < limit:
             return replace(part, hashes=None, streams=tuple(streams)), len(streams)
+        if part.of == "range" and part.hashes is None and (error is None or error.certain):
+            self._give_up_if_all_fail(part, streams[:ALL_FAIL])
         return part, self._batch.count(part)
+
+    def _give_up_if_all_fail(self, part: Part, some: Sequence[Stream]) -> None:
+        """Give up if each of some streams of a large part fails by itself; all builds of a search would fail as well.
+
+        What is built here is not kept: the search builds it again with others. So it is cut off where no event is.
+        """
+        for stream in some:
+            try:
+                self._count_build(replace(part, streams=(stream,), up_to=_LAST_OFFSET))
+            except PartFails as fails:
+                if not fails.certain:
+                    return
+            else:
+                return
+        raise _GivenUp(End.ALL)
 
     def _name(self, part: Part, stream: Stream, error: PartFails | None) -> bool:
         """Find the event that a stream fails at and build those before it; return whether the stream does not fail."""
@@ -287,7 +319,7 @@ class _Search(Generic[Kept]):
         self.findings.failures.append(Failure(stream, offsets[last], str(error), error.certain))
         if part.of == "range" and len(self.findings.failures) >= ALL_FAIL and not self.findings.built:
             raise _GivenUp(End.ALL)
-        if len(self.findings.failures) >= MOST_FAILURES:
+        if len(self.findings.failures) >= MOST_FAILURES and not self._to_the_end:
             raise _GivenUp(End.MANY)
         return False
 
@@ -299,7 +331,7 @@ class _Search(Generic[Kept]):
         return None
 
     def _count_build(self, part: Part) -> Kept:
-        if self.findings.builds >= MOST_BUILDS:
+        if self.findings.builds >= MOST_BUILDS and not self._to_the_end:
             raise _GivenUp(End.MANY)
         self.findings.builds += 1
         try:

@@ -13,6 +13,8 @@ from millrace.resources.settings import Settings
 MOST_FILL_CONNECTIONS = 4
 # of which the build may take the whole time; of fewer, too
 BUILD_EVENTS = 500_000
+# a search for failing streams may take as long as so many builds: the halves of one stream's search are two in all
+SEARCH_BUILDS = 3
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,15 @@ class Limits:
             settings.build_timeout_s,
         )
 
+    @property
+    def plan_s(self) -> float:
+        """How long a function of DataFrames may take until it returns: so that it, and not Spark, is named as slow."""
+        return self.build_s / 2
+
     def seconds_for(self, positions: int) -> float:
         """Return how long a build of so many positions may take: the more, the longer."""
         return self.build_s * max(1.0, positions / BUILD_EVENTS)
+
+    def search_seconds_for(self, positions: int) -> float:
+        """Return how long a search for the streams that fail among so many positions may take, in all."""
+        return SEARCH_BUILDS * self.seconds_for(positions)

@@ -112,6 +112,7 @@ class Rebuild:
         named = ", ".join(f"p{lease.partition:02}" for lease in leases)
         return PartitionsFailed(
             f"Read model {self.builder.model.name}: log partition {named} was not built.",
+            causes={lease.partition: why for lease in leases},
             detail=why,
             hint="Correct the declaration or the environment; the rows from before are kept.",
         )

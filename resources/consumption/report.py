@@ -15,7 +15,17 @@ if TYPE_CHECKING:
 
 
 class PartitionsFailed(MillraceError):
-    """Log partitions made no progress because their events cannot be built."""
+    """Log partitions made no progress because their events cannot be built.
+
+    Attributes:
+        causes: The reason of each log partition.
+    """
+
+    def __init__(
+        self, message: str, *, causes: Mapping[int, str], detail: str | None = None, hint: str | None = None
+    ) -> None:
+        self.causes = causes
+        super().__init__(message, detail=detail, hint=hint)
 
 
 @dataclass
@@ -29,6 +39,7 @@ class DrainReport:
         busy_s: How long building and committing took, in seconds.
         failed_streams: Streams that were handed over to their locks; each failure counts.
         failed: The log partitions that made no progress, and why.
+        moved: The log partitions that did.
         in_the_way: The reason why the model's version cannot serve although it has caught up.
     """
 
@@ -38,6 +49,7 @@ class DrainReport:
     busy_s: float = 0.0
     failed_streams: int = 0
     failed: dict[int, str] = field(default_factory=dict)
+    moved: set[int] = field(default_factory=set)
     in_the_way: MillraceError | None = None
 
     def add(self, commit: "Commit") -> None:
@@ -50,12 +62,14 @@ class DrainReport:
         self.busy_s += commit.seconds
         for lease in commit.leases:
             self.failed.pop(lease.partition, None)
+            self.moved.add(lease.partition)
 
 
 def no_progress(model: str, failed: Mapping[int, str]) -> PartitionsFailed:
     """Return the error of a read model's log partitions that made no progress, each with its reason."""
     return PartitionsFailed(
         f"Read model {model}: {len(failed)} log partition(s) made no progress.",
+        causes=dict(failed),
         detail="\n".join(f"p{partition:02}: {error}" for partition, error in sorted(failed.items())),
         hint="Correct the declaration or the environment; the events are kept and are read again.",
     )

@@ -170,7 +170,7 @@ def stage_events(
     events: "DataFrame", dsn: str, model: ReadModel, ranges: Sequence[Lease], batch: int, limits: Limits = DEFAULTS
 ) -> list[StagedRows]:
     """Build and stage the rows of some events of leased ranges; return the rows of each winning task attempt."""
-    rows = state_rows(events, model, dsn, ranges, limits.live_readers)
+    rows = state_rows(events, model, dsn, ranges, limits.live_readers, limits.plan_s)
     # a task has one connection at a time, and of few tasks this changes nothing
     rows = rows.coalesce(limits.staging_connections)
     reports = rows.mapInArrow(stager(dsn, model.staging_table, batch), "attempt bigint, rows bigint").collect()

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from millrace.resources.read_models.column_types import exact
 from millrace.resources.read_models.fold import READ, Event, Function, State
+from millrace.resources.spark.bounded import NotReturned
 
 # (log partition, decider, decider_id)
 Stream = tuple[int, str, str]
@@ -113,10 +114,6 @@ def teller(task: FoldTask, schema: pa.Schema) -> Callable[[Iterator[pa.RecordBat
         return in_batches(((*one.stream, *one.failed) for one in tried if one.failed is not None), schema)
 
     return run
-
-
-class NotReturned(BaseException):
-    """The function had not returned in time; no `except Exception` of its own keeps this from ending it."""
 
 
 class Watch:

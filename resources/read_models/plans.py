@@ -23,6 +23,7 @@ from millrace.resources.read_models.merge import stored_states
 from millrace.resources.read_models.recompute import Recompute
 from millrace.resources.read_models.stream_histories import history_reader
 from millrace.resources.read_models.tables import state_schema
+from millrace.resources.spark.bounded import NotReturned, ended_after
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
@@ -34,14 +35,15 @@ class FunctionFailed(MillraceError):
 
 
 def state_rows(
-    events: "DataFrame", model: ReadModel, dsn: str, ranges: Sequence[Lease], live_readers: int
+    events: "DataFrame", model: ReadModel, dsn: str, ranges: Sequence[Lease], live_readers: int, plan_s: float
 ) -> "DataFrame":
     """Return the rows that the events of some ranges add to the model's state, whatever kind of model it is.
 
-    At most `live_readers` tasks ask Postgres for whole streams at once.
+    At most `live_readers` tasks ask Postgres for whole streams at once. A function of DataFrames has so many seconds to
+    return one.
     """
     if isinstance(model, Recompute):
-        return recomputed_rows(events, model, dsn, ranges, live_readers)
+        return recomputed_rows(events, model, dsn, ranges, live_readers, plan_s)
     return folded_rows(events, model, dsn, ranges) if isinstance(model, Fold) else partial_rows(events, model)
 
 
@@ -130,12 +132,13 @@ def fold_task(model: Fold, dsn: str, ranges: Sequence[Lease]) -> FoldTask:
 
 
 def recomputed_rows(
-    events: "DataFrame", model: Recompute, dsn: str, ranges: Sequence[Lease], live_readers: int
+    events: "DataFrame", model: Recompute, dsn: str, ranges: Sequence[Lease], live_readers: int, plan_s: float
 ) -> "DataFrame":
     """Return one row per stream of some ranges: its rows, as arrays, computed from the stream's first event on.
 
     Raises:
-        FunctionFailed: The function failed before it saw an event, or returned other columns than are declared.
+        FunctionFailed: The function failed before it saw an event, did not return, or returned other columns than are
+            declared.
 
     Raises, when it runs, Spark's error for a stream that has two rows of one key, or that the function made up.
     """
@@ -149,7 +152,7 @@ def recomputed_rows(
         asked = touched.select(*STREAM, POSITION).coalesce(live_readers)
         history = asked.mapInArrow(read, spark_schema(columns))
     identity = [key.source for key in model.keys.values()]
-    rows = _computed(model, history.select(*COLUMNS), identity)
+    rows = _computed(model, history.select(*COLUMNS), identity, plan_s)
     listed = f.sort_array(f.collect_list(f.struct(*(f.col(name) for name in (*model.row_key, *_others(model))))))
     row_keys = f.struct(*(f.col(name) for name in model.row_key)) if model.row_key else f.lit(1)
     per_stream = rows.groupBy(*(f.col(name).alias(f"_{name}") for name in identity)).agg(
@@ -170,15 +173,16 @@ def recomputed_rows(
     )
 
 
-def _computed(model: Recompute, history: "DataFrame", identity: Sequence[str]) -> "DataFrame":
-    """Return the rows that the function makes of events, if they have the declared columns."""
+def _computed(model: Recompute, history: "DataFrame", identity: Sequence[str], plan_s: float) -> "DataFrame":
+    """Return the rows that the function makes of events, if it does so in time and they have the declared columns."""
     try:
-        rows = model.function(history)
-        found = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
-    except Exception as error:
+        with ended_after(plan_s):
+            rows = model.function(history)
+            found = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
+    except (Exception, NotReturned) as error:
         raise FunctionFailed(
             f"Read model {model.name}: its function failed before it saw an event.",
-            detail=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
+            detail=f"{_name_of(error)}: {str(error).splitlines()[0] if str(error) else ''}",
             hint="It gets the events of many streams as a DataFrame and returns a DataFrame.",
         ) from error
     wanted = dict.fromkeys(identity, "string") | model.types
@@ -190,6 +194,10 @@ def _computed(model: Recompute, history: "DataFrame", identity: Sequence[str]) -
             hint=f"Return {', '.join(f'{name} {type_}' for name, type_ in wanted.items())}: nothing is cast for you.",
         )
     return rows.select(*wanted)
+
+
+def _name_of(error: BaseException) -> str:
+    return TimeoutError.__name__ if isinstance(error, NotReturned) else type(error).__name__
 
 
 def _error(model: Recompute, stream: str, why: str) -> "SparkColumn":

@@ -37,6 +37,10 @@ ABANDONED_S = 86_400
 OWNER = "event_store_owner"
 
 
+class AheadOfLog(MillraceError):
+    """A read model holds what the log does not: its rows and the log are of different times."""
+
+
 class WrongView(MillraceError):
     """The event store's view of a read model was removed, or belongs to something else."""
 
@@ -109,6 +113,7 @@ def ensure_version(connection: psycopg.Connection, model: ReadModel, archive: Pa
 
     Raises:
         WrongView: The view was removed, or belongs to something else.
+        AheadOfLog: The view's checkpoint is beyond the end of the log.
         HistoryMissing: The tables are not there, the log lost some events, and none of these is archived.
         LogIncomplete: Only some of the lost events are archived.
         ForeignArchive: The folder is not this store's archive.
@@ -127,6 +132,14 @@ def ensure_version(connection: psycopg.Connection, model: ReadModel, archive: Pa
                 f"The view {found.view} of read model {model.name} was removed, and its progress with it.",
                 hint=f"Build it anew: millrace reset {model.name}",
             )
+        for ahead in EventStore(connection).views_beyond_log():
+            if ahead.view == found.view:
+                raise AheadOfLog(
+                    f"The read model {model.name} is ahead of the log: it would pass over events.",
+                    detail=f"Its view {ahead.view} stands at position {ahead.position} of log partition {ahead.partition}, which"
+                    f" ends at {ahead.high_water_mark}.",
+                    hint=f"Rows and log are of different times. Build it anew: millrace reset {model.name}",
+                )
         built = model.at_version(found.version, found.view)
         _register(connection, built)
         return built

@@ -1,12 +1,13 @@
-"""An end for work in Spark that does not end by itself.
+"""An end for work that does not end by itself: in Spark, and in the process that makes a plan for it.
 
-Belongs here: cancelling what a thread asks a session for, and giving up a server that does not even answer to that. Not
-here: how long something may take, and what happens then (`consumption`).
+Belongs here: cancelling what a thread asks a session for, giving up a server that does not even answer to that, ending
+a function of the user's. Not here: how long something may take, and what happens then (`consumption`).
 
 Spark cancels the jobs, and ends the Python process of each task that goes on for two seconds after that: also one whose
 function never returns.
 """
 
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -24,16 +25,46 @@ GRACE_S = 30.0
 
 
 class TookTooLong(MillraceError):
-    """Spark had not ended in time, and was told to stop.
+    """Spark had not ended in time, and was told to stop. The text is one line: people read it of a view, too.
 
     Attributes:
         is_deaf: Whether it did not even answer to that; then the session is closed.
     """
 
-    def __init__(self, seconds: float, *, is_deaf: bool) -> None:
+    def __init__(self, message: str, *, is_deaf: bool = False) -> None:
         self.is_deaf = is_deaf
-        # one line: it is what people read of a view, too
-        super().__init__(f"Spark had not ended after {seconds:g} s" + (", and does not answer" if is_deaf else ""))
+        super().__init__(message)
+
+
+class NotReturned(BaseException):
+    """A function had not returned in time; no `except Exception` of its own keeps this from ending it."""
+
+
+@contextmanager
+def ended_after(seconds: float) -> Iterator[None]:
+    """End a `with` block that takes longer, by a signal.
+
+    Python takes signals in its main thread: elsewhere the block goes on. So does what never comes back from a library,
+    or catches everything again and again.
+
+    Raises:
+        NotReturned: The block had not ended.
+    """
+
+    def end(*_: object) -> None:
+        raise NotReturned(f"the function had not returned after {seconds:g} s")
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, end)
+    # again and again: one that is caught ends nothing
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @dataclass
@@ -62,7 +93,8 @@ def at_most(spark: "SparkSession", seconds: float) -> Iterator[None]:
         yield
     except Exception as error:
         if told.to_stop:
-            raise TookTooLong(seconds, is_deaf=told.to_close) from error
+            said = f"Spark had not ended after {seconds:g} s" + (", and does not answer" if told.to_close else "")
+            raise TookTooLong(said, is_deaf=told.to_close) from error
         raise
     finally:
         ended.set()

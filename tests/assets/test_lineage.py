@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from millrace.assets.declarations import declared
 from millrace.assets.lineage import EVENTS
+from millrace.examples.shop.reports.daily_orders import DAILY_ORDERS
 from millrace.platform_defs.cli import app
 from millrace.platform_defs.definitions import build_defs
 from millrace.resources.errors import MillraceError
@@ -78,7 +79,15 @@ def test_the_command_says_the_same() -> None:
         "sources": ["data.amount"],
     }
     assert len(millrace("crm_customers", "--json").splitlines()) == 7
-    with pytest.raises(MillraceError, match="Declared are: crm_customer_history"):
+    report = json.loads(millrace("daily_orders.worth", "--json"))
+    assert report == {
+        "report": "daily_orders",
+        "column": "worth",
+        "said": "The sum of these lines' amounts.",
+        "sources": ["data.amount"],
+    }
+    assert len(millrace("daily_orders", "--json").splitlines()) == len(DAILY_ORDERS)
+    with pytest.raises(MillraceError, match=r"Declared are: crm_customer_history.*, daily_orders"):
         millrace("ordrs")
     with pytest.raises(MillraceError, match="It has: order_id, customer_id"):
         millrace("orders.totl")

@@ -32,6 +32,7 @@ from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.read_models.columns import Column, KeyColumn
 from millrace.resources.read_models.declaration import ReadModel
+from tests.long import seeds
 from tests.support.building.drains import Everything, drain, thing, things
 from tests.support.building.poison import assert_holds_all_but, at, locks, offsets_of, poison
 from tests.support.building.read_models import DECIDER, EVENTS
@@ -187,7 +188,7 @@ def assert_as_one_by_one(
 
 
 # each runs Spark dozens of times
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", seeds(2))
 def test_columns_of_random_streams_fail_at_the_events_and_with_the_errors_of_a_search_for_each_alone(
     things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

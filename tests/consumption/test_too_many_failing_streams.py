@@ -1,25 +1,31 @@
-"""Batches in which more streams fail than one search names, or all: the healthy part is committed.
+"""Batches in which more streams fail than one search names, or all, or one names in its time.
 
-No stream is blamed for a cause that all of them share.
+The healthy part is committed. No stream is blamed for a cause that all of them share.
 """
 
+import random
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pytest
 
-from millrace.resources.consumption import failing_streams
+from millrace.resources.consumption import failing_streams, limits
+from millrace.resources.consumption.batch import LeasedParts
+from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.consumption.failing_streams import Part
 from millrace.resources.consumption.report import PartitionsFailed
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store import EventStore, NewEvent
 from tests.support.building.drains import (
     Everything,
     drain,
     observer,
+    rows_of,
     thing,
     things,
 )
-from tests.support.building.poison import assert_holds_all_but, at, locks, offsets_of, poison
+from tests.support.building.poison import TOTALS, assert_holds_all_but, at, locks, offsets_of, poison
 from tests.support.building.read_models import DECIDER
-from tests.support.factories import rows, value
+from tests.support.factories import ids_of_one_partition, rows, value
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -94,3 +100,74 @@ def test_locked_streams_that_all_fail_again_count_that_and_where_new_events_all_
     with pytest.raises(PartitionsFailed, match="'a lot'"):
         drain(at(dsn, 20), spark)
     assert locks(things) == [(each, 2) for each in bad]
+
+
+def refused(decider_id: str) -> NewEvent:
+    """Make an event whose row Postgres refuses, which no single event tells of: no index holds such a key."""
+    return thing(decider_id, owner=random.Random(decider_id).randbytes(6000).hex(), units=1)
+
+
+def test_a_rebuild_in_which_more_streams_fail_than_one_search_names_goes_on_until_it_has_them_all(
+    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failing_streams, "MOST_FAILURES", 1)
+    monkeypatch.setattr(failing_streams, "MOST_BUILDS", 3)
+    good, *bad = ids_of_one_partition(things.connection, 3, partition=3)
+    things.append_events([thing(good, owner="p", units=1), *map(refused, bad)])
+    things.sequence_events()
+    with Consumer.open(at(dsn, 0), TOTALS, lambda: spark, "rebuilder") as consumer:
+        commit = consumer.rebuild(3)
+    assert sorted(failure.stream.decider_id for failure in commit.failures) == sorted(bad)
+    assert locks(things) == [(each, 1) for each in sorted(bad)]
+    assert rows_of(things.connection, TOTALS) == [("p", 1)]
+
+
+def test_a_search_that_has_had_its_time_sets_aside_those_that_it_named_and_the_rest_is_read_again(
+    things: EventStore,
+    dsn: str,
+    spark: "SparkSession",
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    searches: list[LeasedParts] = []
+    offsets_of_part = LeasedParts.offsets
+
+    def last_look(parts: LeasedParts, part: Part) -> Sequence[int]:
+        """Answer, and end the time of the first search with its first failing event."""
+        found = offsets_of_part(parts, part)
+        if not searches:
+            parts._until = 0.0
+        searches.append(parts)
+        return found
+
+    monkeypatch.setattr(LeasedParts, "offsets", last_look)
+    good, *bad = ids_of_one_partition(things.connection, 3, partition=3)
+    things.append_events([thing(good, owner="p", units=1), *map(refused, bad)])
+    report = drain(at(dsn, 0), spark, TOTALS)
+    assert len({id(parts) for parts in searches}) == 2
+    assert (report.batches, report.failed_streams) == (1, 2)
+    assert locks(things) == [(each, 1) for each in sorted(bad)]
+    assert rows_of(things.connection, TOTALS) == [("p", 1)]
+    assert "The search for failing streams had not ended after 1800 s. The 1 that it named wait" in caplog.text
+
+
+def test_a_search_that_named_nobody_in_its_time_fails_its_log_partition_and_says_so(
+    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "SEARCH_BUILDS", 0)
+    (bad,) = ids_of_one_partition(things.connection, 1, partition=3)
+    (good,) = ids_of_one_partition(things.connection, 1, partition=4)
+    things.append_events([poison(bad), thing(good, worth=1)])
+    with pytest.raises(PartitionsFailed, match="1 log partition") as failed:
+        drain(at(dsn, 0), spark)
+    said = "The search for failing streams had not ended after 0 s, and named none: "
+    assert said in str(failed.value) + (failed.value.detail or "")
+    assert locks(things) == []
+    # the others were built by themselves
+    assert_holds_all_but(things, offsets_of(things, bad))
+    with (
+        Consumer.open(at(dsn, 100), Everything, lambda: spark, "rebuilder") as consumer,
+        pytest.raises(PartitionsFailed) as failed,
+    ):
+        consumer.rebuild(3)
+    assert said in (failed.value.detail or "")

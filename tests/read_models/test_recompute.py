@@ -1,12 +1,15 @@
 """Functions of whole streams: what a declaration refuses, what a wrong result says, which rows are replaced."""
 
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from millrace import recompute
 from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.consumption.limits import Limits
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.declaration import InvalidReadModel, ReadModel
 from millrace.resources.read_models.plans import FunctionFailed
@@ -180,4 +183,24 @@ def test_a_function_that_fails_or_returns_other_columns_ends_the_drain_and_nothi
         build(dsn, spark, declare(function, view="wrong"))
     assert detail in (failed.value.detail or "")
     assert failed.value.message.startswith(f"Read model {function.__name__}: its function")
+    assert sum(lag.behind for lag in things.view_lag("wrong")) == 1
+
+
+def endless(_: "DataFrame") -> "DataFrame":
+    """One row per thing and number."""
+    while True:
+        # what it catches by itself ends nothing
+        with suppress(Exception):
+            time.sleep(3600)
+
+
+def test_a_function_that_does_not_return_a_plan_is_ended_and_named_and_its_leases_are_free(
+    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Limits, "plan_s", 0.2)
+    things.append_events([thing("a")])
+    with pytest.raises(FunctionFailed, match="Read model endless: its function failed") as failed:
+        build(dsn, spark, declare(endless, view="wrong"))
+    assert failed.value.detail == "TimeoutError: the function had not returned after 0.2 s"
+    assert things.lease_owners("wrong") == []
     assert sum(lag.behind for lag in things.view_lag("wrong")) == 1

@@ -70,7 +70,7 @@ class SharedDrain:
         archive: The folder of the archive, which versions of models that are made now may need.
         limits: How long a round may take; None for what the environment says.
         on_commit: Is told of each commit.
-        on_change: Is told of each view that leaves or comes back.
+        on_change: Is told of each view that joins or leaves.
     """
 
     def __init__(
@@ -258,7 +258,6 @@ class SharedDrain:
             self._leave(member, str(error))
 
     def _join(self, member: Member) -> None:
-        before = member.away
         try:
             member.join(self._store, self.owner, self._archive)
         except (MillraceError, psycopg.Error) as error:
@@ -267,8 +266,7 @@ class SharedDrain:
             # what came before the error may have attached it
             self._leave(member, cause(error))
             return
-        if member.away != before:
-            self._on_change(member)
+        self._on_change(member)
 
     def _leave(self, member: Member, why: str, *, slow: bool = False) -> None:
         member.leave(why, slow=slow)

@@ -26,6 +26,7 @@ from millrace.resources.consumption.rounds.drain import SharedDrain
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.read_models.columns import Column, KeyColumn
 from millrace.resources.read_models.declaration import ReadModel
+from tests.long import seeds
 from tests.support.building.drains import PATIENCE_S, drain, machines, things
 from tests.support.building.read_models import DECIDER, EVENTS
 
@@ -129,7 +130,7 @@ def state(connection: psycopg.Connection, model: ReadModel) -> list[tuple[str]]:
     return connection.execute(f"select s::text from read_models.{model.state_table} s order by 1".encode()).fetchall()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_any_models_together_have_the_state_that_each_has_by_itself(
     things: EventStore, dsn: str, spark: "SparkSession", seed: int
 ) -> None:

@@ -22,6 +22,7 @@ from millrace.resources.event_store import EventStore
 from millrace.resources.read_models import fold_task
 from millrace.resources.settings import PROJECT
 from millrace.resources.spark import bounded, spark_session
+from tests.long import LONG
 from tests.support.building.drains import PATIENCE_S, eventually, eventually_blocked, fill, observer, thing, things
 from tests.support.building.hanging import Hanging, all_over, hang_at, processes
 from tests.support.building.relay import Relay
@@ -196,6 +197,7 @@ with spark_session() as spark:
 """
 
 
+@LONG
 def test_in_a_local_session_a_function_that_nothing_in_python_ends_is_ended_too(
     things: EventStore, dsn: str, tmp_path: Path
 ) -> None:

@@ -19,6 +19,7 @@ from millrace.resources.errors import LeaseLost, PartitionLeased
 from millrace.resources.event_log_source import LogRange
 from millrace.resources.event_log_source.arrow import arrow_connection
 from millrace.resources.event_store import EventStore
+from tests.long import seeds
 from tests.support.building.drains import (
     PATIENCE_S,
     busiest,
@@ -130,7 +131,7 @@ def reached(store: EventStore) -> int:
 
 
 # the same seed would give the same events, which are stored already
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", seeds(2))
 def test_shared_drains_drains_of_a_view_and_rebuilds_at_once_while_events_come_leave_what_one_alone_builds(
     things: EventStore,
     dsn: str,
@@ -174,7 +175,7 @@ def test_shared_drains_drains_of_a_view_and_rebuilds_at_once_while_events_come_l
     running = [start(again_and_again(work)) for work in works]
     for number in range(12):
         before = reached(writer)
-        fill(writer, dice.randrange(1, 40), seed * 100 + number)
+        fill(writer, dice.randrange(1, 40), (seed + 1) * 100 + number)
         eventually(lambda before=before: reached(writer) > before, "somebody consumes")  # type: ignore[misc]
     done.set()
     assert all(one.result(PATIENCE_S) >= 1 for one in running)

@@ -8,6 +8,7 @@ import pytest
 
 from millrace import Event, ReadModel, State, count, fold, read_model, set_union, stream_id, sum_
 from millrace.resources.event_store import EventStore, NewEvent
+from tests.long import seeds
 from tests.support.building.drains import drain, thing, things
 from tests.support.building.read_models import DECIDER
 from tests.support.building.shared_drains import share
@@ -66,7 +67,7 @@ def assert_in_order(
             assert has == (wanted if whole else wanted[: len(has)]), (view, stream)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_failing_streams_are_delivered_in_order_and_once_whoever_consumes_beside_them(
     things: EventStore, dsn: str, spark: "SparkSession", seed: int
 ) -> None:

@@ -1,0 +1,127 @@
+"""The log partitions of a read model on its page in Dagster: which are green, and making them green or red.
+
+Belongs here: what Dagster keeps of them. Not here: when that changes (`consumption`, `rounds`), rebuilds
+(`read_models.asset`).
+
+Dagster takes a partition for failed where its newest event is a planned materialization of a run that failed. It plans
+one for each partition that a run is started for; a drain is started for a view, and learns only in the end which log
+partitions made no progress. So a drain that fails plans those late, under its own run: their page then leads to that
+run and its error. Dagster has no public call for that. The event is built from the form in which Dagster stores it,
+which later versions have to read, too.
+"""
+
+import json
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, cast
+
+import dagster as dg
+
+from millrace.assets.lineage import COLUMN_LINEAGE
+from millrace.assets.partitions import log_partition_key, log_partitions
+
+GREEN, RUNNING = "MATERIALIZED", "IN_PROGRESS"
+# a run's page lists these between its own events
+INFO = 20
+
+
+class ShownPartitions:
+    """What Dagster shows of one read model's log partitions, changed in the name of a run.
+
+    Args:
+        instance: Dagster.
+        run: The run.
+        asset: The read model's asset.
+        lineage: Where its columns come from.
+    """
+
+    def __init__(
+        self,
+        instance: dg.DagsterInstance,
+        run: dg.DagsterRun,
+        asset: dg.AssetKey,
+        lineage: dg.TableColumnLineage | None = None,
+    ) -> None:
+        # Who asks Dagster for it asks for the asset's newest materialization. Its open-source UI (1.13) draws none.
+        self._newest = {COLUMN_LINEAGE: lineage} if lineage else {}
+        self._instance = instance
+        self._run = run
+        self.asset = asset
+
+    def states(self, partitions: Collection[int]) -> dict[int, str | None]:
+        """Return the state of log partitions by one question: MATERIALIZED, FAILED, IN_PROGRESS, or None: missing."""
+        keys = {log_partition_key(partition): partition for partition in partitions}
+        known = self._instance.get_status_by_partition(self.asset, [*keys], log_partitions(len(keys))) or {}
+        return {partition: state.name if (state := known.get(key)) else None for key, partition in keys.items()}
+
+    def make_green(self, metadata: Mapping[int, Mapping[str, Any]]) -> None:
+        """Record a materialization of each log partition with its metadata, all in one statement where Dagster can."""
+        found = [
+            dg.AssetMaterialization(self.asset, partition=log_partition_key(partition), metadata=shown)
+            for partition, shown in metadata.items()
+        ]
+        if found:
+            found[-1] = found[-1].with_metadata({**found[-1].metadata, **self._newest})
+        self._store(
+            dg.DagsterEventType.ASSET_MATERIALIZATION,
+            [
+                {
+                    "__class__": "StepMaterializationData",
+                    "materialization": json.loads(dg.serialize_value(one)),
+                    "asset_lineage": [],
+                }
+                for one in found
+            ],
+        )
+
+    def make_red(self, causes: Mapping[int, str]) -> None:
+        """Let log partitions fail with this run, which has to end as failed; each page has the cause."""
+        self._store(
+            dg.DagsterEventType.ASSET_OBSERVATION,
+            [
+                {
+                    "__class__": "AssetObservationData",
+                    "asset_observation": json.loads(
+                        dg.serialize_value(
+                            dg.AssetObservation(
+                                self.asset, partition=log_partition_key(partition), metadata={"fails": cause}
+                            )
+                        )
+                    ),
+                }
+                for partition, cause in causes.items()
+            ],
+        )
+        self._store(
+            dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED,
+            [
+                {
+                    "__class__": "AssetMaterializationPlannedData",
+                    "asset_key": json.loads(dg.serialize_value(self.asset)),
+                    "partition": log_partition_key(partition),
+                    "partitions_subset": None,
+                }
+                for partition in causes
+            ],
+        )
+
+    def _store(self, kind: dg.DagsterEventType, told: Sequence[Mapping[str, Any]]) -> None:
+        entries = [
+            dg.EventLogEntry(  # type: ignore[no-untyped-call]
+                error_info=None,
+                level=INFO,
+                user_message="",
+                run_id=self._run.run_id,
+                timestamp=time.time(),
+                job_name=self._run.job_name,
+                dagster_event=dg.DagsterEvent(
+                    event_type_value=kind.value,
+                    job_name=self._run.job_name,
+                    event_specific_data=cast(Any, dg.deserialize_value(json.dumps(one))),
+                    message="",
+                ),
+            )
+            for one in told
+        ]
+        if entries:
+            self._instance.event_log_storage.store_event_batch(entries)
