@@ -17,6 +17,24 @@ logger = logging.getLogger(__name__)
 
 
 @contextmanager
+def collecting(dsn: str) -> Iterator[CollectorRegistry]:
+    """Yield the metrics of an event store, and of the Dagster instance that DAGSTER_HOME names, if it names one."""
+    registry = CollectorRegistry()
+    with ExitStack() as opened:
+        store = StoreMetrics(dsn)
+        opened.callback(store.close)
+        registry.register(store)
+        if os.environ.get("DAGSTER_HOME"):
+            # whoever watches a store without Dagster does not import it
+            from millrace.platform_defs.metrics.dagster import DagsterMetrics
+
+            dagster = DagsterMetrics()
+            opened.callback(dagster.close)
+            registry.register(dagster)
+        yield registry
+
+
+@contextmanager
 def serving_metrics(dsn: str, port: int, host: str = "127.0.0.1") -> Iterator[int]:
     """Serve the metrics of an event store, and of the Dagster instance that DAGSTER_HOME names, if it names one.
 
@@ -31,18 +49,7 @@ def serving_metrics(dsn: str, port: int, host: str = "127.0.0.1") -> Iterator[in
     Raises:
         MillraceError: The port is taken, or the address is none of this machine.
     """
-    registry = CollectorRegistry()
-    with ExitStack() as opened:
-        store = StoreMetrics(dsn)
-        opened.callback(store.close)
-        registry.register(store)
-        if os.environ.get("DAGSTER_HOME"):
-            # whoever watches a store without Dagster does not import it
-            from millrace.platform_defs.metrics.dagster import DagsterMetrics
-
-            dagster = DagsterMetrics()
-            opened.callback(dagster.close)
-            registry.register(dagster)
+    with collecting(dsn) as registry:
         try:
             server, thread = start_http_server(port, host, registry)
         except OSError as error:

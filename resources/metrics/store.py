@@ -1,21 +1,23 @@
-"""The metrics of an event store: its log, its sequencer, its views, producers and captures.
+"""The metrics of an event store: its log, its sequencer, its views, producers, captures and alerts.
 
 Belongs here: which figures there are, and the connection that they come over. Not here: how they are computed (the SQL
 functions that operators call), how they are served (`millrace.platform_defs.metrics`).
 
 A scrape reads, takes no lock that anybody waits for, and gives up after some seconds. Its cost does not grow with the
-log, but with how far views are behind, to 100,000 events in all.
+log, but with how far views are behind, to 5,000 events in all.
 """
 
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from datetime import datetime
 
 import psycopg
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from millrace.resources.alerts.store import AlertState, AlertStore
 from millrace.resources.capture.store import CaptureInfo, CaptureStore
 from millrace.resources.event_store import EventStore, PartitionInfo, ViewInfo
 from millrace.resources.event_store.following import as_of_now
@@ -25,6 +27,8 @@ from millrace.resources.showing import masked
 
 CONNECT_S = 5
 PEER_LOST_MS = 5000
+# events that a scrape reads to count lags, which are "at least" beyond it: some 30 ms of the server
+COUNTED = 5_000
 
 logger = logging.getLogger(__name__)
 
@@ -93,9 +97,10 @@ def metrics_of(connection: psycopg.Connection) -> Iterator[Metric]:
     partitions = store.partition_info()
     yield from _log(partitions)
     yield from _sequencer(store)
-    yield from _views(store.view_info(), sum(partition.high_water_mark for partition in partitions))
+    yield from _views(store.view_info(most=COUNTED), sum(partition.high_water_mark for partition in partitions))
     yield from _producers(ProducerStore(connection))
     yield from _captures(CaptureStore(connection).capture_info())
+    yield from _alerts(AlertStore(connection).alert_state())
 
 
 def _log(partitions: Sequence[PartitionInfo]) -> Iterator[Metric]:
@@ -117,6 +122,12 @@ def _log(partitions: Sequence[PartitionInfo]) -> Iterator[Metric]:
         "Up to before which position events are archived.",
         labels,
         each(lambda p: p.archived_position),
+    )
+    yield gauge(
+        "log_unarchived_seconds",
+        "The age of the first event that is not archived; 0 if all are.",
+        labels,
+        each(lambda p: seconds_since(p.unarchived_since)),
     )
     yield gauge("log_bytes", "Its share of the tables of events, in bytes.", labels, each(lambda p: p.bytes))
     yield gauge(
@@ -159,6 +170,7 @@ def _views(views: Iterable[ViewInfo], positions: int) -> Iterator[Metric]:
     labels = ["view", "mode"]
     yield gauge("view_enabled", "Whether a view is given events.", labels, each(lambda v: v.enabled))
     yield gauge("view_lag_events", "Events that a view wants and has not.", labels, each(lambda v: v.lag))
+    yield gauge("view_lag_exact", "0 where these are only at least so many.", labels, each(lambda v: v.exact))
     yield gauge("view_lag_seconds", "The age of the first of these.", labels, each(lambda v: v.lag_seconds))
     yield gauge(
         "view_position", "Positions of the log that a view has passed.", labels, each(lambda v: positions - v.behind)
@@ -209,4 +221,20 @@ def _captures(captures: Sequence[CaptureInfo]) -> Iterator[Metric]:
         "Tables whose first rows are not all read.",
         labels,
         each(lambda c: c.tables_to_backfill),
+    )
+
+
+def _alerts(state: AlertState) -> Iterator[Metric]:
+    def since(time: datetime | None) -> Samples:
+        return [] if time is None else [([], seconds_since(time))]
+
+    yield gauge(
+        "alerts_idle_seconds", "How long ago somebody looked for incidents to tell of.", [], since(state.observed_at)
+    )
+    yield gauge("alerts_open_incidents", "Incidents that are open.", [], [([], state.open_incidents)])
+    yield gauge(
+        "alerts_undelivered_seconds",
+        "For how long the oldest message about them has been tried in vain.",
+        [],
+        [([], seconds_since(state.undelivered_since))],
     )

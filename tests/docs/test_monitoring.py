@@ -52,6 +52,12 @@ def test_alert_rules_and_dashboard_name_metrics_that_exist(families: list[Metric
     assert named(" ".join([*expressions, *shown])) <= exposed(families)
 
 
+def test_the_dashboard_shows_what_there_is_of_alerts(families: list[Metric]) -> None:
+    of_alerts = {name for name in exposed(families) if name.startswith("millrace_alerts_")}
+    assert len(of_alerts) > 2
+    assert of_alerts <= named((FOLDER / "dashboard.json").read_text())
+
+
 def test_the_commands_that_alerts_name_are_there() -> None:
     commands = typer.main.get_group(app).commands
     text = (FOLDER / "alerts.yml").read_text()

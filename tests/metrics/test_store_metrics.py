@@ -7,6 +7,7 @@ import psycopg
 import pytest
 
 from millrace.platform_defs.metrics.serve import metrics_beside, serving_metrics
+from millrace.resources.alerts.store import AlertStore
 from millrace.resources.capture.store import CaptureStore, TableRegistration
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore
@@ -100,6 +101,22 @@ def test_a_capture_is_told_of(store: EventStore, port: int) -> None:
     samples = scraped(port)
     assert of(samples, "millrace_capture_leased", capture="crm") == 0
     assert of(samples, "millrace_capture_open_gaps", capture="crm") == 0
+
+
+def test_whether_somebody_looks_for_incidents_and_tells_of_them(store: EventStore, port: int) -> None:
+    alerts = AlertStore(store.connection)
+    # where alerts are off, no rule says that they are silent
+    assert ("millrace_alerts_idle_seconds", frozenset()) not in scraped(port)
+    late = {"source": "a", "kind": "late", "subject": "orders", "severity": "page", "wait_s": 0}
+    alerts.observe_incidents([{**late, "cause": "", "remedy": "", "page": ""}], ["a"])
+    samples = scraped(port)
+    assert of(samples, "millrace_alerts_idle_seconds") < 60
+    assert of(samples, "millrace_alerts_open_incidents") == 1
+    assert of(samples, "millrace_alerts_undelivered_seconds") == 0
+    alerts.claim_alert(60)
+    hour = "update event_store.incidents set first_tried_at = first_tried_at - interval '1 hour'"
+    store.connection.execute(hour)
+    assert of(scraped(port), "millrace_alerts_undelivered_seconds") >= 3600
 
 
 def test_a_store_that_went_away_is_down_and_comes_back(
