@@ -4,7 +4,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format bench bench-views clean
+.PHONY: help setup run test test-ui lint format bench bench-views clean
 
 help: ## List what one can do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ run: $(STAMP) ## Start everything: Postgres, Spark, Dagster on http://127.0.0.1:
 test: $(STAMP) ## Run all tests on real Postgres servers and real Sparks, two at a time
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
+test-ui: $(STAMP) ## Walk through the UI of a running platform in a real browser, Debian's package chromium
+	$(BIN)/python -m pytest tests/walks $(ARGS)
+
 lint: $(STAMP) ## Check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -35,7 +38,7 @@ format: $(STAMP) ## Rewrite the sources in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(STAMP) ## Measure: ARGS=append_to_row (beside `make run`), event_store, spark, ingest or views, and its options
+bench: $(STAMP) ## Measure: ARGS=append_to_row (beside `make run`), event_store, spark, ingest, views or week, and its options
 	$(BIN)/python -m benchmarks $(ARGS)
 
 bench-views: $(STAMP) ## Measure what many views cost on this machine, in less than ten minutes

@@ -23,6 +23,14 @@ FLAGS = (
 )
 
 
+def found_chromium() -> str:
+    """Return where a Chromium is installed; skip without one."""
+    browser = next((found for program in PROGRAMS if (found := shutil.which(program))), None)
+    if browser is None:
+        pytest.skip("There is no Chromium here: install Debian's package chromium.")
+    return browser
+
+
 def visit(url: str, names: Mapping[str, str] | None = None) -> str:
     """Open a page, let its scripts run, and return what the page is then; skip without a browser.
 
@@ -30,9 +38,7 @@ def visit(url: str, names: Mapping[str, str] | None = None) -> str:
         url: The page.
         names: Names of hosts, with the address that each one leads to.
     """
-    browser = next((found for program in PROGRAMS if (found := shutil.which(program))), None)
-    if browser is None:
-        pytest.skip("There is no Chromium here: install Debian's package chromium.")
+    browser = found_chromium()
     rules = ", ".join([*(f"MAP {name} {to}" for name, to in (names or {}).items()), "EXCLUDE localhost"])
     with tempfile.TemporaryDirectory(prefix="millrace-browser-") as profile:
         done = subprocess.run(

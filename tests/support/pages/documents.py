@@ -88,3 +88,10 @@ def anchors(page: str) -> set[str]:
     """Return the names by which links find the headings of a page."""
     headings = [following.content for token, following in pairwise(parsed(page)) if token.type == "heading_open"]
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def pictures(page: str) -> list[str]:
+    """Return where the pictures of a page lie, as the page says it."""
+    return [
+        str(child.attrGet("src")) for token in parsed(page) for child in token.children or () if child.type == "image"
+    ]

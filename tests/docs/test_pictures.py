@@ -1,0 +1,22 @@
+"""The pictures of the documents: each one that a page shows is there, is small, and is shown."""
+
+from pathlib import Path
+
+from millrace.resources.settings import PROJECT
+from tests.support.pages.documents import PAGES, pictures
+
+MOST_BYTES = 150_000
+
+
+def shown() -> set[Path]:
+    return {(PROJECT / page).parent / picture for page in PAGES for picture in pictures(page)}
+
+
+def test_each_picture_that_a_page_shows_is_there_and_small() -> None:
+    assert shown()
+    assert [str(picture) for picture in shown() if not picture.is_file()] == []
+    assert [str(picture) for picture in shown() if picture.stat().st_size > MOST_BYTES] == []
+
+
+def test_each_picture_is_shown() -> None:
+    assert {*(PROJECT / "docs").rglob("*.png")} - shown() == set()

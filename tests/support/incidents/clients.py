@@ -1,0 +1,100 @@
+"""Clients that go on while an incident happens, and remember what they were promised.
+
+Belongs here: appending and consuming without a pause, through lost connections. Not here: the incident.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from uuid import UUID, uuid4
+
+import psycopg
+
+from millrace.resources.event_store import EventStore, Json
+from tests.support.factories import PATIENCE_S, start, wait_until
+
+Work = Callable[[EventStore], None]
+
+
+class Appender:
+    """Appends first events, each again until it is acknowledged, under the same `event_id`.
+
+    Attributes:
+        acknowledged: The events that the store said it has.
+        refused: The SQLSTATEs of what it refused meanwhile; None for a connection that was lost.
+    """
+
+    def __init__(self, prefix: str, *, decider: str = "order", event: str = "placed", data: Json = None) -> None:
+        self.acknowledged: list[UUID] = []
+        self.refused: list[str | None] = []
+        self._prefix, self._decider, self._event, self._data = prefix, decider, event, data or {"n": 1}
+        self._numbers = count()
+        self._next: UUID | None = None
+
+    def __call__(self, store: EventStore) -> None:
+        if self._next is None:
+            self._next, self._number = uuid4(), next(self._numbers)
+        try:
+            store.append_event(
+                self._event, self._next, self._decider, f"{self._prefix}-{self._number}", self._data, self._next, None
+            )
+        except psycopg.Error as error:
+            self.refused.append(error.sqlstate)
+            raise
+        self.acknowledged.append(self._next)
+        self._next = None
+
+
+class BulkConsumer:
+    """Consumes a bulk view; an event is consumed when its commit is acknowledged.
+
+    Attributes:
+        consumed: The events whose commit was acknowledged, in order.
+    """
+
+    def __init__(self, view: str) -> None:
+        self.consumed: list[UUID] = []
+        self._view = view
+
+    def __call__(self, store: EventStore) -> None:
+        leases = store.claim_batch(self._view, "old code", 50, 5)
+        found = [event.event_id for lease in leases for event in store.read_batch(self._view, lease)]
+        if leases:
+            store.commit_batch(self._view, leases)
+            self.consumed += found
+
+
+@contextmanager
+def going_on(dsn: str, *works: Work) -> Iterator[None]:
+    """Do each work again and again, on a connection of its own, until the block ends."""
+    stop = threading.Event()
+
+    def run(work: Work) -> None:
+        connection: psycopg.Connection | None = None
+        while not stop.is_set():
+            try:
+                if connection is None:
+                    connection = psycopg.connect(dsn, autocommit=True, connect_timeout=5)
+                work(EventStore(connection))
+                stop.wait(0.01)
+            except psycopg.Error:
+                if connection is not None and connection.closed:
+                    connection = None
+                stop.wait(0.05)
+        if connection is not None:
+            connection.close()
+
+    threads = [start(lambda work=work: run(work)) for work in works]  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.result(PATIENCE_S)
+
+
+def more(numbers: list[UUID], by: int = 20) -> None:
+    """Wait until so many more are in a list."""
+    seen = len(numbers)
+    wait_until(lambda: len(numbers) >= seen + by, f"{by} more events than {seen}")

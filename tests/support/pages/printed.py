@@ -1,0 +1,22 @@
+"""Whether a block of a page printed what the page shows below it.
+
+Belongs here: the comparison. Not here: running blocks (`reader`).
+"""
+
+import re
+
+from tests.support.pages.documents import Block
+
+
+def assert_printed(block: Block, printed: str) -> None:
+    """Compare line by line; frames are as wide as what is in them, so their lines do not count."""
+
+    def plain(text: str) -> list[str]:
+        lines = (re.sub(r"\s+", " ", re.sub("[─-╿]", " ", line)).strip() for line in text.splitlines())
+        return [line for line in lines if not re.fullmatch(r"[-+| ]*", line)]
+
+    promised, found = plain(block.printed or ""), plain(printed)
+    assert len(promised) == len(found), f"{block}:\n{printed}"
+    for line, other in zip(promised, found, strict=True):
+        pattern = re.escape(line).replace(re.escape("..."), ".+")
+        assert re.fullmatch(pattern, other), f"{block}:\n{printed}"

@@ -1,0 +1,1 @@
+"""A running `millrace up`, as tests start it."""

@@ -1,0 +1,121 @@
+"""A real `millrace up` of a test's own: starting it, asking it, waiting for it, stopping it.
+
+Belongs here: what tests of a whole platform share. Not here: assertions about what it does.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, Any, TypeVar
+
+import psutil
+import psycopg
+import requests
+from tenacity import Retrying, retry_if_exception_type, retry_if_result, stop_after_delay, wait_fixed
+
+from millrace.platform_defs.local.services import free_port
+from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.resources.processes import alive, wait_ended
+from tests.support.running.ending import ending_with_us
+
+MILLRACE = Path(sys.executable).parent / "millrace"
+FINISHED = {"SUCCESS", "FAILURE", "CANCELED"}
+READY_S = 120
+RUN_S = 90
+RUN_STATUS = "query($run: ID!) { runOrError(runId: $run) { ... on Run { status } } }"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A running `millrace up`."""
+
+    process: subprocess.Popen[bytes]
+    home: Path
+    url: str
+    env: dict[str, str]
+    log: IO[bytes]
+
+    @property
+    def dsn(self) -> str:
+        return EmbeddedPostgres(self.home / "postgres").dsn("millrace")
+
+    def ask(self, query: str, **variables: object) -> Any:  # noqa: ANN401 - JSON
+        """Ask Dagster by GraphQL."""
+        answer = requests.post(f"{self.url}/graphql", json={"query": query, "variables": variables}, timeout=30).json()
+        assert "errors" not in answer, answer
+        return next(iter(answer["data"].values()))
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """Ask the event store's database."""
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            return connection.execute(query.encode()).fetchall()
+
+    def finished(self, run: str) -> str:
+        """Wait until a run has finished, and return how."""
+        return until(lambda: str(self.ask(RUN_STATUS, run=run)["status"]), FINISHED.__contains__, RUN_S)
+
+    def said(self) -> str:
+        """Return what it has printed; the file's place is shared with the process that writes, and is not moved."""
+        descriptor = self.log.fileno()
+        return os.pread(descriptor, os.fstat(descriptor).st_size, 0).decode()
+
+    def stop(self) -> str:
+        """Stop it as Ctrl-C does, look that nothing of it is left, and return what it has printed."""
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        self.process.send_signal(signal.SIGINT)
+        assert self.process.wait(90) == 0, self.said()
+        assert [child for child in wait_ended(children, 5) if alive(child)] == []
+        assert EmbeddedPostgres(self.home / "postgres").pid() is None
+        return self.said()
+
+
+def until(look: Callable[[], T], fits: Callable[[T], object], seconds: float) -> T:
+    """Look until it fits."""
+    patiently = Retrying(
+        retry=retry_if_result(lambda seen: not fits(seen))
+        | retry_if_exception_type((requests.RequestException, psycopg.Error)),
+        wait=wait_fixed(0.3),
+        stop=stop_after_delay(seconds),
+    )
+    return patiently(look)
+
+
+@contextmanager
+def started(home: Path, *, folder: Path | None = None, more: Mapping[str, str] | None = None) -> Iterator[Deployment]:
+    """Start `millrace up` and wait for its UI; in the end stop what still runs of it, services too.
+
+    It stops by itself, too, when the process of the tests is killed.
+
+    Args:
+        home: Where its data are.
+        folder: The folder that it is started in; None for the current one.
+        more: What to add to its environment.
+    """
+    port = free_port()
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("MILLRACE_", "SPARK_", "DAGSTER_"))}
+    env |= {"MILLRACE_HOME": str(home), "MILLRACE_PORT": str(port), "MILLRACE_METRICS_PORT": str(free_port())}
+    env |= more or {}
+    # a pipe that nobody reads would stop it when it is full
+    with TemporaryFile() as log:
+        process = subprocess.Popen(ending_with_us([MILLRACE, "up"]), env=env, cwd=folder, stdout=log, stderr=log)
+        try:
+            deployment = Deployment(process, home, f"http://127.0.0.1:{port}", env, log)
+            until(
+                lambda: process.poll() is not None or requests.get(f"{deployment.url}/server_info", timeout=5).ok,
+                bool,
+                READY_S,
+            )
+            assert process.poll() is None, deployment.said()
+            yield deployment
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+                process.wait(90)

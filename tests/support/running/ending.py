@@ -1,0 +1,17 @@
+"""Processes that end with the tests, also where pytest is killed and no fixture ends anything.
+
+Belongs here: how the kernel is asked to do that. Not here: which processes, and how they end otherwise.
+"""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def ending_with_us(command: Sequence[str | Path]) -> list[str | Path]:
+    """Return a command that gets a SIGTERM when the thread that starts it ends, however that is.
+
+    Only Linux has that, by `setpriv` of util-linux; elsewhere the command is as it was.
+    """
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--pdeathsig", "TERM", *command] if setpriv else [*command]

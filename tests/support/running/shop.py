@@ -1,0 +1,28 @@
+"""The example shop as somebody's own package: a copy in a folder of a test's, whose files may be edited.
+
+Belongs here: the copy, and its edits. Not here: what a platform makes of it.
+"""
+
+import shutil
+from pathlib import Path
+
+from millrace.resources.settings import PROJECT
+
+PACKAGE = "my_shop"
+SHOP = "millrace.examples.shop"
+
+
+def own_shop(folder: Path) -> Path:
+    """Copy the shop into a folder, as the package `my_shop`, and return that package."""
+    package = folder / PACKAGE
+    shutil.copytree(PROJECT / "examples" / "shop", package, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in package.rglob("*.py"):
+        file.write_text(file.read_text().replace(SHOP, PACKAGE))
+    return package
+
+
+def edit(file: Path, old: str, new: str) -> None:
+    """Put one text in the place of another one, which the file has once."""
+    text = file.read_text()
+    assert text.count(old) == 1, (file, old)
+    file.write_text(text.replace(old, new))

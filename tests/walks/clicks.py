@@ -1,0 +1,45 @@
+"""What several walks click on.
+
+Belongs here: ways through the UI. Not here: what is expected in the end.
+"""
+
+import re
+
+from playwright.sync_api import Page, expect
+
+from tests.support.running.deployment import Deployment, until
+
+# a run, or code that is loaded, on a machine with other work
+DONE_MS = 180_000
+LOADED = "{ locationStatusesOrError { ... on WorkspaceLocationStatusEntries { entries { updateTimestamp } } } }"
+
+
+def open_read_model(page: Page, name: str) -> None:
+    """Search for a read model, and open its page."""
+    page.get_by_role("navigation").get_by_role("button", name="Search").click()
+    page.get_by_placeholder("Search assets").fill(name)
+    page.get_by_role("link", name=f"read_models / {name} Asset").click()
+    expect(page.get_by_role("tab", name="Partitions")).to_be_visible()
+
+
+def reload_declarations(page: Page, platform: Deployment) -> None:
+    """Reload the code location, and wait until what is declared now is loaded."""
+    loaded = platform.ask(LOADED)
+    page.get_by_role("link", name="Deployment").click()
+    page.get_by_role("button", name=re.compile("Reload$")).click()
+    # the page says it with the time of the loading, which is no text of its own
+    until(lambda: platform.ask(LOADED), lambda now: now != loaded, DONE_MS / 1000)
+
+
+def open_sensor(page: Page, sensor: str) -> None:
+    """Go to the page of a sensor."""
+    page.get_by_role("link", name="Automation").click()
+    page.get_by_role("link", name=sensor).click()
+
+
+def switch_sensor(page: Page, *, on: bool) -> None:
+    """Turn a sensor on or off, on its page."""
+    running = page.get_by_role("row", name="Running")
+    expect(running.get_by_role("checkbox")).to_be_checked(checked=not on)
+    running.get_by_role("img").click()
+    expect(running.get_by_role("checkbox")).to_be_checked(checked=on)

@@ -1,0 +1,123 @@
+"""One platform and one browser for all walks, a page for each, and the pictures that they take.
+
+A walk clicks on what a person sees, by its role and its text, and waits for what the page then shows. It asks Dagster's
+interface or the store only to look at what came of it.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Event
+
+import pytest
+from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
+
+from millrace.examples.shop.simulator import simulate
+from tests.support.browsing.browser import found_chromium
+from tests.support.running.deployment import READY_S, Deployment, started, until
+from tests.support.running.shop import PACKAGE, own_shop
+
+SIZE: ViewportSize = {"width": 1280, "height": 800}
+SEEN_S = 60
+TIMES = pytest.StashKey[dict[str, float]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--screenshots",
+        metavar="DIR",
+        type=Path,
+        help="keep the pictures of the walks in DIR; otherwise they go with the other temporary files",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[TIMES] = {}
+    expect.set_options(timeout=SEEN_S * 1000)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    for what, seconds in config.stash[TIMES].items():
+        terminalreporter.write_line(f"{seconds:6.2f} s  {what}")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Start the Chromium that is installed; skip without one, before anything else is started."""
+    program = found_chromium()
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=program)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="session")
+def pictures(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder that pictures go to."""
+    folder: Path = pytestconfig.getoption("screenshots") or tmp_path_factory.mktemp("pictures")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def project(browser: Browser) -> Iterator[Path]:
+    """Make a folder with the shop as a package of a user's own."""
+    assert browser
+    with TemporaryDirectory(prefix="millrace-walks-") as folder:
+        own_shop(Path(folder))
+        yield Path(folder)
+
+
+@pytest.fixture(scope="session")
+def platform(project: Path) -> Iterator[Deployment]:
+    """Run `millrace up` in that folder, with some orders and the read models that were built of them."""
+    declared = {"MILLRACE_DECLARATIONS": PACKAGE, "MILLRACE_SIMULATE": "off"}
+    with started(project / ".millrace", folder=project, more=declared) as deployment:
+        shop(deployment, 300)
+        for model in ("orders", "shipments", "customers"):
+            rows = f"select count(*) from read_models.{model}"
+            until(lambda: deployment.rows(rows)[0][0], bool, READY_S)  # noqa: B023
+        yield deployment
+        deployment.stop()
+
+
+@pytest.fixture
+def page(browser: Browser, platform: Deployment) -> Iterator[Page]:
+    """Open the start page, as somebody does who was never here."""
+    with browser.new_context(base_url=platform.url, viewport=SIZE) as context:
+        context.set_default_timeout(SEEN_S * 1000)
+        page = context.new_page()
+        page.goto("/")
+        yield page
+
+
+@pytest.fixture
+def picture(page: Page, pictures: Path) -> Callable[[str], None]:
+    """Return what takes a picture of the page."""
+
+    def take(name: str) -> None:
+        # nothing is pointed at
+        page.mouse.move(0, 0)
+        page.screenshot(path=pictures / f"{name}.png", animations="disabled")
+
+    return take
+
+
+@pytest.fixture
+def timed(pytestconfig: pytest.Config) -> Callable[[str], object]:
+    """Return a context that notes how long something took; the run prints it in the end."""
+
+    @contextmanager
+    def note(what: str) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        pytestconfig.stash[TIMES][what] = time.perf_counter() - began
+
+    return note
+
+
+def shop(deployment: Deployment, events: int) -> None:
+    """Let customers order: append so many events."""
+    simulate(deployment.dsn, rate=None, events=events, stop=Event())
