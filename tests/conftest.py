@@ -67,7 +67,11 @@ def pytest_configure() -> None:
     os.environ.setdefault("JAVA_TOOL_OPTIONS", JAVA_OPTIONS)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--long"):
+        long = [item for item in items if item.get_closest_marker("long")]
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in long]
     order = {file: place for place, file in enumerate(LONGEST)}
     items.sort(key=lambda item: order.get(item.nodeid.partition("::")[0], len(LONGEST)))
 
@@ -84,9 +88,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--kills",
         metavar="N",
         type=int,
-        default=200,
-        help="how often tests that kill at random moments do so",
+        default=80,
+        help="how often tests that kill at random moments do so (80)",
     )
+    parser.addoption("--long", action="store_true", help="try more seeds and variants: half an hour, not a quarter")
     parser.addoption(
         "--full-install",
         action="store_true",

@@ -1,0 +1,97 @@
+"""The disk of a server is full: what was acknowledged is there, and appends go on when there is room."""
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import psycopg
+
+from millrace.resources.archive.writer import archive_partition
+from millrace.resources.event_store import EventStore
+from millrace.resources.postgres.embedded import EmbeddedPostgres
+from tests.incidents.conftest import STORE
+from tests.support.factories import (
+    append_many,
+    assert_log_holds_every_event_once,
+    register_orders,
+    rows,
+    set_clock,
+    value,
+    wait_until,
+)  # fmt: skip
+from tests.support.incidents.clients import Appender, going_on, more
+from tests.support.incidents.page import declare, incident
+from tests.support.incidents.servers import room
+
+OLD = 3000
+SETTINGS = "fsync = off\nmax_wal_size = '64MB'\nmin_wal_size = '32MB'\nshared_buffers = '16MB'\nmax_connections = 20"
+
+
+def free(disk: Path) -> int:
+    state = os.statvfs(disk)
+    return state.f_bavail * state.f_frsize
+
+
+def test_what_was_acknowledged_is_there_and_appends_go_on(
+    programs: Path, started: Callable[[EmbeddedPostgres, str], EmbeddedPostgres], tmp_path: Path
+) -> None:
+    declare(tmp_path)
+    with room(tmp_path / "disk", "400M") as disk, ExitStack() as last:
+        server = started(EmbeddedPostgres(disk / "postgres", programs), SETTINGS)
+        last.callback(server.stop)
+        dsn = server.dsn(STORE)
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            register_orders(EventStore(connection))
+            set_clock(connection, "2026-01-05 12:00:00+00")
+            append_many(connection, OLD, "old")
+            EventStore(connection).sequence_events()
+        old = {event_id for (event_id,) in _events(dsn)}
+        for partition in range(16):
+            archive_partition(dsn, tmp_path / "archive", partition, min_events=1, tail=True)
+        writer = Appender("new", data={"text": os.urandom(150_000).hex()})
+        variables = {
+            "MILLRACE_DSN": dsn,
+            "ADMIN_DSN": dsn,
+            "DISK": str(disk),
+            "MILLRACE_ARCHIVE_DIR": str(tmp_path / "archive"),
+        }
+        with incident("The disk is full", tmp_path, **variables) as operator:
+            operator.follow()
+            with going_on(dsn, writer):
+                more(writer.acknowledged)
+                # what somebody else wrote there
+                wait_until(lambda: _takes_the_room(disk), "somebody else takes the room")
+                wait_until(lambda: bool(writer.refused), "an append is refused")
+                operator.follow()
+                server.start()
+                more(writer.acknowledged)
+            operator.follow()
+            with psycopg.connect(dsn, autocommit=True) as connection:
+                stored = {event_id for (event_id,) in _events(dsn)}
+                # an append that was not acknowledged is there or not
+                assert set(writer.acknowledged) | old <= stored
+                assert len(stored - set(writer.acknowledged) - old) <= 1
+                EventStore(connection).sequence_events()
+                assert_log_holds_every_event_once(connection)
+                operator.follow()
+                assert {event_id for (event_id,) in _events(dsn)} == stored - old
+                size = "select pg_relation_size('event_store.events')"
+                before = value(connection, size)
+                append_many(connection, OLD // 2, "again")
+                assert value(connection, size) == before
+
+
+def _takes_the_room(disk: Path) -> bool:
+    """Write a file that leaves little room; return False where a writer was faster."""
+    with (disk / "foreign").open("wb") as foreign:
+        try:
+            os.posix_fallocate(foreign.fileno(), 0, free(disk) - 2**21)
+        except OSError:
+            return False
+    return True
+
+
+def _events(dsn: str) -> list[tuple[object]]:
+    with psycopg.connect(dsn) as connection:
+        return rows(connection, "select event_id from event_store.events")

@@ -1,0 +1,236 @@
+"""Connections that run out, and a standby that takes over, while the sequencer and a drain of a read model run."""
+
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.errors import MillraceError, PositionOutOfRange
+from millrace.resources.event_store import EventStore
+from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.resources.read_models.versions import AheadOfLog
+from tests.incidents.conftest import STORE
+from tests.support.building.drains import Everything, all_events, assert_equals_a_clean_run, eventually, rows_of
+from tests.support.building.read_models import DECIDER, EVENTS
+from tests.support.factories import append, assert_log_holds_every_event_once, refusal, rows, start, value, wait_until
+from tests.support.incidents.clients import Appender, going_on, more
+from tests.support.incidents.page import PROGRAMS, declare, incident
+from tests.support.incidents.servers import Copy, crash, either
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SETTINGS = "fsync = off\nmax_connections = 30\nshared_buffers = '16MB'\nwal_receiver_status_interval = '1s'"
+LOST = "00000000-0000-4000-8000-00000000105e"
+
+
+@pytest.fixture(scope="module")
+def primary(
+    programs: Path,
+    started: Callable[[EmbeddedPostgres, str], EmbeddedPostgres],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> EmbeddedPostgres:
+    server = started(EmbeddedPostgres(tmp_path_factory.mktemp("primary"), programs), SETTINGS)
+    with psycopg.connect(server.dsn(STORE), autocommit=True) as connection:
+        for event in EVENTS:
+            EventStore(connection).register_decider_event(DECIDER, event, f"a thing was {event}")
+    return server
+
+
+@contextmanager
+def sequencing(dsn: str, log: Path) -> Iterator[None]:
+    """Run `millrace sequence`; it must be the same process all the time."""
+    with log.open("a") as said:
+        process = subprocess.Popen(
+            [PROGRAMS / "millrace", "sequence", "--dsn", dsn], stdout=said, stderr=said, env=os.environ
+        )
+        try:
+            yield
+            assert process.poll() is None, log.read_text()
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+@contextmanager
+def draining(dsn: str, spark: "SparkSession") -> Iterator[list[Exception]]:
+    """Drain the read model without a pause, as Dagster's runs do: one that fails is followed by the next.
+
+    Yields why runs failed.
+    """
+    stop, failed = threading.Event(), list[Exception]()
+
+    def run() -> None:
+        while not stop.is_set():
+            try:
+                with Consumer.open(dsn, Everything, lambda: spark, "a run", lease_s=5) as consumer:
+                    consumer.drain(budget_s=600, idle_s=600, stop=stop)
+            except (MillraceError, psycopg.OperationalError) as error:
+                failed.append(error)
+
+    drain = start(run)
+    try:
+        yield failed
+    finally:
+        stop.set()
+        drain.result(120)
+
+
+def writers() -> list[Appender]:
+    data = {"text": "é", "units": 3, "worth": 1.25, "good": True, "nested": {"cause": "wear"}}
+    return [Appender(f"thing-{n}", decider=DECIDER, event="made", data=data) for n in range(2)]
+
+
+def drain_rest(dsn: str, spark: "SparkSession") -> None:
+    with Consumer.open(dsn, Everything, lambda: spark, "the last run") as consumer:
+        consumer.drain(budget_s=60, idle_s=0)
+
+
+def stored(store: EventStore) -> set[object]:
+    return {event_id for (event_id,) in rows(store.connection, "select event_id from event_store.events")}
+
+
+def test_sessions_that_idle_are_ended_and_everybody_else_goes_on(primary: EmbeddedPostgres, tmp_path: Path) -> None:
+    declare(tmp_path)
+    with ExitStack() as opened:
+        _exhaust(primary, tmp_path, opened)
+
+
+def _exhaust(primary: EmbeddedPostgres, tmp_path: Path, opened: ExitStack) -> None:
+    def connected(dsn: str, *, autocommit: bool = True) -> psycopg.Connection:
+        connection = psycopg.connect(dsn, autocommit=autocommit)
+        opened.callback(connection.close)
+        return connection
+
+    def taken(dsn: str) -> int:
+        """Connect until it is refused, and return how often it was not."""
+        number = 0
+        with suppress(psycopg.OperationalError):
+            while number < 30:
+                connected(dsn)
+                number += 1
+        return number
+
+    admin, ours, theirs = (primary.dsn(STORE, user) for user in ("postgres", "millrace", "shop"))
+    busy = connected(theirs, autocommit=False)
+    kept = append(EventStore(busy), "kept", event="made", decider=DECIDER)
+    idle = taken(theirs)
+    assert idle > 20
+    with (
+        incident("Connections are exhausted", tmp_path, MILLRACE_DSN=ours, ADMIN_DSN=admin) as operator,
+        sequencing(ours, tmp_path / "sequence.log"),
+    ):
+        operator.follow(refused=True)
+        wait_until(lambda: "connection" in (tmp_path / "sequence.log").read_text(), "the sequencer finds no connection")
+        assert "shop" in operator.follow()
+        assert str(idle) in operator.follow()
+        operator.follow()
+        # the transaction that was at work is whole
+        busy.commit()
+        with psycopg.connect(admin, autocommit=True) as connection:
+            position = "select position from event_store.log_position(%s)"
+            wait_until(lambda: value(connection, position, kept.event_id) is not None, "the sequencer goes on")
+    assert taken(theirs) == 9  # and the one that was at work
+
+
+def test_after_a_failover_all_that_was_acknowledged_is_there_once(
+    primary: EmbeddedPostgres, spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
+    declare(tmp_path)
+    folder = tmp_path_factory.mktemp("servers")
+    second, third = (Copy(folder / name, primary.programs) for name in ("second", "third"))
+    dsn = either(STORE, primary, second, third)
+    try:
+        second.follow(primary, synchronous=True)
+        both = writers()
+        with sequencing(dsn, tmp_path / "sequence.log"):
+            with draining(dsn, spark) as failed, going_on(dsn, *both):
+                with psycopg.connect(dsn, autocommit=True) as connection:
+                    eventually(lambda: _consumed(connection) > 0, f"the drain commits {failed}")
+                crash(primary)
+                with incident(
+                    "Failover of Postgres", tmp_path, MILLRACE_DSN=dsn, STANDBY_DSN=second.dsn(STORE)
+                ) as operator:
+                    operator.follow()
+                    operator.follow()
+                    for writer in both:
+                        more(writer.acknowledged)
+                    with psycopg.connect(dsn, autocommit=True) as connection:
+                        seen = _consumed(connection)
+                        eventually(lambda: _consumed(connection) > seen, "the drain goes on")
+                    operator.follow()
+            with psycopg.connect(dsn, autocommit=True) as connection:
+                store = EventStore(connection)
+                store.sequence_events()
+                acknowledged = {event for writer in both for event in writer.acknowledged}
+                assert sum(len(writer.acknowledged) for writer in both) == len(acknowledged)
+                # of each writer one at most was stored and not acknowledged
+                assert acknowledged <= stored(store)
+                assert len(stored(store) - acknowledged) <= 3
+                assert_log_holds_every_event_once(connection)
+                drain_rest(dsn, spark)
+                assert_equals_a_clean_run(store)
+                assert len(rows_of(connection, Everything)) == len({e.decider_id for e in all_events(store)})
+        lose_what_is_not_copied(second, third, dsn, spark, tmp_path)
+    finally:
+        for server in (second, third):
+            server.stop()
+
+
+def _consumed(connection: psycopg.Connection) -> int:
+    return int(
+        value(
+            connection, "select coalesce(sum(position), 0)::int from event_store.checkpoints where view = 'everything'"
+        )
+    )
+
+
+def lose_what_is_not_copied(second: Copy, third: Copy, dsn: str, spark: "SparkSession", folder: Path) -> None:
+    """Fail over to a standby that lacks the last events: the store is of one moment, who read beyond is told."""
+    third.follow(second, synchronous=False)
+    third.stop()
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        store = EventStore(connection)
+        before = stored(store)
+        store.append_event("made", LOST, DECIDER, "thing-lost", {"units": 1}, LOST, None)  # type: ignore[arg-type]
+        store.sequence_events()
+        ((partition, position),) = rows(
+            connection, "select partition, position from event_store.log_position(%s)", LOST
+        )
+    drain_rest(dsn, spark)
+    crash(second)
+    third.start()
+    with psycopg.connect(third.dsn(STORE), autocommit=True) as admin:
+        admin.execute("select pg_promote()")
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        store = EventStore(connection)
+        store.sequence_events()
+        assert stored(store) == before
+        assert_log_holds_every_event_once(connection)
+        assert store.views_beyond_log() == []
+        drain_rest(dsn, spark)
+        assert_equals_a_clean_run(store)
+        # who has read the lost event stands beyond the log, and is told until another event has its position
+        refusal(PositionOutOfRange, lambda: store.read_log(partition, position + 1))
+        other = append(store, "thing-lost", event="made", decider=DECIDER)
+        store.sequence_events()
+        assert store.read_log(partition, position + 1) == []
+        assert rows(connection, "select partition, position from event_store.log_position(%s)", other.event_id) == [
+            (partition, position)
+        ]
+        with incident("Failover with asynchronous replication", folder, MILLRACE_DSN=dsn) as operator:
+            operator.follow()
+        # what only somebody who writes into the tables can do
+        connection.execute(
+            "update event_store.checkpoints set position = position + 100 where view = 'everything' and partition = %s",
+            (partition,),
+        )
+        refused = refusal(AheadOfLog, lambda: drain_rest(dsn, spark))
+        assert "millrace reset everything" in str(refused.hint)
