@@ -12,6 +12,7 @@ WHICH = {
     "spark": "Spark on the store beside JDBC and fstore-sql's schema (about 15 minutes)",
     "views": "many views on one machine: rounds beside a drain each, append to row (less than 10 minutes)",
     "ingest": "exactly-once messages, imports and change capture beside plain appends and pg_recvlogical (about 10 minutes)",
+    "week": "what Dagster keeps of two weeks of forty views, and how long its pages take then (up to 25 minutes)",
 }
 
 

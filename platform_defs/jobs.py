@@ -18,7 +18,8 @@ DRAIN = dg.define_asset_job(
     "drain",
     selection=dg.AssetSelection.assets(consumption.KEY),
     # A run whose process and code server both died would stay STARTED for ever. Others end by themselves: a build that
-    # does not is cancelled after ten minutes, together and for two log partitions.
+    # does not is cancelled after ten minutes, together and for two log partitions; a search for the streams that fail,
+    # after half an hour.
     tags={"dagster/max_runtime": 3600},
     description="Consumes the new events of one view.",
 )
@@ -39,5 +40,5 @@ ARCHIVE = dg.define_asset_job(
 REBUILD = dg.define_asset_job(
     "rebuild",
     selection=dg.AssetSelection.groups(Group.READ_MODELS),
-    description="Rebuilds log partitions of every read model from their events; as a backfill, better in a single run, all.",
+    description="Rebuilds log partitions of every read model from their events: side by side, all in one run.",
 )

@@ -1,39 +1,97 @@
-"""Forgetting old runs: Dagster itself keeps every run and its events for ever.
+"""Forgetting old runs, and old evaluations of checks: Dagster itself keeps both for ever.
 
-Belongs here: which runs are forgotten. Not here: the event store, which forgets nothing.
+Belongs here: what is forgotten. Not here: the event store, which forgets nothing; ticks, which Dagster forgets as
+`dagster.yaml` says.
+
+With a run Dagster forgets what it materialized, and shows as missing what nothing materialized since. So a run is kept
+while it has the newest materialization of an asset or of one of its partitions.
+
+An evaluation of a check outlives its run, and some belong to no run at all. Dagster has no call that forgets them, so
+they are deleted from its tables, whose names are written here: dagster is pinned, and a test looks. The newest one of
+each check stays.
 """
 
 from datetime import UTC, datetime, timedelta
 
 import dagster as dg
+from sqlalchemy import text
 
 from millrace.platform_defs.sensors import UNFINISHED
 
 FINISHED = tuple(status for status in dg.DagsterRunStatus if status not in UNFINISHED)
 CHUNK = 100
+# One that was planned and not evaluated may be the newest by its id: then the newest answer stays, too.
+FORGET_EVALUATIONS = text("""
+delete from asset_check_executions
+where coalesce(evaluation_event_timestamp, create_timestamp) < :before
+  and id not in (
+    select max(id) from asset_check_executions group by asset_key, check_name, partition
+    union all
+    select max(id) from asset_check_executions
+    where evaluation_event_storage_id is not null group by asset_key, check_name, partition
+  )
+""")
+# those of runs go with their runs
+FORGET_THEIR_EVENTS = text("""
+delete from event_logs
+where dagster_event_type = 'ASSET_CHECK_EVALUATION' and run_id = '' and timestamp < :before
+  and id not in (
+    select evaluation_event_storage_id from asset_check_executions where evaluation_event_storage_id is not null
+  )
+""")
 
 
 class PruneConfig(dg.Config):
-    """How long runs are kept, in days."""
+    """How long runs and evaluations of checks are kept, in days."""
 
     keep_days: float = 7
 
 
-@dg.op(description="Deletes finished runs that are older than keep_days, with their logs and events.")
+@dg.op(description="Deletes what is older than keep_days: finished runs with their events, evaluations of checks.")
 def prune_old_runs(context: dg.OpExecutionContext, config: PruneConfig) -> int:
-    """Delete old finished runs, oldest first; killed anywhere, the next one goes on."""
+    """Delete old finished runs, oldest first, and then old evaluations; killed anywhere, the next one goes on."""
     before = datetime.now(UTC) - timedelta(days=config.keep_days)
     old = dg.RunsFilter(statuses=list(FINISHED), created_before=before)
-    deleted = 0
-    while records := context.instance.get_run_records(old, limit=CHUNK, ascending=True):
+    newest = runs_with_the_newest(context.instance)
+    deleted, cursor = 0, None
+    while records := context.instance.get_run_records(old, limit=CHUNK, ascending=True, cursor=cursor):
         for record in records:
-            context.instance.delete_run(record.dagster_run.run_id)
-        deleted += len(records)
+            if (run := record.dagster_run.run_id) in newest:
+                # what is deleted cannot be where the next page begins
+                cursor = run
+            else:
+                context.instance.delete_run(run)
+                deleted += 1
     context.log.info("deleted %d runs that were created before %s", deleted, before.isoformat())
+    context.log.info("deleted %d evaluations of checks", forget_evaluations(context.instance, before))
     return deleted
 
 
-@dg.job(name="prune_runs", description="Deletes old finished runs of Dagster.")
+def forget_evaluations(instance: dg.DagsterInstance, before: datetime) -> int:
+    """Delete the evaluations of checks that are older, but the newest one of each check, and return how many."""
+    # Dagster writes times in UTC, without a zone
+    values = {"before": before.astimezone(UTC).replace(tzinfo=None)}
+    with instance.event_log_storage.index_connection() as connection:  # type: ignore[attr-defined]
+        deleted = connection.execute(FORGET_EVALUATIONS, values).rowcount
+        connection.execute(FORGET_THEIR_EVENTS, values)
+    return int(deleted)
+
+
+def runs_with_the_newest(instance: dg.DagsterInstance) -> set[str]:
+    """Return the runs that have the newest materialization of an asset, or of one of its partitions."""
+    found = set()
+    for key in instance.all_asset_keys():
+        if newest := instance.get_latest_materialization_event(key):
+            found.add(newest.run_id)
+        kind = dg.DagsterEventType.ASSET_MATERIALIZATION
+        ids = sorted(instance.get_latest_storage_id_by_partition(key, kind).values())
+        for first in range(0, len(ids), CHUNK):
+            wanted = dg.AssetRecordsFilter(key, storage_ids=ids[first : first + CHUNK])
+            found |= {record.run_id for record in instance.fetch_materializations(wanted, limit=CHUNK).records}
+    return found
+
+
+@dg.job(name="prune_runs", description="Deletes old finished runs of Dagster whose results others replaced.")
 def prune_runs() -> None:
     """Run the op."""
     prune_old_runs()

@@ -42,12 +42,13 @@
 
 An exception that one module alone raises is declared in that module, below `MillraceError` too:
 
-    read_models      HistoryMissing, NotOwned, DependentObjects, StagedRowsLost, WrongView, FunctionFailed
+    read_models      AheadOfLog, HistoryMissing, NotOwned, DependentObjects, StagedRowsLost, WrongView, FunctionFailed
     consumption      PartitionsFailed
     archive          ArchiveDamaged, EventsLeft, ForeignArchive, LogIncomplete
     backup           ForeignBackup, NoBackup, Busy
     capture          GapOpen, NotReady, SourceRefuses, SlotBusy, SlotLost, PublicationMissing, ForeignPublication,
                      TableMissing, TableRenamed, PgoutputError
+    alerts           BadAlertSettings, NotDelivered
     spark, postgres  JavaNotFound, PackageMissing, PostgresFailed, PsqlMissing, TookTooLong
     assets           InvalidDeclarations
     platform_defs    ServiceFailed, CannotStart

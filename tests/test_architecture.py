@@ -21,8 +21,8 @@ LAYERS = (
     ("platform_defs.definitions", "platform_defs.cli"),
     ("platform_defs",),
     ("assets", "testing"),
-    ("resources.consumption", "resources.subscriptions"),
-    ("resources.read_models", "resources.backup", "resources.metrics"),
+    ("resources.consumption", "resources.subscriptions", "resources.alerts"),
+    ("resources.read_models", "resources.backup", "resources.metrics", "resources.alerts.store"),
     ("resources.archive", "resources.capture", "resources.importer"),
     ("resources.sequencer", "resources.reports"),
     ("resources.producers",),
@@ -56,6 +56,7 @@ PURE = (
     "resources.read_models.column_types",
     "resources.errors",
     "resources.showing",
+    "resources.alerts.incidents",
     "platform_defs.gate",
 )
 IMPURE = {"psycopg", "pyspark", "requests", "adbc_driver_postgresql"}
@@ -76,6 +77,7 @@ SQL = {
     "resources.event_store.client": "calls functions",
     "resources.event_store.rounds": "calls functions",
     "resources.event_store.migrations": "makes the schema that functions stand in",
+    "resources.alerts.store": "calls functions",
     "resources.archive.store": "calls functions",
     "resources.archive.files": "one cursor over what a file gets",
     "resources.backup.backup": "reads one snapshot of all tables",
@@ -94,6 +96,7 @@ SQL = {
     "resources.reports": "tables that follow from reports",
     "assets.event_store": "what Postgres knows of the tables",
     "platform_defs.local.services": "a schema for Dagster",
+    "platform_defs.prune": "Dagster's tables, which have none of our functions",
     "testing": "rows as a test compares them",
     "examples.*": "what users write",
 }

@@ -9,6 +9,7 @@ import tempfile
 import textwrap
 from datetime import UTC, datetime
 from decimal import Decimal
+from itertools import count as count_from
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -130,6 +131,27 @@ def test_a_stream_that_cannot_be_built_is_named_with_the_reason(dsn: str, spark:
         carted.when(carts)
     # the others are there, as in a drain
     given(dsn=dsn, spark=spark).when(carts).then([{"cart_id": "c-1", "items": 2}])
+
+
+_CALLS = count_from(1)
+
+
+@fold(view="called", deciders=["cart"], key="cart_id", columns={"calls": "bigint"})
+def called(_state: State | None, _happened: FoldedEvent) -> State | None:
+    """One row per cart: how often this process called the function."""
+    return {"calls": next(_CALLS)}
+
+
+def test_rows_that_depend_on_how_events_are_split_into_batches_are_named(
+    dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millrace.testing.random.randint", lambda least, _: least)
+    carted = given(*(event("cart", "c-1", "filled") for _ in range(6)), dsn=dsn, spark=spark)
+    with pytest.raises(AssertionError, match="depend on how its events are split into batches") as failed:
+        carted.when(called)
+    assert "in batches of 2 events: [{'cart_id': 'c-1', 'calls': " in str(failed.value)
+    # a stated size is built once
+    given(event("cart", "c-1", "filled"), dsn=dsn, spark=spark).when(called, batch_events=2)
 
 
 def test_what_is_no_read_model_is_refused(dsn: str) -> None:

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
+from secrets import token_hex
 from statistics import median
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -89,6 +90,7 @@ class TcpPostgres(EmbeddedPostgres):
     """An embedded server that listens on a port of 127.0.0.1, too: JDBC knows no unix sockets."""
 
     port: int | None = None
+    password: str | None = None
 
     def dsn(self, database: str, user: str = SUPERUSER) -> str:
         """Give the connection string of a database, by the socket."""
@@ -96,17 +98,25 @@ class TcpPostgres(EmbeddedPostgres):
 
     def jdbc_url(self, database: str) -> str:
         """Give the URL of a database for JDBC."""
-        return f"jdbc:postgresql://127.0.0.1:{self.port}/{quote(database)}?user=postgres"
+        return f"jdbc:postgresql://127.0.0.1:{self.port}/{quote(database)}?user={SUPERUSER}&password={self.password}"
 
     def listen(self) -> None:
         """Start again with the port; what ALTER SYSTEM says counts more than the server's own file."""
-        port = free_port()
+        port, password = free_port(), token_hex()
         with psycopg.connect(self.dsn("postgres"), autocommit=True) as connection:
+            connection.execute(f"alter role {SUPERUSER} password '{password}'".encode())
             connection.execute("alter system set listen_addresses = '127.0.0.1'")
             connection.execute(f"alter system set port = {port}".encode())
         self.stop()
-        self.port = port
+        self.port, self.password = port, password
         self.start()
+
+    def _configuration(self) -> dict[Path, str]:
+        files = super()._configuration()
+        if self.password:
+            access = self.data / "millrace_hba.conf"
+            files[access] = f"host all {SUPERUSER} 127.0.0.1/32 scram-sha-256\n{files[access]}"
+        return files
 
 
 @dataclass

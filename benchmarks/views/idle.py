@@ -68,6 +68,11 @@ class Platform:
     server: EmbeddedPostgres
     port: int
 
+    @property
+    def url(self) -> str:
+        """Where the UI is."""
+        return f"http://127.0.0.1:{self.port}"
+
     def processes(self) -> list[psutil.Process]:
         """Return all of its processes."""
         found = [self.process, *self.process.children(recursive=True)]
@@ -94,12 +99,12 @@ class Platform:
 
     def runs(self) -> dict[str, tuple[str, str]]:
         """Return job and status of each run."""
-        answer = requests.post(f"http://127.0.0.1:{self.port}/graphql", json={"query": RUNS}, timeout=30).json()
+        answer = requests.post(f"{self.url}/graphql", json={"query": RUNS}, timeout=30).json()
         return {run["runId"]: (run["jobName"], run["status"]) for run in answer["data"]["runsOrError"]["results"]}
 
     def rest(self) -> None:
         """Wait until no run is at work."""
-        _wait(lambda: not any(status in UNFINISHED for _, status in self.runs().values()))
+        wait(lambda: not any(status in UNFINISHED for _, status in self.runs().values()))
 
     def cost(self, seconds: float, each_second: Callable[[], object] = lambda: None) -> Cost:
         """Watch it for so many seconds, and do something in each."""
@@ -130,11 +135,11 @@ def platform() -> Iterator[Platform]:
             started = subprocess.Popen(command, env=env, cwd=PROJECT, stdout=log, stderr=log)
         try:
             found = Platform(psutil.Process(started.pid), EmbeddedPostgres(home / "postgres"), port)
-            _wait(lambda: _answers(port))
+            wait(lambda: _answers(port))
             with psycopg.connect(found.server.dsn(DATABASE), autocommit=True) as connection:
                 register_shop(EventStore(connection))
                 made = "select count(*) from read_models.declarations"
-                _wait(lambda: (connection.execute(made).fetchone() or (0,))[0] == VIEWS)
+                wait(lambda: (connection.execute(made).fetchone() or (0,))[0] == VIEWS)
             found.rest()
             yield found
         finally:
@@ -155,7 +160,12 @@ def _answers(port: int) -> bool:
     return False
 
 
-def _wait(is_so: Callable[[], bool]) -> None:
+def wait(is_so: Callable[[], bool]) -> None:
+    """Wait until something is so.
+
+    Raises:
+        TimeoutError: It is not so after three minutes.
+    """
     until = time.monotonic() + PATIENCE_S
     while not is_so():
         if time.monotonic() > until:

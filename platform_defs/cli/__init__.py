@@ -4,6 +4,7 @@ Belongs here: how commands come together, how errors look. Not here: the command
 """
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,13 +13,27 @@ import psycopg
 import typer
 from rich.text import Text
 
-from millrace.platform_defs.cli import captures, dead_letters, events, history, lineage, log, streams, system, views
+from millrace.platform_defs.cli import (
+    alerts,
+    captures,
+    dead_letters,
+    events,
+    history,
+    lineage,
+    log,
+    streams,
+    system,
+    views,
+)
 from millrace.platform_defs.cli.new import command as new
 from millrace.platform_defs.screen import Screen
 from millrace.resources.errors import MillraceError
 from millrace.resources.processes import private_files
 from millrace.resources.settings import Settings
 from millrace.resources.showing import masked
+
+# of a connection that failed libpq has no SQLSTATE
+FULL = re.compile("too many (clients|connections)|remaining connection slots")
 
 app = typer.Typer(
     help="Millrace: a Postgres event store, exactly-once views, read models on Spark, run by Dagster.",
@@ -33,6 +48,7 @@ for commands in (
     lineage.app,
     streams.app,
     dead_letters.app,
+    alerts.app,
     views.app,
     history.app,
 ):
@@ -88,6 +104,8 @@ def _said(error: psycopg.Error) -> str:
             remedy = "\nUse a role that may: see 'Who may do what' in docs/operating.md."
         case psycopg.errors.UndefinedFunction() | psycopg.errors.UndefinedTable() | psycopg.errors.InvalidSchemaName():
             remedy = "\nIs this an event store? Run: millrace migrate"
+        case _ if FULL.search(str(error)):
+            remedy = "\nAll its connections are taken: see 'Connections are exhausted' in docs/incidents.md."
         case _:
             remedy = ""
     if isinstance(error, psycopg.ProgrammingError) and not error.sqlstate:

@@ -1,11 +1,12 @@
 """The command that says where columns come from: `millrace lineage`.
 
 Belongs here: its options, and how lineage looks. Not here: what declarations say
-(`millrace.resources.read_models.shown.lineage`).
+(`millrace.resources.read_models.shown.lineage`), what reports say (`millrace.assets.lineage`).
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,30 +15,56 @@ from millrace.platform_defs.screen import Screen
 from millrace.resources.errors import MillraceError
 from millrace.resources.settings import Settings
 
+if TYPE_CHECKING:
+    from millrace.resources.read_models.shown.lineage import ColumnOrigin
+
 app = typer.Typer()
 
 
 @app.command("lineage")
 def lineage_command(
-    column: Annotated[str, typer.Argument(help="A read model, or one of its columns.", metavar="MODEL[.COLUMN]")],
+    column: Annotated[
+        str, typer.Argument(help="A read model or a report, or a column of it.", metavar="MODEL[.COLUMN]")
+    ],
     as_json: JsonOption = False,
 ) -> None:
-    """Say what the columns of a read model are computed from, as it is declared."""
+    """Say what the columns of a read model, or of a report, are computed from, as it is declared."""
     from millrace.assets.declarations import declared
     from millrace.resources.read_models.shown.lineage import origins
 
     name, _, wanted = column.partition(".")
     known = declared(Settings().declared_package, ["read_models"]).models
-    if name not in known:
-        raise MillraceError(f"There is no read model {name!r}.", hint=f"Declared are: {', '.join(known) or 'none'}.")
-    found = [each for each in origins(known[name]) if wanted in {"", each.column}]
+    what, every = ("Read model", origins(known[name])) if name in known else ("Report", _of_report(name, list(known)))
+    found = [each for each in every if wanted in {"", each.column}]
     if not found:
-        raise MillraceError(
-            f"Read model {name} has no column {wanted!r}.", hint=f"It has: {', '.join(known[name].public_columns())}."
-        )
+        has = ", ".join(each.column for each in every)
+        raise MillraceError(f"{what} {name} has no column {wanted!r}.", hint=f"It has: {has}.")
     if as_json:
         for each in found:
-            print_json({"model": name, **asdict(each)})
+            print_json({"model" if name in known else "report": name, **asdict(each)})
         return
     rows = [(each.column, each.said, ", ".join(each.sources)) for each in found]
     Screen().print(table(f"Columns of {name}", ("column", "computed from", "of the event"), rows))
+
+
+def _of_report(name: str, known: Sequence[str]) -> "list[ColumnOrigin]":
+    """Return where the columns of a report come from, as its asset says it in Dagster.
+
+    Raises:
+        MillraceError: There is neither a read model nor a report of this name, or the report says nothing of columns.
+    """
+    # Dagster comes with these: for a read model the command does without
+    from millrace.assets.declarations import declared
+    from millrace.assets.lineage import report_origins
+
+    reports = report_origins(declared(Settings().declared_package, ["reports"]).reports)
+    if name not in reports:
+        raise MillraceError(
+            f"There is no read model or report {name!r}.",
+            hint=f"Declared are: {', '.join([*known, *reports]) or 'none'}.",
+        )
+    if not reports[name]:
+        raise MillraceError(
+            f"Report {name} says nothing of its columns.", hint="Give its asset the metadata dagster/column_lineage."
+        )
+    return reports[name]

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from millrace.platform_defs.cli.events import event_fields, events_table, place
 from millrace.platform_defs.cli.options import DsnOption, chosen_store
-from millrace.platform_defs.cli.output import JsonOption, JsonText, in_utc, print_json, table
+from millrace.platform_defs.cli.output import JsonOption, JsonText, in_utc, json_of, print_json, table
 from millrace.platform_defs.screen import Screen
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore, PlacedEvent, StreamHead, StreamView
@@ -71,7 +71,7 @@ def history_command(
         screen.print(Text(_left_out(history.events[0].version if history.events else None, len(history.events), limit)))
     for model in history.rows:
         if model.rows:
-            screen.print(_rows_table(model))
+            screen.print(rows_table(model))
         if model.note or not model.rows:
             screen.print(
                 Text(f"Read model {model.model}: {model.note or 'It has no row of this stream.'}"), soft_wrap=True
@@ -119,15 +119,15 @@ def _cells(view: StreamView) -> Sequence[object]:
     )  # fmt: skip
 
 
-def _rows_table(model: "StreamRows") -> Table:
+def rows_table(model: "StreamRows") -> Table:
     """Make a table of a model's rows, its columns in their order."""
     # each number as the digits that the row has
-    rows = [json.loads(row, parse_int=str, parse_float=str, parse_constant=str) for row in model.rows]
+    rows = [json.loads(row, parse_int=JsonText, parse_float=JsonText, parse_constant=JsonText) for row in model.rows]
     return table(f"Read model {model.model}", list(rows[0]), [[_said(value) for value in row.values()] for row in rows])
 
 
 def _said(value: object) -> object:
-    return value if isinstance(value, str | None) else json.dumps(value, ensure_ascii=False)
+    return value if isinstance(value, str | None) else json_of(value)
 
 
 def _left_out(first: int | None, shown: int, limit: int) -> str:

@@ -6,6 +6,7 @@ Belongs here: their options and how results look. Not here: what they do (`millr
 
 import logging
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -20,7 +21,7 @@ from millrace.platform_defs.cli.signals import stop_on_signals
 from millrace.platform_defs.polling import due
 from millrace.platform_defs.screen import Screen
 from millrace.resources.errors import MillraceError
-from millrace.resources.event_store import ViewInfo
+from millrace.resources.event_store import ViewBeyondLog, ViewInfo
 from millrace.resources.settings import Settings
 
 app = typer.Typer()
@@ -85,25 +86,37 @@ def sequence_command(
     ] = None,
     dsn: DsnOption = None,
 ) -> None:
-    """Give committed events their positions, until stopped with Ctrl-C or SIGTERM."""
+    """Give committed events their positions, and send alerts, until stopped with Ctrl-C or SIGTERM."""
+    from millrace.platform_defs.alerts.beside import alerts_beside
     from millrace.platform_defs.metrics.serve import metrics_beside
     from millrace.resources.sequencer import run_sequencer
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    port = Settings().metrics_port if metrics_port is None else metrics_port
-    with stop_on_signals() as stop, metrics_beside(chosen_dsn(dsn), port):
-        run_sequencer(chosen_dsn(dsn), stop)
+    settings, store = Settings(), chosen_dsn(dsn)
+    port = settings.metrics_port if metrics_port is None else metrics_port
+    with stop_on_signals() as stop, metrics_beside(store, port), alerts_beside(store, settings):
+        run_sequencer(store, stop)
 
 
 @app.command("metrics")
 def metrics_command(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Where to listen; 0 for any free port.")] = 9918,
     host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
+    otlp: Annotated[
+        bool, typer.Option("--otlp", help="Send them by OTLP, to OTEL_EXPORTER_OTLP_ENDPOINT, instead of listening.")
+    ] = False,
     dsn: DsnOption = None,
 ) -> None:
-    """Answer GET /metrics for Prometheus, until stopped with Ctrl-C or SIGTERM."""
+    """Answer GET /metrics for Prometheus, or send the same by OTLP, until stopped with Ctrl-C or SIGTERM."""
     from millrace.platform_defs.metrics.serve import serving_metrics
 
+    if otlp:
+        from millrace.platform_defs.metrics.otlp import send_metrics
+
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+        with stop_on_signals() as stop:
+            send_metrics(chosen_dsn(dsn), stop)
+        return
     with stop_on_signals() as stop, serving_metrics(chosen_dsn(dsn), port, host) as taken:
         Screen().print(f"Metrics are at http://{host}:{taken}/metrics; Ctrl-C ends this.", soft_wrap=True)
         stop.wait()
@@ -154,7 +167,12 @@ def _show_status(dsn: str | None, *, as_json: bool) -> None:
 
     with chosen_store(dsn) as store:
         rows, holder = sorted(store.view_info(), key=_badness), held_up(store)
-    problems = [*([said_of(holder)] if holder else []), *_problems(Settings().declared_package)]
+        beyond = store.views_beyond_log()
+    problems = [
+        *([said_of(holder)] if holder else []),
+        *map(_beyond, beyond),
+        *_problems(Settings().declared_package),
+    ]
     if as_json:
         print_json({"views": [asdict(row) for row in rows], "problems": problems})
         return
@@ -163,6 +181,15 @@ def _show_status(dsn: str | None, *, as_json: bool) -> None:
     screen.print(table("Views", VIEWS, (_cells(row, room) for row in rows)))
     for problem in problems:
         Screen().print(Text(problem, style="red"), soft_wrap=True)
+
+
+def _beyond(found: ViewBeyondLog) -> str:
+    """Say of a view that it would pass over events, and what helps."""
+    return (
+        f"{found.view} stands at position {found.position} of log partition {found.partition}, which ends at"
+        f" {found.high_water_mark}: it passes over the events between, unless `millrace seek` let it wait there. Of a read"
+        f" model: millrace reset MODEL. Else: millrace seek {shlex.quote(found.view)} RESET_TO_EARLIEST, or RESET_TO_LATEST"
+    )
 
 
 def _badness(row: ViewInfo) -> tuple[object, ...]:

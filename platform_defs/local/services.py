@@ -45,7 +45,7 @@ from millrace.resources.errors import MillraceError, Unreachable
 from millrace.resources.postgres.dsn import DATABASE
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.postgres.logins import DRAIN, owned_database
-from millrace.resources.settings import PROJECT, Settings
+from millrace.resources.settings import PROJECT, THIS_MACHINE, Settings
 from millrace.resources.showing import masked
 from millrace.resources.spark.java import find_java
 from millrace.resources.spark.session import (
@@ -61,6 +61,9 @@ LOOPBACK = "127.0.0.1"
 LOOPBACK_OF_SPARK = "localhost"
 # What Spark's server has no use for: whoever has a session there reads its environment.
 NOT_FOR_SPARK = ("MILLRACE_", "DAGSTER_", "SPARK_REMOTE", "SPARK_MASTER")
+# secrets that one service needs, and no run
+OF_ALERTS = ("MILLRACE_ALERT_URL", "MILLRACE_ALERT_SECRET")
+NOT_FOR_ALL = {"MILLRACE_UI_TOKEN", *OF_ALERTS}
 # Linux allows 107 bytes for the path of a unix socket.
 SOCKET_PATH_BYTES = 103
 logger = logging.getLogger(__name__)
@@ -196,7 +199,7 @@ def prepare_home(settings: Settings, endpoints: Endpoints) -> None:
 
 
 def environment(settings: Settings, endpoints: Endpoints) -> dict[str, str]:
-    """Return the environment of all services: ours, with where the servers are, and without the token of the UI."""
+    """Return the environment of all services: ours, with where the servers are, and without what one of them needs."""
     found = {
         "MILLRACE_HOME": str(settings.home),
         "MILLRACE_DSN": endpoints.dsn,
@@ -205,8 +208,7 @@ def environment(settings: Settings, endpoints: Endpoints) -> dict[str, str]:
         "MILLRACE_DECLARATIONS": settings.declared_package,
         "MILLRACE_LOG_PARTITIONS": str(settings.log_partitions),
         "MILLRACE_ARCHIVE_DIR": str(settings.archive_folder),
-        # receivers of this machine are those of whoever runs the embedded store
-        "MILLRACE_PUSH_ALLOW": settings.push_allow or (endpoints.postgres and "127.0.0.0/8, ::1"),
+        "MILLRACE_PUSH_ALLOW": settings.push_allow or (endpoints.postgres and THIS_MACHINE),
         "DAGSTER_HOME": str(settings.home / "dagster"),
         "SPARK_REMOTE": endpoints.spark_remote,
         SPARK_TOKEN: endpoints.spark_token,
@@ -215,7 +217,7 @@ def environment(settings: Settings, endpoints: Endpoints) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "PATH": os.pathsep.join([str(PROGRAMS), os.environ.get("PATH", os.defpath)]),
     }
-    ours = {name: value for name, value in os.environ.items() if name != "MILLRACE_UI_TOKEN"}
+    ours = {name: value for name, value in os.environ.items() if name not in NOT_FOR_ALL}
     return {**ours, **{name: value for name, value in found.items() if value}}
 
 
@@ -239,7 +241,7 @@ def services(settings: Settings, endpoints: Endpoints) -> list[Service]:
     web_ready = partial(gated, f"http://{LOOPBACK}:{settings.port}", token)
     ours = [
         *([spark_service(settings, endpoints.spark_port, env)] if endpoints.spark_port else []),
-        here.run("sequence", "millrace", "sequence"),
+        replace(here.run("sequence", "millrace", "sequence"), env={**env, **_alerting()}),
         # Runs are its children: on TERM they release their leases, which may take a commit's time.
         here.run("code", "dagster", *code, ready=code_ready, stop_s=30),
         here.run("daemon", "dagster-daemon", "run", "-w", workspace),
@@ -252,6 +254,11 @@ def services(settings: Settings, endpoints: Endpoints) -> list[Service]:
             hint=f"Give the one in {settings.declared_package}.services another name.",
         )
     return [*ours, *declared]
+
+
+def _alerting() -> dict[str, str]:
+    """Return where alerts go, and their secret: runs, which do what users declare, need not know."""
+    return {name: os.environ[name] for name in OF_ALERTS if name in os.environ}
 
 
 def _with_token(env: dict[str, str], token: str | None) -> dict[str, str]:

@@ -23,6 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from millrace.assets.declarations import find_package
+from millrace.platform_defs.alerts.beside import said_of_alerts
 from millrace.platform_defs.local.services import Endpoints, find_endpoints, prepare_home, services, silent_postgres
 from millrace.platform_defs.local.supervisor import Service, ServiceState, Supervisor, end_leftovers
 from millrace.platform_defs.screen import Screen
@@ -122,6 +123,7 @@ def where_to_look(settings: Settings, endpoints: Endpoints) -> list[str]:
         *_for_readers(settings, endpoints),
         f"  Spark     {endpoints.spark_remote or 'as set by SPARK_MASTER'}",
         f"  Logs      {settings.home / 'logs'}",
+        f"  Alerts    {said_of_alerts(settings)}",
         f"  Declared  {settings.declared_package or 'nothing; set MILLRACE_DECLARATIONS'}",
         "",
     ]

@@ -4,13 +4,14 @@ Belongs here: which fields get a column, its name, and how a file says so. Not h
 (`files`), and reading them (`whole_files`).
 
 The column of a field has the text that Postgres' `data #>> array[<field>]` gives, for each event of the file: null
-where the event has no such field, and where it is a JSON null. A field that is an object, an array or a long text in
-some event of the file has no column there. A file's footer names its fields with a column and those without.
+where the event has no such field, and where it is a JSON null. Which fields get one is decided before the file is
+written, from some of its events: those that are a short scalar in all of these. While it is written, Postgres tells
+each field without a column, of every event. A file's footer names its fields with a column and those without.
 """
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -29,7 +30,7 @@ VALUE_BYTES = 1024
 
 @dataclass(frozen=True)
 class FoundField:
-    """A field that occurs at the top of `data`; whether it is a short scalar in all events."""
+    """A field that occurs at the top of `data`; whether it is a short scalar in all events that were looked at."""
 
     name: str
     short: bool
@@ -58,15 +59,49 @@ class Fields:
         return folded(name) not in map(folded, self.columns)
 
     @property
-    def schema(self) -> list[pa.Field]:
-        """The columns of a file."""
-        return [pa.field(column_of(name), pa.string()) for name in self.columns]
-
-    @property
     def metadata(self) -> dict[bytes, bytes]:
         """What the footer of a file says."""
         stated = {"columns": self.columns, "others": self.others}
         return {METADATA: json.dumps(stated, ensure_ascii=False).encode()}
+
+
+class RangeFields:
+    """The fields of a range of events: the columns are chosen, the others are all known when the range is read.
+
+    Args:
+        chosen: The columns, and others that are known already; None for these if nothing can tell all of them.
+
+    Attributes:
+        columns: The fields with a column.
+    """
+
+    def __init__(self, chosen: Fields) -> None:
+        self.columns = chosen.columns
+        self._others = None if chosen.others is None else set(chosen.others)
+
+    @property
+    def known(self) -> list[str] | None:
+        """The fields that nobody has to tell of any more; None if nothing is to be told."""
+        return None if self._others is None else sorted({*self.columns, *self._others})
+
+    def add(self, told: pa.StringArray) -> None:
+        """Take note of what events tell: a JSON array of fields that are not known, or a JSON null for an array.
+
+        Any field may be an element of an array, by its number.
+        """
+        for said in told.drop_null().unique().to_pylist():
+            names = json.loads(said)
+            if self._others is None or names is None:
+                self._others = None
+                return
+            self._others.update(names)
+            if len(self.columns) + len(self._others) > MOST_FIELDS:
+                self._others = None
+
+    @property
+    def stated(self) -> Fields:
+        """What the footer of the range's file says, when all events have told."""
+        return Fields(self.columns, None if self._others is None else tuple(sorted(self._others)))
 
 
 def column_of(field: str) -> str:
@@ -83,7 +118,8 @@ def chosen_fields(found: Iterable[FoundField], *, arrays: bool) -> Fields:
     """Choose the fields that get a column.
 
     Args:
-        found: The most frequent fields of the file, the most frequent one first; MOST_FIELDS at most if these are all.
+        found: The most frequent fields of these events, the most frequent one first; MOST_FIELDS at most if these are
+            all.
         arrays: Whether `data` is an array in some event: then a field may also be an element by its number.
     """
     found = list(found)
@@ -109,10 +145,9 @@ def stated_fields(schema: pa.Schema) -> Fields:
     return Fields(tuple(columns), None if others is None else tuple(others))
 
 
-def with_fields(schema: pa.Schema, fields: Fields) -> pa.Schema:
+def with_columns(schema: pa.Schema, fields: Iterable[str]) -> pa.Schema:
     """Return the schema of a file that has the columns of some fields after the others."""
-    metadata: Mapping[bytes, bytes] | None = fields.metadata if fields != Fields() else None
-    return pa.schema([*schema, *fields.schema], metadata=metadata)
+    return pa.schema([*schema, *(pa.field(column_of(name), pa.string()) for name in fields)])
 
 
 def _is_name(name: str) -> bool:

@@ -23,7 +23,15 @@ import pyarrow.parquet as pq
 from psycopg import sql
 
 from millrace.resources.archive.bounded import bounded_batches
-from millrace.resources.archive.fields import MOST_FIELDS, VALUE_BYTES, Fields, FoundField, chosen_fields, with_fields
+from millrace.resources.archive.fields import (
+    MOST_FIELDS,
+    VALUE_BYTES,
+    Fields,
+    FoundField,
+    RangeFields,
+    chosen_fields,
+    with_columns,
+)
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_log_source import COLUMNS, LogRange
 from millrace.resources.event_log_source.reading import PLAN
@@ -37,7 +45,10 @@ _ARROW = {
 }
 # names, order and types of the source event_log
 SCHEMA = pa.schema([(name, _ARROW[type_]) for name, (type_, _) in COLUMNS.items()])
-NO_FIELDS = Fields()
+# Of a range the first event of so many is looked at to choose its fields, of a small one every event. A prime: events
+# come in patterns, such as of four events a stream.
+LOOKED_AT = 17
+SMALL_RANGE = 5_000
 # a few of these are in memory at once, or one event if that is larger
 BATCH_BYTES = 8 * 1024 * 1024
 _NAME = re.compile(r"p(\d{4,})-(\d{15,})-(\d{15,})\.parquet")
@@ -48,16 +59,31 @@ _RANGE = sql.SQL(
     " where l.partition = {partition} and l.position >= {from_position} and l.position < {to_position}"
     " order by l.position"
 )
-# the top-level fields of data, and whether each is a short scalar in every event that has it; the row without a field
-# is of the events whose data has none, and says whether it is an array in one of them
+# the top-level fields of data of some events, and whether each is a short scalar in all of them that have it; the row
+# without a field is of the events whose data has none, and says whether it is an array in one of them
 _FIELDS = sql.SQL(
     """
     select
       f.key,
       bool_and(jsonb_typeof(f.value) not in ('object', 'array') and pg_column_size(f.value) <= {most_bytes}),
       bool_or(jsonb_typeof(e.data) = 'array') filter (where f.key is null)
-    from ({range}) e left join lateral jsonb_each(case jsonb_typeof(e.data) when 'object' then e.data end) f on true
+    from generate_series({from_position}, {to_position} - 1, {step}) looked("position")
+    join event_store.event_log l on l.partition = {partition} and l."position" = looked."position"
+    join event_store.events e using ("offset")
+    left join lateral jsonb_each(case jsonb_typeof(e.data) when 'object' then e.data end) f on true
     group by f.key order by f.key is not null, count(*) desc, f.key collate "C" limit {most}
+    """
+)
+# what an event tells of its fields that are not known, if there are any: see RangeFields.add
+_UNKNOWN = sql.SQL(
+    """
+    case jsonb_typeof(e.data)
+      when 'array' then 'null'
+      when 'object' then
+        case when e.data - {known}::text[] <> '{{}}' then
+          (select jsonb_agg(f.key) from jsonb_object_keys(e.data - {known}::text[]) f(key))::text
+        end
+    end
     """
 )
 
@@ -92,21 +118,22 @@ def is_temporary(name: str) -> bool:
     return _TEMPORARY.fullmatch(name) is not None
 
 
-def range_fields(cursor: Any, wanted: LogRange) -> Fields:  # noqa: ANN401 - ADBC has no types
+def range_fields(cursor: Any, wanted: LogRange) -> RangeFields:  # noqa: ANN401 - ADBC has no types
     """Choose the fields of `data` that get a column in a range's file: the same ones for the same range."""
     cursor.execute(PLAN)
     cursor.fetchall()
-    events = _RANGE.format(columns=sql.SQL("e.data"), **vars(wanted))
-    cursor.execute(_FIELDS.format(range=events, most_bytes=VALUE_BYTES, most=MOST_FIELDS + 2).as_string())
+    step = LOOKED_AT if wanted.size > SMALL_RANGE else 1
+    asked = _FIELDS.format(step=step, most_bytes=VALUE_BYTES, most=MOST_FIELDS + 2, **vars(wanted))
+    cursor.execute(asked.as_string())
     rows = cursor.fetchall()
     found = [FoundField(name, short) for name, short, _ in rows if name is not None]
-    return chosen_fields(found, arrays=any(arrays for name, _, arrays in rows if name is None))
+    return RangeFields(chosen_fields(found, arrays=any(arrays for name, _, arrays in rows if name is None)))
 
 
-def read_range(cursor: Any, wanted: LogRange, fields: Fields = NO_FIELDS) -> Iterator[pa.RecordBatch]:  # noqa: ANN401
+def read_range(cursor: Any, wanted: LogRange, fields: RangeFields | None = None) -> Iterator[pa.RecordBatch]:  # noqa: ANN401
     """Read a range from Postgres in order, through an ADBC cursor within a transaction, a batch at a time.
 
-    The columns of some fields of `data` come after the others.
+    The columns of some fields of `data` come after the others; the fields learn of those that have none.
     """
     from adbc_driver_postgresql import StatementOptions
 
@@ -114,15 +141,28 @@ def read_range(cursor: Any, wanted: LogRange, fields: Fields = NO_FIELDS) -> Ite
     cursor.execute(PLAN)
     cursor.fetchall()
     cursor.adbc_statement.set_options(**{StatementOptions.BATCH_SIZE_HINT_BYTES.value: str(BATCH_BYTES)})
+    fields = fields or RangeFields(Fields())
     values: list[sql.Composable] = [sql.SQL(expression) for _, expression in COLUMNS.values()]
-    values += [sql.SQL("e.data #>> {}::text[]").format(sql.Literal([name])) for name in fields.columns]
+    values += map(_text_of, fields.columns)
+    known = fields.known
+    if known is not None:
+        values.append(_UNKNOWN.format(known=sql.Literal(known)))
     # by numbers: a name may be longer than the 63 bytes that Postgres keeps of it
     columns = [sql.SQL("{} as {}").format(value, sql.Identifier(f"c{n}")) for n, value in enumerate(values)]
     # without bind parameters, because ADBC reads by COPY only then
     cursor.execute(_RANGE.format(columns=sql.SQL(", ").join(columns), **vars(wanted)).as_string())
-    schema = with_fields(SCHEMA, fields)
+    schema = with_columns(SCHEMA, fields.columns)
     for batch in cursor.fetch_record_batch():
-        yield batch.rename_columns(schema.names).cast(schema)
+        if known is not None:
+            fields.add(batch.column(len(schema)))
+        yield batch.select(range(len(schema))).rename_columns(schema.names).cast(schema)
+
+
+def _text_of(field: str) -> sql.Composed:
+    """Return what gives a field's text; an array gives an element for a number, but takes twice the time."""
+    if any(character.isdigit() for character in field):
+        return sql.SQL("e.data #>> {}::text[]").format(sql.Literal([field]))
+    return sql.SQL("e.data ->> {}").format(sql.Literal(field))
 
 
 def read_file(path: Path, wanted: LogRange) -> Iterator[pa.RecordBatch]:
@@ -146,12 +186,13 @@ def write_file(
     wanted: LogRange,
     batches: Iterable[pa.RecordBatch],
     *,
-    fields: Fields = NO_FIELDS,
+    fields: RangeFields | None = None,
     ready: Callable[[], object] = bool,
 ) -> LogFile:
     """Write a range as a file below the root, sync it, and read it back.
 
-    The new file replaces an older one of the range, as `whole_file` says. The batches have the columns of the fields.
+    The new file replaces an older one of the range, as `whole_file` says. The batches have the columns of the fields,
+    which know the others when all batches have come.
 
     Raises:
         ArchiveDamaged: The batches are not exactly the range, or the file reads back as something else.
@@ -159,10 +200,13 @@ def write_file(
     path = root / path_of(wanted)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with whole_file(path, ready=ready) as sink:
-        schema = with_fields(SCHEMA, fields)
-        with pq.ParquetWriter(sink, schema, compression="zstd", write_page_checksum=True) as writer:
+        schema = with_columns(SCHEMA, fields.columns if fields else ())
+        # Arrow's own copy of the schema would hide what the footer says in the end, and Parquet knows all of our types
+        with pq.ParquetWriter(sink, schema, compression="zstd", write_page_checksum=True, store_schema=False) as writer:
             for batch in _exactly(wanted, batches, str(path)):
                 writer.write_batch(batch, row_group_size=len(batch))
+            if fields is not None:
+                writer.add_key_value_metadata(fields.stated.metadata)
         size = sink.tell()
     if path.stat().st_size != size:
         raise ArchiveDamaged(f"{path} has another size than was written.", hint="Is somebody else writing there?")

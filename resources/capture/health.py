@@ -69,16 +69,17 @@ class CaptureHealth:
         if self.info is None or self.info.source_generation is None:
             return []
         found = []
+        remedy = f"millrace capture restart {capture.name} --reason WHY reads the tables anew"
+        # said once: with the gap, which the next run records
+        then = "" if self.info.open_gaps else f"; {remedy}"
         if self.slot is None:
-            found.append(f"there is no slot {self.info.slot} on the source")
+            found.append(f"there is no slot {self.info.slot} on the source{then}")
         elif self.slot.lost:
-            found.append(f"slot {self.slot.slot} is lost: {self.slot.lost}")
+            found.append(f"slot {self.slot.slot} is lost: {self.slot.lost}{then}")
         elif self.slot.wal_status == "unreserved":
             found.append(f"slot {self.slot.slot} is about to be lost: the source's log has reached its limit")
         if self.info.open_gaps:
-            found.append(
-                f"changes are lost; millrace capture restart {capture.name} --reason WHY reads the tables anew"
-            )
+            found.append(f"changes are lost; {remedy}")
         if self.retained_bytes > capture.max_retained_bytes:
             found.append(
                 f"the source keeps {self.retained_bytes:,} bytes of its log for the slot; at most"

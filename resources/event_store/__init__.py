@@ -33,6 +33,7 @@ from millrace.resources.event_store.standing_rows import (
     PartitionInfo,
     PartitionLag,
     SequencerHolder,
+    ViewBeyondLog,
     ViewInfo,
     ViewPoll,
 )
@@ -70,6 +71,7 @@ __all__ = [
     "StreamView",
     "VersionedEvent",
     "View",
+    "ViewBeyondLog",
     "ViewInfo",
     "ViewPoll",
     "events_json",

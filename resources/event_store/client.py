@@ -46,6 +46,7 @@ from millrace.resources.event_store.standing_rows import (
     PartitionInfo,
     PartitionLag,
     SequencerHolder,
+    ViewBeyondLog,
     ViewInfo,
 )
 
@@ -442,6 +443,10 @@ class EventStore(Rounds):
         """Return the owners that hold leases of log partitions past their time, in all views."""
         return self._all(ExpiredLease, "select * from event_store.expired_leases()")
 
+    def views_beyond_log(self) -> list[ViewBeyondLog]:
+        """Return the checkpoints that stand beyond the end of their log partition."""
+        return self._all(ViewBeyondLog, "select * from event_store.views_beyond_log()")
+
     def sequencer_holder(self) -> SequencerHolder | None:
         """Return the session whose open transaction holds the sequencer's row, if there is one."""
         return next(iter(self._all(SequencerHolder, "select * from event_store.sequencer_holder()")), None)
@@ -507,9 +512,10 @@ class EventStore(Rounds):
             (limit, decider, decider_id, event, since, correlation_id, before_offset),
         )
 
-    def stream_views(self, decider: str, decider_id: str) -> list[StreamView]:
-        """Return what each view that wants a decider has of one stream, and what it still owes."""
-        return self._all(StreamView, "select * from event_store.stream_views(%s, %s)", (decider, decider_id))
+    def stream_views(self, decider: str, decider_id: str, most: int = 100_000) -> list[StreamView]:
+        """Return what each view that wants a decider has of one stream, and owes of its newest `most` events."""
+        call = "select * from event_store.stream_views(%s, %s, %s)"
+        return self._all(StreamView, call, (decider, decider_id, most))
 
     def log_position(self, event_id: UUID) -> LogPosition | None:
         """Return where an event is in the log; None for an event that is not stored, or was purged."""
@@ -523,9 +529,9 @@ class EventStore(Rounds):
         """Return one row per log partition."""
         return self._all(PartitionInfo, "select * from event_store.partition_info()")
 
-    def view_info(self, view: str | None = None) -> list[ViewInfo]:
-        """Return one row per view, or one view's."""
-        return self._all(ViewInfo, "select * from event_store.view_info(%s)", (view,))
+    def view_info(self, view: str | None = None, most: int = 100_000) -> list[ViewInfo]:
+        """Return one row per view, or one view's; at most so many events are read to count what views have not."""
+        return self._all(ViewInfo, "select * from event_store.view_info(%s, %s)", (view, most))
 
     def log_gaps(self, recent: int = 10_000) -> list[int]:
         """Return the log partitions that miss one of their newest positions: none, unless something is broken."""

@@ -3,8 +3,8 @@
 Belongs here: what a person asks for (`Wanted`), and the positions up to which it was shown. Not here: consumers, which
 lose nothing when they end (views); how events look (`millrace.platform_defs.cli`).
 
-Several log partitions have no order between them: what one look finds is sorted by offsets, and a later look may find
-lower ones, of transactions that were open longer.
+Several log partitions have no order between them: what one look finds of them is merged by offsets. Lower offsets may
+come later, of transactions that were open longer.
 """
 
 import threading
@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
+from heapq import merge
 
 import psycopg
 
@@ -88,7 +89,7 @@ class Follower:
         Raises:
             PositionOutOfRange: Events went before they were shown: they were purged, or the store was restored.
         """
-        found: list[PlacedEvent] = []
+        found: list[list[PlacedEvent]] = []
         positions = dict(self.positions)
         more = False
         with as_of_now(connection):
@@ -102,13 +103,14 @@ class Follower:
                 page = store.read_log(
                     each.partition, position, PAGE, _only(self.wanted.decider), _only(self.wanted.event)
                 )
-                found += [_placed(event, each.partition) for event in page if self.wanted.takes(event)]
+                found.append([_placed(event, each.partition) for event in page if self.wanted.takes(event)])
                 # the filter of read_log goes up to the mark, if it finds fewer
                 full = len(page) == PAGE
                 positions[each.partition] = page[-1].position + 1 if full else each.high_water_mark
                 more |= full
-        if found:
-            show(sorted(found, key=lambda event: event.offset))
+        # each log partition stays in its own order
+        if shown := list(merge(*found, key=lambda event: event.offset)):
+            show(shown)
         self.positions = positions
         return more
 

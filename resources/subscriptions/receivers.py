@@ -139,6 +139,19 @@ class Endpoint:
         except LocationParseError:
             self._forbidden = "The URL is unreadable."  # it may hold a secret
 
+    def check(self) -> None:
+        """Look up where the URL leads, without connecting.
+
+        Raises:
+            Forbidden: It is unreadable, names a secret that is not for its host, or leads where pushes may not go.
+            OSError: Nobody knows its host.
+            UnicodeError: No host can have that name.
+        """
+        if self._forbidden:
+            raise Forbidden(self._forbidden)
+        _, host, port = _place(self._url)
+        self._address(host, port)
+
     def post(self, body: bytes, headers: Mapping[str, str], timeout_s: float) -> Answer:
         """Send a body; from connecting to the end of the answer it has `timeout_s`."""
         if self._forbidden:
@@ -153,6 +166,21 @@ class Endpoint:
             self.close()
             # which of them it was tells whether something listens there
             return Answer(0, "No answer.", f"No answer: {error}")
+
+    @property
+    def fault(self) -> str | None:
+        """What is wrong with the URL itself, wherever it leads; None for nothing."""
+        try:
+            _place(self._url)
+        except Forbidden as error:
+            return self._forbidden or str(error)
+        return self._forbidden or None
+
+    @property
+    def place(self) -> str:
+        """Scheme, host and port: what may be shown of the URL, whose path may be a secret."""
+        port = f":{self._url.port}" if self._url.port else ""
+        return f"{self._url.scheme or ''}://{self._url.host or ''}{port}"
 
     def close(self) -> None:
         """End the connection."""

@@ -7,17 +7,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from millrace.resources.archive import files
 from millrace.resources.archive.fields import (
     METADATA,
     MOST_COLUMNS,
     MOST_FIELDS,
     Fields,
     FoundField,
+    RangeFields,
     chosen_fields,
     stated_fields,
-    with_fields,
+    with_columns,
 )
-from millrace.resources.archive.files import SCHEMA, range_fields
+from millrace.resources.archive.files import SCHEMA, range_fields, read_range
 from millrace.resources.archive.listing import archived
 from millrace.resources.archive.writer import archive_partition
 from millrace.resources.event_log_source import LogRange
@@ -83,7 +85,7 @@ def test_a_file_holds_a_path_of_one_name_that_has_a_column_or_occurs_nowhere() -
     ],
 )
 def test_of_a_file_that_says_nothing_readable_no_field_is_known(said: bytes) -> None:
-    schema = with_fields(SCHEMA, Fields(("a",), ()))
+    schema = with_columns(SCHEMA, ["a"]).with_metadata(Fields(("a",), ()).metadata)
     assert stated_fields(schema) == Fields(("a",), ())
     assert stated_fields(schema.with_metadata({METADATA: said})) == Fields()
     assert stated_fields(SCHEMA) == Fields()
@@ -132,9 +134,9 @@ def test_a_range_that_has_an_array_says_so_and_the_choice_is_the_same_each_time(
 
     append(log, '{"1": "key"}', '["zero", "one"]', '{"a": 1, "1": 2}')
     with dbapi.connect(dsn) as connection, connection.cursor() as cursor:
-        assert range_fields(cursor, LogRange(0, 0, 3)) == Fields(("1", "a"), None)
-        assert range_fields(cursor, LogRange(0, 0, 3)) == Fields(("1", "a"), None)
-        assert range_fields(cursor, LogRange(0, 0, 1)) == Fields(("1",), ())
+        assert range_fields(cursor, LogRange(0, 0, 3)).stated == Fields(("1", "a"), None)
+        assert range_fields(cursor, LogRange(0, 0, 3)).stated == Fields(("1", "a"), None)
+        assert range_fields(cursor, LogRange(0, 0, 1)).stated == Fields(("1",), ())
 
 
 def test_an_event_with_very_many_fields_leaves_the_others_unknown_and_the_file_whole(
@@ -149,3 +151,42 @@ def test_an_event_with_very_many_fields_leaves_the_others_unknown_and_the_file_w
     assert len(fields.columns) == MOST_COLUMNS == len(schema.names) - len(SCHEMA.names)
     assert {"f2998", "f2999"} <= {*fields.columns}
     assert all(schema.field(name).type == pa.string() for name in schema.names[len(SCHEMA.names) :])
+
+
+def test_while_a_range_is_read_each_field_without_a_column_is_told_whatever_was_looked_at(
+    log: EventStore, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the first and the third event are looked at."""
+    from adbc_driver_postgresql import dbapi
+
+    monkeypatch.setattr(files, "SMALL_RANGE", 1)
+    monkeypatch.setattr(files, "LOOKED_AT", 2)
+    long = json.dumps("x" * 2000)
+    told = ['{"a": 1, "n": [1]}', '{"b\\"c": null, "a": {"n": 1}, "ü": {}}', '{"a": "x"}', f'{{"a": {long}, "": 0}}']
+    append(log, *told, '{"d": 1}', '["a"]', "{}", '"d"', "[]")
+    with dbapi.connect(dsn) as connection, connection.cursor() as cursor:
+
+        def read(first: int, last: int) -> tuple[Fields, list[str | None]]:
+            wanted = LogRange(0, first, last)
+            fields = range_fields(cursor, wanted)
+            batches = list(read_range(cursor, wanted, fields))
+            texts = [text for batch in batches for text in batch.column("data:a").to_pylist()]
+            return fields.stated, texts
+
+        others = ("", 'b"c', "n", "ü")
+        assert read(0, 4) == (Fields(("a",), others), ["1", '{"n": 1}', "x", "x" * 2000])
+        assert read(0, 5) == (Fields(("a", "d"), others), ["1", '{"n": 1}', "x", "x" * 2000, None])
+        # an array that nobody looked at
+        assert read(2, 7) == (Fields(("a", "d"), None), ["x", "x" * 2000, None, None, None])
+        assert range_fields(cursor, LogRange(0, 5, 6)).stated == Fields((), None)
+        assert range_fields(cursor, LogRange(0, 5, 6)).known is None
+
+
+def test_more_fields_than_a_file_names_are_unknown_whenever_they_come() -> None:
+    fields = RangeFields(Fields(("a",), ("b",)))
+    fields.add(pa.array([None, json.dumps([f"f{n}" for n in range(MOST_FIELDS - 2)])]))
+    assert len(fields.stated.others or ()) == MOST_FIELDS - 1
+    fields.add(pa.array(['["one too many"]', '["another"]']))
+    assert fields.stated == Fields(("a",), None)
+    fields.add(pa.array(['["c"]']))
+    assert fields.stated == Fields(("a",), None)

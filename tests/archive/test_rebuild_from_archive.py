@@ -29,6 +29,7 @@ from millrace.resources.read_models.columns import count
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.tables import HistoryMissing
 from millrace.resources.read_models.versions import is_ready_to_serve, unbuilt_partitions
+from tests.long import LONG
 from tests.support.building import read_models as models
 from tests.support.building.drains import (
     Everything,
@@ -76,7 +77,7 @@ def rebuild(
         return consumer.rebuild(partition)
 
 
-@pytest.mark.parametrize("all_of_it", [True, False])
+@pytest.mark.parametrize("all_of_it", [True, pytest.param(False, marks=LONG)])
 def test_a_shortened_log_is_rebuilt_from_archive_and_tail_to_the_rows_of_a_clean_run(
     things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path, all_of_it: bool
 ) -> None:
@@ -282,7 +283,8 @@ def test_without_an_archive_that_holds_the_rest_a_shortened_log_is_refused_with_
 
 
 @pytest.mark.parametrize(
-    ("fault", "error"), [("not there", ForeignArchive), ("foreign", ForeignArchive), ("damaged", ArchiveDamaged)]
+    ("fault", "error"),
+    [pytest.param("not there", ForeignArchive, marks=LONG), ("foreign", ForeignArchive), ("damaged", ArchiveDamaged)],
 )
 def test_an_archive_that_cannot_be_read_is_an_error_only_where_the_log_does_not_hold_everything(
     things: EventStore,

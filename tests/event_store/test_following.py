@@ -113,6 +113,23 @@ def test_a_transaction_that_ends_late_is_not_missed(orders: EventStore, connect:
     assert (found.decider_id, found.position, found.offset) == (first, 1, 1)
 
 
+def test_one_look_shows_a_log_partition_in_its_order_also_where_a_transaction_ended_late(
+    orders: EventStore, connect: Connect
+) -> None:
+    late, reader, screen = EventStore(connect(autocommit=False)), connect(), Screen()
+    first, second = ids_of_one_partition(orders.connection, 2)
+    follower = Follower(Wanted())
+    follower.begin(reader, 10)
+    append_to(late, first)
+    append_to(orders, second)
+    orders.sequence_events()
+    late.connection.commit()
+    orders.sequence_events()
+    follower.look(reader, screen.show)
+    assert screen.ids() == [second, first]
+    assert [event.position for event in screen.shown] == [0, 1]
+
+
 def test_each_filter_holds_for_new_events(orders: EventStore, connect: Connect) -> None:
     reader = connect()
     followers = {

@@ -41,6 +41,12 @@ def test_definitions_load_without_a_database(monkeypatch: pytest.MonkeyPatch) ->
     dg.Definitions.validate_loadable(build_defs(declarations=SHOP))
 
 
+def test_log_partitions_that_one_chooses_in_the_ui_are_rebuilt_in_one_run(defs: dg.Definitions) -> None:
+    graph = defs.resolve_asset_graph()
+    models = [dg.AssetKey(["read_models", name]) for name in SHOP.models]
+    assert {graph.get(model).backfill_policy for model in models} == {dg.BackfillPolicy.single_run()}
+
+
 def test_every_asset_has_a_group_kinds_an_owner_and_a_description(defs: dg.Definitions) -> None:
     graph = defs.resolve_asset_graph()
     for key in graph.get_all_asset_keys():

@@ -3,12 +3,14 @@
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import dagster as dg
 import psycopg
 import pytest
 
+from millrace.platform_defs.prune import forget_evaluations
 from millrace.platform_defs.storage import MOST_CONNECTIONS, PooledPostgresStorage
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.settings import PROJECT
@@ -100,3 +102,35 @@ def test_it_goes_on_after_every_connection_was_cut(instance: dg.DagsterInstance,
             " where datname = current_database() and pid <> pg_backend_pid()"
         )
     assert dg.materialize([greeting], instance=instance).success
+
+
+@dg.asset_check(asset=greeting)
+def of_runs() -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(passed=True)
+
+
+def test_of_evaluations_of_checks_the_newest_is_kept_and_others_go_with_time(
+    instance: dg.DagsterInstance, dsn: str
+) -> None:
+    def evaluations(name: str) -> list[str]:
+        key = dg.AssetCheckKey(greeting.key, name)
+        found = instance.event_log_storage.get_asset_check_execution_history(key, limit=100)
+        return [record.status.value for record in found]
+
+    def events() -> int:
+        query = "select count(*) from event_logs where dagster_event_type = 'ASSET_CHECK_EVALUATION'"
+        with psycopg.connect(dsn) as connection:
+            return int((connection.execute(query).fetchone() or (0,))[0])
+
+    for passed in (True, False, True, False):
+        said = dg.AssetCheckEvaluation(asset_key=greeting.key, check_name="of_no_run", passed=passed)
+        instance.report_runless_asset_event(said)
+    for _ in range(3):
+        assert dg.materialize([greeting, of_runs], instance=instance).success
+    now = datetime.now(UTC)
+    assert forget_evaluations(instance, now - timedelta(hours=1)) == 0
+    assert (len(evaluations("of_no_run")), len(evaluations("of_runs")), events()) == (4, 3, 7)
+    assert forget_evaluations(instance, now + timedelta(minutes=1)) == 5
+    assert (evaluations("of_no_run"), evaluations("of_runs")) == (["FAILED"], ["SUCCEEDED"])
+    # those of runs go with the runs
+    assert events() == 1 + 3

@@ -29,6 +29,7 @@ from millrace.resources.settings import PROJECT, Settings
 from millrace.resources.spark.java import find_java
 from millrace.resources.spark.session import SPARK_TOKEN, require_master, session_for, spark_session
 from millrace.resources.spark.shipped_code import PackageMissing, packages_to_ship, shipped_code, zip_of
+from tests.long import LONG
 from tests.support.building.drains import assert_equals_a_clean_run, busiest, fill, thing, things
 from tests.support.building.own_declarations import BUILD_GREETINGS, Place, declare, run_own, unset
 from tests.support.building.spark_places import build_at
@@ -116,7 +117,7 @@ def _said(log: Path, *words: str) -> bool:
     return log.exists() and any(word in log.read_text(errors="replace") for word in words)
 
 
-@pytest.fixture(params=["local", "connect", "cluster"])
+@pytest.fixture(params=[pytest.param("local", marks=LONG), pytest.param("connect", marks=LONG), "cluster"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """Each place where Spark may run, as the environment says it."""
     clean = unset()

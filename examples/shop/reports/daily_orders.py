@@ -35,6 +35,21 @@ DAILY_ORDERS = {
     "worth": ("numeric", "The sum of these lines' amounts."),
     "cancelled": ("bigint", "Of these orders, those that were cancelled on this day."),
 }
+# column -> the columns of the event, and the fields of its data, that it is computed from
+SOURCES = {
+    "day": ["created_at"],
+    "channel": ["data.channel"],
+    "orders": ["event"],
+    "lines": ["event"],
+    "worth": ["data.amount"],
+    "cancelled": ["event"],
+}
+LINEAGE = dg.TableColumnLineage(
+    {
+        column: [dg.TableColumnDep(dg.AssetKey(["event_store", "events"]), source) for source in sources]
+        for column, sources in SOURCES.items()
+    }
+)
 
 
 @dg.asset(
@@ -50,6 +65,7 @@ DAILY_ORDERS = {
         "dagster/column_schema": dg.TableSchema(
             [dg.TableColumn(name, type_, description) for name, (type_, description) in DAILY_ORDERS.items()]
         ),
+        "dagster/column_lineage": LINEAGE,
         "partition_expr": "day",
     },
 )
@@ -67,7 +83,14 @@ def daily_orders(
     rows = orders_by_channel(events).collect()
     with postgres.connect() as connection:
         total = replace_day(connection, TABLE, DAILY_ORDERS, day, rows, key=["channel"])
-    return dg.MaterializeResult(metadata={"dagster/row_count": total, "dagster/partition_row_count": len(rows)})
+    return dg.MaterializeResult(
+        metadata={
+            "dagster/row_count": total,
+            "dagster/partition_row_count": len(rows),
+            # who asks Dagster for it asks for the newest materialization
+            "dagster/column_lineage": LINEAGE,
+        }
+    )
 
 
 def read_day(spark: "SparkSession", dsn: str, archive: Path, day: date) -> "DataFrame":

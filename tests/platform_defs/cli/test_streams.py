@@ -13,10 +13,11 @@ from typer.testing import CliRunner
 from millrace.assets.declarations import declared
 from millrace.examples.shop.events import register_shop
 from millrace.platform_defs.cli import app
+from millrace.platform_defs.cli.streams import rows_table
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import EventNotRegistered, MillraceError
 from millrace.resources.event_store import EventStore, NewEvent, StreamFailure
-from millrace.resources.read_models.shown.stream_rows import rows_of_stream
+from millrace.resources.read_models.shown.stream_rows import StreamRows, rows_of_stream
 from millrace.resources.read_models.versions import ensure_version
 from tests.support.factories import value
 
@@ -191,3 +192,12 @@ def test_looking_changes_nothing(shop: EventStore, dsn: str) -> None:
     before = value(shop.connection, state)
     millrace(dsn, "order", "order-1")
     assert value(shop.connection, state) == before
+
+
+def test_numbers_keep_their_digits_and_their_kind_wherever_they_are() -> None:
+    shown = rows_table(StreamRows("m", ('{"total": 1.10, "lines": [{"price": 2.50}, "3", null], "name": "4"}',)))
+    assert [[str(cell) for cell in column.cells] for column in shown.columns] == [
+        ["1.10"],
+        ['[{"price": 2.50}, "3", null]'],
+        ["4"],
+    ]

@@ -87,6 +87,9 @@ def test_spark_serves_only_those_who_have_the_token(
 
 def test_spark_is_told_no_dsn_and_no_token_of_the_ui(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLRACE_UI_TOKEN", "a-token-of-this-test")
+    # runs do what users declare: they need not know where alerts go
+    monkeypatch.setenv("MILLRACE_ALERT_URL", "https://hooks.example.com/a-token-of-this-test")
+    monkeypatch.setenv("MILLRACE_ALERT_SECRET", "whsec_a-token-of-this-test")
     settings = Settings(home=tmp_path, dsn="postgresql://u:hunter2@somewhere/x", port=free_port())
     endpoints = Endpoints(
         str(settings.dsn), str(settings.dsn), tmp_path / "s", "sc://localhost:1", 1, None, spark_token="of-spark"
@@ -96,7 +99,8 @@ def test_spark_is_told_no_dsn_and_no_token_of_the_ui(tmp_path: Path, monkeypatch
     assert "hunter2" not in str(spark.env)
     assert "of-spark" not in str(spark.argv)
     listed = {service.name: service for service in services(settings, endpoints)}
-    assert [name for name, service in listed.items() if "MILLRACE_UI_TOKEN" in service.env] == ["web"]
+    for variable, whose in (("UI_TOKEN", "web"), ("ALERT_URL", "sequence"), ("ALERT_SECRET", "sequence")):
+        assert [name for name, service in listed.items() if f"MILLRACE_{variable}" in service.env] == [whose]
     for service in listed.values():
         assert not any(word in str(service.argv) for word in ("hunter2", "of-spark", "a-token-of-this-test"))
 

@@ -1,33 +1,20 @@
 """`millrace up` as a newcomer sees it: the real servers, the real UI, one run of everything from start to Ctrl-C."""
 
 import os
-import signal
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
 from uuid import uuid4
 
 import psutil
 import psycopg
 import pytest
-import requests
-from tenacity import Retrying, retry_if_exception_type, retry_if_result, stop_after_delay, wait_fixed
 
-from millrace.platform_defs.local.services import free_port
 from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.processes import alive, wait_ended
 from tests.support.accounts.other_account import ROWS, look
+from tests.support.running.deployment import MILLRACE, READY_S, RUN_S, Deployment, started, until
 from tests.support.scrapes import of, scraped
-
-MILLRACE = Path(sys.executable).parent / "millrace"
-T = TypeVar("T")
-
-READY_S = 120
-RUN_S = 90
 
 LAUNCH = """
 mutation($params: ExecutionParams!) { launchRun(executionParams: $params) {
@@ -39,7 +26,6 @@ mutation($run: String!) { launchRunReexecution(
   __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message } } }
 """
 TERMINATE = "mutation($run: String!) { terminateRun(runId: $run) { __typename } }"
-RUN_STATUS = "query($run: ID!) { runOrError(runId: $run) { ... on Run { status } } }"
 RUNNING = """
 query($tag: String!, $value: String!) { runsOrError(filter: {statuses: [STARTED], tags: [{key: $tag, value: $value}]}) {
   ... on Runs { results { runId } } } }
@@ -54,79 +40,6 @@ query { assetNodeOrError(assetKey: {path: ["read_models", "orders"]}) {
 """
 
 
-@dataclass(frozen=True)
-class Deployment:
-    """A running `millrace up`."""
-
-    process: subprocess.Popen[str]
-    home: Path
-    url: str
-    env: dict[str, str]
-
-    @property
-    def dsn(self) -> str:
-        return EmbeddedPostgres(self.home / "postgres").dsn("millrace")
-
-    def ask(self, query: str, **variables: object) -> Any:  # noqa: ANN401 - JSON
-        answer = requests.post(f"{self.url}/graphql", json={"query": query, "variables": variables}, timeout=30).json()
-        assert "errors" not in answer, answer
-        return next(iter(answer["data"].values()))
-
-    def rows(self, query: str) -> list[tuple[Any, ...]]:
-        with psycopg.connect(self.dsn, autocommit=True) as connection:
-            return connection.execute(query.encode()).fetchall()
-
-    def finished(self, run: str) -> str:
-        return until(
-            lambda: str(self.ask(RUN_STATUS, run=run)["status"]),
-            lambda status: status in {"SUCCESS", "FAILURE", "CANCELED"},
-            RUN_S,
-        )
-
-
-def until(look: Callable[[], T], fits: Callable[[T], object], seconds: float) -> T:
-    """Look until it fits."""
-    patiently = Retrying(
-        retry=retry_if_result(lambda seen: not fits(seen))
-        | retry_if_exception_type((requests.RequestException, psycopg.Error)),
-        wait=wait_fixed(0.3),
-        stop=stop_after_delay(seconds),
-    )
-    return patiently(look)
-
-
-def start(home: Path) -> Deployment:
-    port = free_port()
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("MILLRACE_", "SPARK_", "DAGSTER_"))}
-    env |= {"MILLRACE_HOME": str(home), "MILLRACE_PORT": str(port), "MILLRACE_METRICS_PORT": str(free_port())}
-    process = subprocess.Popen([MILLRACE, "up"], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    deployment = Deployment(process, home, f"http://127.0.0.1:{port}", env)
-    until(
-        lambda: process.poll() is not None or requests.get(f"{deployment.url}/server_info", timeout=5).ok,
-        bool,
-        READY_S,
-    )
-    assert process.poll() is None, process.communicate()[0]
-    return deployment
-
-
-def stop(deployment: Deployment) -> str:
-    children = psutil.Process(deployment.process.pid).children(recursive=True)
-    deployment.process.send_signal(signal.SIGINT)
-    output, _ = deployment.process.communicate(timeout=90)
-    assert deployment.process.returncode == 0
-    assert [child for child in wait_ended(children, 5) if alive(child)] == []
-    assert EmbeddedPostgres(deployment.home / "postgres").pid() is None
-    return output
-
-
-def end(deployment: Deployment) -> None:
-    """End what a failed test left, services too."""
-    if deployment.process.poll() is None:
-        deployment.process.send_signal(signal.SIGINT)
-        deployment.process.communicate(timeout=90)
-
-
 @pytest.fixture(scope="module")
 def home() -> Iterator[Path]:
     with TemporaryDirectory(prefix="millrace-up-") as directory:
@@ -135,8 +48,7 @@ def home() -> Iterator[Path]:
 
 @pytest.mark.timeout(600)
 def test_from_an_empty_folder_to_a_stop_and_on_again(home: Path) -> None:
-    deployment = start(home)
-    try:
+    with started(home) as deployment:
         read_models_fill(deployment)
         another_account_gets_what_the_page_says(deployment)
         sensors_tick(deployment)
@@ -147,19 +59,13 @@ def test_from_an_empty_folder_to_a_stop_and_on_again(home: Path) -> None:
         terminating_a_run_releases_its_leases(deployment)
         a_failing_log_partition_shows_red_and_its_rerun_green(deployment)
         events = deployment.rows("select count(*) from event_store.events")[0][0]
-        output = stop(deployment)
-    finally:
-        end(deployment)
-    assert f"Dagster   {deployment.url}" in output
+        assert f"Dagster   {deployment.url}" in deployment.stop()
 
-    again = start(home)
-    try:
+    with started(home) as again:
         # it goes on where it was: the simulator appends to the same log, drains move on in the same read models
         until(lambda: again.rows("select count(*) from event_store.events")[0][0], lambda n: n > events, RUN_S)
         read_models_fill(again)
-        stop(again)
-    finally:
-        end(again)
+        again.stop()
 
 
 def read_models_fill(deployment: Deployment) -> None:

@@ -258,6 +258,32 @@ def test_the_first_lines_show_no_password_and_no_token(home: Path) -> None:
         assert "of-spark" not in said + repr(endpoints)
 
 
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({}, "Alerts    off; set MILLRACE_ALERT_URL"),
+        (
+            {"alert_url": "https://hooks.slack.com/hidden", "alert_format": "slack"},
+            "to https://hooks.slack.com (slack, not",
+        ),
+        (
+            {"alert_url": "https://a.example.com/hidden", "alert_secret": f"whsec_{'A' * 32}"},
+            "to https://a.example.com (st",
+        ),
+        (
+            {"alert_url": "https://a.example.com/hidden", "alert_secret": "hidden"},
+            "off: MILLRACE_ALERT_SECRET does not",
+        ),
+        ({"alert_url": "hidden"}, "off: MILLRACE_ALERT_URL cannot be sent to"),
+    ],
+)
+def test_the_first_lines_say_whether_alerts_are_sent(home: Path, given: dict[str, str], line: str) -> None:
+    endpoints = Endpoints("postgresql://u@/x", "postgresql://u@/y", home / "socket", "sc://localhost:1/", 1, None)
+    said = "\n".join(where_to_look(Settings.model_validate({"home": home, "dsn": None, **given}), endpoints))
+    assert line in said
+    assert "hidden" not in said
+
+
 def test_the_users_postgres_gets_a_schema_for_dagster(home: Path, dsn: str) -> None:
     endpoints = find_endpoints(Settings(home=home, dsn=dsn), None)
     storage = PooledPostgresStorage(endpoints.dagster_dsn)
