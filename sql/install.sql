@@ -277,7 +277,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '087b503c229dc1c4418c29af517f716a9c92db450ce5ecfe0d7fde9a4eb1f068'),
+  (0, 'd6cc111b9a4cb673ba33f8b449dc02f59dd9b9e7ad1b6dbcd814372d998cf262'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

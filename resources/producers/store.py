@@ -116,12 +116,14 @@ class ProducerStatistics:
 class ProducerStore(SqlFunctions):
     """The functions for producers. Every method raises the `MillraceError` of its SQL function."""
 
-    def register_producer(self, producer_id: str, partition: int = 0, owner: str | None = None) -> RegisteredProducer:
-        """Register an instance of a producer and fence those of before."""
+    def register_producer(
+        self, producer_id: str, partition: int = 0, owner: str | None = None, initial_sequence: int = 0
+    ) -> RegisteredProducer:
+        """Register an instance of a producer and fence those of before; a new one begins with `initial_sequence`."""
         return self._one(
             RegisteredProducer,
-            "select * from event_store.register_producer(%s, %s, %s)",
-            (producer_id, partition, owner),
+            "select * from event_store.register_producer(%s, %s, %s, %s)",
+            (producer_id, partition, owner, initial_sequence),
         )
 
     def begin_transaction(
