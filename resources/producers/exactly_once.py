@@ -66,6 +66,15 @@ class Answer:
     appended: list[bool]
 
 
+@dataclass(frozen=True)
+class _Message:
+    """What is sent of a message beside its work."""
+
+    stamp: ProducerStamp
+    timeout_s: int = 60
+    digest: bytes | None = None
+
+
 class Transaction:
     """The changes of one message. Others see none of them before the commit, and all of them after it."""
 
@@ -132,12 +141,15 @@ class ExactlyOnce:
         """
         return IdempotentProducer.register(self.store, producer_id, partition, initial_sequence=initial_sequence)
 
-    def process_next(self, producer: IdempotentProducer, work: Work, *, timeout_s: int = 60) -> Answer:
+    def process_next(
+        self, producer: IdempotentProducer, work: Work, *, timeout_s: int = 60, digest: bytes | None = None
+    ) -> Answer:
         """Do the work of a new message, the next one of its producer. Threads may share the producer: they take turns.
 
         What the work raises gives the number back, and the next message gets it.
 
         Raises:
+            MessageDiffers: As `process`; somebody else used the number.
             MessageInDoubt: Nobody knows whether the message was stored: the store cannot be asked.
             SequenceGap: A message before this one is in doubt, and must be sent again first.
             ProducerFenced: Another instance of the producer has registered.
@@ -148,7 +160,7 @@ class ExactlyOnce:
             stamp = producer.issue()
             opened: set[UUID] = set()
             try:
-                return self._settle(stamp, timeout_s, self._commit(stamp, work), opened)
+                return self._settle(_Message(stamp, timeout_s, digest), self._commit(stamp, work), opened)
             except BaseException as error:
                 if not opened:
                     producer.give_back(stamp)
@@ -156,40 +168,46 @@ class ExactlyOnce:
                     raise MessageInDoubt(stamp) from error
                 raise
 
-    def process(self, stamp: ProducerStamp, work: Work, *, timeout_s: int = 60) -> Answer:
+    def process(self, stamp: ProducerStamp, work: Work, *, timeout_s: int = 60, digest: bytes | None = None) -> Answer:
         """Do the work of a message, unless it was done before; the return value of the work becomes the result.
 
         The work may run several times, and the changes of one run count; effects outside of its transaction are its own
         affair. If the work raises, none of its changes are seen, and the message may be processed again. After a lost
         connection or a serialization failure the work runs again under the same stamp.
 
+        `digest`, such as `sha256(line).digest()` of the message as the source has it, tells a message that comes again
+        from another one that was given its number.
+
         Raises:
+            MessageDiffers: The number came before with another `digest`.
             SequenceGap: Another message must come first.
             ProducerFenced: Another instance of the producer has registered.
             UnknownProducer: Nobody registered that producer with that epoch.
             TransactionEnded: The work took longer than `timeout_s`.
         """
-        return self._settle(stamp, timeout_s, self._commit(stamp, work), set())
+        return self._settle(_Message(stamp, timeout_s, digest), self._commit(stamp, work), set())
 
     def abandon(self, stamp: ProducerStamp, reason: str) -> Answer:
         """Give a message up for good; the next one is accepted then. Raises as `process` does."""
-        return self._settle(stamp, 60, lambda store, id_: store.abandon_transaction(id_, reason), set())
+        return self._settle(_Message(stamp), lambda store, id_: store.abandon_transaction(id_, reason), set())
 
     def _commit(self, stamp: ProducerStamp, work: Work) -> Settle:
         return lambda store, id_: store.commit_transaction(id_, work(Transaction(store, id_, stamp)))
 
-    def _settle(self, stamp: ProducerStamp, timeout_s: int, settle: Settle, opened: set[UUID]) -> Answer:
+    def _settle(self, message: _Message, settle: Settle, opened: set[UUID]) -> Answer:
         repeatedly = Retrying(
             retry=retry_if_exception(self._passes),
             wait=wait_random_exponential(multiplier=0.02, max=2),
             stop=stop_after_attempt(ATTEMPTS),
             reraise=True,
         )
-        return repeatedly(self._attempt, stamp, timeout_s, settle, opened)
+        return repeatedly(self._attempt, message, settle, opened)
 
-    def _attempt(self, stamp: ProducerStamp, timeout_s: int, settle: Settle, opened: set[UUID]) -> Answer:
-        store = self.store
-        received = store.begin_transaction(stamp.producer_id, stamp.partition, stamp.epoch, stamp.sequence, timeout_s)
+    def _attempt(self, message: _Message, settle: Settle, opened: set[UUID]) -> Answer:
+        store, stamp = self.store, message.stamp
+        received = store.begin_transaction(
+            stamp.producer_id, stamp.partition, stamp.epoch, stamp.sequence, message.timeout_s, message.digest
+        )
         if received.status == "duplicate":
             assert received.outcome is not None
             logger.debug("message %s came before: %s", stamp.message_id, received.outcome)

@@ -127,13 +127,19 @@ class ProducerStore(SqlFunctions):
         )
 
     def begin_transaction(
-        self, producer_id: str, partition: int, epoch: int, sequence: int, timeout_s: int = 60
+        self,
+        producer_id: str,
+        partition: int,
+        epoch: int,
+        sequence: int,
+        timeout_s: int = 60,
+        digest: bytes | None = None,
     ) -> ReceivedMessage:
         """Open a transaction for a message if it is the next one; it expires after `timeout_s` seconds."""
         return self._one(
             ReceivedMessage,
-            "select * from event_store.begin_transaction(%s, %s, %s, %s, %s)",
-            (producer_id, partition, epoch, sequence, timeout_s),
+            "select * from event_store.begin_transaction(%s, %s, %s, %s, %s, %s)",
+            (producer_id, partition, epoch, sequence, timeout_s, digest),
         )
 
     def add_state_change(self, transaction_id: UUID, key: str, value: Json) -> None:
@@ -175,12 +181,13 @@ class ProducerStore(SqlFunctions):
         events: Iterable[NewEvent] = (),
         state: Mapping[str, Json] | None = None,
         result: Json = None,
+        digest: bytes | None = None,
     ) -> ReceivedMessage:
         """Do a whole message in one call: append its events, change the state (None removes a key), keep the result."""
         batch = list(events)
         return self._one(
             ReceivedMessage,
-            "select * from event_store.ingest_events(%s, %s, %s, %s, %s::jsonb, %s, %s)",
+            "select * from event_store.ingest_events(%s, %s, %s, %s, %s::jsonb, %s, %s, %s)",
             (
                 producer_id,
                 partition,
@@ -189,6 +196,7 @@ class ProducerStore(SqlFunctions):
                 events_json(batch) if batch else None,
                 Jsonb(dict(state)) if state is not None else None,
                 None if result is None else Jsonb(result),
+                digest,
             ),
         )
 
