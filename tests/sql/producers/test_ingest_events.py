@@ -63,7 +63,7 @@ def test_each_of_its_events_says_which_message_it_is_of(producer: ProducerStore)
 
 
 def test_metadata_that_are_no_object_are_refused_as_elsewhere(producer: ProducerStore) -> None:
-    odd = replace(new_event("a"), metadata=["no", "object"])  # type: ignore[arg-type]
+    odd = replace(new_event("a"), metadata=["no", "object"])
     assert "not an object" in str(refusal(Malformed, lambda: producer.ingest_events("p", 0, 1, 0, [odd])).detail)
 
 
