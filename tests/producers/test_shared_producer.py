@@ -146,3 +146,15 @@ def test_the_log_says_what_became_of_a_message(
         "message p/0/0 came before: committed",
     ]
     assert [record.levelname for record in caplog.records] == ["WARNING", "DEBUG", "DEBUG"]
+
+
+def test_a_transaction_that_went_with_a_crash_leaves_no_doubt(once: ExactlyOnce, connect: Connect) -> None:
+    producer = once.register("p")
+
+    def crashed(_: Transaction) -> Json:
+        connect().execute("delete from event_store.transactions")  # as Postgres does, since the table is unlogged
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        once.process_next(producer, crashed)
+    assert producer.current_sequence == 0
