@@ -204,6 +204,7 @@ set local check_function_bodies = off;
 \ir functions/producers/private/record_outcome.sql
 \ir functions/producers/private/refuse_ended_transaction.sql
 \ir functions/producers/private/refuse_foreign_producer.sql
+\ir functions/producers/private/refuse_other_message.sql
 \ir functions/producers/private/refuse_unknown_producer.sql
 \ir functions/producers/private/refuse_unknown_transaction.sql
 \ir functions/producers/private/require_current_epoch.sql
@@ -277,7 +278,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '087b503c229dc1c4418c29af517f716a9c92db450ce5ecfe0d7fde9a4eb1f068'),
+  (0, 'ef50b807d08c5c144becda4887d9f925c91d5069475118f94e4c2452b750071a'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
