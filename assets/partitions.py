@@ -3,6 +3,8 @@
 Belongs here: partition definitions and how their keys are written. Not here: their users.
 """
 
+import re
+
 import dagster as dg
 
 VIEWS = dg.DynamicPartitionsDefinition(name="views")
@@ -21,3 +23,8 @@ def log_partition_key(partition: int) -> str:
 def log_partition_of(key: str) -> int:
     """Return the log partition of a key."""
     return int(key.removeprefix("p"))
+
+
+def is_log_partition(key: str) -> bool:
+    """Say whether a key is one of a log partition, and not of a view or a day."""
+    return re.fullmatch(r"p[0-9]{2,}", key) is not None

@@ -10,13 +10,13 @@ while Dagster is dead.
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
 import dagster as dg
 from dagster import AssetCheckSeverity, DagsterEventType, DagsterRunStatus, RunRecord, RunsFilter
 
+from millrace.platform_defs.alerts.runs import FailedRuns, first_cause
 from millrace.resources.alerts.incidents import (
     DAEMON_IDLE_S,
     QUEUED_S,
@@ -31,19 +31,10 @@ SOURCE = "dagster"
 # would have 70 MB more. A test compares them.
 LAG_CHECK = "lag_within_objective"
 ALL_CHECKS = "apply_schema"
-VIEW_TAG = "millrace/view"
 # what the store says itself, or what mends itself
 LEFT_OUT = {"no_dead_letters", "no_quarantined_changes", "log_is_not_held_up", "leases_are_in_time"}
 SLOTS = "slots_are_healthy"
-# Dagster keeps runs for a week (`prune`)
-KEPT = timedelta(days=7)
-MOST_FAILED = 200
-# so many different runs that failed are asked after, whether they succeeded later
-MOST_ASKED = 50
 FIRST_EVALUATIONS = 1000
-PARTITION_TAG = "dagster/partition"
-# what users call an asset's own run
-OF_ASSETS = "__ASSET_JOB"
 # a sensor whose last tick is older, or a schedule, is not declared any more
 SENSOR_GONE_S = 3600
 SCHEDULE_GONE_S = 8 * 86_400
@@ -54,8 +45,7 @@ class DagsterStanding:
 
     def __init__(self, instance: dg.DagsterInstance) -> None:
         self._instance = instance
-        # failed runs whose like succeeded since: that stays so
-        self._mended: set[str] = set()
+        self._runs = FailedRuns(instance)
         # the newest evaluation of each check, and how far they were read
         self._checks: dict[dg.AssetCheckKey, tuple[dg.AssetCheckEvaluation, float, str]] = {}
         self._read_to: int | None = None
@@ -68,7 +58,7 @@ class DagsterStanding:
             *daemon,
             *self._queue(now),
             *self._ticks(now, daemon_lives=not daemon),
-            *self._runs(known),
+            *self._runs.found(SOURCE, known),
             *self._breached(),
         ]
 
@@ -118,56 +108,6 @@ class DagsterStanding:
                 f"{failures} ticks failed in a row. {first_cause(error)}",
                 f"/automation?search={quote(name)}",
             )
-
-    def _runs(self, known: Keys) -> Iterator[Finding]:
-        since = datetime.now(UTC) - KEPT
-        failed = self._instance.get_run_records(
-            RunsFilter(statuses=[DagsterRunStatus.FAILURE], updated_after=since), limit=MOST_FAILED
-        )
-        self._mended &= {record.dagster_run.run_id for record in failed}
-        newest: dict[str, RunRecord] = {}
-        for record in failed:
-            newest.setdefault(named(record.dagster_run), record)
-        asked = 0
-        for name, record in newest.items():
-            run = record.dagster_run
-            if run.run_id in self._mended:
-                continue
-            asked += 1
-            # of more, nobody can say that they were mended
-            if asked <= MOST_ASKED and self._succeeded_since(record):
-                self._mended.add(run.run_id)
-                continue
-            finding = Finding(SOURCE, "run", name, "It failed.", f"/runs/{run.run_id}")
-            if finding.key in known:
-                yield finding
-            else:
-                yield Finding(SOURCE, "run", name, self._why(run.run_id), finding.page)
-
-    def _succeeded_since(self, failed: RunRecord) -> bool:
-        run = failed.dagster_run
-        alike = RunsFilter(
-            job_name=run.job_name,
-            statuses=[DagsterRunStatus.SUCCESS],
-            tags={tag: run.tags[tag] for tag in (PARTITION_TAG, VIEW_TAG) if tag in run.tags},
-            updated_after=failed.update_timestamp,
-        )
-        name = named(run)
-        return any(named(record.dagster_run) == name for record in self._instance.get_run_records(alike, limit=20))
-
-    def _why(self, run_id: str) -> str:
-        """Return the first error of a run."""
-        kinds = {DagsterEventType.STEP_FAILURE, DagsterEventType.RUN_FAILURE}
-        entries = self._instance.all_logs(run_id, of_type=kinds)
-        for entry in entries:
-            event = entry.dagster_event
-            if event is not None and event.is_step_failure and event.step_failure_data.error:
-                return first_cause(event.step_failure_data.error)
-        for entry in entries:
-            event = entry.dagster_event
-            if event is not None and event.message:
-                return event.message
-        return "It says no reason."
 
     def _breached(self) -> Iterator[Finding]:
         self._read_evaluations()
@@ -221,23 +161,6 @@ def of_check(key: dg.AssetCheckKey, evaluation: dg.AssetCheckEvaluation) -> Iter
         said = " ".join(filter(None, [evaluation.description, told])) or "It says no more."
         grave = "" if evaluation.severity is AssetCheckSeverity.ERROR else "A warning. "
         yield Finding(SOURCE, "check", f"{name} of {asset.to_user_string()}", grave + said, page)
-
-
-def named(run: dg.DagsterRun) -> str:
-    """Return what tells runs apart that mend each other: the job, and which view or partition it is of."""
-    if run.job_name == OF_ASSETS:
-        what = "of " + ", ".join(sorted(key.to_user_string() for key in run.asset_selection or ()))
-    else:
-        what = run.job_name
-    part = run.tags.get(VIEW_TAG) or run.tags.get(PARTITION_TAG)
-    return f"{what} ({part})" if part else what
-
-
-def first_cause(error: Any) -> str:  # noqa: ANN401 - its class is private to Dagster
-    """Return what was wrong at first: Dagster wraps an error in others."""
-    while error is not None and error.cause is not None:
-        error = error.cause
-    return "" if error is None else str(error.message).strip()
 
 
 def _listed(problems: object) -> Sequence[object]:

@@ -12,10 +12,11 @@ import dagster as dg
 import psycopg
 import pytest
 
-from millrace.assets import consumption
+from millrace.assets import consumption, rounds
 from millrace.assets.declarations import declared
 from millrace.platform_defs import jobs, sensors
 from millrace.platform_defs.alerts import dagster as judged
+from millrace.platform_defs.alerts import runs as judged_runs
 from millrace.platform_defs.alerts.dagster import DagsterStanding
 from millrace.platform_defs.alerts.patient import DagsterSource
 from millrace.platform_defs.checks import all_checks
@@ -110,7 +111,10 @@ def found(standing: DagsterStanding) -> dict[tuple[str, str], Finding]:
 def test_names_are_those_of_what_they_are_of() -> None:
     assert judged.LAG_CHECK == consumption.LAG_CHECK
     assert jobs.APPLY_SCHEMA.name == judged.ALL_CHECKS
-    assert judged.VIEW_TAG == sensors.VIEW_TAG
+    assert judged_runs.VIEW_TAG == sensors.VIEW_TAG
+    assert (judged_runs.SHARED_JOB, judged_runs.LEFT_TAG) == (rounds.SHARED_JOB, rounds.LEFT_TAG)
+    assert judged_runs.DRAINED == consumption.KEY
+    assert jobs.DRAIN.name == judged_runs.DRAIN
     checks = {key.name for check in all_checks(declared(EXAMPLE)) for key in check.check_keys}
     assert judged.LEFT_OUT | {judged.SLOTS, judged.LAG_CHECK} <= checks
 

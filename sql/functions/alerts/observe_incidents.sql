@@ -1,7 +1,7 @@
 -- Stores what was seen: v_found are the incidents, v_sources the sources that were read. Returns how many are open.
 --
 -- An incident begins when a source sees it, and is told of when it was seen for wait_s. Before that it may vanish without
--- a trace. It is over when each source that saw it was read again and none sees it any more, for v_hold_s; that time
+-- a trace, also while nobody looked. It is over when each source that saw it was read again and none sees it any more, for v_hold_s; that time
 -- doubles with each return within two hours of its last end, to an hour. A source that could not be read ends nothing.
 -- cause, remedy, severity and page are those of the beginning: what is seen later changes none of them.
 --
@@ -27,6 +27,7 @@ set jit = off
 as $$
 declare
   _now timestamptz;
+  _looked_before timestamptz;
   _open bigint;
 begin
   if (jsonb_typeof(v_found) = 'array' and array_position(v_sources, null) is null and v_hold_s between 0 and 86400) is not true then
@@ -53,7 +54,7 @@ begin
       'Each has source, kind, subject, severity (page, ticket), cause, remedy, page and wait_s (0 to 86400).'
     );
   end if;
-  perform from event_store.alerting where singleton for update;
+  select a.observed_at into _looked_before from event_store.alerting a where a.singleton for update;
   _now := event_store_private.clock();
 
   with found as (
@@ -78,8 +79,10 @@ begin
   from seen s
   where s.incident_id = i.incident_id and s.sources <> i.sources;
 
-  -- nobody was told, and nobody need be
-  delete from event_store.incidents where over_at is null and told = 'nothing' and missing_since < due_at and message_id is null;
+  -- nobody was told, and nobody need be: it was not seen any more when it would have been due
+  delete from event_store.incidents i
+  where i.over_at is null and i.told = 'nothing' and i.message_id is null
+    and (i.missing_since < i.due_at or (i.missing_since = _now and _looked_before < i.due_at));
 
   update event_store.incidents i
   set over_at = i.missing_since, due_at = case when i.told = 'began' and i.message_id is null then _now else i.due_at end

@@ -98,6 +98,17 @@ def test_what_is_not_seen_for_long_enough_vanishes_without_a_trace(watched: Watc
     assert watched.send() == [("began", ["orders"])]
 
 
+def test_what_vanished_while_nobody_looked_is_not_told(watched: Watched) -> None:
+    watched.look("v", "w", wait_s=MINUTE)
+    # the alerter was away for an hour, and v was over before it was due, for all that anybody knows
+    watched.look("w", at=HOUR, wait_s=MINUTE)
+    assert watched.send() == [("began", ["w"])]
+    watched.look(at=HOUR + 1)
+    watched.look(at=HOUR + HOLD_S + 1)
+    assert watched.send() == [("over", ["w"])]
+    assert rows(watched.store.connection, "select subject from event_store.incidents") == [("w",)]
+
+
 def test_what_comes_back_at_once_was_not_over(watched: Watched) -> None:
     watched.look("orders")
     assert watched.send() == [("began", ["orders"])]
