@@ -278,7 +278,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'ef50b807d08c5c144becda4887d9f925c91d5069475118f94e4c2452b750071a'),
+  (0, '741e607eacc41d077f4f56929cd038513f3e3626bbb683065d14dfda6df4717a'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

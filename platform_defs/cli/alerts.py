@@ -100,7 +100,9 @@ def _state(incident: OpenIncident) -> str:
     else:
         state = "open"
     waits = "to be told" if incident.confirmed else "not told yet"
-    told = "told" if incident.told == "began" else waits
+    told = waits
+    if incident.told == "began":
+        told = "told" if incident.over_at is None else "its end not told yet"
     if incident.last_error is not None and incident.tries:
         told = f"in vain: {incident.last_error}"
     return f"{state}, {told}"

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
 
-from millrace.resources.showing import printable
+from millrace.resources.showing import masked, printable
 
 # From when on something is wrong, as the rules in docs/monitoring/alerts.yml have it; times in seconds.
 LATE_S = 300
@@ -186,7 +186,8 @@ class Finding:
         return {
             **asdict(self),
             "subject": subject,
-            "cause": cut(clean(self.cause), CAUSE_BYTES) or title(self.kind, [subject]),
+            # the text of an error may quote a connection string
+            "cause": cut(clean(masked(self.cause)), CAUSE_BYTES) or title(self.kind, [subject]),
             "page": self.page if len(self.page) <= 1000 else "",
             "severity": kind.severity,
             "wait_s": kind.wait_s,

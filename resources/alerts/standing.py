@@ -83,25 +83,39 @@ def _log(store: EventStore, now: datetime) -> Iterator[Finding]:
 
 
 def _view(store: EventStore, view: ViewInfo, known: Keys) -> Iterator[Finding]:
-    alerts = AlertStore(store.connection)
     if view.enabled and view.lag_seconds > LATE_S:
-        version = ReadModelStore(store.connection).version_of_view(view.view)
-        model = version and version.model
-        yield Finding(
-            SOURCE,
-            "late",
-            model or view.view,
-            f"{'' if view.exact else 'At least '}{view.lag:,} events wait, the oldest for {age(view.lag_seconds)}."
-            f" {view.consumers or 'No'} consumer{'s' * (view.consumers != 1)} of the view {view.view} live{'s' * (view.consumers == 1)};"
-            f" {view.waiting:,} of its streams wait for a retry, {view.dead_letters:,} are dead letters.",
-            f"/assets/read_models/{model}?view=checks" if model else SENSORS_PAGE,
-        )
+        model, serves = _model_of(store, view.view)
+        # a version that is being built is behind until it is built, and nobody reads it
+        if serves or not view.consumers:
+            yield _late(view, model if serves else None)
     if view.dead_letters:
+        alerts = AlertStore(store.connection)
         cause = f"{view.dead_letters:,} streams wait for an operator."
         first = None if ("dead_letters", view.view) in known else alerts.first_dead_letter(view.view)
         if first is not None:
             cause = f"{first.decider} {first.decider_id} was given up after attempt {first.attempts}: {first.last_error or 'no reason given'}"
         yield Finding(SOURCE, "dead_letters", view.view, cause, LOCKS_PAGE)
+
+
+def _late(view: ViewInfo, model: str | None) -> Finding:
+    live = f"{view.consumers or 'No'} consumer{'s' * (view.consumers != 1)} of the view {view.view} live{'s' * (view.consumers == 1)}"
+    return Finding(
+        SOURCE,
+        "late",
+        model or view.view,
+        f"{'' if view.exact else 'At least '}{view.lag:,} events wait, the oldest for {age(view.lag_seconds)}. {live};"
+        f" {view.waiting:,} of its streams wait for a retry, {view.dead_letters:,} are dead letters.",
+        f"/assets/read_models/{model}?view=checks" if model else SENSORS_PAGE,
+    )
+
+
+def _model_of(store: EventStore, view: str) -> tuple[str | None, bool]:
+    """Return the read model that a view is consumed for, and whether people read this version of it."""
+    models = ReadModelStore(store.connection)
+    found = models.version_of_view(view)
+    if found is None:
+        return None, True
+    return found.model, any(each.serves for each in models.model_versions(found.model) if each.version == found.version)
 
 
 def _capture(store: EventStore, capture: CaptureInfo, known: Keys, now: datetime) -> Iterator[Finding]:

@@ -31,7 +31,7 @@ class ViewInfo:
         mode: 'rows' or 'bulk'.
         enabled: Whether it is given events.
         lag: The events that it wants and has not; "at least" so many unless `exact`.
-        lag_seconds: The age of the first of these; 0 if there is none.
+        lag_seconds: The age of the first of these that no dead letter holds; 0 if there is none.
         exact: Whether `lag` is exact.
         behind: The positions ahead of it, wanted or not.
         in_flight: Its streams with an event that was delivered and not answered.
@@ -60,7 +60,7 @@ class PartitionLag:
     """How far a view is behind in one log partition.
 
     `behind` are positions, `lag` the events that it wants and has not, "at least" so many unless `exact`.
-    `lag_seconds` is the age of the first of these; None if there is none.
+    `lag_seconds` is the age of the first of these that no dead letter holds; None if there is none.
     """
 
     partition: int

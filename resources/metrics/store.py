@@ -171,7 +171,12 @@ def _views(views: Iterable[ViewInfo], positions: int) -> Iterator[Metric]:
     yield gauge("view_enabled", "Whether a view is given events.", labels, each(lambda v: v.enabled))
     yield gauge("view_lag_events", "Events that a view wants and has not.", labels, each(lambda v: v.lag))
     yield gauge("view_lag_exact", "0 where these are only at least so many.", labels, each(lambda v: v.exact))
-    yield gauge("view_lag_seconds", "The age of the first of these.", labels, each(lambda v: v.lag_seconds))
+    yield gauge(
+        "view_lag_seconds",
+        "The age of the first of these that no dead letter holds.",
+        labels,
+        each(lambda v: v.lag_seconds),
+    )
     yield gauge(
         "view_position", "Positions of the log that a view has passed.", labels, each(lambda v: positions - v.behind)
     )

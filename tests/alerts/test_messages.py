@@ -29,6 +29,11 @@ INCIDENT = ClaimedIncident(
 )
 
 
+def test_a_cause_shows_no_password() -> None:
+    refused = Finding("dagster", "run", "nightly", "cannot reach postgresql://ada:geheim@db/x password=geheim")
+    assert refused.fields()["cause"] == "cannot reach postgresql://ada:***@db/x password=***"
+
+
 def test_the_body_says_what_is_wrong_since_when_and_what_helps() -> None:
     message = message_of([INCIDENT], "https://ui.example.com/")
     assert message.message_id == "msg_00000000000000000000000000000001"

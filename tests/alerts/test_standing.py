@@ -55,6 +55,33 @@ def test_late_views_are_found_by_the_name_of_their_model_and_disabled_ones_are_n
     assert "2 of its streams wait" in late["mails"].cause
 
 
+@pytest.mark.usefixtures("quick")
+def test_a_version_that_somebody_builds_is_not_late_and_one_that_nobody_builds_is_by_its_own_name(
+    mails: EventStore,
+) -> None:
+    mails.register_view("m_v2", "-infinity", mode="bulk")
+    give_to_read_model(mails.connection, "m_v2")
+    mails.connection.execute("update read_models.declarations set serves = false")
+    append_to(mails, "o-1")
+    pump(mails, "mails")
+    assert ("late", "m_v2") in found(mails)
+    mails.attach_consumer("m_v2", "builder", 60)
+    assert {subject for kind, subject in found(mails) if kind == "late"} == {"mails"}
+
+
+def test_a_dead_letter_alone_makes_no_view_late(mails: EventStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standing, "LATE_S", 0)
+    append_to(mails, "o-1")
+    pump(mails, "mails")
+    (event,) = mails.stream_events("mails", 1)
+    mails.fail_event("mails", event.decider_id, event.offset, "no")
+    assert set(found(mails)) == {("dead_letters", "mails")}
+    # another stream waits for the consumer
+    append_to(mails, "o-2")
+    pump(mails, "mails")
+    assert set(found(mails)) == {("dead_letters", "mails"), ("late", "mails")}
+
+
 def test_the_first_dead_letter_is_the_cause(mails: EventStore) -> None:
     append_to(mails, "o-1", "o-2")
     pump(mails, "mails")

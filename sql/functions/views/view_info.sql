@@ -1,5 +1,6 @@
 -- One row per view (or one): its lag, what its streams do, and who consumes it. `lag` are the events that it wants and has
--- not, `lag_seconds` is the age of the first of them, 0 if there is none; unless `exact`, lag means "at least". `behind`
+-- not, `lag_seconds` is the age of the first of them that no parked stream has, 0 if there is none; unless `exact`, lag
+-- means "at least". `behind`
 -- are positions, wanted or not. They are the sums of view_lag, but for all views together v_most events are read at most,
 -- and 100 for each place where views stand that are far behind. in_flight: delivered and not answered; waiting: free, or
 -- before their next retry; dead_letters: parked.
@@ -81,7 +82,7 @@ $$;
 
 comment on function event_store.view_info(text, bigint) is
 'Returns one row per view, or only v_view: the events that it wants and has not (lag, exact or at least so many), the '
-'age of the first of them (lag_seconds), how many positions it is behind, its streams in flight, waiting and parked, its '
+'age of the first of them that no parked stream has (lag_seconds), how many positions it is behind, its streams in flight, waiting and parked, its '
 'leased log partitions, its live consumers. v_most bounds how many events are read to count them. MR005 v_most is not '
 'positive; MR010 unknown view.';
 revoke all on function event_store.view_info(text, bigint) from public;

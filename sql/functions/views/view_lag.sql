@@ -1,6 +1,6 @@
 -- How far a view is behind, per log partition. `behind` counts positions, wanted or not. `lag` counts the events that
--- the view wants and was not given, or did not acknowledge; `lag_seconds` is the age of the first of these, null if there
--- is none. Events behind the checkpoint whose stream has a lock (in flight, waiting for a retry, parked) count, too.
+-- the view wants and was not given, or did not acknowledge; `lag_seconds` is the age of the first of these that no parked
+-- stream has, null if there is none. Events behind the checkpoint whose stream has a lock (in flight, waiting for a retry, parked) count, too.
 -- Without a filter lag and behind are the same but for these.
 --
 -- lag is exact for a view that is 100,000 positions behind; of one with a filter that is further behind, as many are
@@ -36,7 +36,7 @@ $$;
 
 comment on function event_store.view_lag(text) is
 'Returns how far a view is behind in each log partition: behind counts positions, lag the events that it wants and has '
-'not, with those whose stream has a lock; lag_seconds is the age of the first. Where a view is more than 100,000 '
+'not, with those whose stream has a lock; lag_seconds is the age of the first that no parked stream has. Where a view is more than 100,000 '
 'positions behind, lag may mean at least so many: then exact is false. MR010 unknown view.';
 revoke all on function event_store.view_lag(text) from public;
 grant execute on function event_store.view_lag(text) to event_store_consumer, event_store_reader, event_store_owner;

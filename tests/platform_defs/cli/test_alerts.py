@@ -63,6 +63,16 @@ def test_incidents_are_listed_with_their_cause_and_whether_somebody_was_told(sto
     assert first["sources"] == ["event_store"]
 
 
+def test_an_end_that_nobody_was_told_of_yet_is_said_so(store: EventStore, dsn: str) -> None:
+    alerts = AlertStore(store.connection)
+    alerts.observe_incidents([seen("orders")], ["event_store"])
+    (claimed,) = alerts.claim_alert(120)
+    alerts.settle_alert(claimed.message_id, claimed.lease_token)
+    assert "open, told" in millrace("--dsn", dsn)
+    alerts.observe_incidents([], ["event_store"], 0)
+    assert "over, its end not told yet" in millrace("--dsn", dsn)
+
+
 def test_a_message_that_arrives_is_said_with_the_answer(hook: Hook) -> None:
     said = millrace("--test", MILLRACE_ALERT_URL=hook.url, MILLRACE_ALERT_SECRET=SECRET)
     assert said == f"http://127.0.0.1:{hook.server_address[1]} took it: HTTP 204 No Content.\n"

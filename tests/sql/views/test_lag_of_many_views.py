@@ -26,7 +26,13 @@ FILTERS: dict[str, dict[str, list[str]]] = {
 }
 # event by event
 COUNTED: LiteralString = """
-    select v.view, c.partition, count(e."offset"), extract(epoch from event_store_private.clock() - min(e.created_at))
+    select v.view, c.partition, count(e."offset"),
+      extract(epoch from event_store_private.clock() - min(e.created_at) filter (
+        where e.position >= c.position or not exists (
+          select from event_store.stream_locks k
+          where k.view = v.view and k.decider = e.decider and k.decider_id = e.decider_id and k.parked_at is not null
+        )
+      ))
     from event_store.views v
     join event_store.checkpoints c using (view)
     left join (

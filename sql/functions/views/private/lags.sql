@@ -1,7 +1,8 @@
 -- How far views are behind, a row for each view and log partition: the one place where lag is counted. `behind` counts
 -- positions. `lag` counts events that the view wants and was not given, or did not acknowledge: those ahead of its
 -- checkpoint, and those behind it whose stream has a lock (in flight, waiting for a retry, parked). `lag_seconds` is the
--- age of the first of these; null if there is none.
+-- age of the first of these that waits for the consumer; null if there is none. A parked stream waits for an operator:
+-- it does not make its view late.
 --
 -- For a view without a filter the events ahead are a subtraction, and one event is read for its age. For one with a
 -- filter events must be read: v_most for all of v_views together, each but once for all that are not far behind. Views
@@ -97,7 +98,7 @@ begin
           where l.partition = a.partition and l.position = a.first
         )
       end as oldest,
-      true as exact, true as exact_locks
+      false as is_parked, true as exact, true as exact_locks
     from at a
     union all
     select
@@ -108,7 +109,7 @@ begin
         join event_store.events e using ("offset")
         where l.partition = r.partition and l.position = r.read_to and r.read_to < r.high_water_mark
       )),
-      r.read_to = r.high_water_mark, true
+      false, r.read_to = r.high_water_mark, true
     from reads r
     cross join lateral (
       select
@@ -133,14 +134,14 @@ begin
     ) wanted
     where wanted.events > 0 or r.read_to < r.high_water_mark
     union all
-    select v.view, held.partition, null, null, held.events, held.oldest, true, held.seen < v.most
+    select v.view, held.partition, null, null, held.events, held.oldest, held.is_parked, true, held.seen < v.most
     from at_views v
     cross join lateral (
       select
-        k.partition, count(*) filter (where k.is_behind) as events, min(k.created_at) filter (where k.is_behind) as oldest,
+        k.partition, k.is_parked, count(*) filter (where k.is_behind) as events, min(k.created_at) filter (where k.is_behind) as oldest,
         sum(count(*)) over () as seen
       from (
-        select k.partition, e.created_at, l.position < v.positions[k.partition + 1] as is_behind
+        select k.partition, k.parked_at is not null as is_parked, e.created_at, l.position < v.positions[k.partition + 1] as is_behind
         from event_store.stream_locks k
         left join lateral (
           select e."offset", e.created_at from event_store.events e
@@ -152,12 +153,12 @@ begin
         where k.view = v.view
         limit v.most
       ) k
-      group by k.partition
+      group by k.partition, k.is_parked
     ) held
   )
   select
     f.view, f.partition, max(f.position), max(f.high_water_mark), greatest(max(f.high_water_mark) - max(f.position), 0),
-    sum(f.lag)::bigint, extract(epoch from _now - min(f.oldest))::double precision,
+    sum(f.lag)::bigint, extract(epoch from _now - min(f.oldest) filter (where not f.is_parked))::double precision,
     -- where not all locks were looked at, nobody knows of which log partition the others are
     bool_and(f.exact) and bool_and(bool_and(f.exact_locks)) over (partition by f.view)
   from found f
