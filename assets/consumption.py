@@ -120,9 +120,18 @@ def drain_read_model(
         raise
     except _failures() as error:
         # no log partition is to blame: each that made no progress waits for the same
-        said, every = cause(error), range(Settings().log_partitions)
-        _make_red(context, model, lambda: dict.fromkeys(progress.behind() if progress else every, said))
+        said = cause(error)
+        _make_red(context, model, lambda: dict.fromkeys(progress.behind() if progress else _waiting(dsn, model), said))
         raise
+
+
+def _waiting(dsn: str, model: ReadModel) -> list[int]:
+    """Return the log partitions with events for a model: all, where no drain has made this version of it yet."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        built = current_version(connection, model)
+        if built is None:
+            return [*range(Settings().log_partitions)]
+        return [lag.partition for lag in EventStore(connection).view_lag(built.view) if lag.lag_seconds is not None]
 
 
 def _failures() -> tuple[type[Exception], ...]:
@@ -205,7 +214,7 @@ class DrainProgress(Progress[DrainReport]):
         with psycopg.connect(self._dsn, autocommit=True) as connection:
             lags = EventStore(connection).view_lag(self._view)
         moved = self._sofar.moved
-        return [lag.partition for lag in lags if lag.lag and lag.partition not in moved]
+        return [lag.partition for lag in lags if lag.lag_seconds is not None and lag.partition not in moved]
 
     def finish(self) -> None:
         """Show the state of the drain in the end, if that is not what it showed last."""

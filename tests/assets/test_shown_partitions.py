@@ -112,6 +112,27 @@ def test_a_drain_that_fails_makes_the_log_partitions_red_that_made_no_progress_a
     assert said_of_columns(instance)["customer_id"] == ["data.customer_id"]
 
 
+@pytest.mark.usefixtures("spark_remote")
+def test_a_drain_that_cannot_begin_makes_only_log_partitions_red_where_events_wait(
+    instance: dg.DagsterInstance, dsn: str, shop: EventStore
+) -> None:
+    assert drain(instance, dsn, ORDERS).success
+    place(shop, 3)
+    shop.sequence_events()
+    waiting = {lag.partition for lag in shop.view_lag("orders") if lag.lag}
+    assert 0 < len(waiting) <= 3
+    # as after a restore to an earlier time
+    shop.connection.execute(
+        "update event_store.checkpoints set position = 1000000 where view = 'orders' and partition = %s",
+        [min(ALL - waiting)],
+    )
+    assert not drain(instance, dsn, ORDERS).success
+    assert states(instance) == {"FAILED": waiting, "MATERIALIZED": ALL - waiting}
+    (newest,) = instance.fetch_observations(ASSET, limit=1).records
+    assert newest.asset_observation is not None
+    assert "ahead of the log" in str(newest.asset_observation.metadata["fails"].value)
+
+
 @pytest.mark.usefixtures("spark_remote", "shop")
 def test_a_log_partition_that_failed_becomes_green_by_the_drain_of_all_views(
     instance: dg.DagsterInstance, dsn: str
