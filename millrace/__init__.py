@@ -82,6 +82,8 @@ if TYPE_CHECKING:
         VersionedEvent,
         View,
         ViewInfo,
+        causing,
+        tracing,
     )
     from millrace.resources.event_store.migrations import migrate
     from millrace.resources.postgres.dsn import embedded_dsn
@@ -122,7 +124,7 @@ _PLACES = {
     "resources.event_store": (
         "AppendedEvent AuditEntry AvailableRange ChainedEvent DeadLetter DeciderEvent EventStore Json "
         "LeasedEvent Lock LogEvent NewEvent PartitionInfo PartitionLag RecordedEvent Seek StreamHead "
-        "VersionedEvent View ViewInfo"
+        "VersionedEvent View ViewInfo causing tracing"
     ),
     "resources.event_store.migrations": "migrate",
     # Exactly-once producers
@@ -165,9 +167,9 @@ __all__ = [
     "Service", "SparkResource", "State", "StreamClosed", "StreamHead", "StreamWentOn", "Surroundings",
     "Transaction", "TransactionEnded", "UnknownCapture", "UnknownPartition", "UnknownProducer",
     "UnknownTransaction", "UnknownView", "Unreachable", "UnreadableData", "VersionedEvent", "View", "ViewInUse", "ViewInfo", "WrongMode",
-    "all_", "any_", "avg", "chosen_dsn", "count", "day_history", "embedded_dsn", "field", "first", "fold", "history_frame",
+    "all_", "any_", "avg", "causing", "chosen_dsn", "count", "day_history", "embedded_dsn", "field", "first", "fold", "history_frame",
     "last", "max_", "migrate", "min_", "read_history", "read_model", "recompute", "replace_day", "set_union",
-    "spark_session", "stop_on_signals", "stream_id", "sum_",
+    "spark_session", "stop_on_signals", "stream_id", "sum_", "tracing",
 ]  # fmt: skip
 
 
