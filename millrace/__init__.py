@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from millrace.resources.event_log_source import EventLogSource
     from millrace.resources.event_store import (
         AppendedEvent,
+        AsyncEventStore,
         AuditEntry,
         AvailableRange,
         ChainedEvent,
@@ -122,7 +123,7 @@ _PLACES = {
     "resources.capture.declaration": "Capture CapturedTable InvalidCapture",
     # The event store
     "resources.event_store": (
-        "AppendedEvent AuditEntry AvailableRange ChainedEvent DeadLetter DeciderEvent EventStore Json "
+        "AppendedEvent AsyncEventStore AuditEntry AvailableRange ChainedEvent DeadLetter DeciderEvent EventStore Json "
         "LeasedEvent Lock LogEvent NewEvent PartitionInfo PartitionLag RecordedEvent Seek StreamHead "
         "VersionedEvent View ViewInfo causing tracing"
     ),
@@ -156,7 +157,7 @@ _PLACES = {
 _MODULE_OF = {name: module for module, names in _PLACES.items() for name in names.split()}
 
 __all__ = [
-    "Answer", "AppendedEvent", "AuditEntry", "AvailableRange", "BackupDamaged", "BelongsToReadModel", "Capture",
+    "Answer", "AppendedEvent", "AsyncEventStore", "AuditEntry", "AvailableRange", "BackupDamaged", "BelongsToReadModel", "Capture",
     "CaptureInUse", "CapturedTable", "ChainedEvent", "ChangesDiffer", "ChangesWaiting", "Conflict", "DeadLetter",
     "DeciderCaptured", "DeciderEvent", "DsnOption", "Event", "EventIdReused", "EventLogSource",
     "EventNotRegistered", "EventStore", "ExactlyOnce", "ForbiddenChange", "HistoryNeeded", "IdempotentProducer",

@@ -1,5 +1,6 @@
 """The event store: its client, and the rows that it takes and returns."""
 
+from millrace.resources.event_store.async_client import AsyncEventStore
 from millrace.resources.event_store.causes import all_passed_on, causing, passed_on, tracing
 from millrace.resources.event_store.client import EventStore
 from millrace.resources.event_store.json_text import events_json
@@ -42,6 +43,7 @@ from millrace.resources.event_store.standing_rows import (
 __all__ = [
     "AppendedCount",
     "AppendedEvent",
+    "AsyncEventStore",
     "AuditEntry",
     "AvailableRange",
     "BackupCut",

@@ -5,7 +5,9 @@ views at once (`rounds`, which `EventStore` inherits); those of producers, captu
 `store` of its own; behaviour, which is in `sql/functions`, for clients in any language.
 
 An `EventStore` works on a connection of the caller's, who owns its transactions: with `autocommit` each call is one
-transaction, otherwise the calls join the caller's.
+transaction, otherwise the calls join the caller's. On a pool of the caller's each call is one transaction.
+
+`async_client` is written from this file by `scripts/write_async_client.py`; a test says when that has to run again.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -56,7 +58,7 @@ STREAM_PAGE = 500
 
 
 class EventStore(Rounds):
-    """The event store behind one connection. Every method raises the `MillraceError` of its SQL function."""
+    """The event store behind a connection, or a pool. Every method raises the `MillraceError` of its SQL function."""
 
     def register_decider_event(
         self, decider: str, event: str, description: str, event_version: int = 1, owner: str | None = None
@@ -241,8 +243,8 @@ class EventStore(Rounds):
                 pooling_delay_s,
                 edge_function_url,
                 mode,
-                _listed(deciders),
-                _listed(events),
+                listed(deciders),
+                listed(events),
                 max_attempts,
                 owner,
             ),
@@ -419,7 +421,7 @@ class EventStore(Rounds):
     def locked_partitions(self, view: str, leases: Sequence[Lease]) -> list[LockedPartition]:
         """Return those leased log partitions where streams have locks; the others deliver their whole range."""
         return self._all(
-            LockedPartition, "select * from event_store.locked_partitions(%s, %s, %s)", (view, *_tokens(leases))
+            LockedPartition, "select * from event_store.locked_partitions(%s, %s, %s)", (view, *tokens_of(leases))
         )
 
     def read_batch(self, view: str, lease: Lease) -> list[LogEvent]:
@@ -452,7 +454,7 @@ class EventStore(Rounds):
     def extend_lease(self, view: str, leases: Sequence[Lease], lease_s: int | None = None) -> datetime:
         """Let leases in force last so many seconds from now; return until when."""
         return self._value(
-            datetime, "select event_store.extend_lease(%s, %s, %s, %s)", (view, *_tokens(leases), lease_s)
+            datetime, "select event_store.extend_lease(%s, %s, %s, %s)", (view, *tokens_of(leases), lease_s)
         )
 
     def expired_leases(self) -> list[ExpiredLease]:
@@ -477,7 +479,7 @@ class EventStore(Rounds):
 
     def release_batch(self, view: str, leases: Sequence[Lease]) -> int:
         """Give leases back without moving anything; return how many were still held."""
-        return self._value(int, "select event_store.release_batch(%s, %s, %s)", (view, *_tokens(leases)))
+        return self._value(int, "select event_store.release_batch(%s, %s, %s)", (view, *tokens_of(leases)))
 
     def lease_owners(self, view: str) -> list[str]:
         """Return the owners of a view's leases in force."""
@@ -508,7 +510,7 @@ class EventStore(Rounds):
         return self._all(
             LogEvent,
             "select * from event_store.read_log(%s, %s, %s, %s, %s)",
-            (partition, from_position, limit, _listed(deciders), _listed(events)),
+            (partition, from_position, limit, listed(deciders), listed(events)),
         )
 
     def latest_events(
@@ -570,9 +572,11 @@ class EventStore(Rounds):
         return self._all(AuditEntry, "select * from event_store.audit_log(%s, %s)", (view, limit))
 
 
-def _tokens(leases: Sequence[Lease]) -> tuple[list[int], list[int]]:
+def tokens_of(leases: Sequence[Lease]) -> tuple[list[int], list[int]]:
+    """Return the log partitions of leases, and their tokens."""
     return [lease.partition for lease in leases], [lease.lease_token for lease in leases]
 
 
-def _listed(names: Sequence[str] | None) -> list[str] | None:
+def listed(names: Sequence[str] | None) -> list[str] | None:
+    """Return names as psycopg sends an array; None stays None."""
     return None if names is None else list(names)
