@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         LeaseLost,
         Malformed,
         MillraceError,
+        NeverSeen,
         NotDeciderOwner,
         NotEmpty,
         NotInFlight,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
         StreamClosed,
         StreamWentOn,
         TransactionEnded,
+        TransactionOpen,
         UnknownCapture,
         UnknownPartition,
         UnknownProducer,
@@ -79,6 +81,7 @@ if TYPE_CHECKING:
         PartitionLag,
         RecordedEvent,
         Seek,
+        Seen,
         StreamHead,
         VersionedEvent,
         View,
@@ -124,7 +127,7 @@ _PLACES = {
     # The event store
     "resources.event_store": (
         "AppendedEvent AsyncEventStore AuditEntry AvailableRange ChainedEvent DeadLetter DeciderEvent EventStore Json "
-        "LeasedEvent Lock LogEvent NewEvent PartitionInfo PartitionLag RecordedEvent Seek StreamHead "
+        "LeasedEvent Lock LogEvent NewEvent PartitionInfo PartitionLag RecordedEvent Seek Seen StreamHead "
         "VersionedEvent View ViewInfo causing tracing"
     ),
     "resources.event_store.migrations": "migrate",
@@ -148,8 +151,8 @@ _PLACES = {
     "resources.errors": (
         "BackupDamaged BelongsToReadModel CaptureInUse ChangesDiffer ChangesWaiting Conflict DeciderCaptured "
         "EventIdReused EventNotRegistered ForbiddenChange HistoryNeeded ImportRefused LeaseLost Malformed "
-        "MillraceError NotDeciderOwner NotEmpty NotInFlight NotParked NotProducerOwner NotQuarantined NotViewOwner PartitionLeased PositionOutOfRange "
-        "ProducerFenced SchemaMismatch SequenceGap StreamClosed StreamWentOn TransactionEnded UnknownCapture "
+        "MillraceError NeverSeen NotDeciderOwner NotEmpty NotInFlight NotParked NotProducerOwner NotQuarantined NotViewOwner PartitionLeased PositionOutOfRange "
+        "ProducerFenced SchemaMismatch SequenceGap StreamClosed StreamWentOn TransactionEnded TransactionOpen UnknownCapture "
         "UnknownPartition UnknownProducer UnknownTransaction UnknownView Unreachable UnreadableData "
         "ViewInUse WrongMode"
     ),
@@ -162,11 +165,11 @@ __all__ = [
     "DeciderCaptured", "DeciderEvent", "DsnOption", "Event", "EventIdReused", "EventLogSource",
     "EventNotRegistered", "EventStore", "ExactlyOnce", "ForbiddenChange", "HistoryNeeded", "IdempotentProducer",
     "ImportRefused", "InvalidCapture", "InvalidReadModel", "Json", "LeaseLost", "LeasedEvent", "Lock", "LogEvent",
-    "Malformed", "MillraceError", "NewEvent", "NotDeciderOwner", "NotEmpty", "NotInFlight", "NotParked", "NotProducerOwner", "NotQuarantined", "NotViewOwner",
+    "Malformed", "MillraceError", "NeverSeen", "NewEvent", "NotDeciderOwner", "NotEmpty", "NotInFlight", "NotParked", "NotProducerOwner", "NotQuarantined", "NotViewOwner",
     "PartitionInfo", "PartitionLag", "PartitionLeased", "PositionOutOfRange", "PostgresResource", "ProducerFenced",
-    "ProducerStamp", "ProducerStore", "ReadModel", "RecordedEvent", "SchemaMismatch", "Seek", "SequenceGap",
+    "ProducerStamp", "ProducerStore", "ReadModel", "RecordedEvent", "SchemaMismatch", "Seek", "Seen", "SequenceGap",
     "Service", "SparkResource", "State", "StreamClosed", "StreamHead", "StreamWentOn", "Surroundings",
-    "Transaction", "TransactionEnded", "UnknownCapture", "UnknownPartition", "UnknownProducer",
+    "Transaction", "TransactionEnded", "TransactionOpen", "UnknownCapture", "UnknownPartition", "UnknownProducer",
     "UnknownTransaction", "UnknownView", "Unreachable", "UnreadableData", "VersionedEvent", "View", "ViewInUse", "ViewInfo", "WrongMode",
     "all_", "any_", "avg", "causing", "chosen_dsn", "count", "day_history", "embedded_dsn", "field", "first", "fold", "history_frame",
     "last", "max_", "migrate", "min_", "read_history", "read_model", "recompute", "replace_day", "set_union",

@@ -46,11 +46,12 @@ TARGETS = [
         "resources/event_store/async_client.py",
         """The event store's client on psycopg's asynchronous connections: `EventStore` with coroutines for methods.
 
-Written by `scripts/write_async_client.py` from `sql_functions`, `rounds` and `client`: change those.
+Written by `scripts/write_async_client.py` from `sql_functions`, `rounds`, `waiting` and `client`: change those.
 """,
         {
             "resources/event_store/sql_functions.py": {"SqlFunctions": "AsyncSqlFunctions"},
             "resources/event_store/rounds.py": {"Rounds": "AsyncRounds"},
+            "resources/event_store/waiting.py": {"Waiting": "AsyncWaiting"},
             "resources/event_store/client.py": {"EventStore": "AsyncEventStore"},
         },
     ),
@@ -196,7 +197,7 @@ def _imports(source: Source, taken: Mapping[str, str]) -> Iterator[str]:
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name not in taken:
             own.append(node.name)
         elif isinstance(node, ast.Assign):
-            own.extend(target.id for target in node.targets if isinstance(target, ast.Name))
+            own.extend(name.id for target in node.targets for name in ast.walk(target) if isinstance(name, ast.Name))
     if own:
         yield f"from {source.module} import {', '.join(own)}"
 

@@ -266,6 +266,7 @@ set local check_function_bodies = off;
 \ir functions/views/private/sweep_locks.sql
 \ir functions/views/private/wants.sql
 \ir functions/views/progress/has_caught_up.sql
+\ir functions/views/progress/has_seen.sql
 \ir functions/views/progress/views_beyond_log.sql
 \ir functions/views/register_view.sql
 \ir functions/views/retry_dead_letters.sql
@@ -277,7 +278,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '087b503c229dc1c4418c29af517f716a9c92db450ce5ecfe0d7fde9a4eb1f068'),
+  (0, '89ecc46c2e6d1c75783a298a1b8ba666e2bd6bc6935d73d0141d9dc305c24d69'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -78,6 +78,7 @@ SQL = {
     "resources.event_store.client": "calls functions",
     "resources.event_store.async_client": "calls functions",
     "resources.event_store.rounds": "calls functions",
+    "resources.event_store.waiting": "calls functions",
     "resources.event_store.migrations": "makes the schema that functions stand in",
     "resources.alerts.store": "calls functions",
     "resources.archive.store": "calls functions",

@@ -39,6 +39,7 @@ from millrace.resources.event_store.standing_rows import (
     ViewInfo,
     ViewPoll,
 )
+from millrace.resources.event_store.waiting import InStream, Seen
 
 __all__ = [
     "AppendedCount",
@@ -53,6 +54,7 @@ __all__ = [
     "DeciderEvent",
     "EventStore",
     "ExpiredLease",
+    "InStream",
     "Json",
     "Lease",
     "LeasedEvent",
@@ -68,6 +70,7 @@ __all__ = [
     "PlacedEvent",
     "RecordedEvent",
     "Seek",
+    "Seen",
     "SequencerHolder",
     "StreamFailure",
     "StreamHead",

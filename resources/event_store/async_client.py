@@ -1,8 +1,10 @@
 """The event store's client on psycopg's asynchronous connections: `EventStore` with coroutines for methods.
 
-Written by `scripts/write_async_client.py` from `sql_functions`, `rounds` and `client`: change those.
+Written by `scripts/write_async_client.py` from `sql_functions`, `rounds`, `waiting` and `client`: change those.
 """
 
+import asyncio
+import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
@@ -14,6 +16,7 @@ import psycopg
 from psycopg.rows import BaseRowFactory, scalar_row
 from psycopg.types.json import Jsonb
 
+from millrace.resources.errors import TransactionOpen
 from millrace.resources.event_store.causes import all_passed_on, passed_on
 from millrace.resources.event_store.client import STREAM_PAGE, listed, tokens_of
 from millrace.resources.event_store.json_text import events_json
@@ -50,7 +53,13 @@ from millrace.resources.event_store.rows import (
     VersionedEvent,
     View,
 )
-from millrace.resources.event_store.sql_functions import InfinityLoader, Loaders, Row, loaders_of, shape_of
+from millrace.resources.event_store.sql_functions import (
+    InfinityLoader,
+    Loaders,
+    Row,
+    loaders_of,
+    shape_of,
+)
 from millrace.resources.event_store.standing_rows import (
     OldestWriter,
     PartitionInfo,
@@ -60,6 +69,7 @@ from millrace.resources.event_store.standing_rows import (
     ViewInfo,
     ViewPoll,
 )
+from millrace.resources.event_store.waiting import FIRST_PAUSE_S, GROWTH, IDLE, LAST_PAUSE_S, InStream, Seen, never_seen
 
 if TYPE_CHECKING:
     from psycopg_pool import AsyncConnectionPool
@@ -194,7 +204,59 @@ class AsyncRounds(AsyncSqlFunctions):
         return await self._value(int, "select event_store.release_owner(%s)", (owner,))
 
 
-class AsyncEventStore(AsyncRounds):
+class AsyncWaiting(AsyncSqlFunctions):
+    """The part of `AsyncEventStore` for those who read what they wrote."""
+
+    async def has_seen(self, view: str, decider: str, decider_id: str, offset: int) -> Seen:
+        """Return whether a view, or the serving version of a read model, has an event of a stream."""
+        return await self._one(
+            Seen, "select * from event_store.has_seen(%s, %s, %s, %s)", (view, decider, decider_id, offset)
+        )
+
+    async def wait_for(self, view: str, appended: InStream, timeout_s: float = 5.0) -> bool:
+        """Wait until a view has an event, and return True; False where it has not after `timeout_s` seconds.
+
+        It asks again and again, each time in a transaction of its own: nothing is held in between, and with a pool no
+        connection either.
+
+        Args:
+            view: A view, or a read model, whose serving version counts.
+            appended: An event that is committed; of several of one stream the last.
+            timeout_s: How long to wait; 0 to ask once.
+
+        Raises:
+            NeverSeen: The view will not have it by itself; `reason` says why.
+            TransactionOpen: The connection is in a transaction, in which one may not wait for others.
+        """
+        until = time.monotonic() + timeout_s
+        pause = FIRST_PAUSE_S
+        while True:
+            found = await self._asked(view, appended)
+            if found.seen:
+                return True
+            if found.never is not None:
+                raise never_seen(view, found)
+            left = until - time.monotonic()
+            if left <= 0:
+                return False
+            await asyncio.sleep(min(pause, left))
+            pause = min(pause * GROWTH, LAST_PAUSE_S)
+
+    async def _asked(self, view: str, event: InStream) -> Seen:
+        """Ask once, in a transaction that is over afterwards."""
+        async with self._connected() as connection:
+            # its snapshot may be older than what is waited for, and while it is open the server cannot clean up
+            if connection.info.transaction_status != IDLE:
+                raise TransactionOpen(
+                    "wait_for waits for what others commit, and the connection is in a transaction.",
+                    detail=f"The event is {event.decider} {event.decider_id!r}, offset {event.offset}.",
+                    hint="Commit first, or give the store a pool.",
+                )
+            async with connection.transaction():
+                return await type(self)(connection).has_seen(view, event.decider, event.decider_id, event.offset)
+
+
+class AsyncEventStore(AsyncRounds, AsyncWaiting):
     """The event store behind a connection, or a pool. Every method raises the `MillraceError` of its SQL function."""
 
     async def register_decider_event(

@@ -1,8 +1,8 @@
 """The event store's client: one method per SQL function, same name, same argument order.
 
 Belongs here: calls about events, the log and views. Not here: the shapes that they return (`rows`); calls about many
-views at once (`rounds`, which `EventStore` inherits); those of producers, captures, archive and backup, each in a
-`store` of its own; behaviour, which is in `sql/functions`, for clients in any language.
+views at once (`rounds`) and the wait for a view (`waiting`), which `EventStore` inherits; those of producers, captures,
+archive and backup, each in a `store` of its own; behaviour, which is in `sql/functions`, for clients in any language.
 
 An `EventStore` works on a connection of the caller's, who owns its transactions: with `autocommit` each call is one
 transaction, otherwise the calls join the caller's. On a pool of the caller's each call is one transaction.
@@ -52,12 +52,13 @@ from millrace.resources.event_store.standing_rows import (
     ViewBeyondLog,
     ViewInfo,
 )
+from millrace.resources.event_store.waiting import Waiting
 
 # events of a stream that are read at once
 STREAM_PAGE = 500
 
 
-class EventStore(Rounds):
+class EventStore(Rounds, Waiting):
     """The event store behind a connection, or a pool. Every method raises the `MillraceError` of its SQL function."""
 
     def register_decider_event(
