@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from millrace.platform_defs.local.surroundings import Surroundings
     from millrace.resources.archive.history import day_history, history_frame, read_history
     from millrace.resources.capture.declaration import Capture, CapturedTable, InvalidCapture
+    from millrace.resources.commands.async_handling import handle_async
+    from millrace.resources.commands.decider import Decided, Decider, Emit, GaveUp, HistoryPurged
+    from millrace.resources.commands.handling import handle
     from millrace.resources.errors import (
         BackupDamaged,
         BelongsToReadModel,
@@ -131,6 +134,10 @@ _PLACES = {
         "VersionedEvent View ViewInfo causing tracing"
     ),
     "resources.event_store.migrations": "migrate",
+    # Commands
+    "resources.commands.decider": "Decided Decider Emit GaveUp HistoryPurged",
+    "resources.commands.handling": "handle",
+    "resources.commands.async_handling": "handle_async",
     # Exactly-once producers
     "resources.producers": "IdempotentProducer ProducerStamp ProducerStore",
     "resources.producers.exactly_once": "Answer ExactlyOnce Transaction",
@@ -162,8 +169,8 @@ _MODULE_OF = {name: module for module, names in _PLACES.items() for name in name
 __all__ = [
     "Answer", "AppendedEvent", "AsyncEventStore", "AuditEntry", "AvailableRange", "BackupDamaged", "BelongsToReadModel", "Capture",
     "CaptureInUse", "CapturedTable", "ChainedEvent", "ChangesDiffer", "ChangesWaiting", "Conflict", "DeadLetter",
-    "DeciderCaptured", "DeciderEvent", "DsnOption", "Event", "EventIdReused", "EventLogSource",
-    "EventNotRegistered", "EventStore", "ExactlyOnce", "ForbiddenChange", "HistoryNeeded", "IdempotentProducer",
+    "Decided", "Decider", "DeciderCaptured", "DeciderEvent", "DsnOption", "Emit", "Event", "EventIdReused", "EventLogSource",
+    "EventNotRegistered", "EventStore", "ExactlyOnce", "ForbiddenChange", "GaveUp", "HistoryNeeded", "HistoryPurged", "IdempotentProducer",
     "ImportRefused", "InvalidCapture", "InvalidReadModel", "Json", "LeaseLost", "LeasedEvent", "Lock", "LogEvent",
     "Malformed", "MillraceError", "NeverSeen", "NewEvent", "NotDeciderOwner", "NotEmpty", "NotInFlight", "NotParked", "NotProducerOwner", "NotQuarantined", "NotViewOwner",
     "PartitionInfo", "PartitionLag", "PartitionLeased", "PositionOutOfRange", "PostgresResource", "ProducerFenced",
@@ -171,7 +178,7 @@ __all__ = [
     "Service", "SparkResource", "State", "StreamClosed", "StreamHead", "StreamWentOn", "Surroundings",
     "Transaction", "TransactionEnded", "TransactionOpen", "UnknownCapture", "UnknownPartition", "UnknownProducer",
     "UnknownTransaction", "UnknownView", "Unreachable", "UnreadableData", "VersionedEvent", "View", "ViewInUse", "ViewInfo", "WrongMode",
-    "all_", "any_", "avg", "causing", "chosen_dsn", "count", "day_history", "embedded_dsn", "field", "first", "fold", "history_frame",
+    "all_", "any_", "avg", "causing", "chosen_dsn", "count", "day_history", "embedded_dsn", "field", "first", "fold", "handle", "handle_async", "history_frame",
     "last", "max_", "migrate", "min_", "read_history", "read_model", "recompute", "replace_day", "set_union",
     "spark_session", "stop_on_signals", "stream_id", "sum_", "tracing",
 ]  # fmt: skip

@@ -46,6 +46,7 @@ An exception that one module alone raises is declared in that module, below `Mil
 
     read_models      AheadOfLog, HistoryMissing, NotOwned, DependentObjects, StagedRowsLost, WrongView, FunctionFailed
     consumption      PartitionsFailed
+    commands         GaveUp, HistoryPurged
     archive          ArchiveDamaged, EventsLeft, ForeignArchive, LogIncomplete
     backup           ForeignBackup, NoBackup, Busy
     capture          GapOpen, NotReady, SourceRefuses, SlotBusy, SlotLost, PublicationMissing, ForeignPublication,

@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -39,8 +39,16 @@ class Target:
     path: str
     docstring: str
     taken: Mapping[str, Mapping[str, str]]
+    # what else is called, and is asynchronous, in another file
+    called: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
+CLIENT = {
+    "resources/event_store/sql_functions.py": {"SqlFunctions": "AsyncSqlFunctions"},
+    "resources/event_store/rounds.py": {"Rounds": "AsyncRounds"},
+    "resources/event_store/waiting.py": {"Waiting": "AsyncWaiting"},
+    "resources/event_store/client.py": {"EventStore": "AsyncEventStore"},
+}
 TARGETS = [
     Target(
         "resources/event_store/async_client.py",
@@ -48,12 +56,25 @@ TARGETS = [
 
 Written by `scripts/write_async_client.py` from `sql_functions`, `rounds`, `waiting` and `client`: change those.
 """,
+        CLIENT,
+    ),
+    Target(
+        "resources/commands/async_handling.py",
+        """Handling a command on psycopg's asynchronous connections: `handle` as a coroutine.
+
+Written by `scripts/write_async_client.py` from `handling`: change that.
+""",
         {
-            "resources/event_store/sql_functions.py": {"SqlFunctions": "AsyncSqlFunctions"},
-            "resources/event_store/rounds.py": {"Rounds": "AsyncRounds"},
-            "resources/event_store/waiting.py": {"Waiting": "AsyncWaiting"},
-            "resources/event_store/client.py": {"EventStore": "AsyncEventStore"},
+            "resources/commands/handling.py": {
+                "handle": "handle_async",
+                "_snapshot": "_snapshot",
+                "_loaded": "_loaded",
+                "_appended": "_appended",
+                "_decided_before": "_decided_before",
+                "_is_purged": "_is_purged",
+            }
         },
+        CLIENT,
     ),
 ]
 
@@ -116,11 +137,12 @@ class Source:
 
 def written(target: Target) -> str:
     """Return the text of a file, before it is formatted."""
-    sources = {path: Source(path) for path in target.taken}
-    renamed = {old: new for names in target.taken.values() for old, new in names.items()}
+    known = {**target.called, **target.taken}
+    sources = {path: Source(path) for path in known}
+    renamed = {old: new for names in known.values() for old, new in names.items()}
     # functions and methods that become coroutines, and those that become generators and contexts
     coroutines, generators = set[str](), set[str]()
-    for path, names in target.taken.items():
+    for path, names in known.items():
         for node in sources[path].definitions([*names]):
             for function in _functions(node):
                 (generators if _yields(function) else coroutines).add(function.name)
@@ -131,9 +153,14 @@ def written(target: Target) -> str:
         for node in source.definitions([*names]):
             edits = list(_edits(source, node, coroutines, generators))
             parts.append(_renamed(source.edited(node, edits), {**NAMES, **renamed}))
+    of_others = {old: new for names in target.called.values() for old, new in names.items()}
     imports.sort(key=lambda text: text.startswith("if "))
     return (
-        f'"""{target.docstring}"""\n\n' + _renamed("\n".join(imports), NAMES) + "\n\n\n" + "\n\n\n".join(parts) + "\n"
+        f'"""{target.docstring}"""\n\n'
+        + _renamed("\n".join(imports), {**NAMES, **of_others})
+        + "\n\n\n"
+        + "\n\n\n".join(parts)
+        + "\n"
     )
 
 

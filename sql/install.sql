@@ -224,6 +224,7 @@ set local check_function_bodies = off;
 \ir functions/read_models/model_versions.sql
 \ir functions/read_models/purged_discards.sql
 \ir functions/read_models/serve_version.sql
+\ir functions/read_models/stream_state.sql
 \ir functions/read_models/version_of_view.sql
 \ir functions/rows/ack_event.sql
 \ir functions/rows/ack_events.sql
@@ -278,7 +279,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '89ecc46c2e6d1c75783a298a1b8ba666e2bd6bc6935d73d0141d9dc305c24d69'),
+  (0, 'e92303563dd21a416453995d40aee5be72bb8456932a2b5086f6c2706a67bc5d'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

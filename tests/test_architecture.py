@@ -21,7 +21,7 @@ LAYERS = (
     ("platform_defs.definitions", "platform_defs.cli"),
     ("platform_defs",),
     ("assets", "testing"),
-    ("resources.consumption", "resources.subscriptions", "resources.alerts"),
+    ("resources.consumption", "resources.subscriptions", "resources.alerts", "resources.commands"),
     ("resources.read_models", "resources.backup", "resources.metrics", "resources.alerts.store"),
     ("resources.archive", "resources.capture", "resources.importer"),
     ("resources.sequencer", "resources.reports"),

@@ -49,6 +49,7 @@ from millrace.resources.event_store.rows import (
     RecordedEvent,
     Seek,
     StreamHead,
+    StreamState,
     StreamView,
     VersionedEvent,
     View,
@@ -108,6 +109,16 @@ class AsyncSqlFunctions:
         """
         async with self._connected() as connection:
             yield type(self)(connection)
+
+    @asynccontextmanager
+    async def savepoint(self) -> AsyncIterator[None]:
+        """Let a refusal in this block leave the transaction going that the connection is in, if it is in one."""
+        in_transaction = psycopg.pq.TransactionStatus.INTRANS
+        if isinstance(self._source, psycopg.AsyncConnection) and self._source.info.transaction_status == in_transaction:
+            async with self._source.transaction():
+                yield
+        else:
+            yield
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[psycopg.AsyncConnection]:
@@ -403,6 +414,11 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
     async def stream_head(self, decider_id: str | UUID, decider: str) -> StreamHead | None:
         """Return where one stream stands, also after its events were purged; None for a stream without events."""
         return await self._first(StreamHead, "select * from event_store.stream_head(%s, %s)", (decider_id, decider))
+
+    async def stream_state(self, model: str, fingerprint: str, decider: str, decider_id: str) -> StreamState | None:
+        """Return what a fold read model has of one stream, for a login that may read; None where it is no snapshot."""
+        call = "select * from event_store.stream_state(%s, %s, %s, %s)"
+        return await self._first(StreamState, call, (model, fingerprint, decider, decider_id))
 
     async def sequence_events(self) -> int:
         """Give committed events their positions; return how many, 0 while another session does it."""

@@ -40,6 +40,7 @@ from millrace.resources.event_store.rows import (
     RecordedEvent,
     Seek,
     StreamHead,
+    StreamState,
     StreamView,
     VersionedEvent,
     View,
@@ -200,6 +201,11 @@ class EventStore(Rounds, Waiting):
     def stream_head(self, decider_id: str | UUID, decider: str) -> StreamHead | None:
         """Return where one stream stands, also after its events were purged; None for a stream without events."""
         return self._first(StreamHead, "select * from event_store.stream_head(%s, %s)", (decider_id, decider))
+
+    def stream_state(self, model: str, fingerprint: str, decider: str, decider_id: str) -> StreamState | None:
+        """Return what a fold read model has of one stream, for a login that may read; None where it is no snapshot."""
+        call = "select * from event_store.stream_state(%s, %s, %s, %s)"
+        return self._first(StreamState, call, (model, fingerprint, decider, decider_id))
 
     def sequence_events(self) -> int:
         """Give committed events their positions; return how many, 0 while another session does it."""

@@ -76,6 +76,16 @@ class SqlFunctions:
             yield type(self)(connection)
 
     @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """Let a refusal in this block leave the transaction going that the connection is in, if it is in one."""
+        in_transaction = psycopg.pq.TransactionStatus.INTRANS
+        if isinstance(self._source, psycopg.Connection) and self._source.info.transaction_status == in_transaction:
+            with self._source.transaction():
+                yield
+        else:
+            yield
+
+    @contextmanager
     def _connected(self) -> Iterator[psycopg.Connection]:
         if isinstance(self._source, psycopg.Connection):
             yield self._source
