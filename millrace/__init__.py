@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from millrace.platform_defs.local.surroundings import Surroundings
     from millrace.resources.archive.history import day_history, history_frame, read_history
     from millrace.resources.capture.declaration import Capture, CapturedTable, InvalidCapture
+    from millrace.resources.commands.async_handling import handle_async
+    from millrace.resources.commands.decider import Decided, Decider, Emit, GaveUp, HistoryPurged
+    from millrace.resources.commands.handling import handle
     from millrace.resources.errors import (
         BackupDamaged,
         BelongsToReadModel,
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
         Malformed,
         MessageDiffers,
         MillraceError,
+        NeverSeen,
         NotDeciderOwner,
         NotEmpty,
         NotInFlight,
@@ -51,6 +55,7 @@ if TYPE_CHECKING:
         StreamClosed,
         StreamWentOn,
         TransactionEnded,
+        TransactionOpen,
         UnknownCapture,
         UnknownPartition,
         UnknownProducer,
@@ -64,6 +69,7 @@ if TYPE_CHECKING:
     from millrace.resources.event_log_source import EventLogSource
     from millrace.resources.event_store import (
         AppendedEvent,
+        AsyncEventStore,
         AuditEntry,
         AvailableRange,
         ChainedEvent,
@@ -79,10 +85,13 @@ if TYPE_CHECKING:
         PartitionLag,
         RecordedEvent,
         Seek,
+        Seen,
         StreamHead,
         VersionedEvent,
         View,
         ViewInfo,
+        causing,
+        tracing,
     )
     from millrace.resources.event_store.migrations import migrate
     from millrace.resources.postgres.dsn import embedded_dsn
@@ -121,11 +130,15 @@ _PLACES = {
     "resources.capture.declaration": "Capture CapturedTable InvalidCapture",
     # The event store
     "resources.event_store": (
-        "AppendedEvent AuditEntry AvailableRange ChainedEvent DeadLetter DeciderEvent EventStore Json "
-        "LeasedEvent Lock LogEvent NewEvent PartitionInfo PartitionLag RecordedEvent Seek StreamHead "
-        "VersionedEvent View ViewInfo"
+        "AppendedEvent AsyncEventStore AuditEntry AvailableRange ChainedEvent DeadLetter DeciderEvent EventStore Json "
+        "LeasedEvent Lock LogEvent NewEvent PartitionInfo PartitionLag RecordedEvent Seek Seen StreamHead "
+        "VersionedEvent View ViewInfo causing tracing"
     ),
     "resources.event_store.migrations": "migrate",
+    # Commands
+    "resources.commands.decider": "Decided Decider Emit GaveUp HistoryPurged",
+    "resources.commands.handling": "handle",
+    "resources.commands.async_handling": "handle_async",
     # Exactly-once producers
     "resources.producers": "IdempotentProducer ProducerStamp ProducerStore",
     "resources.producers.exactly_once": "Answer ExactlyOnce MessageInDoubt Transaction",
@@ -146,8 +159,9 @@ _PLACES = {
     "resources.errors": (
         "BackupDamaged BelongsToReadModel CaptureInUse ChangesDiffer ChangesWaiting Conflict DeciderCaptured "
         "EventIdReused EventNotRegistered ForbiddenChange HistoryNeeded ImportRefused LeaseLost Malformed "
-        "MessageDiffers MillraceError NotDeciderOwner NotEmpty NotInFlight NotParked NotProducerOwner NotQuarantined NotViewOwner PartitionLeased PositionOutOfRange "
-        "ProducerFenced SchemaMismatch SequenceGap StreamClosed StreamWentOn TransactionEnded UnknownCapture "
+        "MessageDiffers MillraceError NeverSeen NotDeciderOwner NotEmpty NotInFlight NotParked "
+        "NotProducerOwner NotQuarantined NotViewOwner PartitionLeased PositionOutOfRange ProducerFenced "
+        "SchemaMismatch SequenceGap StreamClosed StreamWentOn TransactionEnded TransactionOpen UnknownCapture "
         "UnknownPartition UnknownProducer UnknownTransaction UnknownView Unreachable UnreadableData "
         "ViewInUse WrongMode"
     ),
@@ -155,20 +169,21 @@ _PLACES = {
 _MODULE_OF = {name: module for module, names in _PLACES.items() for name in names.split()}
 
 __all__ = [
-    "Answer", "AppendedEvent", "AuditEntry", "AvailableRange", "BackupDamaged", "BelongsToReadModel", "Capture",
+    "Answer", "AppendedEvent", "AsyncEventStore", "AuditEntry", "AvailableRange", "BackupDamaged", "BelongsToReadModel", "Capture",
     "CaptureInUse", "CapturedTable", "ChainedEvent", "ChangesDiffer", "ChangesWaiting", "Conflict", "DeadLetter",
-    "DeciderCaptured", "DeciderEvent", "DsnOption", "Event", "EventIdReused", "EventLogSource",
-    "EventNotRegistered", "EventStore", "ExactlyOnce", "ForbiddenChange", "HistoryNeeded", "IdempotentProducer",
+    "Decided", "Decider", "DeciderCaptured", "DeciderEvent", "DsnOption", "Emit", "Event", "EventIdReused", "EventLogSource",
+    "EventNotRegistered", "EventStore", "ExactlyOnce", "ForbiddenChange", "GaveUp", "HistoryNeeded", "HistoryPurged", "IdempotentProducer",
     "ImportRefused", "InvalidCapture", "InvalidReadModel", "Json", "LeaseLost", "LeasedEvent", "Lock", "LogEvent",
-    "Malformed", "MessageDiffers", "MessageInDoubt", "MillraceError", "NewEvent", "NotDeciderOwner", "NotEmpty", "NotInFlight", "NotParked", "NotProducerOwner", "NotQuarantined", "NotViewOwner",
+    "Malformed", "MessageDiffers", "MessageInDoubt", "MillraceError", "NeverSeen", "NewEvent", "NotDeciderOwner",
+    "NotEmpty", "NotInFlight", "NotParked", "NotProducerOwner", "NotQuarantined", "NotViewOwner",
     "PartitionInfo", "PartitionLag", "PartitionLeased", "PositionOutOfRange", "PostgresResource", "ProducerFenced",
-    "ProducerStamp", "ProducerStore", "ReadModel", "RecordedEvent", "SchemaMismatch", "Seek", "SequenceGap",
+    "ProducerStamp", "ProducerStore", "ReadModel", "RecordedEvent", "SchemaMismatch", "Seek", "Seen", "SequenceGap",
     "Service", "SparkResource", "State", "StreamClosed", "StreamHead", "StreamWentOn", "Surroundings",
-    "Transaction", "TransactionEnded", "UnknownCapture", "UnknownPartition", "UnknownProducer",
+    "Transaction", "TransactionEnded", "TransactionOpen", "UnknownCapture", "UnknownPartition", "UnknownProducer",
     "UnknownTransaction", "UnknownView", "Unreachable", "UnreadableData", "VersionedEvent", "View", "ViewInUse", "ViewInfo", "WrongMode",
-    "all_", "any_", "avg", "chosen_dsn", "count", "day_history", "embedded_dsn", "field", "first", "fold", "history_frame",
+    "all_", "any_", "avg", "causing", "chosen_dsn", "count", "day_history", "embedded_dsn", "field", "first", "fold", "handle", "handle_async", "history_frame",
     "last", "max_", "migrate", "min_", "read_history", "read_model", "recompute", "replace_day", "set_union",
-    "spark_session", "stop_on_signals", "stream_id", "sum_",
+    "spark_session", "stop_on_signals", "stream_id", "sum_", "tracing",
 ]  # fmt: skip
 
 

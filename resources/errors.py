@@ -36,6 +36,8 @@
     ├── NotViewOwner             MR041   the view belongs to a role that the login is no member of
     ├── NotProducerOwner         MR045   the producer belongs to a role that the login is no member of
     ├── NotDeciderOwner          MR046   the decider belongs to a role that the login is no member of
+    ├── NeverSeen                a view will not have an event by itself
+    ├── TransactionOpen          nothing can be waited for in a transaction
     ├── ImportRefused            a file cannot be imported as asked
     ├── UnreadableData           JSON that Postgres holds and Python cannot read
     ├── SchemaMismatch           the database and the code do not fit
@@ -45,6 +47,7 @@ An exception that one module alone raises is declared in that module, below `Mil
 
     read_models      AheadOfLog, HistoryMissing, NotOwned, DependentObjects, StagedRowsLost, WrongView, FunctionFailed
     consumption      PartitionsFailed
+    commands         GaveUp, HistoryPurged
     archive          ArchiveDamaged, EventsLeft, ForeignArchive, LogIncomplete
     backup           ForeignBackup, NoBackup, Busy
     producers        MessageInDoubt
@@ -223,6 +226,22 @@ class NotProducerOwner(MillraceError):
 
 class NotDeciderOwner(MillraceError):
     """The decider belongs to a role that the login is no member of."""
+
+
+class NeverSeen(MillraceError):
+    """A view will not have an event by itself.
+
+    Attributes:
+        reason: unknown, disabled, unwanted, not_stored, parked or retrying, as `has_seen` says.
+    """
+
+    def __init__(self, message: str, *, reason: str, detail: str | None = None, hint: str | None = None) -> None:
+        self.reason = reason
+        super().__init__(message, detail=detail, hint=hint)
+
+
+class TransactionOpen(MillraceError):
+    """The connection is in a transaction, where what others commit cannot be waited for."""
 
 
 class ImportRefused(MillraceError):

@@ -225,6 +225,7 @@ set local check_function_bodies = off;
 \ir functions/read_models/model_versions.sql
 \ir functions/read_models/purged_discards.sql
 \ir functions/read_models/serve_version.sql
+\ir functions/read_models/stream_state.sql
 \ir functions/read_models/version_of_view.sql
 \ir functions/rows/ack_event.sql
 \ir functions/rows/ack_events.sql
@@ -267,6 +268,7 @@ set local check_function_bodies = off;
 \ir functions/views/private/sweep_locks.sql
 \ir functions/views/private/wants.sql
 \ir functions/views/progress/has_caught_up.sql
+\ir functions/views/progress/has_seen.sql
 \ir functions/views/progress/views_beyond_log.sql
 \ir functions/views/register_view.sql
 \ir functions/views/retry_dead_letters.sql
@@ -278,7 +280,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '741e607eacc41d077f4f56929cd038513f3e3626bbb683065d14dfda6df4717a'),
+  (0, '4e357a3f1addafd50e7254130cc928bbe9b7bd9a7e219ebf40c910e8f93edda0'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

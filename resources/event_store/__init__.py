@@ -1,5 +1,7 @@
 """The event store: its client, and the rows that it takes and returns."""
 
+from millrace.resources.event_store.async_client import AsyncEventStore
+from millrace.resources.event_store.causes import all_passed_on, causing, passed_on, tracing
 from millrace.resources.event_store.client import EventStore
 from millrace.resources.event_store.json_text import events_json
 from millrace.resources.event_store.lease_rows import ExpiredLease, Lease, LockedPartition, LockedStream, StreamFailure
@@ -23,6 +25,7 @@ from millrace.resources.event_store.rows import (
     RecordedEvent,
     Seek,
     StreamHead,
+    StreamState,
     StreamView,
     VersionedEvent,
     View,
@@ -37,10 +40,12 @@ from millrace.resources.event_store.standing_rows import (
     ViewInfo,
     ViewPoll,
 )
+from millrace.resources.event_store.waiting import InStream, Seen
 
 __all__ = [
     "AppendedCount",
     "AppendedEvent",
+    "AsyncEventStore",
     "AuditEntry",
     "AvailableRange",
     "BackupCut",
@@ -50,6 +55,7 @@ __all__ = [
     "DeciderEvent",
     "EventStore",
     "ExpiredLease",
+    "InStream",
     "Json",
     "Lease",
     "LeasedEvent",
@@ -65,15 +71,21 @@ __all__ = [
     "PlacedEvent",
     "RecordedEvent",
     "Seek",
+    "Seen",
     "SequencerHolder",
     "StreamFailure",
     "StreamHead",
+    "StreamState",
     "StreamView",
     "VersionedEvent",
     "View",
     "ViewBeyondLog",
     "ViewInfo",
     "ViewPoll",
+    "all_passed_on",
+    "causing",
     "events_json",
     "parsed",
+    "passed_on",
+    "tracing",
 ]

@@ -1,11 +1,13 @@
 """The event store's client: one method per SQL function, same name, same argument order.
 
 Belongs here: calls about events, the log and views. Not here: the shapes that they return (`rows`); calls about many
-views at once (`rounds`, which `EventStore` inherits); those of producers, captures, archive and backup, each in a
-`store` of its own; behaviour, which is in `sql/functions`, for clients in any language.
+views at once (`rounds`) and the wait for a view (`waiting`), which `EventStore` inherits; those of producers, captures,
+archive and backup, each in a `store` of its own; behaviour, which is in `sql/functions`, for clients in any language.
 
 An `EventStore` works on a connection of the caller's, who owns its transactions: with `autocommit` each call is one
-transaction, otherwise the calls join the caller's.
+transaction, otherwise the calls join the caller's. On a pool of the caller's each call is one transaction.
+
+`async_client` is written from this file by `scripts/write_async_client.py`; a test says when that has to run again.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,6 +17,7 @@ from uuid import UUID
 
 from psycopg.types.json import Jsonb
 
+from millrace.resources.event_store.causes import all_passed_on, passed_on
 from millrace.resources.event_store.json_text import events_json
 from millrace.resources.event_store.lease_rows import ExpiredLease, Lease, LockedPartition, StreamFailure
 from millrace.resources.event_store.rounds import Rounds
@@ -37,6 +40,7 @@ from millrace.resources.event_store.rows import (
     RecordedEvent,
     Seek,
     StreamHead,
+    StreamState,
     StreamView,
     VersionedEvent,
     View,
@@ -49,13 +53,14 @@ from millrace.resources.event_store.standing_rows import (
     ViewBeyondLog,
     ViewInfo,
 )
+from millrace.resources.event_store.waiting import Waiting
 
 # events of a stream that are read at once
 STREAM_PAGE = 500
 
 
-class EventStore(Rounds):
-    """The event store behind one connection. Every method raises the `MillraceError` of its SQL function."""
+class EventStore(Rounds, Waiting):
+    """The event store behind a connection, or a pool. Every method raises the `MillraceError` of its SQL function."""
 
     def register_decider_event(
         self, decider: str, event: str, description: str, event_version: int = 1, owner: str | None = None
@@ -92,12 +97,15 @@ class EventStore(Rounds):
         final: bool = False,
         expected_version: int | None = None,
         metadata: Json = None,
+        caused_by: RecordedEvent | None = None,
     ) -> RecordedEvent:
         """Append one event after `previous_id` and return it; a retry returns the stored one.
 
         With `expected_version`, how many events the stream has, 0 for a new one, `previous_id` may be None. `metadata`
         is an object that says what led to the event: correlation_id, causation_id, traceparent, user, or other keys.
+        `caused_by` is the event that led to it, as for all events within `causing`; keys of `metadata` win.
         """
+        known = passed_on(metadata, caused_by)
         return self._one(
             RecordedEvent,
             "select * from event_store.append_event(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
@@ -112,16 +120,28 @@ class EventStore(Rounds):
                 event_version,
                 final,
                 expected_version,
-                None if metadata is None else Jsonb(metadata),
+                None if known is None else Jsonb(known),
             ),
         )
 
-    def append_events(self, events: Iterable[NewEvent]) -> list[AppendedEvent]:
-        """Append a batch over any streams, all or nothing, and return one row per event in order."""
-        return self._all(AppendedEvent, "select * from event_store.append_events(%s::jsonb)", (events_json(events),))
+    def append_events(
+        self, events: Iterable[NewEvent], *, caused_by: RecordedEvent | None = None
+    ) -> list[AppendedEvent]:
+        """Append a batch over any streams, all or nothing, and return one row per event in order.
+
+        `caused_by` is the event that led to them, as for all events within `causing`; keys of their metadata win.
+        """
+        return self._all(
+            AppendedEvent,
+            "select * from event_store.append_events(%s::jsonb)",
+            (events_json(all_passed_on(events, caused_by)),),
+        )
 
     def append_json(self, events: str) -> AppendedCount:
-        """Do as `append_events` with a batch that is JSON text already, and count only: for those that append much."""
+        """Do as `append_events` with a batch that is JSON text already, and count only: for those that append much.
+
+        No metadata are passed on: the text is what is stored.
+        """
         return self._one(
             AppendedCount,
             "select count(*) filter (where appended) as appended, count(*) filter (where previous_id is null) as first "
@@ -182,6 +202,11 @@ class EventStore(Rounds):
         """Return where one stream stands, also after its events were purged; None for a stream without events."""
         return self._first(StreamHead, "select * from event_store.stream_head(%s, %s)", (decider_id, decider))
 
+    def stream_state(self, model: str, fingerprint: str, decider: str, decider_id: str) -> StreamState | None:
+        """Return what a fold read model has of one stream, for a login that may read; None where it is no snapshot."""
+        call = "select * from event_store.stream_state(%s, %s, %s, %s)"
+        return self._first(StreamState, call, (model, fingerprint, decider, decider_id))
+
     def sequence_events(self) -> int:
         """Give committed events their positions; return how many, 0 while another session does it."""
         return self._value(int, "select event_store.sequence_events()")
@@ -225,8 +250,8 @@ class EventStore(Rounds):
                 pooling_delay_s,
                 edge_function_url,
                 mode,
-                _listed(deciders),
-                _listed(events),
+                listed(deciders),
+                listed(events),
                 max_attempts,
                 owner,
             ),
@@ -403,7 +428,7 @@ class EventStore(Rounds):
     def locked_partitions(self, view: str, leases: Sequence[Lease]) -> list[LockedPartition]:
         """Return those leased log partitions where streams have locks; the others deliver their whole range."""
         return self._all(
-            LockedPartition, "select * from event_store.locked_partitions(%s, %s, %s)", (view, *_tokens(leases))
+            LockedPartition, "select * from event_store.locked_partitions(%s, %s, %s)", (view, *tokens_of(leases))
         )
 
     def read_batch(self, view: str, lease: Lease) -> list[LogEvent]:
@@ -436,7 +461,7 @@ class EventStore(Rounds):
     def extend_lease(self, view: str, leases: Sequence[Lease], lease_s: int | None = None) -> datetime:
         """Let leases in force last so many seconds from now; return until when."""
         return self._value(
-            datetime, "select event_store.extend_lease(%s, %s, %s, %s)", (view, *_tokens(leases), lease_s)
+            datetime, "select event_store.extend_lease(%s, %s, %s, %s)", (view, *tokens_of(leases), lease_s)
         )
 
     def expired_leases(self) -> list[ExpiredLease]:
@@ -461,7 +486,7 @@ class EventStore(Rounds):
 
     def release_batch(self, view: str, leases: Sequence[Lease]) -> int:
         """Give leases back without moving anything; return how many were still held."""
-        return self._value(int, "select event_store.release_batch(%s, %s, %s)", (view, *_tokens(leases)))
+        return self._value(int, "select event_store.release_batch(%s, %s, %s)", (view, *tokens_of(leases)))
 
     def lease_owners(self, view: str) -> list[str]:
         """Return the owners of a view's leases in force."""
@@ -492,7 +517,7 @@ class EventStore(Rounds):
         return self._all(
             LogEvent,
             "select * from event_store.read_log(%s, %s, %s, %s, %s)",
-            (partition, from_position, limit, _listed(deciders), _listed(events)),
+            (partition, from_position, limit, listed(deciders), listed(events)),
         )
 
     def latest_events(
@@ -554,9 +579,11 @@ class EventStore(Rounds):
         return self._all(AuditEntry, "select * from event_store.audit_log(%s, %s)", (view, limit))
 
 
-def _tokens(leases: Sequence[Lease]) -> tuple[list[int], list[int]]:
+def tokens_of(leases: Sequence[Lease]) -> tuple[list[int], list[int]]:
+    """Return the log partitions of leases, and their tokens."""
     return [lease.partition for lease in leases], [lease.lease_token for lease in leases]
 
 
-def _listed(names: Sequence[str] | None) -> list[str] | None:
+def listed(names: Sequence[str] | None) -> list[str] | None:
+    """Return names as psycopg sends an array; None stays None."""
     return None if names is None else list(names)

@@ -32,7 +32,7 @@ class Rounds(SqlFunctions):
 
         A view that gets nothing is not in the answer; nor is one that is not registered, or not enabled.
         """
-        return _by_view(
+        return by_view(
             self._all(
                 ViewLease, "select * from event_store.claim_views(%s, %s, %s, %s)", (list(views), owner, limit, lease_s)
             )
@@ -40,7 +40,7 @@ class Rounds(SqlFunctions):
 
     def owned_leases(self, owner: str) -> dict[str, list[Lease]]:
         """Return the leases in force of an owner, by view."""
-        return _by_view(self._all(ViewLease, "select * from event_store.owned_leases(%s)", (owner,)))
+        return by_view(self._all(ViewLease, "select * from event_store.owned_leases(%s)", (owner,)))
 
     def locked_streams(self, owner: str) -> list[LockedStream]:
         """Return the streams with a lock in an owner's leased log partitions: who reads the ranges leaves them out."""
@@ -59,7 +59,8 @@ class Rounds(SqlFunctions):
         return self._value(int, "select event_store.release_owner(%s)", (owner,))
 
 
-def _by_view(leases: Iterable[ViewLease]) -> dict[str, list[Lease]]:
+def by_view(leases: Iterable[ViewLease]) -> dict[str, list[Lease]]:
+    """Return leases by their view, in order."""
     views: dict[str, list[Lease]] = {}
     for one in leases:
         lease = Lease(one.partition, one.from_position, one.to_position, one.lease_token)

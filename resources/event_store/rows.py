@@ -81,6 +81,15 @@ class StreamHead:
 
 
 @dataclass(frozen=True)
+class StreamState:
+    """What a fold read model has of one stream: the state, and version and offset of the last event before it."""
+
+    state: Any  # what a fold returned, None where that was None
+    version: int
+    offset: int
+
+
+@dataclass(frozen=True)
 class LeasedEvent(VersionedEvent):
     """An event that a rows view delivered, the token that fences its lock, and the number of the delivery, from 1."""
 

@@ -1,23 +1,28 @@
-"""Calling SQL functions over a connection of the caller's: what every client of the event store is made of.
+"""Calling SQL functions over a connection of the caller's, or a pool: what every client of the event store is made of.
 
 Belongs here: sending one call, its rows as dataclasses, its refusal as an exception. Not here: which functions there
 are; those are in `client` and in the `store` of producers, captures, archive and backup.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING, fields
 from datetime import UTC, datetime
 from functools import cache
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import psycopg
 from psycopg.abc import Buffer
 from psycopg.adapt import Loader
-from psycopg.rows import RowFactory, scalar_row
+from psycopg.rows import BaseRowFactory, scalar_row
 from psycopg.types.datetime import TimestamptzLoader
 from psycopg.types.string import TextLoader
 
 from millrace.resources.event_store.refusals import refusals
+
+if TYPE_CHECKING:
+    from psycopg._cursor_base import BaseCursor
+    from psycopg_pool import ConnectionPool
 
 Row = TypeVar("Row")
 Loaders = Mapping[str, type[Loader]]
@@ -37,17 +42,56 @@ class InfinityLoader(TimestamptzLoader):
 
 
 class SqlFunctions:
-    """Calls over one connection, which stays the caller's: its transactions, its settings, the loaders of its queries.
+    """Calls over a connection, which stays the caller's: its transactions, its settings, the loaders of its queries.
+
+    With a pool each call takes a connection of it, and is a transaction of its own.
 
     Attributes:
-        connection: Where the calls go.
         loaders: How values of some types are read, by the type's name.
     """
 
     loaders: ClassVar[Loaders] = {"timestamptz": InfinityLoader}
 
-    def __init__(self, connection: psycopg.Connection) -> None:
-        self.connection = connection
+    def __init__(self, connection: "psycopg.Connection | ConnectionPool") -> None:
+        self._source = connection
+
+    @property
+    def connection(self) -> psycopg.Connection:
+        """Where the calls go.
+
+        Raises:
+            TypeError: They go to a pool, which gives each call another connection.
+        """
+        if not isinstance(self._source, psycopg.Connection):
+            raise TypeError("Its calls go to a pool: on_one_connection() gives a store that has one connection.")
+        return self._source
+
+    @contextmanager
+    def on_one_connection(self) -> Iterator[Self]:
+        """Yield a store whose calls all go to one connection: a session's own, or one that a pool gives for this block.
+
+        A pool commits at the end of the block, or rolls back where it raises, as `ConnectionPool.connection` says.
+        """
+        with self._connected() as connection:
+            yield type(self)(connection)
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """Let a refusal in this block leave the transaction going that the connection is in, if it is in one."""
+        in_transaction = psycopg.pq.TransactionStatus.INTRANS
+        if isinstance(self._source, psycopg.Connection) and self._source.info.transaction_status == in_transaction:
+            with self._source.transaction():
+                yield
+        else:
+            yield
+
+    @contextmanager
+    def _connected(self) -> Iterator[psycopg.Connection]:
+        if isinstance(self._source, psycopg.Connection):
+            yield self._source
+        else:
+            with self._source.connection() as connection:
+                yield connection
 
     def _all(self, row: type[Row], query: str, arguments: tuple[object, ...] = ()) -> list[Row]:
         """Return the rows of a call in order, as a dataclass."""
@@ -74,20 +118,27 @@ class SqlFunctions:
         return only
 
     def _fetched(
-        self, shape: RowFactory[Row], query: str, arguments: tuple[object, ...], loaders: Loaders | None = None
+        self, shape: BaseRowFactory[Row], query: str, arguments: tuple[object, ...], loaders: Loaders | None = None
     ) -> list[Row]:
-        with refusals(), self.connection.cursor(row_factory=shape) as cursor:
-            for name, loader in (self.loaders if loaders is None else loaders).items():
+        with refusals():
+            return self._rows(shape, query, arguments, self.loaders if loaders is None else loaders)
+
+    def _rows(
+        self, shape: BaseRowFactory[Row], query: str, arguments: tuple[object, ...], loaders: Loaders
+    ) -> list[Row]:
+        with self._connected() as connection, connection.cursor(row_factory=shape) as cursor:
+            for name, loader in loaders.items():
                 # of this cursor only: the connection, and so the caller's own queries, stay as they are
                 cursor.adapters.register_loader(name, loader)
-            return cursor.execute(query.encode(), arguments).fetchall()
+            cursor.execute(query.encode(), arguments)
+            return cursor.fetchall()
 
 
-def shape_of(row: type[Row]) -> RowFactory[Row]:
+def shape_of(row: type[Row]) -> BaseRowFactory[Row]:
     """Return psycopg's factory of a dataclass, whose field `<name>_json` gets the column `<name>`."""
     texts = json_fields(row)
 
-    def factory(cursor: psycopg.Cursor[Any]) -> Callable[[Sequence[Any]], Row]:
+    def factory(cursor: "BaseCursor[Any, Any]") -> Callable[[Sequence[Any]], Row]:
         names = [texts.get(column.name, column.name) for column in cursor.description or ()]
         _require_fields(row, names)
 

@@ -83,3 +83,8 @@ comment on column event_store.incidents.lease_token is 'Of who tried last: a lat
 comment on column event_store.incidents.leased_until is 'Until when nobody else sends the message; null for now.';
 comment on column event_store.incidents.last_error is 'Why the last try failed; null where none did.';
 comment on column event_store.incidents.undelivered is 'How many messages about it were given up.';
+
+-- What handles commands asks for each stream whether its snapshot lacks an event: among all that operators ever did.
+create index audit_log_discards_idx on event_store.audit_log ((detail ->> 'decider_id'), (detail ->> 'decider'))
+where operation = 'discard_dead_letter';
+comment on index event_store.audit_log_discards_idx is 'The events of a stream that were given up.';

@@ -1495,6 +1495,10 @@ ALTER TABLE ONLY read_models.declarations
 ALTER TABLE ONLY read_models.declarations
     ADD CONSTRAINT declarations_view_key UNIQUE (view);
 
+CREATE INDEX audit_log_discards_idx ON event_store.audit_log USING btree (((detail ->> 'decider_id'::text)), ((detail ->> 'decider'::text))) WHERE (operation = 'discard_dead_letter'::text);
+
+COMMENT ON INDEX event_store.audit_log_discards_idx IS 'The events of a stream that were given up.';
+
 CREATE UNIQUE INDEX capture_gaps_open_key ON event_store.capture_gaps USING btree (capture) WHERE (resolved_by_generation IS NULL);
 
 CREATE INDEX events_correlation_idx ON event_store.events USING btree (((metadata ->> 'correlation_id'::text)), "offset") WHERE ((metadata ->> 'correlation_id'::text) IS NOT NULL);

@@ -1,0 +1,1 @@
+"""Commands: deciders, and handling what they decide on."""

@@ -1,0 +1,149 @@
+"""Handling a command on psycopg's asynchronous connections: `handle` as a coroutine.
+
+Written by `scripts/write_async_client.py` from `handling`: change that.
+"""
+
+from uuid import UUID
+
+from millrace.resources.commands.decider import (
+    Command,
+    Decided,
+    Decider,
+    Loaded,
+    State,
+    decided,
+    event_id_of,
+    gave_up,
+    purged,
+    to_append,
+)
+from millrace.resources.errors import Conflict
+from millrace.resources.event_store import AsyncEventStore, NewEvent, RecordedEvent
+
+
+async def handle_async(
+    store: AsyncEventStore,
+    decider: Decider[State, Command],
+    decider_id: str,
+    command: Command,
+    *,
+    command_id: UUID | None = None,
+    tries: int = 5,
+    caused_by: RecordedEvent | None = None,
+) -> Decided[State]:
+    """Decide on a command with the state of its stream, append the events, and return what was decided.
+
+    Where another writer was first, only what is new is loaded, and decided on again. In a transaction of the caller's
+    the events are stored when it commits; above READ COMMITTED it does not see what is new, and so gives up.
+
+    Args:
+        store: Where the stream is.
+        decider: Its kind.
+        decider_id: The stream.
+        command: What `decide` gets.
+        command_id: The command's own id. A command that was handled with it is not decided on again: what it led to
+            then is returned.
+        tries: How often it is decided at most.
+        caused_by: The event that led to the command, as for `append_event`; within `causing` it is that one's.
+
+    Raises:
+        GaveUp: Another writer was first each time.
+        HistoryPurged: The stream's first events were purged, and there is no snapshot of it.
+        StreamClosed: Something was decided, and the stream has its final event.
+    """
+    loaded: Loaded[State] | None = None
+    for _ in range(tries):
+        if command_id is not None:
+            first = event_id_of(command_id, decider.name, decider_id, 0)
+            if await store.log_position(first) is not None:
+                return await _decided_before(store, decider, decider_id, command_id)
+        if loaded is None:
+            loaded = await _snapshot(store, decider, decider_id)
+        loaded = await _loaded(store, decider, decider_id, loaded)
+        events = to_append(decider, loaded, decider_id, command, command_id)
+        try:
+            appended = await _appended(store, events, caused_by) if events else []
+        except Conflict:
+            continue
+        return decided(decider, loaded, decider_id, appended)
+    if loaded is not None:
+        head = await store.stream_head(decider_id, decider.name)
+        if (
+            head is not None
+            and loaded.version < head.version
+            and await _is_purged(store, decider.name, decider_id, loaded)
+        ):
+            raise purged(decider.name, decider_id, loaded.version)
+    raise gave_up(decider.name, decider_id, tries)
+
+
+async def _snapshot(store: AsyncEventStore, decider: Decider[State, Command], decider_id: str) -> Loaded[State]:
+    """Return the state that a fold read model has of the stream, if there is one, else that of an empty stream."""
+    fold = decider.fold
+    if fold is not None:
+        stored = await store.stream_state(fold.name, fold.fingerprint, decider.name, decider_id)
+        if stored is not None:
+            state = decider.initial if stored.state is None else stored.state
+            return Loaded(state, stored.version, stored.offset)
+    return Loaded(decider.initial)
+
+
+async def _loaded(
+    store: AsyncEventStore, decider: Decider[State, Command], decider_id: str, loaded: Loaded[State]
+) -> Loaded[State]:
+    """Return the stream with the events behind the loaded ones."""
+    async for event in store.read_stream(decider.name, decider_id, loaded.version + 1):
+        loaded = loaded.after(decider, event)
+    return loaded
+
+
+async def _appended(
+    store: AsyncEventStore, events: list[NewEvent], caused_by: RecordedEvent | None
+) -> list[RecordedEvent]:
+    """Append the events, all or none, and return them as they are stored."""
+    # a refused statement would end the caller's transaction
+    async with store.savepoint():
+        if len(events) == 1:
+            (one,) = events
+            return [
+                await store.append_event(
+                    one.event,
+                    one.event_id,
+                    one.decider,
+                    one.decider_id,
+                    one.data,
+                    one.command_id,
+                    None,
+                    one.event_version,
+                    final=one.final,
+                    expected_version=one.expected_version,
+                    metadata=one.metadata,
+                    caused_by=caused_by,
+                )
+            ]
+        first, *_ = await store.append_events(events, caused_by=caused_by)
+        stored: list[RecordedEvent] = []
+        async for event in store.read_stream(events[0].decider, events[0].decider_id, first.version, len(events)):
+            stored.append(event)
+        return stored
+
+
+async def _decided_before(
+    store: AsyncEventStore, decider: Decider[State, Command], decider_id: str, command_id: UUID
+) -> Decided[State]:
+    """Return what a command led to when it was handled first, and the state after that."""
+    loaded, led = Loaded(decider.initial), list[RecordedEvent]()
+    async for event in store.read_stream(decider.name, decider_id):
+        if led and event.command_id != command_id:
+            break
+        loaded = loaded.after(decider, event)
+        if event.command_id == command_id:
+            led.append(event)
+    return Decided(decider.name, decider_id, tuple(led), loaded.state, loaded.version, loaded.offset)
+
+
+async def _is_purged(store: AsyncEventStore, decider: str, decider_id: str, loaded: Loaded[State]) -> bool:
+    """Return whether a stream has no event to go on with."""
+    async for _ in store.read_stream(decider, decider_id, loaded.version + 1, 1):
+        return False
+    return True

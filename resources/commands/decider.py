@@ -1,0 +1,190 @@
+"""What a command leads to: a decider, which folds a stream to a state and decides on it, and what was decided.
+
+Belongs here: declarations and the pure steps. Not here: reading and appending (`handling`).
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from uuid import UUID, uuid4, uuid5
+
+from millrace.resources.errors import MillraceError
+from millrace.resources.event_store import Json, NewEvent, RecordedEvent
+from millrace.resources.event_store.rows import VersionedEvent
+
+if TYPE_CHECKING:
+    from millrace.resources.read_models.fold import Fold
+
+State = TypeVar("State")
+Command = TypeVar("Command")
+
+
+class GaveUp(MillraceError):
+    """Other writers were first each time that a command was tried."""
+
+
+class HistoryPurged(MillraceError):
+    """The stream's first events were purged, so its state cannot be computed from them."""
+
+
+@dataclass(frozen=True)
+class Emit:
+    """An event that a decider decides on; `final` closes its stream."""
+
+    event: str
+    data: Json
+    event_version: int = 1
+    final: bool = False
+    metadata: Json = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decider(Generic[State, Command]):
+    """A kind of entity, as pure functions: they look at nothing but their arguments, and change none of them.
+
+    Attributes:
+        name: The decider in the event store, such as `order`.
+        initial: The state of a stream without events.
+        decide: From a command and the state to the events that it leads to, none where it changes nothing. It raises
+            what it likes where the command is refused.
+        evolve: From the state and an event to the state after. Or a fold read model of this decider alone: then its
+            stored states are snapshots, and only the events behind them are read.
+    """
+
+    name: str
+    initial: State
+    decide: Callable[[Command, State], Iterable[Emit]]
+    evolve: "Callable[[State, Any], State] | Fold"
+
+    def __post_init__(self) -> None:
+        """Refuse a fold that is of other streams, too."""
+        fold = self.fold
+        if fold is not None and fold.deciders != (self.name,):
+            raise ValueError(
+                f"The fold {fold.name} takes events of {fold.deciders or 'all deciders'}: declare it with"
+                f" deciders=[{self.name!r}] alone, so that each of its rows is the state of one {self.name}."
+            )
+
+    @property
+    def fold(self) -> "Fold | None":
+        """The read model whose states are snapshots, if there is one."""
+        return None if callable(self.evolve) else self.evolve
+
+    def evolved(self, state: State, event: RecordedEvent) -> State:
+        """Return the state after an event."""
+        after: State = self.evolve(state, event) if callable(self.evolve) else _folded(self.evolve, state, event)
+        return after
+
+
+@dataclass(frozen=True)
+class Decided(Generic[State]):
+    """What a command led to.
+
+    Attributes:
+        decider: The decider's name.
+        decider_id: The stream.
+        events: The events that were appended, as they are stored; none where nothing was decided.
+        state: The state after them.
+        version: How many events the stream has.
+        offset: The offset of its last event, 0 without one: `wait_for("orders", decided)` waits for it.
+    """
+
+    decider: str
+    decider_id: str
+    events: tuple[RecordedEvent, ...]
+    state: State
+    version: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Loaded(Generic[State]):
+    """A stream up to its version, folded."""
+
+    state: State
+    version: int = 0
+    offset: int = 0
+
+    def after(self, decider: Decider[State, Any], event: VersionedEvent) -> "Loaded[State]":
+        """Return the stream with its next event."""
+        if event.version != self.version + 1:
+            raise purged(decider.name, event.decider_id, self.version)
+        return Loaded(decider.evolved(self.state, event), event.version, event.offset)
+
+
+def to_append(
+    decider: Decider[State, Command], loaded: Loaded[State], decider_id: str, command: Command, command_id: UUID | None
+) -> list[NewEvent]:
+    """Decide on a command, and return the events to append behind the loaded ones.
+
+    With a command_id the events have the same ids each time.
+    """
+    known = command_id or uuid4()
+    return [
+        NewEvent(
+            decider.name,
+            decider_id,
+            one.event,
+            uuid4() if command_id is None else event_id_of(command_id, decider.name, decider_id, number),
+            one.data,
+            known,
+            one.event_version,
+            one.final,
+            expected_version=loaded.version + number,
+            metadata=one.metadata,
+        )
+        for number, one in enumerate(decider.decide(command, loaded.state))
+    ]
+
+
+def event_id_of(command_id: UUID, decider: str, decider_id: str, number: int) -> UUID:
+    """Return the id of an event that a command leads to: the same whenever the command is handled."""
+    return uuid5(command_id, f"{decider}/{decider_id}/{number}")
+
+
+def decided(
+    decider: Decider[State, Any], loaded: Loaded[State], decider_id: str, events: Iterable[RecordedEvent]
+) -> Decided[State]:
+    """Return what a command led to: the loaded stream, and its new events."""
+    appended = tuple(events)
+    for event in appended:
+        state = decider.evolved(loaded.state, event)
+        loaded = replace(loaded, state=state, version=loaded.version + 1, offset=event.offset)
+    return Decided(decider.name, decider_id, appended, loaded.state, loaded.version, loaded.offset)
+
+
+def purged(decider: str, decider_id: str, version: int) -> HistoryPurged:
+    """Return what is raised where a stream does not go on at its next event."""
+    return HistoryPurged(
+        "The stream's state cannot be computed from its events: some were purged.",
+        detail=f"Stream ({decider}, {decider_id}): the event after version {version} is not kept.",
+        hint="Let evolve be a fold read model: its states are snapshots, which need no earlier events.",
+    )
+
+
+def gave_up(decider: str, decider_id: str, tries: int) -> GaveUp:
+    """Return what is raised after the last try."""
+    return GaveUp(
+        "Other writers were first each time.",
+        detail=f"Stream ({decider}, {decider_id}): {tries} tries.",
+        hint="Try again later. A stream that many writers share wants smaller streams, or one writer.",
+    )
+
+
+def _folded(fold: "Fold", state: Any, event: RecordedEvent) -> Any:  # noqa: ANN401 - the fold's state is what a user says
+    from millrace.resources.read_models.fold import Event  # its user has imported it; others need no Spark
+
+    if fold.events is not None and event.event not in fold.events:
+        return state
+    return fold.function(
+        state,
+        Event(
+            event.decider,
+            event.decider_id,
+            event.event,
+            event.event_version,
+            event.data,
+            event.created_at,
+            event.offset,
+        ),
+    )

@@ -1,0 +1,115 @@
+"""Reading one's own writes: whether a view has an event, and waiting until it has.
+
+Belongs here: the question, and the wait, which is a loop of it. Not here: the answer (`sql/functions/views/progress`).
+"""
+
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+import psycopg
+
+from millrace.resources.errors import NeverSeen, TransactionOpen
+from millrace.resources.event_store.sql_functions import SqlFunctions
+
+# between two questions, in seconds: soon at first, for a drain of a running view takes as long; seldom later
+FIRST_PAUSE_S, LAST_PAUSE_S, GROWTH = 0.005, 0.1, 1.5
+IDLE = psycopg.pq.TransactionStatus.IDLE
+
+
+class InStream(Protocol):
+    """An event of a stream, as `append_event` returns it; or what was decided, which names its last event."""
+
+    @property
+    def decider(self) -> str:
+        """The kind of entity."""
+
+    @property
+    def decider_id(self) -> str:
+        """The entity."""
+
+    @property
+    def offset(self) -> int:
+        """The event's own number."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Whether a view has an event; where it will not have it by itself, `never` says why, and `detail` what exactly.
+
+    `never` is one of unknown, disabled, unwanted, not_stored, parked, retrying; None where it only takes time.
+    """
+
+    seen: bool
+    never: str | None
+    detail: str | None
+
+
+class Waiting(SqlFunctions):
+    """The part of `EventStore` for those who read what they wrote."""
+
+    def has_seen(self, view: str, decider: str, decider_id: str, offset: int) -> Seen:
+        """Return whether a view, or the serving version of a read model, has an event of a stream."""
+        return self._one(
+            Seen, "select * from event_store.has_seen(%s, %s, %s, %s)", (view, decider, decider_id, offset)
+        )
+
+    def wait_for(self, view: str, appended: InStream, timeout_s: float = 5.0) -> bool:
+        """Wait until a view has an event, and return True; False where it has not after `timeout_s` seconds.
+
+        It asks again and again, each time in a transaction of its own: nothing is held in between, and with a pool no
+        connection either.
+
+        Args:
+            view: A view, or a read model, whose serving version counts.
+            appended: An event that is committed; of several of one stream the last.
+            timeout_s: How long to wait; 0 to ask once.
+
+        Raises:
+            NeverSeen: The view will not have it by itself; `reason` says why.
+            TransactionOpen: The connection is in a transaction, in which one may not wait for others.
+        """
+        until = time.monotonic() + timeout_s
+        pause = FIRST_PAUSE_S
+        while True:
+            found = self._asked(view, appended)
+            if found.seen:
+                return True
+            if found.never is not None:
+                raise never_seen(view, found)
+            left = until - time.monotonic()
+            if left <= 0:
+                return False
+            time.sleep(min(pause, left))
+            pause = min(pause * GROWTH, LAST_PAUSE_S)
+
+    def _asked(self, view: str, event: InStream) -> Seen:
+        """Ask once, in a transaction that is over afterwards."""
+        with self._connected() as connection:
+            # its snapshot may be older than what is waited for, and while it is open the server cannot clean up
+            if connection.info.transaction_status != IDLE:
+                raise TransactionOpen(
+                    "wait_for waits for what others commit, and the connection is in a transaction.",
+                    detail=f"The event is {event.decider} {event.decider_id!r}, offset {event.offset}.",
+                    hint="Commit first, or give the store a pool.",
+                )
+            with connection.transaction():
+                return type(self)(connection).has_seen(view, event.decider, event.decider_id, event.offset)
+
+
+def never_seen(view: str, found: Seen) -> NeverSeen:
+    """Return what is raised where a view will not have an event by itself."""
+    hints = {
+        "unknown": "Name a registered view, or a read model that a drain has built once.",
+        "disabled": "An operator lets it go on: enable_view.",
+        "unwanted": "Wait for an event that the view wants: its declaration, or register_view, says which.",
+        "not_stored": "Commit the append first, and name the event's own stream and offset.",
+        "parked": "dead_letters(view) says why it failed; then retry_dead_letters or discard_dead_letter.",
+        "retrying": "It is tried again later: stream_views says when, and what the error was.",
+    }
+    return NeverSeen(
+        f"{view} will not have the event by itself: {found.never}.",
+        reason=found.never or "",
+        detail=found.detail,
+        hint=hints.get(found.never or ""),
+    )

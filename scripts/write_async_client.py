@@ -1,0 +1,261 @@
+"""Writes the asynchronous clients from the source of the synchronous ones: one set of methods, and no twin by hand.
+
+    .venv/bin/python scripts/write_async_client.py    # after every change of a client; a test says when
+
+Belongs here: how the one source becomes the other. Not here: what a client does.
+
+The classes and functions that `TARGETS` names are taken as they stand, comments included. Their methods become
+coroutines, what calls one of them awaits it, generators become asynchronous ones, and names are those of psycopg's
+asynchronous half. All else is imported from the module where it stands.
+"""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parent.parent
+# names whose asynchronous half has another one
+NAMES = {
+    "psycopg.Connection": "psycopg.AsyncConnection",
+    "ConnectionPool": "AsyncConnectionPool",
+    "contextmanager": "asynccontextmanager",
+    "time.sleep": "asyncio.sleep",
+}
+# what psycopg's objects, or asyncio, do asynchronously
+AWAITED = {"execute", "fetchall", "sleep"}
+ENTERED = {"connection", "cursor", "transaction"}
+# these run at once also there
+PLAIN = {"__init__"}
+
+
+@dataclass(frozen=True)
+class Target:
+    """A file to write: what it is, and which classes and functions of which files are in it, with their new names."""
+
+    path: str
+    docstring: str
+    taken: Mapping[str, Mapping[str, str]]
+    # what else is called, and is asynchronous, in another file
+    called: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+CLIENT = {
+    "resources/event_store/sql_functions.py": {"SqlFunctions": "AsyncSqlFunctions"},
+    "resources/event_store/rounds.py": {"Rounds": "AsyncRounds"},
+    "resources/event_store/waiting.py": {"Waiting": "AsyncWaiting"},
+    "resources/event_store/client.py": {"EventStore": "AsyncEventStore"},
+}
+TARGETS = [
+    Target(
+        "resources/event_store/async_client.py",
+        """The event store's client on psycopg's asynchronous connections: `EventStore` with coroutines for methods.
+
+Written by `scripts/write_async_client.py` from `sql_functions`, `rounds`, `waiting` and `client`: change those.
+""",
+        CLIENT,
+    ),
+    Target(
+        "resources/commands/async_handling.py",
+        """Handling a command on psycopg's asynchronous connections: `handle` as a coroutine.
+
+Written by `scripts/write_async_client.py` from `handling`: change that.
+""",
+        {
+            "resources/commands/handling.py": {
+                "handle": "handle_async",
+                "_snapshot": "_snapshot",
+                "_loaded": "_loaded",
+                "_appended": "_appended",
+                "_decided_before": "_decided_before",
+                "_is_purged": "_is_purged",
+            }
+        },
+        CLIENT,
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A text to put in the place of the characters [start, end) of a source."""
+
+    start: int
+    end: int
+    text: str
+
+
+class Source:
+    """A module, and where its nodes stand in its text."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.text = (PROJECT / path).read_text()
+        self.tree = ast.parse(self.text)
+        self._lines = [0]
+        for line in self.text.splitlines(keepends=True):
+            self._lines.append(self._lines[-1] + len(line))
+
+    @property
+    def module(self) -> str:
+        """The name that others import it by."""
+        return "millrace." + self.path.removesuffix(".py").replace("/", ".")
+
+    def at(self, line: int, column: int) -> int:
+        """Return the place of a node's beginning or end, whose columns count bytes."""
+        begin = self._lines[line - 1]
+        whole = self.text[begin : self._lines[line]]
+        return begin + len(whole.encode()[:column].decode())
+
+    def start(self, node: ast.stmt | ast.expr) -> int:
+        """Return where a node begins."""
+        return self.at(node.lineno, node.col_offset)
+
+    def end(self, node: ast.stmt | ast.expr) -> int:
+        """Return where a node ends."""
+        return self.at(node.end_lineno or 0, node.end_col_offset or 0)
+
+    def definitions(self, names: Sequence[str]) -> Iterator[ast.ClassDef | ast.FunctionDef]:
+        """Give the classes and functions of these names, as they stand."""
+        for node in self.tree.body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name in names:
+                yield node
+
+    def edited(self, node: ast.ClassDef | ast.FunctionDef, edits: Sequence[Edit]) -> str:
+        """Return the text of a definition with its edits."""
+        first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+        begin, end = self.at(first, 0), self.end(node)
+        text, place = "", begin
+        for edit in sorted(edits, key=lambda edit: (edit.start, edit.end)):
+            text += self.text[place : edit.start] + edit.text
+            place = edit.end
+        return text + self.text[place:end]
+
+
+def written(target: Target) -> str:
+    """Return the text of a file, before it is formatted."""
+    known = {**target.called, **target.taken}
+    sources = {path: Source(path) for path in known}
+    renamed = {old: new for names in known.values() for old, new in names.items()}
+    # functions and methods that become coroutines, and those that become generators and contexts
+    coroutines, generators = set[str](), set[str]()
+    for path, names in known.items():
+        for node in sources[path].definitions([*names]):
+            for function in _functions(node):
+                (generators if _yields(function) else coroutines).add(function.name)
+    parts, imports = [], ["import asyncio"]
+    for path, names in target.taken.items():
+        source = sources[path]
+        imports.extend(_imports(source, names))
+        for node in source.definitions([*names]):
+            edits = list(_edits(source, node, coroutines, generators))
+            parts.append(_renamed(source.edited(node, edits), {**NAMES, **renamed}))
+    of_others = {old: new for names in target.called.values() for old, new in names.items()}
+    imports.sort(key=lambda text: text.startswith("if "))
+    return (
+        f'"""{target.docstring}"""\n\n'
+        + _renamed("\n".join(imports), {**NAMES, **of_others})
+        + "\n\n\n"
+        + "\n\n\n".join(parts)
+        + "\n"
+    )
+
+
+def _functions(node: ast.AST) -> Iterator[ast.FunctionDef]:
+    """Give the functions, or the methods, that have an asynchronous form."""
+    found = node.body if isinstance(node, ast.ClassDef) else [node]
+    for function in found:
+        if isinstance(function, ast.FunctionDef) and function.name not in PLAIN:
+            decorators = {ast.unparse(each) for each in function.decorator_list}
+            if not decorators & {"property", "staticmethod"}:
+                yield function
+
+
+def _yields(function: ast.FunctionDef) -> bool:
+    return any(isinstance(node, ast.Yield | ast.YieldFrom) for node in ast.walk(function))
+
+
+def _edits(source: Source, node: ast.AST, coroutines: set[str], generators: set[str]) -> Iterator[Edit]:
+    for function in _functions(node):
+        yield Edit(source.start(function), source.start(function), "async ")
+        if _yields(function) and function.returns is not None:
+            begin = source.start(function.returns)
+            yield Edit(begin, begin, "Async")
+        for inner in ast.walk(function):
+            if isinstance(inner, ast.With):
+                calls = [item.context_expr for item in inner.items]
+                if any(_called(call) in ENTERED | generators for call in calls):
+                    yield Edit(source.start(inner), source.start(inner), "async ")
+            elif isinstance(inner, ast.For) and _called(inner.iter) in generators:
+                yield Edit(source.start(inner), source.start(inner), "async ")
+            elif isinstance(inner, ast.YieldFrom):
+                # an asynchronous generator has no such statement
+                begin, value = source.start(inner), ast.unparse(inner.value)
+                yield Edit(begin, source.end(inner), f"for each in {value}:\n{' ' * (inner.col_offset + 4)}yield each")
+            elif isinstance(inner, ast.Call) and _called(inner) in coroutines | AWAITED:
+                yield Edit(source.start(inner), source.start(inner), "await ")
+
+
+def _called(node: ast.AST) -> str | None:
+    """Return the name of the function or the method that an expression calls."""
+    if not isinstance(node, ast.Call):
+        return None
+    called = node.func
+    return called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else None
+
+
+def _renamed(text: str, names: Mapping[str, str]) -> str:
+    for old, new in names.items():
+        text = re.sub(rf"(?<![\w.]){re.escape(old)}(?!\w)", new, text)
+    return text
+
+
+def _imports(source: Source, taken: Mapping[str, str]) -> Iterator[str]:
+    """Give what a module imports, and the import of what stands in it and is not taken; too much goes again."""
+    for node in source.tree.body:
+        if isinstance(node, ast.Import | ast.ImportFrom | ast.If):
+            yield source.text[source.start(node) : source.end(node)]
+    yield "from collections.abc import AsyncIterator"
+    own = []
+    for node in source.tree.body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name not in taken:
+            own.append(node.name)
+        elif isinstance(node, ast.Assign):
+            own.extend(name.id for target in node.targets for name in ast.walk(target) if isinstance(name, ast.Name))
+    if own:
+        yield f"from {source.module} import {', '.join(own)}"
+
+
+def formatted(target: Target) -> str:
+    """Return the text of a file as the formatter leaves it."""
+    name = str(PROJECT / target.path)
+    text = written(target)
+    for command in (
+        ["check", "--quiet", "--exit-zero", "--fix", "--select", "F401,F811,I001,TC004"],
+        ["format"],
+        ["check", "--quiet", "--exit-zero", "--fix", "--select", "I001"],
+        ["format"],
+    ):
+        text = subprocess.run(  # noqa: S603 - our own formatter
+            [sys.executable, "-m", "ruff", *command, "--stdin-filename", name, "-"],
+            input=text,
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=PROJECT,
+        ).stdout
+    return text
+
+
+def main() -> None:
+    """Write the files."""
+    for target in TARGETS:
+        (PROJECT / target.path).write_text(formatted(target))
+        print(f"wrote {target.path}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+-- What a fold read model has of one stream: its state, and the version and the offset of the last event that this state is
+-- after. Who handles a command so reads the events behind it only. No row where the state is no such snapshot: no version
+-- of the model has this fingerprint; it has nothing of the stream; the stream has a lock, and so failed, and some of its
+-- events are owed; an operator discarded an event of it; or its log partition is still to be rebuilt from the archive.
+-- It runs with the rights of its caller, for the tables of read models are their owners'. So a service needs
+-- event_store_reader beside event_store_writer.
+-- Races: all of it is as of one moment.
+-- Example: select state, version from stream_state('carts', '5e88…', 'cart', 'cart-1')
+create or replace function event_store.stream_state(
+  v_model text,
+  v_fingerprint text,
+  v_decider text,
+  v_decider_id text
+)
+returns table (
+  state json,
+  version bigint,
+  "offset" bigint
+)
+language plpgsql
+stable
+set search_path = event_store, pg_temp
+set plan_cache_mode = force_generic_plan
+-- by index, whatever statistics say
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+  _partition int;
+  _version read_models.declarations;
+  _table text;
+  _key text;
+  _state json;
+  _position bigint;
+begin
+  if num_nulls(v_model, v_fingerprint, v_decider, v_decider_id) > 0 then
+    return;
+  end if;
+  _partition := event_store.stream_partition(v_decider_id, (select count(*) from event_store.log_partitions));
+  select d.* into _version from read_models.declarations d
+  where d.model = v_model and d.fingerprint = v_fingerprint and not _partition = any (d.unbuilt)
+  order by d.version desc
+  limit 1;
+  if not found
+    or exists (
+      select from event_store.stream_locks k
+      where k.view = _version.view and k.decider_id = v_decider_id and k.decider = v_decider
+    )
+    or exists (
+      select from event_store.audit_log a
+      where a.operation = 'discard_dead_letter'
+        and a.detail ->> 'decider_id' = v_decider_id and a.detail ->> 'decider' = v_decider and a.view = _version.view
+    )
+  then
+    return;
+  end if;
+  _table := _version.model || '_state' || case when _version.version > 1 then '_v' || _version.version else '' end;
+  -- the column behind the log partition: a fold of one decider has no other key
+  select a.attname into _key from pg_catalog.pg_attribute a
+  where a.attrelid = to_regclass(format('read_models.%I', _table)) and a.attnum = 2;
+  execute format(
+    'select s._state, s._position from read_models.%I s where s.partition = $1 and s.%I = $2', _table, _key
+  ) into _state, _position using _partition, v_decider_id;
+  if _position is null then
+    return;
+  end if;
+  return query
+  select _state, e.version, e."offset"
+  from event_store.event_log l
+  join event_store.events e using ("offset")
+  where l.partition = _partition and l.position = _position
+    and e.decider_id = v_decider_id and e.decider = v_decider;
+  if not found then
+    -- the event was purged, and what was kept since the view does not want, or comes behind it
+    return query
+    select _state, p.version, p.last_offset
+    from event_store.purged_streams p
+    where p.decider_id = v_decider_id and p.decider = v_decider;
+  end if;
+end
+$$;
+
+comment on function event_store.stream_state(text, text, text, text) is
+'Returns what the fold read model v_model, as the declaration with v_fingerprint, has of the stream (v_decider, '
+'v_decider_id): its state, and the version and offset of the last event before it. Nothing where that is no snapshot: '
+'nothing is stored, the stream has a lock, an event of it was discarded, or the log partition is to be rebuilt. It runs with '
+'the caller''s rights.';
+revoke all on function event_store.stream_state(text, text, text, text) from public;
+grant execute on function event_store.stream_state(text, text, text, text) to event_store_reader, event_store_owner;

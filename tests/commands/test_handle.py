@@ -1,0 +1,245 @@
+"""`handle` and `handle_async`: a stream is loaded, decided on and appended to, again where another writer was first."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
+
+from millrace.resources.commands.async_handling import handle_async
+from millrace.resources.commands.decider import Decider, Emit, GaveUp, HistoryPurged
+from millrace.resources.commands.handling import handle
+from millrace.resources.errors import StreamClosed
+from millrace.resources.event_store import AsyncEventStore, EventStore, NewEvent, RecordedEvent, causing
+from tests.support.factories import at_once
+
+Connect = Callable[..., psycopg.Connection]
+
+
+class Refused(Exception):
+    """The account has too little."""
+
+
+def decide(command: int, balance: int) -> list[Emit]:
+    """Pay in or out, never below nothing; a payment above a hundred is also reported; nothing for 0."""
+    if balance + command < 0:
+        raise Refused
+    if not command:
+        return []
+    paid = Emit("paid", {"amount": command})
+    return [paid, Emit("reported", {})] if command > 100 else [paid]
+
+
+def evolve(balance: int, event: RecordedEvent) -> int:
+    return balance + int(event.data.get("amount", 0))
+
+
+ACCOUNT = Decider(name="account", initial=0, decide=decide, evolve=evolve)
+
+
+@pytest.fixture
+def accounts(store: EventStore) -> EventStore:
+    for event in ("paid", "reported", "closed"):
+        store.register_decider_event("account", event, f"{event} it")
+    return store
+
+
+def amounts(store: EventStore, decider_id: str = "a-1") -> list[int]:
+    return [event.data["amount"] for event in store.read_stream("account", decider_id) if event.event == "paid"]
+
+
+def pay(store: EventStore, amount: int, decider_id: str = "a-1") -> None:
+    """Append as another writer does."""
+    store.append_events([NewEvent("account", decider_id, "paid", uuid4(), {"amount": amount}, uuid4())])
+
+
+def test_a_command_is_decided_on_with_the_state_of_its_stream(accounts: EventStore) -> None:
+    first = handle(accounts, ACCOUNT, "a-1", 50)
+    second = handle(accounts, ACCOUNT, "a-1", -20)
+    assert amounts(accounts) == [50, -20]
+    assert (first.state, first.version, second.state, second.version) == (50, 1, 30, 2)
+    assert [event.event for event in second.events] == ["paid"]
+    assert (second.decider, second.decider_id, second.offset) == ("account", "a-1", second.events[0].offset)
+    with pytest.raises(Refused):
+        handle(accounts, ACCOUNT, "a-1", -31)
+    assert amounts(accounts) == [50, -20]
+    assert handle(accounts, ACCOUNT, "a-2", 0).events == ()
+
+
+def test_several_events_are_appended_together_and_returned_as_stored(accounts: EventStore) -> None:
+    handle(accounts, ACCOUNT, "a-1", 1)
+    done = handle(accounts, ACCOUNT, "a-1", 200)
+    stored = list(accounts.read_stream("account", "a-1"))
+    assert [event.event for event in stored] == ["paid", "paid", "reported"]
+    assert done.events == tuple(stored[1:])
+    assert (done.version, done.offset, done.state) == (3, stored[-1].offset, 201)
+    assert len({event.command_id for event in done.events}) == 1
+
+
+def test_nothing_decided_says_where_the_stream_stands(accounts: EventStore) -> None:
+    before = handle(accounts, ACCOUNT, "a-1", 5)
+    nothing = handle(accounts, ACCOUNT, "a-1", 0)
+    assert (nothing.events, nothing.state, nothing.version, nothing.offset) == ((), 5, 1, before.offset)
+    assert handle(accounts, ACCOUNT, "a-2", 0).offset == 0
+
+
+def meddling(store: EventStore, times: int, seen: list[int]) -> Decider[int, int]:
+    """Make an account whose first decisions another writer is faster than; it notes the states that it sees."""
+
+    def decide_late(command: int, balance: int) -> list[Emit]:
+        seen.append(balance)
+        if len(seen) <= times:
+            pay(store, 10)
+        return decide(command, balance)
+
+    return Decider(name="account", initial=0, decide=decide_late, evolve=evolve)
+
+
+def test_after_a_conflict_only_what_is_new_is_loaded_and_decided_on_again(
+    accounts: EventStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle(accounts, ACCOUNT, "a-1", 7)
+    reads: list[Any] = []
+    read = EventStore.read_stream
+
+    def reading(self: EventStore, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - passed on
+        reads.append(arguments[2])
+        return read(self, *arguments, **options)
+
+    monkeypatch.setattr(EventStore, "read_stream", reading)
+    seen: list[int] = []
+    done = handle(accounts, meddling(accounts, 2, seen), "a-1", -7)
+    assert (seen, reads) == ([7, 17, 27], [1, 2, 3])
+    assert (done.state, done.version) == (20, 4)
+
+
+def test_it_gives_up_after_so_many_tries(accounts: EventStore) -> None:
+    seen: list[int] = []
+    with pytest.raises(GaveUp, match="3 tries"):
+        handle(accounts, meddling(accounts, 9, seen), "a-1", 1, tries=3)
+    assert seen == [0, 10, 20]
+    assert amounts(accounts) == [10, 10, 10]
+
+
+def test_many_writers_of_one_stream_all_get_their_turn(accounts: EventStore, connect: Connect) -> None:
+    stores = [EventStore(connect()) for _ in range(4)]
+
+    def paying(store: EventStore) -> None:
+        for _ in range(5):
+            handle(store, ACCOUNT, "a-1", 1, tries=50)
+
+    for done in at_once([lambda store=store: paying(store) for store in stores]):  # type: ignore[misc]
+        done.result()
+    assert handle(accounts, ACCOUNT, "a-1", 0).state == 20
+
+
+def test_a_conflict_in_a_transaction_of_the_callers_leaves_it_going(accounts: EventStore, connect: Connect) -> None:
+    seen: list[int] = []
+    connection = connect(autocommit=False)
+    own = EventStore(connection)
+    done = handle(own, meddling(accounts, 1, seen), "a-1", 1)
+    assert (seen, done.state) == ([0, 10], 11)
+    assert amounts(accounts) == [10]  # not committed
+    connection.commit()
+    assert amounts(accounts) == [10, 1]
+
+
+def test_a_command_with_an_id_is_handled_once(accounts: EventStore) -> None:
+    command_id = uuid4()
+    first = handle(accounts, ACCOUNT, "a-1", 200, command_id=command_id)
+    pay(accounts, 3)
+    again = handle(accounts, ACCOUNT, "a-1", 200, command_id=command_id)
+    assert amounts(accounts) == [200, 3]
+    assert [event.event_id for event in again.events] == [event.event_id for event in first.events]
+    assert {event.command_id for event in first.events} == {command_id}
+    assert (again.state, again.version, again.offset) == (200, 2, first.offset)
+    assert handle(accounts, ACCOUNT, "a-2", 200, command_id=command_id).version == 2  # of another stream
+
+
+def test_two_who_handle_one_command_at_once_do_it_once(accounts: EventStore) -> None:
+    command_id = uuid4()
+    inside: list[int] = []
+
+    def decide_twice(command: int, balance: int) -> list[Emit]:
+        inside.append(balance)
+        if len(inside) == 1:
+            handle(accounts, ACCOUNT, "a-1", command, command_id=command_id)
+        return decide(command, balance)
+
+    racing = Decider(name="account", initial=0, decide=decide_twice, evolve=evolve)
+    assert handle(accounts, racing, "a-1", 5, command_id=command_id).state == 5
+    assert (amounts(accounts), inside) == ([5], [0])
+
+
+def test_metadata_are_passed_on_and_those_of_the_decision_win(accounts: EventStore) -> None:
+    pay(accounts, 1, "cause")
+    (cause,) = accounts.read_stream("account", "cause")
+
+    def noting(command: int, _: int) -> list[Emit]:
+        return [Emit("paid", {"amount": command}, metadata={"user": "ada", "correlation_id": "mine"})]
+
+    noted = Decider(name="account", initial=0, decide=noting, evolve=evolve)
+    handle(accounts, ACCOUNT, "a-1", 1, caused_by=cause)
+    handle(accounts, ACCOUNT, "a-1", 200, caused_by=cause)
+    with causing(cause):
+        handle(accounts, noted, "a-2", 1)
+    led = {"causation_id": str(cause.event_id), "correlation_id": str(cause.event_id)}
+    assert [event.metadata for event in accounts.read_stream("account", "a-1")] == [led, led, led]
+    (own,) = accounts.read_stream("account", "a-2")
+    assert own.metadata == {**led, "user": "ada", "correlation_id": "mine"}
+
+
+def test_a_closed_stream_refuses(accounts: EventStore) -> None:
+    def closing(*_: int) -> list[Emit]:
+        return [Emit("closed", {}, final=True)]
+
+    last = Decider(name="account", initial=0, decide=closing, evolve=evolve)
+    assert handle(accounts, last, "a-1", 0).events[0].final
+    with pytest.raises(StreamClosed):
+        handle(accounts, ACCOUNT, "a-1", 1)
+
+
+@pytest.mark.parametrize("purged", [1, 2])
+def test_a_stream_that_lost_its_first_events_has_no_state(accounts: EventStore, purged: int) -> None:
+    for _ in range(2):
+        handle(accounts, ACCOUNT, "a-1", 1)
+    accounts.sequence_events()
+    (at,) = [each.partition for each in accounts.partition_info() if each.high_water_mark]
+    for call in ("mark_archived(%s, %s)", "raise_low_water_mark(%s, %s)"):
+        accounts.connection.execute(f"select event_store.{call}".encode(), (at, purged))
+    accounts.connection.execute("select event_store.purge_events(%s)", (at,))
+    with pytest.raises(HistoryPurged, match="some were purged"):
+        handle(accounts, ACCOUNT, "a-1", 1)
+
+
+def test_a_pool_gives_each_call_a_connection(accounts: EventStore, dsn: str) -> None:
+    with ConnectionPool(dsn, min_size=1, max_size=1) as pool:
+        seen: list[int] = []
+        done = handle(EventStore(pool), meddling(accounts, 1, seen), "a-1", 200)
+    assert (done.state, seen, len(done.events)) == (210, [0, 10], 2)
+
+
+def test_commands_on_a_loop(accounts: EventStore, dsn: str) -> None:
+    command_id: UUID = uuid4()
+    seen: list[int] = []
+
+    async def main() -> None:
+        async with AsyncConnectionPool(dsn, min_size=1, max_size=4, open=False) as pool:
+            store = AsyncEventStore(pool)
+            await asyncio.gather(*(handle_async(store, ACCOUNT, "a-1", 1, tries=50) for _ in range(10)))
+            done = await handle_async(store, ACCOUNT, "a-1", 200, command_id=command_id)
+            again = await handle_async(store, ACCOUNT, "a-1", 200, command_id=command_id)
+            assert (done.state, again.events) == (210, done.events)
+            late = await handle_async(store, meddling(accounts, 1, seen), "a-1", -5)
+            assert (late.state, seen) == (215, [210, 220])
+        async with await psycopg.AsyncConnection.connect(dsn) as connection:
+            own = AsyncEventStore(connection)
+            seen.clear()
+            assert (await handle_async(own, meddling(accounts, 1, seen), "a-1", -5)).state == 220
+            await connection.rollback()
+
+    asyncio.run(main())
+    assert sum(amounts(accounts)) == 225

@@ -1,0 +1,147 @@
+"""A fold's states as snapshots: only the events behind them are read, and none is used that lacks an event."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from millrace import testing
+from millrace.resources.commands.decider import Decider, Emit, HistoryPurged
+from millrace.resources.commands.handling import handle
+from millrace.resources.event_store import EventStore, NewEvent, StreamState
+from millrace.resources.read_models.fold import Event, Fold, State, fold
+from tests.support.factories import value
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Connect = Callable[..., psycopg.Connection]
+
+
+@fold(view="jars", deciders=["jar"], events=["put", "emptied"], key="jar_id", columns={"sweets": "int"})
+def jars(state: State | None, event: Event) -> State | None:
+    """One row per jar that has sweets."""
+    if event.event == "emptied":
+        return None
+    if event.data["n"] < 0:
+        raise ValueError("no such sweets")
+    return {"sweets": (state or {"sweets": 0})["sweets"] + event.data["n"]}
+
+
+@fold(view="jars", deciders=["jar"], key="jar_id", columns={"sweets": "int"})
+def changed(state: State | None, event: Event) -> State | None:
+    """Be another declaration."""
+    return state if event else None
+
+
+def decide(command: int, state: State | None) -> list[Emit]:
+    """Put so many sweets into a jar, up to ten."""
+    free = 10 - (state or {"sweets": 0})["sweets"]
+    return [Emit("put", {"n": min(command, free)})] if free else []
+
+
+JAR: Decider[State | None, int] = Decider(name="jar", initial=None, decide=decide, evolve=jars)
+
+
+@pytest.fixture
+def built(store: EventStore, dsn: str, spark: "SparkSession") -> EventStore:
+    """Return a store with jars of which Spark folded all but the last event of `behind`."""
+    for event in ("put", "emptied", "seen"):
+        store.register_decider_event("jar", event, event)
+    put(store, "behind", 1, 2)
+    put(store, "full", 10)
+    put(store, "unread", 1, event="seen")
+    put(store, "emptied", 3)
+    store.append_events([NewEvent("jar", "emptied", "emptied", uuid4(), {}, uuid4())])
+    testing.given(dsn=dsn, spark=spark).when(jars)
+    put(store, "behind", 4)
+    return store
+
+
+def put(store: EventStore, jar: str, *numbers: int, event: str = "put") -> None:
+    store.append_events([NewEvent("jar", jar, event, uuid4(), {"n": number}, uuid4()) for number in numbers])
+
+
+def state_of(store: EventStore, jar: str, of: Fold = jars) -> StreamState | None:
+    return store.stream_state("jars", of.fingerprint, "jar", jar)
+
+
+def test_only_the_events_behind_a_snapshot_are_read(built: EventStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[Any] = []
+    read = EventStore.read_stream
+
+    def reading(self: EventStore, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - passed on
+        reads.append(arguments[1:3])
+        return read(self, *arguments, **options)
+
+    monkeypatch.setattr(EventStore, "read_stream", reading)
+    behind = handle(built, JAR, "behind", 9)
+    assert (behind.state, behind.version, behind.events[0].data) == ({"sweets": 10}, 4, {"n": 3})
+    full = handle(built, JAR, "full", 1)
+    assert (full.state, full.version, full.events) == ({"sweets": 10}, 1, ())
+    assert full.offset == value(
+        built.connection, "select max(\"offset\") from event_store.events where decider_id = 'full'"
+    )
+    assert handle(built, JAR, "new", 1).state == {"sweets": 1}
+    assert handle(built, JAR, "unread", 1).version == 2  # an event that the model does not take is no part of its state
+    assert handle(built, JAR, "emptied", 2).state == {"sweets": 2}  # no row is a state, too
+    assert reads == [("behind", 3), ("full", 2), ("new", 1), ("unread", 1), ("emptied", 3)]
+
+    # one that is not as the declaration is now
+    assert state_of(built, "full") is not None
+    assert state_of(built, "full", changed) is None
+
+
+@pytest.mark.parametrize("purged", ["full", "behind"])
+def test_a_snapshot_outlives_the_events_before_it(built: EventStore, purged: str) -> None:
+    at = value(built.connection, "select event_store.stream_partition(%s, 16)", purged)
+    mark = value(built.connection, "select high_water_mark from event_store.partitions where partition = %s", at)
+    built.connection.execute("select event_store.mark_archived(%s, %s)", (at, mark))
+    built.connection.execute("select event_store.raise_low_water_mark(%s, %s)", (at, mark))
+    built.connection.execute("select event_store.purge_events(%s)", (at,))
+    assert handle(built, JAR, purged, 1).version == {"full": 1, "behind": 4}[purged]
+    plain: Decider[None, int] = Decider(
+        name="jar", initial=None, decide=lambda *_: [Emit("put", {"n": 1})], evolve=lambda *_: None
+    )
+    with pytest.raises(HistoryPurged):
+        handle(built, plain, purged, 1)
+
+
+def test_a_stream_that_lacks_an_event_has_no_snapshot(built: EventStore, dsn: str, spark: "SparkSession") -> None:
+    put(built, "full", -1)
+    put(built, "behind", 1)
+    with pytest.raises(testing.StreamsFailed):
+        testing.given(dsn=dsn, spark=spark).when(jars)
+    assert state_of(built, "full") is None  # it owes an event
+    behind = state_of(built, "behind")
+    assert behind is not None
+    assert behind.version == 4
+    # discarded, and its lock gone
+    built.connection.execute("update event_store.stream_locks set parked_at = now()")
+    built.discard_dead_letter("jars", "jar", "full", "a test")
+    built.connection.execute("delete from event_store.stream_locks")
+    assert state_of(built, "full") is None
+    built.connection.execute("update read_models.declarations set unbuilt = array(select generate_series(0, 15))")
+    assert state_of(built, "behind") is None  # to be rebuilt from the archive
+
+
+@pytest.mark.usefixtures("built")
+def test_a_login_needs_the_right_to_read(connect: Connect) -> None:
+    connection = connect()
+    connection.execute("set role event_store_writer")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        handle(EventStore(connection), JAR, "full", 1)
+    connection.execute("reset role")
+    connection.execute("drop role if exists service")
+    connection.execute("create role service in role event_store_writer, event_store_reader")
+    connection.execute("set role service")
+    assert handle(EventStore(connection), JAR, "behind", 9).version == 4
+    connection.execute("reset role")
+    connection.execute("drop role service")
+
+
+def test_a_fold_of_other_streams_too_is_refused() -> None:
+    with pytest.raises(ValueError, match="takes events of"):
+        Decider(name="order", initial=None, decide=decide, evolve=jars)

@@ -1,0 +1,128 @@
+"""`wait_for`: a writer waits until a read model shows what it appended, and is told where that never happens."""
+
+import asyncio
+from collections.abc import Callable
+
+import psycopg
+import pytest
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
+
+from millrace.resources.errors import NeverSeen, TransactionOpen
+from millrace.resources.event_store import AsyncEventStore, EventStore
+from tests.support.factories import PATIENCE_S, append, register_orders, start, value
+
+Connect = Callable[..., psycopg.Connection]
+
+
+@pytest.fixture
+def orders(store: EventStore) -> EventStore:
+    register_orders(store)
+    store.register_view("v", "-infinity", mode="bulk")
+    return store
+
+
+def consume(store: EventStore) -> None:
+    store.sequence_events()
+    store.commit_batch("v", store.claim_batch("v", "me"))
+
+
+def asking(connection: psycopg.Connection) -> None:
+    """Wait until another session has asked has_seen, or has ended the transaction of that."""
+    asked = """
+        select count(*) from pg_stat_activity
+        where (query like '%%has_seen%%' or query = 'COMMIT') and pid <> pg_backend_pid() and datname = current_database()
+    """
+    while not value(connection, asked):
+        pass
+
+
+def test_it_returns_when_the_event_is_committed_by_the_view(orders: EventStore, connect: Connect) -> None:
+    event = append(orders)
+    waited = start(lambda: EventStore(connect()).wait_for("v", event, PATIENCE_S))
+    asking(orders.connection)
+    assert not waited.done()
+    consume(orders)
+    assert waited.result(PATIENCE_S) is True
+    assert orders.wait_for("v", event, 0) is True
+
+
+def test_it_returns_false_at_the_timeout(orders: EventStore) -> None:
+    assert orders.wait_for("v", append(orders), 0) is False
+    assert orders.wait_for("v", append(orders, "o-2"), 0.02) is False
+
+
+def test_it_says_at_once_where_the_view_never_will(orders: EventStore) -> None:
+    event = append(orders)
+    orders.enable_view("v", False)
+    with pytest.raises(NeverSeen) as never:
+        orders.wait_for("v", event, PATIENCE_S)
+    assert (never.value.reason, never.value.detail) == ("disabled", "view 'v' is disabled")
+    assert never.value.hint
+    with pytest.raises(NeverSeen) as unknown:
+        orders.wait_for("w", event, PATIENCE_S)
+    assert unknown.value.reason == "unknown"
+
+
+def test_a_view_that_is_disabled_meanwhile_ends_the_wait(orders: EventStore, connect: Connect) -> None:
+    event = append(orders)
+    waited = start(lambda: EventStore(connect()).wait_for("v", event, PATIENCE_S))
+    asking(orders.connection)
+    orders.enable_view("v", False)
+    with pytest.raises(NeverSeen, match="disabled"):
+        waited.result(PATIENCE_S)
+
+
+@pytest.mark.parametrize("level", [*psycopg.IsolationLevel], ids=lambda level: level.name)
+def test_within_a_transaction_it_refuses(orders: EventStore, connect: Connect, level: psycopg.IsolationLevel) -> None:
+    event = append(orders)
+    connection = connect(autocommit=False)
+    connection.isolation_level = level
+    store = EventStore(connection)
+    assert store.wait_for("v", event, 0) is False  # idle: it opens one for each question, and ends it
+    assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+    store.is_registered("v")
+    with pytest.raises(TransactionOpen, match="Commit first"):
+        store.wait_for("v", event, 0)
+    connection.commit()
+    consume(orders)
+    assert store.wait_for("v", event, PATIENCE_S) is True
+
+
+def test_between_two_questions_no_transaction_is_open(orders: EventStore, connect: Connect) -> None:
+    event = append(orders)
+    connection = connect(autocommit=False)
+    connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    waited = start(lambda: EventStore(connection).wait_for("v", event, PATIENCE_S))
+    states = "select state from pg_stat_activity where pid = %s"
+    while value(orders.connection, states, connection.info.backend_pid) != "idle":
+        pass
+    # each has a snapshot of its own, or this would never be seen
+    asking(orders.connection)
+    consume(orders)
+    assert waited.result(PATIENCE_S) is True
+
+
+def test_with_a_pool_no_connection_is_kept_in_between(orders: EventStore, dsn: str) -> None:
+    event = append(orders)
+    with ConnectionPool(dsn, min_size=1, max_size=1) as pool:
+        store = EventStore(pool)
+        waits = [start(lambda: store.wait_for("v", event, PATIENCE_S)) for _ in range(5)]
+        asking(orders.connection)
+        assert store.is_registered("v")
+        consume(orders)
+        assert [wait.result(PATIENCE_S) for wait in waits] == [True] * 5
+
+
+def test_on_a_loop_many_wait_at_once(orders: EventStore, dsn: str) -> None:
+    event = append(orders)
+
+    async def main() -> list[bool]:
+        async with AsyncConnectionPool(dsn, min_size=1, max_size=1, open=False) as pool:
+            store = AsyncEventStore(pool)
+            waits = [asyncio.create_task(store.wait_for("v", event, PATIENCE_S)) for _ in range(5)]
+            while not (await store.has_seen("v", "order", "o-1", event.offset)).seen:
+                await store.sequence_events()
+                await store.commit_batch("v", await store.claim_batch("v", "me"))
+            return await asyncio.gather(*waits)
+
+    assert asyncio.run(main()) == [True] * 5

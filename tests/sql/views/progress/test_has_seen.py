@@ -1,0 +1,198 @@
+"""Whether a view has an event, and why it never will."""
+
+from collections.abc import Callable
+
+import pytest
+
+from millrace.resources.errors import Malformed
+from millrace.resources.event_store import EventStore, RecordedEvent, Seen, StreamFailure
+from tests.support.factories import append, append_to, new_event, pump, refusal, rows, set_clock
+
+SEEN = Seen(True, None, None)
+NOT_YET = Seen(False, None, None)
+
+
+def asked(store: EventStore, event: RecordedEvent, view: str = "v") -> Seen:
+    return store.has_seen(view, event.decider, event.decider_id, event.offset)
+
+
+def consumed(store: EventStore, *failing: str, view: str = "v") -> None:
+    """Let a bulk view take all that is there; these streams fail."""
+    leases = store.claim_batch(view, "me")
+    with store.connection.transaction():
+        for lease in leases:
+            failures = [
+                StreamFailure(event.decider, event.decider_id, "no", event.offset)
+                for event in store.read_batch(view, lease)
+                if event.decider_id in failing
+            ]
+            if failures:
+                store.fail_streams(view, lease, failures[:1])
+        store.commit_batch(view, leases)
+
+
+def test_a_rows_view_has_an_event_when_it_is_acknowledged(orders: EventStore) -> None:
+    orders.register_view("v", "-infinity")
+    first = append(orders)
+    second = append(orders, previous=first.event_id)
+    assert asked(orders, first) == NOT_YET  # no position
+    orders.sequence_events()
+    assert asked(orders, first) == NOT_YET  # not dispatched
+    orders.dispatch_events("v")
+    assert asked(orders, first) == NOT_YET  # not delivered
+    (leased,) = orders.lease_events("v", 10)
+    assert asked(orders, first) == NOT_YET  # in flight
+    orders.ack_event("v", "o-1", first.offset, leased.lease_token)
+    assert (asked(orders, first), asked(orders, second)) == (SEEN, NOT_YET)
+    (leased,) = orders.lease_events("v", 10)
+    orders.ack_event("v", "o-1", second.offset, leased.lease_token)
+    assert asked(orders, second) == SEEN
+    append_to(orders, "o-2")
+    pump(orders, "v")  # removes the lock of the first stream
+    assert asked(orders, second) == SEEN
+
+
+def test_a_bulk_view_has_an_event_when_its_batch_is_committed(orders: EventStore) -> None:
+    orders.register_view("v", "-infinity", mode="bulk")
+    event = append(orders)
+    orders.sequence_events()
+    leases = orders.claim_batch("v", "me")
+    assert asked(orders, event) == NOT_YET
+    orders.commit_batch("v", leases)
+    assert asked(orders, event) == SEEN
+
+
+def test_a_stream_that_failed_waits_or_is_parked_and_its_events_before_are_there(orders: EventStore) -> None:
+    orders.register_view("v", "-infinity", mode="bulk", max_attempts=2)
+    set_clock(orders.connection, "2030-01-01 00:00:00+00")
+    before = append(orders)
+    orders.sequence_events()
+    consumed(orders)
+    failed, other = append(orders, previous=before.event_id), append(orders, "o-2")
+    orders.sequence_events()
+    consumed(orders, "o-1")
+    assert asked(orders, before) == asked(orders, other) == SEEN
+    waits = asked(orders, failed)
+    assert (waits.seen, waits.never) == (False, "retrying")
+    assert f"waits behind offset {before.offset}" in (waits.detail or "")
+    set_clock(orders.connection, "2030-01-01 01:00:00+00")
+    assert asked(orders, failed) == NOT_YET  # its time has come: the next claim tries it
+    consumed(orders, "o-1")
+    parked = asked(orders, failed)
+    assert (parked.never, "is a dead letter since 2030-01-01" in (parked.detail or "")) == ("parked", True)
+    orders.discard_dead_letter("v", "order", "o-1", "a test")
+    assert asked(orders, failed) == SEEN  # given up counts as acknowledged
+
+
+def test_a_rows_stream_that_failed_or_was_given_back_for_later_waits(orders: EventStore) -> None:
+    orders.register_view("v", "-infinity", max_attempts=2)
+    set_clock(orders.connection, "2030-01-01 00:00:00+00")
+    event = append(orders)
+    pump(orders, "v")
+    (leased,) = orders.lease_events("v", 1)
+    orders.nack_event("v", "o-1", leased.offset, leased.lease_token)
+    assert asked(orders, event) == NOT_YET  # free at once
+    (leased,) = orders.lease_events("v", 1)
+    orders.fail_event("v", "o-1", leased.offset, "no", leased.lease_token)
+    assert asked(orders, event).never == "retrying"
+    set_clock(orders.connection, "2030-01-01 01:00:00+00")
+    (leased,) = orders.lease_events("v", 1)
+    assert asked(orders, event) == NOT_YET  # it is tried now
+    orders.fail_event("v", "o-1", leased.offset, "no", leased.lease_token)
+    assert asked(orders, event).never == "parked"
+
+
+def test_why_it_never_will(orders: EventStore) -> None:
+    orders.register_view("v", "-infinity", deciders=["order"], events=["placed"])
+    event, other = append(orders), append(orders, decider="invoice")
+    paid = append(orders, previous=event.event_id, event="paid")
+    assert asked(orders, event, "none") == Seen(False, "unknown", "no view or read model is named 'none'")
+    assert asked(orders, other) == Seen(False, "unwanted", "view 'v' does not want placed of invoice")
+    assert asked(orders, paid) == Seen(False, "unwanted", "view 'v' does not want paid of order")
+    for stream, offset in (("o-1", paid.offset + 1), ("o-2", event.offset)):
+        missing = orders.has_seen("v", "order", stream, offset)
+        assert (missing.seen, missing.never) == (False, "not_stored")
+    orders.enable_view("v", False)
+    assert asked(orders, event) == Seen(False, "disabled", "view 'v' is disabled")
+    orders.enable_view("v")
+    assert asked(orders, event) == NOT_YET
+
+
+def test_a_disabled_view_still_has_what_it_had(orders: EventStore) -> None:
+    orders.register_view("v", "-infinity", mode="bulk")
+    event = append(orders)
+    orders.sequence_events()
+    consumed(orders)
+    orders.enable_view("v", False)
+    assert asked(orders, event) == SEEN
+
+
+def test_an_event_that_is_not_committed_is_not_there_for_others(
+    orders: EventStore, connect: Callable[..., object]
+) -> None:
+    orders.register_view("v", "-infinity")
+    with orders.connection.transaction():
+        event = append(orders)
+        assert asked(EventStore(connect()), event).never == "not_stored"  # type: ignore[arg-type]
+
+
+def test_what_was_purged_every_view_has_had(orders: EventStore) -> None:
+    orders.register_view("v", "-infinity", mode="bulk")
+    event = append(orders)
+    orders.sequence_events()
+    consumed(orders)
+    (at,) = [each for each in orders.partition_info() if each.high_water_mark]
+    orders.connection.execute("select event_store.mark_archived(%s, 1)", (at.partition,))
+    orders.connection.execute("select event_store.raise_low_water_mark(%s, 1)", (at.partition,))
+    orders.connection.execute("select event_store.purge_events(%s)", (at.partition,))
+    assert rows(orders.connection, "select from event_store.events") == []
+    assert asked(orders, event) == SEEN
+    assert orders.has_seen("v", "order", "o-1", event.offset + 1).never == "not_stored"
+
+
+def declare(store: EventStore, version: int, view: str, *, serves: bool) -> None:
+    store.connection.execute(
+        "insert into read_models.declarations (model, version, view, fingerprint, serves, unbuilt)"
+        " values ('models', %s, %s, %s, %s, '{}')",
+        (version, view, str(version), serves),
+    )
+
+
+@pytest.mark.parametrize("first", ["models", "models_of_orders"])
+def test_the_name_of_a_read_model_is_the_version_that_serves(orders: EventStore, first: str) -> None:
+    for view in (first, "second"):
+        orders.register_view(view, "-infinity", mode="bulk")
+    declare(orders, 1, first, serves=True)
+    declare(orders, 2, "second", serves=False)
+    event = append(orders)
+    orders.sequence_events()
+    consumed(orders, view=first)
+    assert asked(orders, event, "models") == SEEN
+    orders.connection.execute("update read_models.declarations set serves = false")
+    orders.connection.execute("update read_models.declarations set serves = true where version = 2")
+    assert asked(orders, event, "models") == NOT_YET
+    consumed(orders, view="second")
+    assert asked(orders, event, "models") == asked(orders, event, "second") == SEEN
+
+
+def test_a_view_of_another_consumer_keeps_its_name_to_itself(orders: EventStore) -> None:
+    orders.register_view("models", "-infinity")
+    orders.register_view("of_models", "-infinity", mode="bulk")
+    declare(orders, 1, "of_models", serves=True)
+    event = append(orders)
+    orders.sequence_events()
+    consumed(orders, view="of_models")
+    assert asked(orders, event, "models") == NOT_YET
+
+
+def test_a_null_is_refused(orders: EventStore) -> None:
+    refusal(Malformed, lambda: orders.has_seen(None, "order", "o-1", 1))  # type: ignore[arg-type]
+
+
+def test_two_deciders_that_share_an_id_are_two_streams(orders: EventStore) -> None:
+    orders.register_view("v", "-infinity")
+    orders.append_events([new_event("o-1"), new_event("o-1", decider="invoice")])
+    pump(orders, "v")
+    first, second = sorted(orders.lease_events("v", 10), key=lambda event: event.decider)
+    orders.ack_event("v", "o-1", first.offset, first.lease_token)
+    assert (asked(orders, first), asked(orders, second)) == (SEEN, NOT_YET)
