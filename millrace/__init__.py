@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from millrace.platform_defs.local.surroundings import Surroundings
     from millrace.resources.archive.history import day_history, history_frame, read_history
     from millrace.resources.capture.declaration import Capture, CapturedTable, InvalidCapture
+    from millrace.resources.consumers.consumer import HandlersHang, consume
+    from millrace.resources.consumers.declaration import InvalidSubscription, Subscription, TryLater, subscription
+    from millrace.resources.consumers.telling import Counters
     from millrace.resources.errors import (
         BackupDamaged,
         BelongsToReadModel,
@@ -118,6 +121,10 @@ _PLACES = {
     "resources.read_models.recompute": "recompute",
     # Declaring captures
     "resources.capture.declaration": "Capture CapturedTable InvalidCapture",
+    # Consumers
+    "resources.consumers.declaration": "InvalidSubscription Subscription TryLater subscription",
+    "resources.consumers.consumer": "HandlersHang consume",
+    "resources.consumers.telling": "Counters",
     # The event store
     "resources.event_store": (
         "AppendedEvent AuditEntry AvailableRange ChainedEvent DeadLetter DeciderEvent EventStore Json "
@@ -155,19 +162,19 @@ _MODULE_OF = {name: module for module, names in _PLACES.items() for name in name
 
 __all__ = [
     "Answer", "AppendedEvent", "AuditEntry", "AvailableRange", "BackupDamaged", "BelongsToReadModel", "Capture",
-    "CaptureInUse", "CapturedTable", "ChainedEvent", "ChangesDiffer", "ChangesWaiting", "Conflict", "DeadLetter",
+    "CaptureInUse", "CapturedTable", "ChainedEvent", "ChangesDiffer", "ChangesWaiting", "Conflict", "Counters", "DeadLetter",
     "DeciderCaptured", "DeciderEvent", "DsnOption", "Event", "EventIdReused", "EventLogSource",
-    "EventNotRegistered", "EventStore", "ExactlyOnce", "ForbiddenChange", "HistoryNeeded", "IdempotentProducer",
-    "ImportRefused", "InvalidCapture", "InvalidReadModel", "Json", "LeaseLost", "LeasedEvent", "Lock", "LogEvent",
+    "EventNotRegistered", "EventStore", "ExactlyOnce", "ForbiddenChange", "HandlersHang", "HistoryNeeded", "IdempotentProducer",
+    "ImportRefused", "InvalidCapture", "InvalidReadModel", "InvalidSubscription", "Json", "LeaseLost", "LeasedEvent", "Lock", "LogEvent",
     "Malformed", "MillraceError", "NewEvent", "NotDeciderOwner", "NotEmpty", "NotInFlight", "NotParked", "NotProducerOwner", "NotQuarantined", "NotViewOwner",
     "PartitionInfo", "PartitionLag", "PartitionLeased", "PositionOutOfRange", "PostgresResource", "ProducerFenced",
     "ProducerStamp", "ProducerStore", "ReadModel", "RecordedEvent", "SchemaMismatch", "Seek", "SequenceGap",
-    "Service", "SparkResource", "State", "StreamClosed", "StreamHead", "StreamWentOn", "Surroundings",
-    "Transaction", "TransactionEnded", "UnknownCapture", "UnknownPartition", "UnknownProducer",
+    "Service", "SparkResource", "State", "StreamClosed", "StreamHead", "StreamWentOn", "Subscription", "Surroundings",
+    "Transaction", "TransactionEnded", "TryLater", "UnknownCapture", "UnknownPartition", "UnknownProducer",
     "UnknownTransaction", "UnknownView", "Unreachable", "UnreadableData", "VersionedEvent", "View", "ViewInUse", "ViewInfo", "WrongMode",
-    "all_", "any_", "avg", "chosen_dsn", "count", "day_history", "embedded_dsn", "field", "first", "fold", "history_frame",
+    "all_", "any_", "avg", "chosen_dsn", "consume", "count", "day_history", "embedded_dsn", "field", "first", "fold", "history_frame",
     "last", "max_", "migrate", "min_", "read_history", "read_model", "recompute", "replace_day", "set_union",
-    "spark_session", "stop_on_signals", "stream_id", "sum_",
+    "spark_session", "stop_on_signals", "stream_id", "subscription", "sum_",
 ]  # fmt: skip
 
 

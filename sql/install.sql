@@ -34,6 +34,7 @@ select set_config('event_store.log_partitions', :'log_partitions', true);
 \ir migrations/0005_producers.sql
 \ir migrations/0006_capture.sql
 \ir migrations/0007_alerts.sql
+\ir migrations/0008_subscriptions.sql
 
 \ir roles.sql
 
@@ -277,12 +278,13 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '087b503c229dc1c4418c29af517f716a9c92db450ce5ecfe0d7fde9a4eb1f068'),
+  (0, 'cb9c4290885be93dddaf40c9072bbd876e914a1f4345d3a7c52d78883dc0739d'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
   (4, '0004_archive'),
   (5, '0005_producers'),
   (6, '0006_capture'),
-  (7, '0007_alerts');
+  (7, '0007_alerts'),
+  (8, '0008_subscriptions');
 commit;

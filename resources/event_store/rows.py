@@ -183,6 +183,7 @@ class View:
     enabled: bool
     max_attempts: int
     owner: str
+    version: int
 
 
 @dataclass(frozen=True)
