@@ -28,8 +28,9 @@ from millrace.resources.event_store import EventStore, LeasedEvent
 
 # events that wait for a thread, at most: a lock more would only be held from others
 MOST_AHEAD = 2000
-# how long events wait for a thread, where it goes by the consumer
-LONGEST_WAIT_S = 1.0
+# how long threads have work from what waits for them
+AHEAD_S = 0.2
+ADAPT_EVERY_S = 0.05
 SHORTEST_PAUSE_S = 0.02
 LONGEST_PAUSE_S = 0.5
 # how long a consumer that ends waits for a server that is away, to give its last answers
@@ -131,6 +132,7 @@ class Consumer:
         self._workers: dict[threading.Thread, Caller] = {}
         self._name = f"consume {uuid4()}"
         self._ahead = 2 * subscription.concurrency
+        self._adapted_at, self._begun = time.monotonic(), 0
         self._pause_s = SHORTEST_PAUSE_S
         self._draining = False
         self._fault: BaseException | None = None
@@ -213,39 +215,35 @@ class Consumer:
             if time.monotonic() >= attach_at:
                 self._line(lambda store: store.attach_consumer(self.subscription.view, self._name))
                 attach_at = time.monotonic() + ATTACH_EVERY_S
+            self._adapt()
             held = len(self._deliveries.ready)
             if held > self._deliveries.low:
-                self._adapt_to_slow()
                 self._deliveries.room.wait(0.1)
                 self._deliveries.room.clear()
                 continue
             room = self._ahead - held
             events = self._line(lambda store, room=room: store.lease_events(self.subscription.view, room))  # type: ignore[misc]
             self._take(events)
-            if len(events) == room:
-                # more than that could be leased: if threads run dry meanwhile, it was too little
-                self._adapt(held)
-            elif self._line(self._order) == 0 and not events:
-                self.wait_for_more(stop)
             if events:
                 self._pause_s = SHORTEST_PAUSE_S
+            if len(events) < room and self._line(self._order) == 0 and not events:
+                self.wait_for_more(stop)
 
     def _order(self, store: EventStore) -> int:
         """Do what the sequencer does, for nobody else may; return how much there was."""
         return store.sequence_events() + store.dispatch_events(self.subscription.view)
 
-    def _adapt(self, held: int) -> None:
-        """Lease twice as many where threads had little left to do while these came."""
-        if held <= self.subscription.concurrency // 2 and self._ahead < MOST_AHEAD:
-            self._ahead = min(2 * self._ahead, MOST_AHEAD)
-            self._deliveries.low = max(self.subscription.concurrency, self._ahead // 2)
-
-    def _adapt_to_slow(self) -> None:
-        """Lease half as many where events wait here that others could handle."""
-        waiting = list(self._deliveries.ready.values())
-        if waiting and time.monotonic() - waiting[0].locked_at > LONGEST_WAIT_S:
-            self._ahead = max(self._ahead // 2, 2 * self.subscription.concurrency)
-            self._deliveries.low = max(self.subscription.concurrency, self._ahead // 2)
+    def _adapt(self) -> None:
+        """Hold as many events as threads begin in a fifth of a second: few that are slow, many that are not."""
+        now, begun = time.monotonic(), self.counters.leased - len(self._deliveries.ready)
+        seconds = now - self._adapted_at
+        if seconds < ADAPT_EVERY_S:
+            return
+        pace = (begun - self._begun) / seconds
+        self._adapted_at, self._begun = now, begun
+        least = 2 * self.subscription.concurrency
+        self._ahead = max(least, min(int(pace * AHEAD_S), MOST_AHEAD))
+        self._deliveries.low = self._ahead // 2
 
     def _take(self, events: Sequence[LeasedEvent]) -> None:
         now = time.monotonic()
