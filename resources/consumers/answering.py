@@ -165,7 +165,8 @@ class Answerer:
     def _watch(self) -> None:
         """Let locks of handlers that work last longer; give back what waits too long; fail what takes too long."""
         now = time.monotonic()
-        self._deliveries.give_back_ready(GiveBack(), now - self._lock_s / 3)
+        if self._deliveries.give_back_ready(GiveBack(), now - self._lock_s / 3):
+            self._deliveries.stuck = True
         for held in list(self._deliveries.running.values()):
             if now - held.started_at > self._subscription.timeout_s:
                 self._leave(held, now)

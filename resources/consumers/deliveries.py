@@ -55,6 +55,7 @@ class Deliveries:
         answered: Is set with each answer.
         room: Is set where more may be leased.
         low: Of how many that wait on more is to be leased.
+        stuck: Whether events waited so long that they were given back, and no handler has ended since.
     """
 
     queue: "SimpleQueue[Held | None]" = field(default_factory=SimpleQueue)
@@ -65,6 +66,7 @@ class Deliveries:
     answered: threading.Event = field(default_factory=threading.Event)
     room: threading.Event = field(default_factory=threading.Event)
     low: int = 0
+    stuck: bool = False
 
     def add(self, held: Held) -> None:
         """Let an event wait for a thread."""
@@ -87,6 +89,7 @@ class Deliveries:
 
     def finish(self, held: Held, outcome: Outcome) -> bool:
         """Answer for an event whose handler ended; false where somebody answered before."""
+        self.stuck = False
         if self.running.pop(held.event.lease_token, None) is None:
             self.stray.pop(held.stream, None)
             return False
@@ -115,6 +118,7 @@ class Deliveries:
         if self.running.pop(held.event.lease_token, None) is None:
             self.stray.pop(held.stream, None)
             return False
+        self.stuck = False
         return True
 
     def taken(self) -> list[tuple[Held, Outcome]]:

@@ -9,6 +9,8 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import psycopg
+
 from millrace.resources.consumers.consumer import consume
 from millrace.resources.consumers.declaration import Subscription
 from millrace.resources.consumers.telling import Counters
@@ -27,7 +29,7 @@ class Running:
 
 @contextmanager
 def consuming(dsn: str, *subscriptions: Subscription) -> Iterator[Running]:
-    """Consume during the block; in the end stop, and raise what ended it."""
+    """Consume during the block, with views that are registered; in the end stop, and raise what ended it."""
     stop = threading.Event()
     counters: dict[str, Counters] = {}
 
@@ -35,6 +37,10 @@ def consuming(dsn: str, *subscriptions: Subscription) -> Iterator[Running]:
         consume(dsn, subscriptions, stop=stop, counters=counters)
 
     running = Running(stop, start(run), counters)
+    views = [each.view for each in subscriptions]
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        store = EventStore(connection)
+        wait_until(lambda: running.ended.done() or all(map(store.is_registered, views)), "views are registered")
     try:
         yield running
     finally:
@@ -52,9 +58,7 @@ def fill(store: EventStore, streams: int, events: int = 3, prefix: str = "s") ->
 
 
 def owed(store: EventStore, view: str) -> int:
-    """Return how many events a view has not acknowledged; 1 where it is not registered yet."""
-    if not store.is_registered(view):
-        return 1
+    """Return how many events a view has not acknowledged."""
     return sum(each.lag for each in store.view_lag(view))
 
 
@@ -75,11 +79,6 @@ def wait_waking(store: EventStore, state: Callable[[], bool], what: str) -> None
         return state()
 
     wait_until(there, what)
-
-
-def wait_registered(store: EventStore, *views: str) -> None:
-    """Wait until consumers have registered their views."""
-    wait_until(lambda: all(map(store.is_registered, views)), f"{views} are registered")
 
 
 def wait_locked(store: EventStore, view: str, number: int) -> None:
