@@ -85,6 +85,8 @@ if TYPE_CHECKING:
         VersionedEvent,
         View,
         ViewInfo,
+        causing,
+        tracing,
     )
     from millrace.resources.event_store.migrations import migrate
     from millrace.resources.postgres.dsn import embedded_dsn
@@ -129,7 +131,7 @@ _PLACES = {
     "resources.event_store": (
         "AppendedEvent AuditEntry AvailableRange ChainedEvent DeadLetter DeciderEvent EventStore Json "
         "LeasedEvent Lock LogEvent NewEvent PartitionInfo PartitionLag RecordedEvent Seek StreamHead "
-        "VersionedEvent View ViewInfo"
+        "VersionedEvent View ViewInfo causing tracing"
     ),
     "resources.event_store.migrations": "migrate",
     # Exactly-once producers
@@ -172,9 +174,9 @@ __all__ = [
     "Service", "SparkResource", "State", "StreamClosed", "StreamHead", "StreamWentOn", "Subscription", "Surroundings",
     "Transaction", "TransactionEnded", "TryLater", "UnknownCapture", "UnknownPartition", "UnknownProducer",
     "UnknownTransaction", "UnknownView", "Unreachable", "UnreadableData", "VersionedEvent", "View", "ViewInUse", "ViewInfo", "WrongMode",
-    "all_", "any_", "avg", "chosen_dsn", "consume", "count", "day_history", "embedded_dsn", "field", "first", "fold", "history_frame",
-    "last", "max_", "migrate", "min_", "read_history", "read_model", "recompute", "replace_day", "set_union",
-    "spark_session", "stop_on_signals", "stream_id", "subscription", "sum_",
+    "all_", "any_", "avg", "causing", "chosen_dsn", "consume", "count", "day_history", "embedded_dsn", "field", "first",
+    "fold", "history_frame", "last", "max_", "migrate", "min_", "read_history", "read_model", "recompute", "replace_day",
+    "set_union", "spark_session", "stop_on_signals", "stream_id", "subscription", "sum_", "tracing",
 ]  # fmt: skip
 
 

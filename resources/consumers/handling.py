@@ -20,7 +20,7 @@ import psycopg
 
 from millrace.resources.consumers.declaration import Subscription, TryLater
 from millrace.resources.consumers.telling import told
-from millrace.resources.event_store import EventStore, LeasedEvent
+from millrace.resources.event_store import EventStore, LeasedEvent, causing
 
 # how often a transaction is tried again at once, whose only fault is that another one was first
 TRIES = 5
@@ -68,15 +68,16 @@ class Caller:
         self._future: Future[Any] | None = None
 
     def call(self, event: LeasedEvent) -> Outcome:
-        """Handle an event; whatever the handler raises is an outcome."""
+        """Handle an event, which causes what the handler appends; whatever the handler raises is an outcome."""
         try:
-            if self._subscription.takes_connection:
-                return self._with_connection(event)
-            if self._loop is not None:
-                self._future = asyncio.run_coroutine_threadsafe(self._subscription.handler(event), self._loop)  # type: ignore[arg-type] # it is async
-                self._future.result()
-            else:
-                self._subscription.handler(event)
+            with causing(event):
+                if self._subscription.takes_connection:
+                    return self._with_connection(event)
+                if self._loop is not None:
+                    self._future = asyncio.run_coroutine_threadsafe(self._subscription.handler(event), self._loop)  # type: ignore[arg-type] # it is async
+                    self._future.result()
+                else:
+                    self._subscription.handler(event)
         except TryLater as later:
             return GiveBack(told(later), later.after_s)
         except CancelledError:

@@ -1,5 +1,6 @@
 """The event store: its client, and the rows that it takes and returns."""
 
+from millrace.resources.event_store.causes import all_passed_on, causing, passed_on, tracing
 from millrace.resources.event_store.client import EventStore
 from millrace.resources.event_store.json_text import events_json
 from millrace.resources.event_store.lease_rows import ExpiredLease, Lease, LockedPartition, LockedStream, StreamFailure
@@ -74,6 +75,10 @@ __all__ = [
     "ViewBeyondLog",
     "ViewInfo",
     "ViewPoll",
+    "all_passed_on",
+    "causing",
     "events_json",
     "parsed",
+    "passed_on",
+    "tracing",
 ]

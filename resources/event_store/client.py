@@ -15,6 +15,7 @@ from uuid import UUID
 
 from psycopg.types.json import Jsonb
 
+from millrace.resources.event_store.causes import all_passed_on, passed_on
 from millrace.resources.event_store.json_text import events_json
 from millrace.resources.event_store.lease_rows import ExpiredLease, Lease, LockedPartition, StreamFailure
 from millrace.resources.event_store.rounds import Rounds
@@ -92,12 +93,15 @@ class EventStore(Rounds):
         final: bool = False,
         expected_version: int | None = None,
         metadata: Json = None,
+        caused_by: RecordedEvent | None = None,
     ) -> RecordedEvent:
         """Append one event after `previous_id` and return it; a retry returns the stored one.
 
         With `expected_version`, how many events the stream has, 0 for a new one, `previous_id` may be None. `metadata`
         is an object that says what led to the event: correlation_id, causation_id, traceparent, user, or other keys.
+        `caused_by` is the event that led to it, as for all events within `causing`; keys of `metadata` win.
         """
+        known = passed_on(metadata, caused_by)
         return self._one(
             RecordedEvent,
             "select * from event_store.append_event(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
@@ -112,16 +116,28 @@ class EventStore(Rounds):
                 event_version,
                 final,
                 expected_version,
-                None if metadata is None else Jsonb(metadata),
+                None if known is None else Jsonb(known),
             ),
         )
 
-    def append_events(self, events: Iterable[NewEvent]) -> list[AppendedEvent]:
-        """Append a batch over any streams, all or nothing, and return one row per event in order."""
-        return self._all(AppendedEvent, "select * from event_store.append_events(%s::jsonb)", (events_json(events),))
+    def append_events(
+        self, events: Iterable[NewEvent], *, caused_by: RecordedEvent | None = None
+    ) -> list[AppendedEvent]:
+        """Append a batch over any streams, all or nothing, and return one row per event in order.
+
+        `caused_by` is the event that led to them, as for all events within `causing`; keys of their metadata win.
+        """
+        return self._all(
+            AppendedEvent,
+            "select * from event_store.append_events(%s::jsonb)",
+            (events_json(all_passed_on(events, caused_by)),),
+        )
 
     def append_json(self, events: str) -> AppendedCount:
-        """Do as `append_events` with a batch that is JSON text already, and count only: for those that append much."""
+        """Do as `append_events` with a batch that is JSON text already, and count only: for those that append much.
+
+        No metadata are passed on: the text is what is stored.
+        """
         return self._one(
             AppendedCount,
             "select count(*) filter (where appended) as appended, count(*) filter (where previous_id is null) as first "

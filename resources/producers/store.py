@@ -13,7 +13,7 @@ from uuid import UUID
 
 from psycopg.types.json import Jsonb
 
-from millrace.resources.event_store import Json, NewEvent, events_json, parsed
+from millrace.resources.event_store import Json, NewEvent, all_passed_on, events_json, parsed
 from millrace.resources.event_store.sql_functions import SqlFunctions
 
 
@@ -144,7 +144,8 @@ class ProducerStore(SqlFunctions):
 
     def add_events(self, transaction_id: UUID, events: Iterable[NewEvent]) -> None:
         """Stage events, which are appended at the commit."""
-        self._value(str, "select event_store.add_events(%s, %s::jsonb)", (transaction_id, events_json(events)))
+        batch = events_json(all_passed_on(events))
+        self._value(str, "select event_store.add_events(%s, %s::jsonb)", (transaction_id, batch))
 
     def commit_transaction(self, transaction_id: UUID, result: Json = None) -> SettledMessage:
         """Apply all that is staged, at once; or return the answer of another transaction of the same message."""
@@ -184,7 +185,7 @@ class ProducerStore(SqlFunctions):
                 partition,
                 epoch,
                 sequence,
-                events_json(batch) if batch else None,
+                events_json(all_passed_on(batch)) if batch else None,
                 Jsonb(dict(state)) if state is not None else None,
                 None if result is None else Jsonb(result),
             ),

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Sequence
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from millrace.resources.consumers.consumer import consume
 from millrace.resources.consumers.declaration import InvalidSubscription, Subscription, TryLater, subscription
 from millrace.resources.errors import UnknownView, ViewInUse, WrongMode
-from millrace.resources.event_store import EventStore, LeasedEvent
+from millrace.resources.event_store import EventStore, LeasedEvent, NewEvent
 from tests.support.factories import PATIENCE_S, Connect, append, append_to, register_orders, rows, value, wait_until
 from tests.support.views.consuming import Seen, consuming, fill, owed, wait_consumed, wait_waking
 
@@ -327,3 +328,31 @@ def test_a_subscription_is_called_as_its_function_and_each_view_has_one() -> Non
     for each in wrong:
         with pytest.raises(InvalidSubscription):
             consume("host=/nowhere", each, stop=threading.Event())
+
+
+@pytest.mark.parametrize("kind", ["plain", "async", "with a connection"])
+def test_what_a_handler_appends_is_caused_by_the_event_and_correlates_with_it(
+    orders: EventStore, dsn: str, kind: str
+) -> None:
+    metadata = {"correlation_id": "request-7"}
+    orders.append_events(NewEvent("order", name, "placed", uuid4(), {}, uuid4(), metadata=metadata) for name in "abc")
+
+    def append_bill(event: LeasedEvent) -> None:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            append(EventStore(connection), event.decider_id, decider="invoice")
+
+    async def append_async(event: LeasedEvent) -> None:
+        append_bill(event)
+
+    def append_here(event: LeasedEvent, connection: psycopg.Connection) -> None:
+        append(EventStore(connection), event.decider_id, decider="invoice")
+
+    handler = {"plain": append_bill, "async": append_async, "with a connection": append_here}[kind]
+    with consuming(dsn, handled_by(handler, deciders=["order"])):
+        wait_consumed(orders, "v")
+    causes = """
+        select bill.metadata = jsonb_build_object('correlation_id', 'request-7', 'causation_id', cause.event_id)
+        from event_store.events bill join event_store.events cause using (decider_id)
+        where (bill.decider, cause.decider) = ('invoice', 'order')
+    """
+    assert rows(orders.connection, causes) == [(True,)] * 3

@@ -1,0 +1,169 @@
+"""Metadata passed on: an event appended while another one is handled is caused by it and correlates with it."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from millrace.resources.errors import Malformed
+from millrace.resources.event_store import EventStore, NewEvent, RecordedEvent, VersionedEvent, causing, tracing
+from millrace.resources.producers import ProducerStore
+from tests.support.factories import append, new_event, register_orders
+
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+SPAN = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b8-00"
+
+
+@pytest.fixture
+def orders(store: EventStore) -> EventStore:
+    return register_orders(store)
+
+
+def metadata_of(store: EventStore, decider_id: str) -> list[Any]:
+    return [event.metadata for event in store.read_stream("order", decider_id)]
+
+
+def cause(store: EventStore, metadata: Mapping[str, str] | None, decider_id: str = "first") -> VersionedEvent:
+    """Append an event and read it with its metadata."""
+    store.append_event("placed", uuid4(), "order", decider_id, {}, uuid4(), None, expected_version=0, metadata=metadata)
+    (read,) = store.read_stream("order", decider_id)
+    return read
+
+
+def test_an_event_within_causing_is_caused_by_the_event_and_correlates_with_it(orders: EventStore) -> None:
+    first = cause(orders, {"correlation_id": "request-7", "traceparent": TRACE, "user": "ada"})
+    with causing(first):
+        append(orders, "one")
+        orders.append_events([new_event("batch"), new_event("batch")])
+    append(orders, "after")
+    led = {"correlation_id": "request-7", "causation_id": str(first.event_id), "traceparent": TRACE}
+    assert metadata_of(orders, "one") == [led]
+    assert metadata_of(orders, "batch") == [led, led]
+    assert metadata_of(orders, "after") == [None]
+
+
+def test_an_event_without_a_correlation_begins_one_that_a_chain_keeps(orders: EventStore) -> None:
+    first = cause(orders, None)
+    with causing(first):
+        second = cause(orders, None, "second")
+    with causing(second):
+        third = cause(orders, None, "third")
+    assert second.metadata == {"correlation_id": str(first.event_id), "causation_id": str(first.event_id)}
+    assert third.metadata == {"correlation_id": str(first.event_id), "causation_id": str(second.event_id)}
+    assert [e.decider_id for e in orders.events_of_correlation(str(first.event_id))] == ["second", "third"]
+
+
+def test_caused_by_says_the_same_of_one_append_and_wins_over_the_block(orders: EventStore) -> None:
+    outer, inner = cause(orders, {"traceparent": TRACE}, "outer"), cause(orders, {"correlation_id": "c"}, "inner")
+    with causing(outer):
+        orders.append_event("placed", uuid4(), "order", "one", {}, uuid4(), None, caused_by=inner)
+        orders.append_events([new_event("batch")], caused_by=inner)
+    led = {"correlation_id": "c", "causation_id": str(inner.event_id), "traceparent": TRACE}
+    assert metadata_of(orders, "one") == metadata_of(orders, "batch") == [led]
+
+
+def test_stated_metadata_win_key_by_key(orders: EventStore) -> None:
+    first = cause(orders, {"correlation_id": "request-7", "traceparent": TRACE})
+    stated = {"correlation_id": "mine", "user": "bob"}
+    with causing(first):
+        orders.append_event("placed", uuid4(), "order", "one", {}, uuid4(), None, metadata=stated)
+        orders.append_events([NewEvent("order", "batch", "placed", uuid4(), {}, uuid4(), metadata=stated)])
+    led = {**stated, "causation_id": str(first.event_id), "traceparent": TRACE}
+    assert metadata_of(orders, "one") == metadata_of(orders, "batch") == [led]
+    assert stated == {"correlation_id": "mine", "user": "bob"}
+
+
+def test_an_event_that_was_read_without_its_metadata_correlates_by_its_own_id(orders: EventStore) -> None:
+    cause(orders, {"correlation_id": "request-7"})
+    (bare,) = orders.get_events("first", "order")
+    assert type(bare) is RecordedEvent
+    with causing(bare):
+        append(orders, "one")
+    assert metadata_of(orders, "one") == [{"correlation_id": str(bare.event_id), "causation_id": str(bare.event_id)}]
+
+
+def test_an_event_whose_metadata_python_cannot_read_correlates_by_its_own_id(orders: EventStore) -> None:
+    read = cause(orders, {"correlation_id": "request-7"})
+    deep = VersionedEvent(**{**vars(read), "metadata_json": "[" * 100_000 + "]" * 100_000})
+    with causing(deep):
+        append(orders, "one")
+    assert metadata_of(orders, "one")[0]["correlation_id"] == str(read.event_id)
+
+
+def test_a_trace_comes_from_a_caller_and_the_innermost_one_counts(orders: EventStore) -> None:
+    with tracing(TRACE):
+        first = cause(orders, None)
+        with tracing(None):
+            append(orders, "kept")
+    with causing(first):
+        append(orders, "carried")
+        with tracing(SPAN):
+            append(orders, "span")
+    assert first.metadata == {"traceparent": TRACE}
+    assert metadata_of(orders, "kept") == [{"traceparent": TRACE}]
+    assert metadata_of(orders, "carried")[0]["traceparent"] == TRACE
+    assert metadata_of(orders, "span")[0] == {
+        "traceparent": SPAN,
+        "correlation_id": str(first.event_id),
+        "causation_id": str(first.event_id),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "taken"),
+    [
+        (TRACE, True),
+        ("01" + TRACE[2:] + "-more", True),
+        (TRACE + "-more", False),
+        ("ff" + TRACE[2:], False),
+        (TRACE.upper(), False),
+        ("00-" + "0" * 32 + TRACE[35:], False),
+        (TRACE[:36] + "0" * 16 + "-01", False),
+        (TRACE + "\n", False),
+        ("", False),
+        ("01" + TRACE[2:] + "-" + "m" * 5000, False),
+    ],
+)
+def test_a_text_that_is_no_traceparent_is_not_stored(orders: EventStore, text: str, taken: bool) -> None:
+    with tracing(text):
+        append(orders)
+    assert metadata_of(orders, "o-1") == [{"traceparent": text} if taken else None]
+
+
+def test_tasks_of_one_loop_have_each_its_own_cause(orders: EventStore) -> None:
+    causes = {name: cause(orders, {"correlation_id": name}, f"cause-{name}") for name in ("a", "b")}
+    both_within = asyncio.Barrier(2)
+
+    async def handle(name: str) -> None:
+        with causing(causes[name]):
+            await both_within.wait()
+            append(orders, name)
+            await both_within.wait()
+
+    async def main() -> None:
+        await asyncio.gather(handle("a"), handle("b"))
+
+    asyncio.run(main())
+    for name in causes:
+        assert [one["correlation_id"] for one in metadata_of(orders, name)] == [name]
+
+
+def test_events_of_a_producer_are_caused_by_what_is_handled(orders: EventStore) -> None:
+    first = cause(orders, {"correlation_id": "request-7"})
+    producers = ProducerStore(orders.connection)
+    epoch = producers.register_producer("p").epoch
+    with causing(first):
+        producers.ingest_events("p", 0, epoch, 0, [new_event("whole")])
+        begun = producers.begin_transaction("p", 0, epoch, 1)
+        assert begun.transaction_id is not None
+        producers.add_events(begun.transaction_id, [new_event("staged")])
+    producers.commit_transaction(begun.transaction_id)
+    led = {"correlation_id": "request-7", "causation_id": str(first.event_id)}
+    assert metadata_of(orders, "whole") == metadata_of(orders, "staged") == [led]
+
+
+def test_metadata_that_are_no_object_are_refused_as_ever(orders: EventStore) -> None:
+    with causing(cause(orders, None)), pytest.raises(Malformed, match="metadata is of type array"):
+        orders.append_event("placed", uuid4(), "order", "one", {}, uuid4(), None, metadata=[1])
