@@ -48,7 +48,8 @@ class Line:
             before_sleep=self._tell,
             reraise=True,
         )
-        return patiently(self._once, call)
+        result: Result = patiently(self._once, call)
+        return result
 
     def give_up(self, after_s: float = 0.0) -> None:
         """Wait for the server for so many seconds from now, and no longer."""

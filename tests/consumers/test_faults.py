@@ -66,11 +66,14 @@ def test_what_waits_for_a_thread_too_long_is_given_back_for_others(
 
     other = EventStore(connect())
     taken: list[int] = []
+
+    def others_have_three() -> bool:
+        taken.extend(event.offset for event in other.lease_events("v", 10))
+        return len(taken) == 3
+
     with consuming(dsn, handled_by(handle, lock_timeout_s=1, concurrency=1)) as running:
         assert begun.wait(PATIENCE_S)
-        wait_until(
-            lambda: bool(taken.extend(e.offset for e in other.lease_events("v", 10))) or len(taken) == 3, "others"
-        )
+        wait_until(others_have_three, "the others are given back")
         assert owed(orders, "v") == 4
         assert other.ack_events("v", taken) == set(taken)
         go_on.set()

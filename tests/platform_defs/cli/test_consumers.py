@@ -52,7 +52,7 @@ def folder(tmp_path: Path) -> Path:
 
 @contextmanager
 def process(folder: Path, dsn: str, place: str = "shop_mails:send") -> Iterator["subprocess.Popen[str]"]:
-    command = [Path(sys.executable).parent / "millrace", "consume", place]
+    command: list[str | Path] = [Path(sys.executable).parent / "millrace", "consume", place]
     with (folder / "log").open("w") as log:
         running = subprocess.Popen(
             ending_with_us(command), cwd=folder, env={**os.environ, "MILLRACE_DSN": dsn}, stderr=log, text=True
@@ -74,7 +74,7 @@ def held(connect: Connect) -> Iterator[Callable[[int], None]]:
         def wait_working(number: int) -> None:
             waiting = "select count(*) from pg_locks where locktype = 'advisory' and not granted and database ="
             query = f"{waiting} (select oid from pg_database where datname = current_database())"
-            wait_until(lambda: value(observer, query) == number, f"{number} handlers at work")  # type: ignore[arg-type]
+            wait_until(lambda: value(observer, query) == number, f"{number} handlers at work")
 
         yield wait_working
 
