@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from uuid import uuid4
 
 import psycopg
@@ -118,11 +119,13 @@ class Consumer:
     Attributes:
         subscription: What it consumes.
         counters: What it did so far.
+        idle_since: Since when it had nothing, and found nothing; None while it has something.
     """
 
     def __init__(self, dsn: str, subscription: Subscription) -> None:
         self.subscription = subscription
         self.counters = Counters()
+        self.idle_since: float | None = None
         self._dsn = dsn
         self._deliveries = Deliveries(low=subscription.concurrency)
         self._line = Line(dsn, subscription.view, self.counters)
@@ -221,13 +224,17 @@ class Consumer:
                 self._deliveries.room.wait(0.1)
                 self._deliveries.room.clear()
                 continue
-            room = self._ahead - held
-            events = self._line(lambda store, room=room: store.lease_events(self.subscription.view, room))  # type: ignore[misc]
+            free, room = self.counters.held == 0, self._ahead - held
+            events = self._line(partial(self._lease, room=room))
             self._take(events)
             if events:
-                self._pause_s = SHORTEST_PAUSE_S
+                self._pause_s, self.idle_since = SHORTEST_PAUSE_S, None
             if len(events) < room and self._line(self._order) == 0 and not events:
+                self.idle_since = (self.idle_since or time.monotonic()) if free else None
                 self.wait_for_more(stop)
+
+    def _lease(self, store: EventStore, room: int) -> list[LeasedEvent]:
+        return store.lease_events(self.subscription.view, room, self.subscription.lock_timeout_s)
 
     def _order(self, store: EventStore) -> int:
         """Do what the sequencer does, for nobody else may; return how much there was."""

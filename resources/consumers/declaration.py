@@ -41,6 +41,10 @@ class TryLater(Exception):
         super().__init__(why)
 
 
+class Refused(Exception):
+    """Raised by a handler whose words the store keeps as they are: the event fails."""
+
+
 @dataclass(frozen=True)
 class Subscription:
     """A view and the function that gets its events; called, it calls the function.

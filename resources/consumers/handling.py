@@ -18,8 +18,8 @@ from typing import Any
 
 import psycopg
 
-from millrace.resources.consumers.declaration import Subscription, TryLater
-from millrace.resources.consumers.telling import told
+from millrace.resources.consumers.declaration import Refused, Subscription, TryLater
+from millrace.resources.consumers.telling import cleaned, told
 from millrace.resources.event_store import EventStore, LeasedEvent, causing
 
 # how often a transaction is tried again at once, whose only fault is that another one was first
@@ -79,7 +79,9 @@ class Caller:
                 else:
                     self._subscription.handler(event)
         except TryLater as later:
-            return GiveBack(told(later), later.after_s)
+            return GiveBack(cleaned(later.why), later.after_s)
+        except Refused as refused:
+            return Failed(cleaned(str(refused)))
         except CancelledError:
             return Failed("The handler was cancelled.")
         except BaseException as error:  # noqa: BLE001 - it is a thread of ours: also SystemExit is the event's failure

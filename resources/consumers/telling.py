@@ -39,6 +39,11 @@ class Counters:
     extended: int = 0
     reconnected: int = 0
 
+    @property
+    def held(self) -> int:
+        """How many events it has and did not answer."""
+        return self.leased - self.handled - self.failed - self.given_back - self.lost
+
     def values(self) -> dict[str, int]:
         """Return them by name."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
@@ -53,8 +58,12 @@ def say(level: int, what: str, **values: object) -> None:
 def told(error: BaseException) -> str:
     """Return an error as the store keeps it: its type and text, without passwords and control characters."""
     text = str(error)
-    said = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return printable(masked(said)).encode(errors="replace").decode()[:LONGEST]
+    return cleaned(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+
+
+def cleaned(text: str) -> str:
+    """Return a text as the store keeps it: without passwords and control characters, and not too long."""
+    return printable(masked(text)).encode(errors="replace").decode()[:LONGEST]
 
 
 def _shown(value: object) -> str:

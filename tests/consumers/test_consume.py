@@ -196,7 +196,7 @@ def test_what_is_given_back_for_later_waits_and_says_why(orders: EventStore, dsn
     with consuming(dsn, handled_by(handle)) as running:
         wait_until(lambda: running.counters["v"].given_back == 1, "it is given back")
     waits = "select last_error, attempts, locked_until > clock_timestamp() + interval '9 minutes' from event_store.stream_locks"
-    assert rows(orders.connection, waits) == [("TryLater: the mail server is away", 0, True)]
+    assert rows(orders.connection, waits) == [("the mail server is away", 0, True)]
 
 
 def test_a_new_view_begins_now_and_wants_what_is_declared(orders: EventStore, dsn: str) -> None:
