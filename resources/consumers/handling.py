@@ -128,7 +128,8 @@ class Caller:
 
     def _opened(self) -> psycopg.Connection:
         if self._connection is None or self._connection.closed:
-            self._connection = psycopg.connect(self._dsn, autocommit=True)
+            # nothing is prepared: behind a connection pool the next session would not know it
+            self._connection = psycopg.connect(self._dsn, autocommit=True, prepare_threshold=None)
         return self._connection
 
     def _where(self, error: BaseException) -> str:

@@ -18,6 +18,7 @@ from tests.conftest import in_memory
 from tests.support.factories import PATIENCE_S, Connect, register_orders, rows, value, wait_until
 from tests.support.hostile_json import UNREADABLE, append_text
 from tests.support.views.consuming import Seen, consuming, fill, owed, wait_consumed, wait_locked, wait_waking
+from tests.support.views.pooler import PROGRAM, pooled
 
 
 @pytest.fixture
@@ -313,3 +314,27 @@ def test_a_stop_waits_for_handlers_and_gives_back_what_none_began(orders: EventS
     assert (counters.handled, counters.failed, counters.leased - counters.given_back) == (2, 0, 2)
     attempts = "select count(*) from event_store.stream_locks where attempts > 0"
     assert value(orders.connection, attempts) == 0
+
+
+@pytest.mark.skipif(PROGRAM is None, reason="pgbouncer is not installed: apt-get install pgbouncer")
+def test_behind_a_connection_pool_sessions_are_anybodys_and_each_event_counts_once(
+    orders: EventStore, dsn: str
+) -> None:
+    orders.connection.execute("create table mails (event_id uuid)")
+    fill(orders, 40, 5)
+    seen = Seen()
+
+    def handle(event: LeasedEvent, connection: psycopg.Connection) -> None:
+        connection.execute("insert into mails values (%s)", (event.event_id,))
+        seen.add(event)
+
+    # not pytest's tmp_path, whose long path does not fit a unix socket
+    with (
+        tempfile.TemporaryDirectory(prefix="pool-") as folder,
+        pooled(dsn, Path(folder), 3) as address,
+        consuming(address, handled_by(handle)) as running,
+    ):
+        wait_consumed(orders, "v")
+    seen.assert_each_once_in_order(40, 5)
+    assert rows(orders.connection, "select count(*), count(distinct event_id) from mails") == [(200, 200)]
+    assert (running.counters["v"].failed, running.counters["v"].reconnected) == (0, 0)
