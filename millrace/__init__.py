@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         ImportRefused,
         LeaseLost,
         Malformed,
+        MessageDiffers,
         MillraceError,
         NotDeciderOwner,
         NotEmpty,
@@ -92,7 +93,7 @@ if TYPE_CHECKING:
     from millrace.resources.postgres.dsn import embedded_dsn
     from millrace.resources.postgres.resource import PostgresResource
     from millrace.resources.producers import IdempotentProducer, ProducerStamp, ProducerStore
-    from millrace.resources.producers.exactly_once import Answer, ExactlyOnce, Transaction
+    from millrace.resources.producers.exactly_once import Answer, ExactlyOnce, MessageInDoubt, Transaction
     from millrace.resources.read_models.columns import (
         all_,
         any_,
@@ -136,7 +137,7 @@ _PLACES = {
     "resources.event_store.migrations": "migrate",
     # Exactly-once producers
     "resources.producers": "IdempotentProducer ProducerStamp ProducerStore",
-    "resources.producers.exactly_once": "Answer ExactlyOnce Transaction",
+    "resources.producers.exactly_once": "Answer ExactlyOnce MessageInDoubt Transaction",
     # Spark, and reports in it
     "resources.spark": "spark_session",
     "resources.event_log_source": "EventLogSource",
@@ -154,7 +155,7 @@ _PLACES = {
     "resources.errors": (
         "BackupDamaged BelongsToReadModel CaptureInUse ChangesDiffer ChangesWaiting Conflict DeciderCaptured "
         "EventIdReused EventNotRegistered ForbiddenChange HistoryNeeded ImportRefused LeaseLost Malformed "
-        "MillraceError NotDeciderOwner NotEmpty NotInFlight NotParked NotProducerOwner NotQuarantined NotViewOwner PartitionLeased PositionOutOfRange "
+        "MessageDiffers MillraceError NotDeciderOwner NotEmpty NotInFlight NotParked NotProducerOwner NotQuarantined NotViewOwner PartitionLeased PositionOutOfRange "
         "ProducerFenced SchemaMismatch SequenceGap StreamClosed StreamWentOn TransactionEnded UnknownCapture "
         "UnknownPartition UnknownProducer UnknownTransaction UnknownView Unreachable UnreadableData "
         "ViewInUse WrongMode"
@@ -168,7 +169,7 @@ __all__ = [
     "DeciderCaptured", "DeciderEvent", "DsnOption", "Event", "EventIdReused", "EventLogSource",
     "EventNotRegistered", "EventStore", "ExactlyOnce", "ForbiddenChange", "HandlersHang", "HistoryNeeded", "IdempotentProducer",
     "ImportRefused", "InvalidCapture", "InvalidReadModel", "InvalidSubscription", "Json", "LeaseLost", "LeasedEvent", "Lock", "LogEvent",
-    "Malformed", "MillraceError", "NewEvent", "NotDeciderOwner", "NotEmpty", "NotInFlight", "NotParked", "NotProducerOwner", "NotQuarantined", "NotViewOwner",
+    "Malformed", "MessageDiffers", "MessageInDoubt", "MillraceError", "NewEvent", "NotDeciderOwner", "NotEmpty", "NotInFlight", "NotParked", "NotProducerOwner", "NotQuarantined", "NotViewOwner",
     "PartitionInfo", "PartitionLag", "PartitionLeased", "PositionOutOfRange", "PostgresResource", "ProducerFenced",
     "ProducerStamp", "ProducerStore", "ReadModel", "RecordedEvent", "SchemaMismatch", "Seek", "SequenceGap",
     "Service", "SparkResource", "State", "StreamClosed", "StreamHead", "StreamWentOn", "Subscription", "Surroundings",

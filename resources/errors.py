@@ -24,6 +24,7 @@
     ├── ProducerFenced           MR024   another instance of the producer has registered
     ├── UnknownTransaction       MR026   never begun, lost with a crash of the server, or ended long ago
     ├── TransactionEnded         MR027   committed, abandoned, aborted, expired or superseded
+    ├── MessageDiffers           MR028   the number of a message came before with another content
     ├── SequenceGap              a message comes before the one that must come first
     ├── UnknownCapture           MR030
     ├── CaptureInUse             MR031   somebody else holds the lease of the capture
@@ -46,6 +47,7 @@ An exception that one module alone raises is declared in that module, below `Mil
     consumption      PartitionsFailed
     archive          ArchiveDamaged, EventsLeft, ForeignArchive, LogIncomplete
     backup           ForeignBackup, NoBackup, Busy
+    producers        MessageInDoubt
     capture          GapOpen, NotReady, SourceRefuses, SlotBusy, SlotLost, PublicationMissing, ForeignPublication,
                      TableMissing, TableRenamed, PgoutputError
     consumers        InvalidSubscription, HandlersHang
@@ -166,6 +168,10 @@ class UnknownTransaction(MillraceError):
 
 class TransactionEnded(MillraceError):
     """The transaction was committed, abandoned or aborted, its deadline has passed, or another one was first."""
+
+
+class MessageDiffers(MillraceError):
+    """The number of a message came before with another content: a number names one message for ever."""
 
 
 class SequenceGap(MillraceError):

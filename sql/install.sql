@@ -205,6 +205,7 @@ set local check_function_bodies = off;
 \ir functions/producers/private/record_outcome.sql
 \ir functions/producers/private/refuse_ended_transaction.sql
 \ir functions/producers/private/refuse_foreign_producer.sql
+\ir functions/producers/private/refuse_other_message.sql
 \ir functions/producers/private/refuse_unknown_producer.sql
 \ir functions/producers/private/refuse_unknown_transaction.sql
 \ir functions/producers/private/require_current_epoch.sql
@@ -278,7 +279,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'cb9c4290885be93dddaf40c9072bbd876e914a1f4345d3a7c52d78883dc0739d'),
+  (0, '03be18218295773504dd245eb251d71dde1a9a6329e0dd85a28c0b98d225e383'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

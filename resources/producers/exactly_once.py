@@ -8,8 +8,9 @@ producer finds its place in its own source there. Events, state, result and that
 Postgres.
 """
 
+import logging
+import threading
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -19,15 +20,39 @@ import psycopg
 from psycopg.errors import DeadlockDetected, SerializationFailure
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
-from millrace.resources.errors import MillraceError, ProducerFenced, SequenceGap, UnknownProducer, UnknownTransaction
+from millrace.resources.errors import (
+    MillraceError,
+    ProducerFenced,
+    SequenceGap,
+    UnknownProducer,
+    UnknownTransaction,
+)
 from millrace.resources.event_store import Json, NewEvent
 from millrace.resources.producers.stamps import IdempotentProducer, ProducerStamp
 from millrace.resources.producers.store import ProducerStore, ReceivedMessage, SettledMessage
+
+logger = logging.getLogger(__name__)
 
 ATTEMPTS = 10
 
 # The server ended the session, or is starting: 57P05 and 25P03 because it was idle.
 _ENDED = {"57P01", "57P02", "57P03", "57P04", "57P05", "25P03"}
+
+
+class MessageInDoubt(MillraceError):
+    """The store could not be reached, so that nobody knows whether a message was stored.
+
+    Attributes:
+        stamp: The message: send it again with this stamp, before any other of its producer.
+    """
+
+    def __init__(self, stamp: ProducerStamp) -> None:
+        self.stamp = stamp
+        super().__init__(
+            "message is in doubt",
+            detail=f"message {stamp.message_id}: the store did not say whether it was stored",
+            hint="Send the same message again with the same stamp: process(error.stamp, work).",
+        )
 
 
 @dataclass(frozen=True)
@@ -39,6 +64,15 @@ class Answer:
     outcome: str
     offsets: list[int]
     appended: list[bool]
+
+
+@dataclass(frozen=True)
+class _Message:
+    """What is sent of a message beside its work."""
+
+    stamp: ProducerStamp
+    timeout_s: int = 60
+    digest: bytes | None = None
 
 
 class Transaction:
@@ -65,14 +99,19 @@ class Transaction:
 
 
 Work = Callable[[Transaction], Json]
+Settle = Callable[[ProducerStore, UUID], SettledMessage]
 
 
 class ExactlyOnce:
-    """Does the work of messages exactly once, over a connection of its own; it replaces a lost one."""
+    """Does the work of messages exactly once, over a connection of its own; it replaces a lost one.
+
+    Threads may share it.
+    """
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
         self._store: ProducerStore | None = None
+        self._connecting = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -86,64 +125,117 @@ class ExactlyOnce:
     @property
     def store(self) -> ProducerStore:
         """The store's client behind a live connection."""
-        if self._store is None or self._store.connection.closed:
-            self._store = ProducerStore(psycopg.connect(self._dsn, autocommit=True))
-        return self._store
+        with self._connecting:
+            if self._store is None or self._store.connection.closed:
+                self._store = ProducerStore(psycopg.connect(self._dsn, autocommit=True))
+            return self._store
 
-    def register(self, producer_id: str, partition: int = 0) -> IdempotentProducer:
-        """Register an instance of a producer; it fences the instances before it."""
-        return IdempotentProducer.register(self.store, producer_id, partition)
+    def register(self, producer_id: str, partition: int = 0, *, initial_sequence: int = 0) -> IdempotentProducer:
+        """Register an instance of a producer; it fences the instances before it.
 
-    def process(self, stamp: ProducerStamp, work: Work, *, timeout_s: int = 60) -> Answer:
+        Args:
+            producer_id: The producer, as it calls itself.
+            partition: The partition of the producer's source.
+            initial_sequence: The number of the first message of a producer that is new to the store, for a source that
+                begins elsewhere than at 0. It counts once.
+        """
+        return IdempotentProducer.register(self.store, producer_id, partition, initial_sequence=initial_sequence)
+
+    def process_next(
+        self, producer: IdempotentProducer, work: Work, *, timeout_s: int = 60, digest: bytes | None = None
+    ) -> Answer:
+        """Do the work of a new message, the next one of its producer. Threads may share the producer: they take turns.
+
+        What the work raises gives the number back, and the next message gets it.
+
+        Raises:
+            MessageDiffers: As `process`; somebody else used the number.
+            MessageInDoubt: Nobody knows whether the message was stored: the store cannot be asked.
+            SequenceGap: A message before this one is in doubt, and must be sent again first.
+            ProducerFenced: Another instance of the producer has registered.
+            UnknownProducer: Nobody registered that producer with that epoch.
+            TransactionEnded: The work took longer than `timeout_s`.
+        """
+        with producer.turn:
+            stamp = producer.issue()
+            opened: set[UUID] = set()
+            try:
+                return self._settle(_Message(stamp, timeout_s, digest), self._commit(stamp, work), opened)
+            except BaseException as error:
+                if not opened:
+                    producer.give_back(stamp)
+                elif isinstance(error, Exception):
+                    raise MessageInDoubt(stamp) from error
+                raise
+
+    def process(self, stamp: ProducerStamp, work: Work, *, timeout_s: int = 60, digest: bytes | None = None) -> Answer:
         """Do the work of a message, unless it was done before; the return value of the work becomes the result.
 
         The work may run several times, and the changes of one run count; effects outside of its transaction are its own
         affair. If the work raises, none of its changes are seen, and the message may be processed again. After a lost
         connection or a serialization failure the work runs again under the same stamp.
 
+        `digest`, such as `sha256(line).digest()` of the message as the source has it, tells a message that comes again
+        from another one that was given its number.
+
         Raises:
+            MessageDiffers: The number came before with another `digest`.
             SequenceGap: Another message must come first.
             ProducerFenced: Another instance of the producer has registered.
             UnknownProducer: Nobody registered that producer with that epoch.
             TransactionEnded: The work took longer than `timeout_s`.
         """
-        return self._settle(
-            stamp, timeout_s, lambda store, id_: store.commit_transaction(id_, work(Transaction(store, id_, stamp)))
-        )
+        return self._settle(_Message(stamp, timeout_s, digest), self._commit(stamp, work), set())
 
     def abandon(self, stamp: ProducerStamp, reason: str) -> Answer:
         """Give a message up for good; the next one is accepted then. Raises as `process` does."""
-        return self._settle(stamp, 60, lambda store, id_: store.abandon_transaction(id_, reason))
+        return self._settle(_Message(stamp), lambda store, id_: store.abandon_transaction(id_, reason), set())
 
-    def _settle(
-        self, stamp: ProducerStamp, timeout_s: int, settle: Callable[[ProducerStore, UUID], SettledMessage]
-    ) -> Answer:
+    def _commit(self, stamp: ProducerStamp, work: Work) -> Settle:
+        return lambda store, id_: store.commit_transaction(id_, work(Transaction(store, id_, stamp)))
+
+    def _settle(self, message: _Message, settle: Settle, opened: set[UUID]) -> Answer:
         repeatedly = Retrying(
             retry=retry_if_exception(self._passes),
             wait=wait_random_exponential(multiplier=0.02, max=2),
             stop=stop_after_attempt(ATTEMPTS),
             reraise=True,
         )
-        return repeatedly(self._attempt, stamp, timeout_s, settle)
+        return repeatedly(self._attempt, message, settle, opened)
 
-    def _attempt(
-        self, stamp: ProducerStamp, timeout_s: int, settle: Callable[[ProducerStore, UUID], SettledMessage]
-    ) -> Answer:
-        store = self.store
-        received = store.begin_transaction(stamp.producer_id, stamp.partition, stamp.epoch, stamp.sequence, timeout_s)
+    def _attempt(self, message: _Message, settle: Settle, opened: set[UUID]) -> Answer:
+        store, stamp = self.store, message.stamp
+        received = store.begin_transaction(
+            stamp.producer_id, stamp.partition, stamp.epoch, stamp.sequence, message.timeout_s, message.digest
+        )
         if received.status == "duplicate":
             assert received.outcome is not None
+            logger.debug("message %s came before: %s", stamp.message_id, received.outcome)
             return Answer(received.result, True, received.outcome, received.offsets or [], received.appended or [])
         if received.transaction_id is None:
             raise _refusal(stamp, received)
+        opened.add(received.transaction_id)
         try:
             settled = settle(store, received.transaction_id)
-        except BaseException:
-            # where this fails, too, the transaction ends with its deadline
-            with suppress(psycopg.Error, MillraceError):
-                store.abort_transaction(received.transaction_id)
+        except BaseException as error:
+            logger.warning("message %s was given up, %s: %s", stamp.message_id, type(error).__name__, error)
+            self._abort(opened)
             raise
+        logger.debug("message %s is %s: %s events", stamp.message_id, settled.outcome, len(settled.offsets))
         return Answer(settled.result, settled.duplicate, settled.outcome, settled.offsets, settled.appended)
+
+    def _abort(self, opened: set[UUID]) -> None:
+        """Abort transactions, and forget those that are known to have no effect, now or ever."""
+        for transaction_id in list(opened):
+            try:
+                # where its commit is still on the way, this waits for it: the store knows how it ended
+                self.store.abort_transaction(transaction_id)
+            except UnknownTransaction:
+                pass
+            except (psycopg.Error, MillraceError):
+                # its end is not known, or it was committed; what is open ends with its deadline
+                continue
+            opened.discard(transaction_id)
 
     def _passes(self, error: BaseException) -> bool:
         """Return whether a repetition may succeed: after a lost race, a lost connection, a crash of the server."""

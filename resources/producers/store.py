@@ -116,22 +116,30 @@ class ProducerStatistics:
 class ProducerStore(SqlFunctions):
     """The functions for producers. Every method raises the `MillraceError` of its SQL function."""
 
-    def register_producer(self, producer_id: str, partition: int = 0, owner: str | None = None) -> RegisteredProducer:
-        """Register an instance of a producer and fence those of before."""
+    def register_producer(
+        self, producer_id: str, partition: int = 0, owner: str | None = None, initial_sequence: int = 0
+    ) -> RegisteredProducer:
+        """Register an instance of a producer and fence those of before; a new one begins with `initial_sequence`."""
         return self._one(
             RegisteredProducer,
-            "select * from event_store.register_producer(%s, %s, %s)",
-            (producer_id, partition, owner),
+            "select * from event_store.register_producer(%s, %s, %s, %s)",
+            (producer_id, partition, owner, initial_sequence),
         )
 
     def begin_transaction(
-        self, producer_id: str, partition: int, epoch: int, sequence: int, timeout_s: int = 60
+        self,
+        producer_id: str,
+        partition: int,
+        epoch: int,
+        sequence: int,
+        timeout_s: int = 60,
+        digest: bytes | None = None,
     ) -> ReceivedMessage:
         """Open a transaction for a message if it is the next one; it expires after `timeout_s` seconds."""
         return self._one(
             ReceivedMessage,
-            "select * from event_store.begin_transaction(%s, %s, %s, %s, %s)",
-            (producer_id, partition, epoch, sequence, timeout_s),
+            "select * from event_store.begin_transaction(%s, %s, %s, %s, %s, %s)",
+            (producer_id, partition, epoch, sequence, timeout_s, digest),
         )
 
     def add_state_change(self, transaction_id: UUID, key: str, value: Json) -> None:
@@ -174,12 +182,13 @@ class ProducerStore(SqlFunctions):
         events: Iterable[NewEvent] = (),
         state: Mapping[str, Json] | None = None,
         result: Json = None,
+        digest: bytes | None = None,
     ) -> ReceivedMessage:
         """Do a whole message in one call: append its events, change the state (None removes a key), keep the result."""
         batch = list(events)
         return self._one(
             ReceivedMessage,
-            "select * from event_store.ingest_events(%s, %s, %s, %s, %s::jsonb, %s, %s)",
+            "select * from event_store.ingest_events(%s, %s, %s, %s, %s::jsonb, %s, %s, %s)",
             (
                 producer_id,
                 partition,
@@ -188,6 +197,7 @@ class ProducerStore(SqlFunctions):
                 events_json(all_passed_on(batch)) if batch else None,
                 Jsonb(dict(state)) if state is not None else None,
                 None if result is None else Jsonb(result),
+                digest,
             ),
         )
 

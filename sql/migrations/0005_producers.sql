@@ -78,11 +78,13 @@ create table event_store.producer_results (
   reason text,
   transaction_id uuid,
   ended_at timestamptz not null,
+  digest bytea,
   constraint producer_results_pkey primary key (producer_id, partition, sequence),
   constraint producer_results_producer_fkey foreign key (producer_id, partition)
     references event_store.producers (producer_id, partition),
   constraint producer_results_outcome_is_known check (outcome in ('committed', 'abandoned')),
   constraint producer_results_reason_fits check (octet_length(reason) <= 10000),
+  constraint producer_results_digest_fits check (octet_length(digest) between 1 and 64),
   constraint producer_results_abandoned_for_a_reason check ((outcome = 'abandoned') = (reason is not null))
 );
 create unique index producer_results_transaction_id_key on event_store.producer_results (transaction_id)
@@ -101,6 +103,8 @@ comment on column event_store.producer_results.reason is 'Why it was abandoned.'
 comment on column event_store.producer_results.transaction_id is
 'The transaction that it was; null where one call did it all.';
 comment on column event_store.producer_results.ended_at is 'When it was committed or abandoned.';
+comment on column event_store.producer_results.digest is
+'A digest of the message, as its sender computed it; null if it sent none.';
 
 create table event_store.producer_state (
   producer_id text collate "C" not null,
@@ -135,6 +139,7 @@ create unlogged table event_store.transactions (
   begun_at timestamptz not null,
   expires_at timestamptz,
   ended_at timestamptz,
+  digest bytea,
   constraint transactions_pkey primary key (transaction_id),
   constraint transactions_producer_fkey foreign key (producer_id, partition)
     references event_store.producers (producer_id, partition),
@@ -160,6 +165,8 @@ comment on column event_store.transactions.state is
 comment on column event_store.transactions.begun_at is 'When it was begun.';
 comment on column event_store.transactions.expires_at is 'The deadline of its commit; null once it has ended.';
 comment on column event_store.transactions.ended_at is 'When it ended; null while it is open.';
+comment on column event_store.transactions.digest is
+'A digest of the message, as its sender computed it; null if it sent none.';
 
 create unlogged table event_store.staged_changes (
   transaction_id uuid not null,

@@ -455,6 +455,7 @@ CREATE UNLOGGED TABLE event_store.transactions (
     begun_at timestamp with time zone NOT NULL,
     expires_at timestamp with time zone,
     ended_at timestamp with time zone,
+    digest bytea,
     CONSTRAINT transactions_open_until_they_end CHECK ((((state = 'open'::text) = (ended_at IS NULL)) AND ((state = 'open'::text) = (expires_at IS NOT NULL)))),
     CONSTRAINT transactions_state_is_known CHECK ((state = ANY (ARRAY['open'::text, 'aborted'::text, 'expired'::text, 'superseded'::text])))
 )
@@ -479,6 +480,8 @@ COMMENT ON COLUMN event_store.transactions.begun_at IS 'When it was begun.';
 COMMENT ON COLUMN event_store.transactions.expires_at IS 'The deadline of its commit; null once it has ended.';
 
 COMMENT ON COLUMN event_store.transactions.ended_at IS 'When it ended; null while it is open.';
+
+COMMENT ON COLUMN event_store.transactions.digest IS 'A digest of the message, as its sender computed it; null if it sent none.';
 
 CREATE TABLE event_store.captures (
     capture text NOT NULL COLLATE pg_catalog."C",
@@ -1155,7 +1158,9 @@ CREATE TABLE event_store.producer_results (
     reason text,
     transaction_id uuid,
     ended_at timestamp with time zone NOT NULL,
+    digest bytea,
     CONSTRAINT producer_results_abandoned_for_a_reason CHECK (((outcome = 'abandoned'::text) = (reason IS NOT NULL))),
+    CONSTRAINT producer_results_digest_fits CHECK (((octet_length(digest) >= 1) AND (octet_length(digest) <= 64))),
     CONSTRAINT producer_results_outcome_is_known CHECK ((outcome = ANY (ARRAY['committed'::text, 'abandoned'::text]))),
     CONSTRAINT producer_results_reason_fits CHECK ((octet_length(reason) <= 10000))
 );
@@ -1181,6 +1186,8 @@ COMMENT ON COLUMN event_store.producer_results.reason IS 'Why it was abandoned.'
 COMMENT ON COLUMN event_store.producer_results.transaction_id IS 'The transaction that it was; null where one call did it all.';
 
 COMMENT ON COLUMN event_store.producer_results.ended_at IS 'When it was committed or abandoned.';
+
+COMMENT ON COLUMN event_store.producer_results.digest IS 'A digest of the message, as its sender computed it; null if it sent none.';
 
 CREATE TABLE event_store.producer_state (
     producer_id text NOT NULL COLLATE pg_catalog."C",

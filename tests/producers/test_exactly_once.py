@@ -1,7 +1,6 @@
 """The work of a message is done once: duplicates, failures, repetitions, another instance."""
 
 import threading
-from collections.abc import Iterator
 from uuid import UUID, uuid4
 
 import psycopg
@@ -27,57 +26,13 @@ from tests.support.factories import (
     at_once,
     new_event,
     refusal,
-    register_orders,
     rows,
     start,
     terminate,
     value,
     wait_blocked,
 )
-
-
-@pytest.fixture
-def once(dsn: str, store: EventStore) -> Iterator[ExactlyOnce]:
-    register_orders(store)
-    with ExactlyOnce(dsn) as exactly_once:
-        yield exactly_once
-
-
-@pytest.fixture
-def other(dsn: str) -> Iterator[ExactlyOnce]:
-    with ExactlyOnce(dsn) as exactly_once:
-        yield exactly_once
-
-
-class Counting:
-    """Work that adds 1 to a total, appends an event, and knows how often it ran."""
-
-    def __init__(self) -> None:
-        self.runs = 0
-        self.fails: list[Exception] = []
-
-    def __call__(self, transaction: Transaction) -> Json:
-        self.runs += 1
-        total = (transaction.state("total") or 0) + 1
-        transaction.append_events([new_event("a")])
-        transaction.set_state("total", total)
-        if self.fails:
-            raise self.fails.pop(0)
-        return {"total": total}
-
-
-@pytest.fixture
-def work() -> Counting:
-    return Counting()
-
-
-def total(once: ExactlyOnce, partition: int = 0) -> Json:
-    """Return the total of the producer p, and require as many events."""
-    entries = {entry.key: entry.value for entry in once.store.get_producer_state("p", partition)}
-    assert value(once.store.connection, "select count(*) from event_store.events") == entries.get("total", 0)
-    found: Json = entries.get("total")
-    return found
-
+from tests.support.producing.counting import Counting, total
 
 # One message -----------------------------------------------------------------------------------------------------
 

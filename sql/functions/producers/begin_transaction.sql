@@ -6,14 +6,16 @@
 --   fenced         another instance has registered since: epoch is its
 --   unknown_epoch  nobody registered with that epoch: register again
 -- Several transactions of one message may be open, as when it is sent again after its sender was killed: the first
--- commit decides.
+-- commit decides. v_digest, such as sha256() of the message as the source has it, tells a message that is sent again from
+-- another one under its number, which is refused.
 -- Example: select status, transaction_id, result from begin_transaction('orders.csv', 0, 1, 41)
 create or replace function event_store.begin_transaction(
   v_producer_id text,
   v_partition int,
   v_epoch bigint,
   v_sequence bigint,
-  v_timeout_s bigint default 60
+  v_timeout_s bigint default 60,
+  v_digest bytea default null
 )
 returns table (
   status text,
@@ -47,11 +49,11 @@ begin
       format('v_timeout_s is %s', coalesce(v_timeout_s::text, 'null')), 'A transaction may take 1 s to 2147483647 s.'
     );
   end if;
-  _status := event_store_private.receive_stamp(v_producer_id, v_partition, v_epoch, v_sequence);
+  _status := event_store_private.receive_stamp(v_producer_id, v_partition, v_epoch, v_sequence, v_digest);
   if _status = 'opened' then
     _now := event_store_private.clock();
-    insert into event_store.transactions as t (producer_id, partition, epoch, sequence, begun_at, expires_at)
-    values (v_producer_id, v_partition, v_epoch, v_sequence, _now, _now + make_interval(secs => v_timeout_s))
+    insert into event_store.transactions as t (producer_id, partition, epoch, sequence, begun_at, expires_at, digest)
+    values (v_producer_id, v_partition, v_epoch, v_sequence, _now, _now + make_interval(secs => v_timeout_s), v_digest)
     returning t.* into _transaction;
   end if;
   return query
@@ -64,12 +66,12 @@ begin
 end
 $$;
 
-comment on function event_store.begin_transaction(text, int, bigint, bigint, bigint) is
+comment on function event_store.begin_transaction(text, int, bigint, bigint, bigint, bytea) is
 'Opens a transaction for message v_sequence of a producer, to be committed within v_timeout_s, or says in status why '
 'not: duplicate (with the original outcome, result and offsets), gap (next_sequence must come first), fenced (another'
 ' instance registered since v_epoch), unknown_epoch (nobody registered it). Such an answer is no error. Several '
 'transactions of one message may be open: the first commit decides. MR005 an argument is null or out of range; MR023 '
-'unknown producer; MR045 another role''s producer.';
-revoke all on function event_store.begin_transaction(text, int, bigint, bigint, bigint) from public;
-grant execute on function event_store.begin_transaction(text, int, bigint, bigint, bigint)
+'unknown producer; MR028 the number came before with another v_digest; MR045 another role''s producer.';
+revoke all on function event_store.begin_transaction(text, int, bigint, bigint, bigint, bytea) from public;
+grant execute on function event_store.begin_transaction(text, int, bigint, bigint, bigint, bytea)
 to event_store_writer, event_store_owner;

@@ -1,6 +1,7 @@
 -- A producer's message in one call, without staging: its events as append_events takes them, changes of state as a JSON
 -- object (a JSON null removes the key), its result. The row is that of begin_transaction; its status is committed where
 -- that would be opened.
+-- v_digest is as begin_transaction's.
 -- Example: select status, offsets from ingest_events('orders.csv', 0, 1, 41, '[…]', '{"total": 17}')
 create or replace function event_store.ingest_events(
   v_producer_id text,
@@ -9,7 +10,8 @@ create or replace function event_store.ingest_events(
   v_sequence bigint,
   v_events jsonb default null,
   v_state jsonb default null,
-  v_result jsonb default null
+  v_result jsonb default null,
+  v_digest bytea default null
 )
 returns table (
   status text,
@@ -43,12 +45,14 @@ begin
       format('v_state is of type %s', jsonb_typeof(v_state)), 'Pass a JSON object of keys and values.'
     );
   end if;
-  _status := event_store_private.receive_stamp(v_producer_id, v_partition, v_epoch, v_sequence);
+  _status := event_store_private.receive_stamp(v_producer_id, v_partition, v_epoch, v_sequence, v_digest);
   if _status = 'opened' then
     select array_agg(c.key), array_agg(nullif(c.value, 'null')) into _keys, _values from jsonb_each(v_state) c;
     perform event_store_private.require_state_key(k.key) from unnest(_keys) k(key);
     select m.* into offsets, appended
-    from event_store_private.apply_message(v_producer_id, v_partition, v_sequence, v_events, _keys, _values, v_result, null) m;
+    from event_store_private.apply_message(
+      v_producer_id, v_partition, v_sequence, v_events, _keys, _values, v_result, null, v_digest
+    ) m;
     status := 'committed';
     outcome := 'committed';
     result := v_result;
@@ -67,11 +71,11 @@ begin
 end
 $$;
 
-comment on function event_store.ingest_events(text, int, bigint, bigint, jsonb, jsonb, jsonb) is
+comment on function event_store.ingest_events(text, int, bigint, bigint, jsonb, jsonb, jsonb, bytea) is
 'Does a producer''s whole message in one call: appends v_events as append_events does, changes its state by the JSON '
 'object v_state (a JSON null removes the key), and keeps v_result as the answer. appended says of each event whether it '
 'was new. The row is that of begin_transaction, with status committed in place of opened. MR001 to MR005, MR034 and MR046 as append_events; MR023 '
-'unknown producer; MR045 another role''s producer.';
-revoke all on function event_store.ingest_events(text, int, bigint, bigint, jsonb, jsonb, jsonb) from public;
-grant execute on function event_store.ingest_events(text, int, bigint, bigint, jsonb, jsonb, jsonb)
+'unknown producer; MR028 the number came before with another v_digest; MR045 another role''s producer.';
+revoke all on function event_store.ingest_events(text, int, bigint, bigint, jsonb, jsonb, jsonb, bytea) from public;
+grant execute on function event_store.ingest_events(text, int, bigint, bigint, jsonb, jsonb, jsonb, bytea)
 to event_store_writer, event_store_owner;

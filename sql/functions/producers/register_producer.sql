@@ -3,11 +3,14 @@
 -- A producer belongs to a role: v_owner, or the login that registers it; what a member of event_store_owner registers
 -- without naming one serves every writer. Its members may register it again, send as it, read its state and give it to
 -- another role; nobody else can (MR045). The first registration and each change of the owner are in audit_log.
+-- v_initial_sequence is the number of the first message of a producer that is new to the store, for a source that begins
+-- elsewhere than at 0. It counts once: the store knows where a producer is that it knows.
 -- Example: select epoch, next_sequence from register_producer('orders.csv')
 create or replace function event_store.register_producer(
   v_producer_id text,
   v_partition int default 0,
-  v_owner text default null
+  v_owner text default null,
+  v_initial_sequence bigint default 0
 )
 returns table (
   producer_id text,
@@ -32,6 +35,12 @@ declare
   _producer event_store.producers;
 begin
   perform event_store_private.require_producer_id(v_producer_id, v_partition);
+  if (v_initial_sequence >= 0) is not true then
+    perform event_store_private.refuse_request(
+      format('v_initial_sequence is %s', coalesce(v_initial_sequence::text, 'null')),
+      'Pass the number of the first message, 0 or more.'
+    );
+  end if;
   if v_owner is not null and to_regrole(quote_ident(v_owner)) is null then
     perform event_store_private.refuse_request(format('there is no role %I', v_owner), 'Name a role that logins are members of.');
   end if;
@@ -63,7 +72,8 @@ begin
     );
   end if;
   if _producer.epoch = 1 then
-    insert into event_store.producer_progress (producer_id, partition, updated_at) values (v_producer_id, v_partition, _now);
+    insert into event_store.producer_progress (producer_id, partition, next_sequence, updated_at)
+    values (v_producer_id, v_partition, v_initial_sequence, _now);
   end if;
   -- who is at a transaction keeps it until its own call is fenced: to wait for them could be a deadlock
   perform event_store_private.end_transactions(
@@ -86,11 +96,11 @@ begin
 end
 $$;
 
-comment on function event_store.register_producer(text, int, text) is
+comment on function event_store.register_producer(text, int, text, bigint) is
 'Registers an instance of producer v_producer_id for v_partition of its source and returns its epoch and the sequence'
-' that it goes on with. v_owner is the role whose members may register it and send as it: by default the login, and '
+' that it goes on with; a new one begins with v_initial_sequence. v_owner is the role whose members may register it and send as it: by default the login, and '
 'event_store_writer where that is a member of event_store_owner. Each call raises the epoch, aborts what earlier instances have open and refuses what they '
 'send. MR005 an argument is null, empty or out of range, or v_owner no role; MR045 it is another '
 'role''s, or the caller is no member of v_owner.';
-revoke all on function event_store.register_producer(text, int, text) from public;
-grant execute on function event_store.register_producer(text, int, text) to event_store_writer, event_store_owner;
+revoke all on function event_store.register_producer(text, int, text, bigint) from public;
+grant execute on function event_store.register_producer(text, int, text, bigint) to event_store_writer, event_store_owner;

@@ -1,5 +1,6 @@
 """A whole message in one call: the same rules, the same effects, nothing staged."""
 
+from dataclasses import replace
 from uuid import uuid4
 
 import pytest
@@ -50,6 +51,20 @@ def test_events_state_and_result_are_there_at_once_and_counted(producer: Produce
     found = statistics(producer)
     assert (found.received, found.opened, found.committed, found.open) == (1, 1, 1, 0)
     assert rows(producer.connection, "select from event_store.transactions") == []
+
+
+def test_each_of_its_events_says_which_message_it_is_of(producer: ProducerStore) -> None:
+    events = [new_event("a"), replace(new_event("b"), metadata={"user": "ada", "message_id": "mine"})]
+    producer.ingest_events("p", 0, 1, 0, events)
+    assert rows(producer.connection, 'select metadata from event_store.events order by "offset"') == [
+        ({"message_id": "p/0/0"},),
+        ({"user": "ada", "message_id": "p/0/0"},),
+    ]
+
+
+def test_metadata_that_are_no_object_are_refused_as_elsewhere(producer: ProducerStore) -> None:
+    odd = replace(new_event("a"), metadata=["no", "object"])
+    assert "not an object" in str(refusal(Malformed, lambda: producer.ingest_events("p", 0, 1, 0, [odd])).detail)
 
 
 def test_again_it_is_a_duplicate_with_the_original_result(producer: ProducerStore) -> None:

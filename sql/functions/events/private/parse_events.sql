@@ -1,8 +1,9 @@
 -- Reads a JSON array of events, as append_events takes it: what a caller of the store may append, so none of a captured
 -- table. An unknown key is refused: with previousId for previous_id the caller would lose the optimistic lock and not
--- know it.
+-- know it. v_message_id names the message of a producer that the events are of; it becomes a part of their metadata.
 create or replace function event_store_private.parse_events(
-  v_events jsonb
+  v_events jsonb,
+  v_message_id text default null
 )
 returns event_store_private.batch_event[]
 language plpgsql
@@ -34,7 +35,11 @@ begin
         e.element ? 'previous_id',
         coalesce((e.element ->> 'final')::boolean, false),
         (e.element ->> 'expected_version')::bigint,
-        nullif(e.element -> 'metadata', 'null')
+        case
+          when v_message_id is null or jsonb_typeof(e.element -> 'metadata') not in ('object', 'null')
+            then nullif(e.element -> 'metadata', 'null')
+          else coalesce(nullif(e.element -> 'metadata', 'null'), '{}') || jsonb_build_object('message_id', v_message_id)
+        end
       )::event_store_private.batch_event
     ), min(e.ordinal) filter (where e.element - _known <> '{}')
     into _batch, _unknown
@@ -74,6 +79,6 @@ begin
 end
 $$;
 
-comment on function event_store_private.parse_events(jsonb) is
-'Reads a JSON array of events. MR005 if it is none, has unknown keys or a UUID in upper case as decider_id, MR034 a '
+comment on function event_store_private.parse_events(jsonb, text) is
+'Reads a JSON array of events, each with v_message_id in its metadata, unless null. MR005 if it is none, has unknown keys or a UUID in upper case as decider_id, MR034 a '
 'decider is captured.';

@@ -8,7 +8,8 @@ create or replace function event_store_private.apply_message(
   v_keys text[],
   v_values jsonb[],
   v_result jsonb,
-  v_transaction_id uuid
+  v_transaction_id uuid,
+  v_digest bytea
 )
 returns table (
   offsets bigint[],
@@ -24,7 +25,9 @@ begin
   perform event_store_private.require_kept('v_result', v_result);
   if v_events is not null then
     select array_agg(a."offset" order by a.ordinal), array_agg(a.appended order by a.ordinal) into offsets, appended
-    from event_store_private.append_batch(event_store_private.parse_events(v_events))
+    from event_store_private.append_batch(
+      event_store_private.parse_events(v_events, format('%s/%s/%s', v_producer_id, v_partition, v_sequence))
+    )
       with ordinality a(event_id, previous_id, "offset", version, appended, ordinal);
   end if;
   if cardinality(v_keys) > 0 then
@@ -52,12 +55,12 @@ begin
     where c.version is null and c.value is not null;
   end if;
   perform event_store_private.record_outcome(
-    v_producer_id, v_partition, v_sequence, 'committed', v_result, offsets, appended, null, v_transaction_id
+    v_producer_id, v_partition, v_sequence, 'committed', v_result, offsets, appended, null, v_transaction_id, v_digest
   );
   return next;
 end
 $$;
 
-comment on function event_store_private.apply_message(text, int, bigint, jsonb, text[], jsonb[], jsonb, uuid) is
+comment on function event_store_private.apply_message(text, int, bigint, jsonb, text[], jsonb[], jsonb, uuid, bytea) is
 'Appends a message''s events, changes its producer''s state and writes down the result; returns the offsets of '
 'the events and which were new. MR001 to MR005, MR034 as append_events.';

@@ -27,7 +27,7 @@ begin
   ) c;
   perform event_store_private.apply_message(
     v_transaction.producer_id, v_transaction.partition, v_transaction.sequence, _events, _keys, _values, v_result,
-    v_transaction.transaction_id
+    v_transaction.transaction_id, v_transaction.digest
   );
 end
 $$;

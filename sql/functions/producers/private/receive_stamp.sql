@@ -1,10 +1,11 @@
 -- Locks a producer's row, judges a message and counts it. From here to the end of the transaction nobody else's message
--- of this partition of the producer is judged.
+-- of this partition of the producer is judged. A duplicate whose digest is not the first one's is refused.
 create or replace function event_store_private.receive_stamp(
   v_producer_id text,
   v_partition int,
   v_epoch bigint,
-  v_sequence bigint
+  v_sequence bigint,
+  v_digest bytea
 )
 returns text
 language plpgsql
@@ -23,6 +24,11 @@ begin
       'Epochs count from 1, sequences from 0: register_producer returns both.'
     );
   end if;
+  if octet_length(v_digest) not between 1 and 64 then
+    perform event_store_private.refuse_request(
+      format('v_digest has %s bytes', octet_length(v_digest)), 'Pass 1 to 64 bytes, such as sha256() of the message.'
+    );
+  end if;
   select * into _producer from event_store.producers
   where producer_id = v_producer_id and partition = v_partition
   for no key update;
@@ -37,6 +43,11 @@ begin
     perform event_store_private.refuse_unknown_producer(v_producer_id, v_partition);
   end if;
   _status := event_store_private.judge_stamp(v_epoch, v_sequence, _producer.epoch, _progress.next_sequence);
+  if _status = 'duplicate' then
+    perform event_store_private.refuse_other_message(v_producer_id, v_partition, v_sequence)
+    from event_store.producer_results r
+    where r.producer_id = v_producer_id and r.partition = v_partition and r.sequence = v_sequence and r.digest <> v_digest;
+  end if;
   update event_store.producer_progress
   set
     revision = revision + 1,
@@ -50,5 +61,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.receive_stamp(text, int, bigint, bigint) is
-'Locks the producer, judges a message and counts it; returns what judge_stamp says. MR005, MR023, MR045.';
+comment on function event_store_private.receive_stamp(text, int, bigint, bigint, bytea) is
+'Locks the producer, judges a message and counts it; returns what judge_stamp says. MR005, MR023, MR028, MR045.';

@@ -8,7 +8,8 @@ create or replace function event_store_private.record_outcome(
   v_offsets bigint[],
   v_appended boolean[],
   v_reason text,
-  v_transaction_id uuid
+  v_transaction_id uuid,
+  v_digest bytea
 )
 returns void
 language plpgsql
@@ -19,9 +20,9 @@ declare
   _now constant timestamptz := event_store_private.clock();
 begin
   insert into event_store.producer_results (
-    producer_id, partition, sequence, outcome, result, offsets, appended, reason, transaction_id, ended_at
+    producer_id, partition, sequence, outcome, result, offsets, appended, reason, transaction_id, ended_at, digest
   )
-  values (v_producer_id, v_partition, v_sequence, v_outcome, v_result, v_offsets, v_appended, v_reason, v_transaction_id, _now);
+  values (v_producer_id, v_partition, v_sequence, v_outcome, v_result, v_offsets, v_appended, v_reason, v_transaction_id, _now, v_digest);
   -- its revision stays: each outcome follows a message that opened, which raised it
   update event_store.producer_progress g
   set
@@ -35,5 +36,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.record_outcome(text, int, bigint, text, jsonb, bigint[], boolean[], text, uuid) is
+comment on function event_store_private.record_outcome(text, int, bigint, text, jsonb, bigint[], boolean[], text, uuid, bytea) is
 'Writes down how a message ended and raises the producer''s next sequence.';

@@ -42,13 +42,17 @@ begin
         perform event_store_private.apply_staged_changes(_transaction, v_result);
       else
         perform event_store_private.record_outcome(
-          _transaction.producer_id, _transaction.partition, _transaction.sequence, v_outcome, null, '{}', '{}', v_reason, v_transaction_id
+          _transaction.producer_id, _transaction.partition, _transaction.sequence, v_outcome, null, '{}', '{}', v_reason, v_transaction_id,
+          _transaction.digest
         );
       end if;
     end if;
     select * into _settled
     from event_store.producer_results
     where producer_id = _transaction.producer_id and partition = _transaction.partition and sequence = _transaction.sequence;
+    if _settled.digest <> _transaction.digest then
+      perform event_store_private.refuse_other_message(_settled.producer_id, _settled.partition, _settled.sequence);
+    end if;
   end if;
   return query
   select

@@ -1,0 +1,28 @@
+"""Producers of a store whose events are orders."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from millrace.resources.event_store import EventStore
+from millrace.resources.producers.exactly_once import ExactlyOnce
+from tests.support.factories import register_orders
+from tests.support.producing.counting import Counting
+
+
+@pytest.fixture
+def once(dsn: str, store: EventStore) -> Iterator[ExactlyOnce]:
+    register_orders(store)
+    with ExactlyOnce(dsn) as exactly_once:
+        yield exactly_once
+
+
+@pytest.fixture
+def other(dsn: str) -> Iterator[ExactlyOnce]:
+    with ExactlyOnce(dsn) as exactly_once:
+        yield exactly_once
+
+
+@pytest.fixture
+def work() -> Counting:
+    return Counting()

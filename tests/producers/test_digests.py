@@ -1,0 +1,71 @@
+"""A number names one message: another content under it is refused, where senders say by digests what they sent."""
+
+from hashlib import sha256
+
+import pytest
+
+from millrace.resources.errors import Malformed, MessageDiffers
+from millrace.resources.producers import ProducerStore
+from millrace.resources.producers.exactly_once import ExactlyOnce
+from tests.support.factories import Connect, refusal, rows
+from tests.support.producing.counting import Counting, total
+
+FIRST, OTHER = sha256(b"first").digest(), sha256(b"other").digest()
+
+
+def test_a_message_that_comes_again_with_its_digest_is_a_duplicate(once: ExactlyOnce, work: Counting) -> None:
+    stamp = once.register("p").issue()
+    answers = [once.process(stamp, work, digest=FIRST) for _ in range(2)]
+    assert [answer.duplicate for answer in answers] == [False, True]
+    assert (work.runs, total(once)) == (1, 1)
+
+
+def test_another_message_under_its_number_is_refused_and_its_work_not_run(once: ExactlyOnce, work: Counting) -> None:
+    stamp = once.register("p").issue()
+    once.process(stamp, work, digest=FIRST)
+    refused = refusal(MessageDiffers, lambda: once.process(stamp, work, digest=OTHER))
+    assert refused.detail == "producer 'p', partition 0: message 0 came before with another digest"
+    assert (work.runs, total(once)) == (1, 1)
+    (found,) = once.store.producer_statistics()
+    assert (found.received, found.duplicates) == (1, 0)
+
+
+def test_so_it_is_in_one_call(once: ExactlyOnce) -> None:
+    once.register("p")
+    assert once.store.ingest_events("p", 0, 1, 0, digest=FIRST).status == "committed"
+    assert once.store.ingest_events("p", 0, 1, 0, digest=FIRST).status == "duplicate"
+    refusal(MessageDiffers, lambda: once.store.ingest_events("p", 0, 1, 0, digest=OTHER))
+
+
+@pytest.mark.parametrize(("before", "now"), [(None, FIRST), (FIRST, None)])
+def test_who_sends_no_digest_is_not_asked(once: ExactlyOnce, before: bytes | None, now: bytes | None) -> None:
+    once.register("p")
+    once.store.ingest_events("p", 0, 1, 0, digest=before)
+    assert once.store.ingest_events("p", 0, 1, 0, digest=now).status == "duplicate"
+
+
+def test_of_two_open_transactions_of_one_number_the_one_of_another_message_is_refused(once: ExactlyOnce) -> None:
+    once.register("p")
+    ids = [once.store.begin_transaction("p", 0, 1, 0, digest=digest).transaction_id for digest in (FIRST, OTHER, FIRST)]
+    assert None not in ids
+    first, other, again = (id_ for id_ in ids if id_ is not None)
+    assert not once.store.commit_transaction(first).duplicate
+    assert once.store.commit_transaction(again).duplicate
+    refusal(MessageDiffers, lambda: once.store.commit_transaction(other))
+
+
+def test_an_abandoned_message_keeps_its_digest(once: ExactlyOnce, connect: Connect) -> None:
+    once.register("p")
+    opened = once.store.begin_transaction("p", 0, 1, 0, digest=FIRST).transaction_id
+    assert opened is not None
+    once.store.abandon_transaction(opened, "unreadable")
+    assert rows(connect(), "select outcome, digest from event_store.producer_results") == [("abandoned", FIRST)]
+
+
+@pytest.mark.parametrize("digest", [b"", b"x" * 65])
+def test_a_digest_has_1_to_64_bytes(once: ExactlyOnce, digest: bytes) -> None:
+    once.register("p")
+    store: ProducerStore = once.store
+    assert refusal(Malformed, lambda: store.ingest_events("p", 0, 1, 0, digest=digest)).detail == (
+        f"v_digest has {len(digest)} bytes"
+    )
