@@ -83,7 +83,7 @@ def view_events_asset(declared: Declarations, archive: Path) -> dg.AssetsDefinit
                 allowed=Settings().listed_push_allow,
                 on_failure=lambda said: context.log.warning("A delivery failed: %s", printable(said)),
             )
-            report = DrainReport(batches=pushed.batches, events=pushed.events, busy_s=pushed.busy_s)
+            report = DrainReport(events=pushed.events, busy_s=pushed.busy_s)
         with postgres.store() as store:
             return dg.MaterializeResult(
                 metadata=drain_metadata(report) | waiting_metadata(store, view) | lag_metadata(store.view_lag(view))

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from millrace.resources.commands.async_handling import handle_async
     from millrace.resources.commands.decider import Decided, Decider, Emit, GaveUp, HistoryPurged
     from millrace.resources.commands.handling import handle
+    from millrace.resources.consumers.consumer import HandlersHang, consume
+    from millrace.resources.consumers.declaration import InvalidSubscription, Subscription, TryLater, subscription
+    from millrace.resources.consumers.telling import Counters
     from millrace.resources.errors import (
         BackupDamaged,
         BelongsToReadModel,
@@ -128,6 +131,10 @@ _PLACES = {
     "resources.read_models.recompute": "recompute",
     # Declaring captures
     "resources.capture.declaration": "Capture CapturedTable InvalidCapture",
+    # Consumers
+    "resources.consumers.declaration": "InvalidSubscription Subscription TryLater subscription",
+    "resources.consumers.consumer": "HandlersHang consume",
+    "resources.consumers.telling": "Counters",
     # The event store
     "resources.event_store": (
         "AppendedEvent AsyncEventStore AuditEntry AvailableRange ChainedEvent DeadLetter DeciderEvent EventStore Json "
@@ -169,21 +176,24 @@ _PLACES = {
 _MODULE_OF = {name: module for module, names in _PLACES.items() for name in names.split()}
 
 __all__ = [
-    "Answer", "AppendedEvent", "AsyncEventStore", "AuditEntry", "AvailableRange", "BackupDamaged", "BelongsToReadModel", "Capture",
-    "CaptureInUse", "CapturedTable", "ChainedEvent", "ChangesDiffer", "ChangesWaiting", "Conflict", "DeadLetter",
-    "Decided", "Decider", "DeciderCaptured", "DeciderEvent", "DsnOption", "Emit", "Event", "EventIdReused", "EventLogSource",
-    "EventNotRegistered", "EventStore", "ExactlyOnce", "ForbiddenChange", "GaveUp", "HistoryNeeded", "HistoryPurged", "IdempotentProducer",
-    "ImportRefused", "InvalidCapture", "InvalidReadModel", "Json", "LeaseLost", "LeasedEvent", "Lock", "LogEvent",
-    "Malformed", "MessageDiffers", "MessageInDoubt", "MillraceError", "NeverSeen", "NewEvent", "NotDeciderOwner",
-    "NotEmpty", "NotInFlight", "NotParked", "NotProducerOwner", "NotQuarantined", "NotViewOwner",
-    "PartitionInfo", "PartitionLag", "PartitionLeased", "PositionOutOfRange", "PostgresResource", "ProducerFenced",
-    "ProducerStamp", "ProducerStore", "ReadModel", "RecordedEvent", "SchemaMismatch", "Seek", "Seen", "SequenceGap",
-    "Service", "SparkResource", "State", "StreamClosed", "StreamHead", "StreamWentOn", "Surroundings",
-    "Transaction", "TransactionEnded", "TransactionOpen", "UnknownCapture", "UnknownPartition", "UnknownProducer",
-    "UnknownTransaction", "UnknownView", "Unreachable", "UnreadableData", "VersionedEvent", "View", "ViewInUse", "ViewInfo", "WrongMode",
-    "all_", "any_", "avg", "causing", "chosen_dsn", "count", "day_history", "embedded_dsn", "field", "first", "fold", "handle", "handle_async", "history_frame",
-    "last", "max_", "migrate", "min_", "read_history", "read_model", "recompute", "replace_day", "set_union",
-    "spark_session", "stop_on_signals", "stream_id", "sum_", "tracing",
+    "Answer", "AppendedEvent", "AsyncEventStore", "AuditEntry", "AvailableRange", "BackupDamaged",
+    "BelongsToReadModel", "Capture", "CaptureInUse", "CapturedTable", "ChainedEvent", "ChangesDiffer",
+    "ChangesWaiting", "Conflict", "Counters", "DeadLetter", "Decided", "Decider", "DeciderCaptured",
+    "DeciderEvent", "DsnOption", "Emit", "Event", "EventIdReused", "EventLogSource", "EventNotRegistered",
+    "EventStore", "ExactlyOnce", "ForbiddenChange", "GaveUp", "HandlersHang", "HistoryNeeded", "HistoryPurged",
+    "IdempotentProducer", "ImportRefused", "InvalidCapture", "InvalidReadModel", "InvalidSubscription", "Json",
+    "LeaseLost", "LeasedEvent", "Lock", "LogEvent", "Malformed", "MessageDiffers", "MessageInDoubt",
+    "MillraceError", "NeverSeen", "NewEvent", "NotDeciderOwner", "NotEmpty", "NotInFlight", "NotParked",
+    "NotProducerOwner", "NotQuarantined", "NotViewOwner", "PartitionInfo", "PartitionLag", "PartitionLeased",
+    "PositionOutOfRange", "PostgresResource", "ProducerFenced", "ProducerStamp", "ProducerStore", "ReadModel",
+    "RecordedEvent", "SchemaMismatch", "Seek", "Seen", "SequenceGap", "Service", "SparkResource", "State",
+    "StreamClosed", "StreamHead", "StreamWentOn", "Subscription", "Surroundings", "Transaction",
+    "TransactionEnded", "TransactionOpen", "TryLater", "UnknownCapture", "UnknownPartition", "UnknownProducer",
+    "UnknownTransaction", "UnknownView", "Unreachable", "UnreadableData", "VersionedEvent", "View", "ViewInUse",
+    "ViewInfo", "WrongMode", "all_", "any_", "avg", "causing", "chosen_dsn", "consume", "count", "day_history",
+    "embedded_dsn", "field", "first", "fold", "handle", "handle_async", "history_frame", "last", "max_", "migrate",
+    "min_", "read_history", "read_model", "recompute", "replace_day", "set_union", "spark_session",
+    "stop_on_signals", "stream_id", "subscription", "sum_", "tracing",
 ]  # fmt: skip
 
 

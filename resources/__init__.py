@@ -20,6 +20,7 @@ The rooms, from top to bottom; each knows only those below it, which tests/test_
     importer            event logs in files as events
     reports.py          a day's rows in place of what was there
     sequencer.py        the loop of the one writer
+    consumers           functions of users that are called for each event of a view
     producers           messages that are stored once, however often they are sent
     spark               sessions, and the code that they bring along (resource.py: D)
     postgres            which database, the embedded server, psql (resource.py: D)

@@ -53,6 +53,7 @@ An exception that one module alone raises is declared in that module, below `Mil
     producers        MessageInDoubt
     capture          GapOpen, NotReady, SourceRefuses, SlotBusy, SlotLost, PublicationMissing, ForeignPublication,
                      TableMissing, TableRenamed, PgoutputError
+    consumers        InvalidSubscription, HandlersHang
     alerts           BadAlertSettings, NotDelivered
     spark, postgres  JavaNotFound, PackageMissing, PostgresFailed, PsqlMissing, TookTooLong
     assets           InvalidDeclarations

@@ -34,6 +34,7 @@ select set_config('event_store.log_partitions', :'log_partitions', true);
 \ir migrations/0005_producers.sql
 \ir migrations/0006_capture.sql
 \ir migrations/0007_alerts.sql
+\ir migrations/0008_subscriptions.sql
 
 \ir roles.sql
 
@@ -280,12 +281,13 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '4e357a3f1addafd50e7254130cc928bbe9b7bd9a7e219ebf40c910e8f93edda0'),
+  (0, '4a58c501f134da7726a790ec3744657db7656898e4e1a148aed12063588dd246'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
   (4, '0004_archive'),
   (5, '0005_producers'),
   (6, '0006_capture'),
-  (7, '0007_alerts');
+  (7, '0007_alerts'),
+  (8, '0008_subscriptions');
 commit;

@@ -24,7 +24,7 @@ LAYERS = (
     ("resources.consumption", "resources.subscriptions", "resources.alerts", "resources.commands"),
     ("resources.read_models", "resources.backup", "resources.metrics", "resources.alerts.store"),
     ("resources.archive", "resources.capture", "resources.importer"),
-    ("resources.sequencer", "resources.reports"),
+    ("resources.sequencer", "resources.reports", "resources.consumers"),
     ("resources.producers",),
     ("resources.postgres", "resources.spark"),
     ("resources.event_store",),

@@ -20,6 +20,7 @@ from rich.console import Console
 from benchmarks.event_store import (
     backlog,
     checkpoints,
+    consumers,
     consumption,
     many_clients,
     mixed,
@@ -46,6 +47,7 @@ LINES: dict[str, Callable[[Bench], list[Result]]] = {
     "sequencing": sequencing.rate,
     "rows": consumption.row_by_row,
     "bulk": consumption.in_bulk,
+    "consumers": consumers.rate,
     "idle": idle.calls,
     "read-client": readers.events,
     "empty-polls": consumption.empty_polls,

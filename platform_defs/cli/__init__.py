@@ -16,6 +16,7 @@ from rich.text import Text
 from millrace.platform_defs.cli import (
     alerts,
     captures,
+    consumers,
     dead_letters,
     events,
     history,
@@ -50,6 +51,7 @@ for commands in (
     dead_letters.app,
     alerts.app,
     views.app,
+    consumers.app,
     history.app,
 ):
     app.add_typer(commands)

@@ -437,6 +437,7 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
         events: Sequence[str] | None = None,
         max_attempts: int | None = None,
         owner: str | None = None,
+        version: int | None = None,
     ) -> View:
         """Register a view, or change the settings that are named, never its progress; None leaves one as it is.
 
@@ -452,10 +453,11 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
             max_attempts: After how many failed attempts a stream is parked; 5 at first.
             owner: The role whose members may change and consume it. At first the login; event_store_consumer where that
                 is a member of event_store_owner.
+            version: Of the program that registers; settings of a lower one than the view has change nothing.
         """
         return await self._one(
             View,
-            "select * from event_store.register_view(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
+            "select * from event_store.register_view(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
             (
                 view,
                 start_at,
@@ -467,6 +469,7 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
                 listed(events),
                 max_attempts,
                 owner,
+                version,
             ),
         )
 

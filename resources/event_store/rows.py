@@ -192,6 +192,7 @@ class View:
     enabled: bool
     max_attempts: int
     owner: str
+    version: int
 
 
 @dataclass(frozen=True)

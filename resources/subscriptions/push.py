@@ -1,44 +1,53 @@
-"""Pushes the events of a rows view to its URL by HTTP POST.
+"""Pushes the events of a rows view to its URL by HTTP POST, many streams at once.
 
 Belongs here: what the answer to a delivery means. Not here: where pushes may go and how one is sent (`receivers`);
-order, locks and redelivery, which are the store's.
+threads, locks and answers (`millrace.resources.consumers`); order and redelivery, which are the store's.
 
 An answer 2xx acknowledges the event.
 
-An answer 4xx, except 408, 425 and 429, says that the receiver refuses this event. The event failed: it is sent again,
-later each time, and becomes a dead letter in the end, with the answer's status as its error. Its stream waits, others
-go on.
+An answer 4xx, except 408, 410, 425 and 429, says that the receiver refuses this event. The event failed: it is sent
+again, later each time, and becomes a dead letter in the end, with the answer's status as its error. Its stream waits,
+others go on.
+
+An answer 410 says that the receiver wants no events any more: the view is disabled, and the event is given back.
 
 Any other answer (also a redirect, which would lose the body), or none, says that the receiver is not there. The event
-is given back for a later try, however often, with the answer's status as its lock's error.
+is given back for a later try, however often, with the answer's status as its lock's error. With a 429 or 503 the
+receiver may say by Retry-After for how long: nothing is sent to it until then.
 
 Where an answer was lost, the receiver sees the event again; it tells that by `event_id`. It never sees an event out
 of its stream's order.
 """
 
 import json
+import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
 from dataclasses import dataclass, fields
-from uuid import uuid4
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 
 import psycopg
 
-from millrace.resources.errors import MillraceError, NotInFlight
+from millrace.resources.consumers.consumer import Consumer
+from millrace.resources.consumers.declaration import Refused, Subscription, TryLater
+from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore, LeasedEvent, RecordedEvent
 from millrace.resources.subscriptions.receivers import Allowed, Answer, Endpoint
 
 TIMEOUT_S = 10.0
 RETRY_MS = 5_000
-LIMIT = 100
-# How long locks are taken for. The view's lock_timeout_s may be shorter than one delivery. Nothing is sent past the
-# end of a lock: another pusher sends the same event then, and its followers after it.
-LOCK_S = 300
-# a consumer that did not say for 15 minutes that it lives counts as dead
-ATTACH_EVERY_S = 60
+# streams at once
+CONCURRENCY = 16
+# How long locks are taken for, and extended. The view's lock_timeout_s may be shorter than one delivery.
+LOCK_S = 60
+# how long a receiver is believed that says when it is back
+LONGEST_PAUSE_S = 3600.0
 # answers 4xx that say "later", not "never"
 NOT_NOW = {408, 425, 429}
+GONE = 410
+# answers whose Retry-After is of the receiver, and not of one event
+BUSY = {429, 503}
 # how many answers a run tells, for Dagster keeps each
 TOLD = 20
 JSON = {"Content-Type": "application/json"}
@@ -46,10 +55,9 @@ JSON = {"Content-Type": "application/json"}
 
 @dataclass
 class PushReport:
-    """The work of a push: events that were acknowledged, batches that were leased, seconds that both took."""
+    """The work of a push: events that were acknowledged, and the seconds that it took."""
 
     events: int = 0
-    batches: int = 0
     busy_s: float = 0.0
 
 
@@ -61,6 +69,7 @@ def push_events(
     idle_s: float,
     allowed: Sequence[str] = (),
     on_failure: Callable[[str], None] = lambda _: None,
+    concurrency: int = CONCURRENCY,
 ) -> PushReport:
     """Deliver events until nothing came for `idle_s` or the budget of seconds is used up.
 
@@ -71,65 +80,138 @@ def push_events(
         idle_s: How long nothing must have come.
         allowed: Networks and hosts that pushes may go to, besides public addresses.
         on_failure: Gets the answer's text of the first deliveries that fail, which the store does not keep.
+        concurrency: How many streams are delivered at once.
 
     Raises:
         MillraceError: The view has no URL.
         UnknownView: The view is not registered.
     """
-    report = PushReport()
-    started = busy_at = time.monotonic()
-    told = 0
-    with psycopg.connect(dsn, autocommit=True) as connection, ExitStack() as stack:
-        store = EventStore(connection)
-        row = next(iter(store.poll_views([view])), None)
-        if row is None or not row.edge_function_url:
-            raise MillraceError(
-                f"View {view} has nothing to drain it into.",
-                detail="It is no view of a declared read model, and not registered with an edge_function_url.",
-                hint="Declare a read model for it, or register it with a URL.",
-            )
-        consumer, attach_at = f"push {uuid4()}", started
-        receiver = stack.enter_context(Endpoint(row.edge_function_url, Allowed(allowed)))
-        while time.monotonic() - started < budget_s:
-            began = time.monotonic()
-            if began >= attach_at:
-                store.attach_consumer(view, consumer)
-                attach_at = began + ATTACH_EVERY_S
-            events = store.lease_events(view, LIMIT, LOCK_S)
-            if not events:
-                if time.monotonic() - busy_at >= idle_s:
-                    break
-                time.sleep(row.pooling_delay_s or 1)
-                continue
-            for event in events:
-                now = time.monotonic()
-                stream, offset, token = event.decider_id, event.offset, event.lease_token
-                with suppress(NotInFlight):  # its lock ended: it is another pusher's now
-                    # a delivery may take the timeout twice: until it is connected, and from then on
-                    if now - started >= budget_s or now - began + 2 * TIMEOUT_S > LOCK_S:
-                        store.nack_event(view, stream, offset, token)
-                        continue
-                    answer = _post(receiver, event)
-                    status = answer.status
-                    if status // 100 != 2 and told < TOLD:
-                        told += 1
-                        on_failure(f"{event.decider} {stream}, offset {offset}: {answer.error}: {answer.said}")
-                    if status // 100 == 2:
-                        store.ack_event(view, stream, offset, token)
-                        report.events += 1
-                    elif status // 100 == 4 and status not in NOT_NOW:
-                        store.fail_event(view, stream, offset, answer.error, token)
-                    else:
-                        store.schedule_nack_event(view, stream, RETRY_MS, offset, token, answer.error)
-            report.batches += 1
-            busy_at = time.monotonic()
-            report.busy_s += busy_at - began
-    return report
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        row = next(iter(EventStore(connection).poll_views([view])), None)
+    if row is None or not row.edge_function_url:
+        raise MillraceError(
+            f"View {view} has nothing to drain it into.",
+            detail="It is no view of a declared read model, and not registered with an edge_function_url.",
+            hint="Declare a read model for it, or register it with a URL.",
+        )
+    pusher = Pusher(dsn, view, row.edge_function_url, Allowed(allowed), on_failure)
+    # a delivery may take the timeout twice, until it is connected and from then on, and a name is looked up before
+    consumer = Consumer(
+        dsn,
+        Subscription(
+            pusher.deliver, view, concurrency=concurrency, lock_timeout_s=LOCK_S, timeout_s=max(60.0, 4 * TIMEOUT_S)
+        ),
+    )
+    stop, began = threading.Event(), time.monotonic()
+    faults: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            consumer.run(stop)
+        except BaseException as error:  # noqa: BLE001 - raised below
+            faults.append(error)
+
+    running = threading.Thread(target=run, name=f"push {view}", daemon=True)
+    running.start()
+    try:
+        while running.is_alive() and not _is_over(consumer, pusher, began, budget_s, idle_s):
+            running.join(0.02)
+    finally:
+        stop.set()
+        running.join()
+        pusher.close()
+    if faults:
+        raise faults[0]
+    return PushReport(consumer.counters.handled, pusher.busy_until - began if consumer.counters.leased else 0.0)
 
 
-def _post(receiver: Endpoint, event: LeasedEvent) -> Answer:
-    """Send one event."""
-    return receiver.post(_body(event).encode(), JSON, TIMEOUT_S)
+def _is_over(consumer: Consumer, pusher: "Pusher", began: float, budget_s: float, idle_s: float) -> bool:
+    now, idle_since = time.monotonic(), consumer.idle_since
+    return now - began >= budget_s or pusher.gone or (idle_since is not None and now - idle_since >= idle_s)
+
+
+class Pusher:
+    """Sends events to a URL, from many threads; each has a connection of its own.
+
+    Attributes:
+        gone: Whether the receiver wants no more.
+        busy_until: When the last delivery ended.
+    """
+
+    def __init__(self, dsn: str, view: str, url: str, allowed: Allowed, on_failure: Callable[[str], None]) -> None:
+        self._dsn, self._view, self._url, self._allowed = dsn, view, url, allowed
+        self._on_failure = on_failure
+        self._own = threading.local()
+        self._endpoints: list[Endpoint] = []
+        self._told = 0
+        self._telling = threading.Lock()
+        self._not_before = 0.0
+        self.gone = False
+        self.busy_until = time.monotonic()
+
+    def deliver(self, event: LeasedEvent) -> None:
+        """Send an event; what the answer means is said to the consumer.
+
+        Raises:
+            Refused: The receiver refuses the event.
+            TryLater: It is not there.
+        """
+        pause = self._not_before - time.monotonic()
+        if self.gone or pause > 0:
+            raise TryLater("The receiver asked for a pause.", after_s=max(pause, RETRY_MS / 1000))
+        answer = self._endpoint().post(_body(event).encode(), JSON, TIMEOUT_S)
+        self.busy_until = time.monotonic()
+        if answer.status // 100 == 2:
+            return
+        self._tell(event, answer)
+        if answer.status == GONE:
+            self._disable(answer)
+        elif answer.status // 100 == 4 and answer.status not in NOT_NOW:
+            raise Refused(answer.error)
+        after_s = RETRY_MS / 1000
+        if answer.status in BUSY and (asked_s := seconds_of(answer.retry_after)) is not None:
+            after_s = min(asked_s, LONGEST_PAUSE_S)
+            self._not_before = time.monotonic() + after_s
+        raise TryLater(answer.error, after_s=after_s)
+
+    def close(self) -> None:
+        """End all connections."""
+        for endpoint in self._endpoints:
+            endpoint.close()
+
+    def _endpoint(self) -> Endpoint:
+        found: Endpoint | None = getattr(self._own, "endpoint", None)
+        if found is None:
+            found = self._own.endpoint = Endpoint(self._url, self._allowed)
+            self._endpoints.append(found)
+        return found
+
+    def _tell(self, event: LeasedEvent, answer: Answer) -> None:
+        with self._telling:
+            self._told += 1
+            if self._told <= TOLD:
+                self._on_failure(
+                    f"{event.decider} {event.decider_id}, offset {event.offset}: {answer.error}: {answer.said}"
+                )
+
+    def _disable(self, answer: Answer) -> None:
+        with self._telling:
+            if self.gone:
+                return
+            with psycopg.connect(self._dsn, autocommit=True) as connection:
+                EventStore(connection).enable_view(self._view, False, reason=f"Its receiver is gone: {answer.error}")
+            self.gone = True
+
+
+def seconds_of(retry_after: str) -> float | None:
+    """Return for how many seconds a Retry-After asks, which are a number or a time; None for anything else."""
+    if retry_after.isascii() and retry_after.isdigit():
+        return float(retry_after[:9])
+    try:
+        until = parsedate_to_datetime(retry_after)
+    except ValueError:
+        return None
+    return max((until - datetime.now(UTC)).total_seconds(), 0.0) if until.tzinfo else None
 
 
 def _body(event: LeasedEvent) -> str:

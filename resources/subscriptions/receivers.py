@@ -60,11 +60,13 @@ class Answer:
         status: Its HTTP status; 0 for none.
         error: What the store may keep of it.
         said: Its text, for the operators of this machine.
+        retry_after: Its header Retry-After; empty for none.
     """
 
     status: int
     error: str
     said: str
+    retry_after: str = ""
 
 
 class Allowed:
@@ -243,7 +245,8 @@ class Endpoint:
         )
         response = connection.getresponse()
         said = self._beginning(response)
-        return Answer(response.status, _told(response.status, said), said.decode(errors="replace"))
+        retry_after = response.headers.get("Retry-After", "")
+        return Answer(response.status, _told(response.status, said), said.decode(errors="replace"), retry_after)
 
     def _beginning(self, response: BaseHTTPResponse) -> bytes:
         """Read some of an answer; the status counts, however long its text is or whatever becomes of that."""

@@ -327,10 +327,12 @@ CREATE TABLE event_store.views (
     enabled boolean DEFAULT true NOT NULL,
     max_attempts integer DEFAULT 5 NOT NULL,
     owner text NOT NULL,
+    version integer DEFAULT 0 NOT NULL,
     CONSTRAINT views_lock_timeout_is_bounded CHECK (((lock_timeout_s >= 1) AND (lock_timeout_s <= 3600))),
     CONSTRAINT views_max_attempts_is_positive CHECK ((max_attempts > 0)),
     CONSTRAINT views_mode_is_known CHECK ((mode = ANY (ARRAY['rows'::text, 'bulk'::text]))),
     CONSTRAINT views_pooling_delay_is_not_negative CHECK ((pooling_delay_s >= 0)),
+    CONSTRAINT views_version_is_not_negative CHECK ((version >= 0)),
     CONSTRAINT views_view_is_named CHECK ((view <> ''::text))
 );
 
@@ -361,6 +363,8 @@ COMMENT ON COLUMN event_store.views.enabled IS 'Whether the view is given events
 COMMENT ON COLUMN event_store.views.max_attempts IS 'After how many failed attempts a stream is parked.';
 
 COMMENT ON COLUMN event_store.views.owner IS 'The role whose members may change and consume the view; members of event_store_owner may, too.';
+
+COMMENT ON COLUMN event_store.views.version IS 'The version of the program that gave the view its settings; a program of a lower one changes nothing.';
 
 CREATE VIEW event_store.versioned_events AS
  SELECT event,
@@ -1692,6 +1696,8 @@ GRANT SELECT(enabled) ON TABLE event_store.views TO event_store_reader;
 GRANT SELECT(max_attempts) ON TABLE event_store.views TO event_store_reader;
 
 GRANT SELECT(owner) ON TABLE event_store.views TO event_store_reader;
+
+GRANT SELECT(version) ON TABLE event_store.views TO event_store_reader;
 
 GRANT SELECT ON TABLE event_store.versioned_events TO event_store_reader;
 GRANT SELECT ON TABLE event_store.versioned_events TO event_store_owner;

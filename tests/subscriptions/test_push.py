@@ -2,6 +2,8 @@
 
 import hashlib
 import threading
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from typing import Any, LiteralString
 from uuid import uuid4
 
@@ -84,7 +86,7 @@ def test_a_receiver_that_is_not_there_never_makes_a_dead_letter(
     assert pushed.dead_letters("hook") == []
 
 
-@pytest.mark.parametrize("status", [400, 401, 404, 409, 410, 418, 422, 499])
+@pytest.mark.parametrize("status", [400, 401, 404, 409, 418, 422, 499])
 def test_an_event_that_the_receiver_refuses_waits_and_ends_as_a_dead_letter(
     pushed: EventStore, dsn: str, receiver: Receiver, status: int
 ) -> None:
@@ -246,3 +248,63 @@ def test_a_view_without_url_is_refused_with_a_remedy(store: EventStore, dsn: str
     store.register_view("bulk", "-infinity", mode="bulk")
     with pytest.raises(MillraceError, match="register it with a URL"):
         push_events(dsn, view, budget_s=1, idle_s=0)
+
+
+def test_sixteen_streams_are_delivered_at_once_and_each_in_order(
+    pushed: EventStore, dsn: str, receiver: Receiver
+) -> None:
+    place(pushed, *(f"o-{n}" for n in range(16)))
+    together = threading.Barrier(16)
+
+    def all_at_once(body: dict[str, Any]) -> int:
+        if body["event"] == "placed":
+            together.wait(PATIENCE_S)
+        return 200
+
+    receiver.answer = all_at_once
+    assert deliver(dsn) == 48
+    assert {tuple(received(receiver, f"o-{n}")) for n in range(16)} == {("placed", "paid", "shipped")}
+
+
+def test_a_receiver_that_is_gone_gets_no_more_and_the_view_is_disabled(
+    pushed: EventStore, dsn: str, receiver: Receiver
+) -> None:
+    place(pushed, "a", "b", "c", events=("placed",))
+    receiver.answer = lambda _: 410
+    assert push_events(dsn, "hook", budget_s=PATIENCE_S, idle_s=0, allowed=["127.0.0.1"], concurrency=1).events == 0
+    assert len(receiver.bodies) == 1
+    assert [view.enabled for view in pushed.view_info("hook")] == [False]
+    entry = next(entry for entry in pushed.audit_log("hook") if entry.operation == "enable_view")
+    assert "HTTP 410 Gone" in str(entry.reason)
+    assert pushed.dead_letters("hook") == []
+    receiver.answer = lambda _: 200
+    assert deliver(dsn) == 0
+    pushed.enable_view("hook")
+    assert deliver(dsn) == 3
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_receiver_that_says_when_it_is_back_gets_nothing_before(
+    pushed: EventStore, dsn: str, receiver: Receiver, status: int
+) -> None:
+    place(pushed, "a", "b", "c", events=("placed",))
+    receiver.headers = {"Retry-After": "600"}
+    receiver.answer = lambda _: status
+    assert push_events(dsn, "hook", budget_s=PATIENCE_S, idle_s=0, allowed=["127.0.0.1"], concurrency=1).events == 0
+    assert len(receiver.bodies) == 1
+    query: LiteralString = (
+        "select locked_until > clock_timestamp() + interval '9 minutes', attempts from event_store.stream_locks"
+    )
+    assert rows(pushed.connection, query) == [(True, 0)] * 3
+
+
+@pytest.mark.parametrize("header", ["soon", "", "-5", "Wed, 99 Oct 2015 07:28:00 GMT", "\u00b2"])
+def test_a_retry_after_that_says_nothing_is_none(header: str) -> None:
+    assert push.seconds_of(header) is None
+
+
+def test_a_retry_after_is_a_number_of_seconds_or_a_time() -> None:
+    assert push.seconds_of("120") == 120
+    assert push.seconds_of("Wed, 21 Oct 2015 07:28:00 GMT") == 0
+    in_a_minute = format_datetime(datetime.now(UTC) + timedelta(minutes=1), usegmt=True)
+    assert 55 < (push.seconds_of(in_a_minute) or 0) <= 60

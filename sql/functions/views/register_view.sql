@@ -9,6 +9,8 @@
 -- view stands, streams that wait or are parked included, but not while something is in flight (MR017).
 -- v_deciders and v_events: what the view wants; of a new view null is for all. v_max_attempts: after how many a failing
 -- stream is parked.
+-- v_version: of the program that registers. Settings of a lower version than the view has change nothing: two versions
+-- of a service that start in turns, as in a rolling deploy, do not undo each other's. null changes settings as ever.
 -- Example: select * from register_view('invoices', '-infinity')
 create or replace function event_store.register_view(
   v_view text,
@@ -20,7 +22,8 @@ create or replace function event_store.register_view(
   v_deciders text[] default null,
   v_events text[] default null,
   v_max_attempts int default null,
-  v_owner text default null
+  v_owner text default null,
+  v_version int default null
 )
 returns setof event_store.views
 language plpgsql
@@ -45,6 +48,7 @@ declare
     when array_position(v_deciders, null) is not null then 'v_deciders must name deciders; {} is for all, null leaves them'
     when array_position(v_events, null) is not null then 'v_events must name events; {} is for all, null leaves them'
     when v_max_attempts <= 0 then 'v_max_attempts must be at least 1'
+    when v_version < 0 then 'v_version must be at least 0, or null'
     when to_regrole(quote_ident(v_owner)) is null and v_owner is not null then format('there is no role %I', v_owner)
   end;
 begin
@@ -58,14 +62,15 @@ begin
 
   insert into event_store.views (
     view, start_at, lock_timeout_s, pooling_delay_s, edge_function_url, created_at, updated_at, mode, deciders, events,
-    max_attempts, owner
+    max_attempts, owner, version
   )
   values (
     v_view, coalesce(v_start_at, _now), coalesce(v_lock_timeout_s, 300), v_pooling_delay_s, nullif(v_edge_function_url, ''), _now, _now,
     coalesce(v_mode, 'rows'), nullif(v_deciders, '{}'), nullif(v_events, '{}'), coalesce(v_max_attempts, 5),
     coalesce(
       v_owner, case when event_store_private.is_operator() then 'event_store_consumer' else session_user end
-    )
+    ),
+    coalesce(v_version, 0)
   )
   on conflict (view) do nothing
   returning * into _view;
@@ -115,14 +120,20 @@ begin
     -- it was removed while we waited
     return query
     select * from event_store.register_view(
-      v_view, v_start_at, v_lock_timeout_s, v_pooling_delay_s, v_edge_function_url, v_mode, v_deciders, v_events, v_max_attempts, v_owner
+      v_view, v_start_at, v_lock_timeout_s, v_pooling_delay_s, v_edge_function_url, v_mode, v_deciders, v_events, v_max_attempts, v_owner,
+      v_version
     );
     return;
   end if;
   if not event_store_private.may_use(_view.owner) then
     perform event_store_private.refuse_foreign_view(v_view, _view.owner);
   end if;
+  if v_version < _view.version then
+    return next _view;
+    return;
+  end if;
   _new := _view;
+  _new.version := coalesce(v_version, _view.version);
   _new.lock_timeout_s := coalesce(v_lock_timeout_s, _view.lock_timeout_s);
   _new.pooling_delay_s := coalesce(v_pooling_delay_s, _view.pooling_delay_s);
   _new.edge_function_url := nullif(coalesce(v_edge_function_url, _view.edge_function_url), '');
@@ -164,6 +175,7 @@ begin
     events = _new.events,
     max_attempts = _new.max_attempts,
     owner = _new.owner,
+    version = _new.version,
     updated_at = _now
   where view = v_view
   returning * into _new;
@@ -177,16 +189,16 @@ begin
 end
 $$;
 
-comment on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[], int, text) is
+comment on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[], int, text, int) is
 'Registers a view, or changes settings of a registered one, and returns it: null leaves a setting as it is, '''' clears '
 'the URL, {} a filter. Its progress is set once, by v_start_at (null: now; -infinity: all events). v_mode is rows '
 '(stream_events) or bulk (claim_batch), rows by default. v_deciders and v_events are what it wants, all by default; '
 'v_lock_timeout_s is how long a lock or lease lasts (300), v_pooling_delay_s the wait between two polls that found '
 'nothing, v_edge_function_url where a rows view is pushed to, v_max_attempts after how many failures a stream is parked '
 '(5). v_owner is the role whose members may change and consume it: by default the login, and event_store_consumer where '
-'that is a member of event_store_owner. Audited. MR005 an argument is malformed; MR017 another mode while something is '
+'that is a member of event_store_owner. With a lower v_version than the view has nothing is changed. Audited. MR005 an argument is malformed; MR017 another mode while something is '
 'leased or in flight; MR019 another mode for the view of a read model; MR041 it is another role''s, or the caller is no '
 'member of v_owner.';
-revoke all on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[], int, text) from public;
-grant execute on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[], int, text)
+revoke all on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[], int, text, int) from public;
+grant execute on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[], int, text, int)
 to event_store_consumer, event_store_owner;

@@ -523,3 +523,18 @@ def test_it_is_called_with_named_arguments_as_in_fstore_sql(orders: EventStore) 
     assert [column.name for column in cursor.description][: len(UPSTREAM)] == UPSTREAM
     with refusals():
         orders.connection.execute("select * from event_store.register_view('view2', '2023-01-23 12:17:17.078384', 400)")
+
+
+def test_a_lower_version_changes_no_settings_and_a_higher_one_does(orders: EventStore) -> None:
+    assert orders.register_view("v", max_attempts=2, version=2).version == 2
+    assert (orders.register_view("v", max_attempts=1, version=1).max_attempts, audited(orders)) == (2, 1)
+    assert orders.register_view("v", max_attempts=4, version=2).max_attempts == 4
+    by_hand = orders.register_view("v", max_attempts=5)
+    assert (by_hand.max_attempts, by_hand.version) == (5, 2)
+    newer = orders.register_view("v", version=3)
+    assert (newer.max_attempts, newer.version, audited(orders)) == (5, 3, 4)
+    refusal(Malformed, lambda: orders.register_view("v", version=-1))
+
+
+def audited(orders: EventStore) -> int:
+    return len(orders.audit_log("v"))

@@ -31,6 +31,7 @@ class Receiver(ThreadingHTTPServer):
         self.texts: list[str] = []
         self.bodies: list[dict[str, Any]] = []
         self.answer: Answer = lambda _: 204
+        self.headers: dict[str, str] = {}  # of each answer
         self.promises = 0  # how long the answer's body says it is, if that is a lie
         self.url = f"http://127.0.0.1:{self.server_address[1]}/events"
 
@@ -54,6 +55,8 @@ class _Post(BaseHTTPRequestHandler):
         self.send_response(status)
         if status in {301, 302, 307}:
             self.send_header("Location", "/elsewhere")
+        for name, value in self.server.headers.items():
+            self.send_header(name, value)
         self.send_header("Content-Length", str(self.server.promises or len(said)))
         self.end_headers()
         with suppress(ConnectionError):  # who has read enough hangs up

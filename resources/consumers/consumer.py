@@ -1,0 +1,359 @@
+"""Consuming: leases the events of subscriptions, and lets threads handle them.
+
+Belongs here: the life of a consumer, from the registration of its view to the last answer. Not here: calling a handler
+(`handling`), answers (`answering`).
+
+A consumer has one thread that leases, one that answers, and one for each handler that may run at once. The store gives
+one event of a stream at a time; the next one comes after the answer. So order needs no care here but for a stream
+whose handler still runs although its lock is somebody else's: its next event is not handled beside it.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from uuid import uuid4
+
+import psycopg
+
+from millrace.resources.consumers.answering import Answerer
+from millrace.resources.consumers.declaration import InvalidSubscription, Subscription
+from millrace.resources.consumers.deliveries import Deliveries, Held
+from millrace.resources.consumers.handling import Caller, Failed, GiveBack, LoopThread
+from millrace.resources.consumers.server import Line
+from millrace.resources.consumers.telling import Counters, say, told
+from millrace.resources.errors import MillraceError
+from millrace.resources.event_store import EventStore, LeasedEvent
+
+# events that wait for a thread, at most: a lock more would only be held from others
+MOST_AHEAD = 2000
+# how long threads have work from what waits for them
+AHEAD_S = 0.2
+ADAPT_EVERY_S = 0.05
+SHORTEST_PAUSE_S = 0.02
+LONGEST_PAUSE_S = 0.5
+# how long a consumer that ends waits for a server that is away, to give its last answers
+FAREWELL_S = 10.0
+# a consumer that did not say for 15 minutes that it lives counts as dead
+ATTACH_EVERY_S = 60.0
+# how long an event waits that this process cannot handle now, for another one
+ELSEWHERE_S = 1.0
+# how long a process whose consumer failed waits for handlers
+PATIENCE_S = 10.0
+
+
+class HandlersHang(MillraceError):
+    """So many handlers do not return that the process had better end."""
+
+
+def consume(
+    dsn: str,
+    subscriptions: Sequence[Subscription],
+    *,
+    stop: threading.Event,
+    counters: dict[str, Counters] | None = None,
+) -> Mapping[str, Counters]:
+    """Call the handlers of subscriptions for each event until `stop` is set; return what was done, by view.
+
+    When `stop` is set, handlers that run are waited for and answered, and what they did not begin is given back. The
+    loop outlasts restarts of the server.
+
+    Args:
+        dsn: The event store.
+        subscriptions: What to consume.
+        stop: Ends it.
+        counters: Gets the counters of each view at the beginning, to be looked at meanwhile.
+
+    Raises:
+        InvalidSubscription: Two of them have the same view.
+        MillraceError: The store refuses: a view is another role's, say; or too many handlers hang.
+        psycopg.OperationalError: The server does not answer at the beginning.
+    """
+    views = [each.view for each in subscriptions]
+    if doubles := sorted({view for view in views if views.count(view) > 1}):
+        raise InvalidSubscription(
+            f"Two subscriptions have the view {doubles[0]!r}.", hint="Each event of a view goes to one handler only."
+        )
+    if not subscriptions:
+        raise InvalidSubscription("There is no subscription to consume.", hint="Declare one with @subscription(…).")
+    consumers = [Consumer(dsn, each) for each in subscriptions]
+    shown = {} if counters is None else counters
+    shown.update({each.subscription.view: each.counters for each in consumers})
+    for consumer in consumers:
+        consumer.register()
+    # one that fails ends all, for whoever started them starts them again together
+    ending = threading.Event()
+    faults: list[BaseException] = []
+
+    def run(consumer: Consumer) -> None:
+        try:
+            consumer.run(ending)
+        except BaseException as error:  # noqa: BLE001 - raised below
+            faults.append(error)
+        finally:
+            ending.set()
+
+    threads = [
+        threading.Thread(target=run, args=(each,), name=f"consume {each.subscription.view}") for each in consumers
+    ]
+    for thread in threads:
+        thread.daemon = True
+        thread.start()
+    try:
+        while not ending.is_set() and not stop.wait(0.05):
+            pass
+    finally:
+        ending.set()
+        for thread in threads:
+            thread.join()
+    if faults:
+        raise faults[0]
+    return shown
+
+
+class Consumer:
+    """The consumer of one subscription.
+
+    Attributes:
+        subscription: What it consumes.
+        counters: What it did so far.
+        idle_since: Since when it had nothing, and found nothing; None while it has something.
+    """
+
+    def __init__(self, dsn: str, subscription: Subscription) -> None:
+        self.subscription = subscription
+        self.counters = Counters()
+        self.idle_since: float | None = None
+        self._dsn = dsn
+        self._deliveries = Deliveries(low=subscription.concurrency)
+        self._line = Line(dsn, subscription.view, self.counters)
+        self._answers = Line(dsn, subscription.view, self.counters)
+        self._answerer = Answerer(subscription, self._deliveries, self._answers, self.counters, self._hung)
+        self._loop: LoopThread | None = None
+        self._workers: dict[threading.Thread, Caller] = {}
+        self._name = f"consume {uuid4()}"
+        self._ahead = 2 * subscription.concurrency
+        self._adapted_at, self._begun = time.monotonic(), 0
+        self._pause_s = SHORTEST_PAUSE_S
+        self._draining = False
+        self._fault: BaseException | None = None
+
+    def register(self) -> None:
+        """Register the view with the settings that the subscription declares, or say why they do not count."""
+        declared = self.subscription
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            store = EventStore(connection)
+            view = store.register_view(
+                declared.view,
+                declared.start,
+                declared.lock_timeout_s,
+                deciders=declared.deciders,
+                events=declared.events,
+                max_attempts=declared.max_attempts,
+                version=declared.version,
+            )
+        if view.version > declared.version:
+            say(
+                logging.WARNING,
+                "settings of a newer version stay",
+                view=declared.view,
+                version=view.version,
+                this_version=declared.version,
+            )
+        say(
+            logging.INFO,
+            "consuming",
+            view=declared.view,
+            handler=declared.name,
+            concurrency=declared.concurrency,
+            version=declared.version,
+            enabled=view.enabled,
+        )
+
+    def run(self, stop: threading.Event) -> None:
+        """Lease and handle events until `stop` is set, then drain.
+
+        Raises:
+            MillraceError: The store refuses, or too many handlers hang.
+        """
+        with ExitStack() as stack:
+            stack.callback(self._say_end)
+            if self.subscription.is_async:
+                self._loop = LoopThread(f"{self.subscription.view} loop")
+                stack.callback(self._loop.close)
+            stack.callback(self._line.close)
+            stack.callback(self._answers.close)
+            answering = threading.Thread(target=self._answer, name=f"{self.subscription.view} answers", daemon=True)
+            answering.start()
+            for _ in range(self.subscription.concurrency):
+                self._begin_worker()
+            # a call that waits for the server ends with the consumer, too
+            threading.Thread(target=self._hang_up, args=(stop,), daemon=True).start()
+            try:
+                self._lease_until(stop)
+            except psycopg.OperationalError:
+                if not stop.is_set() and self._fault is None:
+                    raise
+            finally:
+                self._drain(answering)
+        if self._fault is not None:
+            raise self._fault
+
+    def wait_for_more(self, stop: threading.Event) -> None:
+        """Wait while there is nothing to lease: until an answer frees a stream, or for a time that grows.
+
+        The one place where this polls.
+        """
+        if stop.is_set():
+            return
+        freed = self._deliveries.room.wait(self._pause_s)
+        self._deliveries.room.clear()
+        self._pause_s = SHORTEST_PAUSE_S if freed else min(2 * self._pause_s, LONGEST_PAUSE_S)
+
+    def _lease_until(self, stop: threading.Event) -> None:
+        attach_at = 0.0
+        while not stop.is_set() and self._fault is None:
+            if time.monotonic() >= attach_at:
+                self._line(lambda store: store.attach_consumer(self.subscription.view, self._name))
+                attach_at = time.monotonic() + ATTACH_EVERY_S
+            self._adapt()
+            held = len(self._deliveries.ready)
+            if held > self._deliveries.low or self._deliveries.stuck:
+                self._deliveries.room.wait(0.1)
+                self._deliveries.room.clear()
+                continue
+            free, room = self.counters.held == 0, self._ahead - held
+            events = self._line(partial(self._lease, room=room))
+            self._take(events)
+            if events:
+                self._pause_s, self.idle_since = SHORTEST_PAUSE_S, None
+            if len(events) < room and self._line(self._order) == 0 and not events:
+                self.idle_since = (self.idle_since or time.monotonic()) if free else None
+                self.wait_for_more(stop)
+
+    def _lease(self, store: EventStore, room: int) -> list[LeasedEvent]:
+        return store.lease_events(self.subscription.view, room, self.subscription.lock_timeout_s)
+
+    def _order(self, store: EventStore) -> int:
+        """Do what the sequencer does, for nobody else may; return how much there was."""
+        return store.sequence_events() + store.dispatch_events(self.subscription.view)
+
+    def _adapt(self) -> None:
+        """Hold as many events as threads begin in a fifth of a second: few that are slow, many that are not."""
+        now, begun = time.monotonic(), self.counters.leased - len(self._deliveries.ready)
+        seconds = now - self._adapted_at
+        if seconds < ADAPT_EVERY_S:
+            return
+        pace = (begun - self._begun) / seconds
+        self._adapted_at, self._begun = now, begun
+        least = 2 * self.subscription.concurrency
+        self._ahead = max(least, min(int(pace * AHEAD_S), MOST_AHEAD))
+        self._deliveries.low = self._ahead // 2
+
+    def _take(self, events: Sequence[LeasedEvent]) -> None:
+        now = time.monotonic()
+        self.counters.leased += len(events)
+        busy = self._deliveries.busy() if events else set()
+        for event in events:
+            held = Held(event, now)
+            if not self.subscription.wants(event.decider, event.event):
+                self._deliveries.answer(
+                    held, GiveBack("A newer version of the view's consumer wants this event.", ELSEWHERE_S)
+                )
+            elif held.stream in busy:
+                self._refuse(held)
+            else:
+                self._deliveries.add(held)
+
+    def _refuse(self, held: Held) -> None:
+        """Answer for an event of a stream whose handler of an earlier delivery still runs here."""
+        former = self._deliveries.stray.get(held.stream)
+        if former is not None and former.timed_out:
+            thread = former.thread.name if former.thread else "?"
+            why = (
+                f"The handler of delivery {former.event.attempt} still runs in thread {thread} of process {self._name}."
+            )
+            self._deliveries.answer(held, Failed(why))
+        else:
+            self._deliveries.answer(held, GiveBack("The handler of an earlier delivery still runs.", ELSEWHERE_S))
+
+    def _begin_worker(self) -> None:
+        caller = Caller(self._dsn, self.subscription, self._loop.loop if self._loop else None)
+        name = f"{self.subscription.view} handler {len(self._workers) + 1}"
+        thread = threading.Thread(target=self._work, args=(caller,), name=name, daemon=True)
+        self._workers[thread] = caller
+        thread.start()
+
+    def _work(self, caller: Caller) -> None:
+        take, finish = self._deliveries.take, self._deliveries.finish
+        try:
+            while (held := take()) is not None:
+                if not finish(held, caller.call(held.event)) and held.timed_out:
+                    say(
+                        logging.WARNING,
+                        "handler returned late",
+                        view=self.subscription.view,
+                        decider_id=held.event.decider_id,
+                        offset=held.event.offset,
+                        thread=threading.current_thread().name,
+                    )
+                    return  # another thread is in its place
+        finally:
+            caller.close()
+
+    def _hung(self, held: Held) -> None:
+        """Put a thread in the place of one that does not return; so many times only."""
+        assert held.thread is not None
+        # in a thread of its own: it waits for the server
+        threading.Thread(target=self._workers[held.thread].interrupt, daemon=True).start()
+        hung = [each for each in list(self._deliveries.stray.values()) if each.timed_out]
+        if len(hung) > self.subscription.concurrency:
+            self._fault = self._fault or HandlersHang(
+                f"{len(hung)} handlers of view {self.subscription.view} do not return.",
+                detail=f"{self.subscription.name} runs in {', '.join(each.thread.name for each in hung if each.thread)}.",
+                hint="Give what the handler waits for a time limit. Start the consumer again: its threads end with it.",
+            )
+        elif not self._draining:
+            self._begin_worker()
+
+    def _answer(self) -> None:
+        try:
+            self._answerer.run()
+        except BaseException as error:  # noqa: BLE001 - raised by run
+            self._fault = self._fault or error
+
+    def _hang_up(self, stop: threading.Event) -> None:
+        while not stop.wait(0.1) and self._fault is None and not self._draining:
+            pass
+        self._line.give_up()
+
+    def _drain(self, answering: threading.Thread) -> None:
+        """Give back what no handler has begun, wait for those that run, and give the last answers."""
+        self._draining = True
+        given = self._deliveries.give_back_ready(GiveBack(), time.monotonic())
+        say(
+            logging.INFO,
+            "draining",
+            view=self.subscription.view,
+            running=len(self._deliveries.running),
+            given_back=given,
+        )
+        for _ in self._workers:
+            self._deliveries.queue.put(None)
+        began = time.monotonic()
+        while any(thread.is_alive() and not self._has_hung(thread) for thread in list(self._workers)):
+            if self._fault is not None and time.monotonic() - began > PATIENCE_S:
+                break
+            time.sleep(0.005)
+        self._answers.give_up(FAREWELL_S)
+        self._answerer.finish()
+        answering.join()
+
+    def _has_hung(self, thread: threading.Thread) -> bool:
+        return any(held.thread is thread for held in list(self._deliveries.stray.values()))
+
+    def _say_end(self) -> None:
+        fault = {"error": told(self._fault)} if self._fault is not None else {}
+        say(logging.INFO, "ended", view=self.subscription.view, **self.counters.values(), **fault)

@@ -1,0 +1,171 @@
+"""Calling a handler for one event, in a thread of its own: a plain function, an async one, or one with a connection.
+
+Belongs here: the call, and what its end means for the event. Not here: which event (`consumer`), telling the store
+(`deliveries`).
+
+A handler with a connection gets one with an open transaction. When it returns, the acknowledgement joins that
+transaction, and both commit together: exactly once. If the acknowledgement does not count any more, both are rolled
+back.
+"""
+
+import asyncio
+import inspect
+import threading
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from millrace.resources.consumers.declaration import Refused, Subscription, TryLater
+from millrace.resources.consumers.telling import cleaned, told
+from millrace.resources.event_store import EventStore, LeasedEvent, causing
+
+# how often a transaction is tried again at once, whose only fault is that another one was first
+TRIES = 5
+# how long an event waits that could not be handled because the server was away
+PAUSE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The handler returned; `acknowledged` where its own transaction did that already."""
+
+    acknowledged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The handler raised, or took too long."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class GiveBack:
+    """The event was not handled, and that is nobody's failure; it waits so many seconds."""
+
+    why: str | None = None
+    after_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The event's lock was somebody else's, so the handler's transaction was rolled back."""
+
+
+Outcome = Done | Failed | GiveBack | Lost
+DONE = Done()
+
+
+class Caller:
+    """Calls one subscription's handler; for one thread at a time, but for `interrupt`."""
+
+    def __init__(self, dsn: str, subscription: Subscription, loop: asyncio.AbstractEventLoop | None) -> None:
+        self._dsn, self._subscription, self._loop = dsn, subscription, loop
+        self._connection: psycopg.Connection | None = None
+        self._future: Future[Any] | None = None
+
+    def call(self, event: LeasedEvent) -> Outcome:
+        """Handle an event, which causes what the handler appends; whatever the handler raises is an outcome."""
+        try:
+            with causing(event):
+                if self._subscription.takes_connection:
+                    return self._with_connection(event)
+                if self._loop is not None:
+                    self._future = asyncio.run_coroutine_threadsafe(self._subscription.handler(event), self._loop)  # type: ignore[arg-type] # it is async
+                    self._future.result()
+                else:
+                    self._subscription.handler(event)
+        except TryLater as later:
+            return GiveBack(cleaned(later.why), later.after_s)
+        except Refused as refused:
+            return Failed(cleaned(str(refused)))
+        except CancelledError:
+            return Failed("The handler was cancelled.")
+        except BaseException as error:  # noqa: BLE001 - it is a thread of ours: also SystemExit is the event's failure
+            return Failed(f"{told(error)}{self._where(error)}")
+        return DONE
+
+    def interrupt(self) -> None:
+        """Ask a call that takes too long to end: cancel what it awaits, or the statement that it waits for."""
+        if self._future is not None:
+            self._future.cancel()
+        if self._connection is not None:
+            with suppress(psycopg.Error):
+                self._connection.cancel_safe(timeout=2)
+
+    def close(self) -> None:
+        """End the connection, if there is one."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _with_connection(self, event: LeasedEvent) -> Outcome:
+        for attempt in range(1, TRIES + 1):
+            try:
+                connection = self._opened()
+            except psycopg.OperationalError as error:
+                return GiveBack(told(error), PAUSE_S)
+            try:
+                with connection.transaction() as transaction:
+                    self._subscription.handler(event, connection)
+                    held = EventStore(connection).ack_events(
+                        self._subscription.view, [event.offset], [event.lease_token]
+                    )
+                    if not held:
+                        raise psycopg.Rollback(transaction)
+                return Done(acknowledged=True) if held else Lost()
+            except psycopg.errors.OperationalError as error:
+                if connection.closed:
+                    # whether it was committed nobody knows: if so, giving it back is refused
+                    self.close()
+                    return GiveBack(told(error), PAUSE_S)
+                if not (error.sqlstate or "").startswith("40") or attempt == TRIES:
+                    raise
+        raise AssertionError("the last try returns or raises")
+
+    def _opened(self) -> psycopg.Connection:
+        if self._connection is None or self._connection.closed:
+            # nothing is prepared: behind a connection pool the next session would not know it
+            self._connection = psycopg.connect(self._dsn, autocommit=True, prepare_threshold=None)
+        return self._connection
+
+    def _where(self, error: BaseException) -> str:
+        """Return the last line of the handler's own file that the error went through."""
+        try:
+            own = inspect.getsourcefile(inspect.unwrap(self._subscription.handler))
+        except TypeError:
+            return ""
+        trace, line = error.__traceback__, None
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename == own:
+                line = trace.tb_lineno
+            trace = trace.tb_next
+        return f" ({self._subscription.name}, line {line})" if line else f" ({self._subscription.name})"
+
+
+class LoopThread:
+    """An event loop in a thread, for handlers that are `async`."""
+
+    def __init__(self, name: str) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Cancel what still runs, and end the loop."""
+
+        async def ended() -> None:
+            others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+            for task in others:
+                task.cancel()
+            await asyncio.wait(others, timeout=1) if others else None
+
+        with suppress(TimeoutError):
+            asyncio.run_coroutine_threadsafe(ended(), self.loop).result(2)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(2)
+        if not self._thread.is_alive():
+            self.loop.close()

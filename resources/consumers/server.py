@@ -1,0 +1,93 @@
+"""A connection that is made anew when the server was away.
+
+Belongs here: waiting for the server. Not here: what is asked of it.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import psycopg
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential
+
+from millrace.resources.consumers.telling import Counters, say, told
+from millrace.resources.event_store import EventStore
+
+Result = TypeVar("Result")
+
+
+class Line:
+    """Calls to the store by one thread; a call that the server's absence ended is sent again.
+
+    Args:
+        dsn: The event store.
+        view: Of whom log lines are.
+        counters: Count new connections.
+    """
+
+    def __init__(self, dsn: str, view: str, counters: Counters) -> None:
+        self._dsn, self._view, self._counters = dsn, view, counters
+        self._connection: psycopg.Connection | None = None
+        self._away = False
+        self._hung_up = threading.Event()
+        self._until: float | None = None
+
+    def __call__(self, call: Callable[[EventStore], Result]) -> Result:
+        """Call the store, again and again while it is away.
+
+        Raises:
+            psycopg.OperationalError: It is away, and nobody wants to wait any longer.
+        """
+        patiently = Retrying(
+            retry=retry_if_exception_type(psycopg.OperationalError),
+            wait=wait_exponential(multiplier=0.1, max=5),
+            stop=self._is_over,
+            sleep=self._pause,
+            before_sleep=self._tell,
+            reraise=True,
+        )
+        result: Result = patiently(self._once, call)
+        return result
+
+    def give_up(self, after_s: float = 0.0) -> None:
+        """Wait for the server for so many seconds from now, and no longer."""
+        self._until = time.monotonic() + after_s
+        if after_s == 0:
+            self._hung_up.set()
+
+    def close(self) -> None:
+        """End the connection; the next call makes another one."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _once(self, call: Callable[[EventStore], Result]) -> Result:
+        try:
+            if self._connection is None:
+                # nothing is prepared: behind a connection pool the next session would not know it
+                self._connection = psycopg.connect(self._dsn, autocommit=True, prepare_threshold=None)
+                self._connection.execute("select")
+                if self._away:
+                    self._away = False
+                    self._counters.reconnected += 1
+                    say(logging.INFO, "server is back", view=self._view)
+            return call(EventStore(self._connection))
+        except psycopg.OperationalError as error:
+            # one of class 40 only means that others were first
+            if not (error.sqlstate or "").startswith("40"):
+                self.close()
+            raise
+
+    def _tell(self, state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        if not self._away and self._connection is None:
+            say(logging.WARNING, "server is away", view=self._view, error=told(error) if error else "")
+        self._away = self._connection is None
+
+    def _pause(self, seconds: float) -> None:
+        self._hung_up.wait(seconds)
+
+    def _is_over(self, _: RetryCallState) -> bool:
+        return self._until is not None and time.monotonic() >= self._until

@@ -1,0 +1,72 @@
+"""What operators are told by consumers: log lines of key=value, and counters.
+
+Belongs here: their form. Not here: when something is said (`consumer`, `deliveries`).
+"""
+
+import json
+import logging
+from dataclasses import dataclass, fields
+
+from millrace.resources.showing import masked, printable
+
+logger = logging.getLogger("millrace.consumers")
+
+# characters of an error that the store keeps
+LONGEST = 2000
+
+
+@dataclass
+class Counters:
+    """What one consumer did since it began; numbers that only grow.
+
+    Attributes:
+        leased: Events that it was given.
+        handled: Events whose handler returned, and whose acknowledgement counts.
+        failed: Events whose handler raised, or took longer than it may.
+        given_back: Events that it gave back unhandled, or that a handler wants later.
+        lost: Events whose lock was somebody else's when the handler was done: they are delivered again.
+        hung: Handlers that took longer than they may; their events are counted as failed, too.
+        extended: Locks that were extended.
+        reconnected: How often it connected anew.
+    """
+
+    leased: int = 0
+    handled: int = 0
+    failed: int = 0
+    given_back: int = 0
+    lost: int = 0
+    hung: int = 0
+    extended: int = 0
+    reconnected: int = 0
+
+    @property
+    def held(self) -> int:
+        """How many events it has and did not answer."""
+        return self.leased - self.handled - self.failed - self.given_back - self.lost
+
+    def values(self) -> dict[str, int]:
+        """Return them by name."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+
+def say(level: int, what: str, **values: object) -> None:
+    """Write one line: what happened, and the values as key=value."""
+    if logger.isEnabledFor(level):
+        logger.log(level, " ".join([what, *(f"{name}={_shown(value)}" for name, value in values.items())]))
+
+
+def told(error: BaseException) -> str:
+    """Return an error as the store keeps it: its type and text, without passwords and control characters."""
+    text = str(error)
+    return cleaned(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+
+
+def cleaned(text: str) -> str:
+    """Return a text as the store keeps it: without passwords and control characters, and not too long."""
+    return printable(masked(text)).encode(errors="replace").decode()[:LONGEST]
+
+
+def _shown(value: object) -> str:
+    text = printable(str(value))
+    # what a reader of key=value would take for two values
+    return json.dumps(text, ensure_ascii=False) if not text or set(text) & set(' ="\n\t') else text

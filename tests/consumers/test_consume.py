@@ -1,0 +1,358 @@
+"""Functions that are called for events: plain, async, with a connection; in order, in parallel, each once."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Sequence
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from millrace.resources.consumers.consumer import consume
+from millrace.resources.consumers.declaration import InvalidSubscription, Subscription, TryLater, subscription
+from millrace.resources.errors import UnknownView, ViewInUse, WrongMode
+from millrace.resources.event_store import EventStore, LeasedEvent, NewEvent
+from tests.support.factories import PATIENCE_S, Connect, append, append_to, register_orders, rows, value, wait_until
+from tests.support.views.consuming import Seen, consuming, fill, owed, wait_consumed, wait_waking
+
+
+@pytest.fixture
+def orders(store: EventStore) -> EventStore:
+    return register_orders(store)
+
+
+def handled_by(handler: object, **settings: object) -> Subscription:
+    return subscription(**{"view": "v", "start": "-infinity", **settings})(handler)  # type: ignore[arg-type]
+
+
+def ignore(_: LeasedEvent) -> None:
+    pass
+
+
+def test_a_function_is_called_once_for_each_event_in_the_order_of_its_stream(orders: EventStore, dsn: str) -> None:
+    fill(orders, 40, 6)
+    seen = Seen()
+    with consuming(dsn, handled_by(seen.add)) as running:
+        wait_consumed(orders, "v")
+    seen.assert_each_once_in_order(40, 6)
+    counters = running.counters["v"]
+    assert (counters.handled, counters.failed, counters.lost, counters.hung) == (240, 0, 0, 0)
+    assert counters.leased == counters.handled + counters.given_back
+    assert rows(orders.connection, "select from event_store.stream_locks where in_flight is not null") == []
+
+
+def test_as_many_streams_are_handled_at_once_as_declared_and_one_event_of_each(orders: EventStore, dsn: str) -> None:
+    fill(orders, 6, 2)
+    together = threading.Barrier(5)
+    lock = threading.Lock()
+    busy: list[str] = []
+    most: list[int] = []
+
+    def handle(event: LeasedEvent) -> None:
+        with lock:
+            assert event.decider_id not in busy
+            busy.append(event.decider_id)
+            most.append(len(busy))
+        if event.version == 1 and event.decider_id != "s-5":
+            together.wait(PATIENCE_S)
+        with lock:
+            busy.remove(event.decider_id)
+
+    with consuming(dsn, handled_by(handle, concurrency=5)) as running:
+        wait_consumed(orders, "v")
+    assert max(most) == 5
+    assert running.counters["v"].failed == 0
+
+
+def test_an_async_function_runs_on_one_event_loop(orders: EventStore, dsn: str) -> None:
+    fill(orders, 8, 3)
+    seen = Seen()
+    loops: set[int] = set()
+    together = asyncio.Barrier(4)
+
+    async def handle(event: LeasedEvent) -> None:
+        loops.add(id(asyncio.get_running_loop()))
+        if event.version == 1:
+            await together.wait()
+        seen.add(event)
+
+    with consuming(dsn, handled_by(handle, concurrency=4)):
+        wait_consumed(orders, "v")
+    seen.assert_each_once_in_order(8, 3)
+    assert len(loops) == 1
+
+
+def test_with_a_connection_effect_and_acknowledgement_commit_together(orders: EventStore, dsn: str) -> None:
+    orders.connection.execute("create table mails (event_id uuid)")
+    fill(orders, 20, 3)
+    waits: list[int] = []
+
+    def handle(event: LeasedEvent, connection: psycopg.Connection) -> None:
+        connection.execute("insert into mails values (%s)", (event.event_id,))
+        if event.decider_id == "s-7" and event.version == 2 and not waits:
+            waits.append(event.attempt)
+            raise RuntimeError("the printer burns")
+
+    with consuming(dsn, handled_by(handle)) as running:
+        wait_until(lambda: owed(orders, "v") == 2, "all but one stream is consumed")
+        assert value(orders.connection, "select count(*) from mails") == 58
+        wait_waking(orders, lambda: owed(orders, "v") == 0, "all is consumed")
+    assert rows(orders.connection, "select count(*), count(distinct event_id) from mails") == [(60, 60)]
+    assert (running.counters["v"].handled, running.counters["v"].failed) == (60, 1)
+
+
+def test_with_a_connection_nothing_stays_of_an_event_whose_lock_is_somebody_elses(
+    orders: EventStore, dsn: str, connect: Connect
+) -> None:
+    orders.connection.execute("create table mails (attempt int)")
+    fill(orders, 1, 1)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def handle(event: LeasedEvent, connection: psycopg.Connection) -> None:
+        connection.execute("insert into mails values (%s)", (event.attempt,))
+        begun.set()
+        assert go_on.wait(PATIENCE_S)
+
+    with consuming(dsn, handled_by(handle, concurrency=1)) as running:
+        assert begun.wait(PATIENCE_S)
+        operator = EventStore(connect(autocommit=False))
+        # in one transaction: the consumer itself would get it again
+        assert operator.end_locks("v") == 1
+        (other,) = operator.lease_events("v")
+        operator.connection.commit()
+        go_on.set()
+        wait_until(lambda: running.counters["v"].lost == 1, "the lock is lost")
+        assert rows(orders.connection, "select from mails") == []
+        orders.ack_events("v", [other.offset], [other.lease_token])
+    assert running.counters["v"].handled == 0
+
+
+def test_a_transaction_that_another_one_was_ahead_of_is_tried_again_at_once(orders: EventStore, dsn: str) -> None:
+    orders.connection.execute("create table counted (n int)")
+    orders.connection.execute("insert into counted values (0)")
+    fill(orders, 10, 2)
+
+    def handle(_: LeasedEvent, connection: psycopg.Connection) -> None:
+        connection.execute("set transaction isolation level repeatable read")
+        (n,) = connection.execute("select n from counted").fetchone() or ()
+        connection.execute("update counted set n = %s", (n + 1,))
+
+    orders.sequence_events()
+    # two that collide in turns: of more, one may lose each try
+    with consuming(dsn, handled_by(handle, concurrency=2)):
+        wait_waking(orders, lambda: owed(orders, "v") == 0, "all are counted")
+    assert value(orders.connection, "select n from counted") == 20
+
+
+def test_an_event_whose_handler_raises_waits_and_ends_as_a_dead_letter_and_no_other_stream_waits(
+    orders: EventStore, dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "millrace.consumers")
+    fill(orders, 10, 2)
+    seen = Seen()
+
+    def handle(event: LeasedEvent) -> None:
+        if event.decider_id == "s-3":
+            raise ValueError("no such customer\0 postgresql://me:s3cret@host/db")
+        seen.add(event)
+
+    with consuming(dsn, handled_by(handle, max_attempts=2)):
+        wait_until(lambda: owed(orders, "v") == 2, "the others are done")
+        wait_waking(orders, lambda: orders.dead_letters("v") != [], "it is parked")
+    assert len(seen.by_stream) == 9
+    (letter,) = orders.dead_letters("v")
+    assert (letter.decider_id, letter.event, letter.attempts, letter.waiting) == ("s-3", "placed", 2, 2)
+    assert letter.last_error.startswith("ValueError: no such customer")
+    assert "test_consume" in letter.last_error
+    assert ", line " in letter.last_error
+    assert "s3cret" not in letter.last_error + caplog.text
+    (parked,) = [line for line in caplog.messages if line.startswith("dead letter")]
+    assert "view=v decider=order decider_id=s-3 event=placed" in parked
+    assert 'then="millrace dead-letters v"' in parked
+
+
+def test_a_handler_may_ask_to_be_called_later_which_is_no_failure(orders: EventStore, dsn: str) -> None:
+    fill(orders, 1, 1)
+    attempts: list[int] = []
+
+    def handle(event: LeasedEvent) -> None:
+        attempts.append(event.attempt)
+        if len(attempts) < 4:
+            raise TryLater("the mail server is away", after_s=0)
+
+    with consuming(dsn, handled_by(handle, max_attempts=1)) as running:
+        wait_consumed(orders, "v")
+    assert attempts == [1, 1, 1, 1]
+    assert (running.counters["v"].given_back, running.counters["v"].failed) == (3, 0)
+
+
+def test_what_is_given_back_for_later_waits_and_says_why(orders: EventStore, dsn: str) -> None:
+    fill(orders, 1, 1)
+
+    def handle(_: LeasedEvent) -> None:
+        raise TryLater("the mail server is away", after_s=600)
+
+    with consuming(dsn, handled_by(handle)) as running:
+        wait_until(lambda: running.counters["v"].given_back == 1, "it is given back")
+    waits = "select last_error, attempts, locked_until > clock_timestamp() + interval '9 minutes' from event_store.stream_locks"
+    assert rows(orders.connection, waits) == [("the mail server is away", 0, True)]
+
+
+def test_a_new_view_begins_now_and_wants_what_is_declared(orders: EventStore, dsn: str) -> None:
+    fill(orders, 2, 3)
+    seen = Seen()
+    with consuming(dsn, handled_by(seen.add, start=None, deciders=["order"], events=["placed"])):
+        append_to(orders, "new-1")
+        append(orders, "new-2", event="paid")
+        append(orders, "new-3", decider="invoice")
+        wait_until(lambda: len(seen.events) == 1, "the event came")
+    assert [event.decider_id for event in seen.events] == ["new-1"]
+    assert rows(orders.connection, "select deciders, events from event_store.views") == [(["order"], ["placed"])]
+
+
+def test_the_settings_of_the_higher_version_stay_and_what_only_that_wants_is_left_to_it(
+    orders: EventStore, dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "millrace.consumers")
+    old, new = Seen(), Seen()
+    newer = handled_by(new.add, events=["placed", "paid"], version=2, max_attempts=7)
+    older = handled_by(old.add, events=["placed"], version=1, max_attempts=3)
+    with consuming(dsn, newer):
+        pass
+    assert caplog.messages == [line for line in caplog.messages if "newer version" not in line]
+    with consuming(dsn, older) as running:
+        wait_until(lambda: "settings of a newer version stay view=v version=2 this_version=1" in caplog.text, "told")
+        fill(orders, 1, 2)
+        wait_until(lambda: running.counters["v"].given_back >= 1, "the event of the newer one is given back")
+        with consuming(dsn, newer):
+            wait_consumed(orders, "v")
+    assert [event.event for event in old.events] in (["placed"], [])
+    assert "paid" in [event.event for event in new.events]
+    assert rows(orders.connection, "select events, max_attempts, version from event_store.views") == [
+        (["placed", "paid"], 7, 2)
+    ]
+
+
+def test_two_consumers_of_a_view_share_its_streams(orders: EventStore, dsn: str) -> None:
+    fill(orders, 60, 4)
+    one, other = Seen(), Seen()
+    begun = threading.Event(), threading.Event()
+
+    def shared(seen: Seen, own: threading.Event, others: threading.Event) -> Subscription:
+        def handle(event: LeasedEvent) -> None:
+            own.set()
+            assert others.wait(PATIENCE_S)
+            seen.add(event)
+
+        return handled_by(handle, concurrency=2)
+
+    with consuming(dsn, shared(one, *begun)), consuming(dsn, shared(other, *begun[::-1])):
+        wait_consumed(orders, "v")
+    assert one.events
+    assert other.events
+    together = sorted(one.events + other.events, key=lambda event: event.offset)
+    assert [event.version for event in together if event.decider_id == "s-9"] == [1, 2, 3, 4]
+    assert len({event.offset for event in together}) == len(together) == 240
+
+
+def test_many_subscriptions_run_in_one_process_and_a_fault_of_one_ends_all(orders: EventStore, dsn: str) -> None:
+    fill(orders, 5, 2)
+    one, other = Seen(), Seen()
+    views = handled_by(one.add, view="one"), handled_by(other.add, view="other")
+
+    def unregistered() -> bool:
+        try:
+            orders.unregister_view("other")
+        except ViewInUse:
+            return False
+        return True
+
+    def until_one_fails() -> None:
+        with consuming(dsn, *views) as running:
+            wait_consumed(orders, "one")
+            wait_consumed(orders, "other")
+            wait_until(unregistered, "a moment in which nothing of it is open")
+            wait_until(running.ended.done, "both have ended")
+
+    with pytest.raises(UnknownView):
+        until_one_fails()
+    one.assert_each_once_in_order(5, 2)
+    other.assert_each_once_in_order(5, 2)
+
+
+def test_a_view_of_another_mode_is_refused(orders: EventStore, dsn: str) -> None:
+    orders.register_view("bulky", mode="bulk")
+    with pytest.raises(WrongMode):
+        consume(dsn, [handled_by(ignore, view="bulky")], stop=threading.Event())
+
+
+def test_a_server_that_is_not_there_at_the_beginning_is_an_error() -> None:
+    with pytest.raises(psycopg.OperationalError):
+        consume("host=/nowhere", [handled_by(ignore)], stop=threading.Event())
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"view": ""}, "names no view"),
+        ({"concurrency": 0}, "concurrency"),
+        ({"concurrency": 257}, "concurrency"),
+        ({"events": "placed"}, "lists"),
+        ({"deciders": "order"}, "lists"),
+        ({"lock_timeout_s": 0}, "lock_timeout_s"),
+        ({"lock_timeout_s": 3601}, "lock_timeout_s"),
+        ({"timeout_s": 0}, "timeout_s"),
+        ({"version": -1}, "version"),
+        ({"max_attempts": 0}, "max_attempts"),
+    ],
+    ids=str,
+)
+def test_what_cannot_work_is_refused_when_it_is_declared(settings: dict[str, object], said: str) -> None:
+    with pytest.raises(InvalidSubscription, match=said):
+        handled_by(lambda event: event, **settings)
+
+
+def test_functions_of_other_shapes_are_refused() -> None:
+    async def both(event: LeasedEvent, connection: psycopg.Connection) -> None: ...
+
+    for handler in (lambda: None, lambda a, b, c: (a, b, c), both):
+        with pytest.raises(InvalidSubscription, match="event"):
+            handled_by(handler)
+    assert not handled_by(lambda event, more=1: (event, more)).takes_connection
+
+
+def test_a_subscription_is_called_as_its_function_and_each_view_has_one() -> None:
+    assert handled_by(lambda event: [event])("e") == ["e"]
+    wrong: Sequence[Sequence[Subscription]] = ([], [handled_by(ignore), handled_by(ignore)])
+    for each in wrong:
+        with pytest.raises(InvalidSubscription):
+            consume("host=/nowhere", each, stop=threading.Event())
+
+
+@pytest.mark.parametrize("kind", ["plain", "async", "with a connection"])
+def test_what_a_handler_appends_is_caused_by_the_event_and_correlates_with_it(
+    orders: EventStore, dsn: str, kind: str
+) -> None:
+    metadata = {"correlation_id": "request-7"}
+    orders.append_events(NewEvent("order", name, "placed", uuid4(), {}, uuid4(), metadata=metadata) for name in "abc")
+
+    def append_bill(event: LeasedEvent) -> None:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            append(EventStore(connection), event.decider_id, decider="invoice")
+
+    async def append_async(event: LeasedEvent) -> None:
+        append_bill(event)
+
+    def append_here(event: LeasedEvent, connection: psycopg.Connection) -> None:
+        append(EventStore(connection), event.decider_id, decider="invoice")
+
+    handler = {"plain": append_bill, "async": append_async, "with a connection": append_here}[kind]
+    with consuming(dsn, handled_by(handler, deciders=["order"])):
+        wait_consumed(orders, "v")
+    causes = """
+        select bill.metadata = jsonb_build_object('correlation_id', 'request-7', 'causation_id', cause.event_id)
+        from event_store.events bill join event_store.events cause using (decider_id)
+        where (bill.decider, cause.decider) = ('invoice', 'order')
+    """
+    assert rows(orders.connection, causes) == [(True,)] * 3

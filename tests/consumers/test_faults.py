@@ -1,0 +1,340 @@
+"""What breaks around a consumer: handlers that hang, events nobody can read, sessions and servers that end."""
+
+import logging
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from millrace.resources.consumers.consumer import HandlersHang
+from millrace.resources.consumers.declaration import Subscription, subscription
+from millrace.resources.event_store import EventStore, LeasedEvent
+from millrace.resources.event_store.migrations import migrate
+from millrace.resources.postgres.embedded import EmbeddedPostgres
+from tests.conftest import in_memory
+from tests.support.factories import PATIENCE_S, Connect, register_orders, rows, value, wait_until
+from tests.support.hostile_json import UNREADABLE, append_text
+from tests.support.views.consuming import Seen, consuming, fill, owed, wait_consumed, wait_locked, wait_waking
+from tests.support.views.pooler import PROGRAM, pooled
+
+
+@pytest.fixture
+def orders(store: EventStore) -> EventStore:
+    return register_orders(store)
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> Callable[[str], list[str]]:
+    """Return how the log lines are found that begin with some words."""
+    caplog.set_level(logging.INFO, "millrace.consumers")
+    return lambda words: [line for line in caplog.messages if line.startswith(words)]
+
+
+def handled_by(handler: Callable[..., object], **settings: object) -> Subscription:
+    return subscription(**{"view": "v", "start": "-infinity", **settings})(handler)  # type: ignore[arg-type]
+
+
+def test_locks_of_handlers_that_work_are_extended(orders: EventStore, dsn: str, connect: Connect) -> None:
+    fill(orders, 1, 2)
+    attempts: list[int] = []
+    go_on = threading.Event()
+
+    def handle(event: LeasedEvent) -> None:
+        attempts.append(event.attempt)
+        assert go_on.wait(PATIENCE_S)
+
+    other = EventStore(connect())
+    with consuming(dsn, handled_by(handle, lock_timeout_s=1)) as running:
+        wait_until(lambda: running.counters["v"].extended >= 4, "more than a second passed")
+        assert other.lease_events("v", 10) == []
+        go_on.set()
+        wait_consumed(orders, "v")
+    assert attempts == [1, 1]
+
+
+def test_what_waits_for_a_thread_too_long_is_given_back_for_others(
+    orders: EventStore, dsn: str, connect: Connect
+) -> None:
+    fill(orders, 4, 1)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def handle(_: LeasedEvent) -> None:
+        begun.set()
+        assert go_on.wait(PATIENCE_S)
+
+    other = EventStore(connect())
+    taken: list[int] = []
+
+    def others_have_three() -> bool:
+        taken.extend(event.offset for event in other.lease_events("v", 10))
+        return len(taken) == 3
+
+    with consuming(dsn, handled_by(handle, lock_timeout_s=1, concurrency=1)) as running:
+        assert begun.wait(PATIENCE_S)
+        wait_until(others_have_three, "the others are given back")
+        assert owed(orders, "v") == 4
+        assert other.ack_events("v", taken) == set(taken)
+        go_on.set()
+        wait_consumed(orders, "v")
+    assert (running.counters["v"].handled, running.counters["v"].failed) == (1, 0)
+
+
+def test_a_handler_that_never_returns_fails_its_event_names_its_thread_and_the_others_go_on(
+    orders: EventStore, dsn: str, said: Callable[[str], list[str]]
+) -> None:
+    fill(orders, 20, 3)
+    seen = Seen()
+    forever = threading.Event()
+    hung: list[int] = []
+
+    def handle(event: LeasedEvent) -> None:
+        if event.decider_id == "s-4":
+            hung.append(event.attempt)
+            forever.wait()
+        seen.add(event)
+
+    with consuming(dsn, handled_by(handle, concurrency=2, timeout_s=0.5, max_attempts=3)) as running:
+        wait_waking(orders, lambda: bool(orders.dead_letters("v")), "the stream is parked")
+        wait_until(lambda: owed(orders, "v") == 3, "all others are consumed")
+    # no second handler of the stream beside the first
+    assert hung == [1]
+    (letter,) = orders.dead_letters("v")
+    assert (letter.decider_id, letter.attempts, letter.waiting) == ("s-4", 3, 3)
+    assert "still runs in thread v handler" in letter.last_error
+    (line,) = said("handler hangs")
+    assert "decider_id=s-4" in line
+    assert 'thread="v handler ' in line
+    assert (running.counters["v"].hung, running.counters["v"].handled) == (1, 57)
+    assert len(seen.by_stream) == 19
+    forever.set()
+
+
+def test_a_handler_that_returns_late_counts_for_nothing(orders: EventStore, dsn: str) -> None:
+    fill(orders, 1, 1)
+    go_on = threading.Event()
+
+    def handle(_: LeasedEvent) -> None:
+        assert go_on.wait(PATIENCE_S)
+
+    with consuming(dsn, handled_by(handle, timeout_s=0.2)) as running:
+        wait_until(lambda: running.counters["v"].failed == 1, "it failed")
+        go_on.set()
+        wait_waking(orders, lambda: owed(orders, "v") == 0, "the next delivery is handled")
+    assert (running.counters["v"].handled, running.counters["v"].hung) == (1, 1)
+
+
+def test_an_async_handler_that_takes_too_long_is_cancelled(orders: EventStore, dsn: str) -> None:
+    fill(orders, 1, 1)
+    import asyncio
+
+    ended: list[str] = []
+
+    async def handle(_: LeasedEvent) -> None:
+        try:
+            await asyncio.sleep(PATIENCE_S * 10)
+        finally:
+            ended.append("cancelled")
+
+    with consuming(dsn, handled_by(handle, timeout_s=0.2, max_attempts=1)):
+        wait_until(lambda: bool(orders.dead_letters("v")), "it is parked")
+        wait_until(lambda: ended == ["cancelled"], "it is cancelled")
+
+
+def test_a_handlers_statement_that_takes_too_long_is_cancelled_and_nothing_of_it_stays(
+    orders: EventStore, dsn: str
+) -> None:
+    orders.connection.execute("create table mails (n int)")
+    fill(orders, 1, 1)
+
+    def handle(_: LeasedEvent, connection: psycopg.Connection) -> None:
+        connection.execute("insert into mails values (1)")
+        connection.execute("select pg_sleep(600)")
+
+    with consuming(dsn, handled_by(handle, timeout_s=0.2, max_attempts=1)):
+        wait_until(lambda: bool(orders.dead_letters("v")), "it is parked")
+        asleep = (
+            "select from pg_stat_activity where query ~ 'pg_sleep' and state = 'active' and pid <> pg_backend_pid()"
+        )
+        wait_until(lambda: not rows(orders.connection, asleep), "the statement ended")
+    assert rows(orders.connection, "select from mails") == []
+
+
+def test_a_process_full_of_handlers_that_do_not_return_ends_and_says_so(orders: EventStore, dsn: str) -> None:
+    fill(orders, 20, 1)
+    forever = threading.Event()
+
+    def run() -> None:
+        with consuming(
+            dsn, handled_by(lambda event: forever.wait() and event, concurrency=2, timeout_s=0.2)
+        ) as running:
+            wait_until(running.ended.done, "it ends")
+
+    with pytest.raises(HandlersHang, match="3 handlers of view v do not return"):
+        run()
+    forever.set()
+    assert rows(orders.connection, "select from event_store.stream_locks where in_flight is not null") == []
+
+
+@pytest.mark.parametrize("text", UNREADABLE.values(), ids=UNREADABLE)
+def test_an_event_that_no_parser_takes_waits_alone(orders: EventStore, dsn: str, text: str) -> None:
+    append_text(orders, "huge", text)
+    fill(orders, 10, 2)
+    seen = Seen()
+
+    def handle(event: LeasedEvent) -> None:
+        assert event.data is not None
+        seen.add(event)
+
+    with consuming(dsn, handled_by(handle, max_attempts=1)):
+        orders.sequence_events()
+        wait_until(lambda: owed(orders, "v") == 1, "all others are consumed")
+        wait_until(lambda: bool(orders.dead_letters("v")), "it is parked")
+    seen.assert_each_once_in_order(10, 2)
+    (letter,) = orders.dead_letters("v")
+    assert letter.decider_id == "huge"
+    assert letter.last_error.startswith("UnreadableData: Python cannot read this JSON")
+
+
+def test_sessions_that_are_ended_under_it_lose_nothing(
+    orders: EventStore, dsn: str, said: Callable[[str], list[str]]
+) -> None:
+    orders.connection.execute("create table mails (event_id uuid)")
+    fill(orders, 100, 5)
+
+    def handle(event: LeasedEvent, connection: psycopg.Connection) -> None:
+        connection.execute("insert into mails values (%s)", (event.event_id,))
+
+    killed = 0
+    with consuming(dsn, handled_by(handle, lock_timeout_s=1, max_attempts=1000)):
+        orders.sequence_events()
+        for share in (50, 150, 250, 350):
+            wait_until(lambda share=share: value(orders.connection, "select count(*) from mails") > share, "goes on")  # type: ignore[misc]
+            killed += value(
+                orders.connection,
+                "select count(pg_terminate_backend(pid)) from pg_stat_activity where datname = current_database()"
+                " and pid <> pg_backend_pid() and backend_type = 'client backend'",
+            )
+        wait_waking(orders, lambda: owed(orders, "v") == 0, "all are consumed")
+    assert killed > 8
+    assert rows(orders.connection, "select count(*), count(distinct event_id) from mails") == [(500, 500)]
+    assert said("server is away")
+    assert said("server is back")
+
+
+@pytest.fixture
+def own_server(pytestconfig: pytest.Config) -> Iterator[EmbeddedPostgres]:
+    """Yield a server that the test may stop."""
+    programs = pytestconfig.getoption("postgres")
+    with (
+        tempfile.TemporaryDirectory(prefix="millrace-", dir=in_memory()) as directory,
+        EmbeddedPostgres(Path(directory), programs) as server,
+    ):
+        yield server
+
+
+def test_a_restart_of_the_server_loses_nothing_and_keeps_the_order(
+    own_server: EmbeddedPostgres, said: Callable[[str], list[str]]
+) -> None:
+    own_server.create_database("store")
+    dsn = own_server.dsn("store")
+    migrate(dsn)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        fill(register_orders(EventStore(connection)), 40, 5)
+        connection.execute("create table mails (event_id uuid)")
+    seen = Seen()
+    half = threading.Event()
+
+    def handle(event: LeasedEvent, connection: psycopg.Connection) -> None:
+        connection.execute("insert into mails values (%s)", (event.event_id,))
+        seen.add(event)
+        if len(seen.events) > 60:
+            half.set()
+
+    with consuming(dsn, handled_by(handle, lock_timeout_s=1, max_attempts=1000)):
+        assert half.wait(PATIENCE_S)
+        own_server.stop()
+        wait_until(lambda: bool(said("server is away")), "it noticed")
+        own_server.start()
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            wait_waking(EventStore(connection), lambda: owed(EventStore(connection), "v") == 0, "all are consumed")
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        assert rows(connection, "select count(*), count(distinct event_id) from mails") == [(200, 200)]
+    # what was rolled back came again, but never before what is ahead of it
+    for versions in seen.by_stream.values():
+        assert versions == sorted(versions)
+        assert set(versions) == {1, 2, 3, 4, 5}
+
+
+def test_a_stop_while_the_server_is_away_ends_and_says_what_is_not_answered(
+    own_server: EmbeddedPostgres, said: Callable[[str], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millrace.resources.consumers.consumer.FAREWELL_S", 0.5)
+    own_server.create_database("store")
+    dsn = own_server.dsn("store")
+    migrate(dsn)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        fill(register_orders(EventStore(connection)), 3, 1)
+    begun, go_on = threading.Barrier(4), threading.Event()
+
+    def handle(_: LeasedEvent) -> None:
+        begun.wait(PATIENCE_S)
+        assert go_on.wait(PATIENCE_S)
+
+    with consuming(dsn, handled_by(handle, concurrency=3)) as running:
+        begun.wait(PATIENCE_S)
+        own_server.stop()
+        running.stop.set()
+        go_on.set()
+        wait_until(running.ended.done, "it ends")
+    (line,) = said("answers not given")
+    assert "events=3" in line
+    assert running.counters["v"].handled == 0
+
+
+def test_a_stop_waits_for_handlers_and_gives_back_what_none_began(orders: EventStore, dsn: str) -> None:
+    fill(orders, 6, 1)
+    begun, go_on = threading.Barrier(3), threading.Event()
+
+    def handle(_: LeasedEvent) -> None:
+        begun.wait(PATIENCE_S)
+        assert go_on.wait(PATIENCE_S)
+
+    with consuming(dsn, handled_by(handle, concurrency=2, max_attempts=1)) as running:
+        begun.wait(PATIENCE_S)
+        wait_until(lambda: running.counters["v"].leased >= 5, "more are leased than handled")
+        running.stop.set()
+        wait_locked(orders, "v", 2)
+        go_on.set()
+        wait_until(running.ended.done, "it ends")
+    wait_locked(orders, "v", 0)
+    counters = running.counters["v"]
+    assert (counters.handled, counters.failed, counters.leased - counters.given_back) == (2, 0, 2)
+    attempts = "select count(*) from event_store.stream_locks where attempts > 0"
+    assert value(orders.connection, attempts) == 0
+
+
+@pytest.mark.skipif(PROGRAM is None, reason="pgbouncer is not installed: apt-get install pgbouncer")
+def test_behind_a_connection_pool_sessions_are_anybodys_and_each_event_counts_once(
+    orders: EventStore, dsn: str
+) -> None:
+    orders.connection.execute("create table mails (event_id uuid)")
+    fill(orders, 40, 5)
+    seen = Seen()
+
+    def handle(event: LeasedEvent, connection: psycopg.Connection) -> None:
+        connection.execute("insert into mails values (%s)", (event.event_id,))
+        seen.add(event)
+
+    # not pytest's tmp_path, whose long path does not fit a unix socket
+    with (
+        tempfile.TemporaryDirectory(prefix="pool-") as folder,
+        pooled(dsn, Path(folder), 3) as address,
+        consuming(address, handled_by(handle)) as running,
+    ):
+        wait_consumed(orders, "v")
+    seen.assert_each_once_in_order(40, 5)
+    assert rows(orders.connection, "select count(*), count(distinct event_id) from mails") == [(200, 200)]
+    assert (running.counters["v"].failed, running.counters["v"].reconnected) == (0, 0)

@@ -1,0 +1,106 @@
+"""Consumers in this process, while a test goes on.
+
+Belongs here: beginning and ending them. Not here: consumers in processes of their own, what a test asserts.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import psycopg
+
+from millrace.resources.consumers.consumer import consume
+from millrace.resources.consumers.declaration import Subscription
+from millrace.resources.consumers.telling import Counters
+from millrace.resources.event_store import EventStore, LeasedEvent
+from tests.support.factories import PATIENCE_S, new_event, start, value, wait_until
+
+
+@dataclass
+class Running:
+    """Consumers that run."""
+
+    stop: threading.Event
+    ended: "Future[None]"
+    counters: dict[str, Counters] = field(default_factory=dict)
+
+
+@contextmanager
+def consuming(dsn: str, *subscriptions: Subscription) -> Iterator[Running]:
+    """Consume during the block, with views that are registered; in the end stop, and raise what ended it."""
+    stop = threading.Event()
+    counters: dict[str, Counters] = {}
+
+    def run() -> None:
+        consume(dsn, subscriptions, stop=stop, counters=counters)
+
+    running = Running(stop, start(run), counters)
+    views = [each.view for each in subscriptions]
+    with psycopg.connect(dsn, autocommit=True, prepare_threshold=None) as connection:
+        store = EventStore(connection)
+        wait_until(lambda: running.ended.done() or all(map(store.is_registered, views)), "views are registered")
+    try:
+        yield running
+    finally:
+        stop.set()
+        running.ended.exception(PATIENCE_S)
+    running.ended.result(0)
+
+
+def fill(store: EventStore, streams: int, events: int = 3, prefix: str = "s") -> None:
+    """Append so many events to each of so many streams: placed, paid, shipped, and so on."""
+    names = ("placed", "paid", "shipped")
+    store.append_events(
+        new_event(f"{prefix}-{stream}", event=names[n % 3]) for n in range(events) for stream in range(streams)
+    )
+
+
+def owed(store: EventStore, view: str) -> int:
+    """Return how many events a view has not acknowledged."""
+    return sum(each.lag for each in store.view_lag(view))
+
+
+def wait_consumed(store: EventStore, view: str) -> None:
+    """Wait until a view has acknowledged all there is."""
+    store.sequence_events()
+    wait_until(lambda: owed(store, view) == 0, f"{view} has all events")
+
+
+def wait_waking(store: EventStore, state: Callable[[], bool], what: str) -> None:
+    """Wait until a state is there, and let every stream's wait be over meanwhile."""
+
+    def there() -> bool:
+        store.connection.execute(
+            "update event_store.stream_locks set locked_until = event_store_private.clock() where parked_at is null"
+            " and in_flight is null and locked_until > event_store_private.clock()"
+        )
+        return state()
+
+    wait_until(there, what)
+
+
+def wait_locked(store: EventStore, view: str, number: int) -> None:
+    """Wait until so many events of a view are in flight."""
+    query = "select count(*) from event_store.stream_locks where view = %s and in_flight is not null"
+    wait_until(lambda: value(store.connection, query, view) == number, f"{number} events in flight")
+
+
+class Seen:
+    """What handlers were given, by stream."""
+
+    def __init__(self) -> None:
+        self.by_stream: dict[str, list[int]] = {}
+        self.events: list[LeasedEvent] = []
+
+    def add(self, event: LeasedEvent) -> None:
+        """Keep an event."""
+        # each stream has one handler at a time
+        self.by_stream.setdefault(event.decider_id, []).append(event.version)
+        self.events.append(event)
+
+    def assert_each_once_in_order(self, streams: int, events: int) -> None:
+        """Assert that each stream came whole, each event once."""
+        assert len(self.by_stream) == streams
+        assert all(versions == list(range(1, events + 1)) for versions in self.by_stream.values()), self.by_stream
