@@ -48,6 +48,7 @@ LINES: dict[str, Callable[[Bench], list[Result]]] = {
     "rows": consumption.row_by_row,
     "bulk": consumption.in_bulk,
     "consumers": consumers.rate,
+    "pushes": consumers.pushes,
     "idle": idle.calls,
     "read-client": readers.events,
     "empty-polls": consumption.empty_polls,

@@ -1,12 +1,16 @@
-"""Consumers of functions: how many events a second `consume` hands to a handler that does nothing.
+"""Consumers of functions: how many events a second `consume` hands to a handler that does nothing; and pushes to a URL.
 
-Beside it is the loop that a user of fstore-sql writes: stream_events(100), then an ack_event each. Both sides have the
-same backlog; the consumer has eight threads, and shares the machine with its server.
+Beside the first is the loop that a user of fstore-sql writes: stream_events(100), then an ack_event each. Both sides
+have the same backlog; the consumer has eight threads, and shares the machine with its server. Pushes go to a receiver
+that answers after 50 ms, for sixteen streams at once beside one.
 """
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 
 from benchmarks.event_store.bench import Bench, Database, Result, fill
@@ -15,10 +19,12 @@ from millrace.resources.consumers.consumer import consume
 from millrace.resources.consumers.declaration import subscription
 from millrace.resources.consumers.telling import Counters
 from millrace.resources.event_store import LeasedEvent
+from millrace.resources.subscriptions.push import CONCURRENCY, push_events
 
 WORKERS = 8
 PATIENCE_S = 300
 TARGET = 10_000
+ANSWER_S = 0.05
 
 
 def rate(bench: Bench) -> list[Result]:
@@ -65,3 +71,57 @@ def handled_per_second(database: Database, label: str, streams: int) -> float:
     finally:
         stop.set()
         consumer.join()
+
+
+def pushes(bench: Bench) -> list[Result]:
+    """Measure the events that a receiver gets in a second, of many streams at once against one at a time."""
+    database = bench.ours()
+    with receiver() as url:
+        database.run(f"select from event_store.register_view('hook', '-infinity', v_edge_function_url => '{url}')")
+        numbers = count()
+
+        def pushed(concurrency: int, streams: int) -> float:
+            events = fill(database, f"push-{next(numbers)}", streams)
+            database.run("select event_store.sequence_events()")
+            report = push_events(
+                database.dsn, "hook", budget_s=PATIENCE_S, idle_s=0, allowed=["127.0.0.1"], concurrency=concurrency
+            )
+            if report.events != events:
+                raise RuntimeError(f"{report.events} events were pushed, not {events}")
+            return report.events / report.busy_s
+
+        x, y = bench.in_turn(
+            lambda: pushed(CONCURRENCY, bench.size(200, CONCURRENCY)), lambda: pushed(1, bench.size(20, 2))
+        )
+    return [
+        Result(f"pushes at 50 ms an answer, {CONCURRENCY} streams at once against one", x, y, ratio=x / y, target=12)
+    ]
+
+
+class Slow(BaseHTTPRequestHandler):
+    """Answers after a while."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        """Read the event and answer."""
+        self.rfile.read(int(self.headers["Content-Length"]))
+        time.sleep(ANSWER_S)
+        self.send_response(204)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        """Say nothing."""
+
+
+@contextmanager
+def receiver() -> Iterator[str]:
+    """Yield the URL of a server that answers after 50 ms."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Slow) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/events"
+        server.shutdown()
+        thread.join()
