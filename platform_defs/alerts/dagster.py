@@ -47,12 +47,11 @@ SCHEDULE_GONE_S = 8 * 86_400
 
 @dataclass(frozen=True)
 class _Evaluated:
-    """The newest evaluation of a check: what it said, when, in which run, and its id."""
+    """The newest evaluation of a check: what it said, when, and in which run."""
 
     evaluation: dg.AssetCheckEvaluation
     at: float
     run_id: str
-    storage_id: int
 
 
 class DagsterStanding:
@@ -148,10 +147,8 @@ class DagsterStanding:
                 entry = record.event_log_entry
                 if (event := entry.dagster_event) is not None:
                     evaluation = event.asset_check_evaluation_data
-                    seen = _Evaluated(evaluation, record.timestamp, entry.run_id, record.storage_id)
-                    known = self._checks.setdefault(evaluation.asset_check_key, seen)
-                    if known.storage_id < seen.storage_id:
-                        self._checks[evaluation.asset_check_key] = seen
+                    # read anew in the order of their ids, the newest comes last again
+                    self._checks[evaluation.asset_check_key] = _Evaluated(evaluation, record.timestamp, entry.run_id)
                 cursor = record.storage_id
                 self._read_to = max(self._read_to or 0, cursor)
             if len(records) < EVALUATIONS:
