@@ -1,31 +1,16 @@
 """What a scrape says of Dagster."""
 
+import json
 import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import dagster as dg
 import psycopg
 import pytest
-from dagster._core.definitions.run_request import InstigatorType
-from dagster._core.definitions.selector import InstigatorSelector
-from dagster._core.remote_origin import (
-    ManagedGrpcPythonEnvCodeLocationOrigin,
-    RemoteInstigatorOrigin,
-    RemoteRepositoryOrigin,
-)
-from dagster._core.scheduler.instigation import (
-    InstigatorState,
-    InstigatorStatus,
-    SensorInstigatorData,
-    TickData,
-    TickStatus,
-)
-from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
-from dagster._daemon.types import DaemonHeartbeat
-from dagster_shared.error import SerializableErrorInfo
 
 from millrace.platform_defs.metrics.serve import serving_metrics
 from millrace.resources.postgres.embedded import EmbeddedPostgres
@@ -65,33 +50,52 @@ def test_runs_are_told_of(dsn: str, instance: dg.DagsterInstance) -> None:
     assert 0 < of(samples, "millrace_dagster_start_seconds") < 60
 
 
-def switched(instance: dg.DagsterInstance, place: str, name: str, status: InstigatorStatus, failures: int) -> None:
+def stored(form: str, **values: object) -> Any:  # noqa: ANN401 - these classes have no public name
+    """Make what Dagster keeps from the form in which it stores it."""
+    return dg.deserialize_value(json.dumps({"__class__": form, **values}))
+
+
+def switched(instance: dg.DagsterInstance, place: str, name: str, status: str, failures: int) -> None:
     """Let a sensor of a code location have failed so often in a row, and be on or off."""
-    location = ManagedGrpcPythonEnvCodeLocationOrigin(
-        LoadableTargetOrigin(python_file=f"{place}.py"), location_name=place
+    target = {"__class__": "LoadableTargetOrigin", "python_file": f"{place}.py"}
+    location = {
+        "__class__": "ManagedGrpcPythonEnvRepositoryLocationOrigin",
+        "loadable_target_origin": target,
+        "location_name": place,
+    }
+    repository = {
+        "__class__": "ExternalRepositoryOrigin",
+        "repository_location_origin": location,
+        "repository_name": "defs",
+    }
+    sensor = {"__enum__": "InstigatorType.SENSOR"}
+    state = stored(
+        "InstigatorState",
+        origin={"__class__": "ExternalJobOrigin", "external_repository_origin": repository, "job_name": name},
+        job_type=sensor,
+        job_specific_data={"__class__": "SensorInstigatorData"},
+        status={"__enum__": f"InstigatorStatus.{status}"},
     )
-    origin = RemoteInstigatorOrigin(RemoteRepositoryOrigin(location, "defs"), name)
-    selector = InstigatorSelector(location_name=place, repository_name="defs", name=name).get_id()
-    instance.add_instigator_state(InstigatorState(origin, InstigatorType.SENSOR, status, SensorInstigatorData()))
-    instance.create_tick(
-        TickData(
-            origin.get_id(),
-            name,
-            InstigatorType.SENSOR,
-            TickStatus.FAILURE,
-            time.time(),
-            selector_id=selector,
-            error=SerializableErrorInfo("no such table", [], "ValueError"),
-            consecutive_failure_count=failures,
-        )
+    instance.add_instigator_state(state)
+    tick = stored(
+        "TickData",
+        job_origin_id=state.instigator_origin_id,
+        job_name=name,
+        job_type=sensor,
+        selector_id=state.selector_id,
+        status={"__enum__": "TickStatus.FAILURE"},
+        timestamp=time.time(),
+        consecutive_failure_count=failures,
+        error={"__class__": "SerializableErrorInfo", "message": "no such table", "stack": [], "cls_name": "KeyError"},
     )
+    instance.create_tick(tick)
 
 
 def test_sensors_that_are_off_do_not_fail_and_one_name_has_one_figure(dsn: str, instance: dg.DagsterInstance) -> None:
-    switched(instance, "here", "poll_orders", InstigatorStatus.RUNNING, 2)
-    switched(instance, "there", "poll_orders", InstigatorStatus.RUNNING, 7)
-    switched(instance, "beyond", "poll_orders", InstigatorStatus.RUNNING, 1)
-    switched(instance, "here", "poll_mails", InstigatorStatus.STOPPED, 9)
+    switched(instance, "here", "poll_orders", "RUNNING", 2)
+    switched(instance, "there", "poll_orders", "RUNNING", 7)
+    switched(instance, "beyond", "poll_orders", "RUNNING", 1)
+    switched(instance, "here", "poll_mails", "STOPPED", 9)
     with serving_metrics(dsn, 0) as port:
         text = urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
     told = [line for line in text.splitlines() if line.startswith("millrace_dagster_sensor_failures{")]
@@ -100,7 +104,9 @@ def test_sensors_that_are_off_do_not_fail_and_one_name_has_one_figure(dsn: str, 
 
 def test_a_daemon_that_nobody_asks_for_any_more_is_not_dead(dsn: str, instance: dg.DagsterInstance) -> None:
     for daemon in ("SENSOR", "GONE"):
-        instance.add_daemon_heartbeat(DaemonHeartbeat(time.time() - 3600, daemon, None, []))
+        instance.add_daemon_heartbeat(
+            stored("DaemonHeartbeat", timestamp=time.time() - 3600, daemon_type=daemon, daemon_id=None)
+        )
     with serving_metrics(dsn, 0) as port:
         samples = scraped(port)
     assert of(samples, "millrace_dagster_daemon_idle_seconds", daemon="SENSOR") > 3000
