@@ -111,9 +111,11 @@ def drain_read_model(
             progress = DrainProgress(context, model, consumer.model.view, dsn, captures)
             try:
                 report = consumer.drain(budget_s=config.budget_s, idle_s=config.idle_s, on_commit=progress.add)
-                return report, consumer.model.view
-            finally:
-                progress.finish()
+            except BaseException:
+                _finish_all_the_same(context, progress)
+                raise
+            progress.finish()
+            return report, consumer.model.view
     except PartitionsFailed as error:
         causes = error.causes
         _make_red(context, model, lambda: causes)
@@ -123,6 +125,14 @@ def drain_read_model(
         said = cause(error)
         _make_red(context, model, lambda: dict.fromkeys(progress.behind() if progress else _waiting(dsn, model), said))
         raise
+
+
+def _finish_all_the_same(context: dg.AssetExecutionContext, progress: "DrainProgress") -> None:
+    # what it cannot show must not hide why the drain failed
+    try:
+        progress.finish()
+    except Exception as error:  # noqa: BLE001  whatever Dagster's storage, or a server that went away, raises
+        context.log.warning("its last state cannot be shown: %s", error)
 
 
 def _waiting(dsn: str, model: ReadModel) -> list[int]:

@@ -10,6 +10,7 @@ while Dagster is dead.
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
@@ -34,10 +35,23 @@ ALL_CHECKS = "apply_schema"
 # what the store says itself, or what mends itself
 LEFT_OUT = {"no_dead_letters", "no_quarantined_changes", "log_is_not_held_up", "leases_are_in_time"}
 SLOTS = "slots_are_healthy"
-FIRST_EVALUATIONS = 1000
+# so many evaluations are read at once; and so many ids of events before the last one are read anew
+EVALUATIONS = 1000
+OVERLAP = 1000
+# so many of the newest runs of all checks are looked at
+FEW = 20
 # a sensor whose last tick is older, or a schedule, is not declared any more
 SENSOR_GONE_S = 3600
 SCHEDULE_GONE_S = 8 * 86_400
+
+
+@dataclass(frozen=True)
+class _Evaluated:
+    """The newest evaluation of a check: what it said, when, and in which run."""
+
+    evaluation: dg.AssetCheckEvaluation
+    at: float
+    run_id: str
 
 
 class DagsterStanding:
@@ -47,7 +61,7 @@ class DagsterStanding:
         self._instance = instance
         self._runs = FailedRuns(instance)
         # the newest evaluation of each check, and how far they were read
-        self._checks: dict[dg.AssetCheckKey, tuple[dg.AssetCheckEvaluation, float, str]] = {}
+        self._checks: dict[dg.AssetCheckKey, _Evaluated] = {}
         self._read_to: int | None = None
 
     def found(self, known: Keys) -> list[Finding]:
@@ -111,33 +125,47 @@ class DagsterStanding:
 
     def _breached(self) -> Iterator[Finding]:
         self._read_evaluations()
-        failing = {key: seen for key, seen in self._checks.items() if not seen[0].passed}
+        failing = {key: seen for key, seen in self._checks.items() if not seen.evaluation.passed}
         if not failing:
             return
         whole = self._last_of_all_checks()
-        for key, (evaluation, evaluated_at, run_id) in failing.items():
-            if whole is not None and evaluated_at < (whole.start_time or 0) and run_id != whole.dagster_run.run_id:
+        for key, seen in failing.items():
+            if whole is not None and seen.at < (whole.start_time or 0) and seen.run_id != whole.dagster_run.run_id:
                 # all checks ran, and this one was not there: it is not declared any more
                 continue
-            yield from of_check(key, evaluation)
+            yield from of_check(key, seen.evaluation)
 
     def _read_evaluations(self) -> None:
-        """Keep the newest evaluation of each check."""
+        """Keep the newest evaluation of each check: of all that are stored at first, then of those since."""
         storage = self._instance.event_log_storage
-        wanted = dg.EventRecordsFilter(event_type=DagsterEventType.ASSET_CHECK_EVALUATION, after_cursor=self._read_to)
-        records = storage.get_event_records(wanted, limit=FIRST_EVALUATIONS, ascending=False)
-        self._read_to = max((record.storage_id for record in records), default=self._read_to)
-        for record in reversed(records):
-            entry = record.event_log_entry
-            event = entry.dagster_event
-            if event is not None:
-                evaluation = event.asset_check_evaluation_data
-                self._checks[evaluation.asset_check_key] = evaluation, record.timestamp, entry.run_id
+        # a lower id may be stored after a higher one, by another process
+        cursor = None if self._read_to is None else max(self._read_to - OVERLAP, 0)
+        while True:
+            wanted = dg.EventRecordsFilter(event_type=DagsterEventType.ASSET_CHECK_EVALUATION, after_cursor=cursor)
+            records = storage.get_event_records(wanted, limit=EVALUATIONS, ascending=True)
+            for record in records:
+                entry = record.event_log_entry
+                if (event := entry.dagster_event) is not None:
+                    evaluation = event.asset_check_evaluation_data
+                    # read anew in the order of their ids, the newest comes last again
+                    self._checks[evaluation.asset_check_key] = _Evaluated(evaluation, record.timestamp, entry.run_id)
+                cursor = record.storage_id
+                self._read_to = max(self._read_to or 0, cursor)
+            if len(records) < EVALUATIONS:
+                return
 
     def _last_of_all_checks(self) -> RunRecord | None:
-        """Return the newest whole run of the job that runs every check."""
+        """Return the newest run of the job that runs every check, and did so: no run of a part of it."""
         wanted = RunsFilter(job_name=ALL_CHECKS, statuses=[DagsterRunStatus.SUCCESS])
-        return next(iter(self._instance.get_run_records(wanted, limit=1)), None)
+        return next(
+            (each for each in self._instance.get_run_records(wanted, limit=FEW) if is_whole(each.dagster_run)), None
+        )
+
+
+def is_whole(run: dg.DagsterRun) -> bool:
+    """Say whether a run is of all its job, and no selection, nor a run anew of what failed."""
+    parts = (run.asset_selection, run.asset_check_selection, run.op_selection)
+    return not any(parts) and run.parent_run_id is None
 
 
 def of_check(key: dg.AssetCheckKey, evaluation: dg.AssetCheckEvaluation) -> Iterator[Finding]:

@@ -103,6 +103,8 @@ def _state(incident: OpenIncident) -> str:
     told = waits
     if incident.told == "began":
         told = "told" if incident.over_at is None else "its end not told yet"
+        if incident.undelivered:
+            told = f"given up: {incident.last_error}" if incident.last_error else "given up"
     if incident.last_error is not None and incident.tries:
         told = f"in vain: {incident.last_error}"
     return f"{state}, {told}"

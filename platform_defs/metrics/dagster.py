@@ -95,23 +95,31 @@ def metrics_of(instance: dg.DagsterInstance) -> Iterator[Metric]:
         "dagster_daemon_idle_seconds",
         "How long ago a daemon said that it lives.",
         ["daemon"],
-        [([name], now - beat.timestamp) for name, beat in instance.get_daemon_heartbeats().items()],
+        [
+            ([name], now - beat.timestamp)
+            for name, beat in instance.get_daemon_heartbeats().items()
+            # one that ran once, and that no setting asks for any more, is not dead
+            if name in instance.get_required_daemon_types()
+        ],
     )
     yield gauge(
         "dagster_sensor_failures",
         "Ticks of a sensor that failed in a row.",
         ["sensor"],
-        [([name], number) for name, number in _failures(instance)],
+        [([name], number) for name, number in _failures(instance).items()],
     )
 
 
-def _failures(instance: dg.DagsterInstance) -> Iterator[tuple[str, int]]:
+def _failures(instance: dg.DagsterInstance) -> dict[str, int]:
+    """Return how often each sensor failed in a row: none that is turned off, and of several with one name the worst."""
     sensors = {
         state.selector_id: state.instigator_name
         for state in instance.all_instigator_state()
-        # the class of types has no public name
-        if state.instigator_type.value == "SENSOR"
+        # the classes of both have no public name
+        if state.instigator_type.value == "SENSOR" and state.status.value != "STOPPED"
     }
     newest = instance.get_batch_ticks([*sensors], limit=1) if sensors else {}
+    failures = dict.fromkeys(sensors.values(), 0)
     for selector, name in sensors.items():
-        yield name, sum(tick.consecutive_failure_count for tick in newest.get(selector, []))
+        failures[name] = max([failures[name], *(tick.consecutive_failure_count for tick in newest.get(selector, []))])
+    return failures

@@ -188,7 +188,7 @@ class Finding:
             "subject": subject,
             # the text of an error may quote a connection string
             "cause": cut(clean(masked(self.cause)), CAUSE_BYTES) or title(self.kind, [subject]),
-            "page": self.page if len(self.page) <= 1000 else "",
+            "page": self.page if len(self.page.encode(errors="replace")) <= 1000 else "",
             "severity": kind.severity,
             "wait_s": kind.wait_s,
             "remedy": kind.remedy.format(subject=subject),

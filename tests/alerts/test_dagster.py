@@ -167,6 +167,56 @@ def test_a_check_that_is_not_declared_any_more_is_breached_no_more(instance: dg.
     assert found(standing) == {}
 
 
+def test_a_run_of_some_checks_ends_no_other_one(instance: dg.DagsterInstance) -> None:
+    standing = DagsterStanding(instance)
+    say(instance, "declaration_loads", passed=False)
+    # somebody runs a part, or once more what failed
+    part = ALL_CHECKS.execute_in_process(
+        instance=instance,
+        run_config={"ops": {"report": {"config": {"broken": False}}}},
+        asset_selection=[dg.AssetKey("report")],
+    )
+    assert part.success
+    assert set(found(standing)) == {("check", "declaration_loads of read_models/orders")}
+    again = instance.create_run_for_job(
+        ALL_CHECKS, status=dg.DagsterRunStatus.SUCCESS, parent_run_id=part.run_id, root_run_id=part.run_id
+    )
+    assert again.is_success
+    assert set(found(standing)) == {("check", "declaration_loads of read_models/orders")}
+
+
+def test_a_breach_is_found_however_many_checks_were_evaluated_since(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judged, "EVALUATIONS", 3)
+    say(instance, "totals_add_up", passed=False)
+    for number in range(7):
+        say(instance, f"other_{number}", passed=True)
+    standing = DagsterStanding(instance)
+    assert set(found(standing)) == {("check", "totals_add_up of read_models/orders")}
+    say(instance, "totals_add_up", passed=True)
+    assert found(standing) == {}
+
+
+def test_an_evaluation_that_is_stored_after_a_later_one_is_seen(
+    instance: dg.DagsterInstance, postgres: EmbeddedPostgres
+) -> None:
+    standing = DagsterStanding(instance)
+    say(instance, "totals_add_up", passed=False)
+    say(instance, "other", passed=True)
+    with psycopg.connect(postgres.dsn("alerts_of_dagster"), autocommit=True) as connection:
+        # as if its transaction had not ended yet
+        connection.execute("create table kept as select * from event_logs order by id limit 1")
+        connection.execute("delete from event_logs where id = (select id from kept)")
+        assert found(standing) == {}
+        connection.execute("insert into event_logs select * from kept")
+    assert set(found(standing)) == {("check", "totals_add_up of read_models/orders")}
+    # what was read once more tells nothing of what came later
+    say(instance, "totals_add_up", passed=True)
+    assert found(standing) == {}
+    assert found(standing) == {}
+
+
 def test_a_sensor_that_fails_a_daemon_that_dies_and_a_queue_that_stands_are_found(
     instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

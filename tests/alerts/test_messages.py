@@ -103,6 +103,8 @@ def test_texts_that_others_wrote_fit_and_can_be_stored() -> None:
         assert len(str(fields[name]).encode()) <= most
         assert "\x00" not in str(fields[name])
     assert finding.key == ("run", fields["subject"])
+    # the store counts bytes, and what it refuses keeps all others back
+    assert Finding("s", "run", "x", "", "/" + "€" * 800).fields()["page"] == ""
     # long ones that differ at their ends are two
     assert Finding("s", "run", "x" * 900 + "a", "").key != Finding("s", "run", "x" * 900 + "b", "").key
     assert Finding("s", "run", "drain", "").fields()["cause"] == "The run drain failed"

@@ -8,6 +8,7 @@ from uuid import uuid4
 import dagster as dg
 import pytest
 
+from millrace.assets.consumption import DrainProgress
 from millrace.assets.declarations import Declarations, declared
 from millrace.assets.lineage import COLUMN_LINEAGE
 from millrace.assets.partitions import log_partition_key, log_partitions
@@ -15,6 +16,7 @@ from millrace.assets.rounds import SHARED_JOB
 from millrace.assets.shown_partitions import ShownPartitions
 from millrace.examples.shop.events import register_shop
 from millrace.platform_defs.definitions import build_defs
+from millrace.resources.errors import UnknownView
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.read_models.columns import min_
 from millrace.resources.read_models.declaration import ReadModel
@@ -184,3 +186,21 @@ def test_a_drain_says_what_one_that_died_after_its_commit_did_not(
 def test_the_partitions_that_a_person_picks_are_rebuilt_in_one_run(dsn: str) -> None:
     asset = definitions(dsn, {"orders": ORDERS}).resolve_asset_graph().get(ASSET)
     assert asset.backfill_policy == dg.BackfillPolicy.single_run()
+
+
+@pytest.mark.usefixtures("spark_remote", "shop")
+def test_a_state_that_cannot_be_shown_does_not_hide_why_a_drain_failed(
+    instance: dg.DagsterInstance, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_: DrainProgress) -> None:
+        raise UnknownView("view orders is not registered")
+
+    monkeypatch.setattr(DrainProgress, "finish", refused)
+    failed = drain(instance, dsn, WRONG)
+    assert not failed.success
+    (error,) = (event.step_failure_data.error for event in failed.all_events if event.is_step_failure)
+    assert "is not registered" not in str(error and error.cause and error.cause.message)
+    observed = instance.fetch_observations(dg.AssetRecordsFilter(ASSET), limit=16).records
+    said = {str(each.asset_observation.metadata["fails"].value) for each in observed if each.asset_observation}
+    assert said
+    assert not [each for each in said if "is not registered" in each]

@@ -1,8 +1,12 @@
 """What a scrape says of Dagster."""
 
+import json
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
 
 import dagster as dg
 import psycopg
@@ -44,6 +48,69 @@ def test_runs_are_told_of(dsn: str, instance: dg.DagsterInstance) -> None:
     assert of(samples, "millrace_dagster_queued_runs") == 0
     assert of(samples, "millrace_dagster_queued_seconds") == 0
     assert 0 < of(samples, "millrace_dagster_start_seconds") < 60
+
+
+def stored(form: str, **values: object) -> Any:  # noqa: ANN401 - these classes have no public name
+    """Make what Dagster keeps from the form in which it stores it."""
+    return dg.deserialize_value(json.dumps({"__class__": form, **values}))
+
+
+def switched(instance: dg.DagsterInstance, place: str, name: str, status: str, failures: int) -> None:
+    """Let a sensor of a code location have failed so often in a row, and be on or off."""
+    target = {"__class__": "LoadableTargetOrigin", "python_file": f"{place}.py"}
+    location = {
+        "__class__": "ManagedGrpcPythonEnvRepositoryLocationOrigin",
+        "loadable_target_origin": target,
+        "location_name": place,
+    }
+    repository = {
+        "__class__": "ExternalRepositoryOrigin",
+        "repository_location_origin": location,
+        "repository_name": "defs",
+    }
+    sensor = {"__enum__": "InstigatorType.SENSOR"}
+    state = stored(
+        "InstigatorState",
+        origin={"__class__": "ExternalJobOrigin", "external_repository_origin": repository, "job_name": name},
+        job_type=sensor,
+        job_specific_data={"__class__": "SensorInstigatorData"},
+        status={"__enum__": f"InstigatorStatus.{status}"},
+    )
+    instance.add_instigator_state(state)
+    tick = stored(
+        "TickData",
+        job_origin_id=state.instigator_origin_id,
+        job_name=name,
+        job_type=sensor,
+        selector_id=state.selector_id,
+        status={"__enum__": "TickStatus.FAILURE"},
+        timestamp=time.time(),
+        consecutive_failure_count=failures,
+        error={"__class__": "SerializableErrorInfo", "message": "no such table", "stack": [], "cls_name": "KeyError"},
+    )
+    instance.create_tick(tick)
+
+
+def test_sensors_that_are_off_do_not_fail_and_one_name_has_one_figure(dsn: str, instance: dg.DagsterInstance) -> None:
+    switched(instance, "here", "poll_orders", "RUNNING", 2)
+    switched(instance, "there", "poll_orders", "RUNNING", 7)
+    switched(instance, "beyond", "poll_orders", "RUNNING", 1)
+    switched(instance, "here", "poll_mails", "STOPPED", 9)
+    with serving_metrics(dsn, 0) as port:
+        text = urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
+    told = [line for line in text.splitlines() if line.startswith("millrace_dagster_sensor_failures{")]
+    assert told == ['millrace_dagster_sensor_failures{sensor="poll_orders"} 7.0']
+
+
+def test_a_daemon_that_nobody_asks_for_any_more_is_not_dead(dsn: str, instance: dg.DagsterInstance) -> None:
+    for daemon in ("SENSOR", "GONE"):
+        instance.add_daemon_heartbeat(
+            stored("DaemonHeartbeat", timestamp=time.time() - 3600, daemon_type=daemon, daemon_id=None)
+        )
+    with serving_metrics(dsn, 0) as port:
+        samples = scraped(port)
+    assert of(samples, "millrace_dagster_daemon_idle_seconds", daemon="SENSOR") > 3000
+    assert not [labels for name, labels in samples if name.endswith("daemon_idle_seconds") and "GONE" in str(labels)]
 
 
 @pytest.mark.usefixtures("instance")

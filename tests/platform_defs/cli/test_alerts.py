@@ -73,6 +73,15 @@ def test_an_end_that_nobody_was_told_of_yet_is_said_so(store: EventStore, dsn: s
     assert "over, its end not told yet" in millrace("--dsn", dsn)
 
 
+def test_a_message_that_was_given_up_is_not_said_to_be_told(store: EventStore, dsn: str) -> None:
+    alerts = AlertStore(store.connection)
+    alerts.observe_incidents([seen("orders")], ["event_store"])
+    (claimed,) = alerts.claim_alert(120)
+    store.connection.execute("update event_store.incidents set first_tried_at = first_tried_at - interval '2 days'")
+    alerts.settle_alert(claimed.message_id, claimed.lease_token, "HTTP 500")
+    assert "open, given up: HTTP 500" in millrace("--dsn", dsn)
+
+
 def test_a_message_that_arrives_is_said_with_the_answer(hook: Hook) -> None:
     said = millrace("--test", MILLRACE_ALERT_URL=hook.url, MILLRACE_ALERT_SECRET=SECRET)
     assert said == f"http://127.0.0.1:{hook.server_address[1]} took it: HTTP 204 No Content.\n"
