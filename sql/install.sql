@@ -34,6 +34,7 @@ select set_config('event_store.log_partitions', :'log_partitions', true);
 \ir migrations/0005_producers.sql
 \ir migrations/0006_capture.sql
 \ir migrations/0007_alerts.sql
+\ir migrations/0008_wake_ups.sql
 
 \ir roles.sql
 
@@ -151,6 +152,8 @@ set local check_function_bodies = off;
 \ir functions/events/register_decider_events.sql
 \ir functions/events/stream_head.sql
 \ir functions/events/stream_partition.sql
+\ir functions/log/announce_positions.sql
+\ir functions/log/attend_log.sql
 \ir functions/log/available_offset_range.sql
 \ir functions/log/is_sequenced.sql
 \ir functions/log/last_sequenced.sql
@@ -165,6 +168,7 @@ set local check_function_bodies = off;
 \ir functions/log/private/fresh_transactions.sql
 \ir functions/log/private/has_foreign_ids.sql
 \ir functions/log/private/has_fresh_events.sql
+\ir functions/log/private/is_attended.sql
 \ir functions/log/private/latest/matching_events.sql
 \ir functions/log/private/latest/matching_events_of_correlation.sql
 \ir functions/log/private/latest/matching_events_of_log.sql
@@ -173,6 +177,7 @@ set local check_function_bodies = off;
 \ir functions/log/private/refuse_position.sql
 \ir functions/log/private/require_known_names.sql
 \ir functions/log/private/require_partition.sql
+\ir functions/log/private/wake_sequencer.sql
 \ir functions/log/read_log.sql
 \ir functions/log/sequence_events.sql
 \ir functions/log/sequencer_holder.sql
@@ -234,6 +239,7 @@ set local check_function_bodies = off;
 \ir functions/rows/fail_event.sql
 \ir functions/rows/lease_events.sql
 \ir functions/rows/nack_event.sql
+\ir functions/rows/private/bound_idle_transaction.sql
 \ir functions/rows/private/free_deleted_lock.sql
 \ir functions/rows/private/give_back_event.sql
 \ir functions/rows/private/holds_lock.sql
@@ -278,12 +284,13 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'ef50b807d08c5c144becda4887d9f925c91d5069475118f94e4c2452b750071a'),
+  (0, '692e14aeec0b4642d8a49dac0694c2760818823e567200b43c41403c2e7bc5c6'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
   (4, '0004_archive'),
   (5, '0005_producers'),
   (6, '0006_capture'),
-  (7, '0007_alerts');
+  (7, '0007_alerts'),
+  (8, '0008_wake_ups');
 commit;

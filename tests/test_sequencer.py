@@ -56,7 +56,7 @@ def sessions(observer: psycopg.Connection) -> list[int]:
     """Return the loop's sessions."""
     found = rows(
         observer,
-        "select pid from pg_stat_activity where datname = current_database() and query ~ 'sequence_events|poll_views|dispatch_events'"
+        "select pid from pg_stat_activity where datname = current_database() and query ~ 'sequence_events|poll_views|dispatch_events|attend_log|announce_positions'"
         " and pid <> pg_backend_pid()",
     )
     return [pid for (pid,) in found]
