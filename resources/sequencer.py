@@ -21,7 +21,7 @@ from millrace.resources.event_store.wake_ups import APPENDED, Wakeups
 from millrace.resources.producers import ProducerStore
 
 PAUSE_S = 0.2
-# how long it sleeps while an append would wake it, at most: a consumer that finds no sequencer for two seconds works itself
+# how long it sleeps at most while an append would wake it; after two seconds consumers would work for themselves
 SLEEP_S = 1.0
 ATTENDED_S = 2
 EXPIRE_EVERY_S = 60

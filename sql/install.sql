@@ -173,6 +173,7 @@ set local check_function_bodies = off;
 \ir functions/log/private/latest/matching_events_of_correlation.sql
 \ir functions/log/private/latest/matching_events_of_log.sql
 \ir functions/log/private/latest/matching_events_of_stream.sql
+\ir functions/log/private/notifies_appends.sql
 \ir functions/log/private/rebase_sequencer.sql
 \ir functions/log/private/refuse_position.sql
 \ir functions/log/private/require_known_names.sql
@@ -284,7 +285,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '692e14aeec0b4642d8a49dac0694c2760818823e567200b43c41403c2e7bc5c6'),
+  (0, '9bfea6dbb1a683bc032225d88652e6bdac5c86471ef43eca39ef57b5f2fe209f'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

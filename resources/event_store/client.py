@@ -187,7 +187,7 @@ class EventStore(Rounds):
         return self._value(int, "select event_store.sequence_events()")
 
     def attend_log(self, attended_s: int, sleeps: bool = False) -> bool:
-        """Say that the caller sequences for so many seconds, and sleeps until woken; return whether to look again soon."""
+        """Say that the caller sequences for so many seconds, asleep or not; return whether to look again soon."""
         return self._value(bool, "select event_store.attend_log(%s, %s)", (attended_s, sleeps))
 
     def announce_positions(self, known: Sequence[int]) -> list[int]:

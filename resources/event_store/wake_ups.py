@@ -40,7 +40,8 @@ class Wakeups:
 
     It listens only if a word that another connection sends reaches it: behind a pooler that gives each transaction any
     session none does, and where the server is away neither. Then each wait is short, and a lost connection is made
-    again after a while that grows up to half a minute, one behind a pooler after five minutes. Not for several threads at once.
+    again after a while that grows up to half a minute, one behind a pooler after five minutes. Not
+    for several threads at once.
 
     Attributes:
         listening: Whether words come: then a wait may be as long as one likes.

@@ -30,9 +30,13 @@ begin
       else 2 * (extract(epoch from clock_timestamp()) * 1000)::bigint + 2000 * _seconds + coalesce(v_sleeps, false)::int
     end
   );
-  -- in another statement, so by a snapshot that is younger than the mark
-  return current_setting('max_prepared_transactions') <> '0'
-    or (select count(*) from pg_snapshot_xip(pg_current_snapshot())) > 0;
+  -- Not by a snapshot: one has nothing of a transaction that is younger than the last that ended.
+  return not event_store_private.notifies_appends()
+    or exists (
+      select from pg_stat_get_activity(null) a
+      where a.backend_xid is not null and a.pid <> pg_backend_pid()
+        and a.datid = (select d.oid from pg_database d where d.datname = current_database())
+    );
 end
 $$;
 

@@ -43,9 +43,7 @@ def test_the_word_names_the_log_partitions_that_grew_and_the_answer_has_their_ma
     assert words(listener) == []
 
 
-def test_who_knows_nothing_announces_all_that_holds_something(
-    orders: EventStore, listener: psycopg.Connection
-) -> None:
+def test_who_knows_nothing_announces_all_that_holds_something(orders: EventStore, listener: psycopg.Connection) -> None:
     append(orders)
     orders.sequence_events()
     orders.announce_positions([])

@@ -8,7 +8,7 @@ import pytest
 
 from millrace.resources.errors import Malformed
 from millrace.resources.event_store import EventStore
-from tests.support.factories import Connect, append, new_event, refusal, rows, value, wait_until
+from tests.support.factories import Connect, append, new_event, refusal, register_orders, rows, unprepared, value
 
 
 def bare_insert(store: EventStore) -> None:
@@ -23,6 +23,13 @@ APPENDS: dict[str, Callable[[EventStore], object]] = {
     "append_events": lambda store: store.append_events([new_event(str(uuid4()))]),
     "bare INSERT": bare_insert,
 }
+
+
+@pytest.fixture
+def orders(orders: EventStore) -> EventStore:
+    """Return a store as on a server that allows no prepared transactions, which is Postgres' default."""
+    unprepared(orders.connection)
+    return orders
 
 
 @pytest.fixture
@@ -65,7 +72,9 @@ def test_no_append_notifies_while_the_sequencer_is_awake_or_gone(
 def test_a_mark_ends_by_itself(orders: EventStore, listener: psycopg.Connection) -> None:
     """The sequencer was killed in its sleep."""
     orders.attend_log(10, sleeps=True)
-    orders.connection.execute("select setval('event_store.attended_seq', last_value - 20000) from event_store.attended_seq")
+    orders.connection.execute(
+        "select setval('event_store.attended_seq', last_value - 20000) from event_store.attended_seq"
+    )
     append(orders)
     assert words(listener) == 0
 
@@ -91,13 +100,12 @@ def test_it_says_that_an_append_may_be_missed_while_its_transaction_is_open(
 ) -> None:
     """The writer could not see yet that the sequencer would sleep."""
     writer = connect(autocommit=False)
-    # other databases of the server have transactions, too
-    wait_until(lambda: not orders.attend_log(2, sleeps=True), "nobody writes")
+    assert orders.attend_log(2, sleeps=True) is False
     orders.attend_log(2)
     append(EventStore(writer))
     assert orders.attend_log(2, sleeps=True) is True
     writer.commit()
-    wait_until(lambda: not orders.attend_log(2, sleeps=True), "nobody writes any more")
+    assert orders.attend_log(2, sleeps=True) is False
 
 
 def test_it_takes_no_transaction_id(orders: EventStore, connect: Connect) -> None:
@@ -110,3 +118,17 @@ def test_it_takes_no_transaction_id(orders: EventStore, connect: Connect) -> Non
 def test_a_wrong_time_is_refused(orders: EventStore, seconds: int) -> None:
     refusal(Malformed, lambda: orders.attend_log(seconds))
     assert rows(orders.connection, "select is_called from event_store.attended_seq") == [(False,)]
+
+
+def test_where_transactions_may_be_prepared_an_append_notifies_nobody_and_can_be_prepared(
+    store: EventStore, listener: psycopg.Connection, connect: Connect
+) -> None:
+    """This server allows it."""
+    register_orders(store)
+    assert store.attend_log(2, sleeps=True) is True
+    writer = EventStore(connect(autocommit=False))
+    append(writer)
+    writer.connection.execute("prepare transaction 'an append'")
+    store.connection.execute("commit prepared 'an append'")
+    assert words(listener) == 0
+    assert store.sequence_events() == 1

@@ -2,7 +2,7 @@
 -- so the functions that append ask first whether one sleeps, by the mark alone (attend_log), and a
 -- sequencer that has work does not sleep. They ask after they stored the event, thus with a transaction id: whoever had
 -- none yet when the sequencer went to sleep sees that it did.
--- A transaction with a NOTIFY cannot be prepared. Where the server allows to prepare any, the sequencer polls instead.
+-- Where it may not notify (notifies_appends), the sequencer polls instead.
 create or replace function event_store_private.wake_sequencer()
 returns void
 language plpgsql
@@ -11,7 +11,7 @@ set search_path = event_store, pg_temp
 as $$
 begin
   if pg_sequence_last_value('event_store.attended_seq') / 2 > extract(epoch from clock_timestamp()) * 1000
-    and current_setting('max_prepared_transactions') = '0'
+    and event_store_private.notifies_appends()
   then
     perform pg_notify('event_store_appended', '');
   end if;
