@@ -226,11 +226,12 @@ def test_what_is_committed_while_the_loop_goes_to_sleep_is_not_left(
 
 
 def test_an_event_of_a_transaction_that_began_before_the_sleep_comes_soon_after_its_commit(
-    orders: EventStore, dsn: str, observer: psycopg.Connection, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    orders: EventStore, dsn: str, observer: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unprepared(observer)
     monkeypatch.setattr("millrace.resources.sequencer.SLEEP_S", 600)
-    writer = EventStore(connect(autocommit=False))
+    writer = orders
+    writer.connection.autocommit = False
     append(writer)  # nobody attends the log yet: it notifies nobody
     with sequencer(dsn, pause_s=0.2):
         wait_until(lambda: asleep(observer), "the sequencer sleeps")
@@ -250,17 +251,13 @@ def test_a_loop_whose_listening_connection_is_ended_polls_and_listens_again(
     wait_until(lambda: sequenced(observer) == 2, "the next one, too")
 
 
-def test_after_the_loop_nobody_is_said_to_attend_the_log(
-    orders: EventStore, dsn: str, observer: psycopg.Connection
-) -> None:
+def test_after_the_loop_nobody_is_said_to_attend_the_log(dsn: str, observer: psycopg.Connection) -> None:
     with sequencer(dsn):
         wait_until(lambda: value(observer, "select event_store_private.is_attended()"), "it attends the log")
     assert value(observer, "select event_store_private.is_attended()") is False
 
 
-def test_who_waits_for_positions_is_woken_also_for_what_a_consumer_sequenced(
-    sleeping: EventStore, observer: psycopg.Connection, dsn: str
-) -> None:
+def test_who_waits_for_positions_is_woken_also_for_what_a_consumer_sequenced(sleeping: EventStore, dsn: str) -> None:
     with Wakeups(dsn) as positions:
         append(sleeping, "o-1")
         sleeping.sequence_events()  # whoever is first
@@ -271,9 +268,12 @@ def test_behind_a_pooler_the_loop_polls(orders: EventStore, dsn: str, observer: 
     if PROGRAM is None:
         pytest.skip("pgbouncer is not installed: apt-get install pgbouncer")
     unprepared(observer)
-    with tempfile.TemporaryDirectory(prefix="pool-") as folder, pooled(dsn, Path(folder), 2) as address:
-        with sequencer(address):
-            for n in range(1, 4):
-                append(orders, f"o-{n}")
-                wait_until(lambda n=n: sequenced(observer) == n, "the event has its position")  # type: ignore[misc]
-            assert not asleep(observer)
+    with (
+        tempfile.TemporaryDirectory(prefix="pool-") as folder,
+        pooled(dsn, Path(folder), 2) as address,
+        sequencer(address),
+    ):
+        for n in range(1, 4):
+            append(orders, f"o-{n}")
+            wait_until(lambda n=n: sequenced(observer) == n, "the event has its position")  # type: ignore[misc]
+        assert not asleep(observer)

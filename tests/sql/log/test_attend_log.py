@@ -108,9 +108,10 @@ def test_it_says_that_an_append_may_be_missed_while_its_transaction_is_open(
     assert orders.attend_log(2, sleeps=True) is False
 
 
-def test_it_takes_no_transaction_id(orders: EventStore, connect: Connect) -> None:
-    connection = connect(autocommit=False)
-    EventStore(connection).attend_log(2, sleeps=True)
+def test_it_takes_no_transaction_id(orders: EventStore) -> None:
+    connection = orders.connection
+    connection.autocommit = False
+    orders.attend_log(2, sleeps=True)
     assert value(connection, "select pg_current_xact_id_if_assigned()") is None
 
 
