@@ -85,6 +85,7 @@ if TYPE_CHECKING:
         ViewInfo,
     )
     from millrace.resources.event_store.migrations import migrate
+    from millrace.resources.event_store.wake_ups import Wakeups
     from millrace.resources.postgres.dsn import embedded_dsn
     from millrace.resources.postgres.resource import PostgresResource
     from millrace.resources.producers import IdempotentProducer, ProducerStamp, ProducerStore
@@ -126,6 +127,7 @@ _PLACES = {
         "VersionedEvent View ViewInfo"
     ),
     "resources.event_store.migrations": "migrate",
+    "resources.event_store.wake_ups": "Wakeups",
     # Exactly-once producers
     "resources.producers": "IdempotentProducer ProducerStamp ProducerStore",
     "resources.producers.exactly_once": "Answer ExactlyOnce MessageInDoubt Transaction",
@@ -165,7 +167,7 @@ __all__ = [
     "ProducerStamp", "ProducerStore", "ReadModel", "RecordedEvent", "SchemaMismatch", "Seek", "SequenceGap",
     "Service", "SparkResource", "State", "StreamClosed", "StreamHead", "StreamWentOn", "Surroundings",
     "Transaction", "TransactionEnded", "UnknownCapture", "UnknownPartition", "UnknownProducer",
-    "UnknownTransaction", "UnknownView", "Unreachable", "UnreadableData", "VersionedEvent", "View", "ViewInUse", "ViewInfo", "WrongMode",
+    "UnknownTransaction", "UnknownView", "Unreachable", "UnreadableData", "VersionedEvent", "View", "ViewInUse", "ViewInfo", "Wakeups", "WrongMode",
     "all_", "any_", "avg", "chosen_dsn", "count", "day_history", "embedded_dsn", "field", "first", "fold", "history_frame",
     "last", "max_", "migrate", "min_", "read_history", "read_model", "recompute", "replace_day", "set_union",
     "spark_session", "stop_on_signals", "stream_id", "sum_",

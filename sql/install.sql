@@ -152,8 +152,6 @@ set local check_function_bodies = off;
 \ir functions/events/register_decider_events.sql
 \ir functions/events/stream_head.sql
 \ir functions/events/stream_partition.sql
-\ir functions/log/announce_positions.sql
-\ir functions/log/attend_log.sql
 \ir functions/log/available_offset_range.sql
 \ir functions/log/is_sequenced.sql
 \ir functions/log/last_sequenced.sql
@@ -168,22 +166,24 @@ set local check_function_bodies = off;
 \ir functions/log/private/fresh_transactions.sql
 \ir functions/log/private/has_foreign_ids.sql
 \ir functions/log/private/has_fresh_events.sql
-\ir functions/log/private/is_attended.sql
 \ir functions/log/private/latest/matching_events.sql
 \ir functions/log/private/latest/matching_events_of_correlation.sql
 \ir functions/log/private/latest/matching_events_of_log.sql
 \ir functions/log/private/latest/matching_events_of_stream.sql
-\ir functions/log/private/notifies_appends.sql
 \ir functions/log/private/rebase_sequencer.sql
 \ir functions/log/private/refuse_position.sql
 \ir functions/log/private/require_known_names.sql
 \ir functions/log/private/require_partition.sql
-\ir functions/log/private/wake_sequencer.sql
 \ir functions/log/read_log.sql
 \ir functions/log/sequence_events.sql
 \ir functions/log/sequencer_holder.sql
 \ir functions/log/stream_views.sql
 \ir functions/log/validate_offset_range.sql
+\ir functions/log/waking/announce_positions.sql
+\ir functions/log/waking/attend_log.sql
+\ir functions/log/waking/private/is_attended.sql
+\ir functions/log/waking/private/notifies_appends.sql
+\ir functions/log/waking/private/wake_sequencer.sql
 \ir functions/private/audit.sql
 \ir functions/private/clock.sql
 \ir functions/private/is_operator.sql
@@ -285,7 +285,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '9bfea6dbb1a683bc032225d88652e6bdac5c86471ef43eca39ef57b5f2fe209f'),
+  (0, '31596162907bd0aebda150d516fd5a789e8d29afc0101487fb6e1c3cabc51811'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
