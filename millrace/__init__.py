@@ -97,6 +97,7 @@ if TYPE_CHECKING:
         tracing,
     )
     from millrace.resources.event_store.migrations import migrate
+    from millrace.resources.event_store.wake_ups import Wakeups
     from millrace.resources.postgres.dsn import embedded_dsn
     from millrace.resources.postgres.resource import PostgresResource
     from millrace.resources.producers import IdempotentProducer, ProducerStamp, ProducerStore
@@ -146,6 +147,7 @@ _PLACES = {
     "resources.commands.decider": "Decided Decider Emit GaveUp HistoryPurged",
     "resources.commands.handling": "handle",
     "resources.commands.async_handling": "handle_async",
+    "resources.event_store.wake_ups": "Wakeups",
     # Exactly-once producers
     "resources.producers": "IdempotentProducer ProducerStamp ProducerStore",
     "resources.producers.exactly_once": "Answer ExactlyOnce MessageInDoubt Transaction",
@@ -190,10 +192,10 @@ __all__ = [
     "StreamClosed", "StreamHead", "StreamWentOn", "Subscription", "Surroundings", "Transaction",
     "TransactionEnded", "TransactionOpen", "TryLater", "UnknownCapture", "UnknownPartition", "UnknownProducer",
     "UnknownTransaction", "UnknownView", "Unreachable", "UnreadableData", "VersionedEvent", "View", "ViewInUse",
-    "ViewInfo", "WrongMode", "all_", "any_", "avg", "causing", "chosen_dsn", "consume", "count", "day_history",
-    "embedded_dsn", "field", "first", "fold", "handle", "handle_async", "history_frame", "last", "max_", "migrate",
-    "min_", "read_history", "read_model", "recompute", "replace_day", "set_union", "spark_session",
-    "stop_on_signals", "stream_id", "subscription", "sum_", "tracing",
+    "ViewInfo", "Wakeups", "WrongMode", "all_", "any_", "avg", "causing", "chosen_dsn", "consume", "count",
+    "day_history", "embedded_dsn", "field", "first", "fold", "handle", "handle_async", "history_frame", "last",
+    "max_", "migrate", "min_", "read_history", "read_model", "recompute", "replace_day", "set_union",
+    "spark_session", "stop_on_signals", "stream_id", "subscription", "sum_", "tracing",
 ]  # fmt: skip
 
 

@@ -17,13 +17,20 @@ from tenacity import Retrying, before_sleep_log, retry_if_exception_type, sleep_
 
 from millrace.resources.errors import UnknownView, WrongMode
 from millrace.resources.event_store import EventStore, SequencerHolder
+from millrace.resources.event_store.wake_ups import APPENDED, Wakeups
 from millrace.resources.producers import ProducerStore
 
 PAUSE_S = 0.2
+# how long it sleeps at most while an append would wake it; after two seconds consumers would work for themselves
+SLEEP_S = 1.0
+ATTENDED_S = 2
 EXPIRE_EVERY_S = 60
 # a view that is new is not waited for: who fetches its events dispatches them meanwhile
 LOOK_EVERY_S = 1
+# so nobody is woken more than a hundred times a second
 SHORTEST_PAUSE_S = 0.01
+# while events come more often than that, to sleep costs more than it saves
+AWAKE_S = 0.05
 # a call of a sequencer that is far behind takes less
 HELD_S = 2.0
 
@@ -31,9 +38,10 @@ logger = logging.getLogger(__name__)
 
 
 def run_sequencer(dsn: str, stop: threading.Event, *, pause_s: float = PAUSE_S) -> None:
-    """Sequence and dispatch until `stop` is set; pause up to `pause_s` seconds while no event is new.
+    """Sequence and dispatch until `stop` is set; wake who waits for positions. While no event is new it sleeps.
 
-    The loop outlasts restarts of the server.
+    An append ends its sleep. Where no word of it can come, it looks every `pause_s` seconds. The loop outlasts restarts
+    of the server.
     """
     patiently = Retrying(
         retry=retry_if_exception_type(psycopg.OperationalError),
@@ -47,25 +55,63 @@ def run_sequencer(dsn: str, stop: threading.Event, *, pause_s: float = PAUSE_S) 
 
 
 def _run(dsn: str, stop: threading.Event, pause_s: float) -> None:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        store, producers = EventStore(connection), ProducerStore(connection)
-        pause = pause_s
-        expire_at = look_at = time.monotonic()
-        views: list[str] = []
+    with psycopg.connect(dsn, autocommit=True) as connection, Wakeups(dsn, APPENDED, poll_s=pause_s) as appends:
+        rounds = _Rounds(connection)
+        pause = SHORTEST_PAUSE_S
         while not stop.is_set():
-            if time.monotonic() >= expire_at:
-                producers.expire_transactions()
-                expire_at = time.monotonic() + EXPIRE_EVERY_S
-            moved = store.sequence_events()
-            if time.monotonic() >= look_at:
-                views = [view.view for view in store.poll_views() if view.mode == "rows" and view.enabled]
-                look_at = time.monotonic() + LOOK_EVERY_S
-            for view in views:
-                with suppress(UnknownView, WrongMode):  # unregistered, or changed, after `poll_views` named it
-                    moved += store.dispatch_events(view)
+            sleeps = appends.listening and pause >= AWAKE_S
+            # before it looks: what was committed before it said so wakes nobody
+            look_soon = rounds.attend(sleeps=sleeps)
             # after an event the next one usually comes soon
-            pause = SHORTEST_PAUSE_S if moved else min(pause * 2, pause_s)
-            stop.wait(pause)
+            pause = SHORTEST_PAUSE_S if rounds.work() else min(pause * 2, pause_s)
+            if sleeps and pause > SHORTEST_PAUSE_S:
+                if appends.wait(pause_s if look_soon else SLEEP_S, stop) is not None:
+                    pause = SHORTEST_PAUSE_S
+            elif appends.listening:
+                stop.wait(pause)
+            else:
+                appends.wait(pause, stop)
+        rounds.leave()
+
+
+class _Rounds:
+    """What one connection does again and again."""
+
+    def __init__(self, connection: psycopg.Connection) -> None:
+        self.store, self.producers = EventStore(connection), ProducerStore(connection)
+        self.views: list[str] = []
+        self.marks: list[int] = []
+        self.expire_at = self.look_at = time.monotonic()
+        self.attend_at = 0.0
+
+    def work(self) -> int:
+        """Sequence, dispatch and announce what is new; return how much there was."""
+        if time.monotonic() >= self.expire_at:
+            self.producers.expire_transactions()
+            self.expire_at = time.monotonic() + EXPIRE_EVERY_S
+        moved = self.store.sequence_events()
+        if time.monotonic() >= self.look_at:
+            self.views = [view.view for view in self.store.poll_views() if view.mode == "rows" and view.enabled]
+            self.look_at = time.monotonic() + LOOK_EVERY_S
+        for view in self.views:
+            with suppress(UnknownView, WrongMode):  # unregistered, or changed, after `poll_views` named it
+                moved += self.store.dispatch_events(view)
+        # also what consumers sequenced, who announce nothing
+        self.marks = self.store.announce_positions(self.marks)
+        return moved
+
+    def attend(self, *, sleeps: bool) -> bool:
+        """Say that this loop is at work, where it was not said just now; return whether to look again soon."""
+        now = time.monotonic()
+        if not sleeps and now < self.attend_at:
+            return True
+        # appends see that it sleeps until they see otherwise
+        self.attend_at = 0.0 if sleeps else now + ATTENDED_S / 2
+        return self.store.attend_log(ATTENDED_S, sleeps)
+
+    def leave(self) -> None:
+        """Say that consumers are on their own."""
+        self.store.attend_log(0)
 
 
 def held_up(store: EventStore, *, seconds: float = HELD_S) -> SequencerHolder | None:

@@ -35,6 +35,7 @@ select set_config('event_store.log_partitions', :'log_partitions', true);
 \ir migrations/0006_capture.sql
 \ir migrations/0007_alerts.sql
 \ir migrations/0008_subscriptions.sql
+\ir migrations/0009_wake_ups.sql
 
 \ir roles.sql
 
@@ -179,6 +180,11 @@ set local check_function_bodies = off;
 \ir functions/log/sequencer_holder.sql
 \ir functions/log/stream_views.sql
 \ir functions/log/validate_offset_range.sql
+\ir functions/log/waking/announce_positions.sql
+\ir functions/log/waking/attend_log.sql
+\ir functions/log/waking/private/is_attended.sql
+\ir functions/log/waking/private/notifies_appends.sql
+\ir functions/log/waking/private/wake_sequencer.sql
 \ir functions/private/audit.sql
 \ir functions/private/clock.sql
 \ir functions/private/is_operator.sql
@@ -236,6 +242,7 @@ set local check_function_bodies = off;
 \ir functions/rows/fail_event.sql
 \ir functions/rows/lease_events.sql
 \ir functions/rows/nack_event.sql
+\ir functions/rows/private/bound_idle_transaction.sql
 \ir functions/rows/private/free_deleted_lock.sql
 \ir functions/rows/private/give_back_event.sql
 \ir functions/rows/private/holds_lock.sql
@@ -281,7 +288,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '4a58c501f134da7726a790ec3744657db7656898e4e1a148aed12063588dd246'),
+  (0, '1c016839632306e2604b2f7ada7b88dd0b4cbd8555a3e75c042fdc1eea2f94af'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
@@ -289,5 +296,6 @@ insert into event_store.migrations (version, name) values
   (5, '0005_producers'),
   (6, '0006_capture'),
   (7, '0007_alerts'),
-  (8, '0008_subscriptions');
+  (8, '0008_subscriptions'),
+  (9, '0009_wake_ups');
 commit;

@@ -1,14 +1,17 @@
 """The loop that keeps the log in order: it sequences, dispatches, takes turns, and outlasts what breaks."""
 
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from pathlib import Path
 
 import psycopg
 import pytest
 
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store import AppendedEvent, EventStore
+from millrace.resources.event_store.wake_ups import Wakeups
 from millrace.resources.producers import ProducerStore
 from millrace.resources.sequencer import run_sequencer
 from tests.support.factories import (
@@ -22,15 +25,17 @@ from tests.support.factories import (
     set_clock,
     start,
     terminate,
+    unprepared,
     value,
     wait_until,
 )
+from tests.support.views.pooler import PROGRAM, pooled
 
 
 @contextmanager
-def sequencer(dsn: str) -> Iterator[Future[None]]:
+def sequencer(dsn: str, *, pause_s: float = 0.01) -> Iterator[Future[None]]:
     stop = threading.Event()
-    running = start(lambda: run_sequencer(dsn, stop, pause_s=0.01))
+    running = start(lambda: run_sequencer(dsn, stop, pause_s=pause_s))
     try:
         yield running
     finally:
@@ -56,7 +61,7 @@ def sessions(observer: psycopg.Connection) -> list[int]:
     """Return the loop's sessions."""
     found = rows(
         observer,
-        "select pid from pg_stat_activity where datname = current_database() and query ~ 'sequence_events|poll_views|dispatch_events'"
+        "select pid from pg_stat_activity where datname = current_database() and query ~ 'sequence_events|poll_views|dispatch_events|attend_log|announce_positions'"
         " and pid <> pg_backend_pid()",
     )
     return [pid for (pid,) in found]
@@ -170,3 +175,105 @@ def test_it_ends_transactions_of_producers_after_their_deadline(
         wait_until(lambda: store.producer_statistics("p")[0].expired == 2, "the transaction has expired")
         store.begin_transaction("p", 0, 1, 0)
         wait_until(lambda: store.producer_statistics("p")[0].expired == 3, "the transaction has expired, too")
+
+
+def asleep(observer: psycopg.Connection) -> bool:
+    return bool(value(observer, "select mod(last_value, 2) = 1 from event_store.attended_seq"))
+
+
+def listeners(observer: psycopg.Connection) -> list[int]:
+    found = rows(
+        observer,
+        "select pid from pg_stat_activity where datname = current_database() and query ~* '^(un)?listen'",
+    )
+    return [pid for (pid,) in found]
+
+
+@pytest.fixture
+def sleeping(orders: EventStore, dsn: str, observer: psycopg.Connection) -> Iterator[EventStore]:
+    """Yield a store whose sequencer sleeps, and wakes by itself only after minutes."""
+    unprepared(observer)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("millrace.resources.sequencer.SLEEP_S", 600)
+        with sequencer(dsn, pause_s=0.2):
+            wait_until(lambda: asleep(observer), "the sequencer sleeps")
+            yield orders
+
+
+def test_an_append_wakes_a_loop_that_sleeps(sleeping: EventStore, observer: psycopg.Connection) -> None:
+    for n in range(1, 4):
+        append(sleeping, f"o-{n}")
+        wait_until(lambda n=n: sequenced(observer) == n, "the event has its position")  # type: ignore[misc]
+        wait_until(lambda: asleep(observer), "the sequencer sleeps again")
+
+
+def test_what_is_committed_while_the_loop_goes_to_sleep_is_not_left(
+    orders: EventStore, dsn: str, observer: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time that it is about to say that it sleeps, an event is committed that could not see it yet."""
+    unprepared(observer)
+    monkeypatch.setattr("millrace.resources.sequencer.SLEEP_S", 600)
+    attend, appended = EventStore.attend_log, list[AppendedEvent]()
+
+    def after_an_append(self: EventStore, attended_s: int, sleeps: bool = False) -> bool:
+        if sleeps and len(appended) < 5:
+            appended.append(append(orders, f"o-{len(appended)}"))
+        return attend(self, attended_s, sleeps)
+
+    monkeypatch.setattr(EventStore, "attend_log", after_an_append)
+    with sequencer(dsn, pause_s=0.2):
+        wait_until(lambda: sequenced(observer) == 5, "no event waits for the end of a sleep")
+
+
+def test_an_event_of_a_transaction_that_began_before_the_sleep_comes_soon_after_its_commit(
+    orders: EventStore, dsn: str, observer: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unprepared(observer)
+    monkeypatch.setattr("millrace.resources.sequencer.SLEEP_S", 600)
+    writer = orders
+    writer.connection.autocommit = False
+    append(writer)  # nobody attends the log yet: it notifies nobody
+    with sequencer(dsn, pause_s=0.2):
+        wait_until(lambda: asleep(observer), "the sequencer sleeps")
+        writer.connection.commit()
+        wait_until(lambda: sequenced(observer) == 1, "the event has its position")
+
+
+def test_a_loop_whose_listening_connection_is_ended_polls_and_listens_again(
+    sleeping: EventStore, observer: psycopg.Connection
+) -> None:
+    (pid,) = listeners(observer)
+    terminate(observer, pid)
+    append(sleeping, "o-1")
+    wait_until(lambda: sequenced(observer) == 1, "the event has its position")
+    wait_until(lambda: len(listeners(observer)) == 1 and asleep(observer), "it sleeps again")
+    append(sleeping, "o-2")
+    wait_until(lambda: sequenced(observer) == 2, "the next one, too")
+
+
+def test_after_the_loop_nobody_is_said_to_attend_the_log(dsn: str, observer: psycopg.Connection) -> None:
+    with sequencer(dsn):
+        wait_until(lambda: value(observer, "select event_store_private.is_attended()"), "it attends the log")
+    assert value(observer, "select event_store_private.is_attended()") is False
+
+
+def test_who_waits_for_positions_is_woken_also_for_what_a_consumer_sequenced(sleeping: EventStore, dsn: str) -> None:
+    with Wakeups(dsn) as positions:
+        append(sleeping, "o-1")
+        sleeping.sequence_events()  # whoever is first
+        assert positions.wait(PATIENCE_S)
+
+
+def test_behind_a_pooler_the_loop_polls(orders: EventStore, dsn: str, observer: psycopg.Connection) -> None:
+    if PROGRAM is None:
+        pytest.skip("pgbouncer is not installed: apt-get install pgbouncer")
+    unprepared(observer)
+    with (
+        tempfile.TemporaryDirectory(prefix="pool-") as folder,
+        pooled(dsn, Path(folder), 2) as address,
+        sequencer(address),
+    ):
+        for n in range(1, 4):
+            append(orders, f"o-{n}")
+            wait_until(lambda n=n: sequenced(observer) == n, "the event has its position")  # type: ignore[misc]
+        assert not asleep(observer)

@@ -29,6 +29,7 @@ from benchmarks.event_store import (
     single_appends,
     storage,
     subscription,
+    waking,
 )
 from benchmarks.event_store.bench import Bench, Result, bench, show
 from benchmarks.event_store.calls import appends, batches, growth, idle, readers
@@ -57,6 +58,8 @@ LINES: dict[str, Callable[[Bench], list[Result]]] = {
     "parallel-claims": mixed.claims,
     "mixed-load": mixed.load,
     "subscribe": subscription.delays,
+    "wake-ups": waking.delays,
+    "idle-sequencer": waking.idling,
     "range-read": ranges.reads,
     "checkpoint-save": checkpoints.save,
     "checkpoint-load": checkpoints.load,

@@ -424,6 +424,14 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
         """Give committed events their positions; return how many, 0 while another session does it."""
         return await self._value(int, "select event_store.sequence_events()")
 
+    async def attend_log(self, attended_s: int, sleeps: bool = False) -> bool:
+        """Say that the caller sequences for so many seconds, asleep or not; return whether to look again soon."""
+        return await self._value(bool, "select event_store.attend_log(%s, %s)", (attended_s, sleeps))
+
+    async def announce_positions(self, known: Sequence[int]) -> list[int]:
+        """Wake those who wait for new positions if there are any beyond the known marks; return the marks of now."""
+        return await self._value(list, "select event_store.announce_positions(%s::bigint[])", (list(known),))
+
     async def register_view(
         self,
         view: str,

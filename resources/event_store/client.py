@@ -211,6 +211,14 @@ class EventStore(Rounds, Waiting):
         """Give committed events their positions; return how many, 0 while another session does it."""
         return self._value(int, "select event_store.sequence_events()")
 
+    def attend_log(self, attended_s: int, sleeps: bool = False) -> bool:
+        """Say that the caller sequences for so many seconds, asleep or not; return whether to look again soon."""
+        return self._value(bool, "select event_store.attend_log(%s, %s)", (attended_s, sleeps))
+
+    def announce_positions(self, known: Sequence[int]) -> list[int]:
+        """Wake those who wait for new positions if there are any beyond the known marks; return the marks of now."""
+        return self._value(list, "select event_store.announce_positions(%s::bigint[])", (list(known),))
+
     def register_view(
         self,
         view: str,

@@ -20,10 +20,14 @@ import psycopg
 from millrace.resources.errors import MillraceError, PositionOutOfRange
 from millrace.resources.event_store.client import EventStore
 from millrace.resources.event_store.rows import LogEvent, PlacedEvent
+from millrace.resources.event_store.wake_ups import Wakeups
 
 # events of one log partition that are read at once
 PAGE = 500
+# without a word of new positions
 PAUSE_S = 0.5
+# a word may be lost, with the session that it was for
+LONGEST_PAUSE_S = 2.0
 # how long a server may be away; it restarts in less
 PATIENCE_S = 60.0
 
@@ -145,7 +149,7 @@ def follow(
     lost_at: float | None = None
     while not stop.is_set():
         try:
-            with psycopg.connect(dsn, autocommit=True) as connection:
+            with psycopg.connect(dsn, autocommit=True) as connection, Wakeups(dsn, poll_s=PAUSE_S) as positions:
                 if not begun:
                     show(follower.begin(connection, limit))
                     begun = True
@@ -153,7 +157,7 @@ def follow(
                     more = follower.look(connection, show)
                     lost_at = None
                     if not more:
-                        stop.wait(PAUSE_S)
+                        positions.wait(LONGEST_PAUSE_S, stop)
         except psycopg.OperationalError as error:
             if not begun or (lost_at is not None and time.monotonic() - lost_at > patience_s):
                 raise

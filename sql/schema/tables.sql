@@ -798,6 +798,15 @@ COMMENT ON COLUMN event_store.archive_locks.pid IS 'Its session: the lock ends w
 
 COMMENT ON COLUMN event_store.archive_locks.locked_until IS 'When the lock ends unless it is taken again: behind a connection pool a session outlives its writer.';
 
+CREATE UNLOGGED SEQUENCE event_store.attended_seq
+    START WITH 0
+    INCREMENT BY 1
+    MINVALUE 0
+    NO MAXVALUE
+    CACHE 1;
+
+COMMENT ON SEQUENCE event_store.attended_seq IS 'Until when a sequencer attends the log, in milliseconds since 1970, doubled; one more while it sleeps, so that an append wakes it.';
+
 ALTER TABLE event_store.audit_log ALTER COLUMN audit_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME event_store.audit_log_audit_id_seq
     START WITH 1

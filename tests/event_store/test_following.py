@@ -3,7 +3,7 @@
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
@@ -18,6 +18,7 @@ from millrace.resources.event_store import EventStore, NewEvent, PlacedEvent
 from millrace.resources.event_store.following import Follower, Wanted, follow
 from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.resources.sequencer import run_sequencer
 from tests.conftest import in_memory
 from tests.support.factories import (
     PATIENCE_S,
@@ -32,8 +33,10 @@ from tests.support.factories import (
     rows,
     start,
     terminate,
+    value,
     wait_until,
 )
+from tests.support.incidents.servers import Copy, crash, either
 
 
 @pytest.fixture
@@ -260,3 +263,65 @@ def test_it_outlasts_a_restart_of_the_server_and_says_so_once(pytestconfig: pyte
         wait_until(lambda: bool(screen.shown), "it began")
         server.stop()
         assert isinstance(running.exception(PATIENCE_S), psycopg.OperationalError)
+
+
+def test_a_word_of_new_positions_shows_them_and_a_lost_word_costs_a_wait(
+    orders: EventStore, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks by itself only after ten minutes, so what comes was told; then its listening session is ended."""
+    monkeypatch.setattr("millrace.resources.event_store.following.LONGEST_PAUSE_S", 600)
+    with following(dsn) as screen:
+        append_to(orders, "a")
+        orders.sequence_events()
+        listening = "select pid from pg_stat_activity where datname = current_database() and query ~* '^(un)?listen'"
+        wait_until(lambda: len(rows(orders.connection, listening)) == 1, "it listens")
+        known = orders.announce_positions([])
+        wait_until(lambda: screen.ids() == ["a"], "it was told")
+        terminate(orders.connection, *(pid for (pid,) in rows(orders.connection, listening)))
+        append_to(orders, "b")
+        orders.sequence_events()
+        known = orders.announce_positions(known)  # nobody hears it
+        wait_until(lambda: screen.ids() == ["a", "b"], "it polls")
+        wait_until(lambda: len(rows(orders.connection, listening)) == 1, "it listens again")
+        append_to(orders, "c")
+        orders.sequence_events()
+        orders.announce_positions(known)
+        wait_until(lambda: screen.ids() == ["a", "b", "c"], "it was told again")
+    assert screen.lost == []
+
+
+def test_a_follower_and_the_sequencer_go_on_at_a_standby_that_is_promoted(pytestconfig: pytest.Config) -> None:
+    stop, screen = threading.Event(), Screen()
+    with ExitStack() as opened:
+        folders = [Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="wake_"))) for _ in range(2)]
+        programs = pytestconfig.getoption("postgres")
+        first = opened.enter_context(EmbeddedPostgres(folders[0], programs))
+        first.create_database("store")
+        migrate(first.dsn("store"))
+        second = Copy(folders[1], programs)
+        opened.callback(second.stop)
+        second.follow(first, synchronous=True)
+        dsn = either("store", first, second)
+        loop = start(lambda: run_sequencer(dsn, stop))
+        shown = start(lambda: follow(dsn, Wanted(), 10, screen.show, stop, lost=screen.lost.append))
+        try:
+            with psycopg.connect(dsn, autocommit=True) as connection:
+                append_to(register_orders(EventStore(connection)), "a")
+            wait_until(lambda: screen.ids() == ["a"], "the first one")
+            crash(first)
+            with psycopg.connect(second.dsn("store"), autocommit=True) as connection:
+                connection.execute("select pg_promote()")
+                append_to(EventStore(connection), "b")
+            wait_until(lambda: screen.ids() == ["a", "b"], "the next one")
+            with psycopg.connect(dsn, autocommit=True) as connection:
+                wait_until(
+                    lambda: value(connection, "select mod(last_value, 2) = 1 from event_store.attended_seq"),
+                    "the sequencer sleeps again",
+                )
+                append_to(EventStore(connection), "c")
+            wait_until(lambda: screen.ids() == ["a", "b", "c"], "the third one")
+        finally:
+            stop.set()
+            loop.result(PATIENCE_S)
+            shown.result(PATIENCE_S)
+    assert len(screen.lost) == 1

@@ -88,6 +88,13 @@ def ids_of_one_partition(connection: psycopg.Connection, number: int, partition:
     return [row[0] for row in found]
 
 
+def unprepared(connection: psycopg.Connection) -> None:
+    """Let the store be as on a server that allows no prepared transactions: there appends wake a sequencer."""
+    connection.execute(
+        "create or replace function event_store_private.notifies_appends() returns boolean language sql as 'select true'"
+    )
+
+
 def rows(connection: psycopg.Connection, query: LiteralString, *arguments: object) -> list[tuple[Any, ...]]:
     """Ask for rows."""
     return connection.execute(query, arguments).fetchall()

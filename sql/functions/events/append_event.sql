@@ -78,6 +78,9 @@ begin
   then
     perform event_store_private.require_unpurged(array[v_event_id]);
   end if;
+  if pg_sequence_last_value('event_store.attended_seq') % 2 = 1 then -- a sequencer sleeps
+    perform event_store_private.wake_sequencer();
+  end if;
 end
 $$;
 

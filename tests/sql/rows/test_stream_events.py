@@ -65,7 +65,7 @@ def test_it_leaves_sequencing_to_others_where_somebody_did_it_just_now(view: Eve
     append(view, "a")
     pump(view, "v")
     consumer = connect(autocommit=False)
-    consumer.execute("select")
+    consumer.execute("select pg_current_xact_id()")
     assert len(EventStore(consumer).stream_events("v", 10)) == 1
     append(view, "b")
     assert EventStore(consumer).stream_events("v", 10) == []
@@ -208,9 +208,9 @@ def test_a_consumer_whose_look_is_older_than_its_lock_leases_no_acknowledged_eve
     pump(other, "v")
     gate.execute("select pg_advisory_lock(4711)")
     older.connection.execute("set test.waits_at_gate = 'yes'")
-    # not autocommit: then it leaves dispatching, which asks for the filter as well, to others
+    # it wrote before: then it leaves dispatching, which asks for the filter as well, to others
     older.connection.autocommit = False
-    older.connection.execute("select")
+    older.connection.execute("select pg_current_xact_id()")
     fetching = start(lambda: older.stream_events("v", 10))
     wait_blocked(view.connection, older.connection.info.backend_pid)
     (event,) = other.stream_events("v", 10)

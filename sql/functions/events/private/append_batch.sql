@@ -206,6 +206,9 @@ begin
   then
     perform event_store_private.require_unpurged(_done.event_ids);
   end if;
+  if pg_sequence_last_value('event_store.attended_seq') % 2 = 1 then -- a sequencer sleeps
+    perform event_store_private.wake_sequencer();
+  end if;
   if cardinality(_fresh) = cardinality(v_batch) then
     return query
     select a.*, true from unnest(_done.event_ids, _done.previous_ids, _done.offsets, _done.versions) a(event_id, previous_id, "offset", version)

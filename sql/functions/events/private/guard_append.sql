@@ -42,6 +42,9 @@ begin
   new.version := coalesce(_head.version, 0) + 1;
   new.created_at := event_store_private.clock();
   new.transaction_id := pg_current_xact_id();
+  if pg_sequence_last_value('event_store.attended_seq') % 2 = 1 then -- a sequencer sleeps
+    perform event_store_private.wake_sequencer();
+  end if;
   return new;
 end
 $$;

@@ -1,8 +1,9 @@
 -- What stream_events and lease_events have in common: leases free streams and returns the offsets of their next events.
--- New events must be sequenced and dispatched first. Inside a longer transaction that would keep them from others until
--- its end, so this leaves it to others (`millrace sequence` is one) where somebody did it within the last second.
--- Postgres tells a transaction of one statement only in the simple protocol; there this does it at once, where too few
--- streams wait.
+-- New events must be sequenced and dispatched first, which keeps the sequencer's row from others until the caller's
+-- transaction ends. So this leaves it to a sequencer (`millrace sequence`) where one is at work. Where none is, it does so
+-- if too few streams wait, and bounds what a forgotten transaction costs others: one that idles for ten seconds after that
+-- is ended by Postgres. The protocol does not tell a transaction of one statement, so neither does this.
+-- A transaction that wrote before, or that is above READ COMMITTED, does so only where nobody did within the last second.
 create or replace function event_store_private.lease_streams(
   v_view text,
   v_limit int,
@@ -18,8 +19,12 @@ set enable_bitmapscan = off
 set jit = off
 as $$
 declare
-  _recently constant timestamptz := event_store_private.clock() - interval '1 second';
-  _alone constant boolean := statement_timestamp() = transaction_timestamp();
+  _attended constant boolean := event_store_private.is_attended();
+  -- a sequencer that sleeps looks once a second
+  _recently constant timestamptz := event_store_private.clock() - make_interval(secs => 1 + _attended::int);
+  _sequences constant boolean := not _attended
+    and pg_current_xact_id_if_assigned() is null
+    and current_setting('transaction_isolation') = 'read committed';
   _view event_store.views;
   _sequencer_away boolean;
   _dispatcher_away boolean;
@@ -35,18 +40,20 @@ begin
   if not _view.enabled then
     return null;
   end if;
-  select s.sequenced_at < _recently into _sequencer_away
+  select s.sequenced_at < _recently and not _attended into _sequencer_away
   from event_store.sequencer s where s.singleton order by s.revision desc limit 1;
   select d.dispatched_at < _recently into _dispatcher_away
   from event_store.dispatches d where d.view = v_view order by d.revision desc limit 1;
   if _sequencer_away then
+    perform event_store_private.bound_idle_transaction(interval '10 seconds');
     perform event_store.sequence_events();
   end if;
   if _dispatcher_away then
     perform event_store.dispatch_events(v_view);
   end if;
   _delivered := event_store_private.lease_free_streams(_view, v_limit, v_seconds);
-  if _alone and coalesce(cardinality(_delivered), 0) < v_limit then
+  if _sequences and coalesce(cardinality(_delivered), 0) < v_limit then
+    perform event_store_private.bound_idle_transaction(interval '10 seconds');
     perform event_store.sequence_events();
     if event_store.dispatch_events(v_view) > 0 then
       _delivered := _delivered

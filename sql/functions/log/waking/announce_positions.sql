@@ -1,0 +1,43 @@
+-- Wakes those who listen on the channel event_store_positions, if the log grew: the payload has the log partitions that
+-- grew, such as 0,3,12. v_known are the high-water marks that were announced before, of log partition 0, 1, …; an empty
+-- array announces all that hold something. Returns the marks of now.
+-- The sequencer calls this, in a transaction of its own, a hundred times a second at most, and nobody else: a commit with a
+-- NOTIFY takes a lock of the whole cluster. Who listens polls as well, only less often: behind a pooler no word comes.
+-- Example: select announce_positions('{}')
+create or replace function event_store.announce_positions(
+  v_known bigint[]
+)
+returns bigint[]
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+-- by index: see checkpoint_of
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+declare
+  _marks bigint[];
+  _grown text;
+begin
+  if v_known is null then
+    perform event_store_private.refuse_request('v_known is null', 'Pass what the last call returned; an empty array the first time.');
+  end if;
+  select
+    array_agg(p.high_water_mark order by p.partition),
+    string_agg(p.partition::text, ',' order by p.partition) filter (where p.high_water_mark <> coalesce(v_known[p.partition + 1], 0))
+  into _marks, _grown
+  from event_store.partitions p;
+  if _grown is not null then
+    perform pg_notify('event_store_positions', _grown);
+  end if;
+  return _marks;
+end
+$$;
+
+comment on function event_store.announce_positions(bigint[]) is
+'Wakes those who listen on the channel event_store_positions if log partitions grew beyond v_known, the high-water marks '
+'that the last call returned; the payload names them. Returns the marks of now. MR005 v_known is null.';
+revoke all on function event_store.announce_positions(bigint[]) from public;
+grant execute on function event_store.announce_positions(bigint[]) to event_store_consumer, event_store_owner;

@@ -1,0 +1,48 @@
+-- Says that the caller sequences and dispatches for the next v_attended_s seconds, so that consumers in open transactions
+-- leave it to the caller; 0 says that it ends. With v_sleeps an append wakes it meanwhile: it listens on the channel
+-- event_store_appended. Nothing is written that a commit would wait for.
+-- Returns whether the caller may miss an append nevertheless, and must look again soon: a transaction is open that may have
+-- appended before it could see that the caller sleeps, or the server allows prepared transactions, which notify nobody.
+-- What was committed before this call notifies nobody either: so look once more after it, then sleep.
+-- Example: select attend_log(2, true)
+create or replace function event_store.attend_log(
+  v_attended_s bigint,
+  v_sleeps boolean default false
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+as $$
+declare
+  _seconds constant bigint := coalesce(v_attended_s, -1);
+begin
+  if _seconds not between 0 and 10 then
+    perform event_store_private.refuse_request(
+      format('v_attended_s is %s', coalesce(v_attended_s::text, 'null')), 'v_attended_s must be from 0 to 10.'
+    );
+  end if;
+  perform setval(
+    'event_store.attended_seq',
+    case
+      when _seconds = 0 then 0
+      else 2 * (extract(epoch from clock_timestamp()) * 1000)::bigint + 2000 * _seconds + coalesce(v_sleeps, false)::int
+    end
+  );
+  -- Not by a snapshot: one has nothing of a transaction that is younger than the last that ended.
+  return not event_store_private.notifies_appends()
+    or exists (
+      select from pg_stat_get_activity(null) a
+      where a.backend_xid is not null and a.pid <> pg_backend_pid()
+        and a.datid = (select d.oid from pg_database d where d.datname = current_database())
+    );
+end
+$$;
+
+comment on function event_store.attend_log(bigint, boolean) is
+'Says that the caller gives events their positions for the next v_attended_s seconds (0: no more), and with v_sleeps that '
+'an append wakes it by the channel event_store_appended. Returns whether it must look again soon all the same, for somebody '
+'may have appended before. Look once more before you sleep. MR005 v_attended_s is null or not from 0 to 10.';
+revoke all on function event_store.attend_log(bigint, boolean) from public;
+grant execute on function event_store.attend_log(bigint, boolean) to event_store_consumer, event_store_owner;

@@ -1,0 +1,22 @@
+-- Whether a sequencer is at work: it says so (attend_log), and somebody looked for new events within two seconds, as it
+-- does. Who only says so keeps nobody from sequencing.
+create or replace function event_store_private.is_attended()
+returns boolean
+language plpgsql
+volatile
+set search_path = event_store, pg_temp
+-- by index: see has_fresh_events
+set enable_seqscan = off
+set jit = off
+as $$
+begin
+  return coalesce(pg_sequence_last_value('event_store.attended_seq') / 2 > extract(epoch from clock_timestamp()) * 1000, false)
+    and (
+      select s.sequenced_at >= event_store_private.clock() - interval '2 seconds'
+      from event_store.sequencer s where s.singleton order by s.revision desc limit 1
+    );
+end
+$$;
+
+comment on function event_store_private.is_attended() is
+'Whether a sequencer is at work, so that nobody else needs to give events their positions.';

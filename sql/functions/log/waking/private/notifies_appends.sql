@@ -1,0 +1,11 @@
+-- Whether an append may notify: a transaction that did cannot be prepared, so not where the server allows to prepare any.
+create or replace function event_store_private.notifies_appends()
+returns boolean
+language sql
+stable
+as $$
+  select current_setting('max_prepared_transactions') = '0'
+$$;
+
+comment on function event_store_private.notifies_appends() is
+'Whether an append may notify a sequencer that sleeps: not where transactions may be prepared.';

@@ -1,0 +1,21 @@
+-- Lets Postgres end the session if it idles in this transaction for longer than v_longest, unless a shorter time is set
+-- already. The setting is of this transaction alone. Nothing is lost by it: what the transaction did is undone.
+create or replace function event_store_private.bound_idle_transaction(
+  v_longest interval
+)
+returns void
+language plpgsql
+volatile
+set search_path = event_store, pg_temp
+as $$
+declare
+  _set constant interval := current_setting('idle_in_transaction_session_timeout');
+begin
+  if _set = interval '0' or _set > v_longest then
+    perform set_config('idle_in_transaction_session_timeout', (extract(epoch from v_longest) * 1000)::bigint::text, true);
+  end if;
+end
+$$;
+
+comment on function event_store_private.bound_idle_transaction(interval) is
+'Ends the session if it idles in this transaction for longer than v_longest.';

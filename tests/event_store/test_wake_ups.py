@@ -1,0 +1,131 @@
+"""Waiting for new positions: a word ends a wait, and where none can come, or one is lost, polling does."""
+
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.wake_ups import APPENDED, Wakeups
+from tests.support.factories import (
+    PATIENCE_S,
+    append,
+    append_to,
+    ids_of_one_partition,
+    register_orders,
+    rows,
+    start,
+    terminate,
+    wait_until,
+)
+from tests.support.views.pooler import PROGRAM, pooled
+
+
+@pytest.fixture
+def orders(store: EventStore) -> EventStore:
+    return register_orders(store)
+
+
+@contextmanager
+def waking(dsn: str, poll_s: float = 0.05) -> Iterator[Wakeups]:
+    with Wakeups(dsn, poll_s=poll_s) as found:
+        yield found
+
+
+def announce(store: EventStore) -> None:
+    store.sequence_events()
+    store.announce_positions([])
+
+
+def listeners(connection: psycopg.Connection, word: str = "event_store_positions") -> list[int]:
+    return [
+        pid
+        for (pid,) in rows(
+            connection,
+            "select pid from pg_stat_activity where datname = current_database() and query ~* ('^(un)?listen.*' || %s)",
+            word,
+        )
+    ]
+
+
+def test_a_word_ends_a_wait_and_names_the_log_partitions(orders: EventStore, dsn: str) -> None:
+    (first,), (second,) = (ids_of_one_partition(orders.connection, 1, n) for n in (3, 5))
+    with waking(dsn) as positions:
+        assert positions.listening
+        waiting = start(lambda: positions.wait(PATIENCE_S))
+        append_to(orders, first, second)
+        announce(orders)
+        assert waiting.result(PATIENCE_S / 2) == frozenset({3, 5})
+
+
+def test_a_word_that_came_between_two_waits_ends_the_next_one(orders: EventStore, dsn: str) -> None:
+    with waking(dsn) as positions:
+        append(orders)
+        announce(orders)
+        assert positions.wait(PATIENCE_S)
+        assert positions.wait(0) is None
+
+
+def test_a_word_of_anybody_with_anything_in_it_is_a_word(orders: EventStore, dsn: str) -> None:
+    with waking(dsn) as positions:
+        orders.connection.execute("notify event_store_positions, '1,x,²,-7,,9'")
+        assert positions.wait(PATIENCE_S) == frozenset({1, 9})
+        orders.connection.execute("notify event_store_positions")
+        assert positions.wait(PATIENCE_S) == frozenset()
+
+
+def test_without_a_word_a_wait_ends_in_time_and_a_stop_ends_it_sooner(dsn: str) -> None:
+    with waking(dsn) as positions:
+        assert positions.wait(0.01) is None
+        stop = threading.Event()
+        waiting = start(lambda: positions.wait(600, stop))
+        stop.set()
+        assert waiting.result(PATIENCE_S) is None
+
+
+def test_a_lost_connection_is_made_again_and_a_wait_meanwhile_is_short(orders: EventStore, dsn: str) -> None:
+    with waking(dsn) as positions:
+        (pid,) = listeners(orders.connection)
+        terminate(orders.connection, pid)
+        began = time.monotonic()
+        assert positions.wait(600) is None
+        assert time.monotonic() - began < PATIENCE_S
+        assert not positions.listening
+        wait_until(lambda: positions.wait(600) is None and positions.listening, "it listens again")
+        append(orders)
+        announce(orders)
+        assert positions.wait(PATIENCE_S)
+
+
+def test_a_server_that_is_away_makes_it_poll(tmp_path: Path) -> None:
+    with waking(f"postgresql://postgres@/none?host={tmp_path}") as positions:
+        for _ in range(3):
+            assert positions.wait(600) is None
+            assert not positions.listening
+
+
+def test_it_waits_for_appends_as_well(orders: EventStore, dsn: str) -> None:
+    with Wakeups(dsn, APPENDED) as appends:
+        orders.connection.execute("notify event_store_appended")
+        assert appends.wait(PATIENCE_S) == frozenset()
+
+
+@pytest.mark.skipif(PROGRAM is None, reason="pgbouncer is not installed: apt-get install pgbouncer")
+@pytest.mark.parametrize("sessions", [1, 3])
+def test_behind_a_pooler_of_transactions_it_polls_and_leaves_nobody_listening(
+    orders: EventStore, dsn: str, sessions: int
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="pool-") as folder, pooled(dsn, Path(folder), sessions) as address:
+        with waking(address) as positions:
+            assert not positions.listening
+            append(orders)
+            announce(orders)
+            began = time.monotonic()
+            assert positions.wait(600) is None
+            assert time.monotonic() - began < PATIENCE_S
+        assert listeners(orders.connection) == []

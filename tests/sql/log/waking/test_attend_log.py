@@ -1,0 +1,135 @@
+"""A sequencer that says that it sleeps is woken by whatever appends, and by nothing while it is awake."""
+
+from collections.abc import Callable
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from millrace.resources.errors import Malformed
+from millrace.resources.event_store import EventStore
+from tests.support.factories import Connect, append, new_event, refusal, register_orders, rows, unprepared, value
+
+
+def bare_insert(store: EventStore) -> None:
+    store.connection.execute(
+        "insert into event_store.events (event, event_id, decider, decider_id, data, command_id) "
+        "values ('placed', gen_random_uuid(), 'order', gen_random_uuid(), '{}', gen_random_uuid())"
+    )
+
+
+APPENDS: dict[str, Callable[[EventStore], object]] = {
+    "append_event": lambda store: append(store, str(uuid4())),
+    "append_events": lambda store: store.append_events([new_event(str(uuid4()))]),
+    "bare INSERT": bare_insert,
+}
+
+
+@pytest.fixture
+def orders(orders: EventStore) -> EventStore:
+    """Return a store as on a server that allows no prepared transactions, which is Postgres' default."""
+    unprepared(orders.connection)
+    return orders
+
+
+@pytest.fixture
+def listener(connect: Connect) -> psycopg.Connection:
+    connection = connect()
+    connection.execute("listen event_store_appended")
+    return connection
+
+
+def words(listener: psycopg.Connection) -> int:
+    """Return how many words came up to now: Postgres gives them with the answer to a statement."""
+    listener.execute("select")
+    return len(list(listener.notifies(timeout=0)))
+
+
+@pytest.mark.parametrize("way", APPENDS)
+def test_each_way_to_append_wakes_a_sequencer_that_sleeps(
+    orders: EventStore, listener: psycopg.Connection, way: str
+) -> None:
+    APPENDS[way](orders)
+    assert words(listener) == 0  # nobody attends the log
+    orders.attend_log(10, sleeps=True)
+    APPENDS[way](orders)
+    assert words(listener) == 1
+
+
+@pytest.mark.parametrize("way", APPENDS)
+def test_no_append_notifies_while_the_sequencer_is_awake_or_gone(
+    orders: EventStore, listener: psycopg.Connection, way: str
+) -> None:
+    orders.attend_log(10, sleeps=True)
+    orders.attend_log(10)
+    APPENDS[way](orders)
+    orders.attend_log(10, sleeps=True)
+    orders.attend_log(0)
+    APPENDS[way](orders)
+    assert words(listener) == 0
+
+
+def test_a_mark_ends_by_itself(orders: EventStore, listener: psycopg.Connection) -> None:
+    """The sequencer was killed in its sleep."""
+    orders.attend_log(10, sleeps=True)
+    orders.connection.execute(
+        "select setval('event_store.attended_seq', last_value - 20000) from event_store.attended_seq"
+    )
+    append(orders)
+    assert words(listener) == 0
+
+
+def test_the_word_comes_with_the_commit_and_not_at_all_after_a_rollback(
+    orders: EventStore, listener: psycopg.Connection, connect: Connect
+) -> None:
+    orders.attend_log(10, sleeps=True)
+    writer = connect(autocommit=False)
+    append(EventStore(writer), "a")
+    append(EventStore(writer), "b")
+    assert words(listener) == 0
+    writer.rollback()
+    assert words(listener) == 0
+    append(EventStore(writer), "a")
+    append(EventStore(writer), "b")
+    writer.commit()
+    assert words(listener) == 1
+
+
+def test_it_says_that_an_append_may_be_missed_while_its_transaction_is_open(
+    orders: EventStore, connect: Connect
+) -> None:
+    """The writer could not see yet that the sequencer would sleep."""
+    writer = connect(autocommit=False)
+    assert orders.attend_log(2, sleeps=True) is False
+    orders.attend_log(2)
+    append(EventStore(writer))
+    assert orders.attend_log(2, sleeps=True) is True
+    writer.commit()
+    assert orders.attend_log(2, sleeps=True) is False
+
+
+def test_it_takes_no_transaction_id(orders: EventStore) -> None:
+    connection = orders.connection
+    connection.autocommit = False
+    orders.attend_log(2, sleeps=True)
+    assert value(connection, "select pg_current_xact_id_if_assigned()") is None
+
+
+@pytest.mark.parametrize("seconds", [-1, 11, None])
+def test_a_wrong_time_is_refused(orders: EventStore, seconds: int) -> None:
+    refusal(Malformed, lambda: orders.attend_log(seconds))
+    assert rows(orders.connection, "select is_called from event_store.attended_seq") == [(False,)]
+
+
+def test_where_transactions_may_be_prepared_an_append_notifies_nobody_and_can_be_prepared(
+    store: EventStore, listener: psycopg.Connection, connect: Connect
+) -> None:
+    """This server allows it."""
+    register_orders(store)
+    assert store.attend_log(2, sleeps=True) is True
+    writer = EventStore(connect(autocommit=False))
+    append(writer)
+    writer.connection.execute("prepare transaction 'an append'")
+    store.connection.execute("commit prepared 'an append'")
+    assert words(listener) == 0
+    assert store.sequence_events() == 1

@@ -1,0 +1,100 @@
+"""Who calls stream_events without a sequencer has the events at once, and keeps the log from nobody for long."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import psycopg
+import pytest
+
+from millrace.resources.event_store import EventStore
+from tests.sql.rows.test_stream_events import fetched, view
+from tests.support.factories import Connect, append, pump, set_clock, value, wait_until
+
+__all__ = ["view"]
+
+CALLS: dict[str, Callable[[psycopg.Connection], psycopg.Cursor]] = {
+    "bound parameters": lambda c: c.execute("select * from event_store.stream_events(%s, %s::int)", ("v", 10)),
+    "lease_events, bound": lambda c: c.execute("select * from event_store.lease_events(%s, %s::int)", ("v", 10)),
+    "prepared": lambda c: c.execute("select * from event_store.stream_events(%s)", ("v",), prepare=True),
+    "simple protocol": lambda c: psycopg.ClientCursor(c).execute(
+        "select * from event_store.stream_events(%s, 10)", ("v",)
+    ),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("autocommit", [True, False])
+def test_the_first_call_of_a_store_without_a_sequencer_has_the_events(
+    view: EventStore, connect: Connect, call: str, autocommit: bool
+) -> None:
+    """Also the second one, however soon it follows."""
+    consumer = connect(autocommit=autocommit)
+    for stream in ("a", "b"):
+        append(view, stream)
+        assert len(CALLS[call](consumer).fetchall()) == 1
+        consumer.commit()
+
+
+def test_a_transaction_that_idles_after_it_sequenced_is_ended_by_postgres(view: EventStore, connect: Connect) -> None:
+    append(view, "a")
+    consumer = connect(autocommit=False)
+    before = value(consumer, "show idle_in_transaction_session_timeout")
+    consumer.commit()
+    assert before != "10s"
+    assert len(EventStore(consumer).stream_events("v", 10)) == 1
+    assert value(consumer, "show idle_in_transaction_session_timeout") == "10s"
+    consumer.commit()
+    # of that transaction alone
+    assert value(consumer, "show idle_in_transaction_session_timeout") == before
+
+
+@pytest.mark.parametrize(("own", "then"), [("3s", "3s"), ("1h", "10s"), ("10500ms", "10s"), ("2d", "10s")])
+def test_a_shorter_time_of_the_caller_stays(view: EventStore, connect: Connect, own: str, then: str) -> None:
+    consumer = connect(autocommit=False)
+    consumer.execute("select set_config('idle_in_transaction_session_timeout', %s, false)", (own,))
+    append(view, "a")
+    assert len(EventStore(consumer).stream_events("v", 10)) == 1
+    assert value(consumer, "show idle_in_transaction_session_timeout") == then
+
+
+def test_a_forgotten_transaction_of_one_message_keeps_the_log_from_nobody_for_long(
+    view: EventStore, connect: Connect
+) -> None:
+    """In the simple protocol it looks like a transaction of one statement."""
+    append(view, "a")
+    forgotten = connect()
+    view.connection.execute(
+        "create or replace function event_store_private.bound_idle_transaction(v_longest interval) returns void language sql as "
+        "$$ select set_config('idle_in_transaction_session_timeout', '50ms', true) $$"
+    )
+    psycopg.ClientCursor(forgotten).execute("begin; select event_store.stream_events('v', 10)")
+    append(view, "b")
+    wait_until(lambda: view.sequence_events() == 2, "the sequencer goes on")
+    with pytest.raises(psycopg.errors.IdleInTransactionSessionTimeout):
+        forgotten.execute("select")
+    # nothing is lost: what it leased is free
+    pump(view, "v")
+    assert {stream for stream, _ in fetched(view)} == {"a", "b"}
+
+
+@pytest.mark.parametrize("isolation", [psycopg.IsolationLevel.READ_COMMITTED, psycopg.IsolationLevel.REPEATABLE_READ])
+def test_where_a_sequencer_is_at_work_a_caller_leaves_it_alone(
+    view: EventStore, connect: Connect, isolation: psycopg.IsolationLevel
+) -> None:
+    pump(view, "v")
+    view.attend_log(10)
+    append(view, "a")
+    consumer = connect(autocommit=False)
+    consumer.isolation_level = isolation
+    assert EventStore(consumer).stream_events("v", 10) == []
+    assert value(consumer, "show idle_in_transaction_session_timeout") != "10s"
+    assert view.sequence_events() == 1  # nobody holds the sequencer's row
+
+
+def test_who_only_says_that_it_sequences_keeps_nobody_from_it(view: EventStore) -> None:
+    pump(view, "v")
+    view.attend_log(10)
+    append(view, "a")
+    assert fetched(view) == []
+    set_clock(view.connection, (datetime.now(UTC) + timedelta(seconds=3)).isoformat())
+    assert len(fetched(view)) == 1
