@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from millrace.resources.event_store import AppendedEvent, EventStore
+from millrace.resources.event_store import EventStore, RecordedEvent
 from millrace.resources.event_store.wake_ups import Wakeups
 from millrace.resources.producers import ProducerStore
 from millrace.resources.sequencer import run_sequencer
@@ -213,7 +213,7 @@ def test_what_is_committed_while_the_loop_goes_to_sleep_is_not_left(
     """Each time that it is about to say that it sleeps, an event is committed that could not see it yet."""
     unprepared(observer)
     monkeypatch.setattr("millrace.resources.sequencer.SLEEP_S", 600)
-    attend, appended = EventStore.attend_log, list[AppendedEvent]()
+    attend, appended = EventStore.attend_log, list[RecordedEvent]()
 
     def after_an_append(self: EventStore, attended_s: int, sleeps: bool = False) -> bool:
         if sleeps and len(appended) < 5:
