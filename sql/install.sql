@@ -182,7 +182,7 @@ set local check_function_bodies = off;
 \ir functions/log/validate_offset_range.sql
 \ir functions/log/waking/announce_positions.sql
 \ir functions/log/waking/attend_log.sql
-\ir functions/log/waking/private/is_attended.sql
+\ir functions/log/waking/is_attended.sql
 \ir functions/log/waking/private/notifies_appends.sql
 \ir functions/log/waking/private/wake_sequencer.sql
 \ir functions/private/audit.sql
@@ -288,7 +288,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '1c016839632306e2604b2f7ada7b88dd0b4cbd8555a3e75c042fdc1eea2f94af'),
+  (0, 'f73f218a35c770d0f87de760208a3a7eec03c6c08e3506819b34f67b73b33f8e'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

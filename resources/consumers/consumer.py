@@ -24,6 +24,7 @@ from millrace.resources.consumers.deliveries import Deliveries, Held
 from millrace.resources.consumers.handling import Caller, Failed, GiveBack, LoopThread
 from millrace.resources.consumers.server import Line
 from millrace.resources.consumers.telling import Counters, say, told
+from millrace.resources.consumers.words import Words
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore, LeasedEvent
 
@@ -34,6 +35,8 @@ AHEAD_S = 0.2
 ADAPT_EVERY_S = 0.05
 SHORTEST_PAUSE_S = 0.02
 LONGEST_PAUSE_S = 0.5
+# while a sequencer is at work, and its words come; an event whose retry is due comes later by as much
+LONGEST_ATTENDED_S = 5.0
 # how long a consumer that ends waits for a server that is away, to give its last answers
 FAREWELL_S = 10.0
 # a consumer that did not say for 15 minutes that it lives counts as dead
@@ -78,7 +81,8 @@ def consume(
         )
     if not subscriptions:
         raise InvalidSubscription("There is no subscription to consume.", hint="Declare one with @subscription(…).")
-    consumers = [Consumer(dsn, each) for each in subscriptions]
+    words = Words(dsn)
+    consumers = [Consumer(dsn, each, words) for each in subscriptions]
     shown = {} if counters is None else counters
     shown.update({each.subscription.view: each.counters for each in consumers})
     for consumer in consumers:
@@ -98,6 +102,7 @@ def consume(
     threads = [
         threading.Thread(target=run, args=(each,), name=f"consume {each.subscription.view}") for each in consumers
     ]
+    threads.append(threading.Thread(target=words.hear, args=(ending,), name="words of new positions"))
     for thread in threads:
         thread.daemon = True
         thread.start()
@@ -122,7 +127,7 @@ class Consumer:
         idle_since: Since when it had nothing, and found nothing; None while it has something.
     """
 
-    def __init__(self, dsn: str, subscription: Subscription) -> None:
+    def __init__(self, dsn: str, subscription: Subscription, words: Words | None = None) -> None:
         self.subscription = subscription
         self.counters = Counters()
         self.idle_since: float | None = None
@@ -137,6 +142,12 @@ class Consumer:
         self._ahead = 2 * subscription.concurrency
         self._adapted_at, self._begun = time.monotonic(), 0
         self._pause_s = SHORTEST_PAUSE_S
+        # words that brought nothing are heeded later and later
+        self._word, self._deaf_s = False, 0.0
+        self._attended = False
+        self._words = words
+        if words is not None:
+            words.call(self._hear)
         self._draining = False
         self._fault: BaseException | None = None
 
@@ -202,7 +213,7 @@ class Consumer:
             raise self._fault
 
     def wait_for_more(self, stop: threading.Event) -> None:
-        """Wait while there is nothing to lease: until an answer frees a stream, or for a time that grows.
+        """Wait while there is nothing to lease: until an answer frees a stream, a word comes, or for a time that grows.
 
         The one place where this polls.
         """
@@ -210,7 +221,21 @@ class Consumer:
             return
         freed = self._deliveries.room.wait(self._pause_s)
         self._deliveries.room.clear()
-        self._pause_s = SHORTEST_PAUSE_S if freed else min(2 * self._pause_s, LONGEST_PAUSE_S)
+        word, self._word = self._word, False
+        if word and self.counters.held == 0:
+            # it may be of events that this view does not want
+            stop.wait(self._deaf_s)
+            self._deaf_s = min(max(2 * self._deaf_s, SHORTEST_PAUSE_S), LONGEST_PAUSE_S)
+        elif not freed:
+            self._deaf_s = 0.0
+        come = self._attended and self._words is not None and self._words.come
+        longest = LONGEST_ATTENDED_S if come else LONGEST_PAUSE_S
+        self._pause_s = SHORTEST_PAUSE_S if freed else min(2 * self._pause_s, longest)
+
+    def _hear(self) -> None:
+        """Take note of a word of new positions."""
+        self._word = True
+        self._deliveries.room.set()
 
     def _lease_until(self, stop: threading.Event) -> None:
         attach_at = 0.0
@@ -228,7 +253,7 @@ class Consumer:
             events = self._line(partial(self._lease, room=room))
             self._take(events)
             if events:
-                self._pause_s, self.idle_since = SHORTEST_PAUSE_S, None
+                self._pause_s, self._deaf_s, self.idle_since = SHORTEST_PAUSE_S, 0.0, None
             if len(events) < room and self._line(self._order) == 0 and not events:
                 self.idle_since = (self.idle_since or time.monotonic()) if free else None
                 self.wait_for_more(stop)
@@ -237,8 +262,10 @@ class Consumer:
         return store.lease_events(self.subscription.view, room, self.subscription.lock_timeout_s)
 
     def _order(self, store: EventStore) -> int:
-        """Do what the sequencer does, for nobody else may; return how much there was."""
-        return store.sequence_events() + store.dispatch_events(self.subscription.view)
+        """Do what the sequencer does, if none is at work; return how much there was."""
+        self._attended = store.is_attended()
+        sequenced = 0 if self._attended else store.sequence_events()
+        return sequenced + store.dispatch_events(self.subscription.view)
 
     def _adapt(self) -> None:
         """Hold as many events as threads begin in a fifth of a second: few that are slow, many that are not."""

@@ -424,6 +424,10 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
         """Give committed events their positions; return how many, 0 while another session does it."""
         return await self._value(int, "select event_store.sequence_events()")
 
+    async def is_attended(self) -> bool:
+        """Whether a sequencer is at work, so that nobody else needs to give events their positions."""
+        return await self._value(bool, "select event_store.is_attended()")
+
     async def attend_log(self, attended_s: int, sleeps: bool = False) -> bool:
         """Say that the caller sequences for so many seconds, asleep or not; return whether to look again soon."""
         return await self._value(bool, "select event_store.attend_log(%s, %s)", (attended_s, sleeps))

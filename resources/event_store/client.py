@@ -211,6 +211,10 @@ class EventStore(Rounds, Waiting):
         """Give committed events their positions; return how many, 0 while another session does it."""
         return self._value(int, "select event_store.sequence_events()")
 
+    def is_attended(self) -> bool:
+        """Whether a sequencer is at work, so that nobody else needs to give events their positions."""
+        return self._value(bool, "select event_store.is_attended()")
+
     def attend_log(self, attended_s: int, sleeps: bool = False) -> bool:
         """Say that the caller sequences for so many seconds, asleep or not; return whether to look again soon."""
         return self._value(bool, "select event_store.attend_log(%s, %s)", (attended_s, sleeps))

@@ -19,7 +19,7 @@ set enable_bitmapscan = off
 set jit = off
 as $$
 declare
-  _attended constant boolean := event_store_private.is_attended();
+  _attended constant boolean := event_store.is_attended();
   -- a sequencer that sleeps looks once a second
   _recently constant timestamptz := event_store_private.clock() - make_interval(secs => 1 + _attended::int);
   _sequences constant boolean := not _attended

@@ -1,0 +1,40 @@
+"""Words of new positions in the log: heard once in a process, by all its consumers.
+
+Belongs here: one listener for many consumers. Not here: who sends a word and what it is worth
+(`event_store.wake_ups`), what a consumer does then (`consumer`).
+"""
+
+import threading
+from collections.abc import Callable
+
+from millrace.resources.event_store.wake_ups import Wakeups
+
+LISTEN_S = 5.0
+
+
+class Words:
+    """Calls each listener when the sequencer says that the log grew.
+
+    Attributes:
+        come: Whether words come at all: behind a pooler, or while the server is away, none does.
+    """
+
+    def __init__(self, dsn: str) -> None:
+        self.come = False
+        self._dsn = dsn
+        self._listeners: list[Callable[[], None]] = []
+
+    def call(self, listener: Callable[[], None]) -> None:
+        """Call `listener` with each word from now on, in the thread that hears them."""
+        self._listeners.append(listener)
+
+    def hear(self, stop: threading.Event) -> None:
+        """Listen until `stop` is set."""
+        with Wakeups(self._dsn) as positions:
+            self.come = positions.listening
+            while not stop.is_set():
+                word = positions.wait(LISTEN_S, stop)
+                self.come = positions.listening
+                if word is not None:
+                    for listener in self._listeners:
+                        listener()
