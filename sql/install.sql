@@ -279,7 +279,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'e92303563dd21a416453995d40aee5be72bb8456932a2b5086f6c2706a67bc5d'),
+  (0, '7431458042bf8a2fdf4a75aca1df78b82188f716c0d5738a0cfeef901af3609f'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
