@@ -288,7 +288,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'f73f218a35c770d0f87de760208a3a7eec03c6c08e3506819b34f67b73b33f8e'),
+  (0, '3b6575a79c21847b3c1bf1354f9bf526e851c4c1e0062bf963c32fb24cc15c00'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -20,6 +20,7 @@ from rich.console import Console
 from benchmarks.event_store import (
     backlog,
     checkpoints,
+    commands,
     consumers,
     consumption,
     many_clients,
@@ -43,6 +44,7 @@ LINES: dict[str, Callable[[Bench], list[Result]]] = {
     "isolation": single_appends.isolation,
     "single-append": appends.single,
     "long-stream": single_appends.long_stream,
+    "commands": commands.with_snapshots,
     "batches": batches.against_copy,
     "batch-sizes": batches.sizes,
     "sequencing": sequencing.rate,

@@ -5,6 +5,7 @@ Belongs here: declarations and the pure steps. Not here: reading and appending (
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID, uuid4, uuid5
 
@@ -69,6 +70,11 @@ class Decider(Generic[State, Command]):
     def fold(self) -> "Fold | None":
         """The read model whose states are snapshots, if there is one."""
         return None if callable(self.evolve) else self.evolve
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The hash of the fold's declaration, which reads its source."""
+        return "" if self.fold is None else self.fold.fingerprint
 
     def evolved(self, state: State, event: RecordedEvent) -> State:
         """Return the state after an event."""

@@ -79,7 +79,7 @@ def _snapshot(store: EventStore, decider: Decider[State, Command], decider_id: s
     """Return the state that a fold read model has of the stream, if there is one, else that of an empty stream."""
     fold = decider.fold
     if fold is not None:
-        stored = store.stream_state(fold.name, fold.fingerprint, decider.name, decider_id)
+        stored = store.stream_state(fold.name, decider.fingerprint, decider.name, decider_id)
         if stored is not None:
             state = decider.initial if stored.state is None else stored.state
             return Loaded(state, stored.version, stored.offset)

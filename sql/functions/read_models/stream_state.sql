@@ -36,6 +36,7 @@ declare
   _key text;
   _state json;
   _position bigint;
+  _offset bigint;
 begin
   if num_nulls(v_model, v_fingerprint, v_decider, v_decider_id) > 0 then
     return;
@@ -68,12 +69,9 @@ begin
   if _position is null then
     return;
   end if;
-  return query
-  select _state, e.version, e."offset"
-  from event_store.event_log l
-  join event_store.events e using ("offset")
-  where l.partition = _partition and l.position = _position
-    and e.decider_id = v_decider_id and e.decider = v_decider;
+  -- by its key: a condition on the stream could be planned as a look at all of its events
+  select l."offset" into _offset from event_store.event_log l where l.partition = _partition and l.position = _position;
+  return query select _state, e.version, e."offset" from event_store.events e where e."offset" = _offset;
   if not found then
     -- the event was purged, and what was kept since the view does not want, or comes behind it
     return query
