@@ -20,8 +20,6 @@ from rich.console import Console
 from benchmarks.event_store import (
     backlog,
     checkpoints,
-    commands,
-    consumers,
     consumption,
     many_clients,
     mixed,
@@ -30,12 +28,12 @@ from benchmarks.event_store import (
     single_appends,
     storage,
     subscription,
-    waking,
 )
 from benchmarks.event_store.bench import Bench, Result, bench, show
 from benchmarks.event_store.calls import appends, batches, growth, idle, readers
 from benchmarks.event_store.held import load as held_load
 from benchmarks.event_store.held import rounds as held
+from benchmarks.event_store.services import commands, consumers, waking
 
 LINES: dict[str, Callable[[Bench], list[Result]]] = {
     "clients-32": single_appends.clients_32,
