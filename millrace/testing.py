@@ -1,4 +1,4 @@
-"""How a read model is tested: given events, when it is built, then these rows; on a real Postgres and a real Spark.
+"""How read models and deciders are tested: given events, when something happens, then these rows or events.
 
     from millrace import count, last, read_model, stream_id, sum_
     from millrace.testing import event, given
@@ -30,63 +30,74 @@
         later = built.given(event("order", "o-1", "line_added", amount=5)).when(Orders)
         later.then([{"order_id": "o-1", "lines": 1}]).rebuilt().then([{"order_id": "o-1", "lines": 1}])
 
-`event(decider, decider_id, name, **data)` is an event to come: its data are the keywords. `given(…)` registers events
-and appends them, in this order, to an event store of its own. `when(model)` consumes them, as a drain does, in batches
-of a size that is drawn anew each time, and then rebuilds the model from all its events at once. Rows that differ then
-depend on how events were split into batches, and the test fails: a drain's batches are as they come. `then(rows)`
-compares rows in any order, by the columns that the expected rows name; `rows` gives all of them, for assertions of
-another kind. Where the model cannot be built from some streams, `StreamsFailed` names each, its event and the reason.
+A decider is tested the same way: given events, when a command comes, then it leads to these events.
 
-It needs no fixture and no plugin, and works in each process of pytest-xdist. The first `given` of a process starts a
-Postgres in a temporary folder. The first `when` opens a Spark session: a local one, or where `SPARK_REMOTE` or
-`SPARK_MASTER` say. Both end with the process. `given` takes an event store or a session of the caller's as `dsn=`,
+    import pytest
+    from millrace import Decider, Emit
+
+    def decide(command: str, status: str) -> list[Emit]:
+        if status == "paid":
+            raise ValueError("paid already")
+        return [Emit("paid", {"by": command})]
+
+    PAYMENT = Decider(name="payment", initial="open", decide=decide, evolve=lambda status, event: event.event)
+
+    def test_an_order_is_paid_once() -> None:
+        paid = given(event("payment", "p-1", "asked")).when(PAYMENT, "p-1", "card").then(Emit("paid", {"by": "card"}))
+        assert paid.state == "paid"
+        with pytest.raises(ValueError, match="paid already"):
+            given(event("payment", "p-1", "paid")).when(PAYMENT, "p-1", "card")
+
+`event(decider, decider_id, name, **data)` is an event to come: its data are the keywords. `given(…)` registers events
+and appends them, in this order, to an event store of its own.
+
+`when(model)` consumes them, as a drain does, in batches of a size that is drawn anew each time, and then rebuilds the
+model from all its events at once. Rows that differ then depend on how events were split into batches, and the test
+fails: a drain's batches are as they come. `then(rows)` compares rows in any order, by the columns that the expected
+rows name; `rows` gives all of them, for assertions of another kind. Where the model cannot be built from some streams,
+`StreamsFailed` names each, its event and the reason.
+
+`when(decider, decider_id, command)` does as `handle`, and raises what `decide` raises. What was decided, and the state
+after it, must not depend on how often or from which snapshot they are computed: else the test fails. `then(…)` compares
+the events with `Emit`s, in their order; they are registered by themselves.
+
+It needs no fixture and no plugin, and works in each process of pytest-xdist. Stores are on a real Postgres, models are
+built on a real Spark (`millrace.testing_servers`). `given` takes an event store or a session of the caller's as `dsn=`,
 `spark=`.
 
-Belongs here: what tests of read models need, for users and for us. Not here: anything that runs outside of tests.
+Belongs here: what tests of read models and deciders need, for users and for us. Not here: anything that runs outside of
+tests.
 """
 
-import atexit
-import os
 import random
-import shutil
-import tempfile
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from decimal import Decimal
-from functools import cache
 from itertools import count
 from math import isclose
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast, overload
 from uuid import uuid4
 
 import psycopg
 from psycopg import sql
 from psycopg.rows import dict_row
 
+from millrace.resources.commands.decider import Command, Decider, State
+from millrace.resources.commands.trial import Handled, tried
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore, Json, NewEvent
-from millrace.resources.event_store.migrations import migrate
-from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.spark import spark_session
-from millrace.resources.spark.java import find_java
+from millrace.testing_servers import drop_store, new_store, shared_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Built", "Given", "StreamsFailed", "event", "given"]
+__all__ = ["Built", "Given", "Handled", "StreamsFailed", "event", "given"]
 
 Row = dict[str, Any]
 
-# enough that streams lie apart; each model has a table for each
-_LOG_PARTITIONS = 4
-_TEMPLATE = "template_millrace"
-# a Java that lives for a minute: no compiler that pays after ten, no threads that collect garbage beside few cores
-_JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 _OWNER = "a test"
 _BATCHES = 3
 _numbers = count()
@@ -123,8 +134,8 @@ class Given:
         self._spark = spark
         if dsn is None:
             name = f"given_{next(_numbers)}"
-            dsn = _new_store(name)
-            weakref.finalize(self, _drop_store, name).atexit = False  # the server goes as a whole
+            dsn = new_store(name)
+            weakref.finalize(self, drop_store, name).atexit = False  # the server goes as a whole
         self.dsn = dsn
 
     def given(self, *events: NewEvent) -> "Given":
@@ -137,23 +148,41 @@ class Given:
                 store.append_events(events)
         return self
 
-    def when(self, model: "ReadModel | type", *, batch_events: int | None = None) -> "Built":
-        """Build a read model from all events that it has not consumed yet, as a drain does.
+    @overload
+    def when(self, what: "ReadModel | type", *, batch_events: int | None = None) -> "Built": ...
+
+    @overload
+    def when(self, what: Decider[State, Command], decider_id: str, command: Command) -> Handled[State]: ...
+
+    def when(
+        self,
+        what: "ReadModel | type | Decider[State, Command]",
+        decider_id: str | None = None,
+        command: Command | None = None,
+        *,
+        batch_events: int | None = None,
+    ) -> "Built | Handled[State]":
+        """Build a read model from all events that it has not consumed yet, as a drain does; or handle a command.
 
         Args:
-            model: The read model: what `read_model`, `fold` or `recompute` declared.
+            what: The read model: what `read_model`, `fold` or `recompute` declared; or a decider.
+            decider_id: The stream of the command.
+            command: What the decider's `decide` gets.
             batch_events: How many events a batch may have, and nothing is built a second time, as for a model that
                 also looks at the time. None: a number that is drawn, about three batches at most, and a rebuild that
                 must give the same rows.
 
         Raises:
-            AssertionError: The rows depend on how the events were split into batches.
+            AssertionError: The rows depend on how the events were split into batches; or what was decided depends on
+                more than the command and the events.
             StreamsFailed: It cannot be built from some streams.
             PartitionsFailed: It cannot be built at all.
             JavaNotFound: There is no Java that Spark runs on.
             Unreachable: `SPARK_REMOTE` or `SPARK_MASTER` name a server that does not answer.
         """
-        declared = _declared(model)
+        if isinstance(what, Decider):
+            return self._handled(what, decider_id, command)
+        declared = _declared(what)
         size = batch_events or self._drawn_size()
         with self._consumer(declared) as consumer:
             commits: list[Commit] = []
@@ -164,6 +193,15 @@ class Given:
             _require_same_rows(declared, size, built.rows, built.rebuilt().rows)
         return built
 
+    def _handled(
+        self, decider: Decider[State, Command], decider_id: str | None, command: Command | None
+    ) -> Handled[State]:
+        __tracebackhide__ = True
+        if decider_id is None:
+            raise TypeError(f"name the stream and the command: when({decider.name.upper()}, decider_id, command)")
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            return tried(EventStore(connection), decider, decider_id, cast(Command, command))
+
     def _drawn_size(self) -> int:
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             store = EventStore(connection)
@@ -172,7 +210,7 @@ class Given:
         return random.randint(-(-most // _BATCHES), most)  # noqa: S311  no secret
 
     def _consumer(self, model: ReadModel) -> Consumer:
-        return Consumer.open(self.dsn, model, lambda: self._spark or _shared_spark(), _OWNER)
+        return Consumer.open(self.dsn, model, lambda: self._spark or shared_spark(), _OWNER)
 
 
 class Built:
@@ -300,56 +338,3 @@ def _same_value(found: object, expected: object) -> bool:
     if isinstance(found, Decimal) and isinstance(expected, float):
         return found == Decimal(str(expected))
     return bool(found == expected)
-
-
-# what ends with this process: the session last, for that takes longest, and Spark's server ends with us in any case
-_POSTGRES, _SPARK = ExitStack(), ExitStack()
-
-
-@atexit.register
-def _end() -> None:
-    _POSTGRES.close()
-    _SPARK.close()
-
-
-@cache
-def _folder() -> Path:
-    # no TemporaryDirectory: at the end of the process that would go before the server that is in it
-    folder = Path(tempfile.mkdtemp(prefix="millrace-testing-"))
-    _POSTGRES.callback(shutil.rmtree, folder, ignore_errors=True)
-    return folder
-
-
-@cache
-def _server() -> EmbeddedPostgres:
-    """Return the Postgres of this process, with a database to copy stores from."""
-    server = _POSTGRES.enter_context(EmbeddedPostgres(_folder() / "postgres"))
-    with psycopg.connect(server.dsn("postgres"), autocommit=True) as admin:
-        # a test may lose its data with the machine; stores that come and go would wait for the disk
-        admin.execute("alter system set fsync = off")
-        admin.execute("select pg_reload_conf()")
-    server.create_database(_TEMPLATE)
-    migrate(server.dsn(_TEMPLATE), log_partitions=_LOG_PARTITIONS)
-    return server
-
-
-def _new_store(name: str) -> str:
-    server = _server()
-    with psycopg.connect(server.dsn("postgres"), autocommit=True) as admin:
-        admin.execute(sql.SQL("create database {} template {}").format(sql.Identifier(name), sql.Identifier(_TEMPLATE)))
-    return server.dsn(name)
-
-
-def _drop_store(name: str) -> None:
-    with psycopg.connect(_server().dsn("postgres"), autocommit=True) as admin:
-        admin.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
-
-
-@cache
-def _shared_spark() -> "SparkSession":
-    """Return the session that all tests of this process share."""
-    if "SPARK_REMOTE" in os.environ:
-        return _SPARK.enter_context(spark_session())
-    # where a Java has to be made first, it goes with this process and not into the user's folders
-    os.environ["JAVA_HOME"] = str(find_java(_folder() / "java").home)
-    return _SPARK.enter_context(spark_session({"spark.driver.extraJavaOptions": _JAVA_OPTIONS}))

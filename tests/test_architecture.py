@@ -20,7 +20,7 @@ LAYERS = (
     ("examples",),
     ("platform_defs.definitions", "platform_defs.cli"),
     ("platform_defs",),
-    ("assets", "testing"),
+    ("assets", "testing", "testing_servers"),
     ("resources.consumption", "resources.subscriptions", "resources.alerts", "resources.commands"),
     ("resources.read_models", "resources.backup", "resources.metrics", "resources.alerts.store"),
     ("resources.archive", "resources.capture", "resources.importer"),
@@ -101,6 +101,7 @@ SQL = {
     "platform_defs.local.services": "a schema for Dagster",
     "platform_defs.prune": "Dagster's tables, which have none of our functions",
     "testing": "rows as a test compares them",
+    "testing_servers": "makes databases",
     "examples.*": "what users write",
 }
 STATEMENT = re.compile(
@@ -123,7 +124,9 @@ def sources(*rooms: str) -> Mapping[str, ast.Module]:
 @cache
 def product() -> Mapping[str, ast.Module]:
     """Return the modules of the package `millrace`, its own two included."""
-    own = {name: ast.parse((PROJECT / "millrace" / f"{name}.py").read_text()) for name in ("testing",)}
+    own = {
+        name: ast.parse((PROJECT / "millrace" / f"{name}.py").read_text()) for name in ("testing", "testing_servers")
+    }
     return {**sources(*PRODUCT), **own}
 
 

@@ -85,7 +85,7 @@ def test_the_example_runs_as_a_users_own_test_on_a_spark_and_a_postgres_of_its_p
         # others keep folders of their own there
         left = [path.name for path in Path(temporary).iterdir() if path.name.startswith("millrace")]
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"\b2 passed", done.stdout)
+    assert re.search(r"\b3 passed", done.stdout)
     assert [path.name for path in tmp_path.iterdir()] == ["test_orders.py"]
     assert left == []
     assert not any(temporary in command for command in commands())
