@@ -198,9 +198,18 @@ class Pusher:
         with self._telling:
             if self.gone:
                 return
-            with psycopg.connect(self._dsn, autocommit=True) as connection:
-                EventStore(connection).enable_view(self._view, False, reason=f"Its receiver is gone: {answer.error}")
             self.gone = True
+            try:
+                with psycopg.connect(self._dsn, autocommit=True) as connection:
+                    EventStore(connection).enable_view(
+                        self._view, False, reason=f"Its receiver is gone: {answer.error}"
+                    )
+            except (MillraceError, psycopg.Error) as error:
+                # the next drain finds out once more; the event is not to blame
+                self._on_failure(
+                    f"The receiver of view {self._view} wants no more, and the view cannot be disabled: {error}."
+                    " A member of event_store_owner can: millrace disable."
+                )
 
 
 def seconds_of(retry_after: str) -> float | None:

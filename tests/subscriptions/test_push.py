@@ -8,6 +8,7 @@ from typing import Any, LiteralString
 from uuid import uuid4
 
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore, NewEvent
@@ -281,6 +282,22 @@ def test_a_receiver_that_is_gone_gets_no_more_and_the_view_is_disabled(
     assert deliver(dsn) == 0
     pushed.enable_view("hook")
     assert deliver(dsn) == 3
+
+
+def test_a_drain_that_may_not_disable_the_view_says_so_and_blames_no_event(
+    pushed: EventStore, dsn: str, receiver: Receiver
+) -> None:
+    place(pushed, "a", "b", "c", events=("placed",))
+    receiver.answer = lambda _: 410
+    said: list[str] = []
+    as_consumer = make_conninfo(dsn, options="-c role=event_store_consumer")
+    push_events(
+        as_consumer, "hook", budget_s=PATIENCE_S, idle_s=0, allowed=["127.0.0.1"], concurrency=1, on_failure=said.append
+    )
+    assert len(receiver.bodies) == 1
+    assert "cannot be disabled: permission denied" in said[-1]
+    assert [view.enabled for view in pushed.view_info("hook")] == [True]
+    assert rows(pushed.connection, "select sum(attempts) from event_store.stream_locks") == [(0,)]
 
 
 @pytest.mark.parametrize("status", [429, 503])
