@@ -74,7 +74,8 @@ STATE_TABLES: dict[str, tuple[LiteralString, tuple[str, ...]]] = {
     ),
     "producer_results": (
         "event_store.producer_results",
-        ("producer_id", "partition", "sequence", "outcome", "result", "offsets", "appended", "reason", "transaction_id", "ended_at"),
+        ("producer_id", "partition", "sequence", "outcome", "result", "offsets", "appended", "reason", "transaction_id", "ended_at",
+         "digest"),
     ),
     "producer_state": ("event_store.producer_state", ("producer_id", "partition", "key", "value", "sequence")),
 }  # fmt: skip
