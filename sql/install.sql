@@ -36,6 +36,7 @@ select set_config('event_store.log_partitions', :'log_partitions', true);
 \ir migrations/0007_alerts.sql
 \ir migrations/0008_subscriptions.sql
 \ir migrations/0009_wake_ups.sql
+\ir migrations/0010_push_secrets.sql
 
 \ir roles.sql
 
@@ -278,6 +279,9 @@ set local check_function_bodies = off;
 \ir functions/views/progress/has_caught_up.sql
 \ir functions/views/progress/has_seen.sql
 \ir functions/views/progress/views_beyond_log.sql
+\ir functions/views/push/drop_push_secret.sql
+\ir functions/views/push/push_secrets.sql
+\ir functions/views/push/set_push_secret.sql
 \ir functions/views/register_view.sql
 \ir functions/views/retry_dead_letters.sql
 \ir functions/views/seek_view.sql
@@ -288,7 +292,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '3b6575a79c21847b3c1bf1354f9bf526e851c4c1e0062bf963c32fb24cc15c00'),
+  (0, '2ed2ba5445c5be121abe17b11294553173abe71770760568d08de69c266ab14a'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
@@ -297,5 +301,6 @@ insert into event_store.migrations (version, name) values
   (6, '0006_capture'),
   (7, '0007_alerts'),
   (8, '0008_subscriptions'),
-  (9, '0009_wake_ups');
+  (9, '0009_wake_ups'),
+  (10, '0010_push_secrets');
 commit;

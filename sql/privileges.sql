@@ -46,6 +46,9 @@ begin
     end if;
   end loop;
 
+  -- Who reads them could sign as we do. push_secrets tells them those who may use the view.
+  revoke select on event_store.push_secrets from event_store_reader;
+
   -- A URL may hold a secret: its view's owner is told it by poll_views, and an operator reads the table.
   revoke select on event_store.views from event_store_reader;
   execute (

@@ -31,6 +31,7 @@ LAYERS = (
     (
         "resources.event_log_source",
         "resources.errors",
+        "resources.signing",
         "resources.settings",
         "resources.processes",
         "resources.showing",
@@ -95,6 +96,7 @@ SQL = {
     "resources.postgres.embedded": "makes databases",
     "resources.postgres.logins": "makes logins and their databases",
     "resources.producers.store": "calls functions",
+    "resources.subscriptions.store": "calls functions",
     "resources.read_models.*": "tables that follow from declarations",
     "resources.reports": "tables that follow from reports",
     "assets.event_store": "what Postgres knows of the tables",

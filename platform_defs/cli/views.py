@@ -4,10 +4,12 @@ Belongs here: their options and how results look. Not here: what they do; that i
 letters (`dead_letters`).
 """
 
+import os
 import shlex
 from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -18,6 +20,8 @@ from millrace.platform_defs.cli.output import table
 from millrace.platform_defs.screen import Screen
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import AuditEntry, EventStore, Seek
+from millrace.resources.signing import fault_of, made_secret
+from millrace.resources.subscriptions.store import PushStore
 
 app = typer.Typer()
 
@@ -52,6 +56,66 @@ def disable_command(view: View, reason: Reason = None, dsn: DsnOption = None) ->
         changed = _enable(store, view, False, reason)
     said = f"{view} is given no more events, and its lag grows, until: millrace enable {shlex.quote(view)}"
     Screen().print(Text(said if changed else f"{view} was disabled before; nothing was changed."), soft_wrap=True)
+
+
+@app.command("push-secret")
+def push_secret_command(
+    view: View,
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Where the secret is, for who sets up the receiver. Where the file is not there, a secret is made.",
+            metavar="FILE",
+        ),
+    ] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Sign no more.")] = False,
+    keep_s: Annotated[
+        int, typer.Option(help="For how many seconds the secret before signs, too.", min=0, max=31_536_000)
+    ] = 86_400,
+    reason: Reason = None,
+    dsn: DsnOption = None,
+) -> None:
+    """Sign the pushes of a view as Standard Webhooks says, or rotate what they are signed with. It prints no secret."""
+    if remove is (file is not None):
+        raise MillraceError(
+            "Name a file for the secret, or say --remove.",
+            hint=f"For instance: millrace push-secret {shlex.quote(view)} {shlex.quote(view)}.secret",
+        )
+    with chosen_store(dsn) as store:
+        pushes = PushStore(store.connection)
+        if file is None:
+            pushes.drop_push_secret(view, reason)
+            said = f"Pushes of {view} are not signed any more."
+        else:
+            store.view_info(view)  # an unknown one leaves no file
+            pushes.set_push_secret(view, _secret_in(file), keep_s, reason)
+            said = (
+                f"Pushes of {view} are signed with the secret in {file} within a minute, and for {keep_s} s with the one"
+                " before, too. Give the file to the receiver, and to nobody else."
+            )
+    Screen().print(Text(said), soft_wrap=True)
+
+
+def _secret_in(file: Path) -> str:
+    """Return the secret in a file; make both where the file is not there."""
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        # of a call that was killed, or the user's own
+        secret = file.read_text().strip()
+        if fault := fault_of(secret):
+            raise MillraceError(
+                f"What {file} holds {fault}.", hint="Name a file that is not there: a secret is made in it."
+            ) from None
+        return secret
+    except OSError as error:
+        raise MillraceError(f"{file} cannot be made: {error.strerror}.") from error
+    secret = made_secret()
+    with os.fdopen(descriptor, "w") as opened:
+        opened.write(secret + "\n")
+        opened.flush()
+        os.fsync(opened.fileno())
+    return secret
 
 
 @app.command("unregister")

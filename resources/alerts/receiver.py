@@ -7,27 +7,21 @@ A message has the three headers of Standard Webhooks: `webhook-id` is the same f
 when it was tried, and `webhook-signature` signs both and the body.
 """
 
-import binascii
-from base64 import b64decode
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from http import HTTPStatus
 from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
-from standardwebhooks import Webhook
-
 from millrace.resources.alerts.incidents import clean, cut
 from millrace.resources.alerts.messages import FORMATS, STANDARD, Message
 from millrace.resources.errors import MillraceError
 from millrace.resources.settings import THIS_MACHINE, Settings, listed
+from millrace.resources.signing import fault_of, signed
 from millrace.resources.subscriptions.receivers import Allowed, Answer, Endpoint, Forbidden
 
 TIMEOUT_S = 10.0
-PREFIX = "whsec_"
-SECRET_BYTES = range(24, 65)
 HOW_TO_MAKE_ONE = 'echo "whsec_$(openssl rand -base64 32)"'
 # characters of an answer that an operator is shown
 SHOWN = 300
@@ -118,28 +112,13 @@ def alert_settings(settings: Settings) -> AlertSettings | None:
 
 
 def require_secret(secret: str) -> None:
-    """Refuse what is no secret of Standard Webhooks; the library would sign with whatever it can decode.
+    """Refuse what is no secret of Standard Webhooks.
 
     Raises:
         BadAlertSettings: The text says why, and not what it is.
     """
-    try:
-        if not secret.startswith(PREFIX):
-            raise BadAlertSettings(
-                f"MILLRACE_ALERT_SECRET does not begin with {PREFIX}.", hint=f"Make one: {HOW_TO_MAKE_ONE}"
-            )
-        key = b64decode(secret.removeprefix(PREFIX), validate=True)
-    except (binascii.Error, ValueError):
-        # not chained: its text may quote the secret
-        raise BadAlertSettings(
-            f"MILLRACE_ALERT_SECRET is not base64 behind {PREFIX}: a character is lost, or one too many.",
-            hint=f"Copy it again, or make one: {HOW_TO_MAKE_ONE}",
-        ) from None
-    if len(key) not in SECRET_BYTES:
-        raise BadAlertSettings(
-            f"MILLRACE_ALERT_SECRET has {len(key)} bytes; {SECRET_BYTES[0]} to {SECRET_BYTES[-1]} are allowed.",
-            hint=f"Make one: {HOW_TO_MAKE_ONE}",
-        )
+    if fault := fault_of(secret):
+        raise BadAlertSettings(f"MILLRACE_ALERT_SECRET {fault}.", hint=f"Copy it again, or make one: {HOW_TO_MAKE_ONE}")
 
 
 class AlertReceiver:
@@ -169,14 +148,8 @@ class AlertReceiver:
         """Send a message; it takes 10 seconds at most once the name is looked up, and no redirect is followed."""
         body = message.body(self.settings.form).encode()
         headers = {"Content-Type": "application/json", "User-Agent": "millrace"}
-        # the library takes the digits of a time for UTC, whatever its zone is
-        now = datetime.now(UTC)
         if self.settings.secret is not None:
-            headers |= {
-                "webhook-id": message.message_id,
-                "webhook-timestamp": str(int(now.timestamp())),
-                "webhook-signature": Webhook(self.settings.secret).sign(message.message_id, now, body.decode()),
-            }
+            headers |= signed(message.message_id, body, [self.settings.secret])
         return self._judged(self._endpoint.post(body, headers, TIMEOUT_S))
 
     def close(self) -> None:

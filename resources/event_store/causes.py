@@ -47,10 +47,14 @@ def tracing(traceparent: str | None) -> Iterator[None]:
     Within `causing` it takes the place of the event's. Nothing happens for None, nor for a text that is no traceparent,
     as the specification asks of those who receive one.
     """
-    match = TRACEPARENT.fullmatch(traceparent or "")
-    known = match is not None and (match["version"] != "00" or match["more"] is None)
-    with _within({"traceparent": traceparent} if known else NOTHING):
+    with _within({"traceparent": traceparent} if is_traceparent(traceparent or "") else NOTHING):
         yield
+
+
+def is_traceparent(text: str) -> bool:
+    """Say whether a text is a W3C traceparent."""
+    match = TRACEPARENT.fullmatch(text)
+    return match is not None and (match["version"] != "00" or match["more"] is None)
 
 
 def passed_on(metadata: Json, caused_by: RecordedEvent | None = None) -> Json:
@@ -82,11 +86,11 @@ def _within(more: Mapping[str, Json]) -> Iterator[None]:
 def _led_to_by(event: RecordedEvent) -> Mapping[str, Json]:
     event_id = str(event.event_id)
     # what it has of these, and nothing else: a user of the first event has not done the next one
-    of_event = {name: value for name, value in _metadata_of(event).items() if name in PASSED_ON}
+    of_event = {name: value for name, value in metadata_of(event).items() if name in PASSED_ON}
     return {"correlation_id": event_id, **of_event, "causation_id": event_id}
 
 
-def _metadata_of(event: RecordedEvent) -> Mapping[str, Json]:
+def metadata_of(event: RecordedEvent) -> Mapping[str, Json]:
     """Return the metadata of an event; none where it was read without them, or where Python cannot read them."""
     try:
         known = event.metadata if isinstance(event, VersionedEvent) else None

@@ -15,6 +15,9 @@ Any other answer (also a redirect, which would lose the body), or none, says tha
 is given back for a later try, however often, with the answer's status as its lock's error. With a 429 or 503 the
 receiver may say by Retry-After for how long: nothing is sent to it until then.
 
+A view that has a secret has its pushes signed as Standard Webhooks says: `webhook-id` is the event's id, the same for
+each try. A `traceparent` of the event's metadata is a header, too.
+
 Where an answer was lost, the receiver sees the event again; it tells that by `event_id`. It never sees an event out
 of its stream's order.
 """
@@ -33,7 +36,10 @@ from millrace.resources.consumers.consumer import Consumer
 from millrace.resources.consumers.declaration import Refused, Subscription, TryLater
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore, LeasedEvent, RecordedEvent
+from millrace.resources.event_store.causes import is_traceparent, metadata_of
+from millrace.resources.signing import signed
 from millrace.resources.subscriptions.receivers import Allowed, Answer, Endpoint
+from millrace.resources.subscriptions.store import PushStore
 
 TIMEOUT_S = 10.0
 RETRY_MS = 5_000
@@ -48,6 +54,8 @@ NOT_NOW = {408, 425, 429}
 GONE = 410
 # answers whose Retry-After is of the receiver, and not of one event
 BUSY = {429, 503}
+# how long what a drain signs with is believed
+SECRETS_KNOWN_S = 60.0
 # how many answers a run tells, for Dagster keeps each
 TOLD = 20
 JSON = {"Content-Type": "application/json"}
@@ -146,6 +154,9 @@ class Pusher:
         self._told = 0
         self._telling = threading.Lock()
         self._not_before = 0.0
+        self._reading = threading.Lock()
+        self._known: list[str] = []
+        self._read_again_at = 0.0
         self.gone = False
         self.busy_until = time.monotonic()
 
@@ -159,7 +170,8 @@ class Pusher:
         pause = self._not_before - time.monotonic()
         if self.gone or pause > 0:
             raise TryLater("The receiver asked for a pause.", after_s=max(pause, RETRY_MS / 1000))
-        answer = self._endpoint().post(_body(event).encode(), JSON, TIMEOUT_S)
+        body = _body(event).encode()
+        answer = self._endpoint().post(body, self._headers(event, body), TIMEOUT_S)
         self.busy_until = time.monotonic()
         if answer.status // 100 == 2:
             return
@@ -185,6 +197,24 @@ class Pusher:
             found = self._own.endpoint = Endpoint(self._url, self._allowed)
             self._endpoints.append(found)
         return found
+
+    def _headers(self, event: LeasedEvent, body: bytes) -> dict[str, str]:
+        message_id = str(event.event_id)
+        headers = {**JSON, "webhook-id": message_id}
+        if (trace := metadata_of(event).get("traceparent")) is not None and is_traceparent(str(trace)):
+            headers["traceparent"] = str(trace)
+        if secrets := self._secrets():
+            headers |= signed(message_id, body, secrets)
+        return headers
+
+    def _secrets(self) -> list[str]:
+        """Return what is signed with, as it was within the last minute."""
+        with self._reading:
+            if time.monotonic() >= self._read_again_at:
+                with psycopg.connect(self._dsn, autocommit=True) as connection:
+                    self._known = PushStore(connection).push_secrets(self._view)
+                self._read_again_at = time.monotonic() + SECRETS_KNOWN_S
+            return self._known
 
     def _tell(self, event: LeasedEvent, answer: Answer) -> None:
         with self._telling:

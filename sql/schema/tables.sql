@@ -215,7 +215,7 @@ CREATE TABLE event_store.audit_log (
     view text,
     reason text,
     detail jsonb NOT NULL,
-    CONSTRAINT audit_log_operation_is_known CHECK ((operation = ANY (ARRAY['seek_view'::text, 'discard_dead_letter'::text, 'retry_dead_letters'::text, 'enable_view'::text, 'unregister_view'::text, 'register_view'::text, 'end_locks'::text, 'release_owner'::text, 'raise_low_water_mark'::text, 'restore'::text, 'register_producer'::text, 'register_decider_event'::text, 'register_capture'::text, 'record_gap'::text, 'mark_archived'::text, 'list_archive_file'::text, 'purge_events'::text, 'migrate'::text, 'drop_version'::text, 'requeue_changes'::text, 'discard_change'::text, 'restart_capture'::text, 'unregister_capture'::text]))),
+    CONSTRAINT audit_log_operation_is_known CHECK ((operation = ANY (ARRAY['seek_view'::text, 'discard_dead_letter'::text, 'retry_dead_letters'::text, 'enable_view'::text, 'unregister_view'::text, 'register_view'::text, 'end_locks'::text, 'release_owner'::text, 'raise_low_water_mark'::text, 'restore'::text, 'register_producer'::text, 'register_decider_event'::text, 'register_capture'::text, 'record_gap'::text, 'mark_archived'::text, 'list_archive_file'::text, 'purge_events'::text, 'migrate'::text, 'drop_version'::text, 'requeue_changes'::text, 'discard_change'::text, 'restart_capture'::text, 'unregister_capture'::text, 'set_push_secret'::text, 'drop_push_secret'::text]))),
     CONSTRAINT audit_log_reason_fits CHECK ((octet_length(reason) <= 10000))
 );
 
@@ -1251,6 +1251,24 @@ CREATE SEQUENCE event_store.purge_seq
 
 COMMENT ON SEQUENCE event_store.purge_seq IS 'Counts purges, also those that are not committed: who saw a stream and stores the next event learns by it whether somebody purged meanwhile.';
 
+CREATE TABLE event_store.push_secrets (
+    view text NOT NULL COLLATE pg_catalog."C",
+    secret text NOT NULL COLLATE pg_catalog."C",
+    made_at timestamp with time zone NOT NULL,
+    retires_at timestamp with time zone,
+    CONSTRAINT push_secrets_secret_is_one_of_standard_webhooks CHECK ((secret ~ '^whsec_[A-Za-z0-9+/]{32,86}={0,2}$'::text))
+);
+
+COMMENT ON TABLE event_store.push_secrets IS 'What pushes of a view are signed with: the current secret, and the one before while receivers change over.';
+
+COMMENT ON COLUMN event_store.push_secrets.view IS 'The view.';
+
+COMMENT ON COLUMN event_store.push_secrets.secret IS 'The secret, as Standard Webhooks writes it: whsec_ and base64.';
+
+COMMENT ON COLUMN event_store.push_secrets.made_at IS 'When it became the current one.';
+
+COMMENT ON COLUMN event_store.push_secrets.retires_at IS 'Until when pushes are signed with it, too; null for the current one.';
+
 ALTER TABLE event_store.quarantined_changes ALTER COLUMN quarantine_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME event_store.quarantined_changes_quarantine_id_seq
     START WITH 1
@@ -1475,6 +1493,9 @@ ALTER TABLE ONLY event_store.producers
 ALTER TABLE ONLY event_store.purged_streams
     ADD CONSTRAINT purged_streams_pkey PRIMARY KEY (decider_id, decider);
 
+ALTER TABLE ONLY event_store.push_secrets
+    ADD CONSTRAINT push_secrets_pkey PRIMARY KEY (view, secret);
+
 ALTER TABLE ONLY event_store.quarantined_changes
     ADD CONSTRAINT quarantined_changes_event_id_key UNIQUE (event_id);
 
@@ -1529,6 +1550,8 @@ CREATE INDEX incidents_over_at_idx ON event_store.incidents USING btree (over_at
 CREATE INDEX incidents_untold_idx ON event_store.incidents USING btree (due_at) WHERE (told <> 'over'::text);
 
 CREATE UNIQUE INDEX producer_results_transaction_id_key ON event_store.producer_results USING btree (transaction_id) WHERE (transaction_id IS NOT NULL);
+
+CREATE UNIQUE INDEX push_secrets_current_key ON event_store.push_secrets USING btree (view) WHERE (retires_at IS NULL);
 
 CREATE INDEX quarantined_changes_capture_idx ON event_store.quarantined_changes USING btree (capture, quarantine_id);
 
@@ -1638,6 +1661,9 @@ ALTER TABLE ONLY event_store.producer_results
 
 ALTER TABLE ONLY event_store.producer_state
     ADD CONSTRAINT producer_state_producer_fkey FOREIGN KEY (producer_id, partition) REFERENCES event_store.producers(producer_id, partition);
+
+ALTER TABLE ONLY event_store.push_secrets
+    ADD CONSTRAINT push_secrets_view_fkey FOREIGN KEY (view) REFERENCES event_store.views(view) ON DELETE CASCADE;
 
 ALTER TABLE ONLY event_store.staged_changes
     ADD CONSTRAINT staged_changes_transaction_fkey FOREIGN KEY (transaction_id) REFERENCES event_store.transactions(transaction_id) ON DELETE CASCADE;
@@ -1791,6 +1817,8 @@ GRANT SELECT ON TABLE event_store.producer_state TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.producers TO event_store_reader;
 GRANT SELECT ON TABLE event_store.producers TO event_store_owner;
+
+GRANT SELECT ON TABLE event_store.push_secrets TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.source_generations TO event_store_reader;
 GRANT SELECT ON TABLE event_store.source_generations TO event_store_owner;

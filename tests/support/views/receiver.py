@@ -30,6 +30,7 @@ class Receiver(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Post)
         self.texts: list[str] = []
         self.bodies: list[dict[str, Any]] = []
+        self.given: list[dict[str, str]] = []  # the headers of each request, by their names in lower case
         self.answer: Answer = lambda _: 204
         self.headers: dict[str, str] = {}  # of each answer
         self.promises = 0  # how long the answer's body says it is, if that is a lie
@@ -42,6 +43,7 @@ class _Post(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         text = self.rfile.read(int(self.headers["Content-Length"])).decode()
         self.server.texts.append(text)
+        self.server.given.append({name.lower(): value for name, value in self.headers.items()})
         try:
             body = json.loads(text)
         except (ValueError, RecursionError):

@@ -1,0 +1,22 @@
+"""The store's functions for pushes: one method per SQL function, same name, same argument order.
+
+Belongs here: calls. Not here: signing with what they return (`millrace.resources.signing`), sending (`push`).
+"""
+
+from millrace.resources.event_store.sql_functions import SqlFunctions
+
+
+class PushStore(SqlFunctions):
+    """The functions for pushes. Every method raises the `MillraceError` of its SQL function."""
+
+    def push_secrets(self, view: str) -> list[str]:
+        """Return the secrets that pushes of a view are signed with, the current one first."""
+        return self._values(str, "select event_store.push_secrets(%s)", (view,))
+
+    def set_push_secret(self, view: str, secret: str, keep_s: int = 86_400, reason: str | None = None) -> None:
+        """Sign a view's pushes with a secret; the one before signs, too, for `keep_s` seconds."""
+        self._value(str, "select event_store.set_push_secret(%s, %s, %s, %s)", (view, secret, keep_s, reason))
+
+    def drop_push_secret(self, view: str, reason: str | None = None) -> None:
+        """Sign a view's pushes no more."""
+        self._value(str, "select event_store.drop_push_secret(%s, %s)", (view, reason))

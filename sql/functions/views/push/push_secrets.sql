@@ -1,0 +1,27 @@
+-- What pushes of a view are signed with: the current secret first, then the one before while it signs, too. Nothing where
+-- they are not signed. Only for those who may use the view.
+-- Example: select count(*) from push_secrets('hook')
+create or replace function event_store.push_secrets(
+  v_view text
+)
+returns setof text
+language plpgsql
+volatile -- the clock is
+security definer
+set search_path = event_store, pg_temp
+as $$
+begin
+  perform event_store_private.own_view(v_view, 'rows');
+  return query
+  select s.secret
+  from event_store.push_secrets s
+  where s.view = v_view and (s.retires_at is null or s.retires_at > event_store_private.clock())
+  order by s.retires_at nulls first;
+end
+$$;
+
+comment on function event_store.push_secrets(text) is
+'Returns the secrets that pushes of view v_view are signed with, the current one first; none where they are not signed. '
+'MR010 unknown view; MR012 a bulk view; MR041 it is another role''s.';
+revoke all on function event_store.push_secrets(text) from public;
+grant execute on function event_store.push_secrets(text) to event_store_consumer, event_store_owner;

@@ -1,0 +1,104 @@
+"""What pushes of a view are signed with: the current secret, and the one before for a while; nobody else is told."""
+
+from functools import partial
+
+import psycopg
+import pytest
+
+from millrace.resources.errors import Malformed, UnknownView, WrongMode
+from millrace.resources.event_store import EventStore
+from millrace.resources.signing import made_secret
+from millrace.resources.subscriptions.store import PushStore
+from tests.support.factories import Connect, at_once, refusal, rows, set_clock
+
+FIRST, SECOND, THIRD = made_secret(), made_secret(), made_secret()
+
+
+@pytest.fixture
+def pushes(store: EventStore) -> PushStore:
+    store.register_view("hook", "-infinity")
+    set_clock(store.connection, "2030-01-01 00:00:00+00")
+    return PushStore(store.connection)
+
+
+def test_the_one_before_signs_too_until_its_time_is_over(pushes: PushStore) -> None:
+    assert pushes.push_secrets("hook") == []
+    pushes.set_push_secret("hook", FIRST)
+    assert pushes.push_secrets("hook") == [FIRST]
+    pushes.set_push_secret("hook", SECOND, 60, "yearly")
+    assert pushes.push_secrets("hook") == [SECOND, FIRST]
+    set_clock(pushes.connection, "2030-01-01 00:01:00+00")
+    assert pushes.push_secrets("hook") == [SECOND]
+
+
+def test_there_are_two_at_most_and_a_lost_one_is_gone_at_once(pushes: PushStore) -> None:
+    for secret in (FIRST, SECOND, THIRD):
+        pushes.set_push_secret("hook", secret)
+    assert pushes.push_secrets("hook") == [THIRD, SECOND]
+    pushes.set_push_secret("hook", FIRST, 0)
+    assert pushes.push_secrets("hook") == [FIRST]
+
+
+def test_the_current_one_again_changes_nothing(pushes: PushStore) -> None:
+    pushes.set_push_secret("hook", FIRST)
+    pushes.set_push_secret("hook", SECOND)
+    pushes.set_push_secret("hook", SECOND, 0)
+    assert pushes.push_secrets("hook") == [SECOND, FIRST]
+    pushes.set_push_secret("hook", FIRST)
+    assert pushes.push_secrets("hook") == [FIRST, SECOND]
+
+
+def test_each_change_is_audited_without_the_secret(store: EventStore, pushes: PushStore) -> None:
+    pushes.set_push_secret("hook", FIRST, reason="new receiver")
+    pushes.drop_push_secret("hook", "no receiver")
+    pushes.drop_push_secret("hook")
+    assert pushes.push_secrets("hook") == []
+    entries = [entry for entry in store.audit_log("hook") if "secret" in entry.operation]
+    assert [(entry.operation, entry.reason) for entry in entries] == [
+        ("drop_push_secret", "no receiver"),
+        ("set_push_secret", "new receiver"),
+    ]
+    assert FIRST not in str(entries)
+
+
+@pytest.mark.parametrize("secret", ["", "secret", "whsec_", "whsec_" + "a" * 31, FIRST + " ", FIRST.removeprefix("wh")])
+def test_what_is_no_secret_is_refused_and_not_quoted(pushes: PushStore, secret: str) -> None:
+    refused = refusal(Malformed, lambda: pushes.set_push_secret("hook", secret))
+    assert refused.detail == "v_secret is no secret of Standard Webhooks"
+
+
+@pytest.mark.parametrize("keep_s", [-1, 31_536_001])
+def test_a_time_out_of_range_is_refused(pushes: PushStore, keep_s: int) -> None:
+    refusal(Malformed, lambda: pushes.set_push_secret("hook", FIRST, keep_s))
+
+
+def test_a_view_that_is_pushed_nowhere_has_none(store: EventStore, pushes: PushStore) -> None:
+    store.register_view("bulk", "-infinity", mode="bulk")
+    for view, error in (("bulk", WrongMode), ("unknown", UnknownView)):
+        refusal(error, lambda view=view: pushes.set_push_secret(view, FIRST))  # type: ignore[misc]
+        refusal(error, lambda view=view: pushes.push_secrets(view))  # type: ignore[misc]
+        refusal(error, lambda view=view: pushes.drop_push_secret(view))  # type: ignore[misc]
+
+
+def test_they_go_with_their_view(store: EventStore, pushes: PushStore) -> None:
+    pushes.set_push_secret("hook", FIRST)
+    store.unregister_view("hook")
+    assert rows(store.connection, "select from event_store.push_secrets") == []
+
+
+def test_of_two_that_rotate_at_once_one_is_the_current_and_one_the_former(pushes: PushStore, connect: Connect) -> None:
+    pushes.set_push_secret("hook", FIRST)
+    works = [partial(PushStore(connect()).set_push_secret, "hook", secret) for secret in (SECOND, THIRD)]
+    for done in at_once(works):
+        done.result()
+    assert set(PushStore(connect()).push_secrets("hook")) == {SECOND, THIRD}
+
+
+def test_a_reader_cannot_select_them(pushes: PushStore, connect: Connect) -> None:
+    pushes.set_push_secret("hook", FIRST)
+    connection = connect()
+    connection.execute("set role event_store_reader")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        connection.execute("select * from event_store.push_secrets")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        connection.execute("select event_store.push_secrets('hook')")
