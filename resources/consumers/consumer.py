@@ -34,6 +34,8 @@ MOST_AHEAD = 2000
 AHEAD_S = 0.2
 ADAPT_EVERY_S = 0.05
 SHORTEST_PAUSE_S = 0.02
+# each pause without anything new is longer than the one before
+GROWTH = 2
 LONGEST_PAUSE_S = 0.5
 # while a sequencer is at work, and its words come; an event whose retry is due comes later by as much
 LONGEST_ATTENDED_S = 5.0
@@ -230,7 +232,7 @@ class Consumer:
             self._deaf_s = 0.0
         come = self._attended and self._words is not None and self._words.come
         longest = LONGEST_ATTENDED_S if come else LONGEST_PAUSE_S
-        self._pause_s = SHORTEST_PAUSE_S if freed else min(2 * self._pause_s, longest)
+        self._pause_s = SHORTEST_PAUSE_S if freed else min(GROWTH * self._pause_s, longest)
 
     def _hear(self) -> None:
         """Take note of a word of new positions."""

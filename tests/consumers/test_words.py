@@ -27,12 +27,23 @@ def listens(connection: psycopg.Connection) -> bool:
     )
 
 
+def is_quiet(connection: psycopg.Connection) -> bool:
+    """Say whether a consumer has asked for nothing for a while; what it asks last is `dispatch_events`."""
+    return bool(
+        rows(
+            connection,
+            "select from pg_stat_activity where datname = current_database() and state = 'idle'"
+            " and query ~ 'select event_store.dispatch_events' and state_change < clock_timestamp() - interval '0.3 s'",
+        )
+    )
+
+
 def test_a_word_of_the_sequencer_wakes_it(
     orders: EventStore, dsn: str, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # by polling alone nothing would come in time
-    for name in ("SHORTEST_PAUSE_S", "LONGEST_PAUSE_S", "LONGEST_ATTENDED_S"):
-        monkeypatch.setattr(consuming_of, name, 600.0)
+    for name in ("LONGEST_PAUSE_S", "LONGEST_ATTENDED_S", "GROWTH"):
+        monkeypatch.setattr(consuming_of, name, 60_000.0)
     observer, seen, stop = connect(), Seen(), threading.Event()
     sequencing = start(lambda: run_sequencer(dsn, stop))
     try:
@@ -40,6 +51,7 @@ def test_a_word_of_the_sequencer_wakes_it(
         with consuming(dsn, subscription(view="v", start="-infinity")(seen.add)):
             wait_until(lambda: listens(observer), "the consumer listens")
             for number in range(3):
+                wait_until(lambda: is_quiet(observer), "the consumer waits")
                 append(orders, f"o-{number}")
                 wait_until(lambda n=number: len(seen.events) == n + 1, "the event is handled")  # type: ignore[misc]
     finally:
