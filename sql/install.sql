@@ -292,7 +292,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '2ed2ba5445c5be121abe17b11294553173abe71770760568d08de69c266ab14a'),
+  (0, '00738faf072589736da330f16fc78200965f1f2845cbcdbaa8d656c87bd529b8'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

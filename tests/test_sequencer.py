@@ -253,8 +253,8 @@ def test_a_loop_whose_listening_connection_is_ended_polls_and_listens_again(
 
 def test_after_the_loop_nobody_is_said_to_attend_the_log(dsn: str, observer: psycopg.Connection) -> None:
     with sequencer(dsn):
-        wait_until(lambda: value(observer, "select event_store_private.is_attended()"), "it attends the log")
-    assert value(observer, "select event_store_private.is_attended()") is False
+        wait_until(lambda: value(observer, "select event_store.is_attended()"), "it attends the log")
+    assert value(observer, "select event_store.is_attended()") is False
 
 
 def test_who_waits_for_positions_is_woken_also_for_what_a_consumer_sequenced(sleeping: EventStore, dsn: str) -> None:
