@@ -44,7 +44,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class GiveBack:
-    """The event was not handled, and that is nobody's failure; it waits so many seconds."""
+    """The event was not handled, and did not fail; it waits so many seconds."""
 
     why: str | None = None
     after_s: float = 0.0

@@ -208,11 +208,18 @@ class Pusher:
         return headers
 
     def _secrets(self) -> list[str]:
-        """Return what is signed with, as it was within the last minute."""
+        """Return what is signed with, as it was within the last minute.
+
+        Raises:
+            TryLater: The store does not answer: nothing is sent unsigned, and no event is to blame.
+        """
         with self._reading:
             if time.monotonic() >= self._read_again_at:
-                with psycopg.connect(self._dsn, autocommit=True) as connection:
-                    self._known = PushStore(connection).push_secrets(self._view)
+                try:
+                    with psycopg.connect(self._dsn, autocommit=True) as connection:
+                        self._known = PushStore(connection).push_secrets(self._view)
+                except psycopg.OperationalError as error:
+                    raise TryLater("The store does not say what to sign with.", after_s=RETRY_MS / 1000) from error
                 self._read_again_at = time.monotonic() + SECRETS_KNOWN_S
             return self._known
 

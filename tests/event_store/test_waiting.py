@@ -9,7 +9,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from millrace.resources.errors import NeverSeen, TransactionOpen
 from millrace.resources.event_store import AsyncEventStore, EventStore
-from tests.support.factories import PATIENCE_S, append, register_orders, start, value
+from tests.support.factories import PATIENCE_S, append, register_orders, start, value, wait_until
 
 Connect = Callable[..., psycopg.Connection]
 
@@ -32,8 +32,7 @@ def asking(connection: psycopg.Connection) -> None:
         select count(*) from pg_stat_activity
         where (query like '%%has_seen%%' or query = 'COMMIT') and pid <> pg_backend_pid() and datname = current_database()
     """
-    while not value(connection, asked):
-        pass
+    wait_until(lambda: bool(value(connection, asked)), "another session has asked")
 
 
 def test_it_returns_when_the_event_is_committed_by_the_view(orders: EventStore, connect: Connect) -> None:

@@ -1,6 +1,5 @@
 """No hot call walks dead versions: beside a snapshot that somebody holds it reads as few pages later as at first."""
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import LiteralString
@@ -10,7 +9,7 @@ import pytest
 from psycopg import sql
 
 from millrace.resources.event_store import EventStore
-from tests.support.factories import Connect, append_to, ids_of_one_partition, rows, set_clock, value
+from tests.support.factories import Connect, append_to, buffers, ids_of_one_partition, rows, set_clock, value
 
 # beyond the first of them each index has its levels
 FIRST, ROUNDS = 300, 600
@@ -25,14 +24,6 @@ def held_snapshot(connection: psycopg.Connection) -> Iterator[None]:
     connection.execute("select count(*) from event_store.events")
     yield
     connection.rollback()
-
-
-def buffers(store: EventStore, call: LiteralString, *arguments: object) -> int:
-    """Run a call and return how many pages it looked at."""
-    plan = rows(store.connection, "explain (analyze, buffers, timing off, costs off, summary off) " + call, *arguments)
-    found = re.search(r"Buffers: shared hit=(\d+)", "\n".join(line for (line,) in plan))
-    assert found is not None
-    return int(found[1])
 
 
 def consume(store: EventStore, decider_id: str) -> None:
@@ -95,7 +86,7 @@ def test_calls_read_no_more_pages_the_longer_a_snapshot_is_held(held: EventStore
     def read() -> dict[str, int]:
         for call in calls.values():
             held.connection.execute(call).fetchall()  # what a session looks up once is looked up
-        return {name: buffers(held, call) for name, call in calls.items()}
+        return {name: buffers(held.connection, call) for name, call in calls.items()}
 
     for number in range(1, FIRST):
         consume(held, f"o-{number}")
@@ -116,23 +107,23 @@ def test_statistics_lead_no_call_to_dead_versions(held: EventStore) -> None:
         held.sequence_events()
         held.dispatch_events("rows")
         pages = {
-            "lease": buffers(held, "select * from event_store.lease_events('rows', 20)"),
-            "claim": buffers(held, "select * from event_store.claim_batch('bulk', 'me')"),
+            "lease": buffers(held.connection, "select * from event_store.lease_events('rows', 20)"),
+            "claim": buffers(held.connection, "select * from event_store.claim_batch('bulk', 'me')"),
         }
         delivered = rows(
             held.connection, "select array_agg(in_flight) from event_store.stream_locks where view = 'rows'"
         )
-        pages["ack"] = buffers(held, "select event_store.ack_events('rows', %s)", *delivered[0])
+        pages["ack"] = buffers(held.connection, "select event_store.ack_events('rows', %s)", *delivered[0])
         leased = rows(
             held.connection,
             "select array_agg(partition), array_agg(leased_to), array_agg(lease_token) from event_store.checkpoints"
             " where view = 'bulk' and lease_owner is not null",
         )
-        pages["commit"] = buffers(held, "select event_store.commit_batch('bulk', %s, %s, %s)", *leased[0])
+        pages["commit"] = buffers(held.connection, "select event_store.commit_batch('bulk', %s, %s, %s)", *leased[0])
         pages["ingest"] = buffers(
-            held, "select event_store.ingest_events('p', 0, 1, %s, null, '{\"total\": 1}')", next(sent)
+            held.connection, "select event_store.ingest_events('p', 0, 1, %s, null, '{\"total\": 1}')", next(sent)
         )
-        pages["sequence"] = buffers(held, "select event_store.sequence_events()")
+        pages["sequence"] = buffers(held.connection, "select event_store.sequence_events()")
         behind_the_last_second(held)
         return pages
 
@@ -185,12 +176,12 @@ def test_a_producer_reads_no_more_pages_the_more_messages_it_sent(held: EventSto
         )
         held.connection.execute("select event_store.add_state_change(%s, 'total', '2')", (transaction,))
         return {
-            "commit": buffers(held, "select event_store.commit_transaction(%s)", transaction),
+            "commit": buffers(held.connection, "select event_store.commit_transaction(%s)", transaction),
             "ingest": buffers(
-                held, "select event_store.ingest_events('p', 0, 1, %s, null, '{\"total\": 3}')", next(sent)
+                held.connection, "select event_store.ingest_events('p', 0, 1, %s, null, '{\"total\": 3}')", next(sent)
             ),
-            "duplicate": buffers(held, "select event_store.ingest_events('p', 0, 1, 0)"),
-            "state": buffers(held, "select * from event_store.get_producer_state('p', 0, 'total')"),
+            "duplicate": buffers(held.connection, "select event_store.ingest_events('p', 0, 1, 0)"),
+            "state": buffers(held.connection, "select * from event_store.get_producer_state('p', 0, 'total')"),
         }
 
     for _ in range(FIRST):

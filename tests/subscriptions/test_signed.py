@@ -5,9 +5,11 @@ from dataclasses import replace
 import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
+from millrace.resources.consumers.declaration import TryLater
 from millrace.resources.event_store import EventStore
 from millrace.resources.signing import made_secret
 from millrace.resources.subscriptions import push
+from millrace.resources.subscriptions.receivers import Allowed
 from millrace.resources.subscriptions.store import PushStore
 from tests.support.factories import new_event, pump
 from tests.support.views.receiver import Receiver, deliver, place, pushed, receiver, wake
@@ -87,6 +89,18 @@ def test_a_drain_that_runs_takes_a_new_secret(
     assert verified(receiver, FIRST, 0)
     assert verified(receiver, SECOND, 1)
     assert verified(receiver, SECOND, 2)
+
+
+def test_while_nobody_can_say_what_to_sign_with_nothing_is_sent_and_no_event_to_blame(
+    pushed: EventStore, receiver: Receiver
+) -> None:
+    place(pushed, "a", events=("placed",))
+    (event,) = pushed.lease_events("hook", 1)
+    pusher = push.Pusher("host=/nowhere", "hook", receiver.url, Allowed(["127.0.0.1"]), lambda _: None)
+    with pytest.raises(TryLater, match="what to sign with"):
+        pusher.deliver(event)
+    pusher.close()
+    assert receiver.texts == []
 
 
 @pytest.mark.parametrize(("trace", "sent"), [(TRACE, TRACE), ("no traceparent", None), (None, None)])
