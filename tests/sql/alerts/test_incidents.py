@@ -223,10 +223,14 @@ def test_a_message_is_given_up_after_a_day_and_the_next_one_is_tried(watched: Wa
     assert 144 < tries < 155
     (orders,) = watched.store.open_incidents()
     assert (orders.told, orders.undelivered, orders.tries, orders.last_error) == ("began", 1, 0, "No answer.")
-    assert watched.store.alert_state().undelivered_since is None
+    # nobody was told, and the rule that says so goes on
+    undelivered_since = watched.store.alert_state().undelivered_since
+    assert undelivered_since is not None
+    assert DAY <= (undelivered_since - START).total_seconds() <= DAY + HOUR
     watched.look(at=now)
     watched.look(at=now + HOUR)
     assert watched.send() == [("over", ["orders"])]
+    assert watched.store.alert_state().undelivered_since is None
 
 
 def test_what_is_over_before_it_could_be_told_is_told_from_beginning_to_end(watched: Watched) -> None:
@@ -253,14 +257,67 @@ def test_a_message_that_is_leased_is_nobody_elses_until_its_lease_ends(watched: 
 
 def test_who_looks_has_the_turn_for_a_while(watched: Watched, connect: Connect) -> None:
     other = AlertStore(connect())
-    assert watched.store.claim_look(15)
+    assert watched.store.claim_look(15, ["a", "b", "a"]) == {"a", "b"}
     set_clock(other.connection, (START + timedelta(seconds=14)).isoformat())
-    assert not other.claim_look(15)
+    assert other.claim_look(15, ["a"]) == set()
+    # who knows one source more keeps nobody from it, nor is kept
+    assert other.claim_look(15, ["a", "c"]) == {"c"}
+    assert other.claim_look(15, []) == set()
     set_clock(other.connection, (START + timedelta(seconds=15)).isoformat())
-    assert other.claim_look(15)
+    assert other.claim_look(15, ["a", "b", "c"]) == {"a", "b"}
     # a clock that was set back a day
     set_clock(other.connection, (START - timedelta(days=1)).isoformat())
-    assert other.claim_look(15)
+    assert other.claim_look(15, ["a"]) == {"a"}
+
+
+def test_a_source_that_nobody_asks_for_a_week_is_forgotten_with_what_it_saw(watched: Watched) -> None:
+    both = [seen("of both", "store"), seen("of both", "dagster"), seen("of dagster", "dagster")]
+    watched.store.observe_incidents(both, ["store", "dagster"], HOLD_S)
+    # asked all the time, and it cannot be read: nobody knows that anything is over
+    for day in range(20):
+        watched.at(day * DAY)
+        watched.store.claim_look(15, ["store", "dagster"])
+        assert watched.look("of both", sources=("store",)) == 2
+    # its DAGSTER_HOME is taken away
+    asked_until = 19 * DAY + 15
+    assert watched.look("of both", at=asked_until + 7 * DAY, sources=("store",)) == 2
+    watched.look("of both", at=asked_until + 7 * DAY + 1, sources=("store",))
+    assert {each.subject: each.sources for each in watched.store.open_incidents()} == {
+        "of both": ["store"],
+        "of dagster": [],
+    }
+    assert watched.look("of both", at=asked_until + 7 * DAY + HOUR, sources=("store",)) == 1
+    assert rows(watched.store.connection, "select source from event_store.alert_sources") == [("store",)]
+
+
+def test_a_clock_that_is_set_back_holds_nothing_up_for_longer(watched: Watched) -> None:
+    now, back = 10 * DAY, 5 * DAY
+    watched.look("told", "tried", "held", at=now)
+    (tried, *_) = watched.store.claim_alert(LEASE_S)
+    watched.store.settle_alert(tried.message_id, tried.lease_token)
+    watched.look("told", at=now)
+    watched.store.observe_incidents([seen("told"), seen("later", wait_s=HOUR)], ["a"], HOLD_S)
+    watched.look("told", "later", at=back)
+    open_ones = {each.subject: each for each in watched.store.open_incidents()}
+    assert open_ones["tried"].missing_since == START + timedelta(seconds=back)
+    assert not open_ones["later"].confirmed
+    # what was missing is over when it would have been, and what waits is told when it would have been
+    watched.look("told", "later", at=back + HOLD_S - 1)
+    assert watched.send() == []
+    watched.look("told", "later", at=back + HOLD_S)
+    ((phase, subjects),) = watched.send()
+    assert (phase, sorted(subjects)) == ("over", ["held", "tried"])
+    assert watched.send(at=back + HOUR) == [("began", ["later"])]
+
+
+def test_a_lease_of_before_a_clock_was_set_back_ends_as_it_would_have(watched: Watched) -> None:
+    watched.look("orders", at=DAY)
+    (held,) = watched.store.claim_alert(LEASE_S)
+    watched.look("orders", at=0)
+    assert watched.send(at=LEASE_S - 1) == []
+    watched.at(LEASE_S)
+    (again,) = watched.store.claim_alert(LEASE_S)
+    assert again.message_id == held.message_id
 
 
 def test_two_that_claim_at_once_get_a_message_once(watched: Watched, connect: Connect) -> None:
@@ -329,7 +386,9 @@ def test_an_incident_that_lacks_something_is_refused(watched: Watched, found: li
 
 def test_arguments_out_of_range_are_refused(watched: Watched) -> None:
     refusal(Malformed, lambda: watched.store.observe_incidents([], ["a"], -1))
-    refusal(Malformed, lambda: watched.store.claim_look(-1))
+    refusal(Malformed, lambda: watched.store.claim_look(-1, ["a"]))
+    refusal(Malformed, lambda: watched.store.claim_look(15, [""]))
+    refusal(Malformed, lambda: watched.store.claim_look(15, ["a" * 201]))
     refusal(Malformed, lambda: watched.store.claim_alert(0))
     assert not watched.store.settle_alert(uuid4(), 1)
 
