@@ -11,7 +11,7 @@ loop works on a connection of its own, in autocommit: no transaction is open whi
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 from uuid import UUID
 
@@ -145,7 +145,7 @@ class Alerter:
             self._alerts.settle_alert(*self._unsettled[-1])
             self._unsettled.pop()
 
-    def _looks(self) -> dict[str, Callable[[Keys], list[Finding]]]:
+    def _looks(self) -> Mapping[str, Callable[[Keys], list[Finding]]]:
         return {SOURCE: self._found_in_store} | {each.name: each.found for each in self._sources}
 
     def _found_in_store(self, known: Keys) -> list[Finding]:
