@@ -293,7 +293,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '4bd469dd76609996b9ccc848d62d92383b96efbc9baf948b7208c93b08c6d716'),
+  (0, 'f0dd7f65dcccebdde4c881d411f3640133375de69643b025fada30bcb2559901'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
