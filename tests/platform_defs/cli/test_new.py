@@ -90,7 +90,7 @@ def test_it_makes_a_package_that_declares_one_of_each(tmp_path: Path, monkeypatc
     monkeypatch.syspath_prepend(str(folder))
     found = declared("new_platform")
     assert (list(found.models), found.faults) == (["orders"], ())
-    assert [each.view for each in subscriptions_of("new_platform.subscriptions.confirmations")] == ["confirmations"]
+    assert [each.view for each in subscriptions_of("new_platform.subscriptions")] == ["confirmations"]
 
 
 @pytest.mark.parametrize(
