@@ -37,6 +37,7 @@ select set_config('event_store.log_partitions', :'log_partitions', true);
 \ir migrations/0008_subscriptions.sql
 \ir migrations/0009_wake_ups.sql
 \ir migrations/0010_push_secrets.sql
+\ir migrations/0011_alert_sources.sql
 
 \ir roles.sql
 
@@ -292,7 +293,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '00738faf072589736da330f16fc78200965f1f2845cbcdbaa8d656c87bd529b8'),
+  (0, '4bd469dd76609996b9ccc848d62d92383b96efbc9baf948b7208c93b08c6d716'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
@@ -302,5 +303,6 @@ insert into event_store.migrations (version, name) values
   (7, '0007_alerts'),
   (8, '0008_subscriptions'),
   (9, '0009_wake_ups'),
-  (10, '0010_push_secrets');
+  (10, '0010_push_secrets'),
+  (11, '0011_alert_sources');
 commit;

@@ -40,9 +40,14 @@ EVALUATIONS = 1000
 OVERLAP = 1000
 # so many of the newest runs of all checks are looked at
 FEW = 20
-# a sensor whose last tick is older, or a schedule, is not declared any more
+# a sensor whose last tick is older, and older than two of its own intervals, is not declared any more, or a schedule
 SENSOR_GONE_S = 3600
 SCHEDULE_GONE_S = 8 * 86_400
+# a code location none of whose sensors ticked for so long, or for two intervals, does not load; after a day it was
+# taken away
+LOCATION_SILENT_S = 600
+LOCATION_GONE_S = 86_400
+INTERVALS = 2
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,36 @@ class _Evaluated:
     evaluation: dg.AssetCheckEvaluation
     at: float
     run_id: str
+
+
+class _Automation:
+    """A sensor or a schedule that is on, and its newest ticks, the last one first; times in seconds."""
+
+    def __init__(self, state: Any, ticks: Sequence[Any]) -> None:  # noqa: ANN401 - types without a public name
+        self.name, self.ticks = state.instigator_name, ticks
+        self.location = state.origin.repository_origin.code_location_origin.location_name
+        self.scheduled = state.instigator_type.value == "SCHEDULE"
+        self.interval_s = getattr(state.instigator_data, "min_interval", None) or 0
+        self.ticked_at = ticks[0].timestamp
+        self.failures = ticks[0].consecutive_failure_count
+
+    @property
+    def gone_s(self) -> float:
+        """After how long without a tick it is not declared any more."""
+        return SCHEDULE_GONE_S if self.scheduled else max(SENSOR_GONE_S, INTERVALS * self.interval_s)
+
+
+def _silent_locations(automations: Sequence[_Automation], now: float) -> Iterator[tuple[str, float]]:
+    """Return the code locations none of whose sensors ticks, and for how long."""
+    sensors: dict[str, list[_Automation]] = {}
+    for each in automations:
+        if not each.scheduled:
+            sensors.setdefault(each.location, []).append(each)
+    for location, of_it in sensors.items():
+        silent_s = now - max(each.ticked_at for each in of_it)
+        promised_s = max(LOCATION_SILENT_S, INTERVALS * min(each.interval_s for each in of_it))
+        if promised_s < silent_s <= promised_s + LOCATION_GONE_S:
+            yield location, silent_s
 
 
 class DagsterStanding:
@@ -71,7 +106,7 @@ class DagsterStanding:
         return [
             *daemon,
             *self._queue(now),
-            *self._ticks(now, daemon_lives=not daemon),
+            *self._automation(now, daemon_lives=not daemon),
             *self._runs.found(SOURCE, known),
             *self._breached(),
         ]
@@ -100,27 +135,28 @@ class DagsterStanding:
                     "/runs",
                 )
 
-    def _ticks(self, now: float, *, daemon_lives: bool) -> Iterator[Finding]:
+    def _automation(self, now: float, *, daemon_lives: bool) -> Iterator[Finding]:
         # the class of types has no public name
         states = {s.selector_id: s for s in self._instance.all_instigator_state() if s.status.value != "STOPPED"}
         newest = self._instance.get_batch_ticks([*states], limit=2) if states else {}
-        for selector, ticks in newest.items():
-            state = states[selector]
-            scheduled = state.instigator_type.value == "SCHEDULE"
-            gone_s = SCHEDULE_GONE_S if scheduled else SENSOR_GONE_S
-            if not ticks or (daemon_lives and now - ticks[0].timestamp > gone_s):
+        automations = [_Automation(states[selector], ticks) for selector, ticks in newest.items() if ticks]
+        silent = dict(_silent_locations(automations, now)) if daemon_lives else {}
+        for location, silent_s in silent.items():
+            cause = f"None of its sensors has ticked for {age(silent_s)}, though Dagster's daemon lives."
+            yield Finding(SOURCE, "location", location, cause, "/deployment/locations")
+        for each in automations:
+            # while its location is silent nobody knows better
+            if daemon_lives and each.location not in silent and now - each.ticked_at > each.gone_s:
                 continue
-            failures = ticks[0].consecutive_failure_count
-            if failures < (1 if scheduled else SENSOR_FAILURES):
+            if each.failures < (1 if each.scheduled else SENSOR_FAILURES):
                 continue
-            name, kind = state.instigator_name, "schedule" if scheduled else "sensor"
-            error = next((tick.tick_data.error for tick in ticks if tick.tick_data.error), None)
+            error = next((tick.tick_data.error for tick in each.ticks if tick.tick_data.error), None)
             yield Finding(
                 SOURCE,
                 "sensor",
-                f"the {kind} {name}",
-                f"{failures} ticks failed in a row. {first_cause(error)}",
-                f"/automation?search={quote(name)}",
+                f"the {'schedule' if each.scheduled else 'sensor'} {each.name}",
+                f"{each.failures} ticks failed in a row. {first_cause(error)}",
+                f"/automation?search={quote(each.name)}",
             )
 
     def _breached(self) -> Iterator[Finding]:

@@ -4,14 +4,14 @@ Belongs here: whose turn it is, which sources were read, sending what is due, go
 what is wrong (`standing`, Dagster's source), what is kept and when something is over (`sql/functions/alerts`), one
 request (`receiver`).
 
-Any number of alerters may run on one store: one at a time looks, and each message is leased by who sends it. It is
-sent once, unless its sender is killed before it could say so: then once more, with the same `webhook-id`. The loop
-works on a connection of its own, in autocommit: no transaction is open while a receiver is asked.
+Any number of alerters may run on one store: one at a time looks at a source, and each message is leased by who sends
+it. It is sent once, unless its sender is killed before it could say so: then once more, with the same `webhook-id`. The
+loop works on a connection of its own, in autocommit: no transaction is open while a receiver is asked.
 """
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 from uuid import UUID
 
@@ -94,23 +94,27 @@ class Alerter:
     def tick(self) -> None:
         """Look if it is our turn, and send what is due."""
         self._settle()
-        if self._alerts.claim_look(self._every_s):
-            self.look()
+        if ours := self._alerts.claim_look(self._every_s, [*self._looks()]):
+            self.look(ours)
         self.send()
 
-    def look(self) -> int:
-        """Read each source and store what is found; return how many incidents are open."""
+    def look(self, ours: Collection[str] | None = None) -> int:
+        """Read the sources that are `ours`, by default all; return how many incidents are open then."""
         known = {(each.kind, each.subject) for each in self._alerts.open_incidents() if each.over_at is None}
         found: list[Finding] = []
-        read = [ALERTER]
-        for name, look in ((SOURCE, self._found_in_store), *((each.name, each.found) for each in self._sources)):
+        read = []
+        for name, look in self._looks().items():
+            if ours is not None and name not in ours:
+                continue
+            # another alerter may know sources that this one does not: each has its own word on whether one is readable
+            read.append(f"{ALERTER} of {name}")
             try:
                 # a source that fails halfway has found nothing
                 found += look(known)
             except Exception as error:
                 if self._store.connection.closed:
                     raise
-                found.append(Finding(ALERTER, "unreadable", name, _why(error)))
+                found.append(Finding(read[-1], "unreadable", name, _why(error)))
             else:
                 read.append(name)
         return self._alerts.observe_incidents([each.fields() for each in found], read, self._hold_s)
@@ -140,6 +144,9 @@ class Alerter:
         while self._unsettled:
             self._alerts.settle_alert(*self._unsettled[-1])
             self._unsettled.pop()
+
+    def _looks(self) -> Mapping[str, Callable[[Keys], list[Finding]]]:
+        return {SOURCE: self._found_in_store} | {each.name: each.found for each in self._sources}
 
     def _found_in_store(self, known: Keys) -> list[Finding]:
         return [*found_in_store(self._store, known)]

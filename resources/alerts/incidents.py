@@ -125,6 +125,14 @@ KINDS = MappingProxyType(
             "{number} sensors and schedules fail again and again",
             "Its ticks in the UI, below Automation, have the error.",
         ),
+        "location": Kind(
+            "page",
+            120,
+            "The declarations in {subject} do not load",
+            "The declarations in {number} code locations do not load",
+            "Nothing of it is started meanwhile. The UI shows the error below Deployment; correct the declarations and "
+            "reload them there. If it was taken away on purpose, this is over after a day.",
+        ),
         "check": Kind(
             "ticket",
             0,

@@ -75,7 +75,8 @@ def message_of(incidents: Sequence[ClaimedIncident], ui_address: str) -> Message
         lines += [f"{name}{_plain(cut(each.cause, SLACK_CAUSE))}", _plain(each.remedy)]
         lines += [f"<{link}|Open in the UI>"] if link else []
     if len(incidents) > SLACK_LISTED:
-        lines.append(f"and {len(incidents) - SLACK_LISTED} more: millrace alerts")
+        # the command lists what is wrong, and not what is over
+        lines.append(f"and {len(incidents) - SLACK_LISTED} more{'' if over else ': millrace alerts'}")
     return Message(named(first.message_id), _json(standard), _json({"text": "\n".join(lines)}))
 
 

@@ -102,9 +102,10 @@ class FirstDeadLetter:
 class AlertStore(SqlFunctions):
     """The functions for alerts. Every method raises the `MillraceError` of its SQL function."""
 
-    def claim_look(self, every_s: int) -> bool:
-        """Take the turn to look for so many seconds; return False while somebody else has it."""
-        return self._value(bool, "select event_store.claim_look(%s)", (every_s,))
+    def claim_look(self, every_s: int, sources: Sequence[str]) -> set[str]:
+        """Take the turn to look at sources for so many seconds; return those that nobody else has it for."""
+        query = "select coalesce(array_agg(c), '{}') from event_store.claim_look(%s, %s) c"
+        return {*self._value(list, query, (every_s, [*sources]))}
 
     def observe_incidents(
         self, found: Sequence[Mapping[str, object]], sources: Sequence[str], hold_s: int = 120

@@ -713,9 +713,24 @@ COMMENT ON COLUMN event_store.partitions.earliest_position IS 'The first positio
 
 COMMENT ON COLUMN event_store.partitions.archived_position IS 'Every event below this position is kept outside, too: only these may be deleted.';
 
+CREATE TABLE event_store.alert_sources (
+    source text NOT NULL COLLATE pg_catalog."C",
+    turn_until timestamp with time zone,
+    read_at timestamp with time zone,
+    CONSTRAINT alert_sources_source_fits CHECK (((source <> ''::text) AND (octet_length(source) <= 200)))
+)
+WITH (fillfactor='50');
+
+COMMENT ON TABLE event_store.alert_sources IS 'What is looked at for incidents. One that nobody has asked for a week is forgotten, and so is what it saw.';
+
+COMMENT ON COLUMN event_store.alert_sources.source IS 'Its name, such as event_store or dagster.';
+
+COMMENT ON COLUMN event_store.alert_sources.turn_until IS 'Until when nobody else asks it; null before it is asked first.';
+
+COMMENT ON COLUMN event_store.alert_sources.read_at IS 'When it was read, to the hour; null before it was read first.';
+
 CREATE TABLE event_store.alerting (
     singleton boolean DEFAULT true NOT NULL,
-    turn_until timestamp with time zone,
     observed_at timestamp with time zone,
     CONSTRAINT alerting_has_one_row CHECK (singleton)
 )
@@ -724,8 +739,6 @@ WITH (fillfactor='50');
 COMMENT ON TABLE event_store.alerting IS 'Who looks for incidents, and when that was. The lock of its row makes those who change incidents take turns.';
 
 COMMENT ON COLUMN event_store.alerting.singleton IS 'Always true: there is one row.';
-
-COMMENT ON COLUMN event_store.alerting.turn_until IS 'Until when nobody else looks; null before the first look.';
 
 COMMENT ON COLUMN event_store.alerting.observed_at IS 'When what somebody saw was stored last; null before the first time.';
 
@@ -1400,6 +1413,9 @@ COMMENT ON COLUMN read_models.declarations.unbuilt IS 'The log partitions whose 
 
 COMMENT ON COLUMN read_models.declarations.declared_at IS 'When the tables were made.';
 
+ALTER TABLE ONLY event_store.alert_sources
+    ADD CONSTRAINT alert_sources_pkey PRIMARY KEY (source);
+
 ALTER TABLE ONLY event_store.alerting
     ADD CONSTRAINT alerting_pkey PRIMARY KEY (singleton);
 
@@ -1763,6 +1779,9 @@ GRANT SELECT ON TABLE event_store.log_partitions TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.partitions TO event_store_reader;
 GRANT SELECT ON TABLE event_store.partitions TO event_store_owner;
+
+GRANT SELECT ON TABLE event_store.alert_sources TO event_store_reader;
+GRANT SELECT ON TABLE event_store.alert_sources TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.alerting TO event_store_reader;
 GRANT SELECT ON TABLE event_store.alerting TO event_store_owner;

@@ -249,6 +249,27 @@ def test_a_source_that_cannot_be_read_ends_nothing_and_is_told_itself(mails: Eve
         assert sorted(hook.until(4)[2:]) == [("over", ["elsewhere"]), ("over", ["the sensor poll_orders"])]
 
 
+def test_who_knows_no_source_but_the_store_keeps_nobody_from_another_one(
+    mails: EventStore, dsn: str, hook: Hook
+) -> None:
+    elsewhere = Elsewhere()
+    elsewhere.says = None
+    with connected(dsn) as connection, connected(dsn) as other, AlertReceiver(settings_for(hook)) as receiver:
+        bare, knowing = Alerter(connection, receiver), Alerter(other, receiver, [elsewhere])
+
+        def kinds() -> set[str]:
+            return {each.kind for each in AlertStore(mails.connection).open_incidents() if each.missing_since is None}
+
+        bare.tick()
+        park(mails)
+        # another one has the turn to look at the store
+        knowing.tick()
+        assert kinds() == {"unreadable"}
+        # who does not know the source cannot say that it is readable
+        bare.look()
+        assert kinds() == {"unreadable", "dead_letters"}
+
+
 def test_a_source_that_fails_keeps_no_other_one_back(mails: EventStore, dsn: str, hook: Hook) -> None:
     class Faulty(Elsewhere):
         def found(self, known: Keys) -> list[Finding]:

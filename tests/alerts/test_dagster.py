@@ -251,6 +251,21 @@ def test_a_sensor_that_fails_a_daemon_that_dies_and_a_queue_that_stands_are_foun
     assert "SENSOR for" in seen["daemon", "daemon"].cause
     # its sensors fail as before: nobody knows better
     assert key in seen
+    monkeypatch.setattr(judged, "DAEMON_IDLE_S", 300)
+    # its heart beat a moment ago, and its sensor ticks no more, as where its declarations do not load
+    monkeypatch.setattr(judged, "LOCATION_SILENT_S", 0)
+    monkeypatch.setattr(judged, "SENSOR_GONE_S", 0)
+    deadline = time.monotonic() + 60
+    while not (silent := [finding for finding in found(standing).values() if finding.kind == "location"]):
+        assert time.monotonic() < deadline
+    assert "None of its sensors has ticked for" in silent[0].cause
+    assert key in found(standing)
+    # it was taken away: neither it nor its sensor is told of
+    monkeypatch.setattr(judged, "LOCATION_GONE_S", -1)
+    assert {kind for kind, _ in found(standing)} == set()
+    # a sensor that ticks seldom is gone later
+    monkeypatch.setattr(judged, "INTERVALS", 1000)
+    assert set(found(standing)) == {key}
     # nobody starts what is asked for now
     launch = [str(PROGRAMS / "dagster"), "job", "launch", "-f", str(tmp_path / "defined.py"), "-j", "nothing"]
     subprocess.run(launch, cwd=tmp_path, capture_output=True, check=True)

@@ -85,8 +85,11 @@ def test_slack_is_told_of_many_in_a_text_that_it_takes() -> None:
     many = [replace(INCIDENT, subject=f"view_{n}", cause="x" * CAUSE_BYTES) for n in range(50)]
     text = json.loads(message_of(many, "").body("slack"))["text"]
     assert "50 views gave up streams" in text
-    assert "and 40 more" in text
+    assert text.endswith("and 40 more: millrace alerts")
     assert len(text) < 12_000
+    # the command does not list what is over
+    ended = [replace(each, phase="over", over_at=each.began_at) for each in many]
+    assert json.loads(message_of(ended, "").body("slack"))["text"].endswith("and 40 more")
 
 
 def test_every_kind_has_words_for_one_and_for_many() -> None:

@@ -1,5 +1,6 @@
 -- Whether somebody looks for incidents, and whether their messages arrive: when what was seen was stored last (null:
--- never), how many confirmed incidents are open, and since when the oldest message is tried in vain (null: none is).
+-- never), how many confirmed incidents are open, and since when the receiver was not told what it should know (null: it
+-- was): the oldest message is tried in vain, or was given up, of an incident that is open.
 -- Example: select clock_timestamp() - observed_at from alert_state()
 create or replace function event_store.alert_state()
 returns table (
@@ -24,7 +25,8 @@ as $$
       count(*) filter (
         where n.over_at is null and (n.told <> 'nothing' or n.message_id is not null or n.due_at <= event_store_private.clock())
       ) as open_incidents,
-      min(n.first_tried_at) as undelivered_since
+      -- of what was given up: when that was; last_error is null where the receiver took the last message
+      min(coalesce(n.first_tried_at, case when n.told = 'began' and n.last_error is not null then n.due_at end)) as undelivered_since
     from event_store.incidents n
     where n.told <> 'over'
   ) i
@@ -32,6 +34,6 @@ $$;
 
 comment on function event_store.alert_state() is
 'Returns when somebody looked for incidents last, how many are open, and since when the oldest message to the receiver is '
-'tried in vain; nulls for never.';
+'tried in vain, or was given up while its incident is open; nulls for never.';
 revoke all on function event_store.alert_state() from public;
 grant execute on function event_store.alert_state() to event_store_consumer, event_store_reader, event_store_owner;

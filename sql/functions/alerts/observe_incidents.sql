@@ -2,7 +2,9 @@
 --
 -- An incident begins when a source sees it, and is told of when it was seen for wait_s. Before that it may vanish without
 -- a trace, also while nobody looked. It is over when each source that saw it was read again and none sees it any more, for v_hold_s; that time
--- doubles with each return within two hours of its last end, to an hour. A source that could not be read ends nothing.
+-- doubles with each return within two hours of its last end, to an hour. A source that could not be read ends nothing,
+-- but one that nobody has asked for a week is forgotten: it is configured no more.
+-- Where the clock was set back, what waits for a time waits no longer than before.
 -- cause, remedy, severity and page are those of the beginning: what is seen later changes none of them.
 --
 -- v_found is an array of objects with source, kind, subject, severity, cause, remedy, page and wait_s. Two sources may see
@@ -28,6 +30,7 @@ as $$
 declare
   _now timestamptz;
   _looked_before timestamptz;
+  _set_back interval;
   _open bigint;
 begin
   if (jsonb_typeof(v_found) = 'array' and array_position(v_sources, null) is null and v_hold_s between 0 and 86400) is not true then
@@ -56,6 +59,31 @@ begin
   end if;
   select a.observed_at into _looked_before from event_store.alerting a where a.singleton for update;
   _now := event_store_private.clock();
+  if _looked_before > _now then
+    _set_back := _looked_before - _now;
+    update event_store.incidents i
+    set
+      missing_since = case when i.over_at is null then i.missing_since - _set_back else i.missing_since end,
+      due_at = i.due_at - _set_back, first_tried_at = i.first_tried_at - _set_back, leased_until = i.leased_until - _set_back
+    where i.told <> 'over';
+    _looked_before := _now;
+  end if;
+
+  insert into event_store.alert_sources as a (source, read_at)
+  select distinct s, _now from unnest(v_sources) s
+  on conflict (source) do update set read_at = excluded.read_at
+  where a.read_at is null or a.read_at not between _now - interval '1 hour' and _now;
+
+  with forgotten as (
+    delete from event_store.alert_sources a
+    where greatest(a.turn_until, a.read_at) < _now - interval '7 days'
+    returning a.source
+  )
+  update event_store.incidents i
+  set
+    sources = array(select s from unnest(i.sources) s where s not in (select f.source from forgotten f)),
+    missing_since = case when i.sources <@ array(select f.source from forgotten f) then _now end
+  where i.over_at is null and i.sources && array(select f.source from forgotten f);
 
   with found as (
     select f.kind, f.subject, array_agg(distinct f.source) as sources

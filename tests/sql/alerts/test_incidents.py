@@ -1,71 +1,22 @@
 """observe_incidents, claim_alert, settle_alert: from the first look to the last message, by a clock that tests move."""
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import LiteralString
 from uuid import uuid4
 
-import psycopg
 import pytest
 
 from millrace.resources.alerts.store import AlertStore, ClaimedIncident
 from millrace.resources.errors import Malformed
+from tests.sql.alerts.watched import DAY, HOLD_S, HOUR, LEASE_S, MINUTE, START, Watched, seen
 from tests.support.factories import Connect, buffers, refusal, rows, set_clock, start, terminate, value, wait_blocked
-
-START = datetime.fromisoformat("2030-01-01T00:00:00+00:00")
-MINUTE, HOUR, DAY = 60, 3600, 86_400
-HOLD_S = 120
-LEASE_S = 120
-
-
-class Watched:
-    """A store, what is wrong in it, and the seconds since the beginning."""
-
-    def __init__(self, connection: psycopg.Connection) -> None:
-        self.store = AlertStore(connection)
-        self.at(0)
-
-    def at(self, seconds: float) -> None:
-        set_clock(self.store.connection, (START + timedelta(seconds=seconds)).isoformat())
-
-    def look(self, *subjects: str, at: float | None = None, sources: tuple[str, ...] = ("a",), wait_s: int = 0) -> int:
-        """Look once: these are late, as the first of the sources says."""
-        if at is not None:
-            self.at(at)
-        return self.store.observe_incidents([seen(each, sources[0], wait_s) for each in subjects], sources, HOLD_S)
-
-    def send(self, at: float | None = None, *, error: str | None = None) -> list[tuple[str, list[str]]]:
-        """Claim and settle all that is due; return phase and subjects of each message."""
-        if at is not None:
-            self.at(at)
-        sent = []
-        while claimed := self.store.claim_alert(LEASE_S):
-            assert self.store.settle_alert(claimed[0].message_id, claimed[0].lease_token, error)
-            sent.append((claimed[0].phase, [each.subject for each in claimed]))
-        return sent
-
-
-def seen(subject: str, source: str = "a", wait_s: int = 0, **other: object) -> dict[str, object]:
-    return {
-        "source": source,
-        "kind": "late",
-        "subject": subject,
-        "severity": "ticket",
-        "cause": f"first cause of {subject}",
-        "remedy": "look",
-        "page": "",
-        "wait_s": wait_s,
-        **other,
-    }
-
-
-@pytest.fixture
-def watched(connect: Connect) -> Watched:
-    return Watched(connect())
 
 
 def test_one_message_when_it_begins_and_one_when_it_is_over(watched: Watched) -> None:
     assert watched.look("orders") == 1
     assert watched.send() == [("began", ["orders"])]
+    # it is open, and was told
+    assert watched.store.alert_state().undelivered_since is None
     for minute in range(1, 10):
         assert watched.look("orders", at=minute * MINUTE) == 1
         assert watched.send() == []
@@ -137,30 +88,6 @@ def test_the_time_until_it_is_over_doubles_with_each_return_within_two_hours(wat
     assert value(watched.store.connection, "select flaps from event_store.incidents where over_at is null") == 0
 
 
-def test_a_source_that_is_not_read_ends_nothing(watched: Watched) -> None:
-    watched.look("orders", sources=("dagster",))
-    assert watched.send() == [("began", ["orders"])]
-    for hour in range(1, 10):
-        assert watched.look(at=hour * HOUR, sources=("store",)) == 1
-    assert watched.send() == []
-    watched.look(at=10 * HOUR, sources=("store", "dagster"))
-    watched.look(at=11 * HOUR, sources=("store", "dagster"))
-    assert watched.send() == [("over", ["orders"])]
-
-
-def test_what_two_sources_see_is_over_when_neither_does(watched: Watched) -> None:
-    both = [seen("orders", "store"), seen("orders", "dagster")]
-    assert watched.store.observe_incidents(both, ["store", "dagster"], HOLD_S) == 1
-    assert watched.send() == [("began", ["orders"])]
-    # one of them sees it no more, the other one is not read
-    assert watched.look(at=HOUR, sources=("store",)) == 1
-    assert watched.look(at=2 * HOUR, sources=("store",)) == 1
-    (open_one,) = watched.store.open_incidents()
-    assert (open_one.sources, open_one.missing_since) == (["dagster"], None)
-    watched.look(at=3 * HOUR, sources=("dagster",))
-    assert watched.look(at=4 * HOUR, sources=("store",)) == 0
-
-
 def test_those_of_a_kind_that_begin_together_are_one_message(watched: Watched) -> None:
     watched.look("orders", "customers", "shipments")
     watched.store.observe_incidents(
@@ -223,10 +150,14 @@ def test_a_message_is_given_up_after_a_day_and_the_next_one_is_tried(watched: Wa
     assert 144 < tries < 155
     (orders,) = watched.store.open_incidents()
     assert (orders.told, orders.undelivered, orders.tries, orders.last_error) == ("began", 1, 0, "No answer.")
-    assert watched.store.alert_state().undelivered_since is None
+    # nobody was told, and the rule that says so goes on
+    undelivered_since = watched.store.alert_state().undelivered_since
+    assert undelivered_since is not None
+    assert DAY <= (undelivered_since - START).total_seconds() <= DAY + HOUR
     watched.look(at=now)
     watched.look(at=now + HOUR)
     assert watched.send() == [("over", ["orders"])]
+    assert watched.store.alert_state().undelivered_since is None
 
 
 def test_what_is_over_before_it_could_be_told_is_told_from_beginning_to_end(watched: Watched) -> None:
@@ -249,18 +180,6 @@ def test_a_message_that_is_leased_is_nobody_elses_until_its_lease_ends(watched: 
     assert watched.store.settle_alert(held.message_id, held.lease_token)
     assert not watched.store.settle_alert(again.message_id, again.lease_token)
     assert watched.send(at=HOUR) == []
-
-
-def test_who_looks_has_the_turn_for_a_while(watched: Watched, connect: Connect) -> None:
-    other = AlertStore(connect())
-    assert watched.store.claim_look(15)
-    set_clock(other.connection, (START + timedelta(seconds=14)).isoformat())
-    assert not other.claim_look(15)
-    set_clock(other.connection, (START + timedelta(seconds=15)).isoformat())
-    assert other.claim_look(15)
-    # a clock that was set back a day
-    set_clock(other.connection, (START - timedelta(days=1)).isoformat())
-    assert other.claim_look(15)
 
 
 def test_two_that_claim_at_once_get_a_message_once(watched: Watched, connect: Connect) -> None:
@@ -329,7 +248,9 @@ def test_an_incident_that_lacks_something_is_refused(watched: Watched, found: li
 
 def test_arguments_out_of_range_are_refused(watched: Watched) -> None:
     refusal(Malformed, lambda: watched.store.observe_incidents([], ["a"], -1))
-    refusal(Malformed, lambda: watched.store.claim_look(-1))
+    refusal(Malformed, lambda: watched.store.claim_look(-1, ["a"]))
+    refusal(Malformed, lambda: watched.store.claim_look(15, [""]))
+    refusal(Malformed, lambda: watched.store.claim_look(15, ["a" * 201]))
     refusal(Malformed, lambda: watched.store.claim_alert(0))
     assert not watched.store.settle_alert(uuid4(), 1)
 

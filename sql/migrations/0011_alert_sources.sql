@@ -1,0 +1,15 @@
+-- A turn for each source of incidents: who knows one of them keeps nobody from another one.
+
+create table event_store.alert_sources (
+  source text collate "C" not null,
+  turn_until timestamptz,
+  read_at timestamptz,
+  constraint alert_sources_pkey primary key (source),
+  constraint alert_sources_source_fits check (source <> '' and octet_length(source) <= 200)
+) with (fillfactor = 50);
+comment on table event_store.alert_sources is
+'What is looked at for incidents. One that nobody has asked for a week is forgotten, and so is what it saw.';
+comment on column event_store.alert_sources.source is 'Its name, such as event_store or dagster.';
+comment on column event_store.alert_sources.turn_until is 'Until when nobody else asks it; null before it is asked first.';
+comment on column event_store.alert_sources.read_at is 'When it was read, to the hour; null before it was read first.';
+alter table event_store.alerting drop column turn_until;
