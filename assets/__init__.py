@@ -15,5 +15,6 @@ class Group:
     EVENT_STORE = "event_store"  # the tables of the store
     CONSUMPTION = "consumption"  # the drains of views
     READ_MODELS = "read_models"  # the tables that drains build
+    SUBSCRIPTIONS = "subscriptions"  # functions that are called for events, elsewhere
     ARCHIVE = "archive"  # the log in files
     REPORTS = "reports"  # tables of days, which users declare

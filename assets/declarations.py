@@ -1,9 +1,10 @@
-"""Find what a user declared: the read models, captures and reports of one package, and its services and commands.
+"""Find what a user declared: the read models, captures, reports and subscriptions of one package, and its programs.
 
     my_platform/            any package that Python can import; MILLRACE_DECLARATIONS names it
       read_models/          a file each, or one module read_models.py; each of these is optional
       captures/
       reports/              Dagster assets
+      subscriptions/        functions that `millrace consume` calls for events
       services.py           `services(surroundings)`: processes of its own for `millrace up`
       commands.py           `app`, a Typer: commands of its own for `millrace`
 
@@ -31,9 +32,10 @@ if TYPE_CHECKING:
     import dagster as dg
 
     from millrace.resources.capture.declaration import Capture
+    from millrace.resources.consumers.declaration import Subscription
     from millrace.resources.read_models.declaration import ReadModel
 
-ROOMS = ("read_models", "captures", "reports")
+ROOMS = ("read_models", "captures", "reports", "subscriptions")
 # what a package may have besides; `millrace up` and the command line load them by themselves
 FILES = ("services", "commands")
 
@@ -47,7 +49,7 @@ class Fault:
     """A file of declarations that fails to load.
 
     Attributes:
-        room: Which part of the package it is in: `read_models`, `captures`, `reports`, `services` or `commands`.
+        room: Which part of the package it is in, such as `read_models` or `services`.
         name: The file's name without its suffix, which by convention is that of what it declares.
         file: Where the error is, which may be another file that this one imports.
         line: Its line, counted from 1; 0 if Python does not say.
@@ -73,6 +75,7 @@ class Declarations:
         models: The read models by name.
         captures: The captures by name.
         reports: The assets of its reports.
+        subscriptions: The subscriptions by view.
         faults: The files that fail to load; what they declared before stays as it is in the store.
         package: The name of the package; None where nothing is declared.
         files: Where each thing was found, by its kind and name, such as `read model orders`.
@@ -84,6 +87,7 @@ class Declarations:
     models: "Mapping[str, ReadModel]" = field(default_factory=dict)
     captures: "Mapping[str, Capture]" = field(default_factory=dict)
     reports: "tuple[dg.AssetsDefinition, ...]" = ()
+    subscriptions: "Mapping[str, Subscription]" = field(default_factory=dict)
     faults: tuple[Fault, ...] = ()
     package: str | None = None
     files: Mapping[str, Path] = field(default_factory=dict)
@@ -129,6 +133,7 @@ def declared(package: str | None, rooms: Collection[str] = ROOMS) -> Declaration
         return Declarations()
     # Spark comes with the one: the command line's help does without
     from millrace.resources.capture.declaration import Capture
+    from millrace.resources.consumers.declaration import Subscription
     from millrace.resources.read_models.declaration import ReadModel
 
     find_package(package)
@@ -141,11 +146,14 @@ def declared(package: str | None, rooms: Collection[str] = ROOMS) -> Declaration
                 found.look_through(room, module)
     models = {thing.name: thing for thing in found.things if isinstance(thing, ReadModel)}
     captures = {thing.name: thing for thing in found.things if isinstance(thing, Capture)}
+    subscriptions = {thing.view: thing for thing in found.things if isinstance(thing, Subscription)}
+    named = ReadModel | Capture | Subscription
     return Declarations(
         models=dict(sorted(models.items())),
         captures=dict(sorted(captures.items())),
         # the only other things that are found
-        reports=tuple(cast("dg.AssetsDefinition", t) for t in found.things if not isinstance(t, ReadModel | Capture)),
+        reports=tuple(cast("dg.AssetsDefinition", t) for t in found.things if not isinstance(t, named)),
+        subscriptions=dict(sorted(subscriptions.items())),
         faults=tuple(faults),
         package=package,
         files=found.files,
@@ -238,6 +246,11 @@ def _names(room: str, value: object) -> Iterator[str]:
 
         if isinstance(value, ReadModel):
             yield from (f"read model {value.name}", f"view {value.view}")
+    elif room == "subscriptions":
+        from millrace.resources.consumers.declaration import Subscription
+
+        if isinstance(value, Subscription):
+            yield f"view {value.view}"
     else:
         from millrace.resources.capture.declaration import Capture
 

@@ -1,4 +1,4 @@
-"""How read models and deciders are tested: given events, when something happens, then these rows or events.
+"""How read models, deciders and subscriptions are tested: given events, when something happens, then this is there.
 
     from millrace import count, last, read_model, stream_id, sum_
     from millrace.testing import event, given
@@ -48,6 +48,9 @@ A decider is tested the same way: given events, when a command comes, then it le
         with pytest.raises(ValueError, match="paid already"):
             given(event("payment", "p-1", "paid")).when(PAYMENT, "p-1", "card")
 
+A subscription is called as it is consumed: `given(…).when(send_mail)` says how many events it `handled`, and the test
+looks for their effect.
+
 `event(decider, decider_id, name, **data)` is an event to come: its data are the keywords. `given(…)` registers events
 and appends them, in this order, to an event store of its own.
 
@@ -61,11 +64,15 @@ rows name; `rows` gives all of them, for assertions of another kind. Where the m
 after it, must not depend on how often or from which snapshot they are computed: else the test fails. `then(…)` compares
 the events with `Emit`s, in their order; they are registered by themselves.
 
+`when(subscription)` calls its handler for each event that it wants and did not have yet, in the order of each stream,
+as `millrace consume` does. Where it raises, `StreamsFailed` names each stream, its event and the error; it is not tried
+again. `given_back` counts the events that it wants later.
+
 It needs no fixture and no plugin, and works in each process of pytest-xdist. Stores are on a real Postgres, models are
 built on a real Spark (`millrace.testing_servers`). `given` takes an event store or a session of the caller's as `dsn=`,
 `spark=`.
 
-Belongs here: what tests of read models and deciders need, for users and for us. Not here: anything that runs outside of
+Belongs here: what tests of declarations need, for users and for us. Not here: anything that runs outside of
 tests.
 """
 
@@ -84,6 +91,9 @@ from psycopg.rows import dict_row
 
 from millrace.resources.commands.decider import Command, Decider, State
 from millrace.resources.commands.trial import Handled, tried
+from millrace.resources.consumers.declaration import Subscription
+from millrace.resources.consumers.telling import Counters
+from millrace.resources.consumers.trial import consumed
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.errors import MillraceError
@@ -104,7 +114,7 @@ _numbers = count()
 
 
 class StreamsFailed(MillraceError):
-    """The read model cannot be built from some streams; the detail names each, its event's offset and the reason."""
+    """A read model cannot be built from some streams, or a handler raised; the detail names each, its event and why."""
 
 
 def event(decider: str, decider_id: str, name: str, /, **data: Json) -> NewEvent:
@@ -152,20 +162,23 @@ class Given:
     def when(self, what: "ReadModel | type", *, batch_events: int | None = None) -> "Built": ...
 
     @overload
+    def when(self, what: Subscription) -> Counters: ...
+
+    @overload
     def when(self, what: Decider[State, Command], decider_id: str, command: Command) -> Handled[State]: ...
 
     def when(
         self,
-        what: "ReadModel | type | Decider[State, Command]",
+        what: "ReadModel | type | Subscription | Decider[State, Command]",
         decider_id: str | None = None,
         command: Command | None = None,
         *,
         batch_events: int | None = None,
-    ) -> "Built | Handled[State]":
-        """Build a read model from all events that it has not consumed yet, as a drain does; or handle a command.
+    ) -> "Built | Counters | Handled[State]":
+        """Build a read model from all events that it has not had yet, as a drain does; or handle those, or a command.
 
         Args:
-            what: The read model: what `read_model`, `fold` or `recompute` declared; or a decider.
+            what: The read model: what `read_model`, `fold` or `recompute` declared; or a subscription, or a decider.
             decider_id: The stream of the command.
             command: What the decider's `decide` gets.
             batch_events: How many events a batch may have, and nothing is built a second time, as for a model that
@@ -175,13 +188,15 @@ class Given:
         Raises:
             AssertionError: The rows depend on how the events were split into batches; or what was decided depends on
                 more than the command and the events.
-            StreamsFailed: It cannot be built from some streams.
+            StreamsFailed: It cannot be built from some streams; or a handler raised.
             PartitionsFailed: It cannot be built at all.
             JavaNotFound: There is no Java that Spark runs on.
             Unreachable: `SPARK_REMOTE` or `SPARK_MASTER` name a server that does not answer.
         """
         if isinstance(what, Decider):
             return self._handled(what, decider_id, command)
+        if isinstance(what, Subscription):
+            return self._consumed(what)
         declared = _declared(what)
         size = batch_events or self._drawn_size()
         with self._consumer(declared) as consumer:
@@ -201,6 +216,16 @@ class Given:
             raise TypeError(f"name the stream and the command: when({decider.name.upper()}, decider_id, command)")
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             return tried(EventStore(connection), decider, decider_id, cast(Command, command))
+
+    def _consumed(self, subscription: Subscription) -> Counters:
+        __tracebackhide__ = True
+        counters, parked = consumed(self.dsn, subscription)
+        if parked:
+            raise StreamsFailed(
+                f"The handler {subscription.name} failed at {len(parked)} stream(s).",
+                detail="\n".join(f"{f.decider} {f.decider_id!r}, offset {f.offset}: {f.last_error}" for f in parked),
+            )
+        return counters
 
     def _drawn_size(self) -> int:
         with psycopg.connect(self.dsn, autocommit=True) as connection:

@@ -16,13 +16,14 @@ from millrace.assets.faults import stand_ins
 from millrace.assets.partitions import log_partitions
 from millrace.assets.read_models.asset import read_model_asset
 from millrace.assets.rounds import shared_drain_job
+from millrace.assets.subscriptions import subscription_specs
 from millrace.platform_defs.capture_sensors import capture_sensor
 from millrace.platform_defs.checks import all_checks
 from millrace.platform_defs.jobs import APPLY_SCHEMA, ARCHIVE, CAPTURE, DRAIN, REBUILD
 from millrace.platform_defs.prune import prune_runs
 from millrace.platform_defs.results import InstanceFolder
 from millrace.platform_defs.schedules import PRUNE_RUNS, REPORT_EVENT_STORE, archive_schedule, report_schedules
-from millrace.platform_defs.sensors import model_sensors, undeclared_sensor
+from millrace.platform_defs.sensors import view_sensors
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.settings import Settings
 from millrace.resources.spark.resource import SparkResource
@@ -59,15 +60,11 @@ def build_defs(
     needed = [job for job, declared_ones in jobs if declared_ones]
     absent = stand_ins(found, [key for each in assets for key in each.keys])
     return dg.Definitions(
-        assets=[*assets, *source_table_specs(captures), *absent],
+        assets=[*assets, *source_table_specs(captures), *subscription_specs(found.subscriptions.values()), *absent],
         asset_checks=all_checks(found),
         jobs=[APPLY_SCHEMA, ARCHIVE, DRAIN, prune_runs, *needed],
         schedules=[REPORT_EVENT_STORE, PRUNE_RUNS, archive_schedule(settings), *report_schedules(found.reports)],
-        sensors=[
-            *model_sensors([*models], together),
-            undeclared_sensor(models),
-            *(capture_sensor(capture) for capture in captures.values()),
-        ],
+        sensors=[*view_sensors(found, together), *map(capture_sensor, captures.values())],
         resources=everything,
         # a process per step would double what a run costs
         executor=dg.in_process_executor,

@@ -1,4 +1,4 @@
-"""The sensor that says in Dagster when a read model becomes late, and when it is fresh again.
+"""The sensors that say in Dagster when a read model becomes late, when it is fresh again, and how subscriptions stand.
 
 Belongs here: telling that the state changed. Not here: what late means (the check `lag_within_objective` of the model),
 starting drains (`sensors`).
@@ -13,12 +13,16 @@ from collections.abc import Sequence
 import dagster as dg
 
 from millrace.assets.consumption import lag_evaluation, lag_metadata
+from millrace.assets.subscriptions import asset_key, standing_of
+from millrace.resources.consumers.declaration import Subscription
 from millrace.resources.postgres.kept import kept_store
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.versions import current_version
 
 LOOK_EVERY_S = 15
+# Dagster never forgets an observation
+OBSERVE_EVERY_S = 300
 
 
 def freshness_sensor(models: Sequence[ReadModel]) -> dg.SensorDefinition:
@@ -55,5 +59,35 @@ def freshness_sensor(models: Sequence[ReadModel]) -> dg.SensorDefinition:
                 context.instance.report_runless_asset_event(evaluation)
         said = f"late: {', '.join(sorted(late))}" if late else f"none of {len(models)} read models is late"
         return dg.SensorResult(skip_reason=said, cursor=json.dumps(sorted(late)))
+
+    return watch
+
+
+def subscription_sensor(subscriptions: Sequence[Subscription]) -> dg.SensorDefinition:
+    """Make the sensor `watch_subscriptions`, which observes views that changed; its cursor is what it told last."""
+
+    @dg.sensor(
+        name="watch_subscriptions",
+        minimum_interval_seconds=OBSERVE_EVERY_S,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Plots how far subscriptions are behind, at their assets. It starts nothing.",
+    )
+    def watch(context: dg.SensorEvaluationContext, postgres: PostgresResource) -> dg.SensorResult:
+        with kept_store(postgres) as store:
+            infos = {info.view: info for info in store.view_info()}
+        told: dict[str, dict[str, float]] = json.loads(context.cursor or "{}")
+        now = {each.view: standing_of(infos[each.view]) for each in subscriptions if each.view in infos}
+        absent = sorted(each.view for each in subscriptions if each.view not in infos)
+        behind = sorted(view for view, standing in now.items() if standing["lag"])
+        said = f"behind: {', '.join(behind)}" if behind else f"none of {len(now)} subscriptions is behind"
+        return dg.SensorResult(
+            skip_reason=said + (f"; never consumed: {', '.join(absent)}" if absent else ""),
+            asset_events=[
+                dg.AssetObservation(asset_key(each), metadata=now[each.view])
+                for each in subscriptions
+                if each.view in now and now[each.view] != told.get(each.view)
+            ],
+            cursor=json.dumps(now),
+        )
 
     return watch

@@ -15,9 +15,10 @@ from functools import cache
 
 import dagster as dg
 
+from millrace.assets.declarations import Declarations
 from millrace.assets.partitions import VIEWS
 from millrace.assets.rounds import JOIN_S, SHARED_JOB, left_by
-from millrace.platform_defs.freshness import freshness_sensor
+from millrace.platform_defs.freshness import freshness_sensor, subscription_sensor
 from millrace.platform_defs.jobs import DRAIN
 from millrace.platform_defs.polling import (
     PUSHES_AT_ONCE,
@@ -59,6 +60,13 @@ UNFINISHED = (
     dg.DagsterRunStatus.STARTED,
     dg.DagsterRunStatus.CANCELING,
 )
+
+
+def view_sensors(declared: Declarations, together: dg.JobDefinition) -> list[dg.SensorDefinition]:
+    """Make the sensors of all views: those of declared read models, of subscriptions, and of views of the database."""
+    models, subscriptions = [*declared.models.values()], [*declared.subscriptions.values()]
+    watching = [subscription_sensor(subscriptions)] if subscriptions else []
+    return [*model_sensors(models, together), *watching, undeclared_sensor(models)]
 
 
 def model_sensors(models: Sequence[ReadModel], together: dg.JobDefinition) -> list[dg.SensorDefinition]:

@@ -38,6 +38,7 @@ select set_config('event_store.log_partitions', :'log_partitions', true);
 \ir migrations/0009_wake_ups.sql
 \ir migrations/0010_push_secrets.sql
 \ir migrations/0011_alert_sources.sql
+\ir migrations/0012_pushes.sql
 
 \ir roles.sql
 
@@ -281,6 +282,7 @@ set local check_function_bodies = off;
 \ir functions/views/progress/has_seen.sql
 \ir functions/views/progress/views_beyond_log.sql
 \ir functions/views/push/drop_push_secret.sql
+\ir functions/views/push/push_format.sql
 \ir functions/views/push/push_secrets.sql
 \ir functions/views/push/set_push_secret.sql
 \ir functions/views/register_view.sql
@@ -293,7 +295,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'f0dd7f65dcccebdde4c881d411f3640133375de69643b025fada30bcb2559901'),
+  (0, '6880d1573151eb785fdaf658101d3a234df20e2b9a9e72e897b0ab97aa07b517'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
@@ -304,5 +306,6 @@ insert into event_store.migrations (version, name) values
   (8, '0008_subscriptions'),
   (9, '0009_wake_ups'),
   (10, '0010_push_secrets'),
-  (11, '0011_alert_sources');
+  (11, '0011_alert_sources'),
+  (12, '0012_pushes');
 commit;

@@ -13,7 +13,7 @@ from millrace.resources.settings import PROJECT
 
 HEAVY = {"dagster", "pyspark", "psycopg", "pyarrow", "pandas", "requests"}
 # what a user's own code may need besides
-PACKAGES = {"psycopg", "dagster", "pyspark", "typer", "tenacity"}
+PACKAGES = {"psycopg", "psycopg_pool", "dagster", "pyspark", "typer", "tenacity", "starlette", "standardwebhooks"}
 
 
 def test_every_name_is_there_and_is_what_a_type_checker_takes_it_for() -> None:

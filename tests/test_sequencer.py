@@ -111,9 +111,12 @@ def test_a_view_that_nothing_is_new_for_is_left_alone_and_one_that_is_set_back_i
         settled = observer.execute("select event_store.last_sequenced()").fetchone()
         wait_until(lambda: observer.execute("select event_store.last_sequenced()").fetchone() != settled, "a round")
         before, looked = dispatched(observer), set[object]()
-        wait_until(
-            lambda: looked.add(value(observer, "select event_store.last_sequenced()")) or len(looked) > 3, "some rounds"
-        )
+
+        def rounds() -> int:
+            looked.add(value(observer, "select event_store.last_sequenced()"))
+            return len(looked)
+
+        wait_until(lambda: rounds() > 3, "some rounds")
         assert dispatched(observer) == before
         orders.seek_view("a", "RESET_TO_EARLIEST", reason="again")
         wait_until(lambda: len(orders.stream_events("a", 1)) == 1, "it is given its event again")

@@ -172,7 +172,7 @@ def test_a_new_repository_tests_its_example_and_runs_until_its_rows_are_there(
     orders = folder / "our_platform" / "read_models" / "orders.py"
     orders.write_text(orders.read_text() + BORROWING)
     (folder / "our_platform" / "read_models" / "broken.py").write_text("import no_such_module\n")
-    assert "1 passed" in installed.run("python", "-W", "ignore", "-m", "pytest", cwd=folder)
+    assert "5 passed" in installed.run("python", "-W", "ignore", "-m", "pytest", cwd=folder)
 
     env = {"MILLRACE_DECLARATIONS": "our_platform", "MILLRACE_PORT": str(free_port())}
     up = subprocess.Popen(

@@ -1,1 +1,1 @@
-"""The example shop: its events, a simulator, its read models, its captured customers and a daily report."""
+"""The example shop: its events, a simulator, its read models, services, captured customers and a daily report."""

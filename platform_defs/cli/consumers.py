@@ -6,6 +6,8 @@ Belongs here: which subscriptions are meant. Not here: how they are consumed (`m
 import logging
 from collections.abc import Sequence
 from importlib import import_module
+from pkgutil import iter_modules
+from types import ModuleType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -25,7 +27,8 @@ def consume_command(
     modules: Annotated[
         list[str],
         typer.Argument(
-            help="Modules with subscriptions, or one of them: my_platform.mails:send_mail.", metavar="MODULE[:NAME]"
+            help="Modules or packages with subscriptions, or one of them: my_platform.mails:send_mail.",
+            metavar="MODULE[:NAME]",
         ),
     ],
     dsn: DsnOption = None,
@@ -44,7 +47,7 @@ def consume_command(
 
 
 def subscriptions_of(place: str) -> "Sequence[Subscription]":
-    """Return the subscriptions of a module, or the one that is named behind a colon.
+    """Return the subscriptions of a module, with those below a package, or the one that is named behind a colon.
 
     Raises:
         MillraceError: There are none, or the module fails to load; the text says why.
@@ -52,8 +55,24 @@ def subscriptions_of(place: str) -> "Sequence[Subscription]":
     from millrace.resources.consumers.declaration import Subscription
 
     name, _, attribute = place.partition(":")
+    module = _loaded(name)
+    if attribute:
+        found = [getattr(module, attribute, None)]
+    else:
+        below = iter_modules(getattr(module, "__path__", ()), f"{name}.")
+        found = [each for one in (module, *(_loaded(info.name) for info in below)) for each in vars(one).values()]
+    subscriptions = list({id(each): each for each in found if isinstance(each, Subscription)}.values())
+    if not subscriptions:
+        raise MillraceError(
+            f"{place} is no subscription." if attribute else f"The module {name} has no subscriptions.",
+            hint="Declare one with @subscription(view=…) from millrace.",
+        )
+    return subscriptions
+
+
+def _loaded(name: str) -> ModuleType:
     try:
-        module = import_module(name)
+        return import_module(name)
     except MillraceError:
         raise
     except Exception as error:
@@ -62,11 +81,3 @@ def subscriptions_of(place: str) -> "Sequence[Subscription]":
             detail=f"{type(error).__name__}: {error}",
             hint="Name it as Python imports it, from the current folder or an installed package.",
         ) from error
-    found = [getattr(module, attribute, None)] if attribute else list(vars(module).values())
-    subscriptions = [each for each in found if isinstance(each, Subscription)]
-    if not subscriptions:
-        raise MillraceError(
-            f"{place} is no subscription." if attribute else f"The module {name} has no subscriptions.",
-            hint="Declare one with @subscription(view=…) from millrace.",
-        )
-    return subscriptions

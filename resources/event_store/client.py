@@ -237,6 +237,7 @@ class EventStore(Rounds, Waiting):
         max_attempts: int | None = None,
         owner: str | None = None,
         version: int | None = None,
+        push_format: str | None = None,
     ) -> View:
         """Register a view, or change the settings that are named, never its progress; None leaves one as it is.
 
@@ -253,10 +254,11 @@ class EventStore(Rounds, Waiting):
             owner: The role whose members may change and consume it. At first the login; event_store_consumer where that
                 is a member of event_store_owner.
             version: Of the program that registers; settings of a lower one than the view has change nothing.
+            push_format: As what events are pushed: 'json', or 'cloudevents'; 'json' at first.
         """
         return self._one(
             View,
-            "select * from event_store.register_view(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
+            "select * from event_store.register_view(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
             (
                 view,
                 start_at,
@@ -269,6 +271,7 @@ class EventStore(Rounds, Waiting):
                 max_attempts,
                 owner,
                 version,
+                push_format,
             ),
         )
 

@@ -193,6 +193,7 @@ class View:
     max_attempts: int
     owner: str
     version: int
+    push_format: str
 
 
 @dataclass(frozen=True)

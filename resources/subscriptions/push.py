@@ -22,11 +22,10 @@ Where an answer was lost, the receiver sees the event again; it tells that by `e
 of its stream's order.
 """
 
-import json
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
@@ -35,9 +34,9 @@ import psycopg
 from millrace.resources.consumers.consumer import Consumer
 from millrace.resources.consumers.declaration import Refused, Subscription, TryLater
 from millrace.resources.errors import MillraceError
-from millrace.resources.event_store import EventStore, LeasedEvent, RecordedEvent
-from millrace.resources.event_store.causes import is_traceparent, metadata_of
+from millrace.resources.event_store import EventStore, LeasedEvent
 from millrace.resources.signing import signed
+from millrace.resources.subscriptions.bodies import FORMS, traceparent_of
 from millrace.resources.subscriptions.receivers import Allowed, Answer, Endpoint
 from millrace.resources.subscriptions.store import PushStore
 
@@ -58,7 +57,6 @@ BUSY = {429, 503}
 SECRETS_KNOWN_S = 60.0
 # how many answers a run tells, for Dagster keeps each
 TOLD = 20
-JSON = {"Content-Type": "application/json"}
 
 
 @dataclass
@@ -96,13 +94,14 @@ def push_events(
     """
     with psycopg.connect(dsn, autocommit=True) as connection:
         row = next(iter(EventStore(connection).poll_views([view])), None)
+        form = PushStore(connection).push_format(view) if row is not None and row.edge_function_url else "json"
     if row is None or not row.edge_function_url:
         raise MillraceError(
             f"View {view} has nothing to drain it into.",
             detail="It is no view of a declared read model, and not registered with an edge_function_url.",
             hint="Declare a read model for it, or register it with a URL.",
         )
-    pusher = Pusher(dsn, view, row.edge_function_url, Allowed(allowed), on_failure)
+    pusher = Pusher(dsn, view, row.edge_function_url, Allowed(allowed), on_failure, form)
     # a delivery may take the timeout twice, until it is connected and from then on, and a name is looked up before
     consumer = Consumer(
         dsn,
@@ -146,7 +145,16 @@ class Pusher:
         busy_until: When the last delivery ended.
     """
 
-    def __init__(self, dsn: str, view: str, url: str, allowed: Allowed, on_failure: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        view: str,
+        url: str,
+        allowed: Allowed,
+        on_failure: Callable[[str], None],
+        form: str = "json",
+    ) -> None:
+        self._type, self._body = FORMS[form]
         self._dsn, self._view, self._url, self._allowed = dsn, view, url, allowed
         self._on_failure = on_failure
         self._own = threading.local()
@@ -170,7 +178,7 @@ class Pusher:
         pause = self._not_before - time.monotonic()
         if self.gone or pause > 0:
             raise TryLater("The receiver asked for a pause.", after_s=max(pause, RETRY_MS / 1000))
-        body = _body(event).encode()
+        body = self._body(event).encode()
         answer = self._endpoint().post(body, self._headers(event, body), TIMEOUT_S)
         self.busy_until = time.monotonic()
         if answer.status // 100 == 2:
@@ -200,9 +208,9 @@ class Pusher:
 
     def _headers(self, event: LeasedEvent, body: bytes) -> dict[str, str]:
         message_id = str(event.event_id)
-        headers = {**JSON, "webhook-id": message_id}
-        if (trace := metadata_of(event).get("traceparent")) is not None and is_traceparent(str(trace)):
-            headers["traceparent"] = str(trace)
+        headers = {"Content-Type": self._type, "webhook-id": message_id}
+        if (trace := traceparent_of(event)) is not None:
+            headers["traceparent"] = trace
         if secrets := self._secrets():
             headers |= signed(message_id, body, secrets)
         return headers
@@ -258,10 +266,3 @@ def seconds_of(retry_after: str) -> float | None:
     except ValueError:
         return None
     return max((until - datetime.now(UTC)).total_seconds(), 0.0) if until.tzinfo else None
-
-
-def _body(event: LeasedEvent) -> str:
-    """Return an event as JSON. Its data are the text that Postgres printed, whoever can read that."""
-    values = {field.name: getattr(event, field.name) for field in fields(RecordedEvent) if field.name != "data_json"}
-    known = {name: v if v is None or isinstance(v, bool | int) else str(v) for name, v in values.items()}
-    return f'{json.dumps(known)[:-1]}, "data": {event.data_json}}}'

@@ -9,6 +9,10 @@ from millrace.resources.event_store.sql_functions import SqlFunctions
 class PushStore(SqlFunctions):
     """The functions for pushes. Every method raises the `MillraceError` of its SQL function."""
 
+    def push_format(self, view: str) -> str:
+        """Return in which form events of a view are pushed: 'json' or 'cloudevents'."""
+        return self._value(str, "select event_store.push_format(%s)", (view,))
+
     def push_secrets(self, view: str) -> list[str]:
         """Return the secrets that pushes of a view are signed with, the current one first."""
         return self._values(str, "select event_store.push_secrets(%s)", (view,))

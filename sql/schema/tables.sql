@@ -328,10 +328,12 @@ CREATE TABLE event_store.views (
     max_attempts integer DEFAULT 5 NOT NULL,
     owner text NOT NULL,
     version integer DEFAULT 0 NOT NULL,
+    push_format text DEFAULT 'json'::text NOT NULL COLLATE pg_catalog."C",
     CONSTRAINT views_lock_timeout_is_bounded CHECK (((lock_timeout_s >= 1) AND (lock_timeout_s <= 3600))),
     CONSTRAINT views_max_attempts_is_positive CHECK ((max_attempts > 0)),
     CONSTRAINT views_mode_is_known CHECK ((mode = ANY (ARRAY['rows'::text, 'bulk'::text]))),
     CONSTRAINT views_pooling_delay_is_not_negative CHECK ((pooling_delay_s >= 0)),
+    CONSTRAINT views_push_format_is_known CHECK ((push_format = ANY (ARRAY['json'::text, 'cloudevents'::text]))),
     CONSTRAINT views_version_is_not_negative CHECK ((version >= 0)),
     CONSTRAINT views_view_is_named CHECK ((view <> ''::text))
 );
@@ -365,6 +367,8 @@ COMMENT ON COLUMN event_store.views.max_attempts IS 'After how many failed attem
 COMMENT ON COLUMN event_store.views.owner IS 'The role whose members may change and consume the view; members of event_store_owner may, too.';
 
 COMMENT ON COLUMN event_store.views.version IS 'The version of the program that gave the view its settings; a program of a lower one changes nothing.';
+
+COMMENT ON COLUMN event_store.views.push_format IS 'How events are pushed: json, or cloudevents, the structured mode of CloudEvents 1.0.';
 
 CREATE VIEW event_store.versioned_events AS
  SELECT event,
@@ -1749,6 +1753,8 @@ GRANT SELECT(max_attempts) ON TABLE event_store.views TO event_store_reader;
 GRANT SELECT(owner) ON TABLE event_store.views TO event_store_reader;
 
 GRANT SELECT(version) ON TABLE event_store.views TO event_store_reader;
+
+GRANT SELECT(push_format) ON TABLE event_store.views TO event_store_reader;
 
 GRANT SELECT ON TABLE event_store.versioned_events TO event_store_reader;
 GRANT SELECT ON TABLE event_store.versioned_events TO event_store_owner;

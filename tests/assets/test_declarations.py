@@ -103,7 +103,8 @@ def test_an_unknown_package_is_refused_with_the_setting_and_the_remedy(package: 
 def test_a_package_that_declares_nothing_is_refused_with_what_it_may_have(declare: Declare) -> None:
     for package in ("json", declare()):
         with pytest.raises(
-            InvalidDeclarations, match=r"(?s)declares nothing.*read_models, captures, reports, services.py"
+            InvalidDeclarations,
+            match=r"(?s)declares nothing.*read_models, captures, reports, subscriptions, services.py",
         ):
             declared(package)
 

@@ -53,6 +53,7 @@ def test_every_asset_has_a_group_kinds_an_owner_and_a_description(defs: dg.Defin
         node = graph.get(key)
         assert node.group_name in {
             "event_store", "consumption", "read_models", "reports", "archive", "change_capture", "sources",
+            "subscriptions",
         }  # fmt: skip
         assert "postgres" in node.kinds
         assert node.owners
@@ -106,7 +107,7 @@ def test_every_table_and_every_read_model_is_an_asset(defs: dg.Definitions) -> N
     expected |= {dg.AssetKey(["consumption", "view_events"]), dg.AssetKey(["reports", "daily_orders"])}
     expected.add(dg.AssetKey(["archive", "events"]))
     expected |= {dg.AssetKey(["change_capture", table]) for table in ("wal_events", "change_events")}
-    expected.add(dg.AssetKey(["crm", "public", "customers"]))
+    expected |= {dg.AssetKey(["crm", "public", "customers"]), dg.AssetKey(["subscriptions", "mails"])}
     assert expected == set(graph.get_all_asset_keys())
 
 
@@ -124,6 +125,7 @@ def test_read_models_have_the_log_partitions_and_their_column_schema(defs: dg.De
 def test_each_declared_view_and_capture_has_a_sensor_and_others_look_at_many_views(defs: dg.Definitions) -> None:
     sensors = {sensor.name for sensor in defs.sensors or []}
     named = {model.view for model in SHOP.models.values()} | set(SHOP.captures)
-    assert sensors == {f"poll_{name}" for name in named} | {"poll_read_models", "poll_views", "watch_freshness"}
+    others = {"poll_read_models", "poll_views", "watch_freshness", "watch_subscriptions"}
+    assert sensors == {f"poll_{name}" for name in named} | others
     checks = {key.name for key in defs.resolve_asset_graph().asset_check_keys}
     assert {"slots_are_healthy", "no_quarantined_changes"} <= checks

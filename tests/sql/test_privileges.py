@@ -49,7 +49,7 @@ LOOKING = {
     "retried_events", "purge_state", "open_incidents", "stream_state",
 }  # fmt: skip
 CONSUMING = READING | {
-    "push_secrets", "announce_positions", "attend_log", "views_beyond_log", "register_view", "attach_consumer", "sequence_events", "stream_events", "lease_events", "ack_event", "ack_events",
+    "push_format", "push_secrets", "announce_positions", "attend_log", "views_beyond_log", "register_view", "attach_consumer", "sequence_events", "stream_events", "lease_events", "ack_event", "ack_events",
     "nack_event", "schedule_nack_event", "fail_event", "extend_lock", "dispatch_events", "claim_batch", "claim_partition",
     "locked_partitions", "read_batch", "fail_streams", "commit_batch", "extend_lease", "release_batch", "release_owner", "pass_over_unwanted",
     "expire_transactions", "claim_views", "owned_leases", "locked_streams", "extend_owner", "detach_consumer",

@@ -11,6 +11,7 @@
 -- stream is parked.
 -- v_version: of the program that registers. Settings of a lower version than the view has change nothing: two versions
 -- of a service that start in turns, as in a rolling deploy, do not undo each other's. null changes settings as ever.
+-- v_push_format: json, or cloudevents; null for json, or what it is.
 -- Example: select * from register_view('invoices', '-infinity')
 create or replace function event_store.register_view(
   v_view text,
@@ -23,7 +24,8 @@ create or replace function event_store.register_view(
   v_events text[] default null,
   v_max_attempts int default null,
   v_owner text default null,
-  v_version int default null
+  v_version int default null,
+  v_push_format text default null
 )
 returns setof event_store.views
 language plpgsql
@@ -44,6 +46,7 @@ declare
     -- what a wait of a client's can hold
     when v_pooling_delay_s not between 0 and 2147483647 then 'v_pooling_delay_s must be from 0 to 2147483647, or null'
     when length(v_edge_function_url) > 2000 then 'a URL has at most 2000 characters'
+    when v_push_format not in ('json', 'cloudevents') then 'v_push_format must be json or cloudevents, or null'
     when v_mode not in ('rows', 'bulk') then 'v_mode must be rows or bulk, or null'
     when array_position(v_deciders, null) is not null then 'v_deciders must name deciders; {} is for all, null leaves them'
     when array_position(v_events, null) is not null then 'v_events must name events; {} is for all, null leaves them'
@@ -62,7 +65,7 @@ begin
 
   insert into event_store.views (
     view, start_at, lock_timeout_s, pooling_delay_s, edge_function_url, created_at, updated_at, mode, deciders, events,
-    max_attempts, owner, version
+    max_attempts, owner, version, push_format
   )
   values (
     v_view, coalesce(v_start_at, _now), coalesce(v_lock_timeout_s, 300), v_pooling_delay_s, nullif(v_edge_function_url, ''), _now, _now,
@@ -70,7 +73,8 @@ begin
     coalesce(
       v_owner, case when event_store_private.is_operator() then 'event_store_consumer' else session_user end
     ),
-    coalesce(v_version, 0)
+    coalesce(v_version, 0),
+    coalesce(v_push_format, 'json')
   )
   on conflict (view) do nothing
   returning * into _view;
@@ -121,7 +125,7 @@ begin
     return query
     select * from event_store.register_view(
       v_view, v_start_at, v_lock_timeout_s, v_pooling_delay_s, v_edge_function_url, v_mode, v_deciders, v_events, v_max_attempts, v_owner,
-      v_version
+      v_version, v_push_format
     );
     return;
   end if;
@@ -142,6 +146,7 @@ begin
   _new.events := nullif(coalesce(v_events, _view.events), '{}');
   _new.max_attempts := coalesce(v_max_attempts, _view.max_attempts);
   _new.owner := coalesce(v_owner, _view.owner);
+  _new.push_format := coalesce(v_push_format, _view.push_format);
   if _new is not distinct from _view then
     return next _view;
     return;
@@ -176,6 +181,7 @@ begin
     max_attempts = _new.max_attempts,
     owner = _new.owner,
     version = _new.version,
+    push_format = _new.push_format,
     updated_at = _now
   where view = v_view
   returning * into _new;
@@ -189,16 +195,16 @@ begin
 end
 $$;
 
-comment on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[], int, text, int) is
+comment on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[], int, text, int, text) is
 'Registers a view, or changes settings of a registered one, and returns it: null leaves a setting as it is, '''' clears '
 'the URL, {} a filter. Its progress is set once, by v_start_at (null: now; -infinity: all events). v_mode is rows '
 '(stream_events) or bulk (claim_batch), rows by default. v_deciders and v_events are what it wants, all by default; '
 'v_lock_timeout_s is how long a lock or lease lasts (300), v_pooling_delay_s the wait between two polls that found '
-'nothing, v_edge_function_url where a rows view is pushed to, v_max_attempts after how many failures a stream is parked '
+'nothing, v_edge_function_url where a rows view is pushed to, v_push_format as what (json, or cloudevents), v_max_attempts after how many failures a stream is parked '
 '(5). v_owner is the role whose members may change and consume it: by default the login, and event_store_consumer where '
 'that is a member of event_store_owner. With a lower v_version than the view has nothing is changed. Audited. MR005 an argument is malformed; MR017 another mode while something is '
 'leased or in flight; MR019 another mode for the view of a read model; MR041 it is another role''s, or the caller is no '
 'member of v_owner.';
-revoke all on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[], int, text, int) from public;
-grant execute on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[], int, text, int)
+revoke all on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[], int, text, int, text) from public;
+grant execute on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[], int, text, int, text)
 to event_store_consumer, event_store_owner;

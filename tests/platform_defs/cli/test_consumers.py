@@ -133,6 +133,10 @@ def test_a_module_or_one_of_its_subscriptions_is_named(folder: Path, monkeypatch
     monkeypatch.syspath_prepend(folder)
     assert [each.view for each in subscriptions_of("shop_mails")] == ["mails", "nothing"]
     assert [each.view for each in subscriptions_of("shop_mails:ignore")] == ["nothing"]
+    (folder / "shop_room").mkdir()
+    (folder / "shop_room" / "first.py").write_text("from shop_mails import ignore, send")
+    (folder / "shop_room" / "second.py").write_text("from shop_mails import ignore")
+    assert [each.view for each in subscriptions_of("shop_room")] == ["nothing", "mails"]
     (folder / "shop_empty.py").write_text("x = 1")
     (folder / "shop_broken.py").write_text("import no_such_module_at_all")
     for place, text in (

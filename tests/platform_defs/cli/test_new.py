@@ -1,6 +1,9 @@
 """`millrace new`: what it refuses and what it makes. That the repository works is in tests/test_wheel.py."""
 
 import ast
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,8 +11,12 @@ from typer.testing import CliRunner
 
 from millrace.assets.declarations import declared
 from millrace.platform_defs.cli import app
+from millrace.platform_defs.cli.consumers import subscriptions_of
 from millrace.platform_defs.cli.new.command import make_repository, package_name
 from millrace.resources.errors import MillraceError
+from millrace.resources.settings import PROJECT
+
+ROOMS = ("read_models", "deciders", "subscriptions", "captures", "reports")
 
 
 @pytest.mark.parametrize(
@@ -63,15 +70,19 @@ def test_what_a_stopped_call_left_is_completed_and_what_a_person_wrote_is_not(tm
     assert begun.read_text() == "# Mine\n"
 
 
-def test_it_makes_a_package_that_declares_a_read_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_makes_a_package_that_declares_one_of_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "new_platform"
     result = CliRunner().invoke(app, ["new", str(folder)], env={"COLUMNS": "250"})
     assert result.exit_code == 0, result.output
     assert f"cd {folder} && make run" in result.output
     assert {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} == {
-        ".gitignore", "Makefile", "README.md", "first_events.sql", "pyproject.toml", "tests/test_orders.py",
-        *(f"new_platform/{room}__init__.py" for room in ("", "read_models/", "captures/", "reports/")),
+        ".gitignore", "Makefile", "README.md", "first_events.sql", "pyproject.toml",
+        *(f"tests/test_{tested}.py" for tested in ("orders", "order", "confirmations")),
+        "new_platform/__init__.py",
+        *(f"new_platform/{room}/__init__.py" for room in ROOMS),
         "new_platform/read_models/orders.py",
+        "new_platform/deciders/order.py",
+        "new_platform/subscriptions/confirmations.py",
     }  # fmt: skip
     assert len((folder / "README.md").read_text().splitlines()) <= 12
     for file in folder.rglob("*.py"):
@@ -79,6 +90,30 @@ def test_it_makes_a_package_that_declares_a_read_model(tmp_path: Path, monkeypat
     monkeypatch.syspath_prepend(str(folder))
     found = declared("new_platform")
     assert (list(found.models), found.faults) == (["orders"], ())
+    assert [each.view for each in subscriptions_of("new_platform.subscriptions")] == ["confirmations"]
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        ("ruff", "check", f"--config={PROJECT / 'pyproject.toml'}"),
+        ("ruff", "format", "--check", f"--config={PROJECT / 'pyproject.toml'}"),
+        ("mypy", "--strict", f"--config-file={PROJECT / 'pyproject.toml'}", "--follow-imports=silent"),
+    ],
+    ids=["lint", "format", "types"],
+)
+def test_what_it_makes_passes_our_own_lint_and_the_type_checker(tool: tuple[str, ...], tmp_path: Path) -> None:
+    folder = tmp_path / "new_platform"
+    make_repository(folder)
+    done = subprocess.run(
+        [sys.executable, "-m", *tool, f"--cache-dir={tmp_path / 'cache'}", "new_platform", "tests"],
+        cwd=folder,
+        env={**os.environ, "MYPYPATH": str(PROJECT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_an_empty_folder_is_taken_and_may_be_the_current_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

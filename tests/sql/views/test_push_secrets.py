@@ -80,6 +80,7 @@ def test_a_view_that_is_pushed_nowhere_has_none(store: EventStore, pushes: PushS
         refusal(error, lambda view=view: pushes.set_push_secret(view, FIRST))  # type: ignore[misc]
         refusal(error, lambda view=view: pushes.push_secrets(view))  # type: ignore[misc]
         refusal(error, lambda view=view: pushes.drop_push_secret(view))  # type: ignore[misc]
+        refusal(error, lambda view=view: pushes.push_format(view))  # type: ignore[misc]
 
 
 def test_they_go_with_their_view(store: EventStore, pushes: PushStore) -> None:

@@ -1,0 +1,60 @@
+"""Declared subscriptions as assets: consumers of the log that run elsewhere, so that the lineage knows them.
+
+Belongs here: the group `subscriptions`, and how far a view is behind as Dagster shows it. Not here: declarations (a
+user's package), consuming (`millrace consume`), when it is looked at (`millrace.platform_defs.freshness`).
+"""
+
+import inspect
+from collections.abc import Iterable
+
+import dagster as dg
+
+from millrace.assets import OWNERS, Group
+from millrace.resources.consumers.declaration import Subscription
+from millrace.resources.event_store import ViewInfo
+
+
+def asset_key(subscription: Subscription) -> dg.AssetKey:
+    """Return the asset of a subscription, which is named as its view."""
+    return dg.AssetKey(["subscriptions", subscription.view])
+
+
+def subscription_specs(subscriptions: Iterable[Subscription]) -> list[dg.AssetSpec]:
+    """Make an asset of each subscription; nothing here runs it: `millrace consume` does."""
+    return [
+        dg.AssetSpec(
+            asset_key(each),
+            deps=[dg.AssetKey(["event_store", table]) for table in ("event_log", "stream_locks")],
+            description=f"{_said(each)} `millrace consume` runs it; its lag is looked at every few minutes.",
+            group_name=Group.SUBSCRIPTIONS,
+            kinds={"python", "postgres"},
+            owners=OWNERS,
+            metadata={
+                "view": each.view,
+                "handler": each.name,
+                "deciders": [*each.deciders] or "all",
+                "events": [*each.events] or "all",
+            },
+        )
+        for each in subscriptions
+    ]
+
+
+def standing_of(info: ViewInfo) -> dict[str, float]:
+    """Return how a view stands, under names that plot: the one lag that everything shows, and its streams."""
+    return {
+        "lag": info.lag,
+        "lag_seconds": round(info.lag_seconds, 3),
+        "lag_is_exact": int(info.exact),
+        "in_flight": info.in_flight,
+        "waiting": info.waiting,
+        "dead_letters": info.dead_letters,
+        "consumers": info.consumers,
+        "enabled": int(info.enabled),
+    }
+
+
+def _said(subscription: Subscription) -> str:
+    """Return the first sentence of the handler's docstring, or its name."""
+    first, *_ = (inspect.getdoc(subscription.handler) or "").splitlines() or [""]
+    return first or f"The handler {subscription.name}."

@@ -1,0 +1,1 @@
+"""The deciders of the example shop, one file each."""

@@ -1,0 +1,71 @@
+"""What may happen to an order of the shop.
+
+Belongs here: commands, and which events they lead to. Not here: who sends commands (`millrace.examples.shop.web`).
+"""
+
+from dataclasses import dataclass
+from decimal import Decimal
+
+from millrace import Decider, Emit, RecordedEvent
+from millrace.examples.shop.lives import PRODUCTS
+
+
+class Refused(Exception):
+    """The order is not such that this can be done."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Begin an order of some products, each with its quantity."""
+
+    customer_id: str
+    quantities: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class Confirm:
+    """Take the order on."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """An order as far as it is decided on: what happened to it last, and what its lines add up to."""
+
+    last: str | None = None
+    total: Decimal = Decimal()
+
+
+def decide(command: Place | Confirm, order: Order) -> list[Emit]:
+    """Return the events that a command leads to; a second confirmation leads to none.
+
+    Raises:
+        Refused: It cannot be done; the text says why to the customer.
+    """
+    if isinstance(command, Place):
+        if order.last is not None:
+            raise Refused("This order was placed before.")
+        return _placed(command)
+    if order.last in {None, "order_cancelled"}:
+        raise Refused("There is no such order, or it was cancelled.")
+    return [] if order.last == "order_confirmed" else [Emit("order_confirmed", {"total": float(order.total)})]
+
+
+def evolve(order: Order, event: RecordedEvent) -> Order:
+    """Return the order after an event."""
+    amount = Decimal(str(event.data["amount"])) if event.event == "order_line_added" else Decimal()
+    return Order(event.event, order.total + amount)
+
+
+ORDER = Decider(name="order", initial=Order(), decide=decide, evolve=evolve)
+
+
+def _placed(command: Place) -> list[Emit]:
+    if not command.quantities:
+        raise Refused("An order has at least one product.")
+    events = [Emit("order_placed", {"customer_id": command.customer_id, "channel": "web"})]
+    for product, quantity in command.quantities:
+        if product not in PRODUCTS or quantity < 1:
+            raise Refused(f"We do not sell {quantity} of {product!r}.")
+        line = {"product": product, "quantity": quantity, "amount": quantity * PRODUCTS[product] / 100}
+        events.append(Emit("order_line_added", line))
+    return events

@@ -1,0 +1,1 @@
+"""The subscriptions of the example shop, one file each."""

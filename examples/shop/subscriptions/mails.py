@@ -1,0 +1,43 @@
+"""The mails to customers: one for each order that the shop takes on, and never two.
+
+    millrace consume millrace.examples.shop.subscriptions.mails
+
+The handler has the connection whose transaction also holds the acknowledgement. So a mail is written exactly once,
+whatever is killed; a mail program sends what stands in the table.
+
+Belongs here: the table, and what is written there. Not here: when the handler is called (`millrace consume`).
+"""
+
+import psycopg
+
+from millrace import LeasedEvent, subscription
+
+TABLE = """
+create table if not exists mails (
+  event_id uuid not null,
+  order_id text not null,
+  subject text not null,
+  body text not null,
+  written_at timestamptz not null default now(),
+  sent_at timestamptz
+)
+"""
+
+
+def make_mails(connection: psycopg.Connection) -> None:
+    """Make the table of mails, if it is not there."""
+    connection.execute(TABLE)
+
+
+@subscription(view="mails", deciders=["order"], events=["order_confirmed"])
+def write_mail(event: LeasedEvent, connection: psycopg.Connection) -> None:
+    """Write the mail of an order that was taken on."""
+    connection.execute(
+        "insert into mails (event_id, order_id, subject, body) values (%s, %s, %s, %s)",
+        (
+            event.event_id,
+            event.decider_id,
+            f"Your order {event.decider_id}",
+            f"We took it on. It comes to {event.data['total']:.2f} euros.",
+        ),
+    )

@@ -1,0 +1,1 @@
+"""What the example shop answers by HTTP."""

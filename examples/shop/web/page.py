@@ -1,0 +1,118 @@
+"""A page that places orders and shows them, with what was just appended.
+
+    uvicorn --factory my_shop:app        # app = lambda: page(dsn)
+
+Belongs here: forms, and the wait between an append and the page that shows it. Not here: what may happen to an order
+(`millrace.examples.shop.deciders`).
+
+A command has an id that the form was sent out with: who sends it twice has one order. After an append the page waits
+until the read model `orders` has it. If that takes too long, or will not happen by itself, the page is shown without.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from html import escape
+from urllib.parse import parse_qs
+from uuid import UUID, uuid4
+
+from psycopg.rows import dict_row
+from psycopg_pool import AsyncConnectionPool
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from millrace import AsyncEventStore, NeverSeen, handle_async
+from millrace.examples.shop.deciders.order import ORDER, Confirm, Place, Refused
+from millrace.examples.shop.lives import PRODUCTS
+
+FORM = """
+<form method="post" action="/orders">
+<input type="hidden" name="command_id" value="{command_id}">
+<input name="customer_id" required>
+<select name="product" multiple required>{options}</select>
+<button>Order</button>
+</form>
+"""
+SHOWN = """
+<h1>{order_id}</h1>
+<p>{lines} lines, {total} euros: {status}</p>
+<form method="post" action="/orders/{order_id}/confirm"><button>Confirm</button></form>
+"""
+
+
+class Page:
+    """The pages of one event store."""
+
+    def __init__(self, dsn: str, wait_s: float) -> None:
+        self._pool = AsyncConnectionPool(dsn, open=False)
+        self._store = AsyncEventStore(self._pool)
+        self._wait_s = wait_s
+
+    async def form(self, _: Request) -> Response:
+        """Show what can be ordered."""
+        options = "".join(f"<option>{escape(product)}</option>" for product in PRODUCTS)
+        return HTMLResponse(FORM.format(command_id=uuid4(), options=options))
+
+    async def place(self, request: Request) -> Response:
+        """Place an order, and go to its page."""
+        fields = parse_qs((await request.body()).decode())
+        try:
+            command_id = UUID(fields["command_id"][0])
+            command = Place(fields["customer_id"][0], tuple((product, 1) for product in fields["product"]))
+        except (KeyError, ValueError):
+            return HTMLResponse("<p>Fill in the form.</p>", 400)
+        return await self._handled(f"order-{command_id}", command, command_id)
+
+    async def confirm(self, request: Request) -> Response:
+        """Confirm an order, and go to its page."""
+        return await self._handled(request.path_params["order_id"], Confirm())
+
+    async def show(self, request: Request) -> Response:
+        """Show an order as the read model has it."""
+        order_id = request.path_params["order_id"]
+        async with self._pool.connection() as connection, connection.cursor(row_factory=dict_row) as cursor:
+            await cursor.execute("select to_regclass('read_models.orders') is not null as built")
+            built = await cursor.fetchone()
+            row = None
+            if built is not None and built["built"]:
+                await cursor.execute(
+                    "select order_id, status, lines, total from read_models.orders where order_id = %s", (order_id,)
+                )
+                row = await cursor.fetchone()
+        if row is None:
+            return HTMLResponse("<p>This order is not shown yet, or does not exist.</p>", 404)
+        return HTMLResponse(SHOWN.format(**{name: escape(str(value)) for name, value in row.items()}))
+
+    @asynccontextmanager
+    async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        """Have connections while the server runs."""
+        async with self._pool:
+            yield
+
+    async def _handled(self, order_id: str, command: Place | Confirm, command_id: UUID | None = None) -> Response:
+        try:
+            done = await handle_async(self._store, ORDER, order_id, command, command_id=command_id)
+        except Refused as refused:
+            return HTMLResponse(f"<p>{escape(str(refused))}</p>", 409)
+        # where the read model waits for an operator, the order is placed all the same
+        with suppress(NeverSeen):
+            await self._store.wait_for("orders", done, timeout_s=self._wait_s)
+        return RedirectResponse(f"/orders/{order_id}", 303)
+
+
+def page(dsn: str, wait_s: float = 5.0) -> Starlette:
+    """Return the page.
+
+    Args:
+        dsn: The event store; the login is a member of event_store_writer and event_store_reader.
+        wait_s: How long a page waits for the read model at most.
+    """
+    pages = Page(dsn, wait_s)
+    routes = [
+        Route("/", pages.form),
+        Route("/orders", pages.place, methods=["POST"]),
+        Route("/orders/{order_id}", pages.show),
+        Route("/orders/{order_id}/confirm", pages.confirm, methods=["POST"]),
+    ]
+    return Starlette(routes=routes, lifespan=pages.lifespan)

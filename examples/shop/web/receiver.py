@@ -1,0 +1,70 @@
+"""A receiver of pushes: the warehouse, which packs what was confirmed, and believes signed events only.
+
+    millrace push-secret warehouse warehouse.secret     # the file is for the warehouse
+    uvicorn --factory my_warehouse:app                  # app = lambda: warehouse(dsn, secret)
+
+It answers 204 when the event is stored, 401 to whoever does not know the secret, 413 to a body that no event has. An
+event may come again when an answer was lost: its id tells, and nothing is packed twice.
+
+Belongs here: verifying, storing, answering. Not here: who pushes (a drain of the view `warehouse`).
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from psycopg_pool import AsyncConnectionPool
+from standardwebhooks import Webhook, WebhookVerificationError
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+TABLE = "create table if not exists parcels (event_id uuid primary key, order_id text not null)"
+# an event's data have 1 MiB at most
+LARGEST = 2 * 2**20
+
+
+class Warehouse:
+    """Takes events; it has a database of its own."""
+
+    def __init__(self, dsn: str, secret: str) -> None:
+        self._pool = AsyncConnectionPool(dsn, open=False)
+        self._secret = Webhook(secret)
+
+    async def received(self, request: Request) -> Response:
+        """Verify the body as it came, before it is parsed; then store the event, if it is new."""
+        body = b""
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > LARGEST:
+                return Response(status_code=413)
+        try:
+            event = self._secret.verify(body, dict(request.headers))
+        except WebhookVerificationError:
+            return Response(status_code=401)
+        if event["event"] == "order_confirmed":
+            async with self._pool.connection() as connection:
+                await connection.execute(
+                    "insert into parcels values (%s, %s) on conflict do nothing",
+                    (event["event_id"], event["decider_id"]),
+                )
+        return Response(status_code=204)
+
+    @asynccontextmanager
+    async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        """Have connections while the server runs."""
+        async with self._pool:
+            async with self._pool.connection() as connection:
+                await connection.execute(TABLE)
+            yield
+
+
+def warehouse(dsn: str, secret: str) -> Starlette:
+    """Return the receiver.
+
+    Args:
+        dsn: The warehouse's own database.
+        secret: What `millrace push-secret` wrote into the file.
+    """
+    place = Warehouse(dsn, secret)
+    return Starlette(routes=[Route("/events", place.received, methods=["POST"])], lifespan=place.lifespan)

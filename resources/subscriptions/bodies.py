@@ -1,0 +1,70 @@
+"""What is sent for an event: as JSON, or as CloudEvents 1.0 has it (https://github.com/cloudevents/spec).
+
+Belongs here: bodies and their type, which follow from the event alone. Not here: headers that sign (`push`).
+
+A cloud event is sent in structured mode: all of it is in the body. In binary mode its attributes would be headers,
+which no signature of Standard Webhooks covers.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from urllib.parse import quote
+
+from millrace.resources.event_store import LeasedEvent, RecordedEvent
+from millrace.resources.event_store.causes import is_traceparent, metadata_of
+
+# names of extensions have small letters and digits only
+OF_METADATA = {"correlation_id": "correlationid", "causation_id": "causationid"}
+
+
+def json_body(event: LeasedEvent) -> str:
+    """Return an event as JSON. Its data are the text that Postgres printed, whoever can read that."""
+    values = {field.name: getattr(event, field.name) for field in fields(RecordedEvent) if field.name != "data_json"}
+    known = {name: v if v is None or isinstance(v, bool | int) else str(v) for name, v in values.items()}
+    return _with_data(known, event)
+
+
+def cloud_event(event: LeasedEvent) -> str:
+    """Return an event as CloudEvents' JSON format has it; what that does not know are extensions."""
+    known: dict[str, object] = {
+        "specversion": "1.0",
+        "id": str(event.event_id),
+        "source": f"/deciders/{quote(event.decider, safe='')}",
+        "type": event.event,
+        "subject": event.decider_id,
+        "time": event.created_at.isoformat(),
+        "datacontenttype": "application/json",
+        "eventversion": event.event_version,
+        "streamversion": event.version,
+        "final": event.final,
+        "commandid": str(event.command_id),
+        # an integer of CloudEvents has 32 bits
+        "offset": str(event.offset),
+    }
+    if event.previous_id is not None:
+        known["previousid"] = str(event.previous_id)
+    metadata = metadata_of(event)
+    for name, extension in OF_METADATA.items():
+        if isinstance(value := metadata.get(name), str) and value:
+            known[extension] = value
+    if (trace := traceparent_of(event)) is not None:
+        known["traceparent"] = trace
+    return _with_data(known, event)
+
+
+def traceparent_of(event: LeasedEvent) -> str | None:
+    """Return the W3C traceparent of an event's metadata, if it has one."""
+    trace = str(metadata_of(event).get("traceparent") or "")
+    return trace if is_traceparent(trace) else None
+
+
+# the form of a view -> the type of what is sent, and how it is made
+FORMS: Mapping[str, tuple[str, Callable[[LeasedEvent], str]]] = {
+    "json": ("application/json", json_body),
+    "cloudevents": ("application/cloudevents+json; charset=utf-8", cloud_event),
+}
+
+
+def _with_data(known: Mapping[str, object], event: LeasedEvent) -> str:
+    return f'{json.dumps(known)[:-1]}, "data": {event.data_json}}}'

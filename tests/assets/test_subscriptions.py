@@ -1,0 +1,121 @@
+"""Subscriptions in Dagster: consumers of the log that nothing there runs, with the lag that everything shows."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from millrace.assets.declarations import Declarations, InvalidDeclarations, declared
+from millrace.platform_defs.definitions import build_defs
+from millrace.resources.consumers.declaration import subscription
+from millrace.resources.event_store import EventStore, LeasedEvent
+from tests.support.elsewhere import postgres_at
+from tests.support.factories import append_to, pump, register_orders
+from tests.support.running.shop import PACKAGE, own_shop
+
+
+@subscription(view="mails", deciders=["order"], events=["placed"])
+def send(event: LeasedEvent) -> None:
+    """Send a mail.
+
+    To the customer.
+    """
+
+
+@subscription(view="unread")
+async def read(event: LeasedEvent) -> None: ...
+
+
+DECLARED = Declarations(subscriptions={each.view: each for each in (send, read)})
+MAILS = dg.AssetKey(["subscriptions", "mails"])
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
+        yield instance
+
+
+def tick(instance: dg.DagsterInstance, dsn: str, cursor: str | None = None) -> dg.SensorResult:
+    defs = build_defs(declarations=DECLARED, resources={"postgres": postgres_at(dsn)})
+    context = dg.build_sensor_context(
+        instance, cursor=cursor, definitions=defs, resources={"postgres": postgres_at(dsn)}
+    )
+    result = defs.resolve_sensor_def("watch_subscriptions")(context)
+    assert isinstance(result, dg.SensorResult)
+    return result
+
+
+def observed(result: dg.SensorResult) -> dict[str, dict[str, object]]:
+    return {
+        event.asset_key.path[-1]: {name: value.value for name, value in event.metadata.items()}
+        for event in result.asset_events
+    }
+
+
+def test_a_subscription_is_behind_the_log_and_nothing_materializes_it() -> None:
+    graph = build_defs(declarations=DECLARED).resolve_asset_graph()
+    node = graph.get(MAILS)
+    assert not node.is_executable
+    assert dg.AssetKey(["event_store", "events"]) in graph.get_ancestor_asset_keys(MAILS)
+    assert str(node.description).startswith("Send a mail. `millrace consume` runs it")
+    assert node.metadata["handler"] == f"{__name__}.send"
+    assert (node.metadata["deciders"], node.metadata["events"]) == (["order"], ["placed"])
+    other = graph.get(dg.AssetKey(["subscriptions", "unread"]))
+    assert str(other.description).startswith(f"The handler {__name__}.read.")
+    assert other.metadata["deciders"] == other.metadata["events"] == "all"
+
+
+def test_without_subscriptions_nothing_watches_them() -> None:
+    defs = build_defs(declarations=replace(DECLARED, subscriptions={}))
+    assert {sensor.name for sensor in defs.sensors or []} == {"poll_views"}
+
+
+def test_the_lag_is_the_one_that_the_store_says_and_is_told_when_it_changes(
+    instance: dg.DagsterInstance, dsn: str, store: EventStore
+) -> None:
+    register_orders(store)
+    store.register_view("mails", "-infinity", deciders=["order"], events=["placed"], max_attempts=1)
+    first = tick(instance, dsn)
+    assert first.skip_reason == dg.SkipReason("none of 1 subscriptions is behind; never consumed: unread")
+    assert observed(first)["mails"]["lag"] == 0
+    assert observed(tick(instance, dsn, first.cursor)) == {}
+    append_to(store, "o-1", "o-2")
+    pump(store, "mails")
+    (event, _) = store.lease_events("mails", 10)
+    store.fail_event("mails", event.decider_id, event.offset, "no such street", event.lease_token)
+    behind = tick(instance, dsn, first.cursor)
+    assert behind.skip_reason == dg.SkipReason("behind: mails; never consumed: unread")
+    (info,) = store.view_info("mails")
+    told = observed(behind)
+    assert list(told) == ["mails"]
+    assert told["mails"] | {"lag_seconds": 0} == {
+        "lag": info.lag, "lag_seconds": 0, "lag_is_exact": 1, "in_flight": 1, "waiting": 0, "dead_letters": 1,
+        "consumers": 0, "enabled": 1,
+    }  # fmt: skip
+    assert info.lag == 2
+
+
+def test_what_it_observes_is_at_the_asset(instance: dg.DagsterInstance, dsn: str, store: EventStore) -> None:
+    store.register_view("mails", "-infinity")
+    for event in tick(instance, dsn).asset_events:
+        instance.report_runless_asset_event(event)
+    (record,) = instance.fetch_observations(MAILS, limit=2).records
+    observation = record.asset_observation
+    assert observation is not None
+    assert observation.metadata["lag"].value == 0
+
+
+def test_a_room_of_subscriptions_is_found_and_a_view_is_declared_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert list(declared("millrace.examples.shop", ["subscriptions"]).subscriptions) == ["mails"]
+    package = own_shop(tmp_path)
+    (package / "subscriptions" / "again.py").write_text(
+        "from millrace import subscription\n\n\n@subscription(view='orders')\ndef handle(event): ...\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(InvalidDeclarations, match="view orders is declared twice"):
+        declared(PACKAGE)

@@ -1,0 +1,157 @@
+"""The example shop for those who write services: mails, a warehouse that is pushed to, and a page; each over HTTP."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import psycopg
+import pytest
+import requests
+import uvicorn
+from starlette.applications import Starlette
+
+from millrace.assets.declarations import declared
+from millrace.examples.shop.deciders.order import ORDER, Confirm, Place, Refused
+from millrace.examples.shop.events import register_shop
+from millrace.examples.shop.subscriptions.mails import make_mails, write_mail
+from millrace.examples.shop.web.page import page
+from millrace.examples.shop.web.receiver import LARGEST, warehouse
+from millrace.resources.commands.decider import Emit
+from millrace.resources.commands.handling import handle
+from millrace.resources.event_store import EventStore
+from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.resources.signing import made_secret, signed
+from millrace.resources.subscriptions.push import push_events
+from millrace.resources.subscriptions.store import PushStore
+from millrace.testing import event, given
+from tests.support.factories import PATIENCE_S, rows, start, value, wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ORDERS = declared("millrace.examples.shop", ["read_models"]).models["orders"]
+TWO = Place("customer-7", (("whisk", 1), ("kettle", 2)))
+
+
+@pytest.fixture
+def shop(store: EventStore) -> EventStore:
+    register_shop(store)
+    return store
+
+
+@contextmanager
+def served(app: Starlette) -> Iterator[str]:
+    """Serve an app on loopback during the block, and yield where."""
+    server = uvicorn.Server(uvicorn.Config(app, port=0, loop="asyncio", ws="none", log_level="error"))
+    running = threading.Thread(target=server.run, daemon=True)
+    running.start()
+    wait_until(lambda: server.started or not running.is_alive(), "the server listens")
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        running.join(PATIENCE_S)
+
+
+def test_an_order_is_placed_with_its_lines_and_confirmed_once(dsn: str) -> None:
+    placed = given(dsn=dsn).when(ORDER, "order-1", TWO)
+    placed.then(
+        Emit("order_placed", {"customer_id": "customer-7", "channel": "web"}),
+        Emit("order_line_added", {"product": "whisk", "quantity": 1, "amount": 9.95}),
+        Emit("order_line_added", {"product": "kettle", "quantity": 2, "amount": 99.98}),
+    )
+    given(dsn=dsn).when(ORDER, "order-1", Confirm()).then(Emit("order_confirmed", {"total": 109.93}))
+    given(dsn=dsn).when(ORDER, "order-1", Confirm()).then()
+
+
+@pytest.mark.parametrize(
+    ("before", "command"),
+    [
+        ("order_placed", TWO),
+        ("order_cancelled", Confirm()),
+        (None, Confirm()),
+        (None, Place("customer-7", ())),
+        (None, Place("customer-7", (("unicorn", 1),))),
+        (None, Place("customer-7", (("whisk", 0),))),
+    ],
+)
+def test_what_cannot_be_done_to_an_order_is_refused(dsn: str, before: str | None, command: Place | Confirm) -> None:
+    earlier = [event("order", "order-1", before)] if before else []
+    with pytest.raises(Refused):
+        given(*earlier, dsn=dsn).when(ORDER, "order-1", command)
+
+
+def test_an_order_that_is_taken_on_has_one_mail(shop: EventStore, dsn: str) -> None:
+    make_mails(shop.connection)
+    for order_id in ("order-1", "order-2"):
+        handle(shop, ORDER, order_id, TWO)
+    handle(shop, ORDER, "order-1", Confirm())
+    assert given(dsn=dsn).when(write_mail).handled == 1
+    assert given(dsn=dsn).when(write_mail).handled == 0
+    assert rows(shop.connection, "select order_id, body from mails") == [
+        ("order-1", "We took it on. It comes to 109.93 euros.")
+    ]
+
+
+def test_the_warehouse_takes_signed_events_once_and_no_others(
+    shop: EventStore, dsn: str, spares: Callable[[], str], postgres: EmbeddedPostgres
+) -> None:
+    own, secret = postgres.dsn(spares()), made_secret()
+    for order_id in ("order-1", "order-2"):
+        handle(shop, ORDER, order_id, TWO)
+        handle(shop, ORDER, order_id, Confirm())
+    with served(warehouse(own, secret)) as url:
+        shop.register_view("warehouse", "-infinity", 30, 0, f"{url}/events", deciders=["order"])
+        PushStore(shop.connection).set_push_secret("warehouse", secret)
+        report = push_events(dsn, "warehouse", budget_s=PATIENCE_S, idle_s=0, allowed=["127.0.0.1"])
+        assert report.events == 8
+        body = b'{"event": "order_confirmed", "event_id": "%s", "decider_id": "order-3"}' % str(uuid4()).encode()
+        for key, status in ((made_secret(), 401), (secret, 204), (secret, 204)):
+            headers = signed("message-1", body, [key])
+            assert requests.post(f"{url}/events", body, headers=headers, timeout=PATIENCE_S).status_code == status
+            with psycopg.connect(own) as connection:
+                packed = [order_id for (order_id,) in rows(connection, "select order_id from parcels order by 1")]
+            assert packed == ["order-1", "order-2", "order-3"][: 2 if status == 401 else 3]
+        assert requests.post(f"{url}/events", b"x" * (LARGEST + 1), timeout=PATIENCE_S).status_code == 413
+        assert requests.post(f"{url}/events", body, timeout=PATIENCE_S).status_code == 401
+
+
+def test_a_page_shows_what_was_just_ordered(shop: EventStore, dsn: str, spark: "SparkSession") -> None:
+    # its table is there and empty
+    given(dsn=dsn, spark=spark).when(ORDERS)
+
+    def drain(events: int) -> None:
+        wait_until(lambda: value(shop.connection, "select count(*) from event_store.events") == events, "it is placed")
+        given(dsn=dsn, spark=spark).when(ORDERS, batch_events=1000)
+
+    with served(page(dsn, wait_s=PATIENCE_S)) as url, requests.Session() as browser:
+        form = browser.get(url, timeout=PATIENCE_S).text
+        command_id = form.partition('name="command_id" value="')[2][:36]
+        order = {"command_id": command_id, "customer_id": "customer-7", "product": ["whisk", "kettle"]}
+        for drained in (start(lambda: drain(3)), None):
+            # sent twice, it is one order
+            answer = browser.post(f"{url}/orders", order, timeout=2 * PATIENCE_S)
+            assert (answer.status_code, answer.url) == (200, f"{url}/orders/order-{command_id}")
+            assert "2 lines, 59.94 euros: order_line_added" in answer.text
+            if drained is not None:
+                drained.result(PATIENCE_S)
+        drained = start(lambda: drain(4))
+        confirmed = browser.post(f"{answer.url}/confirm", timeout=2 * PATIENCE_S)
+        assert "2 lines, 59.94 euros: order_confirmed" in confirmed.text
+        drained.result(PATIENCE_S)
+
+
+@pytest.mark.usefixtures("shop")
+def test_a_page_is_shown_without_what_takes_too_long_and_says_what_is_refused(dsn: str) -> None:
+    order = {"command_id": str(uuid4()), "customer_id": "customer-7", "product": "whisk"}
+    with served(page(dsn, wait_s=0)) as url:
+        answer = requests.post(f"{url}/orders", order, timeout=PATIENCE_S)
+        assert (answer.status_code, [each.status_code for each in answer.history]) == (404, [303])
+        assert "not shown yet" in answer.text
+        unknown = requests.post(f"{url}/orders/order-0/confirm", timeout=PATIENCE_S)
+        assert (unknown.status_code, unknown.text) == (409, "<p>There is no such order, or it was cancelled.</p>")
+        assert requests.post(f"{url}/orders", {"product": "whisk"}, timeout=PATIENCE_S).status_code == 400
+        refused = requests.post(f"{url}/orders", order | {"product": "<b>", "command_id": uuid4()}, timeout=PATIENCE_S)
+        assert (refused.status_code, "&lt;b&gt;" in refused.text) == (409, True)

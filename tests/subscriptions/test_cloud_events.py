@@ -1,0 +1,98 @@
+"""Pushes as CloudEvents 1.0 has them, where a view says so."""
+
+import re
+from dataclasses import replace
+from datetime import datetime
+
+import pytest
+from standardwebhooks import Webhook
+
+from millrace.resources.errors import Malformed
+from millrace.resources.event_store import EventStore
+from millrace.resources.signing import made_secret
+from millrace.resources.subscriptions.store import PushStore
+from tests.support.factories import new_event, pump, refusal
+from tests.support.views.receiver import Receiver, deliver, place, pushed, receiver
+
+__all__ = ["pushed", "receiver"]
+
+SECRET = made_secret()
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+# what the specification asks of names of attributes
+NAME = re.compile(r"[a-z0-9]{1,20}")
+
+
+def test_a_view_that_asks_for_cloud_events_gets_all_of_one_in_the_body(
+    pushed: EventStore, dsn: str, receiver: Receiver
+) -> None:
+    PushStore(pushed.connection).set_push_secret("hook", SECRET)
+    pushed.register_view("hook", push_format="cloudevents")
+    metadata = {"correlation_id": "request-7", "user": "ada", "traceparent": TRACE}
+    pushed.append_events([replace(new_event("ö/1"), metadata=metadata), new_event("ö/1", event="paid")])
+    pump(pushed, "hook")
+    assert deliver(dsn) == 2
+    placed, paid = pushed.get_events("ö/1", "order")
+    first, second = receiver.bodies
+    assert first == {
+        "specversion": "1.0",
+        "id": str(placed.event_id),
+        "source": "/deciders/order",
+        "type": "placed",
+        "subject": "ö/1",
+        "time": placed.created_at.isoformat(),
+        "datacontenttype": "application/json",
+        "data": placed.data,
+        "eventversion": 1,
+        "streamversion": 1,
+        "final": False,
+        "commandid": str(placed.command_id),
+        "offset": str(placed.offset),
+        "correlationid": "request-7",
+        "traceparent": TRACE,
+    }
+    assert (second["previousid"], second["streamversion"]) == (str(placed.event_id), 2)
+    assert {"correlationid", "traceparent"}.isdisjoint(second)
+    for body in (first, second):
+        assert all(NAME.fullmatch(name) for name in body)
+        assert datetime.fromisoformat(body["time"]).tzinfo is not None
+    headers = receiver.given[0]
+    assert headers["content-type"] == "application/cloudevents+json; charset=utf-8"
+    assert (headers["webhook-id"], headers["traceparent"]) == (first["id"], TRACE)
+    assert Webhook(SECRET).verify(receiver.texts[0], headers) == first
+    assert paid.previous_id == placed.event_id
+
+
+def test_data_keep_their_digits_and_a_source_is_a_uri(pushed: EventStore, dsn: str, receiver: Receiver) -> None:
+    pushed.register_decider_event("an order/ü", "placed", "An order was placed.")
+    pushed.register_view("hook", push_format="cloudevents")
+    pushed.append_events([replace(new_event(decider="an order/ü"), data=None), new_event()])
+    pushed.append_json(
+        '[{"decider": "order", "decider_id": "o-2", "event": "placed", "data": {"n": 0.10000000000000000000000001},'
+        ' "event_id": "00000000-0000-4000-8000-000000000001", "command_id": "00000000-0000-4000-8000-000000000002"}]'
+    )
+    pump(pushed, "hook")
+    assert deliver(dsn) == 3
+    assert {body["source"] for body in receiver.bodies} == {"/deciders/an%20order%2F%C3%BC", "/deciders/order"}
+    assert [body["data"] for body in receiver.bodies if body["source"] != "/deciders/order"] == [None]
+    assert any('"data": {"n": 0.10000000000000000000000001}' in text for text in receiver.texts)
+
+
+def test_a_view_changes_its_form_and_back_and_the_audit_log_has_it(
+    pushed: EventStore, dsn: str, receiver: Receiver
+) -> None:
+    assert pushed.register_view("hook", push_format="cloudevents").push_format == "cloudevents"
+    assert pushed.register_view("hook", lock_timeout_s=7).push_format == "cloudevents"
+    (entry, *_) = [each for each in pushed.audit_log("hook") if "push_format" in str(each.detail.get("changed"))]
+    assert entry.detail["changed"]["push_format"] == {"from": "json", "to": "cloudevents"}
+    assert pushed.register_view("hook", push_format="json").push_format == "json"
+    place(pushed, "a", events=("placed",))
+    assert deliver(dsn) == 1
+    assert "specversion" not in receiver.bodies[0]
+    assert receiver.given[0]["content-type"] == "application/json"
+
+
+@pytest.mark.parametrize("form", ["CloudEvents", "binary", ""])
+def test_another_form_is_refused(store: EventStore, form: str) -> None:
+    refused = refusal(Malformed, lambda: store.register_view("hook", push_format=form))
+    assert "v_push_format must be json or cloudevents" in str(refused)
+    assert not store.is_registered("hook")
