@@ -39,6 +39,7 @@ select set_config('event_store.log_partitions', :'log_partitions', true);
 \ir migrations/0010_push_secrets.sql
 \ir migrations/0011_alert_sources.sql
 \ir migrations/0012_pushes.sql
+\ir migrations/0013_captures.sql
 
 \ir roles.sql
 
@@ -103,6 +104,7 @@ set local check_function_bodies = off;
 \ir functions/capture/claim_capture.sql
 \ir functions/capture/end_capture_sessions.sql
 \ir functions/capture/extend_capture.sql
+\ir functions/capture/follow_timelines.sql
 \ir functions/capture/join_capture.sql
 \ir functions/capture/private/capture_lease_duration.sql
 \ir functions/capture/private/change_bytes.sql
@@ -295,7 +297,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '6880d1573151eb785fdaf658101d3a234df20e2b9a9e72e897b0ab97aa07b517'),
+  (0, 'fde21b71d75413db7a86f5974bdef53698da019293deb8913c7a0c2b56becd1e'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
@@ -307,5 +309,6 @@ insert into event_store.migrations (version, name) values
   (9, '0009_wake_ups'),
   (10, '0010_push_secrets'),
   (11, '0011_alert_sources'),
-  (12, '0012_pushes');
+  (12, '0012_pushes'),
+  (13, '0013_captures');
 commit;

@@ -17,8 +17,10 @@ from millrace.resources.capture.source.connection import (
     flush_lsn,
     oldest_transaction,
     oldest_xid,
+    source_identity,
 )
 from millrace.resources.capture.source.slot import PublicationMissing, SlotBusy, SlotLost, SlotState, peek, slot_state
+from millrace.resources.capture.source.timelines import Timelines
 from millrace.resources.capture.store import CaptureInfo, CaptureStore, RegisteredTable
 from millrace.resources.errors import MillraceError, UnknownCapture
 
@@ -184,6 +186,9 @@ def has_work(dsn: str, capture: Capture) -> bool:
         info = find_capture(CaptureStore(connection), capture.name)
     with _asked(capture) as source:
         if info is None or info.source_generation is None or info.unemitted or info.tables_to_backfill:
+            return True
+        # a run compares what another server that took over has with what is stored
+        if not info.timelines or Timelines.parse(info.timelines).present != source_identity(source).timeline:
             return True
         slot = slot_state(source, info.slot)
         # a run says what is wrong with the slot, and records that changes are lost

@@ -16,13 +16,20 @@ from hashlib import sha256
 
 import psycopg
 
-from millrace.resources.capture.declaration import Capture, CapturedTable
+from millrace.resources.capture.declaration import ACTIONS, Capture, CapturedTable
 from millrace.resources.capture.decoding.pgoutput import Lsn
-from millrace.resources.capture.source.connection import connect_source, flush_lsn, next_xid, source_identity
+from millrace.resources.capture.source.connection import (
+    SourceIdentity,
+    connect_source,
+    flush_lsn,
+    next_xid,
+    source_identity,
+)
 from millrace.resources.capture.source.publication import drop_publication, ensure_publication
 from millrace.resources.capture.source.readiness import require_ready
 from millrace.resources.capture.source.slot import BUSY_S, advance, create_slot, drop_slot, slot_state
 from millrace.resources.capture.source.tables import table_oids, with_key
+from millrace.resources.capture.source.timelines import Timelines, read_timelines
 from millrace.resources.capture.store import CaptureLease, CaptureStore, RegisteredTable, TableRegistration
 from millrace.resources.errors import MillraceError, UnknownCapture
 from millrace.resources.event_store import EventStore
@@ -92,8 +99,9 @@ def prepare(
     Raises:
         NotReady: The source lacks something that only its administrator can give.
         CaptureInUse: Another process has the lease.
-        GapOpen: Changes are lost: the slot is gone, or it begins behind the store's last change, or somebody else
-            changed the publication. The gap is recorded.
+        GapOpen: Changes are lost: the slot is gone, or it begins behind the store's last change, or the source is one
+            that took over without the last changes, or somebody else changed the publication. The gap is recorded.
+        TimelinesUnknown: The source does not say which way its log came.
     """
     claimed = claim(source, store, capture, owner, lease_s)
     lease = claimed.lease
@@ -104,7 +112,8 @@ def prepare(
             ensure_publication(source, lease.publication, capture)
             generation, stored_lsn = begin(source, store, lease)
         else:
-            generation, stored_lsn = lease.source_generation, lease.stored_lsn
+            generation = lease.source_generation
+            stored_lsn = _followed(source, store, capture, lease, lease.stored_lsn)
             if lost := _loss(source, lease, stored_lsn):
                 store.record_gap(capture.name, stored_lsn, None, lost)
                 raise _gap(store, capture)
@@ -129,6 +138,38 @@ def prepare(
         xid_reference=next_xid(source),
         declared_names=_declared_names(claimed, registered, flushed),
     )
+
+
+def _followed(
+    source: psycopg.Connection, store: CaptureStore, capture: Capture, lease: CaptureLease, stored_lsn: Lsn
+) -> Lsn:
+    """Follow the source where another server took over; return up to where this one's changes are stored.
+
+    Raises:
+        GapOpen: It is not the captured database, or lacks changes that are stored. The gap is recorded.
+    """
+    identity = source_identity(source)
+    if (identity.system_identifier, identity.database) != (lease.system_identifier, lease.database):
+        store.record_gap(capture.name, stored_lsn, None, _another(identity, lease))
+        raise _gap(store, capture)
+    timelines = read_timelines(source)
+    known = None if lease.timelines is None else Timelines.parse(lease.timelines)
+    if timelines == known:
+        return stored_lsn
+    common = known.common(timelines) if known else None
+    # What no event says may have been read by a backfill nevertheless: then there is no telling that nothing is stored.
+    if common is None or common >= stored_lsn or set(capture.actions) == set(ACTIONS):
+        followed = store.follow_timelines(capture.name, lease.lease_token, str(timelines), common)
+        if followed is not None:
+            return followed
+    store.record_gap(
+        capture.name,
+        common,
+        stored_lsn,
+        f"Another server took over at {common}, without what was captured from there to {stored_lsn}: the source's log came"
+        f" through timelines {timelines}; captured were {known}.",
+    )
+    raise _gap(store, capture)
 
 
 def _go_on(
@@ -225,11 +266,17 @@ def release(store: CaptureStore, lease: CaptureLease) -> None:
 
 def begin(source: psycopg.Connection, store: CaptureStore, lease: CaptureLease) -> tuple[int, Lsn]:
     """Make a slot and begin a generation with it; return the generation's number and the position where it starts."""
+    identity, timelines = source_identity(source), str(read_timelines(source))
     drop_slot(source, lease.slot)
     start = create_slot(source, lease.slot)
-    identity = source_identity(source)
     generation = store.begin_generation(
-        lease.capture, lease.lease_token, identity.system_identifier, identity.database, start, next_xid(source)
+        lease.capture,
+        lease.lease_token,
+        identity.system_identifier,
+        identity.database,
+        start,
+        next_xid(source),
+        timelines,
     )
     return generation, start
 
@@ -292,12 +339,6 @@ def _both(dsn: str, capture: Capture) -> Iterator[tuple[psycopg.Connection, Capt
 
 def _loss(source: psycopg.Connection, lease: CaptureLease, stored_lsn: Lsn) -> str | None:
     """Return why the slot cannot go on where the store is, a sentence; None if it can."""
-    identity = source_identity(source)
-    if (identity.system_identifier, identity.database) != (lease.system_identifier, lease.database):
-        return (
-            f"The source is database {identity.database} of cluster {identity.system_identifier}; the slot was made in"
-            f" {lease.database} of {lease.system_identifier}."
-        )
     flushed, _ = flush_lsn(source)
     if flushed < stored_lsn:
         return f"The source was set back to an earlier time: its log ends at {flushed}; stored is {stored_lsn}."
@@ -311,10 +352,18 @@ def _loss(source: psycopg.Connection, lease: CaptureLease, stored_lsn: Lsn) -> s
     return None
 
 
+def _another(identity: SourceIdentity, lease: CaptureLease) -> str:
+    return (
+        f"The source is database {identity.database} of cluster {identity.system_identifier}; the slot was made in"
+        f" {lease.database} of {lease.system_identifier}."
+    )
+
+
 def _gap(store: CaptureStore, capture: Capture) -> GapOpen:
     gap = store.capture_gaps(capture.name)[0]
+    lost = f"from {gap.from_lsn}" + (f" to {gap.to_lsn}" if gap.to_lsn is not None else "")
     return GapOpen(
         f"Capture {capture.name} lacks changes of its source.",
-        detail=f"since {gap.detected_at:%Y-%m-%d %H:%M:%S} UTC, from {gap.from_lsn}: {gap.reason}",
+        detail=f"since {gap.detected_at:%Y-%m-%d %H:%M:%S} UTC, {lost}: {gap.reason}",
         hint=f"Correct the source if it is the wrong one; then: millrace capture restart {capture.name} --reason WHY",
     )

@@ -59,6 +59,7 @@ class CaptureLease:
     emitted_lsn: Lsn | None
     emitted_idx: int | None
     gap: bool
+    timelines: str | None
 
 
 @dataclass(frozen=True)
@@ -101,8 +102,7 @@ class EmittedRows:
     """What became of a chunk.
 
     `status` is 'stored', 'behind' (nothing was stored: emit changes first, then try again) or 'unpublished' (nothing
-    was
-    stored: the chunk is older than the table's publication, read it again).
+    was stored: the chunk is older than the table's publication, read it again).
     """
 
     status: str
@@ -183,6 +183,7 @@ class CaptureInfo:
     lease_owner: str | None
     leased_until: datetime | None
     leased: bool
+    timelines: str | None
 
 
 class _LsnLoader(Loader):
@@ -233,11 +234,21 @@ class CaptureStore(SqlFunctions):
         database: str,
         start_lsn: Lsn,
         published_xid: int,
+        timelines: str,
     ) -> int:
         """Begin to read a fresh slot, with a backfill of every table; return the generation."""
-        arguments = (capture, lease_token, system_identifier, database, str(start_lsn), str(published_xid))
-        query = "select event_store.begin_generation(%s, %s, %s, %s, %s::pg_lsn, %s::xid8)"
+        arguments = (capture, lease_token, system_identifier, database, str(start_lsn), str(published_xid), timelines)
+        query = "select event_store.begin_generation(%s, %s, %s, %s, %s::pg_lsn, %s::xid8, %s)"
         return self._value(int, query, arguments)
+
+    def follow_timelines(self, capture: str, lease_token: int, timelines: str, common_lsn: Lsn | None) -> Lsn | None:
+        """Say through which timelines the source's log came; return up to where it is stored.
+
+        None if changes are stored that came after `common_lsn`, which the source does not have: nothing was changed.
+        """
+        arguments = (capture, lease_token, timelines, None if common_lsn is None else str(common_lsn))
+        query = "select lsn from event_store.follow_timelines(%s, %s, %s, %s::pg_lsn) lsn where lsn is not null"
+        return next(iter(self._values(Lsn, query, arguments)), None)
 
     def publish_tables(self, capture: str, lease_token: int, published_xid: int) -> int:
         """Say since which transaction the registered tables are published; return how many may be backfilled now."""
@@ -298,17 +309,7 @@ class CaptureStore(SqlFunctions):
         return self._one(
             EmittedRows,
             "select * from event_store.emit_backfill(%s, %s, %s, %s, %s::pg_snapshot, %s::pg_lsn, %s::jsonb, %s, %s)",
-            (
-                capture,
-                lease_token,
-                schema,
-                table,
-                snapshot,
-                str(high_lsn),
-                rows_json(rows),
-                last_key,
-                done,
-            ),
+            (capture, lease_token, schema, table, snapshot, str(high_lsn), rows_json(rows), last_key, done),
         )
 
     def finish_backfill(self, capture: str, lease_token: int, schema: str, table: str, limit: int = 10_000) -> bool:

@@ -505,10 +505,12 @@ CREATE TABLE event_store.captures (
     leased_until timestamp with time zone,
     created_at timestamp with time zone NOT NULL,
     updated_at timestamp with time zone NOT NULL,
+    timelines text COLLATE pg_catalog."C",
     CONSTRAINT captures_are_named CHECK (((slot <> ''::text) AND (publication <> ''::text))),
     CONSTRAINT captures_lease_is_whole CHECK (((lease_owner IS NULL) = (leased_until IS NULL))),
     CONSTRAINT captures_positions_belong_to_a_generation CHECK ((num_nulls(source_generation, stored_lsn, emitted_lsn, emitted_idx) = ANY (ARRAY[0, 4]))),
-    CONSTRAINT captures_purge_what_is_emitted CHECK ((ROW(purged_lsn, purged_idx) <= ROW(emitted_lsn, emitted_idx)))
+    CONSTRAINT captures_purge_what_is_emitted CHECK ((ROW(purged_lsn, purged_idx) <= ROW(emitted_lsn, emitted_idx))),
+    CONSTRAINT captures_timelines_are_a_history CHECK ((timelines ~ '^([1-9][0-9]* [0-9A-F]{1,8}/[0-9A-F]{1,8}, )*[1-9][0-9]*$'::text))
 )
 WITH (fillfactor='50');
 
@@ -547,6 +549,8 @@ COMMENT ON COLUMN event_store.captures.leased_until IS 'When the lease expires; 
 COMMENT ON COLUMN event_store.captures.created_at IS 'When the capture was registered.';
 
 COMMENT ON COLUMN event_store.captures.updated_at IS 'When anything of it last changed.';
+
+COMMENT ON COLUMN event_store.captures.timelines IS 'The timelines of the source''s log, each but the last with the position where the log left it, such as 1 0/3000000, 2; null where it was not asked yet.';
 
 CREATE TABLE event_store.wal_events (
     source_generation integer NOT NULL,

@@ -14,6 +14,7 @@ from itertools import chain, islice
 from typing import TypeVar, cast
 
 import psycopg
+from psycopg import sql
 from psycopg.errors import (
     Diagnostic,
     ObjectInUse,
@@ -31,6 +32,8 @@ Result = TypeVar("Result")
 
 # How long to wait while somebody else holds the slot: the session of a killed reader still ends its work.
 BUSY_S = 10.0
+# From this version on standbys can have slots of their primary.
+FAILOVER_VERSION = 170000
 # Messages that are fetched at a time. One by one takes twice as long; more gain little, and messages may be large.
 _ROWS_AT_ONCE = 20
 
@@ -62,6 +65,7 @@ class SlotState:
         invalidation_reason: Why it is lost, from PostgreSQL 17 on.
         safe_wal_size: How many bytes the source may write until the slot is in danger; None where there is no limit.
         inactive_since: Since when nobody reads it, from PostgreSQL 17 on.
+        failover: Whether a standby that synchronizes slots has it, too; None before PostgreSQL 17.
         lag_bytes: How much log lies behind `confirmed_flush_lsn`.
         retained_bytes: How much of the log the source keeps for it.
     """
@@ -76,6 +80,7 @@ class SlotState:
     invalidation_reason: str | None
     safe_wal_size: int | None
     inactive_since: datetime | None
+    failover: bool | None
     lag_bytes: int | None
     retained_bytes: int | None
 
@@ -90,16 +95,18 @@ class SlotState:
 def create_slot(source: psycopg.Connection, slot: str) -> Lsn:
     """Make a slot; return the position from which on it holds every commit. Make its publication first.
 
-    The server waits for the transactions that are open on the source.
+    From PostgreSQL 17 on it is a failover slot: a standby that synchronizes slots has it, too. The server waits for the
+    transactions that are open on the source.
 
     Raises:
         SlotBusy: One of them did not end in a minute.
         psycopg.errors.DuplicateObject: There is such a slot.
     """
+    query = sql.SQL("select lsn::text from pg_create_logical_replication_slot({}, 'pgoutput'{})").format(
+        slot, sql.SQL(", failover => true" if source.info.server_version >= FAILOVER_VERSION else "")
+    )
     try:
-        row = source.execute(
-            "select lsn::text from pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,)
-        ).fetchone()
+        row = source.execute(query).fetchone()
     except QueryCanceled as error:
         raise SlotBusy(
             f"Slot {slot} cannot be made while other transactions are open on the source.",
@@ -155,6 +162,7 @@ def slot_state(source: psycopg.Connection, slot: str) -> SlotState | None:
         invalidation_reason=seen.get("invalidation_reason"),
         safe_wal_size=seen["safe_wal_size"],
         inactive_since=datetime.fromisoformat(since) if since else None,
+        failover=seen.get("failover"),
         lag_bytes=lag,
         retained_bytes=retained,
     )

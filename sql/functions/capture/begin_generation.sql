@@ -2,14 +2,16 @@
 -- every table is to be backfilled (anew) in snapshots that see all older transactions than v_published_xid, and an open
 -- gap ends here. Where the capture had another slot before and nobody recorded a gap, this does.
 -- Returns the new generation's number. Refused while changes of the old slot are stored that are no events yet (MR036).
--- Example: select begin_generation('crm', 7, '7212345678901234567', 'crm', '0/16B3748', '742')
+-- v_timelines is the history of the source's log, as follow_timelines takes it.
+-- Example: select begin_generation('crm', 7, '7212345678901234567', 'crm', '0/16B3748', '742', '1')
 create or replace function event_store.begin_generation(
   v_capture text,
   v_lease_token bigint,
   v_system_identifier text,
   v_database text,
   v_start_lsn pg_lsn,
-  v_published_xid xid8
+  v_published_xid xid8,
+  v_timelines text
 )
 returns int
 language plpgsql
@@ -23,11 +25,13 @@ declare
   _generation int;
   _before int;
 begin
-  if coalesce(v_system_identifier, '') = '' or coalesce(v_database, '') = '' or v_start_lsn is null or v_published_xid is null then
+  if coalesce(v_system_identifier, '') = '' or coalesce(v_database, '') = '' or v_start_lsn is null or v_published_xid is null
+    or (v_timelines ~ '^([1-9][0-9]* [0-9A-F]{1,8}/[0-9A-F]{1,8}, )*[1-9][0-9]*$') is not true
+  then
     perform event_store_private.refuse_request(
       format(
-        'v_system_identifier %L, v_database %L, v_start_lsn %L, v_published_xid %L',
-        v_system_identifier, v_database, v_start_lsn, v_published_xid
+        'v_system_identifier %L, v_database %L, v_start_lsn %L, v_published_xid %L, v_timelines %L',
+        v_system_identifier, v_database, v_start_lsn, v_published_xid, v_timelines
       ),
       'All of them are stated: what the source says when the slot is made.'
     );
@@ -61,7 +65,7 @@ begin
   update event_store.captures
   set
     source_generation = _generation, stored_lsn = v_start_lsn, stored_at = null, emitted_lsn = v_start_lsn, emitted_idx = -1,
-    purged_lsn = null, purged_idx = null, truncating_key = null
+    purged_lsn = null, purged_idx = null, truncating_key = null, timelines = v_timelines
   where ctid = event_store_private.newest_capture(v_capture);
   update event_store.captured_tables t
   set
@@ -72,10 +76,11 @@ begin
 end
 $$;
 
-comment on function event_store.begin_generation(text, bigint, text, text, pg_lsn, xid8) is
+comment on function event_store.begin_generation(text, bigint, text, text, pg_lsn, xid8, text) is
 'Begins to read a fresh slot, which gives every change from v_start_lsn on, and returns the generation''s number: '
 'every table is backfilled anew, in snapshots that see all older transactions than v_published_xid, and an open gap '
-'ends. v_system_identifier and v_database say which source it is. MR005 an argument is null or empty; MR011 the lease'
-' v_lease_token is lost; MR030 unknown capture; MR036 stored changes are not emitted.';
-revoke all on function event_store.begin_generation(text, bigint, text, text, pg_lsn, xid8) from public;
-grant execute on function event_store.begin_generation(text, bigint, text, text, pg_lsn, xid8) to event_store_owner;
+'ends. v_system_identifier and v_database say which source it is, v_timelines which way its log came. MR005 an argument'
+' is null, empty or malformed; MR011 the lease v_lease_token is lost; MR030 unknown capture; MR036 stored changes are'
+' not emitted.';
+revoke all on function event_store.begin_generation(text, bigint, text, text, pg_lsn, xid8, text) from public;
+grant execute on function event_store.begin_generation(text, bigint, text, text, pg_lsn, xid8, text) to event_store_owner;

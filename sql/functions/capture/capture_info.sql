@@ -22,7 +22,8 @@ returns table (
   backfilled_rows bigint,
   lease_owner text,
   leased_until timestamptz,
-  leased boolean
+  leased boolean,
+  timelines text
 )
 language plpgsql
 volatile -- the clock is
@@ -38,7 +39,7 @@ begin
   select
     c.capture, c.source_generation, c.slot, c.publication, c.stored_lsn, c.stored_at, c.emitted_lsn, w.unemitted,
     q.quarantined, q.held, g.open_gaps, g.gaps, t.tables, t.tables_to_backfill, t.backfilled_rows, c.lease_owner, c.leased_until,
-    coalesce(c.leased_until > (select event_store_private.clock()), false)
+    coalesce(c.leased_until > (select event_store_private.clock()), false), c.timelines
   from event_store.captures c
   cross join lateral (
     select count(*) as unemitted
@@ -76,6 +77,7 @@ $$;
 
 comment on function event_store.capture_info(text) is
 'Returns one row per capture, or only v_capture: how far it is, what waits and why, its gaps and backfills, who works'
-' on it, and whether that lease is in force (leased). unemitted is counted to ten thousand. MR030 unknown capture.';
+' on it, whether that lease is in force (leased), and through which timelines its source''s log came. unemitted is counted'
+' to ten thousand. MR030 unknown capture.';
 revoke all on function event_store.capture_info(text) from public;
 grant execute on function event_store.capture_info(text) to event_store_consumer, event_store_reader, event_store_owner;

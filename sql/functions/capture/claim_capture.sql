@@ -1,5 +1,6 @@
 -- Leases a capture to one process, and returns all that it needs to go on. While the lease of somebody else is in
 -- force: MR031. The same owner claims again what it has, with a new token: its former self is fenced, too.
+-- timelines is the history of the source's log as it was last (follow_timelines).
 -- gap: something of the source is lost, or somebody asked for a new start: a new slot and begin_generation are due.
 -- Example: select lease_token, slot, stored_lsn from claim_capture('crm', 'run-1')
 create or replace function event_store.claim_capture(
@@ -20,7 +21,8 @@ returns table (
   stored_at timestamptz,
   emitted_lsn pg_lsn,
   emitted_idx bigint,
-  gap boolean
+  gap boolean,
+  timelines text
 )
 language plpgsql
 volatile
@@ -63,7 +65,8 @@ begin
   select
     _capture.capture, _capture.lease_token, _capture.leased_until, _capture.source_generation, g.system_identifier, g.database,
     _capture.slot, _capture.publication, _capture.stored_lsn, _capture.stored_at, _capture.emitted_lsn, _capture.emitted_idx,
-    exists (select from event_store.capture_gaps p where p.capture = v_capture and p.resolved_by_generation is null)
+    exists (select from event_store.capture_gaps p where p.capture = v_capture and p.resolved_by_generation is null),
+    _capture.timelines
   from (select) one
   left join event_store.source_generations g on g.source_generation = _capture.source_generation;
 end

@@ -110,17 +110,25 @@ def test_after_a_gap_the_table_is_read_anew_and_what_is_gone_is_deleted(source: 
 
 
 @pytest.mark.parametrize(
-    ("system", "database", "xid"),
-    [("", "d", "1"), (None, "d", "1"), ("1", "", "1"), ("1", None, "1"), ("1", "d", None)],
+    ("system", "database", "xid", "timelines"),
+    [
+        ("", "d", "1", "1"),
+        (None, "d", "1", "1"),
+        ("1", "", "1", "1"),
+        ("1", None, "1", "1"),
+        ("1", "d", None, "1"),
+        ("1", "d", "1", None),
+        ("1", "d", "1", "1 0/10"),
+    ],
 )
 def test_what_the_source_says_must_be_stated(
-    source: Source, system: str | None, database: str | None, xid: str | None
+    source: Source, system: str | None, database: str | None, xid: str | None, timelines: str | None
 ) -> None:
     def begin() -> None:
         source.store._value(
             int,
-            "select event_store.begin_generation('c', %s, %s, %s, '0/1', %s::xid8)",
-            (source.token, system, database, xid),
+            "select event_store.begin_generation('c', %s, %s, %s, '0/1', %s::xid8, %s)",
+            (source.token, system, database, xid, timelines),
         )
 
     refusal(Malformed, begin)

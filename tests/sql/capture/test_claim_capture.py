@@ -26,7 +26,7 @@ def test_a_lease_says_where_the_capture_stands(connect: Connect) -> None:
     assert (lease.slot, lease.publication, lease.source_generation, lease.stored_lsn, lease.gap) == (
         "s", "p", None, None, False,
     )  # fmt: skip
-    store.begin_generation("c", lease.lease_token, "77", "crm", Lsn(4096), 700)
+    store.begin_generation("c", lease.lease_token, "77", "crm", Lsn(4096), 700, "1")
     again = store.claim_capture("c", "me")
     assert (again.source_generation, again.system_identifier, again.database) == (1, "77", "crm")
     assert (again.stored_lsn, again.emitted_lsn, again.emitted_idx) == (Lsn(4096), Lsn(4096), -1)
@@ -46,7 +46,7 @@ def test_after_its_time_it_is_taken_over_and_the_former_owner_is_fenced(source: 
     refusal(LeaseLost, lambda: source.save([]))
     refusal(LeaseLost, source.emit)
     refusal(LeaseLost, lambda: source.store.publish_tables("c", source.token, 1))
-    refusal(LeaseLost, lambda: source.store.begin_generation("c", source.token, "1", "d", Lsn(1), 1))
+    refusal(LeaseLost, lambda: source.store.begin_generation("c", source.token, "1", "d", Lsn(1), 1, "1"))
     refusal(LeaseLost, lambda: source.backfill(1))
     refusal(LeaseLost, source.finish)
     assert not source.store.release_capture("c", source.token)

@@ -91,7 +91,7 @@ class Source:
     def begin(self, published_xid: int | None = None) -> int:
         """Make a slot where the log stands."""
         self.generation = self.store.begin_generation(
-            self.capture, self.token, "1234567890", "source", self.lsn, published_xid or self.xid
+            self.capture, self.token, "1234567890", "source", self.lsn, published_xid or self.xid, "1"
         )
         return self.generation
 

@@ -1,0 +1,238 @@
+"""A source whose standby takes over, at each step of a run: nothing is lost silently, and nothing comes twice."""
+
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from millrace.resources.capture import drain as pipeline
+from millrace.resources.capture.decoding.pgoutput import Lsn
+from millrace.resources.capture.health import has_work
+from millrace.resources.capture.setup import GapOpen, restart
+from millrace.resources.capture.store import CaptureGap, CaptureStore
+from millrace.resources.errors import LeaseLost
+from tests.support.capturing.captured import Killed, did, killed
+from tests.support.capturing.failovers import Moving, cluster, moving
+from tests.support.factories import value, wait_until
+
+__all__ = ["cluster", "moving"]
+
+
+def gaps(moving: Moving) -> list[CaptureGap]:
+    return CaptureStore(moving.captured.store).capture_gaps("shop")
+
+
+def switched_at(moving: Moving) -> Lsn:
+    """Return where the present primary's log left its last timeline."""
+    timelines = moving.timelines
+    with psycopg.connect(moving.captured.capture.source(), autocommit=True) as source:
+        present = value(source, "select left(pg_walfile_name(pg_current_wal_lsn()), 8)")
+    name = moving.cluster.primary.data / "pg_wal" / f"{present}.history"
+    last = name.read_text().splitlines()[-1].split("\t")
+    assert timelines is None or timelines.split(" ")[0] == "1"
+    return Lsn.parse(last[1])
+
+
+def assert_begins_anew(moving: Moving) -> None:
+    """After a restart all is as the source has it, and goes on."""
+    captured = moving.captured
+    for _ in range(2):
+        with pytest.raises(GapOpen, match="millrace capture restart shop"):
+            captured.drain()
+    restart(captured.dsn, captured.capture, "the source's standby took over")
+    moving.run("insert into items values (90, 'later')")
+    captured.drain()
+    assert captured.replayed() == moving.table()
+    assert [gap.resolved_by_generation for gap in gaps(moving)] == [2]
+
+
+STEPS: tuple[tuple[str, Callable[[pytest.MonkeyPatch], None]], ...] = (
+    ("read and not committed", lambda patch: patch.setattr(CaptureStore, "store_changes", killed)),
+    ("committed before the slot is advanced", lambda patch: patch.setattr(pipeline, "advance", killed)),
+    ("advanced before they are events", lambda patch: patch.setattr(CaptureStore, "emit_changes", killed)),
+)
+
+
+@pytest.mark.parametrize(("step", "stop_there"), STEPS, ids=[name for name, _ in STEPS])
+def test_killed_at_a_step_and_then_the_source_s_standby_takes_over_with_its_slot(
+    moving: Moving, monkeypatch: pytest.MonkeyPatch, step: str, stop_there: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    captured = moving.captured
+    standby = moving.cluster.standby()
+    moving.run("insert into items values (1, 'a')")
+    captured.drain()
+    moving.run("insert into items values (2, 'b')", "update items set name = 'c' where id = 1")
+    moving.cluster.give_slot(standby, moving.slot)
+    with monkeypatch.context() as patch:
+        stop_there(patch)
+        with pytest.raises(Killed):
+            captured.drain()
+    moving.cluster.wait_for(standby)
+    moving.cluster.take_over(standby)
+    moving.run("delete from items where id = 2")
+    assert has_work(captured.dsn, captured.capture)
+    report = captured.drain()
+    # the standby's slot is as old as when it was given
+    assert (report.replayed > 0) == (step != "read and not committed")
+    assert did(captured) == [("inserted", "[2]"), ("updated", "[1]"), ("deleted", "[2]")]
+    assert captured.replayed() == moving.table()
+    assert gaps(moving) == []
+    assert str(moving.timelines).endswith(f" {switched_at(moving)}, {1 + str(moving.timelines).count(',')}")
+
+
+def test_what_happened_while_nobody_captured_is_in_the_slot_of_the_one_that_took_over(moving: Moving) -> None:
+    captured = moving.captured
+    standby = moving.cluster.standby()
+    captured.drain()
+    moving.cluster.give_slot(standby, moving.slot)
+    moving.run("insert into items values (1, 'before')")
+    moving.cluster.wait_for(standby)
+    moving.cluster.take_over(standby)
+    moving.run("insert into items values (2, 'after')")
+    captured.drain()
+    assert did(captured) == [("inserted", "[1]"), ("inserted", "[2]")]
+    assert gaps(moving) == []
+
+
+def test_the_slot_is_one_that_standbys_synchronize_by_themselves(
+    moving: Moving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not moving.cluster.syncs_slots:
+        pytest.skip("Standbys have slots of their primary from PostgreSQL 17 on.")
+    captured = moving.captured
+    standby = moving.cluster.standby()
+    # the primary's slot has to be moved on past where the standby began with it
+    monkeypatch.setattr(pipeline, "IDLE_ADVANCE_S", 0.0)
+
+    def synchronized() -> bool:
+        moving.run("select pg_log_standby_snapshot()")
+        captured.drain()
+        return moving.cluster.has_synchronized(standby, moving.slot)
+
+    wait_until(synchronized, "the standby has the slot")
+    moving.run("insert into items values (1, 'before')")
+    captured.drain()
+    moving.run("insert into items values (2, 'not captured yet')")
+    moving.cluster.wait_for(standby)
+    moving.cluster.take_over(standby)
+    captured.drain()
+    assert did(captured) == [("inserted", "[1]"), ("inserted", "[2]")]
+    assert gaps(moving) == []
+
+
+def test_a_standby_that_takes_over_without_the_slot_is_a_gap(moving: Moving) -> None:
+    captured = moving.captured
+    moving.run("insert into items values (1, 'a')")
+    captured.drain()
+    moving.cluster.take_over(moving.cluster.standby())
+    moving.run("delete from items where id = 1")
+    with pytest.raises(GapOpen, match=f"no slot {moving.slot}"):
+        captured.drain()
+    assert_begins_anew(moving)
+
+
+@pytest.mark.parametrize("ahead", [False, True], ids=["behind what is stored", "beyond what is stored"])
+def test_a_standby_that_takes_over_without_what_was_captured_is_a_gap_with_its_range(
+    moving: Moving, monkeypatch: pytest.MonkeyPatch, ahead: bool
+) -> None:
+    captured = moving.captured
+    standby = moving.cluster.standby()
+    moving.run("insert into items values (1, 'stays'), (2, 'stays'), (3, 'stays')")
+    captured.drain()
+    moving.cluster.give_slot(standby, moving.slot)
+    standby.stop()
+    moving.run(
+        "insert into items values (4, 'only there')",
+        "update items set name = 'only there' where id = 1",
+        "delete from items where id = 2",
+    )
+    captured.drain()
+    stored = moving.stored_lsn
+    moving.cluster.take_over(standby)
+    if ahead:
+        moving.run("create table others as select n, repeat('x', 500) from generate_series(1, 1000) n")
+    with monkeypatch.context() as patch:
+        patch.setattr(CaptureStore, "record_gap", killed)
+        with pytest.raises(Killed):
+            captured.drain()
+    with pytest.raises(GapOpen, match=f"from {switched_at(moving)} to {stored}: Another server took over"):
+        captured.drain()
+    (gap,) = gaps(moving)
+    assert (gap.from_lsn, gap.to_lsn) == (switched_at(moving), stored)
+    assert_begins_anew(moving)
+    assert {change["record_pk"] for change in captured.changes() if change["action"] == "deleted"} >= {"[4]"}
+
+
+def test_a_standby_that_lacks_nothing_of_the_captured_tables_goes_on_from_where_it_left(
+    moving: Moving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captured = moving.captured
+    standby = moving.cluster.standby()
+    moving.run("create table others (text text)", "insert into items values (1, 'a')")
+    captured.drain()
+    moving.cluster.give_slot(standby, moving.slot)
+    standby.stop()
+    moving.run("insert into others select repeat('x', 500) from generate_series(1, 1000)")
+    # at the end of what nothing was in, an idle slot is moved on
+    monkeypatch.setattr(pipeline, "IDLE_ADVANCE_S", 0.0)
+    captured.drain()
+    stored = moving.stored_lsn
+    moving.cluster.take_over(standby)
+    assert switched_at(moving) < stored
+    moving.run("insert into items values (2, 'below what was stored')")
+    with monkeypatch.context() as patch:
+        patch.setattr(CaptureStore, "captured_tables", killed)
+        with pytest.raises(Killed):
+            captured.drain()
+    assert moving.stored_lsn == switched_at(moving)
+    captured.drain()
+    assert did(captured) == [("inserted", "[2]")]
+    assert captured.replayed() == moving.table()
+    assert gaps(moving) == []
+
+
+def test_another_standby_whose_timeline_has_the_same_number_is_a_gap(moving: Moving) -> None:
+    captured = moving.captured
+    one, other = moving.cluster.standby(), moving.cluster.standby()
+    moving.run("insert into items values (1, 'a')")
+    captured.drain()
+    for standby in (one, other):
+        moving.cluster.give_slot(standby, moving.slot)
+    other.stop()
+    moving.run("insert into items values (2, 'not in the other one')")
+    moving.cluster.wait_for(one)
+    moving.cluster.take_over(one)
+    moving.run("insert into items values (3, 'after the first one took over')")
+    captured.drain()
+    assert gaps(moving) == []
+    known = str(moving.timelines)
+    moving.cluster.take_over(other)
+    with pytest.raises(GapOpen, match="Another server took over"):
+        captured.drain()
+    (gap,) = gaps(moving)
+    assert gap.from_lsn == switched_at(moving)
+    # the number is the same, where it began is not
+    assert known.rsplit(",", 1)[1] in gap.reason.split("captured were")[0]
+    assert_begins_anew(moving)
+
+
+def test_a_run_that_goes_on_with_the_former_primary_is_fenced_by_the_one_that_follows(moving: Moving) -> None:
+    captured = moving.captured
+    standby = moving.cluster.standby()
+    captured.drain()
+    moving.cluster.give_slot(standby, moving.slot)
+    former = moving.cluster.primary
+    with captured.process("one") as one:
+        moving.cluster.move(standby)
+        # it still takes writes
+        captured.source.run("insert into items values (1, 'too late')")
+        captured.store.execute("update event_store.captures set leased_until = event_store_private.clock()")
+        moving.run("insert into items values (2, 'in time')")
+        with captured.process("two") as two:
+            with pytest.raises((LeaseLost, psycopg.OperationalError)):
+                one.store()
+            two.drain(budget_s=60, idle_s=0)
+    former.stop()
+    assert did(captured) == [("inserted", "[2]")]
+    assert captured.replayed() == moving.table()
+    assert gaps(moving) == []
