@@ -192,6 +192,7 @@ set local check_function_bodies = off;
 \ir functions/log/waking/private/wake_sequencer.sql
 \ir functions/private/audit.sql
 \ir functions/private/clock.sql
+\ir functions/private/commit_durably.sql
 \ir functions/private/is_operator.sql
 \ir functions/private/is_upper_uuid.sql
 \ir functions/private/protect_audit.sql
@@ -297,7 +298,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'fde21b71d75413db7a86f5974bdef53698da019293deb8913c7a0c2b56becd1e'),
+  (0, '1afe9937110ea6d6fedbbacbca64255a1112c498d1db75ade029114a1cfd3951'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -36,6 +36,7 @@ begin
       'All of them are stated: what the source says when the slot is made.'
     );
   end if;
+  perform event_store_private.commit_durably();
   _capture := event_store_private.require_capture_lease(v_capture, v_lease_token);
   if event_store_private.has_unemitted_changes(_capture) then
     raise exception 'stored changes are not emitted'

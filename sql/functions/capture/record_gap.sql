@@ -21,6 +21,8 @@ begin
   elsif octet_length(v_reason) > 10000 then
     perform event_store_private.refuse_request(format('v_reason has %s bytes', octet_length(v_reason)), 'Say it in at most 10000 bytes.');
   end if;
+  -- the caller repairs the source next, and nothing shows then what was lost
+  perform event_store_private.commit_durably();
   _capture := event_store_private.lock_capture(v_capture);
   insert into event_store.capture_gaps (capture, source_generation, from_lsn, to_lsn, reason, detected_at)
   values (v_capture, _capture.source_generation, v_from_lsn, v_to_lsn, v_reason, event_store_private.clock())

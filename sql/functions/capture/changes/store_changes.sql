@@ -1,6 +1,7 @@
 -- Says that all changes which the source committed below v_to_lsn are stored, as of the source's time v_stored_at;
 -- returns how many are new. Called last in the transaction that copied them into wal_events: whoever lost the lease
--- stores nothing. Without new rows it is the advance of an idle source. Never moves back.
+-- stores nothing. Without new rows it is the advance of an idle source. Never moves back. The commit is durable, whatever
+-- the session's synchronous_commit: the source gives up what is stored.
 -- Example: begin; copy event_store.wal_events (…) from stdin; select
 --   store_changes('crm', 7, '0/16B4000', '2030-01-01 00:00:00+00'); commit;
 create or replace function event_store.store_changes(
@@ -29,6 +30,7 @@ begin
       format('v_to_lsn %L, v_stored_at %L', v_to_lsn, v_stored_at), 'Both are stated: up to where, and up to when, everything is stored.'
     );
   end if;
+  perform event_store_private.commit_durably();
   _capture := event_store_private.require_capture_lease(v_capture, v_lease_token);
   if _capture.source_generation is null then
     perform event_store_private.refuse_request(format('capture %L has no slot yet', v_capture), 'Make the slot and call begin_generation.');

@@ -1,0 +1,107 @@
+"""A store that crashes, with settings under which a commit may be lost: the source gave up nothing that is lost."""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+
+from millrace.resources.capture.setup import GapOpen, restart
+from millrace.resources.capture.store import CaptureStore
+from millrace.resources.event_store.migrations import migrate
+from millrace.resources.postgres.embedded import EmbeddedPostgres
+from tests.support.capturing.captured import Captured, captured, new_source
+from tests.support.capturing.captures import Source, source
+from tests.support.factories import value
+
+__all__ = ["captured", "new_source", "source"]
+
+
+@pytest.fixture
+def fragile(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+    """Start a store of the test's own whose commits wait for no disk."""
+    folder: Path = tmp_path_factory.mktemp("s")
+    with EmbeddedPostgres(folder, pytestconfig.getoption("postgres")) as server:
+        server.create_database("store")
+        migrate(server.dsn("store"))
+        with psycopg.connect(server.dsn("store"), autocommit=True) as admin:
+            admin.execute("alter system set synchronous_commit = off")
+            admin.execute("select pg_reload_conf()")
+            admin.execute("checkpoint")
+        yield server
+
+
+def crash_without_its_writer(server: EmbeddedPostgres, work: Callable[[], object]) -> None:
+    """Do the work while nobody writes the log but who must, then end the server as a power cut does."""
+    with psycopg.connect(server.dsn("postgres"), autocommit=True) as admin:
+        writer = value(admin, "select pid from pg_stat_activity where backend_type = 'walwriter'")
+    psutil.Process(writer).suspend()
+    work()
+    pid = server.pid()
+    assert pid is not None
+    postmaster = psutil.Process(pid)
+    # the postmaster first: it would write the log as it lets them end
+    for process in (postmaster, *postmaster.children()):
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    server.start()
+
+
+def test_a_slot_is_never_moved_past_what_a_crash_of_the_store_forgets(
+    captured: Captured, fragile: EmbeddedPostgres
+) -> None:
+    with psycopg.connect(fragile.dsn("store"), autocommit=True) as store:
+        there = replace(captured, dsn=fragile.dsn("store"), store=store)
+        there.source.run("insert into items values (1, 'a')")
+        there.drain()
+        there.source.run("insert into items values (2, 'b')", "update items set name = 'c' where id = 1")
+        crash_without_its_writer(fragile, there.drain)
+    with psycopg.connect(fragile.dsn("store"), autocommit=True) as store:
+        there = replace(captured, dsn=fragile.dsn("store"), store=store)
+        there.drain()
+        assert there.replayed() == there.table()
+        assert CaptureStore(store).capture_gaps("shop") == []
+        publication = value(there.source.connection, "select pubname from pg_publication")
+        there.source.connection.execute(f"drop publication {publication}".encode())
+
+        def repair() -> None:
+            with pytest.raises(GapOpen):
+                there.drain()
+
+        crash_without_its_writer(fragile, repair)
+    with psycopg.connect(fragile.dsn("store"), autocommit=True) as store:
+        there = replace(captured, dsn=fragile.dsn("store"), store=store)
+        # it was repaired before the crash: only the gap says that it was not there
+        with pytest.raises(GapOpen, match="somebody else"):
+            there.drain()
+        crash_without_its_writer(fragile, lambda: restart(there.dsn, there.capture, "the publication was dropped"))
+    with psycopg.connect(fragile.dsn("store"), autocommit=True) as store:
+        there = replace(captured, dsn=fragile.dsn("store"), store=store)
+        # that the lease was given back may be lost
+        store.execute("update event_store.captures set leased_until = event_store_private.clock()")
+        there.drain()
+        assert there.replayed() == there.table()
+
+
+@pytest.mark.parametrize(
+    ("setting", "pinned"),
+    [("off", "on"), ("local", "on"), ("remote_write", "on"), ("on", "on"), ("remote_apply", "remote_apply")],
+)
+def test_what_the_source_gives_up_is_stored_durably_whatever_the_session_says(
+    source: Source, setting: str, pinned: str
+) -> None:
+    connection = source.store.connection
+    connection.execute(f"set synchronous_commit = {setting}".encode())
+    works: tuple[Callable[[], object], ...] = (
+        lambda: source.save([]),
+        lambda: source.store.record_gap("c", None, None, "lost"),
+        source.begin,
+    )
+    for work in works:
+        with connection.transaction():
+            work()
+            assert value(connection, "show synchronous_commit") == pinned
+        assert value(connection, "show synchronous_commit") == setting
