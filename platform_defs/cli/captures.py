@@ -22,6 +22,8 @@ from millrace.resources.capture.setup import remove, restart
 from millrace.resources.capture.source.connection import connect_source
 from millrace.resources.capture.source.readiness import require_ready
 from millrace.resources.capture.source.slot import slot_state
+from millrace.resources.capture.source.standbys import standby_notes
+from millrace.resources.capture.source.timelines import read_timelines
 from millrace.resources.capture.store import CaptureInfo, CaptureStore, QuarantinedChange
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store.migrations import migrate
@@ -43,7 +45,7 @@ def status_command(dsn: DsnOption = None) -> None:
     known = _known()
     with _store(dsn) as store:
         problems = [_undeclared(info, known) for info in store.capture_info() if info.capture not in known.captures]
-    rows = []
+    rows, notes = [], list[str]()
     for capture in known.captures.values():
         try:
             health = capture_health(chosen_dsn(dsn), capture)
@@ -64,11 +66,14 @@ def status_command(dsn: DsnOption = None) -> None:
             )
         )
         problems += [f"{capture.name}: {problem}" for problem in health.problems(capture)]
+        notes += [f"{capture.name}: {note}" for note in health.notes]
     columns = ("capture", "stored", "lag bytes", "lag s", "retained bytes", "not emitted", "quarantined", "to backfill")
     console = Screen()
     console.print(table("Captures", columns, rows))
     for problem in problems:
         console.print(Text(problem, style="red"), soft_wrap=True)
+    for note in notes:
+        console.print(Text(note, style="yellow"), soft_wrap=True)
 
 
 @app.command("check")
@@ -78,9 +83,14 @@ def check_command(name: Name, dsn: DsnOption = None) -> None:
     with _store(dsn) as store:
         info = find_capture(store, name)
     with connect_source(capture.source()) as source:
-        has_slot = info is not None and slot_state(source, info.slot) is not None
-        require_ready(source, capture, has_slot=has_slot)
-    Screen().print(f"The source of {name} can be captured.")
+        slot = slot_state(source, info.slot) if info is not None else None
+        require_ready(source, capture, has_slot=slot is not None)
+        read_timelines(source)
+        notes = standby_notes(source, slot)
+    console = Screen()
+    console.print(f"The source of {name} can be captured.")
+    for note in notes:
+        console.print(Text(note, style="yellow"), soft_wrap=True)
 
 
 @app.command("restart")

@@ -19,7 +19,16 @@ from millrace.resources.capture.source.connection import (
     oldest_xid,
     source_identity,
 )
-from millrace.resources.capture.source.slot import PublicationMissing, SlotBusy, SlotLost, SlotState, peek, slot_state
+from millrace.resources.capture.source.slot import (
+    PublicationMissing,
+    SlotBusy,
+    SlotLost,
+    SlotSlow,
+    SlotState,
+    peek,
+    slot_state,
+)
+from millrace.resources.capture.source.standbys import standby_notes
 from millrace.resources.capture.source.timelines import Timelines
 from millrace.resources.capture.store import CaptureInfo, CaptureStore, RegisteredTable
 from millrace.resources.errors import MillraceError, UnknownCapture
@@ -28,6 +37,8 @@ from millrace.resources.errors import MillraceError, UnknownCapture
 RECENT_S = 10
 # How much log of other tables may lie before an idle slot until a run is worth it, only to move the slot on.
 IDLE_LAG_BYTES = 64 * 1024 * 1024
+# How long a look may take. A source that waits for a standby gives nothing out before the standby has it.
+LOOK_S = 10.0
 # Above this a look into the slot is too dear: the source would have to read so much log again. An open transaction
 # holds it back.
 DEAR_BYTES = 1024 * 1024 * 1024
@@ -51,6 +62,7 @@ class CaptureHealth:
         oldest_transaction: The transaction that is open on the source the longest, in words. None if nothing waits
             for it, or our role does not see it.
         waits_to_backfill: The tables that cannot be read before that transaction ends.
+        notes: What would make a takeover by a standby of the source a gap, a sentence each.
     """
 
     info: CaptureInfo | None
@@ -60,6 +72,7 @@ class CaptureHealth:
     retained_bytes: int
     oldest_transaction: str | None = None
     waits_to_backfill: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def quarantined(self) -> int:
@@ -113,6 +126,7 @@ def capture_health(dsn: str, capture: Capture) -> CaptureHealth:
         return CaptureHealth(None, None, 0, 0.0, 0)
     with _asked(capture) as source:
         slot = slot_state(source, info.slot)
+        notes = standby_notes(source, slot)
         _, now = flush_lsn(source)
         waiting = _waiting(tables, oldest_xid(source))
         retains = bool(slot and (slot.retained_bytes or 0) > capture.max_retained_bytes)
@@ -128,7 +142,7 @@ def capture_health(dsn: str, capture: Capture) -> CaptureHealth:
             else:
                 oldest = oldest_change(source, info)
         except SlotBusy:
-            # a process captures at this moment
+            # a process captures at this moment, or the source looks for long
             oldest = info.stored_at
     return CaptureHealth(
         info,
@@ -139,6 +153,7 @@ def capture_health(dsn: str, capture: Capture) -> CaptureHealth:
         slot.retained_bytes or 0 if slot else 0,
         transaction,
         waiting,
+        notes,
     )
 
 
@@ -158,10 +173,10 @@ def oldest_change(source: psycopg.Connection, info: CaptureInfo) -> datetime | N
     """Return the commit time of the oldest transaction that the slot holds; None if it holds none.
 
     Raises:
-        SlotBusy: Somebody else reads the slot for longer than a few seconds.
+        SlotBusy: Somebody else reads the slot for longer than a few seconds, or the source looks for long.
         SlotLost: The slot is gone, or is no longer good.
     """
-    with peek(source, info.slot, info.publication, 1) as messages:
+    with peek(source, info.slot, info.publication, 1, LOOK_S) as messages:
         return next((m.committed_at for m in map(decode, messages) if isinstance(m, Begin)), None)
 
 
@@ -198,8 +213,8 @@ def has_work(dsn: str, capture: Capture) -> bool:
             return bool(slot.lag_bytes)
         try:
             return oldest_change(source, info) is not None
-        except (SlotLost, PublicationMissing):
-            # a run repairs it, or records the gap
+        except (SlotLost, PublicationMissing, SlotSlow):
+            # a run repairs it, or records the gap, or has the patience
             return True
 
 

@@ -6,14 +6,15 @@ import psycopg
 import pytest
 
 from millrace.resources.capture import drain as pipeline
+from millrace.resources.capture import health as looking
 from millrace.resources.capture.decoding.pgoutput import Lsn
-from millrace.resources.capture.health import has_work
+from millrace.resources.capture.health import capture_health, has_work
 from millrace.resources.capture.setup import GapOpen, restart
 from millrace.resources.capture.store import CaptureGap, CaptureStore
 from millrace.resources.errors import LeaseLost
 from tests.support.capturing.captured import Killed, did, killed
 from tests.support.capturing.failovers import Moving, cluster, moving
-from tests.support.factories import value, wait_until
+from tests.support.factories import rows, start, value, wait_until
 
 __all__ = ["cluster", "moving"]
 
@@ -118,6 +119,60 @@ def test_the_slot_is_one_that_standbys_synchronize_by_themselves(
     captured.drain()
     assert did(captured) == [("inserted", "[1]"), ("inserted", "[2]")]
     assert gaps(moving) == []
+
+
+def test_a_slot_that_standbys_would_not_have_is_said_with_the_remedy(
+    moving: Moving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not moving.cluster.syncs_slots:
+        pytest.skip("Standbys have slots of their primary from PostgreSQL 17 on.")
+    captured = moving.captured
+    captured.drain()
+    moving.run("insert into items values (0, 'before')")
+    captured.drain()
+    # one of a store of an older version
+    name, dsn = moving.slot, moving.cluster.dsn(moving.captured.source.connection.info.dbname)
+
+    def notes() -> tuple[str, ...]:
+        return capture_health(captured.dsn, captured.capture).notes
+
+    def alter(to: str) -> None:
+        with psycopg.connect(
+            dsn, replication="database", autocommit=True, cursor_factory=psycopg.ClientCursor
+        ) as walsender:
+            walsender.execute(to.encode())
+
+    before = set(notes())
+    alter(f"ALTER_REPLICATION_SLOT {name} (FAILOVER false)")
+    (note,) = set(notes()) - before
+    remedy = note.split("-c '")[1].removesuffix("'")
+    assert note.startswith(f"slot {name} is no failover slot")
+    alter(remedy)
+    assert set(notes()) == before
+    standby = moving.cluster.standby()
+    (note,) = notes()
+    assert "synchronized_standby_slots is empty" in note
+    with psycopg.connect(moving.cluster.dsn("postgres"), autocommit=True) as admin:
+        admin.execute(f"alter system set synchronized_standby_slots = '{standby.directory.name}'".encode())
+        admin.execute("select pg_reload_conf()")
+        wait_until(lambda: notes() == (), "the source waits for its standby")
+        # now it gives nothing out that its standby does not have
+        standby.stop()
+        moving.run("insert into items values (1, 'not yet')")
+        with monkeypatch.context() as patch:
+            patch.setattr(looking, "LOOK_S", 0.5)
+            assert has_work(captured.dsn, captured.capture)
+            assert capture_health(captured.dsn, captured.capture).lag_s > 0
+        run = start(captured.drain)
+        waits = "select wait_event from pg_stat_activity where wait_event = 'WaitForStandbyConfirmation'"
+        wait_until(lambda: len(rows(admin, waits)) == 1, "the slot waits for the standby")
+        assert did(captured) == [("inserted", "[0]")]
+        standby.start()
+        run.result(60)
+        assert did(captured) == [("inserted", "[0]"), ("inserted", "[1]")]
+        admin.execute("alter system reset synchronized_standby_slots")
+        admin.execute("select pg_reload_conf()")
+    standby.stop()
 
 
 def test_a_standby_that_takes_over_without_the_slot_is_a_gap(moving: Moving) -> None:

@@ -42,6 +42,10 @@ class SlotBusy(MillraceError):
     """Somebody else holds the slot."""
 
 
+class SlotSlow(SlotBusy):
+    """The source did not look into the slot in time: it decodes much, or waits for a standby."""
+
+
 class SlotLost(MillraceError):
     """The slot is gone, or the source removed what it had not given out yet."""
 
@@ -170,16 +174,17 @@ def slot_state(source: psycopg.Connection, slot: str) -> SlotState | None:
 
 @contextmanager
 def peek(
-    source: psycopg.Connection, slot: str, publication: str, limit_changes: int | None = None
+    source: psycopg.Connection, slot: str, publication: str, limit_changes: int | None = None, within_s: float = 0
 ) -> Iterator[Iterator[bytes]]:
     """Read what the slot holds, message by message, without consuming it.
 
     It reads whole transactions, and ends with the first one that reaches `limit_changes` messages. A large result waits
     on the server's disk; here are only a few messages in memory. Until the `with` ends, the connection takes no other
-    statement.
+    statement. With `within_s` the source has to begin to give within that time.
 
     Raises:
         SlotBusy: Somebody else reads the slot for longer than a few seconds.
+        SlotSlow: The source did not begin to give in time.
         SlotLost: The slot is gone, or is no longer good.
         PublicationMissing: The publication does not exist, or did not exist when some of the changes were made.
     """
@@ -188,13 +193,15 @@ def peek(
     warnings: list[str] = []
 
     def note(diagnostic: Diagnostic) -> None:
-        # PostgreSQL 18 and later warns of a missing publication and leaves its changes out; earlier ones refuse
-        if diagnostic.sqlstate == ObjectNotInPrerequisiteState.sqlstate:
-            warnings.append(str(diagnostic.message_primary))
+        # PostgreSQL 18 and later warns of a missing publication and leaves its changes out; earlier ones refuse. A
+        # standby that is waited for (synchronized_standby_slots) is warned of with the same code.
+        said = str(diagnostic.message_primary)
+        if diagnostic.sqlstate == ObjectNotInPrerequisiteState.sqlstate and publication in said:
+            warnings.append(said)
 
     source.add_notice_handler(note)
     try:
-        opened, first, rest = _patiently(slot, lambda: _peek(source, slot, publication, limit_changes))
+        opened, first, rest = _patiently(slot, lambda: _peek(source, slot, publication, limit_changes, within_s))
         with opened:
             if warnings:
                 raise _no_publication(publication, warnings[0])
@@ -232,13 +239,13 @@ def advance(source: psycopg.Connection, slot: str, lsn: Lsn) -> None:
 
 
 def _peek(
-    source: psycopg.Connection, slot: str, publication: str, limit_changes: int | None
+    source: psycopg.Connection, slot: str, publication: str, limit_changes: int | None, within_s: float
 ) -> tuple[ExitStack, list[tuple[bytes]], Iterator[tuple[bytes]]]:
     """Begin to read. The server decodes everything before it gives a row: errors of decoding are raised here."""
     quoted = publication.replace('"', '""')
     with ExitStack() as opening:
         opening.enter_context(source.transaction())
-        source.execute("set local statement_timeout = 0")
+        source.execute("select set_config('statement_timeout', %s, true)", (f"{int(within_s * 1000)}ms",))
         cursor = opening.enter_context(source.cursor(binary=True))
         stream = cursor.stream(
             "select data from pg_logical_slot_peek_binary_changes(%s, null, %s, 'proto_version', '1',"
@@ -247,7 +254,16 @@ def _peek(
             size=_ROWS_AT_ONCE,
         )
         rows = opening.enter_context(closing(cast(Generator[tuple[bytes], None, None], stream)))
-        first = list(islice(rows, 1))
+        try:
+            first = list(islice(rows, 1))
+        except QueryCanceled as error:
+            if not within_s:
+                raise
+            raise SlotSlow(
+                f"The source did not look into slot {slot} within {within_s:g} s.",
+                detail=str(error),
+                hint="It decodes a large part of its log, or waits for a standby that synchronized_standby_slots names.",
+            ) from error
         opened = opening.pop_all()
     return opened, first, rows
 
