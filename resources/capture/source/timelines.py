@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Self
 
 import psycopg
+from psycopg.conninfo import make_conninfo
 
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.source.connection import source_identity
@@ -75,12 +76,13 @@ def read_timelines(source: psycopg.Connection) -> Timelines:
     if identity.timeline == 1:
         return Timelines((), 1)
     info = source.info
-    where = {**info.get_parameters(), "host": info.host, "port": info.port, "password": info.password or None}
-    if "hostaddr" in where:
-        where["hostaddr"] = info.hostaddr
+    address = {"host": info.host, "port": info.port, "password": info.password, "replication": "database"}
+    parameters = {**info.get_parameters(), **address}
+    if "hostaddr" in parameters:
+        parameters["hostaddr"] = info.hostaddr
     try:
         with psycopg.connect(
-            **{**where, "replication": "database"}, autocommit=True, cursor_factory=psycopg.ClientCursor
+            make_conninfo(**parameters), autocommit=True, cursor_factory=psycopg.ClientCursor
         ) as walsender:
             said = walsender.execute("IDENTIFY_SYSTEM").fetchone()
             assert said is not None

@@ -164,12 +164,17 @@ class Moving:
             return sorted((row for (row,) in rows(connection, "select to_jsonb(t) from items t")), key=str)
 
 
+def _stop(folder: Path, programs: Path) -> None:
+    for path in folder.iterdir():
+        EmbeddedPostgres(path, programs).stop()
+
+
 @pytest.fixture(scope="module")
 def cluster(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("f")
     first = EmbeddedPostgres(folder / "p", pytestconfig.getoption("postgres"))
     with ExitStack() as ending:
-        ending.callback(lambda: [EmbeddedPostgres(path, first.programs).stop() for path in folder.iterdir()])
+        ending.callback(_stop, folder, first.programs)
         first.start()
         with (first.data / "postgresql.conf").open("a") as conf:
             conf.write(SETTINGS)
