@@ -3,6 +3,7 @@
 Belongs here: making it so, and knowing that it is. Not here: whether the source can publish them (`readiness`).
 """
 
+import re
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -13,6 +14,7 @@ from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.errors import MillraceError
 
 _MARK = "Millrace keeps this as declared"
+_REMARK = re.compile(rf"{_MARK}: \w*, (?P<state>\w+), (?P<entries>\w+), (?P<row>\d+ \d+), (?P<owner>\d+)\.")
 
 # All that a publication is, but for its name and its owner. A table is its name and its id: another table may have
 # taken the name since.
@@ -31,6 +33,16 @@ select
     join pg_class c on c.oid = r.prrelid
     join pg_namespace n on n.oid = c.relnamespace
     where r.prpubid = p.oid
+  ),
+  -- what changes with each change of these rows, also with one that is taken back
+  format('%%s %%s', p.oid, p.xmin),
+  p.pubowner::text,
+  (
+    select jsonb_object_agg(format('%%s.%%s', n.nspname, c.relname), format('%%s %%s', r.oid, r.xmin))
+    from pg_publication_rel r
+    join pg_class c on c.oid = r.prrelid
+    join pg_namespace n on n.oid = c.relnamespace
+    where r.prpubid = p.oid
   )
 from pg_publication p
 where p.pubname = %s
@@ -39,12 +51,18 @@ where p.pubname = %s
 
 @dataclass(frozen=True)
 class _State:
-    """A publication as it is: its comment, its switches, its schemas, and by table what it publishes of it."""
+    """A publication as it is: its comment, its switches, its schemas, and by table what it publishes of it.
+
+    `row`, `owner` and `entries` are the versions of its rows in the catalogue, by table for `entries`.
+    """
 
     remark: str | None
     switches: str
     schemas: str | None
     tables: dict[str, str] | None
+    row: str
+    owner: str
+    entries: dict[str, str] | None
 
     def __str__(self) -> str:
         return repr((self.switches, self.schemas, sorted((self.tables or {}).items())))
@@ -61,7 +79,8 @@ def ensure_publication(source: psycopg.Connection, name: str, capture: Capture) 
 
     Returns:
         None if the publication was as declared: nothing was written or locked. Otherwise the declared tables, as
-        `<schema>.<table>`, that it did not publish, or published otherwise. They are all if it did not exist.
+        `<schema>.<table>`, that it did not publish, or published otherwise. They are all if it did not exist, or was
+        changed and is as declared again.
 
     Raises:
         ForeignPublication: Somebody else made one of this name.
@@ -90,7 +109,8 @@ def ensure_publication(source: psycopg.Connection, name: str, capture: Capture) 
         # the source keeps a filter in its own form: the comment remembers what was declared, and what the source made
         # of it
         source.execute(sql.SQL("comment on publication {} is {}").format(sql.Identifier(name), _remark(declared, made)))
-    before = {} if found is None or found.switches != made.switches else found.tables or {}
+    known = found is not None and found.switches == made.switches and not _was_changed_back(found)
+    before = found.tables or {} if found is not None and known else {}
     after = made.tables or {}
     return frozenset(t.name for t in capture.tables if before.get(t.name) != after.get(t.name))
 
@@ -135,7 +155,24 @@ def _state(source: psycopg.Connection, name: str) -> _State | None:
 
 
 def _remark(declared: str, state: _State) -> str:
-    return f"{_MARK}: {declared}, {_digest(str(state))}."
+    entries = _digest(repr(sorted((state.entries or {}).items())))
+    return f"{_MARK}: {declared}, {_digest(str(state))}, {entries}, {state.row}, {state.owner}."
+
+
+def _was_changed_back(found: _State) -> bool:
+    """Tell whether somebody changed what we made, though all of it may be as before.
+
+    Who gives the publication another owner, and nothing else, changes its row, too. A remark of an earlier version says
+    nothing of this.
+    """
+    remembered = _REMARK.match(found.remark or "")
+    if remembered is None:
+        return False
+    now = _REMARK.match(_remark("", found))
+    assert now is not None
+    if remembered["row"] != now["row"] and remembered["owner"] == now["owner"]:
+        return True
+    return remembered["state"] == now["state"] and remembered["entries"] != now["entries"]
 
 
 def _digest(text: str) -> str:

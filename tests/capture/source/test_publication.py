@@ -155,6 +155,64 @@ def test_a_repair_says_of_which_declared_tables_something_was_not_published(
         assert ensure_publication(connection, source.slot, declaration) is None
 
 
+@pytest.mark.parametrize(
+    ("there", "back"),
+    [
+        ("alter publication {} set (publish = 'insert')", "alter publication {} set (publish = '{actions}')"),
+        ("alter publication {} drop table t", "alter publication {} add table only t"),
+        ("alter publication {} set table only t where (id > 5)", "alter publication {} set table only t"),
+    ],
+)
+def test_what_somebody_changed_and_changed_back_was_not_as_declared(source: Source, there: str, back: str) -> None:
+    source.run("create table t (id int primary key)")
+    declaration = capture(CapturedTable("t"))
+    assert ensured(source, declaration)
+    as_declared = published(source), switches(source)
+    for change in (there, back):
+        source.connection.execute(
+            change.replace("{actions}", ", ".join(declaration.actions)).replace("{}", source.slot).encode()
+        )
+    assert (published(source), switches(source)) == as_declared
+    with connect_source(source.dsn) as connection:
+        assert ensure_publication(connection, source.slot, declaration) == frozenset({"public.t"})
+        assert ensure_publication(connection, source.slot, declaration) is None
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        "create table other (id int); alter publication {} add table other; alter publication {} drop table other",
+        "create role keeper superuser; alter publication {} owner to keeper",
+        "vacuum full pg_publication",
+        "vacuum freeze pg_publication_rel",
+    ],
+)
+def test_what_takes_nothing_out_of_it_is_no_change(source: Source, harmless: str) -> None:
+    source.run("create table t (id int primary key)")
+    declaration = capture(CapturedTable("t"))
+    assert ensured(source, declaration)
+    try:
+        source.connection.execute(harmless.replace("{}", source.slot).encode())
+        with connect_source(source.dsn) as connection:
+            assert not ensure_publication(connection, source.slot, declaration)
+            assert ensure_publication(connection, source.slot, declaration) is None
+    finally:
+        if "keeper" in harmless:
+            source.run("reassign owned by keeper to postgres", "drop role keeper")
+
+
+def test_the_remark_of_an_earlier_version_is_written_anew_and_says_no_gap(source: Source) -> None:
+    source.run("create table t (id int primary key)")
+    declaration = capture(CapturedTable("t"))
+    assert ensured(source, declaration)
+    said = str(value(source.connection, "select obj_description(oid, 'pg_publication') from pg_publication"))
+    earlier = ", ".join(said.split(", ")[:2]) + "."
+    source.connection.execute(f"comment on publication {source.slot} is '{earlier}'".encode())
+    with connect_source(source.dsn) as connection:
+        assert ensure_publication(connection, source.slot, declaration) == frozenset()
+    assert str(value(source.connection, "select obj_description(oid, 'pg_publication') from pg_publication")) != earlier
+
+
 def test_another_filter_of_one_table_says_nothing_of_the_others(source: Source) -> None:
     source.run("create table t (id int primary key)", "create table u (id int primary key)")
     assert ensured(source, capture(CapturedTable("t"), CapturedTable("u", where="id > 5")))
