@@ -45,6 +45,10 @@ _ACTIONS = {ord("I"): "inserted", ord("U"): "updated", ord("D"): "deleted"}
 _SHORT_XIDS = 2**32
 
 
+class KeyChanged(MillraceError):
+    """A captured table's replica identity named its rows by other columns for a while."""
+
+
 class TableRenamed(MillraceError):
     """A captured table was renamed, and changed under a name that is not declared."""
 
@@ -167,7 +171,8 @@ class ChangeDecoder:
         capture: The capture's name.
         generation: The number of the slot's life, unique in the store for ever: the changes' ids are derived from it.
         xid_reference: A transaction id of the source of about now; see `whole_xid`.
-        declared_names: Table id -> (declared name, LSN). From that LSN on a change under another name is refused.
+        declared_names: Table id -> (declared name, LSN). From that LSN on a change under another name, or of a row that
+            other columns name, is refused.
 
     Attributes:
         end_lsn: The end of the last whole transaction that was fed; None before the first.
@@ -190,6 +195,8 @@ class ChangeDecoder:
         self._described: dict[int, _Described | None] = {}
         # by id of a captured table, the name that is not declared
         self._renamed: dict[int, str] = {}
+        # by id of a captured table whose rows other columns name than its key
+        self._rekeyed: dict[int, _Described] = {}
         self._transaction: _Transaction | None = None
         self.end_lsn: Lsn | None = None
 
@@ -199,6 +206,7 @@ class ChangeDecoder:
         Raises:
             PgoutputError: The message cannot be decoded, and belongs to no table that is known.
             TableRenamed: The message changes a captured table under a name that is not declared.
+            KeyChanged: The message names a row by other columns than the table's key.
         """
         try:
             message = decode(raw)
@@ -263,15 +271,20 @@ class ChangeDecoder:
         self._renamed.pop(message.relation_id, None)
         if table is None and message.relation_id in self._declared_names:
             self._renamed[message.relation_id] = f"{message.schema}.{message.table}"
-        self._described[message.relation_id] = (
-            None
-            if table is None
-            else _Described(
-                rows=TableRows(table, message),
-                source=source_json(self._capture, self._generation, message) + "}",
-                message=raw,
-            )
+        self._rekeyed.pop(message.relation_id, None)
+        self._described[message.relation_id] = None
+        if table is None:
+            return ()
+        described = _Described(
+            rows=TableRows(table, message),
+            source=source_json(self._capture, self._generation, message) + "}",
+            message=raw,
         )
+        named = {column.name for column in message.columns if column.is_key and message.identity in "di"}
+        if named and named != set(table.key or named) and message.relation_id in self._declared_names:
+            self._rekeyed[message.relation_id] = described
+        else:
+            self._described[message.relation_id] = described
         return ()
 
     def _annotate(self, message: LogicalMessage, _: bytes) -> Sequence[Change]:
@@ -332,6 +345,9 @@ class ChangeDecoder:
             raise PgoutputError(f"a change of relation {relation_id}, which no message described before it") from None
         if table is None and relation_id in self._renamed:
             self._refuse_renamed(relation_id)
+        if table is None and (rekeyed := self._rekeyed.get(relation_id)):
+            self._refuse_rekeyed(relation_id)
+            return rekeyed
         return table
 
     def _refuse_renamed(self, relation_id: int) -> None:
@@ -345,6 +361,15 @@ class ChangeDecoder:
                     "Declare it by its new name. If it has its declared name again:"
                     f" millrace capture restart {self._capture} --reason WHY"
                 ),
+            )
+
+    def _refuse_rekeyed(self, relation_id: int) -> None:
+        name, since = self._declared_names[relation_id]
+        if self._current().lsn >= since:
+            raise KeyChanged(
+                f"Rows of table {name} of capture {self._capture} were named by other columns than its key.",
+                detail=f"in the transaction that committed at {self._current().lsn} its replica identity is another one",
+                hint=f"If it has its own again: millrace capture restart {self._capture} --reason WHY",
             )
 
     def _current(self) -> _Transaction:
