@@ -76,13 +76,13 @@ def read_timelines(source: psycopg.Connection) -> Timelines:
     if identity.timeline == 1:
         return Timelines((), 1)
     info = source.info
-    address = {"host": info.host, "port": info.port, "password": info.password, "replication": "database"}
-    parameters = {**info.get_parameters(), **address}
+    parameters: dict[str, str | int | None] = {**info.get_parameters(), "host": info.host, "port": info.port}
+    parameters |= {"password": info.password or None, "replication": "database"}
     if "hostaddr" in parameters:
         parameters["hostaddr"] = info.hostaddr
     try:
         with psycopg.connect(
-            make_conninfo(**parameters), autocommit=True, cursor_factory=psycopg.ClientCursor
+            make_conninfo("", **parameters), autocommit=True, cursor_factory=psycopg.ClientCursor
         ) as walsender:
             said = walsender.execute("IDENTIFY_SYSTEM").fetchone()
             assert said is not None

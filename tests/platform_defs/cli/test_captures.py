@@ -14,6 +14,7 @@ from millrace.platform_defs.cli import app
 from millrace.platform_defs.cli import captures as capture_commands
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.source.readiness import NotReady
+from millrace.resources.capture.source.slot import FAILOVER_VERSION
 from millrace.resources.capture.store import CaptureStore, TableRegistration
 from millrace.resources.errors import (
     CaptureInUse,
@@ -107,6 +108,18 @@ def test_status_says_what_is_wrong_and_what_helps(
     assert "away: The source database does not answer." in output
     declare(monkeypatch)
     assert "shop: it is registered and no longer declared" in run(dsn, ["status"])
+
+
+def test_check_and_status_say_when_no_standby_would_have_the_slot(captured: Captured, dsn: str) -> None:
+    captured.drain()
+    if captured.source.connection.info.server_version < FAILOVER_VERSION:
+        pytest.skip("Standbys have slots of their primary from PostgreSQL 17 on.")
+    commands = (["status"], ["check", "shop"])
+    assert [run(dsn, command).count("failover slot") for command in commands] == [0, 0]
+    (slot,) = slots(captured)
+    captured.source.connection.execute("select pg_drop_replication_slot(%s)", (slot,))
+    captured.source.connection.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,))
+    assert [run(dsn, command).count(f"slot {slot} is no failover slot") for command in commands] == [1, 1]
 
 
 def test_a_check_says_whether_the_source_can_be_captured_and_changes_nothing(
