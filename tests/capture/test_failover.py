@@ -1,6 +1,7 @@
 """A source whose standby takes over, at each step of a run: nothing is lost silently, and nothing comes twice."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import psycopg
 import pytest
@@ -234,6 +235,8 @@ def test_a_standby_that_lacks_nothing_of_the_captured_tables_goes_on_from_where_
     stored = moving.stored_lsn
     moving.cluster.take_over(standby)
     assert switched_at(moving) < stored
+    # nothing came, and yet a run compares
+    assert has_work(captured.dsn, captured.capture)
     moving.run("insert into items values (2, 'below what was stored')")
     with monkeypatch.context() as patch:
         patch.setattr(CaptureStore, "captured_tables", killed)
@@ -244,6 +247,29 @@ def test_a_standby_that_lacks_nothing_of_the_captured_tables_goes_on_from_where_
     assert did(captured) == [("inserted", "[2]")]
     assert captured.replayed() == moving.table()
     assert gaps(moving) == []
+    assert not has_work(captured.dsn, captured.capture)
+
+
+def test_where_a_backfill_may_have_read_what_no_change_says_nothing_is_taken_back(
+    moving: Moving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inserts = replace(moving.captured, capture=replace(moving.captured.capture, actions=("insert",)))
+    standby = moving.cluster.standby()
+    moving.run("insert into items values (1, 'there')")
+    with inserts.process() as process:
+        process.store()
+        moving.cluster.give_slot(standby, moving.slot)
+        standby.stop()
+        moving.run("update items set name = 'only there'")
+        monkeypatch.setattr(pipeline, "IDLE_ADVANCE_S", 0.0)
+        process.drain(budget_s=60, idle_s=0)
+    assert [row["name"] for row in inserts.replayed()] == ["only there"]
+    moving.cluster.take_over(standby)
+    with pytest.raises(GapOpen, match="Another server took over"):
+        inserts.drain()
+    restart(inserts.dsn, inserts.capture, "the source's standby took over")
+    inserts.drain()
+    assert inserts.replayed() == moving.table()
 
 
 def test_another_standby_whose_timeline_has_the_same_number_is_a_gap(moving: Moving) -> None:
