@@ -247,7 +247,9 @@ def test_commands_on_a_loop(accounts: EventStore, dsn: str) -> None:
 
 def test_an_event_is_appended_in_the_version_that_was_decided_on(accounts: EventStore) -> None:
     accounts.register_decider_event("account", "paid", "It is paid in euros.", 2)
-    newer = Decider(name="account", initial=0, decide=lambda _, __: [Emit("paid", {"amount": 1}, 2)], evolve=evolve)
+    newer: Decider[int, int] = Decider(
+        name="account", initial=0, decide=lambda _, __: [Emit("paid", {"amount": 1}, 2)], evolve=evolve
+    )
     assert [event.event_version for event in handle(accounts, newer, "a-1", 0).events] == [2]
     assert [event.event_version for event in accounts.read_stream("account", "a-1")] == [2]
 

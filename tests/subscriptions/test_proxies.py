@@ -10,10 +10,12 @@ import pytest
 from pydantic import SecretStr
 
 from millrace.resources.alerts.receiver import alert_settings
+from millrace.resources.event_store import EventStore
 from millrace.resources.settings import Settings
+from millrace.resources.subscriptions.push import push_events
 from millrace.resources.subscriptions.receivers import Allowed, Answer, Endpoint
 from tests.subscriptions.test_receivers import JSON, raw
-from tests.support.factories import PATIENCE_S
+from tests.support.factories import PATIENCE_S, append, pump, register_orders
 
 PUBLIC = "93.184.216.34"
 OPENED, DONE = b"HTTP/1.0 200 Connection established\r\n\r\n", b"HTTP/1.1 204 No Content\r\n\r\n"
@@ -42,7 +44,7 @@ def opened(connection: socket.socket) -> bytes:
     """Act as a proxy and the receiver behind it; return what the receiver was sent."""
     connection.sendall(OPENED)
     said = b""
-    while not said.endswith(b"{}"):
+    while not said.endswith(b"}"):
         said += connection.recv(65536)
     connection.sendall(DONE)
     return said
@@ -149,3 +151,15 @@ def test_pushes_and_alerts_take_it_from_one_setting(monkeypatch: pytest.MonkeyPa
     assert found is not None
     assert found.proxy == settings.push_proxy_url
     assert "hunter2" not in repr(found) + repr(settings)
+
+
+def test_a_drain_of_a_view_pushes_through_the_proxy(store: EventStore, dsn: str) -> None:
+    register_orders(store).register_view("hook", "-infinity", edge_function_url="http://hooks.example.com/mails")
+    append(store)
+    pump(store, "hook")
+    sent: list[bytes] = []
+    with raw(lambda connection: sent.append(opened(connection))) as (port, requests):
+        proxy = f"http://127.0.0.1:{port}"
+        assert push_events(dsn, "hook", budget_s=PATIENCE_S, idle_s=0, proxy=proxy).events == 1
+    assert requests[0].startswith(f"CONNECT {PUBLIC}:80 HTTP/1.".encode())
+    assert sent[0].startswith(b"POST /mails HTTP/1.1")
