@@ -10,6 +10,7 @@ short. Any number of loops may run: they take turns.
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 
 import psycopg
@@ -27,6 +28,8 @@ ATTENDED_S = 2
 EXPIRE_EVERY_S = 60
 # a view that is new is not waited for: who fetches its events dispatches them meanwhile
 LOOK_EVERY_S = 1
+# how often a view is dispatched that nothing is new for: its done locks go; after 15 s consumers would do it themselves
+DISPATCH_ALL_EVERY_S = 10
 # so nobody is woken more than a hundred times a second
 SHORTEST_PAUSE_S = 0.01
 # while events come more often than that, to sleep costs more than it saves
@@ -79,9 +82,11 @@ class _Rounds:
 
     def __init__(self, connection: psycopg.Connection) -> None:
         self.store, self.producers = EventStore(connection), ProducerStore(connection)
+        # the views whose events it hands over, and those of them that are behind
         self.views: list[str] = []
+        self.behind: list[str] = []
         self.marks: list[int] = []
-        self.expire_at = self.look_at = time.monotonic()
+        self.expire_at = self.look_at = self.dispatch_all_at = time.monotonic()
         self.attend_at = 0.0
 
     def work(self) -> int:
@@ -90,15 +95,31 @@ class _Rounds:
             self.producers.expire_transactions()
             self.expire_at = time.monotonic() + EXPIRE_EVERY_S
         moved = self.store.sequence_events()
-        if time.monotonic() >= self.look_at:
-            self.views = [view.view for view in self.store.poll_views() if view.mode == "rows" and view.enabled]
-            self.look_at = time.monotonic() + LOOK_EVERY_S
-        for view in self.views:
-            with suppress(UnknownView, WrongMode):  # unregistered, or changed, after `poll_views` named it
-                moved += self.store.dispatch_events(view)
-        # also what consumers sequenced, who announce nothing
-        self.marks = self.store.announce_positions(self.marks)
+        now = time.monotonic()
+        if now >= self.look_at:
+            polled = [view for view in self.store.poll_views() if view.mode == "rows" and view.enabled]
+            self.views = [view.view for view in polled]
+            self.behind = [view.view for view in polled if view.ahead]
+            self.look_at = now + LOOK_EVERY_S
+        everything = moved > 0 or now >= self.dispatch_all_at
+        if everything:
+            self.dispatch_all_at = now + DISPATCH_ALL_EVERY_S
+        # a view that nothing is new for costs nothing, however many of them there are
+        moved += self._dispatch(self.views if everything else self.behind)
+        known, self.marks = self.marks, self.store.announce_positions(self.marks)
+        if not everything and self.marks != known:
+            # another one sequenced, who announces nothing
+            moved += self._dispatch(self.views)
         return moved
+
+    def _dispatch(self, views: Sequence[str]) -> int:
+        """Hand over what is new, and remember which views may have more; return how much it was."""
+        passed = {}
+        for view in views:
+            with suppress(UnknownView, WrongMode):  # unregistered, or changed, after `poll_views` named it
+                passed[view] = self.store.dispatch_events(view)
+        self.behind = [view for view, positions in passed.items() if positions]
+        return sum(passed.values())
 
     def attend(self, *, sleeps: bool) -> bool:
         """Say that this loop is at work, where it was not said just now; return whether to look again soon."""

@@ -295,7 +295,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'b95ff6c1eeab46f651e03a3bf8b09b43d147ddfa0ff357964eca91d23f9f3fa3'),
+  (0, '6880d1573151eb785fdaf658101d3a234df20e2b9a9e72e897b0ab97aa07b517'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

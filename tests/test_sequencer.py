@@ -91,6 +91,37 @@ def test_rows_views_get_their_locks_and_disabled_and_bulk_views_do_not(
         )
 
 
+def dispatched(observer: psycopg.Connection) -> list[tuple[object, ...]]:
+    return rows(observer, "select view, dispatched_at from event_store.dispatches order by view")
+
+
+def test_a_view_that_nothing_is_new_for_is_left_alone_and_one_that_is_set_back_is_not(
+    orders: EventStore, dsn: str, observer: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # so that nothing but an event, or a view that is behind, is a reason
+    monkeypatch.setattr("millrace.resources.sequencer.DISPATCH_ALL_EVERY_S", 600)
+    for view in ("a", "b"):
+        orders.register_view(view)
+    with sequencer(dsn):
+        append(orders, "o-1")
+        wait_until(lambda: value(observer, "select count(*) from event_store.stream_locks") == 2, "both have it")
+        for view in ("a", "b"):
+            (event,) = orders.stream_events(view, 1)
+            orders.ack_event(view, event.decider_id, event.offset)
+        settled = observer.execute("select event_store.last_sequenced()").fetchone()
+        wait_until(lambda: observer.execute("select event_store.last_sequenced()").fetchone() != settled, "a round")
+        before, looked = dispatched(observer), set[object]()
+
+        def rounds() -> int:
+            looked.add(value(observer, "select event_store.last_sequenced()"))
+            return len(looked)
+
+        wait_until(lambda: rounds() > 3, "some rounds")
+        assert dispatched(observer) == before
+        orders.seek_view("a", "RESET_TO_EARLIEST", reason="again")
+        wait_until(lambda: len(orders.stream_events("a", 1)) == 1, "it is given its event again")
+
+
 def test_several_loops_take_turns_and_give_every_event_one_offset(
     orders: EventStore, dsn: str, observer: psycopg.Connection
 ) -> None:

@@ -43,6 +43,8 @@ LONGEST_ATTENDED_S = 5.0
 FAREWELL_S = 10.0
 # a consumer that did not say for 15 minutes that it lives counts as dead
 ATTACH_EVERY_S = 60.0
+# how often a thread that waits for the end looks whether it came another way
+LOOK_EVERY_S = 1.0
 # how long an event waits that this process cannot handle now, for another one
 ELSEWHERE_S = 1.0
 # how long a process whose consumer failed waits for handlers
@@ -145,7 +147,7 @@ class Consumer:
         self._adapted_at, self._begun = time.monotonic(), 0
         self._pause_s = SHORTEST_PAUSE_S
         # words that brought nothing are heeded later and later
-        self._word, self._deaf_s = False, 0.0
+        self._word, self._woken, self._deaf_s = False, False, 0.0
         self._attended = False
         self._words = words
         if words is not None:
@@ -224,6 +226,7 @@ class Consumer:
         freed = self._deliveries.room.wait(self._pause_s)
         self._deliveries.room.clear()
         word, self._word = self._word, False
+        self._woken = freed or word
         if word and self.counters.held == 0:
             # it may be of events that this view does not want
             stop.wait(self._deaf_s)
@@ -266,7 +269,12 @@ class Consumer:
     def _order(self, store: EventStore) -> int:
         """Do what the sequencer does, if none is at work; return how much there was."""
         self._attended = store.is_attended()
+        if self._attended and self.idle_since is not None and not self._woken:
+            # the sequencer has looked since
+            return 0
         sequenced = 0 if self._attended else store.sequence_events()
+        # also beside a sequencer: one that does not know the view yet announces events that it did not hand over, and
+        # what there was no room for, it hands over once a second
         return sequenced + store.dispatch_events(self.subscription.view)
 
     def _adapt(self) -> None:
@@ -354,7 +362,7 @@ class Consumer:
             self._fault = self._fault or error
 
     def _hang_up(self, stop: threading.Event) -> None:
-        while not stop.wait(0.1) and self._fault is None and not self._draining:
+        while not stop.wait(LOOK_EVERY_S) and self._fault is None and not self._draining:
             pass
         self._line.give_up()
 
