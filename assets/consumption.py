@@ -75,12 +75,14 @@ def view_events_asset(declared: Declarations, archive: Path) -> dg.AssetsDefinit
         else:
             for fault in declared.faults_of("read_models"):
                 context.log.warning("Its read model may be the one that fails to load: %s", fault)
+            settings = Settings()
             pushed = push_events(
                 postgres.current_dsn(),
                 view,
                 budget_s=config.budget_s,
                 idle_s=config.idle_s,
-                allowed=Settings().listed_push_allow,
+                allowed=settings.listed_push_allow,
+                proxy=settings.push_proxy_url,
                 on_failure=lambda said: context.log.warning("A delivery failed: %s", printable(said)),
             )
             report = DrainReport(events=pushed.events, busy_s=pushed.busy_s)

@@ -243,3 +243,21 @@ def test_commands_on_a_loop(accounts: EventStore, dsn: str) -> None:
 
     asyncio.run(main())
     assert sum(amounts(accounts)) == 225
+
+
+def test_an_event_is_appended_in_the_version_that_was_decided_on(accounts: EventStore) -> None:
+    accounts.register_decider_event("account", "paid", "It is paid in euros.", 2)
+    newer: Decider[int, int] = Decider(
+        name="account", initial=0, decide=lambda _, __: [Emit("paid", {"amount": 1}, 2)], evolve=evolve
+    )
+    assert [event.event_version for event in handle(accounts, newer, "a-1", 0).events] == [2]
+    assert [event.event_version for event in accounts.read_stream("account", "a-1")] == [2]
+
+
+def test_one_command_may_be_handled_by_two_deciders_on_streams_of_one_name(accounts: EventStore) -> None:
+    accounts.register_decider_event("loan", "paid", "A rate was paid.")
+    loan = Decider(name="loan", initial=0, decide=decide, evolve=evolve)
+    command_id = uuid4()
+    first, second = (handle(accounts, each, "a-1", 5, command_id=command_id) for each in (ACCOUNT, loan))
+    assert (first.decider, second.decider, second.state) == ("account", "loan", 5)
+    assert first.events[0].event_id != second.events[0].event_id

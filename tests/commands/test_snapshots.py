@@ -145,3 +145,14 @@ def test_a_login_needs_the_right_to_read(connect: Connect) -> None:
 def test_a_fold_of_other_streams_too_is_refused() -> None:
     with pytest.raises(ValueError, match="takes events of"):
         Decider(name="order", initial=None, decide=decide, evolve=jars)
+    shared = fold(view="both", deciders=["jar", "order"], key="id", columns={"sweets": "int"})(jars.function)
+    with pytest.raises(ValueError, match="takes events of"):
+        Decider(name="jar", initial=None, decide=decide, evolve=shared)
+
+
+def test_events_that_the_fold_does_not_take_change_no_state(store: EventStore) -> None:
+    for event in ("put", "seen"):
+        store.register_decider_event("jar", event, event)
+    put(store, "jar-1", 3)
+    put(store, "jar-1", 5, event="seen")
+    assert handle(store, JAR, "jar-1", 1).state == {"sweets": 4}

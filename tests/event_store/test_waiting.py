@@ -9,6 +9,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from millrace.resources.errors import NeverSeen, TransactionOpen
 from millrace.resources.event_store import AsyncEventStore, EventStore
+from millrace.resources.event_store.waiting import FIRST_PAUSE_S, LAST_PAUSE_S
 from tests.support.factories import PATIENCE_S, append, register_orders, start, value, wait_until
 
 Connect = Callable[..., psycopg.Connection]
@@ -48,6 +49,23 @@ def test_it_returns_when_the_event_is_committed_by_the_view(orders: EventStore, 
 def test_it_returns_false_at_the_timeout(orders: EventStore) -> None:
     assert orders.wait_for("v", append(orders), 0) is False
     assert orders.wait_for("v", append(orders, "o-2"), 0.02) is False
+
+
+def test_it_asks_soon_at_first_and_then_more_seldom_but_never_rarely(
+    orders: EventStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 15:
+            consume(orders)
+
+    monkeypatch.setattr("time.sleep", pause)
+    assert orders.wait_for("v", append(orders), PATIENCE_S) is True
+    assert pauses[0] == FIRST_PAUSE_S
+    assert pauses == sorted(pauses)
+    assert pauses[-2:] == [LAST_PAUSE_S, LAST_PAUSE_S]
 
 
 def test_it_says_at_once_where_the_view_never_will(orders: EventStore) -> None:

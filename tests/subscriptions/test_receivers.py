@@ -4,9 +4,10 @@ import ipaddress
 import socket
 import threading
 import time
+import tracemalloc
 from base64 import b64encode
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -206,6 +207,33 @@ def test_a_receiver_that_drips_holds_a_delivery_no_longer_than_its_deadline(begi
         over.set()
     assert 0.4 < took < PATIENCE_S / 2
     assert answer.status == status
+
+
+@pytest.mark.parametrize("head", [b"Content-Length: 1073741824", b"Transfer-Encoding: chunked", b"Connection: close"])
+def test_of_an_answer_of_a_gigabyte_the_beginning_is_read_and_memory_stays_flat(head: bytes) -> None:
+    sent: list[int] = []
+    block = b"x" * 65536
+    framed = b"10000\r\n" + block + b"\r\n" if b"chunked" in head else block
+
+    def flood(to: socket.socket) -> None:
+        to.sendall(b"HTTP/1.1 400 Bad\r\n" + head + b"\r\n\r\n")
+        with suppress(OSError):
+            for _ in range(2**30 // len(block)):
+                to.sendall(framed)
+                sent.append(len(block))
+
+    with raw(flood) as (port, _):
+        tracemalloc.start()
+        try:
+            answer = ask(f"http://127.0.0.1:{port}/", "127.0.0.1")
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert answer.error.startswith("HTTP 400 Bad Request, at least 2000 bytes")
+    assert answer.said == "x" * 2000
+    # the buffers of two sockets, which the kernel may grow
+    assert sum(sent) < 2**30 / 10
+    assert peak < 2**20
 
 
 def test_a_connection_is_kept_and_a_closed_one_is_opened_again(receiver: Receiver) -> None:

@@ -1,6 +1,7 @@
 """Whether a view has an event, and why it never will."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -109,8 +110,12 @@ def test_why_it_never_will(orders: EventStore) -> None:
     assert asked(orders, event, "none") == Seen(False, "unknown", "no view or read model is named 'none'")
     assert asked(orders, other) == Seen(False, "unwanted", "view 'v' does not want placed of invoice")
     assert asked(orders, paid) == Seen(False, "unwanted", "view 'v' does not want paid of order")
-    for stream, offset in (("o-1", paid.offset + 1), ("o-2", event.offset)):
-        missing = orders.has_seen("v", "order", stream, offset)
+    for decider, stream, offset in (
+        ("order", "o-1", paid.offset + 1),
+        ("order", "o-2", event.offset),
+        ("order", "o-1", other.offset),
+    ):
+        missing = orders.has_seen("v", decider, stream, offset)
         assert (missing.seen, missing.never) == (False, "not_stored")
     orders.enable_view("v", False)
     assert asked(orders, event) == Seen(False, "disabled", "view 'v' is disabled")
@@ -148,6 +153,7 @@ def test_what_was_purged_every_view_has_had(orders: EventStore) -> None:
     assert rows(orders.connection, "select from event_store.events") == []
     assert asked(orders, event) == SEEN
     assert orders.has_seen("v", "order", "o-1", event.offset + 1).never == "not_stored"
+    assert orders.has_seen("v", "invoice", "o-1", event.offset).never == "not_stored"
 
 
 def declare(store: EventStore, version: int, view: str, *, serves: bool) -> None:
@@ -185,8 +191,13 @@ def test_a_view_of_another_consumer_keeps_its_name_to_itself(orders: EventStore)
     assert asked(orders, event, "models") == NOT_YET
 
 
-def test_a_null_is_refused(orders: EventStore) -> None:
-    refusal(Malformed, lambda: orders.has_seen(None, "order", "o-1", 1))  # type: ignore[arg-type]
+@pytest.mark.parametrize("missing", range(4))
+def test_a_null_is_refused(orders: EventStore, missing: int) -> None:
+    orders.register_view("v", "-infinity")
+    append(orders)
+    arguments: list[Any] = ["v", "order", "o-1", 1]
+    arguments[missing] = None
+    refusal(Malformed, lambda: orders.has_seen(*arguments))
 
 
 def test_two_deciders_that_share_an_id_are_two_streams(orders: EventStore) -> None:
