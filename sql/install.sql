@@ -295,7 +295,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '6880d1573151eb785fdaf658101d3a234df20e2b9a9e72e897b0ab97aa07b517'),
+  (0, 'ad181c8c1be373ef790fc1b59848ff9584452a767de09940f2ce34be5355ef82'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
