@@ -64,6 +64,14 @@ def test_a_look_that_took_long_says_nothing_of_what_a_later_one_saw(watched: Wat
     watched.look("orders", "mails", at=HOUR)
     watched.store.observe_incidents([], ["a"], HOLD_S, quick.looked_at)
     assert [each.missing_since for each in watched.store.open_incidents()] == [None, None]
+    # when it is stored does not matter, but when it began
+    (slow,) = watched.store.claim_look(0, ["a"])
+    watched.at(HOUR + 1)
+    (quick,) = watched.store.claim_look(0, ["a"])
+    watched.at(HOUR + 2)
+    watched.store.observe_incidents([seen("orders"), seen("mails")], ["a"], HOLD_S, slow.looked_at)
+    watched.store.observe_incidents([seen("mails")], ["a"], HOLD_S, quick.looked_at)
+    assert {each.subject for each in watched.store.open_incidents() if each.missing_since} == {"orders"}
     # after a clock was set back, those of before it are later in vain
     watched.at(-DAY)
     (again,) = watched.store.claim_look(0, ["a"])
