@@ -298,7 +298,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '1afe9937110ea6d6fedbbacbca64255a1112c498d1db75ade029114a1cfd3951'),
+  (0, 'bbeb45ab78d96203699b9a6d796051668353ddf51e3dd83d41a7173d6bffd54a'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -12,6 +12,7 @@ loop works on a connection of its own, in autocommit: no transaction is open whi
 import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime
 from typing import Protocol
 from uuid import UUID
 
@@ -94,12 +95,15 @@ class Alerter:
     def tick(self) -> None:
         """Look if it is our turn, and send what is due."""
         self._settle()
-        if ours := self._alerts.claim_look(self._every_s, [*self._looks()]):
-            self.look(ours)
+        if turns := self._alerts.claim_look(self._every_s, [*self._looks()]):
+            self.look({each.source for each in turns}, turns[0].looked_at)
         self.send()
 
-    def look(self, ours: Collection[str] | None = None) -> int:
-        """Read the sources that are `ours`, by default all; return how many incidents are open then."""
+    def look(self, ours: Collection[str] | None = None, looked_at: datetime | None = None) -> int:
+        """Read the sources that are `ours`, by default all; return how many incidents are open then.
+
+        It began at `looked_at`, by the store's clock: what somebody saw who began later counts more.
+        """
         known = {(each.kind, each.subject) for each in self._alerts.open_incidents() if each.over_at is None}
         found: list[Finding] = []
         read = []
@@ -117,7 +121,7 @@ class Alerter:
                 found.append(Finding(read[-1], "unreadable", name, _why(error)))
             else:
                 read.append(name)
-        return self._alerts.observe_incidents([each.fields() for each in found], read, self._hold_s)
+        return self._alerts.observe_incidents([each.fields() for each in found], read, self._hold_s, looked_at)
 
     def send(self) -> None:
         """Send the messages that are due, until one does not arrive."""

@@ -80,6 +80,14 @@ class ClaimedIncident:
 
 
 @dataclass(frozen=True)
+class Turn:
+    """A source that nobody else looks at now, and the store's time when the look began."""
+
+    source: str
+    looked_at: datetime
+
+
+@dataclass(frozen=True)
 class AlertState:
     """When somebody looked last, what is open, since when a message does not arrive; None for never."""
 
@@ -102,17 +110,25 @@ class FirstDeadLetter:
 class AlertStore(SqlFunctions):
     """The functions for alerts. Every method raises the `MillraceError` of its SQL function."""
 
-    def claim_look(self, every_s: int, sources: Sequence[str]) -> set[str]:
+    def claim_look(self, every_s: int, sources: Sequence[str]) -> list[Turn]:
         """Take the turn to look at sources for so many seconds; return those that nobody else has it for."""
-        query = "select coalesce(array_agg(c), '{}') from event_store.claim_look(%s, %s) c"
-        return {*self._value(list, query, (every_s, [*sources]))}
+        return self._all(Turn, "select * from event_store.claim_look(%s, %s)", (every_s, [*sources]))
 
     def observe_incidents(
-        self, found: Sequence[Mapping[str, object]], sources: Sequence[str], hold_s: int = 120
+        self,
+        found: Sequence[Mapping[str, object]],
+        sources: Sequence[str],
+        hold_s: int = 120,
+        looked_at: datetime | None = None,
     ) -> int:
-        """Store what was seen and which sources were read; return how many incidents are open."""
+        """Store what was seen and which sources were read; return how many incidents are open.
+
+        What a look said that began after `looked_at` stays; None for now.
+        """
         return self._value(
-            int, "select event_store.observe_incidents(%s, %s, %s)", (Jsonb([*found]), [*sources], hold_s)
+            int,
+            "select event_store.observe_incidents(%s, %s, %s, %s)",
+            (Jsonb([*found]), [*sources], hold_s, looked_at),
         )
 
     def claim_alert(self, lease_s: int) -> list[ClaimedIncident]:

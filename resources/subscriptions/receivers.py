@@ -91,8 +91,7 @@ class Allowed:
 
     def __call__(self, host: str, address: Address) -> bool:
         """Return whether a push to a host that has this address may go there."""
-        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-            address = address.ipv4_mapped
+        address = _unmapped(address)
         if host.lower() in self._hosts or any(address in network for network in self._networks):
             return True
         return is_public(address)
@@ -100,10 +99,15 @@ class Allowed:
 
 def is_public(address: Address) -> bool:
     """Return whether everybody reaches the same machine at an address, and this network nothing of its own."""
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
+    address = _unmapped(address)
     translated = any(address in network for network in TRANSLATED)
     return address.is_global and not address.is_multicast and not translated
+
+
+def _unmapped(address: Address) -> Address:
+    """Return the IPv4 address that an IPv6 address stands for, or the address itself."""
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address
 
 
 @dataclass(frozen=True)

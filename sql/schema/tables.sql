@@ -735,7 +735,7 @@ COMMENT ON COLUMN event_store.alert_sources.source IS 'Its name, such as event_s
 
 COMMENT ON COLUMN event_store.alert_sources.turn_until IS 'Until when nobody else asks it; null before it is asked first.';
 
-COMMENT ON COLUMN event_store.alert_sources.read_at IS 'When it was read, to the hour; null before it was read first.';
+COMMENT ON COLUMN event_store.alert_sources.read_at IS 'When the newest look at it began whose findings are stored; null before the first one.';
 
 CREATE TABLE event_store.alerting (
     singleton boolean DEFAULT true NOT NULL,

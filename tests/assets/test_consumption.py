@@ -244,6 +244,21 @@ def test_a_view_that_nothing_consumes_is_refused_with_a_remedy(
     assert "Declare a read model for it" in failed_with(result)
 
 
+def test_a_drain_pushes_as_the_settings_say(
+    instance: dg.DagsterInstance, dsn: str, shop: EventStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MILLRACE_PUSH_PROXY", "nowhere")
+    shop.register_view("strangers", "-infinity", edge_function_url="http://hooks.example.com/")
+    place(shop, 1)
+    pump(shop, "strangers")
+    run_job(instance, dsn, "drain", "strangers", QUICKLY)
+    # nothing is sent past the proxy, and the event waits
+    waits = shop.connection.execute(
+        "select last_error from event_store.stream_locks where view = 'strangers'"
+    ).fetchall()
+    assert ["MILLRACE_PUSH_PROXY" in str(error) for (error,) in waits] == [True]
+
+
 def test_applying_the_schema_reports_every_table(instance: dg.DagsterInstance, dsn: str, shop: EventStore) -> None:
     place(shop, 3)
     defs = build_defs(declarations=Declarations(), resources={"postgres": postgres_at(dsn)})

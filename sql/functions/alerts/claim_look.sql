@@ -1,4 +1,5 @@
--- Takes the turn to look at sources of incidents, for v_every_s seconds, and returns those that the caller has it for.
+-- Takes the turn to look at sources of incidents, for v_every_s seconds, and returns those that the caller has it for, each
+-- with the time of now: observe_incidents takes it, and drops what a look that took long saw before another one.
 -- Of several alerters one looks at each source; where it dies, another one that knows the source has the next turn.
 -- Races: two callers at once take turns at the row of alerting; the second one does not get what the first one has.
 -- Example: select claim_look(15, '{event_store, dagster}')
@@ -6,12 +7,16 @@ create or replace function event_store.claim_look(
   v_every_s bigint,
   v_sources text[]
 )
-returns setof text
+returns table (
+  source text,
+  looked_at timestamptz
+)
 language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
 as $$
+#variable_conflict use_column
 declare
   _now timestamptz;
 begin
@@ -43,12 +48,12 @@ begin
   on conflict (source) do update
   set turn_until = excluded.turn_until
   where a.turn_until is null or a.turn_until <= _now or a.turn_until > excluded.turn_until
-  returning a.source;
+  returning a.source, _now;
 end
 $$;
 
 comment on function event_store.claim_look(bigint, text[]) is
-'Takes the turn to look at the sources v_sources for v_every_s seconds; returns those that nobody else has it for. MR005 '
+'Takes the turn to look at the sources v_sources for v_every_s seconds; returns those that nobody else has it for, and the time. MR005 '
 'v_every_s is out of range, or v_sources is malformed.';
 revoke all on function event_store.claim_look(bigint, text[]) from public;
 grant execute on function event_store.claim_look(bigint, text[]) to event_store_owner;

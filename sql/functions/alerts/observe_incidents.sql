@@ -7,6 +7,8 @@
 -- Where the clock was set back, what waits for a time waits no longer than before.
 -- cause, remedy, severity and page are those of the beginning: what is seen later changes none of them.
 --
+-- v_looked_at is when the look began (claim_look). A source of which a later look is stored already is left out of both: what
+-- was repaired meanwhile would begin anew.
 -- v_found is an array of objects with source, kind, subject, severity, cause, remedy, page and wait_s. Two sources may see
 -- the same one.
 -- Races: callers take turns.
@@ -14,7 +16,8 @@
 create or replace function event_store.observe_incidents(
   v_found jsonb,
   v_sources text[],
-  v_hold_s bigint default 120
+  v_hold_s bigint default 120,
+  v_looked_at timestamptz default null
 )
 returns bigint
 language plpgsql
@@ -69,10 +72,21 @@ begin
     _looked_before := _now;
   end if;
 
+  v_sources := array(
+    select s from unnest(v_sources) s
+    where not exists (
+      select from event_store.alert_sources a
+      where a.source = s and a.read_at > v_looked_at and a.read_at <= _now
+    )
+  );
+  v_found := (
+    select coalesce(jsonb_agg(f.incident order by f.ordinality), '[]')
+    from jsonb_array_elements(v_found) with ordinality f(incident, ordinality)
+    where f.incident ->> 'source' = any (v_sources)
+  );
   insert into event_store.alert_sources as a (source, read_at)
-  select distinct s, _now from unnest(v_sources) s
-  on conflict (source) do update set read_at = excluded.read_at
-  where a.read_at is null or a.read_at not between _now - interval '1 hour' and _now;
+  select distinct s, coalesce(v_looked_at, _now) from unnest(v_sources) s
+  on conflict (source) do update set read_at = excluded.read_at;
 
   with forgotten as (
     delete from event_store.alert_sources a
@@ -152,9 +166,9 @@ begin
 end
 $$;
 
-comment on function event_store.observe_incidents(jsonb, text[], bigint) is
+comment on function event_store.observe_incidents(jsonb, text[], bigint, timestamptz) is
 'Stores which incidents were seen, v_found, and which sources were read, v_sources; returns how many are open. An incident'
-' is over when no source sees it for v_hold_s; one that could not be read ends nothing. MR005 v_found or '
+' is over when no source sees it for v_hold_s; one that could not be read ends nothing. What a later look than v_looked_at has said stays. MR005 v_found or '
 'v_sources is malformed, or v_hold_s is out of range.';
-revoke all on function event_store.observe_incidents(jsonb, text[], bigint) from public;
-grant execute on function event_store.observe_incidents(jsonb, text[], bigint) to event_store_owner;
+revoke all on function event_store.observe_incidents(jsonb, text[], bigint, timestamptz) from public;
+grant execute on function event_store.observe_incidents(jsonb, text[], bigint, timestamptz) to event_store_owner;

@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from millrace.resources.alerts.store import AlertStore
-from tests.sql.alerts.watched import DAY, HOLD_S, HOUR, LEASE_S, START, Watched, seen
+from tests.sql.alerts.watched import DAY, HOLD_S, HOUR, LEASE_S, MINUTE, START, Watched, seen
 from tests.support.factories import Connect, rows, set_clock
 
 
@@ -31,19 +31,51 @@ def test_what_two_sources_see_is_over_when_neither_does(watched: Watched) -> Non
     assert watched.look(at=4 * HOUR, sources=("store",)) == 0
 
 
+def claimed(store: AlertStore, every_s: int, sources: list[str]) -> set[str]:
+    return {each.source for each in store.claim_look(every_s, sources)}
+
+
 def test_who_looks_has_the_turn_for_a_while(watched: Watched, connect: Connect) -> None:
     other = AlertStore(connect())
-    assert watched.store.claim_look(15, ["a", "b", "a"]) == {"a", "b"}
+    assert claimed(watched.store, 15, ["a", "b", "a"]) == {"a", "b"}
     set_clock(other.connection, (START + timedelta(seconds=14)).isoformat())
-    assert other.claim_look(15, ["a"]) == set()
+    assert claimed(other, 15, ["a"]) == set()
     # who knows one source more keeps nobody from it, nor is kept
-    assert other.claim_look(15, ["a", "c"]) == {"c"}
-    assert other.claim_look(15, []) == set()
+    assert claimed(other, 15, ["a", "c"]) == {"c"}
+    assert claimed(other, 15, []) == set()
     set_clock(other.connection, (START + timedelta(seconds=15)).isoformat())
-    assert other.claim_look(15, ["a", "b", "c"]) == {"a", "b"}
+    assert claimed(other, 15, ["a", "b", "c"]) == {"a", "b"}
     # a clock that was set back a day
     set_clock(other.connection, (START - timedelta(days=1)).isoformat())
-    assert other.claim_look(15, ["a"]) == {"a"}
+    assert claimed(other, 15, ["a"]) == {"a"}
+
+
+def test_a_look_that_took_long_says_nothing_of_what_a_later_one_saw(watched: Watched) -> None:
+    (slow,) = watched.store.claim_look(0, ["a"])
+    watched.at(MINUTE)
+    (quick,) = watched.store.claim_look(0, ["a"])
+    assert slow.looked_at < quick.looked_at
+    watched.store.observe_incidents([], ["a"], HOLD_S, quick.looked_at)
+    # it saw what was repaired meanwhile, and what another source has
+    late = [seen("orders", "a"), seen("mails", "b")]
+    assert watched.store.observe_incidents(late, ["a", "b"], HOLD_S, slow.looked_at) == 1
+    assert [each.subject for each in watched.store.open_incidents()] == ["mails"]
+    # nor does it end anything
+    watched.look("orders", "mails", at=HOUR)
+    watched.store.observe_incidents([], ["a"], HOLD_S, quick.looked_at)
+    assert [each.missing_since for each in watched.store.open_incidents()] == [None, None]
+    # when it is stored does not matter, but when it began
+    (slow,) = watched.store.claim_look(0, ["a"])
+    watched.at(HOUR + 1)
+    (quick,) = watched.store.claim_look(0, ["a"])
+    watched.at(HOUR + 2)
+    watched.store.observe_incidents([seen("orders"), seen("mails")], ["a"], HOLD_S, slow.looked_at)
+    watched.store.observe_incidents([seen("mails")], ["a"], HOLD_S, quick.looked_at)
+    assert {each.subject for each in watched.store.open_incidents() if each.missing_since} == {"orders"}
+    # after a clock was set back, those of before it are later in vain
+    watched.at(-DAY)
+    (again,) = watched.store.claim_look(0, ["a"])
+    assert watched.store.observe_incidents([seen("new")], ["a"], HOLD_S, again.looked_at) == 3
 
 
 def test_a_source_that_nobody_asks_for_a_week_is_forgotten_with_what_it_saw(watched: Watched) -> None:

@@ -98,3 +98,19 @@ def test_who_only_says_that_it_sequences_keeps_nobody_from_it(view: EventStore) 
     assert fetched(view) == []
     set_clock(view.connection, (datetime.now(UTC) + timedelta(seconds=3)).isoformat())
     assert len(fetched(view)) == 1
+
+
+@pytest.mark.parametrize(("away_s", "hands_over"), [(14, False), (16, True)])
+def test_beside_a_sequencer_a_call_hands_events_over_where_nobody_has_for_fifteen_seconds(
+    view: EventStore, away_s: int, hands_over: bool
+) -> None:
+    """A sequencer leaves a view alone for ten seconds while nothing is new for it."""
+    began = datetime(2030, 1, 1, tzinfo=UTC)
+    set_clock(view.connection, began.isoformat())
+    pump(view, "v")
+    set_clock(view.connection, (began + timedelta(seconds=away_s)).isoformat())
+    append(view, "a")
+    view.sequence_events()
+    view.attend_log(10)
+    assert view.is_attended()
+    assert bool(view.stream_events("v", 10)) is hands_over
