@@ -298,7 +298,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'bbeb45ab78d96203699b9a6d796051668353ddf51e3dd83d41a7173d6bffd54a'),
+  (0, '11aac663a030afd5346265b1f9ec247d91cfe4b779dfdc7c1bbca9b92a52334a'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
