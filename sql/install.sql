@@ -298,7 +298,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '11aac663a030afd5346265b1f9ec247d91cfe4b779dfdc7c1bbca9b92a52334a'),
+  (0, '969217e81925576f4ccc192637157b5f678bcf3a4ae51e8ded33b566c4ce4f90'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
