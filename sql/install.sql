@@ -40,6 +40,7 @@ select set_config('event_store.log_partitions', :'log_partitions', true);
 \ir migrations/0011_alert_sources.sql
 \ir migrations/0012_pushes.sql
 \ir migrations/0013_captures.sql
+\ir migrations/0014_rereads.sql
 
 \ir roles.sql
 
@@ -114,9 +115,12 @@ set local check_function_bodies = off;
 \ir functions/capture/private/emit_deletions.sql
 \ir functions/capture/private/emit_range.sql
 \ir functions/capture/private/emit_truncate.sql
+\ir functions/capture/private/forget_unchanged_rows.sql
 \ir functions/capture/private/has_unemitted_changes.sql
 \ir functions/capture/private/known_capture.sql
 \ir functions/capture/private/known_captured_table.sql
+\ir functions/capture/private/lacking_columns.sql
+\ir functions/capture/private/last_record.sql
 \ir functions/capture/private/lock_capture.sql
 \ir functions/capture/private/lock_quarantined_change.sql
 \ir functions/capture/private/newest_capture.sql
@@ -298,7 +302,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'bbeb45ab78d96203699b9a6d796051668353ddf51e3dd83d41a7173d6bffd54a'),
+  (0, '9fd46d7e6b14252438bd7b9a986423d0101db7bf32727c1b0e2475d0dbead7cd'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
@@ -311,5 +315,6 @@ insert into event_store.migrations (version, name) values
   (10, '0010_push_secrets'),
   (11, '0011_alert_sources'),
   (12, '0012_pushes'),
-  (13, '0013_captures');
+  (13, '0013_captures'),
+  (14, '0014_rereads');
 commit;
