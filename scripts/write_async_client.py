@@ -67,7 +67,7 @@ Written by `scripts/write_async_client.py` from `handling`: change that.
         {
             "resources/commands/handling.py": {
                 "handle": "handle_async",
-                "_snapshot": "_snapshot",
+                "_first_loaded": "_first_loaded",
                 "_loaded": "_loaded",
                 "_appended": "_appended",
                 "_decided_before": "_decided_before",

@@ -115,16 +115,16 @@ set local check_function_bodies = off;
 \ir functions/capture/private/emit_deletions.sql
 \ir functions/capture/private/emit_range.sql
 \ir functions/capture/private/emit_truncate.sql
-\ir functions/capture/private/forget_unchanged_rows.sql
 \ir functions/capture/private/has_unemitted_changes.sql
 \ir functions/capture/private/known_capture.sql
 \ir functions/capture/private/known_captured_table.sql
-\ir functions/capture/private/lacking_columns.sql
-\ir functions/capture/private/last_record.sql
 \ir functions/capture/private/lock_capture.sql
 \ir functions/capture/private/lock_quarantined_change.sql
 \ir functions/capture/private/newest_capture.sql
 \ir functions/capture/private/require_capture_lease.sql
+\ir functions/capture/private/rereads/forget_unchanged_rows.sql
+\ir functions/capture/private/rereads/lacking_columns.sql
+\ir functions/capture/private/rereads/last_record.sql
 \ir functions/capture/publish_tables.sql
 \ir functions/capture/record_gap.sql
 \ir functions/capture/register_capture.sql
@@ -302,7 +302,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '9fd46d7e6b14252438bd7b9a986423d0101db7bf32727c1b0e2475d0dbead7cd'),
+  (0, '2d2437778ecbbcec306f4cb347201914a8d67cd7ee2e129dcd6df7d73ba44eea'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

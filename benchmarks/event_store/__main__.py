@@ -60,6 +60,7 @@ LINES: dict[str, Callable[[Bench], list[Result]]] = {
     "subscribe": subscription.delays,
     "wake-ups": waking.delays,
     "idle-sequencer": waking.idling,
+    "idle-consumers": waking.idle_consumers,
     "range-read": ranges.reads,
     "checkpoint-save": checkpoints.save,
     "checkpoint-load": checkpoints.load,

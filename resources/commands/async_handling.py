@@ -19,6 +19,7 @@ from millrace.resources.commands.decider import (
 )
 from millrace.resources.errors import Conflict
 from millrace.resources.event_store import AsyncEventStore, NewEvent, RecordedEvent
+from millrace.resources.event_store.client import STREAM_PAGE
 
 
 async def handle_async(
@@ -58,8 +59,9 @@ async def handle_async(
             if await store.log_position(first) is not None:
                 return await _decided_before(store, decider, decider_id, command_id)
         if loaded is None:
-            loaded = await _snapshot(store, decider, decider_id)
-        loaded = await _loaded(store, decider, decider_id, loaded)
+            loaded = await _first_loaded(store, decider, decider_id)
+        else:
+            loaded = await _loaded(store, decider, decider_id, loaded)
         events = to_append(decider, loaded, decider_id, command, command_id)
         try:
             appended = await _appended(store, events, caused_by) if events else []
@@ -77,15 +79,17 @@ async def handle_async(
     raise gave_up(decider.name, decider_id, tries)
 
 
-async def _snapshot(store: AsyncEventStore, decider: Decider[State, Command], decider_id: str) -> Loaded[State]:
-    """Return the state that a fold read model has of the stream, if there is one, else that of an empty stream."""
-    fold = decider.fold
-    if fold is not None:
-        stored = await store.stream_state(fold.name, decider.fingerprint, decider.name, decider_id)
-        if stored is not None:
-            state = decider.initial if stored.state is None else stored.state
-            return Loaded(state, stored.version, stored.offset)
-    return Loaded(decider.initial)
+async def _first_loaded(store: AsyncEventStore, decider: Decider[State, Command], decider_id: str) -> Loaded[State]:
+    """Return the stream: the state that a fold read model has of it, if there is one, with the events behind it."""
+    loaded, fold = Loaded(decider.initial), decider.fold
+    if fold is None:
+        return await _loaded(store, decider, decider_id, loaded)
+    stored, events = await store.stream_behind_state(fold.name, decider.fingerprint, decider.name, decider_id)
+    if stored is not None:
+        loaded = Loaded(decider.initial if stored.state is None else stored.state, stored.version, stored.offset)
+    for event in events:
+        loaded = loaded.after(decider, event)
+    return loaded if len(events) < STREAM_PAGE else await _loaded(store, decider, decider_id, loaded)
 
 
 async def _loaded(

@@ -21,6 +21,7 @@ from millrace.resources.commands.decider import (
 )
 from millrace.resources.errors import Conflict
 from millrace.resources.event_store import EventStore, NewEvent, RecordedEvent
+from millrace.resources.event_store.client import STREAM_PAGE
 
 
 def handle(
@@ -60,8 +61,9 @@ def handle(
             if store.log_position(first) is not None:
                 return _decided_before(store, decider, decider_id, command_id)
         if loaded is None:
-            loaded = _snapshot(store, decider, decider_id)
-        loaded = _loaded(store, decider, decider_id, loaded)
+            loaded = _first_loaded(store, decider, decider_id)
+        else:
+            loaded = _loaded(store, decider, decider_id, loaded)
         events = to_append(decider, loaded, decider_id, command, command_id)
         try:
             appended = _appended(store, events, caused_by) if events else []
@@ -75,15 +77,17 @@ def handle(
     raise gave_up(decider.name, decider_id, tries)
 
 
-def _snapshot(store: EventStore, decider: Decider[State, Command], decider_id: str) -> Loaded[State]:
-    """Return the state that a fold read model has of the stream, if there is one, else that of an empty stream."""
-    fold = decider.fold
-    if fold is not None:
-        stored = store.stream_state(fold.name, decider.fingerprint, decider.name, decider_id)
-        if stored is not None:
-            state = decider.initial if stored.state is None else stored.state
-            return Loaded(state, stored.version, stored.offset)
-    return Loaded(decider.initial)
+def _first_loaded(store: EventStore, decider: Decider[State, Command], decider_id: str) -> Loaded[State]:
+    """Return the stream: the state that a fold read model has of it, if there is one, with the events behind it."""
+    loaded, fold = Loaded(decider.initial), decider.fold
+    if fold is None:
+        return _loaded(store, decider, decider_id, loaded)
+    stored, events = store.stream_behind_state(fold.name, decider.fingerprint, decider.name, decider_id)
+    if stored is not None:
+        loaded = Loaded(decider.initial if stored.state is None else stored.state, stored.version, stored.offset)
+    for event in events:
+        loaded = loaded.after(decider, event)
+    return loaded if len(events) < STREAM_PAGE else _loaded(store, decider, decider_id, loaded)
 
 
 def _loaded(

@@ -39,6 +39,7 @@ from millrace.resources.event_store.rows import (
     DatabaseIdentity,
     DeadLetter,
     DeciderEvent,
+    EventBehindState,
     Json,
     LeasedEvent,
     Lock,
@@ -419,6 +420,31 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
         """Return what a fold read model has of one stream, for a login that may read; None where it is no snapshot."""
         call = "select * from event_store.stream_state(%s, %s, %s, %s)"
         return await self._first(StreamState, call, (model, fingerprint, decider, decider_id))
+
+    async def stream_behind_state(
+        self, model: str, fingerprint: str, decider: str, decider_id: str, limit: int = STREAM_PAGE
+    ) -> tuple[StreamState | None, list[VersionedEvent]]:
+        """Return what `stream_state` does and what `read_stream` has behind it: one question, as of one moment."""
+        rows = await self._all(
+            EventBehindState,
+            """
+            select e.*, case when e.number > 1 then null else s.state end as state, s.version as state_version,
+              s."offset" as state_offset
+            from (select) one
+            left join event_store.stream_state(%s, %s, %s, %s) s on true
+            left join lateral (
+              select r.*, row_number() over () as number
+              from event_store.read_stream(%s, %s, coalesce(s.version, 0) + 1, %s) r
+            ) e on true
+            """,
+            (model, fingerprint, decider, decider_id, decider, decider_id, limit),
+        )
+        first = rows[0]
+        if first.state_version is None or first.state_offset is None:
+            state = None
+        else:
+            state = StreamState(first.state, first.state_version, first.state_offset)
+        return state, [row for row in rows if row.number is not None]
 
     async def sequence_events(self) -> int:
         """Give committed events their positions; return how many, 0 while another session does it."""

@@ -90,6 +90,19 @@ class StreamState:
 
 
 @dataclass(frozen=True)
+class EventBehindState(VersionedEvent):
+    """An event behind what a fold has of its stream, with its number there; the first one brings the state.
+
+    Without a state its version and offset are None. Without an event the number is None, and so is all of the event.
+    """
+
+    number: int | None
+    state: Any
+    state_version: int | None
+    state_offset: int | None
+
+
+@dataclass(frozen=True)
 class LeasedEvent(VersionedEvent):
     """An event that a rows view delivered, the token that fences its lock, and the number of the delivery, from 1."""
 

@@ -1,7 +1,6 @@
 """A backup that somebody else wrote: its checksums are right, and it opens nothing."""
 
 import hashlib
-import json
 import shutil
 import subprocess
 import sys
@@ -14,13 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from millrace.resources.backup.backup import backup
-from millrace.resources.backup.manifest import MANIFEST
 from millrace.resources.backup.restore import restore
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore
 from tests.archive.test_bounded import lie
 from tests.long import LONG
-from tests.support.backups import tables
+from tests.support.backups import rewrite, tables
 from tests.support.factories import append_to, register_orders
 
 Body = dict[str, Any]
@@ -35,15 +33,6 @@ try:
 except MillraceError as error:
     print(type(error).__name__, pa.default_memory_pool().max_memory(), error)
 """
-
-
-def rewrite(folder: Path, change: Callable[[Body], None]) -> None:
-    """Change a manifest and put the right checksum on it."""
-    body = json.loads((folder / MANIFEST).read_text())["body"]
-    change(body)
-    text = json.dumps(body, sort_keys=True, ensure_ascii=False)
-    checksum = hashlib.sha256(text.encode()).hexdigest()
-    (folder / MANIFEST).write_text(f'{{"checksum": "{checksum}", "body": {text}}}\n')
 
 
 def table(body: Body, name: str = "deciders") -> dict[str, Any]:

@@ -1,18 +1,20 @@
 """What a restore loads must be whole, leaves no rights, and lets nobody append meanwhile."""
 
 from pathlib import Path
-from typing import LiteralString
+from typing import Any, LiteralString
 from uuid import uuid4
 
 import psycopg
+import pyarrow.parquet as pq
 import pytest
 
+from millrace.resources.archive.files import file_checksum
 from millrace.resources.backup.backup import backup
 from millrace.resources.backup.restore import restore
 from millrace.resources.backup.store import BackupStore
 from millrace.resources.errors import BackupDamaged, Malformed, SchemaMismatch
 from millrace.resources.event_store import EventStore
-from tests.support.backups import tables
+from tests.support.backups import rewrite, tables
 from tests.support.factories import append, refusal, register_orders, rows, value
 
 
@@ -38,6 +40,28 @@ def test_what_is_loaded_must_be_whole_and_nothing_stays_of_what_is_not(
     assert restored.partition_info()[0].high_water_mark == 0
     refusal(Malformed, lambda: BackupStore(restored.connection).finish_restore([0], [0], [0], 1, 1, {}))
     restore(target, tmp_path)
+
+
+def test_a_backup_of_before_a_column_was_there(
+    filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
+) -> None:
+    filled.register_view(
+        "pushed", "now", edge_function_url="https://example.com/", push_format="cloudevents", version=3
+    )
+    backup(dsn, tmp_path)
+    later = ("version", "push_format")
+
+    def without(body: dict[str, Any]) -> None:
+        (views,) = (each for each in body["tables"] if each["table"] == "views")
+        path = tmp_path / views["path"]
+        pq.write_table(pq.read_table(path).drop_columns(list(later)), path)
+        views["columns"] = [column for column in views["columns"] if column not in later]
+        views |= {"bytes": path.stat().st_size, "checksum": file_checksum(path)}
+
+    rewrite(tmp_path, without)
+    restore(target, tmp_path)
+    defaults = "select distinct version, push_format from event_store.views"
+    assert rows(restored.connection, defaults) == [(0, "json")]
 
 
 @pytest.mark.parametrize(

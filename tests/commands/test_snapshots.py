@@ -10,7 +10,8 @@ import pytest
 from millrace import testing
 from millrace.resources.commands.decider import Decider, Emit, HistoryPurged
 from millrace.resources.commands.handling import handle
-from millrace.resources.event_store import EventStore, NewEvent, StreamState
+from millrace.resources.event_store import EventStore, NewEvent, StreamState, VersionedEvent
+from millrace.resources.event_store.client import STREAM_PAGE
 from millrace.resources.read_models.fold import Event, Fold, State, fold
 from tests.support.factories import value
 
@@ -69,14 +70,16 @@ def state_of(store: EventStore, jar: str, of: Fold = jars) -> StreamState | None
 
 
 def test_only_the_events_behind_a_snapshot_are_read(built: EventStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    reads: list[Any] = []
-    read = EventStore.read_stream
+    read: list[tuple[int, ...]] = []
+    load = EventStore.stream_behind_state
 
-    def reading(self: EventStore, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - passed on
-        reads.append(arguments[1:3])
-        return read(self, *arguments, **options)
+    def loading(self: EventStore, *arguments: Any) -> tuple[StreamState | None, list[VersionedEvent]]:  # noqa: ANN401 - passed on
+        state, events = load(self, *arguments)
+        read.append(tuple(event.version for event in events))
+        return state, events
 
-    monkeypatch.setattr(EventStore, "read_stream", reading)
+    monkeypatch.setattr(EventStore, "stream_behind_state", loading)
+    monkeypatch.setattr(EventStore, "read_stream", None)  # one question is enough
     behind = handle(built, JAR, "behind", 9)
     assert (behind.state, behind.version, behind.events[0].data) == ({"sweets": 10}, 4, {"n": 3})
     full = handle(built, JAR, "full", 1)
@@ -87,11 +90,24 @@ def test_only_the_events_behind_a_snapshot_are_read(built: EventStore, monkeypat
     assert handle(built, JAR, "new", 1).state == {"sweets": 1}
     assert handle(built, JAR, "unread", 1).version == 2  # an event that the model does not take is no part of its state
     assert handle(built, JAR, "emptied", 2).state == {"sweets": 2}  # no row is a state, too
-    assert reads == [("behind", 3), ("full", 2), ("new", 1), ("unread", 1), ("emptied", 3)]
+    assert read == [(3,), (), (), (1,), ()]
 
     # one that is not as the declaration is now
     assert state_of(built, "full") is not None
     assert state_of(built, "full", changed) is None
+
+
+@pytest.mark.parametrize("more", [STREAM_PAGE - 1, STREAM_PAGE, STREAM_PAGE + 1])
+def test_a_snapshot_far_behind(built: EventStore, more: int) -> None:
+    put(built, "far", *[0] * more)  # without a snapshot
+    put(built, "behind", *[0] * (more - 1))  # one is behind it already
+    assert handle(built, JAR, "far", 1).version == more + 1
+    assert handle(built, JAR, "behind", 9).version == more + 3
+    state, events = built.stream_behind_state("jars", jars.fingerprint, "jar", "behind", 2)
+    assert (state, [event.version for event in events]) == (
+        StreamState({"sweets": 3}, 2, state.offset if state else 0),
+        [3, 4],
+    )
 
 
 @pytest.mark.parametrize("purged", ["full", "behind"])

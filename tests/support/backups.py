@@ -1,13 +1,17 @@
 """What a backup keeps of a store.
 
-Belongs here: looking at it in a store. Not here: the stores (`tests/backup/conftest.py`).
+Belongs here: looking at it in a store, writing it otherwise. Not here: the stores (`tests/backup/conftest.py`).
 """
 
+import hashlib
 import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from psycopg import sql
 
+from millrace.resources.backup.manifest import MANIFEST
 from millrace.resources.backup.state_tables import STATE_TABLES
 from millrace.resources.event_store import EventStore
 
@@ -22,3 +26,12 @@ def tables(store: EventStore) -> dict[str, list[dict[str, Any]]]:
         found[table] = sorted(loaded, key=lambda row: json.dumps(row, sort_keys=True))
     found["audit_log"] = [row for row in found["audit_log"] if row["operation"] != "restore"]
     return found
+
+
+def rewrite(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change a manifest and put the right checksum on it."""
+    body = json.loads((folder / MANIFEST).read_text())["body"]
+    change(body)
+    text = json.dumps(body, sort_keys=True, ensure_ascii=False)
+    checksum = hashlib.sha256(text.encode()).hexdigest()
+    (folder / MANIFEST).write_text(f'{{"checksum": "{checksum}", "body": {text}}}\n')

@@ -20,11 +20,15 @@ from benchmarks.cpu import of_server
 from benchmarks.event_store.bench import Bench, Database, Result
 from benchmarks.event_store.subscription import last_percent, rows_database, take_rows
 from benchmarks.event_store.workers import PATIENCE_S, Worked, begin, run_together, sequencing, write
+from millrace.resources.consumers import consumer
+from millrace.resources.consumers.declaration import subscription
+from millrace.resources.event_store import LeasedEvent
 from millrace.resources.event_store.wake_ups import POLL_S, Wakeups
 
 # without a word a consumer looks once a second
 LONGEST_WAIT_S = 1.0
 LOADS = {"quiet store": (0.3, 40), "200 events/s": (0.004, 800)}
+IDLERS, MOST_IDLE_MS = 40, 50.0
 MOST_MS = {"median": 20.0, "99 %": 100.0}
 
 
@@ -53,11 +57,31 @@ def idling(bench: Bench) -> list[Result]:
     return [Result("CPU of an idle `millrace sequence` and its server, asleep against polling", a, b, "ms/min", b / a)]
 
 
-def idle_ms(bench: Bench, database: Database, seconds: float) -> float:
-    """Return for how many milliseconds the loop, in this process, and the server were on a CPU in so many seconds."""
+def idle_consumers(bench: Bench) -> list[Result]:
+    """Measure the CPU of forty consumers without events in one process, with a sequencer and their server."""
+    seconds, database = bench.size(60, 2), bench.ours()
+    stop = threading.Event()
+    idlers = [subscription(view=f"idle-{number}", concurrency=1)(do_nothing) for number in range(IDLERS)]
+    consuming = threading.Thread(target=consumer.consume, args=(database.dsn, idlers), kwargs={"stop": stop})
+    consuming.start()
+    try:
+        taken = idle_ms(bench, database, seconds, settled_s=bench.size(20, 2)) / seconds
+    finally:
+        stop.set()
+        consuming.join()
+    what = f"{IDLERS} idle consumers of one process, the sequencer and their server, against the most"
+    return [Result(what, taken, MOST_IDLE_MS, "ms/s", MOST_IDLE_MS / taken, 1)]
+
+
+def do_nothing(_: LeasedEvent) -> None:
+    """Handle an event; none comes."""
+
+
+def idle_ms(bench: Bench, database: Database, seconds: float, settled_s: float = 2) -> float:
+    """Return for how many milliseconds what this process runs, and the server, were on a CPU in so many seconds."""
     own = psutil.Process().pid
     with sequencing(database):
-        time.sleep(2)  # it begins with more work
+        time.sleep(settled_s)  # they begin with more work
         before = of_server(bench.server) + process_s(own)
         time.sleep(seconds)
         return (of_server(bench.server) + process_s(own) - before) * 1000

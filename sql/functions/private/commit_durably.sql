@@ -4,6 +4,7 @@ create or replace function event_store_private.commit_durably()
 returns void
 language plpgsql
 volatile
+set search_path = event_store, pg_temp
 as $$
 begin
   if current_setting('synchronous_commit') not in ('on', 'remote_apply') then

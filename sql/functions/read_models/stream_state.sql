@@ -19,6 +19,7 @@ returns table (
 )
 language plpgsql
 stable
+rows 1
 set search_path = event_store, pg_temp
 set plan_cache_mode = force_generic_plan
 -- by index, whatever statistics say
