@@ -302,7 +302,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '2d2437778ecbbcec306f4cb347201914a8d67cd7ee2e129dcd6df7d73ba44eea'),
+  (0, '83713e2d4a3ae7fa798e06bf19a50f1540cb4e8822696ae02451a4b8c515bb3a'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

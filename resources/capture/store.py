@@ -101,8 +101,8 @@ class Emitted:
 class EmittedRows:
     """What became of a chunk.
 
-    `status` is 'stored', 'behind' (nothing was stored: emit changes first, then try again) or 'unpublished' (nothing was
-    stored: the chunk is older than the table's publication, read it again). `unchanged` rows are as their streams say.
+    `status` is 'stored', 'behind' (nothing was stored: emit changes first, then try again) or 'unpublished' (nothing
+    was stored: the chunk is older than the table's publication, read it again). `unchanged` are as their streams say.
     """
 
     status: str

@@ -71,7 +71,12 @@ def test_a_capture_that_begins_anew_does_not_double_the_log(captured: Captured) 
     report = anew(both)
     assert (report.backfilled, report.unchanged) == (2, 150)
     assert events(both) == before + 3
-    assert replay(both.changes())[("items", "[8]")] == {"id": 8, "name": "unseen", "amount": 2.6666666666666667, "ok": False}
+    assert replay(both.changes())[("items", "[8]")] == {
+        "id": 8,
+        "name": "unseen",
+        "amount": 2.6666666666666667,
+        "ok": False,
+    }
     assert ("items", "[7]") not in replay(both.changes())
 
 

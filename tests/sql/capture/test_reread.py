@@ -140,7 +140,11 @@ def test_a_row_that_changes_after_it_was_read_is_as_the_log_says(source: Source)
     source.commit(updated(2, "later"), deleted(3))
     source.emit()
     source.finish()
-    assert [stream(source.store, n)[-1] for n in (1, 2, 3)] == [("inserted", "read"), ("updated", "later"), ("deleted", None)]
+    assert [stream(source.store, n)[-1] for n in (1, 2, 3)] == [
+        ("inserted", "read"),
+        ("updated", "later"),
+        ("deleted", None),
+    ]
     # what the snapshot did not see is newer, also where it is equal
     source.begin()
     snapshot = f"{source.xid}:{source.xid}:"

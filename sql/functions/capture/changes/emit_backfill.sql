@@ -210,9 +210,8 @@ comment on function event_store.emit_backfill(text, bigint, text, text, pg_snaps
 'Makes a chunk of the rows of v_schema.v_table events, as a backfill read them in v_snapshot of the source, and keeps'
 ' where it stands (v_last_key, v_done). v_rows is a JSON array of {decider_id, event_id, command_id, data, fault}; '
 'v_high_lsn is a position of the source''s log behind all that the snapshot sees. Rows that are as their streams say '
-'(unchanged) make no event. status is stored, behind (emit up '
-'to v_high_lsn first, then again) or unpublished (read the chunk again). MR005 an argument is malformed; MR011 the '
-'lease v_lease_token is lost; MR030 unknown capture.';
+'(unchanged) make no event. status is stored, behind (emit up to v_high_lsn first, then again) or unpublished (read the '
+'chunk again). MR005 an argument is malformed; MR011 the lease v_lease_token is lost; MR030 unknown capture.';
 revoke all on function event_store.emit_backfill(text, bigint, text, text, pg_snapshot, pg_lsn, jsonb, text, boolean) from public;
 grant execute on function event_store.emit_backfill(text, bigint, text, text, pg_snapshot, pg_lsn, jsonb, text, boolean)
 to event_store_owner;
