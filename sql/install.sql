@@ -40,6 +40,7 @@ select set_config('event_store.log_partitions', :'log_partitions', true);
 \ir migrations/0011_alert_sources.sql
 \ir migrations/0012_pushes.sql
 \ir migrations/0013_captures.sql
+\ir migrations/0014_rereads.sql
 
 \ir roles.sql
 
@@ -121,6 +122,9 @@ set local check_function_bodies = off;
 \ir functions/capture/private/lock_quarantined_change.sql
 \ir functions/capture/private/newest_capture.sql
 \ir functions/capture/private/require_capture_lease.sql
+\ir functions/capture/private/rereads/forget_unchanged_rows.sql
+\ir functions/capture/private/rereads/lacking_columns.sql
+\ir functions/capture/private/rereads/last_record.sql
 \ir functions/capture/publish_tables.sql
 \ir functions/capture/record_gap.sql
 \ir functions/capture/register_capture.sql
@@ -298,7 +302,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '969217e81925576f4ccc192637157b5f678bcf3a4ae51e8ded33b566c4ce4f90'),
+  (0, 'e355644a510314e6b726963f961756e34f5059b162334059eb89a87f1300c7c1'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
@@ -311,5 +315,6 @@ insert into event_store.migrations (version, name) values
   (10, '0010_push_secrets'),
   (11, '0011_alert_sources'),
   (12, '0012_pushes'),
-  (13, '0013_captures');
+  (13, '0013_captures'),
+  (14, '0014_rereads');
 commit;

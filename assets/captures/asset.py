@@ -131,6 +131,7 @@ def capture_metadata(report: CaptureReport, health: CaptureHealth) -> dict[dg.As
         CHANGE_EVENTS: {
             "events": report.emitted + report.backfilled,
             "backfilled": report.backfilled,
+            "unchanged": report.unchanged,
             "quarantined": health.quarantined,
             "lag_seconds": round(health.lag_s, 3),
         },

@@ -35,11 +35,13 @@ class BackfillStep:
         worked: Whether there was anything to do.
         appended: Rows that became events.
         held: Rows that could not, and those that wait behind such.
+        unchanged: Rows that are as their streams say.
     """
 
     worked: bool
     appended: int = 0
     held: int = 0
+    unchanged: int = 0
 
 
 class Backfill:
@@ -129,7 +131,7 @@ class Backfill:
         )
         if done.status != "behind":
             self._chunk = None
-        return BackfillStep(worked=True, appended=done.appended, held=done.held)
+        return BackfillStep(worked=True, appended=done.appended, held=done.held, unchanged=done.unchanged)
 
     def _registered(self) -> list[RegisteredTable]:
         """Return the tables that are registered as we declare them: by now another process may declare others."""

@@ -68,6 +68,7 @@ class CaptureReport:
         emitted: Changes that became events, and the deletions that a truncation is.
         quarantined: Changes that could not, and those that wait behind them.
         backfilled: Rows of backfills that became events.
+        unchanged: Rows of backfills that are as their streams say, and made no event.
         busy_s: How long it worked, in seconds.
     """
 
@@ -76,6 +77,7 @@ class CaptureReport:
     emitted: int = 0
     quarantined: int = 0
     backfilled: int = 0
+    unchanged: int = 0
     busy_s: float = 0.0
 
 
@@ -280,6 +282,7 @@ class CaptureDrain:
         """Do the next part of a backfill that is due; return whether there was anything to do."""
         step = self._backfill.step(self._stored_lsn, self.emit)
         self.report.backfilled += step.appended
+        self.report.unchanged += step.unchanged
         self.report.quarantined += step.held
         return step.worked
 

@@ -102,13 +102,14 @@ class EmittedRows:
     """What became of a chunk.
 
     `status` is 'stored', 'behind' (nothing was stored: emit changes first, then try again) or 'unpublished' (nothing
-    was stored: the chunk is older than the table's publication, read it again).
+    was stored: the chunk is older than the table's publication, read it again). `unchanged` are as their streams say.
     """
 
     status: str
     appended: int
     left_out: int
     held: int
+    unchanged: int = 0
 
 
 @dataclass(frozen=True)
@@ -393,8 +394,4 @@ class CaptureStore(SqlFunctions):
 
     def capture_gaps(self, capture: str) -> list[CaptureGap]:
         """Return the gaps of a capture, the newest first."""
-        return self._all(
-            CaptureGap,
-            "select * from event_store.capture_gaps(%s)",
-            (capture,),
-        )
+        return self._all(CaptureGap, "select * from event_store.capture_gaps(%s)", (capture,))

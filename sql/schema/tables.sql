@@ -279,6 +279,8 @@ CREATE TABLE event_store.captured_tables (
     finishing_key text COLLATE pg_catalog."C",
     backfill_generation integer,
     backfilled_at timestamp with time zone,
+    unchanged_rows bigint DEFAULT 0 NOT NULL,
+    gone_rows bigint DEFAULT 0 NOT NULL,
     CONSTRAINT captured_tables_finish_what_is_read CHECK ((rows_read OR ((finishing_key IS NULL) AND (backfill_generation IS NULL))))
 )
 WITH (fillfactor='50');
@@ -312,6 +314,10 @@ COMMENT ON COLUMN event_store.captured_tables.finishing_key IS 'Up to which deci
 COMMENT ON COLUMN event_store.captured_tables.backfill_generation IS 'The generation that the finished backfill belongs to; null while it is to be done.';
 
 COMMENT ON COLUMN event_store.captured_tables.backfilled_at IS 'When the last backfill ended.';
+
+COMMENT ON COLUMN event_store.captured_tables.unchanged_rows IS 'How many of the rows that the backfill has read were as their streams say.';
+
+COMMENT ON COLUMN event_store.captured_tables.gone_rows IS 'How many streams the end of the backfill found whose rows are gone.';
 
 CREATE TABLE event_store.views (
     view text NOT NULL,
@@ -1386,6 +1392,17 @@ COMMENT ON COLUMN event_store.streams.version IS 'How many events the stream had
 
 COMMENT ON COLUMN event_store.streams.final IS 'Whether the last event closed the stream.';
 
+CREATE TABLE event_store.unchanged_rows (
+    backfill_offset bigint NOT NULL,
+    decider_id text NOT NULL COLLATE pg_catalog."C"
+);
+
+COMMENT ON TABLE event_store.unchanged_rows IS 'The rows that a backfill which is under way found as their streams say: they made no event, and are not gone. Empty when no table is read anew.';
+
+COMMENT ON COLUMN event_store.unchanged_rows.backfill_offset IS 'The backfill.';
+
+COMMENT ON COLUMN event_store.unchanged_rows.decider_id IS 'The row''s key, a JSON array.';
+
 CREATE SEQUENCE read_models.batch_seq
     START WITH 1
     INCREMENT BY 1
@@ -1541,6 +1558,9 @@ ALTER TABLE ONLY event_store.stream_locks
 ALTER TABLE ONLY event_store.transactions
     ADD CONSTRAINT transactions_pkey PRIMARY KEY (transaction_id);
 
+ALTER TABLE ONLY event_store.unchanged_rows
+    ADD CONSTRAINT unchanged_rows_pkey PRIMARY KEY (backfill_offset, decider_id);
+
 ALTER TABLE ONLY event_store.views
     ADD CONSTRAINT views_pkey PRIMARY KEY (view);
 
@@ -1618,6 +1638,10 @@ COMMENT ON TRIGGER forbid_change ON event_store.events IS 'Raises, or warns wher
 CREATE TRIGGER forbid_restamp BEFORE UPDATE OF transaction_id ON event_store.events FOR EACH STATEMENT WHEN (((current_setting('event_store.rebasing'::text, true) IS DISTINCT FROM 'on'::text) OR (NOT has_schema_privilege(('event_store_private'::regnamespace)::oid, 'usage'::text)))) EXECUTE FUNCTION event_store_private.forbid_change();
 
 COMMENT ON TRIGGER forbid_restamp ON event_store.events IS 'Lets nobody but rebase_sequencer change transaction_id.';
+
+CREATE TRIGGER forget_unchanged_rows AFTER DELETE OR UPDATE OF backfill_offset ON event_store.captured_tables FOR EACH ROW EXECUTE FUNCTION event_store_private.forget_unchanged_rows();
+
+COMMENT ON TRIGGER forget_unchanged_rows ON event_store.captured_tables IS 'Leaves nothing of a backfill that never ended.';
 
 CREATE TRIGGER free_deleted_lock INSTEAD OF DELETE ON event_store.locks FOR EACH ROW EXECUTE FUNCTION event_store_private.free_deleted_lock();
 
@@ -1857,6 +1881,9 @@ GRANT SELECT ON TABLE event_store.staged_changes TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.streams TO event_store_reader;
 GRANT SELECT ON TABLE event_store.streams TO event_store_owner;
+
+GRANT SELECT ON TABLE event_store.unchanged_rows TO event_store_reader;
+GRANT SELECT ON TABLE event_store.unchanged_rows TO event_store_owner;
 
 GRANT SELECT,USAGE ON SEQUENCE read_models.batch_seq TO event_store_owner;
 

@@ -141,7 +141,7 @@ def test_a_materialization_captures_and_shows_numbers_that_plot(
     assert set(log) == {"changes", "changes_per_s", "slot_lag_bytes", "slot_lag_seconds", "retained_wal_bytes"}
     assert (log["changes"], log["changes_per_s"] > 0, log["slot_lag_seconds"]) == (3, True, 0)
     assert (log["slot_lag_bytes"] >= 0, log["retained_wal_bytes"] >= 0) == (True, True)
-    assert events == {"events": 3, "backfilled": 0, "quarantined": 0, "lag_seconds": 0}
+    assert events == {"events": 3, "backfilled": 0, "unchanged": 0, "quarantined": 0, "lag_seconds": 0}
     assert captured.replayed() == captured.table()
     for asset in (WAL_EVENTS, CHANGE_EVENTS):
         assert instance.get_materialized_partitions(asset) == {"shop"}

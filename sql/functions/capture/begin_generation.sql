@@ -71,7 +71,8 @@ begin
   update event_store.captured_tables t
   set
     published_xid = v_published_xid, backfill_offset = nextval('event_store.events_offset_seq'),
-    backfill_key = null, backfilled_rows = 0, rows_read = false, finishing_key = null, backfill_generation = null
+    backfill_key = null, backfilled_rows = 0, unchanged_rows = 0, gone_rows = 0, rows_read = false, finishing_key = null,
+    backfill_generation = null
   where t.capture = v_capture;
   return _generation;
 end

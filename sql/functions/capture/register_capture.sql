@@ -97,6 +97,8 @@ begin
       backfill_offset = excluded.backfill_offset,
       backfill_key = null,
       backfilled_rows = 0,
+      unchanged_rows = 0,
+      gone_rows = 0,
       rows_read = false,
       finishing_key = null,
       backfill_generation = null

@@ -35,6 +35,7 @@ from tests.support.factories import (
     rows,
     start,
     terminate,
+    value,
     wait_blocked,
 )
 
@@ -361,5 +362,17 @@ def test_in_any_course_the_live_streams_are_the_table(source: Source, seed: int)
         else:
             live.setdefault(key, "in no event")
     assert live == {decider_id(key): found for key, found in lives.rows.items()}
+    doubled = rows(
+        source.store.connection,
+        """
+        select e.decider_id, e.version
+        from event_store.events e
+        join event_store.events b on (b.decider_id, b.decider, b.version) = (e.decider_id, e.decider, e.version - 1)
+        where e.event = 'backfilled' and b.event <> 'deleted' and not b.data ? 'unavailable'
+          and e.data -> 'record' = b.data -> 'record'
+        """,
+    )
+    assert doubled == []
+    assert value(source.store.connection, "select count(*) from event_store.unchanged_rows") == 0
     EventStore(source.store.connection).sequence_events()
     assert_log_holds_every_event_once(source.store.connection)

@@ -2,10 +2,10 @@
 -- where the backfill stands, in one transaction. v_rows is a JSON array of {decider_id, event_id, command_id, data},
 -- and fault for a row that cannot be read. v_high_lsn is a position of the source's log behind all that the snapshot
 -- sees. v_done: there are no more rows. status says what happened:
---   stored       the rows are events but those that are stored already, those that the log has newer changes of
---                (left_out), and those that wait in the quarantine (held). Where the newest change lacks values that
---                the log does not hold (unavailable), the row becomes an event behind it nevertheless: as it was
---                read, with what changed since;
+--   stored       the rows are events but those that are as the last record of their stream says (unchanged), those that
+--                are stored already or that the log has newer changes of (left_out), and those that wait in the
+--                quarantine (held). Where the newest change lacks values that the log does not hold (unavailable), the row
+--                becomes an event behind it nevertheless: as it was read, with what changed since;
 --   behind       nothing: store and emit up to v_high_lsn first, then call again with the same chunk;
 --   unpublished  nothing: the snapshot is older than the publication of the table; read the chunk again.
 -- After the last chunk finish_backfill is due.
@@ -24,7 +24,8 @@ returns table (
   status text,
   appended bigint,
   left_out bigint,
-  held bigint
+  held bigint,
+  unchanged bigint
 )
 language plpgsql
 volatile
@@ -56,6 +57,7 @@ begin
   appended := 0;
   left_out := 0;
   held := 0;
+  unchanged := 0;
   status := case
     when (pg_snapshot_xmin(v_snapshot) >= _table.published_xid) is not true then 'unpublished'
     when (_capture.stored_lsn >= v_high_lsn) is not true or event_store_private.has_unemitted_changes(_capture) then 'behind'
@@ -89,6 +91,18 @@ begin
         r.*,
         s.final,
         e.event = 'updated' and e.data -> 'unavailable' <> '[]' as lacks,
+        e.event in ('inserted', 'updated', 'backfilled')
+          and jsonb_typeof(r.data -> 'record') = 'object'
+          -- to the byte: 1.0 and 1.00 are equal, and not the same
+          and record_image_eq(
+            row(r.data -> 'record'),
+            row(
+              case
+                when e.data -> 'unavailable' <> '[]' then event_store_private.last_record(r.decider_id, _table.decider)
+                else e.data -> 'record'
+              end
+            )
+          ) as told,
         exists (
           select from event_store.quarantined_changes q where q.decider_id = r.decider_id and q.decider = _table.decider
         ) as waits,
@@ -110,6 +124,7 @@ begin
       select
         p.number, p.decider_id, p.event_id, p.command_id, p.fault, p.final, p.waits,
         p.newer and since.record is null as newer,
+        p.told and not p.newer and not p.waits and p.fault is null as unchanged,
         case when since.record is null then p.data else jsonb_set(p.data, '{record}', (p.data -> 'record') || since.record) end as data
       from placed p
       left join lateral (
@@ -128,12 +143,14 @@ begin
     ), fresh as materialized (
       select
         c.*,
-        coalesce(
-          event_store_private.change_fault(
-            c.fault, 'backfilled', c.event_id, _table.decider, c.decider_id, c.data, c.command_id
-          ),
-          case when c.final then 'its stream is closed by a final event' end
-        ) as why
+        case
+          when c.unchanged is not true then coalesce(
+            event_store_private.change_fault(
+              c.fault, 'backfilled', c.event_id, _table.decider, c.decider_id, c.data, c.command_id
+            ),
+            case when c.final then 'its stream is closed by a final event' end
+          )
+        end as why
       from current c
     ), quarantined as (
       insert into event_store.quarantined_changes (
@@ -146,12 +163,21 @@ begin
       where (f.waits or f.why is not null) and not f.newer
       order by f.number
       returning 1
+    ), kept as (
+      -- the end of the backfill finds no event of it in their streams
+      insert into event_store.unchanged_rows (backfill_offset, decider_id)
+      select _table.backfill_offset, f.decider_id
+      from fresh f
+      where f.unchanged
+      order by f.decider_id
+      on conflict do nothing
     )
     select
       (select count(*) from read),
       count(*),
       count(*) filter (where f.newer),
       (select count(*) from quarantined),
+      count(*) filter (where f.unchanged),
       array_agg(
         row(
           f.ordinal, 'backfilled', f.event_id, 1, _table.decider, f.decider_id, f.data, f.command_id, null, false, false,
@@ -159,10 +185,10 @@ begin
         )::event_store_private.batch_event
         order by f.ordinal
       ) filter (where f.emits)
-    into _rows, _fresh, left_out, held, _batch
+    into _rows, _fresh, left_out, held, unchanged, _batch
     from (
       select *, row_number() over (partition by emits order by number) as ordinal
-      from (select *, not waits and why is null and not newer as emits from fresh) judged
+      from (select *, not waits and why is null and not newer and fresh.unchanged is not true as emits from fresh) judged
     ) f;
   exception when data_exception or not_null_violation or check_violation then
     perform event_store_private.refuse_request(sqlerrm, 'Nothing of the chunk was stored.');
@@ -173,7 +199,8 @@ begin
   appended := coalesce(cardinality(_batch), 0);
   left_out := left_out + _rows - _fresh;
   update event_store.captured_tables
-  set backfill_key = coalesce(v_last_key, backfill_key), backfilled_rows = backfilled_rows + _rows, rows_read = v_done
+  set backfill_key = coalesce(v_last_key, backfill_key), backfilled_rows = backfilled_rows + _rows, rows_read = v_done,
+    unchanged_rows = unchanged_rows + emit_backfill.unchanged
   where capture = v_capture and schema_name = v_schema and table_name = v_table;
   return next;
 end
@@ -182,9 +209,9 @@ $$;
 comment on function event_store.emit_backfill(text, bigint, text, text, pg_snapshot, pg_lsn, jsonb, text, boolean) is
 'Makes a chunk of the rows of v_schema.v_table events, as a backfill read them in v_snapshot of the source, and keeps'
 ' where it stands (v_last_key, v_done). v_rows is a JSON array of {decider_id, event_id, command_id, data, fault}; '
-'v_high_lsn is a position of the source''s log behind all that the snapshot sees. status is stored, behind (emit up '
-'to v_high_lsn first, then again) or unpublished (read the chunk again). MR005 an argument is malformed; MR011 the '
-'lease v_lease_token is lost; MR030 unknown capture.';
+'v_high_lsn is a position of the source''s log behind all that the snapshot sees. Rows that are as their streams say '
+'(unchanged) make no event. status is stored, behind (emit up to v_high_lsn first, then again) or unpublished (read the '
+'chunk again). MR005 an argument is malformed; MR011 the lease v_lease_token is lost; MR030 unknown capture.';
 revoke all on function event_store.emit_backfill(text, bigint, text, text, pg_snapshot, pg_lsn, jsonb, text, boolean) from public;
 grant execute on function event_store.emit_backfill(text, bigint, text, text, pg_snapshot, pg_lsn, jsonb, text, boolean)
 to event_store_owner;

@@ -1,5 +1,5 @@
--- Ends a backfill that has read every row: streams of the table that are live and that neither it nor a change since
--- has touched belong to rows that are gone, deleted in a gap of the log, or by a filter that changed. Each gets
+-- Ends a backfill that has read every row: streams of the table that are live, and that neither it found nor a change
+-- since has touched, belong to rows that are gone, deleted in a gap of the log, or by a filter that changed. Each gets
 -- deleted, with "gap": true. Looks at no more than v_limit streams a call and returns whether it is done.
 -- Example: select finish_backfill('crm', 7, 'public', 'customers')
 create or replace function event_store.finish_backfill(
@@ -14,12 +14,16 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set jit = off
 as $$
 declare
   _capture event_store.captures;
   _table event_store.captured_tables;
   _change event_store.wal_events;
   _key text;
+  _gone bigint;
 begin
   if (v_limit between 1 and 100000) is not true then
     perform event_store_private.refuse_request(format('v_limit is %s', coalesce(v_limit::text, 'null')), 'It is 1 to 100000.');
@@ -45,11 +49,15 @@ begin
       'capture', v_capture, 'generation', _capture.source_generation, 'schema', v_schema, 'table', v_table
     )
   );
-  select d.to_key into _key
+  select d.to_key, d.deleted + d.held into _key, _gone
   from event_store_private.emit_deletions(_capture, _table.decider, _table, coalesce(_table.finishing_key, ''), v_limit, _change) d;
+  -- these streams were looked at
+  delete from event_store.unchanged_rows u
+  where u.backfill_offset = _table.backfill_offset and (_key is null or u.decider_id <= _key);
   update event_store.captured_tables
   set
     finishing_key = _key,
+    gone_rows = gone_rows + _gone,
     backfill_generation = case when _key is null then _capture.source_generation end,
     backfilled_at = case when _key is null then event_store_private.clock() else backfilled_at end
   where capture = v_capture and schema_name = v_schema and table_name = v_table;

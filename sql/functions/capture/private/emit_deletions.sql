@@ -1,7 +1,7 @@
 -- Ends the streams of a table whose rows are gone without a change of their own: appends deleted to each live one, in
 -- the order of keys, looking at no more than v_limit streams after v_after_key. The caller holds the capture's lock. A stream with changes in the quarantine gets it there, behind them.
--- v_read: the table as its backfill has read it; then only streams are meant that neither the backfill nor, since it
--- was published, a change has touched. Null: all of them.
+-- v_read: the table as its backfill has read it; then only streams are meant that neither the backfill has appended to or
+-- found unchanged, nor, since it was published, a change has touched. Null: all of them.
 -- v_change says why: the data of the events, and what they are named after beside their stream, so that the same call
 -- again appends nothing.
 create or replace function event_store_private.emit_deletions(
@@ -88,7 +88,9 @@ begin
       order by q.quarantine_id desc
       limit 1
     ) waiting on true
+    left join event_store.unchanged_rows u on u.backfill_offset = v_read.backfill_offset and u.decider_id = k.decider_id
     where k.decider_id <> '[]' -- the stream of the table itself
+      and u.decider_id is null
       and s.final is not true
       and case when waiting.action is not null then waiting.action else e.event end is distinct from 'deleted'
       and case

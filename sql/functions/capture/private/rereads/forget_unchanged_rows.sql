@@ -1,0 +1,25 @@
+-- Whoever begins a backfill of a table draws another number for it, or takes the table out of its capture: what a backfill
+-- before found unchanged is of no use any more. A backfill that ended has removed its own (finish_backfill).
+create or replace function event_store_private.forget_unchanged_rows()
+returns trigger
+language plpgsql
+security definer
+set search_path = event_store, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+begin
+  delete from event_store.unchanged_rows where backfill_offset = old.backfill_offset;
+  return null;
+end
+$$;
+
+comment on function event_store_private.forget_unchanged_rows() is
+'Trigger: removes what a backfill found that another one takes the place of.';
+
+create or replace trigger forget_unchanged_rows
+after delete or update of backfill_offset on event_store.captured_tables
+for each row
+execute function event_store_private.forget_unchanged_rows();
+
+comment on trigger forget_unchanged_rows on event_store.captured_tables is 'Leaves nothing of a backfill that never ended.';

@@ -1,0 +1,17 @@
+-- The columns that the event of a captured change says that its record lacks: the source's log did not hold them.
+-- Without settings of its own, so that Postgres writes it into the statements that ask for it.
+create or replace function event_store_private.lacking_columns(
+  v_data jsonb
+)
+returns text[]
+language sql
+immutable
+as $$
+  select case
+    when jsonb_typeof(v_data -> 'unavailable') = 'array' then array(select jsonb_array_elements_text(v_data -> 'unavailable'))
+    else '{}'
+  end
+$$;
+
+comment on function event_store_private.lacking_columns(jsonb) is
+'The columns whose values the event of a captured change lacks.';
