@@ -4,6 +4,7 @@ Belongs here: their options and how results look. Not here: what they do (`millr
 `sql/functions/capture`).
 """
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated
@@ -14,8 +15,10 @@ from rich.text import Text
 from millrace.assets.declarations import Declarations, declared
 from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store
 from millrace.platform_defs.cli.output import table
+from millrace.platform_defs.cli.signals import stop_on_signals
 from millrace.platform_defs.screen import Screen
 from millrace.resources.capture.declaration import Capture
+from millrace.resources.capture.follow import follow
 from millrace.resources.capture.health import capture_health, find_capture
 from millrace.resources.capture.quarantine import requeue
 from millrace.resources.capture.setup import remove, restart
@@ -91,6 +94,20 @@ def check_command(name: Name, dsn: DsnOption = None) -> None:
     console.print(f"The source of {name} can be captured.")
     for note in notes:
         console.print(Text(note, style="yellow"), soft_wrap=True)
+
+
+@app.command("follow")
+def follow_command(name: Name, dsn: DsnOption = None) -> None:
+    """Capture without Dagster, until stopped with Ctrl-C or SIGTERM. Of two that follow one capture, one waits.
+
+    A restart of the source or of the event store is waited for.
+    """
+    capture = _declared(name)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    with stop_on_signals() as stop:
+        with _store(dsn):
+            pass  # of this version
+        follow(chosen_dsn(dsn), capture, stop)
 
 
 @app.command("restart")

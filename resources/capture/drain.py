@@ -144,7 +144,9 @@ class CaptureDrain:
             self._opened = opening.pop_all()
         self._token = self._ready.lease_token
         self._stored_lsn = self._ready.stored_lsn
-        self._stop = threading.Event()
+        # below it the slot had nothing
+        self._looked_lsn: Lsn | None = None
+        self._stop, self._failed = threading.Event(), threading.Event()
         self._kept_at = self._idle_at = time.monotonic()
         return self
 
@@ -207,11 +209,12 @@ class CaptureDrain:
                     self._control.record_gap(self.capture.name, self._stored_lsn, None, str(lost))
                     raise
                 except BaseException:
-                    # whatever it is, the emitter does not go on without us
-                    self._stop.set()
+                    # whatever it is, the emitter does not go on without us; the caller may drain again
+                    self._failed.set()
                     raise
                 finally:
                     stored.set()
+                self._keep_lease(self._control)
                 waiting = came > 0
                 if came or emitted or backfilled:
                     busy_at = time.monotonic()
@@ -230,11 +233,12 @@ class CaptureDrain:
         # Read the flush position before peeking. Decoding waits for every record that starts below it, so moving the
         # slot there when nothing came cannot skip a commit.
         flushed, at = flush_lsn(self._source)
+        # the slot had nothing, and the source has written nothing since
+        quiet = flushed == self._looked_lsn
+        if quiet and flushed <= self._stored_lsn:
+            return 0
         arriving = _Arriving(self._ready)
-        with (
-            self._storing.connection.transaction(),
-            peek(self._source, self._ready.slot, self._ready.publication, MOST_CHANGES) as messages,
-        ):
+        with self._storing.connection.transaction(), self._messages(quiet=quiet) as messages:
             changes = self._not_stored(arriving.changes(messages))
             first = next(changes, None)
             copied = 0
@@ -255,14 +259,24 @@ class CaptureDrain:
             self._stored_lsn = max(self._stored_lsn, to_lsn)
             # only now: the slot gives up what it is advanced past, and all of that is stored
             advance(self._source, self._ready.slot, to_lsn)
+        if not arriving.messages:
+            self._looked_lsn = flushed
         self.report.stored += copied
         return arriving.changed
+
+    @contextmanager
+    def _messages(self, *, quiet: bool) -> Iterator[Iterator[bytes]]:
+        if quiet:
+            yield iter(())
+        else:
+            with peek(self._source, self._ready.slot, self._ready.publication, MOST_CHANGES) as messages:
+                yield messages
 
     def emit(self) -> int:
         """Append the stored changes as events; return how many changes were handled."""
         handled = 0
         behind = True
-        while behind and not self._stop.is_set():
+        while behind and not (self._stop.is_set() or self._failed.is_set()):
             done = self._emitting.emit_changes(self.capture.name, self._token, EMIT)
             self.report.emitted += done.emitted
             self.report.quarantined += done.quarantined + done.held

@@ -1,6 +1,8 @@
 """The commands for operators of captures: what they print, that they do it, and what they refuse, on a real source."""
 
+import os
 import re
+import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,8 +28,8 @@ from millrace.resources.errors import (
 )
 from millrace.resources.event_store.migrations import validate
 from tests.platform_defs.cli.test_views import cells
-from tests.support.capturing.captured import Captured, captured, new_source
-from tests.support.factories import rows, value
+from tests.support.capturing.captured import Captured, captured, did, new_source
+from tests.support.factories import rows, start, value, wait_until
 from tests.support.migrators import empty
 
 __all__ = ["captured", "empty", "new_source"]
@@ -270,3 +272,19 @@ def test_a_capture_whose_file_fails_is_not_taken_for_a_removed_one(
     assert "no longer declared" not in output
     with pytest.raises(MillraceError, match=r"(?s)There is no capture 'shop'.*shop.py:3: NameError"):
         run(dsn, ["restart", "shop", "--reason", "w"])
+
+
+def test_follow_captures_until_it_is_told_to_end(captured: Captured, dsn: str) -> None:
+    captured.drain()
+    captured.source.run("insert into items values (1, 'a')")
+
+    def end() -> None:
+        wait_until(lambda: did(captured) != [], "the row is an event")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    ending = start(end)
+    run(dsn, ["follow", "shop"])
+    ending.result(60)
+    assert value(captured.store, "select lease_owner from event_store.captures") is None
+    with pytest.raises(MillraceError, match="There is no capture 'other'"):
+        run(dsn, ["follow", "other"])

@@ -1,0 +1,93 @@
+"""A capture that goes on until somebody stops it: one drain after another, without Dagster.
+
+Belongs here: what outlasts a drain: restarts of both servers, and another process that has the lease. Not here: the
+steps of a drain (`drain`).
+"""
+
+import logging
+import threading
+import time
+from dataclasses import astuple
+from uuid import uuid4
+
+import psycopg
+from tenacity import Retrying, before_sleep_log, retry_if_exception_type, sleep_using_event, wait_exponential
+
+from millrace.resources.capture.declaration import Capture
+from millrace.resources.capture.drain import LEASE_S, CaptureDrain, CaptureReport
+from millrace.resources.capture.source.slot import SlotBusy
+from millrace.resources.errors import CaptureInUse, LeaseLost, Unreachable
+
+# A new drain looks at the source anew: its timeline, its publication, its tables and their partitions. It also purges.
+ROUND_S = 600.0
+# How often to say what was captured, while something is
+TELL_S = 60.0
+# What another process, a restart or patience mends
+PASSING = (psycopg.OperationalError, Unreachable, SlotBusy, CaptureInUse, LeaseLost)
+
+logger = logging.getLogger(__name__)
+
+
+def follow(dsn: str, capture: Capture, stop: threading.Event, *, lease_s: int = LEASE_S) -> None:
+    """Capture until `stop` is set. A second process that follows the same capture waits, and takes over.
+
+    Args:
+        dsn: The event store.
+        capture: What is captured.
+        stop: Ends it, once what it is at is stored.
+        lease_s: How long the lease lasts without a sign of life, in seconds.
+
+    Raises:
+        NotReady: The source lacks something; the text says what, and how to give it.
+        GapOpen: Changes of the source are lost.
+        SlotLost: The slot is gone, or is no longer good. The gap is recorded.
+        PublicationMissing: The publication is gone, or was for a while. The gap is recorded.
+        ChangesDiffer: The slot gives other changes than those that are stored.
+    """
+    owner = f"follow {uuid4()}"
+    patiently = Retrying(
+        retry=retry_if_exception_type(PASSING),
+        wait=wait_exponential(multiplier=0.2, max=10),
+        stop=lambda _: stop.is_set(),
+        sleep=sleep_using_event(stop),
+        before_sleep=before_sleep_log(logger, logging.WARNING),
+        retry_error_callback=lambda _: None,  # `stop` was set meanwhile: that is all that was wanted
+    )
+    while not stop.is_set():
+        patiently(_drain, dsn, capture, owner, stop, lease_s)
+
+
+def _drain(dsn: str, capture: Capture, owner: str, stop: threading.Event, lease_s: int) -> None:
+    telling = _Telling(capture.name)
+    with CaptureDrain(dsn, capture, owner, lease_s=lease_s) as capturing:
+        try:
+            capturing.drain(budget_s=ROUND_S, idle_s=float("inf"), stop=stop, on_step=telling.step)
+        finally:
+            telling.tell(capturing.report)
+
+
+class _Telling:
+    """Says now and then how much was captured since it said so last."""
+
+    def __init__(self, capture: str) -> None:
+        self._capture = capture
+        self._told = CaptureReport()
+        self._told_at = time.monotonic()
+
+    def step(self, sofar: CaptureReport) -> None:
+        if time.monotonic() - self._told_at >= TELL_S:
+            self.tell(sofar)
+
+    def tell(self, sofar: CaptureReport) -> None:
+        came = CaptureReport(*(now - then for now, then in zip(astuple(sofar), astuple(self._told), strict=True)))
+        if any(astuple(came)):
+            logger.info(
+                "%s: %d changes stored, %d events, %d rows backfilled, %d quarantined in %.0f s",
+                self._capture,
+                came.stored,
+                came.emitted,
+                came.backfilled,
+                came.quarantined,
+                time.monotonic() - self._told_at,
+            )
+        self._told, self._told_at = CaptureReport(*astuple(sofar)), time.monotonic()

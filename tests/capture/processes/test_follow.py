@@ -1,0 +1,202 @@
+"""A capture that goes on until it is stopped: its lease, restarts of both servers, a second one that waits."""
+
+import logging
+import re
+import tempfile
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from millrace.resources.capture import drain as pipeline
+from millrace.resources.capture import follow as following
+from millrace.resources.capture.declaration import Capture, CapturedTable
+from millrace.resources.capture.decoding.pgoutput import Lsn
+from millrace.resources.capture.follow import follow
+from millrace.resources.capture.setup import GapOpen
+from millrace.resources.capture.source.connection import flush_lsn
+from millrace.resources.capture.source.slot import peek
+from millrace.resources.capture.store import CaptureStore
+from millrace.resources.event_store.migrations import migrate
+from millrace.resources.postgres.embedded import EmbeddedPostgres
+from tests.support.capturing.captured import ITEMS, Captured, captured, did, new_source
+from tests.support.capturing.sources import Source
+from tests.support.factories import start, value, wait_until
+
+__all__ = ["captured", "new_source"]
+
+
+@contextmanager
+def followed(captured: Captured, *, lease_s: int = 30) -> Iterator[Future[None]]:
+    """Follow in a thread, all rows having been read before; stop it in the end, and see that it ended well."""
+    captured.drain()
+    stop = threading.Event()
+    done = start(lambda: follow(captured.dsn, captured.capture, stop, lease_s=lease_s))
+    try:
+        yield done
+    finally:
+        stop.set()
+    done.result(60)
+
+
+def arrived(captured: Captured, *keys: str) -> None:
+    """Wait until the events of these rows are the last ones."""
+    wait_until(lambda: [key for _, key in did(captured)][-len(keys) :] == list(keys), f"{keys} are events")
+
+
+def owner(captured: Captured) -> str | None:
+    """Return who has the lease."""
+    found: str | None = value(captured.store, "select max(lease_owner) from event_store.captures")
+    return found
+
+
+def test_changes_are_events_until_it_is_stopped_and_then_the_lease_is_free(captured: Captured) -> None:
+    with followed(captured):
+        for number in (1, 2, 3):
+            captured.source.connection.execute("insert into items values (%s, 'a')", (number,))
+            arrived(captured, f"[{number}]")
+        assert str(owner(captured)).startswith("follow ")
+    assert owner(captured) is None
+    captured.source.run("insert into items values (4, 'a')")
+    captured.drain()
+    assert [key for _, key in did(captured)] == ["[1]", "[2]", "[3]", "[4]"]
+
+
+def test_the_lease_is_kept_while_nothing_happens(captured: Captured) -> None:
+    until = "select extract(epoch from leased_until)::float8 from event_store.captures"
+    token = "select lease_token from event_store.captures"
+    with followed(captured, lease_s=1):
+        captured.source.run("insert into items values (1, 'a')")
+        arrived(captured, "[1]")
+        first, claimed = value(captured.store, until), value(captured.store, token)
+        wait_until(lambda: (value(captured.store, until) or first) > first + 3, "the lease of a second is three older")
+        assert value(captured.store, token) == claimed
+
+
+def test_a_source_that_writes_nothing_is_not_asked_for_changes(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[object] = []
+    peeks: list[object] = []
+
+    def look(source: psycopg.Connection) -> tuple[Lsn, datetime]:
+        looks.append(source)
+        return flush_lsn(source)
+
+    def ask(source: psycopg.Connection, *arguments: Any) -> Any:  # noqa: ANN401 - passed on
+        peeks.append(source)
+        return peek(source, *arguments)
+
+    monkeypatch.setattr(pipeline, "flush_lsn", look)
+    monkeypatch.setattr(pipeline, "peek", ask)
+    with followed(captured):
+        captured.source.run("insert into items values (1, 'a')")
+        arrived(captured, "[1]")
+        # each look led to a question; the store, which is on the same server here, writes now and then
+        wait_until(lambda: len(looks) - len(peeks) >= 20, "looks lead to no question")
+        captured.source.run("update items set name = 'b'")
+        wait_until(lambda: did(captured)[-1] == ("updated", "[1]"), "a change after that comes, too")
+
+
+def test_a_second_one_waits_and_takes_over(captured: Captured, caplog: pytest.LogCaptureFixture) -> None:
+    with followed(captured):
+        wait_until(lambda: owner(captured) is not None, "the first one has the lease")
+        first = owner(captured)
+        stop = threading.Event()
+        waiting = start(lambda: follow(captured.dsn, captured.capture, stop))
+        try:
+            wait_until(lambda: "captured by" in caplog.text or "CaptureInUse" in caplog.text, "the second one waits")
+            captured.source.run("insert into items values (1, 'a')")
+            arrived(captured, "[1]")
+            assert (owner(captured), waiting.done()) == (first, False)
+            captured.store.execute("select event_store.release_capture('shop', lease_token) from event_store.captures")
+            wait_until(lambda: owner(captured) not in (first, None), "the second one takes over")
+            captured.source.run("insert into items values (2, 'a')")
+            arrived(captured, "[2]")
+            assert len(did(captured)) == 2
+        finally:
+            stop.set()
+        waiting.result(60)
+
+
+def test_both_servers_may_restart(postgres: EmbeddedPostgres) -> None:
+    # not pytest's tmp_path: its long path does not fit a unix socket
+    with (
+        tempfile.TemporaryDirectory(prefix="millrace-") as directory,
+        EmbeddedPostgres(Path(directory), postgres.programs) as server,
+    ):
+        for name in ("source", "store"):
+            server.create_database(name)
+        migrate(server.dsn("store"))
+        capture = Capture("shop", lambda: server.dsn("source"), (CapturedTable("items"),))
+        source = Source(server.dsn("source"), "source")
+        source.run(ITEMS)
+        with psycopg.connect(server.dsn("store"), autocommit=True) as store:
+            before = Captured(source, capture, server.dsn("store"), store)
+            with followed(before, lease_s=2) as done:
+                source.run("insert into items values (1, 'a')")
+                arrived(before, "[1]")
+                source.connection.close()
+                server.stop()
+                server.start()
+                source = Source(server.dsn("source"), "source")
+                source.run("insert into items values (2, 'a')")
+                with psycopg.connect(server.dsn("store"), autocommit=True) as again:
+                    after = Captured(source, capture, server.dsn("store"), again)
+                    arrived(after, "[2]")
+                    assert len(did(after)) == 2
+                    assert not done.done()
+        source.connection.close()
+
+
+def test_each_round_looks_at_the_source_anew_and_says_what_came(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(following, "ROUND_S", 0.3)
+    caplog.set_level(logging.INFO)
+    tokens = "select max(lease_token) from event_store.captures"
+    with followed(captured):
+        captured.source.run("insert into items values (1, 'a')")
+        arrived(captured, "[1]")
+        first = value(captured.store, tokens)
+        wait_until(lambda: value(captured.store, tokens) > first + 1, "there are more rounds")
+    told = [record.getMessage() for record in caplog.records if "changes stored" in record.getMessage()]
+    assert len(told) == 1
+    assert told[0].startswith("shop: 1 changes stored, 1 events, 0 rows backfilled, 0 quarantined in ")
+
+
+def test_it_says_while_it_works_what_came_since_it_said_so(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(following, "TELL_S", 0.0)
+    caplog.set_level(logging.INFO)
+    with followed(captured):
+        for number in (1, 2, 3):
+            captured.source.connection.execute("insert into items values (%s, 'a')", (number,))
+            arrived(captured, f"[{number}]")
+    told = [re.findall(r"shop: (\d+) changes stored, (\d+) events", message) for message in caplog.messages]
+    counts = [(int(stored), int(events)) for found in told for stored, events in found]
+    assert [sum(each) for each in zip(*counts, strict=True)] == [3, 3]
+    assert len(counts) >= 3
+
+
+def test_what_only_an_operator_can_mend_ends_it(captured: Captured) -> None:
+    captured.drain()
+    CaptureStore(captured.store).record_gap("shop", None, None, "a test")
+    with pytest.raises(GapOpen):
+        follow(captured.dsn, captured.capture, threading.Event())
+    assert owner(captured) is None
+
+
+def test_a_stop_before_anything_is_there_to_follow_ends_it(captured: Captured) -> None:
+    nowhere = Capture("shop", lambda: "postgresql://nobody@127.0.0.1:1/nothing", captured.capture.tables)
+    stop = threading.Event()
+    done: Future[Any] = start(lambda: follow(captured.dsn, nowhere, stop))
+    stop.set()
+    assert done.result(60) is None
