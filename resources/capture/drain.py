@@ -191,7 +191,7 @@ class CaptureDrain:
             ChangesDiffer: The slot gives other changes than those that are stored.
             LeaseLost: Another process has taken the capture over.
         """
-        self._stop = stop or threading.Event()
+        self._stop, self._failed = stop or threading.Event(), threading.Event()
         started = busy_at = time.monotonic()
         waiting = True  # whether there may be changes that are stored, and no events yet
         with ThreadPoolExecutor(1, "emit") as emitter:

@@ -12,7 +12,7 @@ from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.health import capture_health, has_work
 from millrace.resources.capture.source.slot import slot_state
 from millrace.resources.settings import PROJECT
-from tests.support.capturing.captured import Captured, captured, did, new_source
+from tests.support.capturing.captured import Captured, Killed, captured, did, killed, new_source
 from tests.support.factories import rows, start, value
 
 __all__ = ["captured", "new_source"]
@@ -32,6 +32,22 @@ def test_the_rows_that_were_there_and_what_happens_to_them_become_events(capture
     assert (report.stored, report.emitted, report.replayed) == (3, 3, 0)
     assert captured.replayed() == captured.table()
     assert did(captured) == [("updated", "[1]"), ("deleted", "[2]"), ("inserted", "[3]")]
+
+
+def test_a_drain_that_failed_stops_nobody_else_and_may_go_on(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captured.drain()
+    stop = threading.Event()
+    captured.source.run("insert into items values (1)")
+    with captured.process() as process:
+        with monkeypatch.context() as patch:
+            patch.setattr(pipeline, "advance", killed)
+            with pytest.raises(Killed):
+                process.drain(budget_s=60, idle_s=0, stop=stop)
+        assert not stop.is_set()
+        process.drain(budget_s=60, idle_s=0, stop=stop)
+    assert did(captured) == [("inserted", "[1]")]
 
 
 def test_two_updates_of_one_row_in_one_transaction_are_two_events_with_their_own_images(captured: Captured) -> None:
