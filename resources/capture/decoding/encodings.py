@@ -20,6 +20,12 @@ _CODECS = {
     "EUC_TW": "ascii",
     "MULE_INTERNAL": "ascii",
 }
+# Characters that a codec of Python's reads otherwise than the server, and what the server reads. A row must not change
+# with the rows beside it.
+_AS_SERVER = {
+    "EUC_JP": str.maketrans("\u301c\u2016\u2212\u00a2\u00a3\u00ac\u00a6", "\uff5e\u2225\uff0d\uffe0\uffe1\uffe2\uffe4"),
+    "EUC_JIS_2004": str.maketrans("\uffe3\u2015\uffe5\u2985\u2986", "\u203e\u2014\u00a5\uff5f\uff60"),
+}
 # No text of a server has these two. They stand before bytes that are no text of their database's encoding.
 NO_TEXT = b"\xff\0"
 
@@ -34,9 +40,10 @@ def recoded_value(value: bytes, codec: str) -> bytes:
     if value.isascii():
         return value
     try:
-        return value.decode(codec).encode()
+        text = value.decode(codec)
     except UnicodeDecodeError:
         return NO_TEXT + value
+    return text.translate(_AS_SERVER.get(codec, {})).encode()
 
 
 def recoded_message(message: bytes, codec: str) -> bytes:
