@@ -12,9 +12,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from millrace.resources.capture import backfill as backfilling
 from millrace.resources.capture.declaration import Capture, CapturedTable
+from millrace.resources.capture.store import CaptureStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
-from tests.support.capturing.captured import ITEMS, Captured
+from tests.support.capturing.captured import ITEMS, Captured, Killed, killed, replay
 from tests.support.capturing.sources import Source
 from tests.support.factories import rows, value
 
@@ -98,3 +100,47 @@ def test_a_run_waits_for_no_vacuum_and_probes_its_table_the_next_time(captured: 
         assert min(xids for xids, _ in (spent(captured) for _ in range(3))) == 0
     captured.drain()
     assert len(mark(captured).split()) == 1
+
+
+def test_small_tables_are_read_together_and_wait_once_for_the_changes_before_them(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = several(captured, 12)
+    captured.source.run("insert into t10 values (1), (2), (3)", "insert into t11 select n from generate_series(1, 4) n")
+    # t11 fills its first chunk
+    monkeypatch.setattr(backfilling, "FIRST_CHUNK", 4)
+    looks = 0
+    with many.process() as process:
+        look = process.store
+
+        def store() -> int:
+            nonlocal looks
+            looks += 1
+            return look()
+
+        monkeypatch.setattr(process, "store", store)
+        report = process.drain(budget_s=60, idle_s=0)
+    assert report.backfilled == 7
+    # t0, t1, t10 and t11 are read together, then the end of t11 with all others; one by one these are 26
+    assert looks <= 8, looks
+    assert [c["record"]["id"] for c in many.changes()] == [1, 2, 3, 1, 2, 3, 4]
+    assert CaptureStore(captured.store).capture_info("shop")[0].tables_to_backfill == 0
+
+
+def test_a_table_that_waits_for_an_old_transaction_keeps_no_other_waiting(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captured.source.run("insert into items values (1)", "create table early (id int primary key)")
+    with monkeypatch.context() as patch:
+        patch.setattr(backfilling, "read_chunk", killed)
+        with pytest.raises(Killed):
+            captured.drain()
+    tables = (CapturedTable("early"), CapturedTable("items"))
+    both = replace(captured, capture=replace(captured.capture, tables=tables))
+    with psycopg.connect(captured.source.dsn) as writer:
+        writer.execute("insert into early values (1)")
+        assert both.drain().backfilled == 1
+        assert [c["source_table_name"] for c in both.changes()] == ["items"]
+    captured.source.run("insert into early values (2)")
+    assert both.drain().backfilled == 1
+    assert sorted(replay(both.changes())) == [("early", "[1]"), ("early", "[2]"), ("items", "[1]")]
