@@ -127,6 +127,7 @@ def capture_metadata(report: CaptureReport, health: CaptureHealth) -> dict[dg.As
             "slot_lag_bytes": health.lag_bytes,
             "slot_lag_seconds": round(health.lag_s, 3),
             "retained_wal_bytes": health.retained_bytes,
+            "slot_xid_age": (health.slot and health.slot.xid_age) or 0,
         },
         CHANGE_EVENTS: {
             "events": report.emitted + report.backfilled,

@@ -6,6 +6,7 @@ Belongs here: which table is next, how large a chunk is, when its rows may becom
 """
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -25,6 +26,8 @@ CHUNK_BYTES = 8_000_000
 FIRST_CHUNK = 100
 # streams of a table that the end of its backfill looks at in one call
 FINISH = 5_000
+# how long one step reads or ends tables before changes are stored again
+STEP_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -60,13 +63,13 @@ class Backfill:
         self._declared = {(table.schema, table.table): table for table in ready.tables}
         self._unfinished = self._registered()
         self._chunk_rows = min(CHUNK, FIRST_CHUNK)
-        # a chunk that was read, and whose rows are not events yet
-        self._chunk: tuple[RegisteredTable, Chunk] | None = None
+        # Chunks that were read, and whose rows are not events yet: one of a table, in the order of their positions.
+        self._chunks: list[tuple[RegisteredTable, Chunk]] = []
 
     @property
     def waits_for_changes(self) -> bool:
         """Whether a chunk was read that has to wait until the changes before it are stored."""
-        return self._chunk is not None
+        return bool(self._chunks)
 
     def step(self, stored_lsn: Lsn, emit: Callable[[], object]) -> BackfillStep:
         """Do the next part of a backfill that is due.
@@ -75,44 +78,78 @@ class Backfill:
             stored_lsn: All changes below it are stored.
             emit: Makes the stored changes events; called before a chunk becomes events, which stand behind them.
         """
-        if self._chunk is None:
+        if not self._chunks:
             self._unfinished = self._unfinished and [
                 table for table in self._registered() if table.backfill_generation is None
             ]
             if not self._unfinished:
                 return BackfillStep(worked=False)
-            table = self._unfinished[0]
-            if table.rows_read:
-                self._store.finish_backfill(
-                    self._ready.capture, self._ready.lease_token, table.schema_name, table.table_name, FINISH
-                )
-                return BackfillStep(worked=True)
-            if table.published_xid is None or oldest_xid(self._source) < table.published_xid:
-                # A transaction is open on the source that began before the table was published: its changes may be
-                # missing from the slot. It has to end before the table is read.
+            if not self._finish() and not self._read_tables():
                 return BackfillStep(worked=False)
-            self._chunk = self._read(table)
-            if self._chunk is None:
-                return BackfillStep(worked=True)
-        table, chunk = self._chunk
-        if stored_lsn < chunk.high_lsn:
-            # what the chunk's snapshot has seen comes before it in the log
+        if not self._chunks or stored_lsn < self._chunks[-1][1].high_lsn:
+            # what a chunk's snapshot has seen comes before it in the log
             return BackfillStep(worked=True)
         emit()
-        return self._emit(table, chunk)
+        chunks, self._chunks = self._chunks, []
+        steps = [self._emit(table, chunk) for table, chunk in chunks]
+        return BackfillStep(
+            worked=True,
+            appended=sum(step.appended for step in steps),
+            held=sum(step.held for step in steps),
+            unchanged=sum(step.unchanged for step in steps),
+        )
 
-    def _read(self, table: RegisteredTable) -> tuple[RegisteredTable, Chunk] | None:
-        """Read a table's next chunk, and choose the size of the one after; return None if it is far too large."""
+    def _finish(self) -> bool:
+        """End the backfills that have read every row, for a while; return whether there was one."""
+        read = [table for table in self._unfinished if table.rows_read]
+        until = time.monotonic() + STEP_S
+        for table in read:
+            self._store.finish_backfill(
+                self._ready.capture, self._ready.lease_token, table.schema_name, table.table_name, FINISH
+            )
+            if time.monotonic() >= until:
+                break
+        return bool(read)
+
+    def _read_tables(self) -> bool:
+        """Read the next chunk of a table, and of those after it if they are small; return whether any may be read.
+
+        What is read together is about one chunk, and waits once for the changes before it.
+        """
+        # A transaction that began before a table was published may be open on the source: its changes may be missing
+        # from the slot. It has to end before that table is read.
+        oldest = oldest_xid(self._source)
+        due = [table for table in self._unfinished if table.published_xid is not None and oldest >= table.published_xid]
+        until = time.monotonic() + STEP_S
+        rows = size = 0
+        for table in due:
+            chunk, chunk_size = self._read(table)
+            if chunk is None:
+                break
+            self._chunks.append((table, chunk))
+            rows += len(chunk.rows)
+            size += chunk_size
+            if not chunk.done or rows >= CHUNK or size >= CHUNK_BYTES or time.monotonic() >= until:
+                break
+        return bool(due)
+
+    def _read(self, table: RegisteredTable) -> tuple[Chunk | None, int]:
+        """Read a table's next chunk, and choose the size of the one after.
+
+        Return the chunk, None if it is far too large, and how many bytes its values have.
+        """
         after = None if table.backfill_key is None else json.loads(table.backfill_key)
         declared = self._declared[table.schema_name, table.table_name]
         chunk = read_chunk(self._source, declared, after, self._chunk_rows)
         size = sum(len(value) for row in chunk.rows for value in row if isinstance(value, bytes))
-        fitting_rows = int(len(chunk.rows) * CHUNK_BYTES / max(size, 1))
-        # it grows in steps: the next rows may be wider than these
-        self._chunk_rows = max(1, min(CHUNK, fitting_rows, self._chunk_rows * 4))
+        # no row says nothing of how wide the next ones are
+        if chunk.rows:
+            fitting_rows = int(len(chunk.rows) * CHUNK_BYTES / max(size, 1))
+            # it grows in steps: the next rows may be wider than these
+            self._chunk_rows = max(1, min(CHUNK, fitting_rows, self._chunk_rows * 4))
         if size > 8 * CHUNK_BYTES and len(chunk.rows) > 1:
-            return None
-        return table, chunk
+            return None, size
+        return chunk, size
 
     def _emit(self, table: RegisteredTable, chunk: Chunk) -> BackfillStep:
         """Append the rows of a chunk as events."""
@@ -129,8 +166,8 @@ class Backfill:
             None if chunk.last_key is None else json.dumps(chunk.last_key, ensure_ascii=False),
             done=chunk.done,
         )
-        if done.status != "behind":
-            self._chunk = None
+        if done.status == "behind":
+            self._chunks.append((table, chunk))
         return BackfillStep(worked=True, appended=done.appended, held=done.held, unchanged=done.unchanged)
 
     def _registered(self) -> list[RegisteredTable]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import psycopg
 import pytest
 
 from millrace.assets.captures.asset import CHANGE_EVENTS, WAL_EVENTS
@@ -136,9 +137,15 @@ def test_a_materialization_captures_and_shows_numbers_that_plot(
     assert first.success
     assert (shown(first, WAL_EVENTS)["changes"], shown(first, CHANGE_EVENTS)["backfilled"]) == (0, 1)
     captured.source.run("insert into items values (2), (3)", "delete from items where id = 1")
-    second = run(instance, captured)
+    with psycopg.connect(captured.source.dsn) as writer:
+        # the slot cannot move past its id
+        writer.execute("select pg_current_xact_id()")
+        second = run(instance, captured)
     log, events = shown(second, WAL_EVENTS), shown(second, CHANGE_EVENTS)
-    assert set(log) == {"changes", "changes_per_s", "slot_lag_bytes", "slot_lag_seconds", "retained_wal_bytes"}
+    assert set(log) == {
+        "changes", "changes_per_s", "slot_lag_bytes", "slot_lag_seconds", "retained_wal_bytes", "slot_xid_age",
+    }  # fmt: skip
+    assert log["slot_xid_age"] > 0
     assert (log["changes"], log["changes_per_s"] > 0, log["slot_lag_seconds"]) == (3, True, 0)
     assert (log["slot_lag_bytes"] >= 0, log["retained_wal_bytes"] >= 0) == (True, True)
     assert events == {"events": 3, "backfilled": 0, "unchanged": 0, "quarantined": 0, "lag_seconds": 0}

@@ -4,7 +4,7 @@ Belongs here: transaction ids, log and locks of the source. Not here: what is ca
 """
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +12,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from millrace.resources.capture import backfill as backfilling
 from millrace.resources.capture.declaration import Capture, CapturedTable
+from millrace.resources.capture.source import chunks as source_chunks
+from millrace.resources.capture.store import CaptureStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
-from tests.support.capturing.captured import ITEMS, Captured
+from tests.support.capturing.captured import ITEMS, Captured, Killed, killed, replay
 from tests.support.capturing.sources import Source
 from tests.support.factories import rows, value
 
@@ -98,3 +101,75 @@ def test_a_run_waits_for_no_vacuum_and_probes_its_table_the_next_time(captured: 
         assert min(xids for xids, _ in (spent(captured) for _ in range(3))) == 0
     captured.drain()
     assert len(mark(captured).split()) == 1
+
+
+def reads(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> list[list[tuple[str, int]]]:
+    """Capture, and return what was read between two looks into the slot: tables, and rows at most."""
+    seen: list[list[tuple[str, int]]] = []
+
+    def read_chunk(
+        source: psycopg.Connection, table: CapturedTable, after: Sequence[str] | None, limit: int
+    ) -> source_chunks.Chunk:
+        seen[-1].append((table.table, limit))
+        return source_chunks.read_chunk(source, table, after, limit)
+
+    with captured.process() as process, monkeypatch.context() as patch:
+        look = process.store
+
+        def store() -> int:
+            seen.append([])
+            return look()
+
+        patch.setattr(backfilling, "read_chunk", read_chunk)
+        patch.setattr(process, "store", store)
+        process.drain(budget_s=60, idle_s=0)
+    return seen
+
+
+def test_small_tables_are_read_together_and_wait_once_for_the_changes_before_them(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = several(captured, 12)
+    captured.source.run(
+        "insert into t10 values (1), (2), (3)", "insert into t11 select n from generate_series(1, 20) n"
+    )
+    monkeypatch.setattr(backfilling, "FIRST_CHUNK", 4)
+    seen = reads(many, monkeypatch)
+    # one by one these are 26 looks
+    assert len(seen) <= 8, seen
+    first, second = (group for group in seen if group)
+    assert first == [("t0", 4), ("t1", 4), ("t10", 4), ("t11", 16)]
+    assert second == [("t11", 64), *((f"t{n}", 256) for n in range(2, 10))]
+    assert len(many.changes()) == 23
+    assert CaptureStore(captured.store).capture_info("shop")[0].tables_to_backfill == 0
+
+
+@pytest.mark.parametrize("bound", ["CHUNK", "CHUNK_BYTES"])
+def test_what_is_read_together_is_about_one_chunk(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    many = several(captured, 8)
+    for n in range(8):
+        captured.source.connection.execute(f"insert into t{n} values (1), (2)".encode())
+    monkeypatch.setattr(backfilling, bound, 5)
+    assert [len(group) for group in reads(many, monkeypatch) if group] == [3, 3, 2]
+    assert len(many.changes()) == 16
+
+
+def test_a_table_that_waits_for_an_old_transaction_keeps_no_other_waiting(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captured.source.run("insert into items values (1)", "create table early (id int primary key)")
+    with monkeypatch.context() as patch:
+        patch.setattr(backfilling, "read_chunk", killed)
+        with pytest.raises(Killed):
+            captured.drain()
+    tables = (CapturedTable("early"), CapturedTable("items"))
+    both = replace(captured, capture=replace(captured.capture, tables=tables))
+    with psycopg.connect(captured.source.dsn) as writer:
+        writer.execute("insert into early values (1)")
+        assert both.drain().backfilled == 1
+        assert [c["source_table_name"] for c in both.changes()] == ["items"]
+    captured.source.run("insert into early values (2)")
+    assert both.drain().backfilled == 1
+    assert sorted(replay(both.changes())) == [("early", "[1]"), ("early", "[2]"), ("items", "[1]")]

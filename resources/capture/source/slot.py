@@ -75,6 +75,7 @@ class SlotState:
         failover: Whether a standby that synchronizes slots has it, too; None before PostgreSQL 17.
         lag_bytes: How much log lies behind `confirmed_flush_lsn`.
         retained_bytes: How much of the log the source keeps for it.
+        xid_age: How many transactions ago the oldest one was whose dead rows of the catalog no vacuum may remove.
     """
 
     slot: str
@@ -90,6 +91,7 @@ class SlotState:
     failover: bool | None
     lag_bytes: int | None
     retained_bytes: int | None
+    xid_age: int | None
 
     @property
     def lost(self) -> str | None:
@@ -148,7 +150,8 @@ def slot_state(source: psycopg.Connection, slot: str) -> SlotState | None:
         select
           to_jsonb(s),
           pg_wal_lsn_diff(pg_current_wal_flush_lsn(), s.confirmed_flush_lsn)::bigint,
-          pg_wal_lsn_diff(pg_current_wal_flush_lsn(), s.restart_lsn)::bigint
+          pg_wal_lsn_diff(pg_current_wal_flush_lsn(), s.restart_lsn)::bigint,
+          age(s.catalog_xmin)::bigint
         from pg_replication_slots s
         where s.slot_name = %s
         """,
@@ -156,7 +159,7 @@ def slot_state(source: psycopg.Connection, slot: str) -> SlotState | None:
     ).fetchone()
     if row is None:
         return None
-    seen, lag, retained = row
+    seen, lag, retained, xid_age = row
     since = seen.get("inactive_since")
     return SlotState(
         slot=slot,
@@ -172,6 +175,7 @@ def slot_state(source: psycopg.Connection, slot: str) -> SlotState | None:
         failover=seen.get("failover"),
         lag_bytes=lag,
         retained_bytes=retained,
+        xid_age=xid_age,
     )
 
 

@@ -127,6 +127,11 @@ def test_a_slot_says_how_much_it_holds_back(capturing: psycopg.Connection, sourc
     assert after.retained_bytes is not None
     assert after.lag_bytes > 1_000_000
     assert after.retained_bytes >= after.lag_bytes
+    for n in range(20):
+        source.connection.execute("insert into t values (%s)", (-n,))
+    much_later = slot_state(capturing, source.slot)
+    assert much_later is not None
+    assert (much_later.xid_age or 0) - (after.xid_age or 0) >= 20
     if capturing.info.server_version >= 170000:
         assert after.inactive_since is not None
         assert abs((datetime.now(UTC) - after.inactive_since).total_seconds()) < 60
