@@ -27,6 +27,14 @@ FIRST_CHUNK = 100
 FINISH = 5_000
 
 
+def next_chunk_rows(chunk: Chunk, rows: int) -> tuple[int, bool]:
+    """Return how many rows to read after a chunk of `rows`, and whether that chunk is not far too large."""
+    size = sum(len(value) for row in chunk.rows for value in row if isinstance(value, bytes))
+    fitting_rows = int(len(chunk.rows) * CHUNK_BYTES / max(size, 1))
+    # it grows in steps: the next rows may be wider than these
+    return max(1, min(CHUNK, fitting_rows, rows * 4)), size <= 8 * CHUNK_BYTES or len(chunk.rows) <= 1
+
+
 @dataclass(frozen=True)
 class BackfillStep:
     """What one step did.
@@ -106,13 +114,8 @@ class Backfill:
         after = None if table.backfill_key is None else json.loads(table.backfill_key)
         declared = self._declared[table.schema_name, table.table_name]
         chunk = read_chunk(self._source, declared, after, self._chunk_rows)
-        size = sum(len(value) for row in chunk.rows for value in row if isinstance(value, bytes))
-        fitting_rows = int(len(chunk.rows) * CHUNK_BYTES / max(size, 1))
-        # it grows in steps: the next rows may be wider than these
-        self._chunk_rows = max(1, min(CHUNK, fitting_rows, self._chunk_rows * 4))
-        if size > 8 * CHUNK_BYTES and len(chunk.rows) > 1:
-            return None
-        return table, chunk
+        self._chunk_rows, fits = next_chunk_rows(chunk, self._chunk_rows)
+        return (table, chunk) if fits else None
 
     def _emit(self, table: RegisteredTable, chunk: Chunk) -> BackfillStep:
         """Append the rows of a chunk as events."""

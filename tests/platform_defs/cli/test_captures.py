@@ -270,3 +270,41 @@ def test_a_capture_whose_file_fails_is_not_taken_for_a_removed_one(
     assert "no longer declared" not in output
     with pytest.raises(MillraceError, match=r"(?s)There is no capture 'shop'.*shop.py:3: NameError"):
         run(dsn, ["restart", "shop", "--reason", "w"])
+
+
+# Reading again
+
+
+def outcome(dsn: str, *arguments: str) -> tuple[int, list[str]]:
+    """Return how a command ends, and the cells of its table's first row."""
+    result = RUNNER.invoke(app, ["capture", *arguments, "--dsn", dsn], env={"COLUMNS": "250"})
+    if isinstance(result.exception, MillraceError | psycopg.Error):
+        raise result.exception
+    return result.exit_code, list(cells(result.output)[0])
+
+
+def test_verify_tells_by_its_exit_and_reread_heals_what_is_quarantined(captured: Captured, dsn: str) -> None:
+    quarantine(captured)
+    assert outcome(dsn, "verify", "shop") == (1, ["public.items", "2", "1", "0", "0", "0", "1", "2"])
+    captured.source.run("update items set name = 'short' where id = 1")
+    assert outcome(dsn, "verify", "shop", "items")[0] == 1
+    output = run(dsn, ["reread", "shop", "public.items", "--where", "id < 2", "--reason", "it is shorter now"])
+    assert "[1]" in output
+    assert list(cells(output)[0]) == ["public.items", "1", "0", "0", "1", "0", "0", "0"]
+    assert outcome(dsn, "verify", "shop") == (0, ["public.items", "2", "2", "0", "0", "0", "0", "0"])
+    assert captured.replayed() == captured.table()
+    captured.source.run("insert into items values (3, 'new')")
+    assert outcome(dsn, "verify", "shop", "--repair") == (0, ["public.items", "3", "3", "0", "0", "0", "0", "0"])
+    assert audited(captured)[-1] == ("begin_reading", "capture verify --repair")
+
+
+def test_a_table_that_is_none_of_the_capture_s_is_refused(dsn: str) -> None:
+    with pytest.raises(MillraceError, match="has no table 'orders'") as refused:
+        run(dsn, ["reread", "shop", "orders", "--reason", "why"])
+    assert "public.items" in str(refused.value)
+
+
+def test_a_table_of_a_capture_that_never_ran_is_read_first(captured: Captured, dsn: str) -> None:
+    captured.source.run("insert into items values (1)")
+    assert outcome(dsn, "verify", "shop")[0] == 0
+    assert [change["action"] for change in captured.changes()] == ["backfilled"]
