@@ -25,7 +25,12 @@ from millrace.resources.capture.source.connection import (
     next_xid,
     source_identity,
 )
-from millrace.resources.capture.source.publication import drop_publication, ensure_publication
+from millrace.resources.capture.source.publication import (
+    drop_publication,
+    ensure_publication,
+    mark_probed,
+    probed_tables,
+)
 from millrace.resources.capture.source.readiness import require_ready
 from millrace.resources.capture.source.slot import BUSY_S, advance, create_slot, drop_slot, slot_state
 from millrace.resources.capture.source.tables import table_oids, with_key
@@ -83,12 +88,14 @@ class ClaimedCapture:
         changed: Whether it was registered otherwise before, or not at all.
         tables: What is captured, with the columns that name a row.
         oids: For each table its id, then those of its partitions; empty if the source has no such table.
+        probed: What `require_ready` need not ask the server again.
     """
 
     lease: CaptureLease
     changed: bool
     tables: tuple[CapturedTable, ...]
     oids: tuple[tuple[int, ...], ...]
+    probed: frozenset[str]
 
 
 def prepare(
@@ -118,6 +125,7 @@ def prepare(
                 store.record_gap(capture.name, stored_lsn, None, lost)
                 raise _gap(store, capture)
             _go_on(source, store, capture, claimed, stored_lsn)
+        mark_probed(source, lease.publication, claimed.probed)
         registered = store.captured_tables(capture.name)
         flushed, _ = flush_lsn(source)
     except BaseException:
@@ -235,7 +243,9 @@ def claim(
         CaptureInUse: Another process has the lease.
     """
     name = slot_name(store, capture.name)
-    require_ready(source, capture, has_slot=slot_state(source, name) is not None)
+    probed = require_ready(
+        source, capture, has_slot=slot_state(source, name) is not None, probed=probed_tables(source, name)
+    )
     tables = tuple(with_key(source, table) for table in capture.tables)
     oids = tuple(table_oids(source, table.schema, table.table) for table in tables)
     changed = store.register_capture(
@@ -247,7 +257,7 @@ def claim(
             for t, ids in zip(tables, oids, strict=True)
         ],
     )
-    return ClaimedCapture(store.claim_capture(capture.name, owner, lease_s), changed, tables, oids)
+    return ClaimedCapture(store.claim_capture(capture.name, owner, lease_s), changed, tables, oids, probed)
 
 
 def slot_name(store: CaptureStore, capture: str) -> str:
