@@ -312,7 +312,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'b79664aaf4310a7622ef833911663e8f7996c0f8910c82970a2294dcf5270e3e'),
+  (0, '537da191ffc56ec808ead8be15ef783292bce5178345312fbfbddde099997870'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -3,17 +3,21 @@
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
 
 import psycopg
 import pytest
 
 from millrace.resources.capture import backfill as backfilling
-from millrace.resources.capture.declaration import CapturedTable
+from millrace.resources.capture import drain
+from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.rereads import reading
 from millrace.resources.capture.rereads.reading import BadCondition, Comparison, compare
 from millrace.resources.capture.rereads.store import ReadingStore
 from millrace.resources.capture.source import chunks as source_chunks
 from millrace.resources.capture.source.chunks import Chunk
+from millrace.resources.capture.source.connection import flush_lsn
 from millrace.resources.errors import ReadingOver
 from tests.support.capturing.captured import Captured, Killed, captured, new_source
 from tests.support.factories import rows, value
@@ -73,6 +77,33 @@ def test_some_rows_are_repaired_and_none_is_taken_for_gone(wrong: Captured) -> N
     with pytest.raises(BadCondition, match="nothing like it"):
         compared(wrong, "some", where='"nothing like it" = 1')
     assert events(wrong) == before + 1
+
+
+def test_only_rows_that_are_captured_are_read(wrong: Captured) -> None:
+    some = replace(wrong, capture=Capture("shop", lambda: wrong.source.dsn, (CapturedTable("items", where="id < 50"),)))
+    some.drain()
+    (declared,) = some.capture.tables
+    found = compare(some.dsn, some.capture, declared, where="id > 40 or id = 1")
+    assert (found.rows, found.unchanged) == (10, 10)
+
+
+def test_an_idle_source_is_caught_up_with_at_once(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+    peek = drain.peek
+
+    def counting(*arguments: Any) -> Any:  # noqa: ANN401 - what peek takes and gives
+        nonlocal looks
+        looks += 1
+        return peek(*arguments)
+
+    with captured.process() as process:
+        process.drain(budget_s=60, idle_s=0)
+        monkeypatch.setattr(drain, "peek", counting)
+        for _ in range(3):
+            captured.source.run("create table if not exists others (id int)", "insert into others values (1)")
+            flushed, _ = flush_lsn(captured.source.connection)
+            process.catch_up(flushed)
+    assert looks <= 6
 
 
 def test_what_was_not_captured_yet_is_captured_first(captured: Captured) -> None:

@@ -26,7 +26,7 @@ from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.drain import CaptureDrain
 from millrace.resources.capture.health import find_capture
 from millrace.resources.capture.rereads.store import ComparedRows, ReadingStore
-from millrace.resources.capture.source.chunks import Chunk, read_chunk
+from millrace.resources.capture.source.chunks import Chunk, commit_something, read_chunk
 from millrace.resources.capture.source.connection import connect_source, next_xid, oldest_transaction, oldest_xid
 from millrace.resources.capture.source.tables import with_key
 from millrace.resources.capture.store import CaptureStore
@@ -230,8 +230,7 @@ class _Capturing:
     def until(self, lsn: Lsn) -> None:
         """Capture up to a position of the source's log; beside a process that does, give it a moment."""
         if not self._claim() or self._process is None:
-            # a transaction: without one an idle slot is moved on now and then only
-            self._source.execute("select pg_logical_emit_message(true, 'millrace.chunk', '')")
+            commit_something(self._source)
             Event().wait(POLL_S)
             return
         try:

@@ -298,6 +298,24 @@ def test_verify_tells_by_its_exit_and_reread_heals_what_is_quarantined(captured:
     assert audited(captured)[-1] == ("begin_reading", "capture verify --repair")
 
 
+def test_verify_tells_that_changes_wait_whose_row_is_gone(captured: Captured, dsn: str) -> None:
+    quarantine(captured)
+    captured.source.run("delete from items where id = 1")
+    assert outcome(dsn, "verify", "shop") == (1, ["public.items", "1", "1", "0", "0", "0", "0", "3"])
+    assert outcome(dsn, "verify", "shop", "--repair")[0] == 0
+    assert captured.replayed() == captured.table()
+
+
+def test_verify_tells_that_a_row_differs(captured: Captured, dsn: str) -> None:
+    captured.source.run("insert into items values (1)")
+    captured.drain()
+    captured.store.execute("set session_replication_role = replica")
+    captured.store.execute("update event_store.events set data = jsonb_set(data, '{record,name}', '\"wrong\"')")
+    assert outcome(dsn, "verify", "shop") == (1, ["public.items", "1", "0", "1", "0", "0", "0", "0"])
+    assert outcome(dsn, "verify", "shop", "--repair")[0] == 0
+    assert outcome(dsn, "verify", "shop")[0] == 0
+
+
 def test_a_table_that_is_none_of_the_capture_s_is_refused(dsn: str) -> None:
     with pytest.raises(MillraceError, match="has no table 'orders'") as refused:
         run(dsn, ["reread", "shop", "orders", "--reason", "why"])

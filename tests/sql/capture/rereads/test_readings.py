@@ -210,6 +210,18 @@ def test_a_row_that_cannot_be_an_event_stays_behind_its_changes_and_is_not_added
     assert held(waiting.store)[len(before) :] == [("[2]", "backfilled", True)]
 
 
+def test_a_row_that_could_not_take_its_place_keeps_its_changes_however_many_calls_the_end_takes(
+    waiting: Source,
+) -> None:
+    waiting.store.connection.execute("set event_store.max_data_bytes = 1000")
+    reading = Reading(waiting, "again")
+    reading.compare(1, value="x" * 1000)
+    reading.compare(2, 5)
+    while not reading.end(limit=1).done:
+        pass
+    assert held(waiting.store) == [("[1]", "updated", True), ("[1]", "updated", False)]
+
+
 def test_a_truncation_at_fault_is_superseded_by_the_whole_table_only(read: Source) -> None:
     read.commit(faulty((), action="truncated"))
     read.emit()

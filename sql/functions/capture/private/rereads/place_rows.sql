@@ -1,13 +1,13 @@
 -- Compares rows that were read in a snapshot of the source with the streams of their table, and appends what differs as
 -- events backfilled; all that the snapshot sees is emitted. The caller holds the capture's lock, and says by
--- _table.backfill_offset which reading it is. v_mode:
+-- v_table.backfill_offset which reading it is. v_mode:
 --   backfill  a row of a stream in the quarantine waits there, behind its changes;
 --   repair    it takes the place of its stream's quarantined changes, if the snapshot sees these and it can be an event;
 --   verify    nothing is appended, and nothing goes to the quarantine: appended counts what would be.
 -- missing of the appended have no live stream. differing: up to twenty of their keys.
 create or replace function event_store_private.place_rows(
-  _capture event_store.captures,
-  _table event_store.captured_tables,
+  v_capture event_store.captures,
+  v_table event_store.captured_tables,
   v_snapshot pg_snapshot,
   v_rows jsonb,
   v_mode text
@@ -41,14 +41,14 @@ begin
   select last_value into _after from event_store.events_offset_seq;
   -- a TRUNCATE that the snapshot does not see removed all that it sees, and says so in the streams that had events only
   _truncated := exists (
-    select from event_store_private.head_of_stream('[]', _table.decider) s
+    select from event_store_private.head_of_stream('[]', v_table.decider) s
     join event_store.events e on e."offset" = s.last_offset
     cross join lateral event_store_private.change_origin(e.data) o
-    where o.generation = _capture.source_generation and not pg_visible_in_snapshot(o.xid, v_snapshot)
+    where o.generation = v_capture.source_generation and not pg_visible_in_snapshot(o.xid, v_snapshot)
   ) or exists (
     select from event_store.quarantined_changes q
-    where q.decider_id = '[]' and q.decider = _table.decider
-      and q.source_generation = _capture.source_generation and not pg_visible_in_snapshot(q.xid, v_snapshot)
+    where q.decider_id = '[]' and q.decider = v_table.decider
+      and q.source_generation = v_capture.source_generation and not pg_visible_in_snapshot(q.xid, v_snapshot)
   );
   begin
     with read as materialized (
@@ -69,24 +69,24 @@ begin
             row(r.data -> 'record'),
             row(
               case
-                when e.data -> 'unavailable' <> '[]' then event_store_private.last_record(r.decider_id, _table.decider)
+                when e.data -> 'unavailable' <> '[]' then event_store_private.last_record(r.decider_id, v_table.decider)
                 else e.data -> 'record'
               end
             )
           ) as told,
         exists (
-          select from event_store.quarantined_changes q where q.decider_id = r.decider_id and q.decider = _table.decider
+          select from event_store.quarantined_changes q where q.decider_id = r.decider_id and q.decider = v_table.decider
         ) as waits,
         -- what another generation says is older: this one's slot was made later; so is what says no generation
         _truncated or coalesce(
-          o.generation = _capture.source_generation and not pg_visible_in_snapshot(o.xid, v_snapshot), false
+          o.generation = v_capture.source_generation and not pg_visible_in_snapshot(o.xid, v_snapshot), false
         ) or exists (
           select from event_store.quarantined_changes q
-          where q.decider_id = r.decider_id and q.decider = _table.decider
-            and q.source_generation = _capture.source_generation and not pg_visible_in_snapshot(q.xid, v_snapshot)
+          where q.decider_id = r.decider_id and q.decider = v_table.decider
+            and q.source_generation = v_capture.source_generation and not pg_visible_in_snapshot(q.xid, v_snapshot)
         ) as newer
       from read r
-      left join lateral event_store_private.head_of_stream(r.decider_id, _table.decider) s on true
+      left join lateral event_store_private.head_of_stream(r.decider_id, v_table.decider) s on true
       left join event_store.events e on e."offset" = s.last_offset
       left join lateral event_store_private.change_origin(e.data) o on true
       where not exists (select from event_store.events o where o.event_id = r.event_id)
@@ -106,8 +106,8 @@ begin
         cross join lateral jsonb_each(
           case jsonb_typeof(n.data -> 'record') when 'object' then n.data -> 'record' else '{"": null}' end
         ) v
-        where n.decider_id = p.decider_id and n.decider = _table.decider
-          and o.generation = _capture.source_generation and not pg_visible_in_snapshot(o.xid, v_snapshot)
+        where n.decider_id = p.decider_id and n.decider = v_table.decider
+          and o.generation = v_capture.source_generation and not pg_visible_in_snapshot(o.xid, v_snapshot)
           -- here, where it is asked before any event is looked at
           and p.newer and p.lacks and not p.waits and not _truncated and jsonb_typeof(p.data -> 'record') = 'object'
       ) since on true
@@ -119,7 +119,7 @@ begin
         case
           when c.unchanged is not true then coalesce(
             event_store_private.change_fault(
-              c.fault, 'backfilled', c.event_id, _table.decider, c.decider_id, c.data, c.command_id
+              c.fault, 'backfilled', c.event_id, v_table.decider, c.decider_id, c.data, c.command_id
             ),
             case when c.final then 'its stream is closed by a final event' end
           )
@@ -130,7 +130,7 @@ begin
         capture, source_generation, decider, decider_id, action, event_id, command_id, data, fault, after_offset, quarantined_at
       )
       select
-        _capture.capture, _capture.source_generation, _table.decider, f.decider_id, 'backfilled', f.event_id, f.command_id, f.data, f.why,
+        v_capture.capture, v_capture.source_generation, v_table.decider, f.decider_id, 'backfilled', f.event_id, f.command_id, f.data, f.why,
         _after, event_store_private.clock()
       from fresh f
       where (f.waits or f.why is not null) and not f.newer
@@ -139,7 +139,7 @@ begin
     ), kept as (
       -- the end of the backfill finds no event of it in their streams
       insert into event_store.unchanged_rows (backfill_offset, decider_id)
-      select _table.backfill_offset, f.decider_id
+      select v_table.backfill_offset, f.decider_id
       from fresh f
       where f.decider_id is not null and (f.unchanged or v_mode <> 'backfill')
       order by f.decider_id
@@ -157,7 +157,7 @@ begin
       array_agg(f.decider_id) filter (where f.supersedes and f.why is null),
       array_agg(
         row(
-          f.ordinal, 'backfilled', f.event_id, 1, _table.decider, f.decider_id, f.data, f.command_id, null, false, false,
+          f.ordinal, 'backfilled', f.event_id, 1, v_table.decider, f.decider_id, f.data, f.command_id, null, false, false,
           null, event_store_private.change_metadata(f.data)
         )::event_store_private.batch_event
         order by f.ordinal
@@ -178,7 +178,7 @@ begin
   end;
   if _superseded is not null then
     perform event_store_private.supersede_changes(
-      _table, array(select q.quarantine_id from event_store.quarantined_changes q where q.decider_id = any(_superseded) and q.decider = _table.decider)
+      v_table, array(select q.quarantine_id from event_store.quarantined_changes q where q.decider_id = any(_superseded) and q.decider = v_table.decider)
     );
   end if;
   if _batch is not null then
