@@ -312,7 +312,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '537da191ffc56ec808ead8be15ef783292bce5178345312fbfbddde099997870'),
+  (0, '95ae6d9fad36eac96c09f18c724edf98d1d521ea5e21f92a2490a6002834ae63'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

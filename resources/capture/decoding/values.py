@@ -11,6 +11,8 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Final, TypeAlias
 
+from millrace.resources.capture.decoding.encodings import NO_TEXT
+
 Encoder: TypeAlias = Callable[[bytes], str]
 
 _NUMBER = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
@@ -65,6 +67,8 @@ def _string(value: bytes) -> str:
     try:
         text = value.decode()
     except UnicodeDecodeError as bad:
+        if value.startswith(NO_TEXT):
+            raise Undecodable(f"is no text of its database's encoding: {value[len(NO_TEXT) :][:100]!r}") from bad
         raise Undecodable(f"is not UTF-8: {bad}") from bad
     if "\0" in text:
         raise Undecodable("contains a NUL character")

@@ -11,8 +11,10 @@ from datetime import datetime
 
 import psycopg
 from psycopg import sql
+from psycopg.errors import CharacterNotInRepertoire, UntranslatableCharacter
 
 from millrace.resources.capture.declaration import CapturedTable
+from millrace.resources.capture.decoding.encodings import NO_TEXT, codec_of, recoded_value
 from millrace.resources.capture.decoding.pgoutput import Lsn, Relation, Values
 from millrace.resources.capture.source.publication import condition
 from millrace.resources.capture.source.tables import SourceTable, find_table
@@ -37,7 +39,8 @@ class Chunk:
         read_at: When it was read, by the source's clock.
         relation: The table as it was, as a message of the slot would describe it.
         rows: The values of each row, in the order of the relation's columns, in the text form of the slot's messages.
-        last_key: The key of its last row, to go on behind it; that of the chunk before where there is no row.
+        last_key: The key of its last row, to go on behind it; that of the chunk before where there is no row. A value
+            that is no text of the source's encoding is NUL and the digits of its bytes.
         done: Whether no rows follow.
     """
 
@@ -53,7 +56,8 @@ class Chunk:
 def read_chunk(source: psycopg.Connection, table: CapturedTable, after_key: Sequence[str] | None, limit: int) -> Chunk:
     """Read the next rows behind a key in one snapshot; the filter and the columns are those of the declaration.
 
-    Rows that share a key, where nothing makes it unique, come together: there may be more of them than `limit`.
+    Rows that share a key, where nothing makes it unique, come together: there may be more of them than `limit`. A value
+    that is no text of the source's encoding is marked as `recoded_value` does.
 
     Args:
         source: An autocommit connection of `connect_source`.
@@ -64,6 +68,16 @@ def read_chunk(source: psycopg.Connection, table: CapturedTable, after_key: Sequ
     Raises:
         TableMissing: The table is not there, or has no key.
     """
+    try:
+        return _read_chunk(source, table, after_key, limit, None)
+    except (CharacterNotInRepertoire, UntranslatableCharacter):
+        codec = codec_of(str(source.info.parameter_status("server_encoding")))
+        return _read_chunk(source, table, after_key, limit, codec)
+
+
+def _read_chunk(
+    source: psycopg.Connection, table: CapturedTable, after_key: Sequence[str] | None, limit: int, codec: str | None
+) -> Chunk:
     with source.transaction():
         source.execute("set transaction isolation level repeatable read, read only")
         # without an index on its key each chunk sorts the table
@@ -82,8 +96,10 @@ def read_chunk(source: psycopg.Connection, table: CapturedTable, after_key: Sequ
         if found is None or not key:
             raise _missing(table, "nothing names its rows")
         relation = found.relation(table)
-        with source.cursor() as cursor, cursor.copy(_query(found, table, key, after_key, limit)) as copy:
+        with source.cursor() as cursor, cursor.copy(_query(found, table, key, after_key, limit, codec)) as copy:
             rows = [_values(bytes(line)) for line in copy]
+        if codec is not None:
+            rows = [tuple(recoded_value(v, codec) if isinstance(v, bytes) else v for v in row) for row in rows]
         at = [next(n for n, column in enumerate(relation.columns) if column.name == part) for part in key]
         last_key = _text_key(rows[-1], at) if rows else None if after_key is None else tuple(after_key)
         position = source.execute("select pg_current_wal_insert_lsn()::text").fetchone()
@@ -94,7 +110,12 @@ def read_chunk(source: psycopg.Connection, table: CapturedTable, after_key: Sequ
 
 
 def _query(
-    found: SourceTable, table: CapturedTable, key: tuple[str, ...], after_key: Sequence[str] | None, limit: int
+    found: SourceTable,
+    table: CapturedTable,
+    key: tuple[str, ...],
+    after_key: Sequence[str] | None,
+    limit: int,
+    codec: str | None,
 ) -> sql.Composed:
     conditions = []
     if table.where is not None:
@@ -103,19 +124,26 @@ def _query(
     if after_key is not None:
         types = {column.name: column.type_name for column in found.columns}
         behind = sql.SQL(", ").join(
-            sql.SQL("{}::{}").format(sql.Literal(value), sql.SQL(types[part]))
+            sql.SQL("{}::{}").format(_literal(value), sql.SQL(types[part]))
             for part, value in zip(key, after_key, strict=True)
         )
         conditions.append(sql.SQL("({}) > ({})").format(names, behind))
     return sql.SQL(
-        "copy (select {columns} from {table}{where} order by {key} fetch first {limit} rows with ties) to stdout"
+        "copy (select {columns} from {table}{where} order by {key} fetch first {limit} rows with ties) to stdout{unconverted}"
     ).format(
         columns=sql.SQL(", ").join(sql.Identifier(column.name) for column in found.captured_columns(table)),
         table=sql.SQL("only {}").format(found.name) if found.kind == "r" else found.name,
         where=sql.SQL(" where ") + sql.SQL(" and ").join(conditions) if conditions else sql.SQL(""),
         key=names,
         limit=sql.Literal(limit),
+        unconverted=sql.SQL("") if codec is None else sql.SQL(" (encoding 'SQL_ASCII')"),
     )
+
+
+def _literal(value: str) -> sql.Composable:
+    if value.startswith("\0"):
+        return sql.SQL("convert_from({}, getdatabaseencoding())").format(sql.Literal(bytes.fromhex(value[1:])))
+    return sql.Literal(value)
 
 
 def _values(line: bytes) -> Values:
@@ -130,7 +158,11 @@ def _unescaped(match: re.Match[bytes]) -> bytes:
 
 
 def _text_key(row: Values, at: list[int]) -> tuple[str, ...]:
-    return tuple(value.decode() for n in at if isinstance(value := row[n], bytes))
+    return tuple(
+        f"\0{value[len(NO_TEXT) :].hex()}" if value.startswith(NO_TEXT) else value.decode()
+        for n in at
+        if isinstance(value := row[n], bytes)
+    )
 
 
 def _let_pass(source: psycopg.Connection, lsn: Lsn) -> None:

@@ -49,7 +49,7 @@ def connect_source(dsn: str) -> psycopg.Connection:
         Unreachable: The server does not answer.
     """
     try:
-        source = psycopg.connect(dsn, autocommit=True, connect_timeout=10)
+        source = psycopg.connect(dsn, autocommit=True, connect_timeout=10, client_encoding="utf8")
         with source.cursor() as cursor:
             cursor.execute(
                 "select set_config(name, setting, false) from unnest(%s::text[], %s::text[]) as settings (name, setting)",

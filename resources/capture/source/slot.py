@@ -16,15 +16,18 @@ from typing import TypeVar, cast
 import psycopg
 from psycopg import sql
 from psycopg.errors import (
+    CharacterNotInRepertoire,
     Diagnostic,
     ObjectInUse,
     ObjectNotInPrerequisiteState,
     QueryCanceled,
     UndefinedFile,
     UndefinedObject,
+    UntranslatableCharacter,
 )
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
+from millrace.resources.capture.decoding.encodings import codec_of, recoded_message
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.errors import MillraceError
 
@@ -180,7 +183,8 @@ def peek(
 
     It reads whole transactions, and ends with the first one that reaches `limit_changes` messages. A large result waits
     on the server's disk; here are only a few messages in memory. Until the `with` ends, the connection takes no other
-    statement. With `within_s` the source has to begin to give within that time.
+    statement. With `within_s` the source has to begin to give within that time. Where a value is no text of its
+    encoding, the server converts nothing: `recoded_message` marks the value.
 
     Raises:
         SlotBusy: Somebody else reads the slot for longer than a few seconds.
@@ -201,11 +205,19 @@ def peek(
 
     source.add_notice_handler(note)
     try:
-        opened, first, rest = _patiently(slot, lambda: _peek(source, slot, publication, limit_changes, within_s))
+        codec = None
+        try:
+            opened, first, rest = _patiently(slot, lambda: _peek(source, slot, publication, limit_changes, within_s))
+        except (CharacterNotInRepertoire, UntranslatableCharacter):
+            codec = codec_of(str(source.info.parameter_status("server_encoding")))
+            opened, first, rest = _patiently(
+                slot, lambda: _peek(source, slot, publication, limit_changes, within_s, converted=False)
+            )
         with opened:
             if warnings:
                 raise _no_publication(publication, warnings[0])
-            yield (row[0] for row in chain(first, rest))
+            messages = (row[0] for row in chain(first, rest))
+            yield messages if codec is None else (recoded_message(message, codec) for message in messages)
     except (UndefinedObject, UndefinedFile, ObjectNotInPrerequisiteState) as error:
         raise _reason(source, slot, publication, error) from error
     finally:
@@ -239,13 +251,21 @@ def advance(source: psycopg.Connection, slot: str, lsn: Lsn) -> None:
 
 
 def _peek(
-    source: psycopg.Connection, slot: str, publication: str, limit_changes: int | None, within_s: float
+    source: psycopg.Connection,
+    slot: str,
+    publication: str,
+    limit_changes: int | None,
+    within_s: float,
+    *,
+    converted: bool = True,
 ) -> tuple[ExitStack, list[tuple[bytes]], Iterator[tuple[bytes]]]:
     """Begin to read. The server decodes everything before it gives a row: errors of decoding are raised here."""
     quoted = publication.replace('"', '""')
     with ExitStack() as opening:
         opening.enter_context(source.transaction())
         source.execute("select set_config('statement_timeout', %s, true)", (f"{int(within_s * 1000)}ms",))
+        if not converted:
+            source.execute("set local client_encoding = 'SQL_ASCII'")
         cursor = opening.enter_context(source.cursor(binary=True))
         stream = cursor.stream(
             "select data from pg_logical_slot_peek_binary_changes(%s, null, %s, 'proto_version', '1',"

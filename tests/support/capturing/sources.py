@@ -28,7 +28,7 @@ class Source:
     def __init__(self, dsn: str, name: str) -> None:
         self.dsn = dsn
         self.slot = name
-        self.connection = psycopg.connect(dsn, autocommit=True)
+        self.connection = psycopg.connect(dsn, autocommit=True, client_encoding="utf8")
 
     def run(self, *statements: LiteralString) -> None:
         """Do each statement in a transaction of its own; several in one text share one."""
@@ -61,9 +61,14 @@ def new_source(postgres: EmbeddedPostgres) -> Iterator[Callable[[], Source]]:
     """Return a function that makes sources; they and their slots are gone when the test ends."""
     made: list[Source] = []
 
-    def make() -> Source:
+    def make(encoding: str | None = None) -> Source:
         name = f"source_{next(_numbers)}"
-        postgres.create_database(name)
+        if encoding is None:
+            postgres.create_database(name)
+        else:
+            with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
+                create = f"create database {name} template template0 encoding '{encoding}' locale 'C'"
+                admin.execute(create.encode())
         made.append(Source(postgres.dsn(name), name))
         return made[-1]
 

@@ -18,6 +18,7 @@ from millrace.resources.capture.rereads.store import ReadingStore
 from millrace.resources.capture.source import chunks as source_chunks
 from millrace.resources.capture.source.chunks import Chunk
 from millrace.resources.capture.source.connection import flush_lsn
+from millrace.resources.capture.source.slot import peek
 from millrace.resources.errors import ReadingOver
 from tests.support.capturing.captured import Captured, Killed, captured, new_source
 from tests.support.factories import rows, value
@@ -89,7 +90,6 @@ def test_only_rows_that_are_captured_are_read(wrong: Captured) -> None:
 
 def test_an_idle_source_is_caught_up_with_at_once(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = 0
-    peek = drain.peek
 
     def counting(*arguments: Any) -> Any:  # noqa: ANN401 - what peek takes and gives
         nonlocal looks
