@@ -36,6 +36,7 @@
     ├── NotViewOwner             MR041   the view belongs to a role that the login is no member of
     ├── NotProducerOwner         MR045   the producer belongs to a role that the login is no member of
     ├── NotDeciderOwner          MR046   the decider belongs to a role that the login is no member of
+    ├── ReadingOver              MR049   another reading of the captured table began
     ├── NeverSeen                a view will not have an event by itself
     ├── TransactionOpen          nothing can be waited for in a transaction
     ├── ImportRefused            a file cannot be imported as asked
@@ -211,6 +212,10 @@ class DeciderCaptured(MillraceError):
 
 class NotQuarantined(MillraceError):
     """The change is not in the quarantine."""
+
+
+class ReadingOver(MillraceError):
+    """The reading of a captured table ended, or another one began."""
 
 
 class ChangesWaiting(MillraceError):

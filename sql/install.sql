@@ -41,6 +41,7 @@ select set_config('event_store.log_partitions', :'log_partitions', true);
 \ir migrations/0012_pushes.sql
 \ir migrations/0013_captures.sql
 \ir migrations/0014_rereads.sql
+\ir migrations/0015_readings.sql
 
 \ir roles.sql
 
@@ -122,13 +123,22 @@ set local check_function_bodies = off;
 \ir functions/capture/private/lock_quarantined_change.sql
 \ir functions/capture/private/newest_capture.sql
 \ir functions/capture/private/require_capture_lease.sql
+\ir functions/capture/private/rereads/current_reading.sql
 \ir functions/capture/private/rereads/forget_unchanged_rows.sql
+\ir functions/capture/private/rereads/is_before_reading.sql
 \ir functions/capture/private/rereads/lacking_columns.sql
 \ir functions/capture/private/rereads/last_record.sql
+\ir functions/capture/private/rereads/place_rows.sql
+\ir functions/capture/private/rereads/read_table.sql
+\ir functions/capture/private/rereads/streams_without_rows.sql
+\ir functions/capture/private/rereads/supersede_changes.sql
 \ir functions/capture/publish_tables.sql
 \ir functions/capture/record_gap.sql
 \ir functions/capture/register_capture.sql
 \ir functions/capture/release_capture.sql
+\ir functions/capture/rereads/begin_reading.sql
+\ir functions/capture/rereads/compare_rows.sql
+\ir functions/capture/rereads/end_reading.sql
 \ir functions/capture/restart_capture.sql
 \ir functions/capture/unregister_capture.sql
 \ir functions/events/append_event.sql
@@ -302,7 +312,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'e355644a510314e6b726963f961756e34f5059b162334059eb89a87f1300c7c1'),
+  (0, '95ae6d9fad36eac96c09f18c724edf98d1d521ea5e21f92a2490a6002834ae63'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
@@ -316,5 +326,6 @@ insert into event_store.migrations (version, name) values
   (11, '0011_alert_sources'),
   (12, '0012_pushes'),
   (13, '0013_captures'),
-  (14, '0014_rereads');
+  (14, '0014_rereads'),
+  (15, '0015_readings');
 commit;

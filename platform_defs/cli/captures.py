@@ -5,7 +5,8 @@ Belongs here: their options and how results look. Not here: what they do (`millr
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated
 
@@ -17,10 +18,11 @@ from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_sto
 from millrace.platform_defs.cli.output import table
 from millrace.platform_defs.cli.signals import stop_on_signals
 from millrace.platform_defs.screen import Screen
-from millrace.resources.capture.declaration import Capture
+from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.follow import follow
 from millrace.resources.capture.health import capture_health, find_capture
 from millrace.resources.capture.quarantine import requeue
+from millrace.resources.capture.rereads.reading import Comparison, compare
 from millrace.resources.capture.setup import remove, restart
 from millrace.resources.capture.source.connection import connect_source
 from millrace.resources.capture.source.readiness import require_ready
@@ -37,8 +39,13 @@ app = typer.Typer(
 )
 
 MOST_SHOWN = 100
+# between two lines of a long reading, in seconds
+SHOW_S = 5.0
+
+_COMPARED = ("table", "rows", "unchanged", "changed", "missing", "gone", "held", "quarantined")
 
 Name = Annotated[str, typer.Argument(help="The capture.", metavar="CAPTURE")]
+TableName = Annotated[str, typer.Argument(help="One of its tables, with its schema or without.", metavar="TABLE")]
 Why = Annotated[str, typer.Option("--reason", help="Why, for the audit log.")]
 
 
@@ -119,6 +126,53 @@ def restart_command(name: Name, reason: Why, dsn: DsnOption = None) -> None:
     Screen().print(f"{name} begins anew with generation {generation}; its next run reads all rows of its tables.")
 
 
+@app.command("reread")
+def reread_command(
+    name: Name,
+    table_name: TableName,
+    reason: Why,
+    where: Annotated[
+        str | None, typer.Option("--where", help="Only these rows: a condition of the source's SQL.")
+    ] = None,
+    dsn: DsnOption = None,
+) -> None:
+    """Read a table again: what differs from its events becomes events, also in place of quarantined changes."""
+    capture = _declared(name)
+    console = Screen()
+    with _store(dsn):
+        found = compare(
+            chosen_dsn(dsn), capture, _table(capture, table_name), repairs=reason, where=where, on_step=_shown(console)
+        )
+    console.print(table(f"Rows of {name}, read again", _COMPARED, [_compared(found)]))
+    _show_examples(console, found)
+
+
+@app.command("verify")
+def verify_command(
+    name: Name,
+    table_name: Annotated[
+        str | None, typer.Argument(help="One of its tables; by default all.", metavar="TABLE")
+    ] = None,
+    repair: Annotated[bool, typer.Option("--repair", help="Make what differs events, as `reread` does.")] = False,
+    reason: Annotated[str, typer.Option("--reason", help="Why it is repaired.")] = "capture verify --repair",
+    dsn: DsnOption = None,
+) -> None:
+    """Compare tables with their events; ends with 1 if they differ, or rows wait in the quarantine."""
+    capture = _declared(name)
+    tables = capture.tables if table_name is None else (_table(capture, table_name),)
+    console = Screen()
+    with _store(dsn):
+        found = [
+            compare(chosen_dsn(dsn), capture, each, repairs=reason if repair else None, on_step=_shown(console))
+            for each in tables
+        ]
+    console.print(table(f"Rows of {name} beside its events", _COMPARED, map(_compared, found)))
+    for each in found:
+        _show_examples(console, each)
+    if any(each.held or each.quarantined or (each.differing and not repair) for each in found):
+        raise typer.Exit(1)
+
+
 @app.command("remove")
 def remove_command(
     name: Name,
@@ -170,6 +224,44 @@ def discard_command(
     with _store(dsn) as store:
         store.discard_change(number, reason)
     Screen().print(f"Change {number} is given up.")
+
+
+def _table(capture: Capture, name: str) -> CapturedTable:
+    found = [each for each in capture.tables if name in (each.name, each.table)]
+    if len(found) != 1:
+        raise MillraceError(
+            f"Capture {capture.name} has {'no' if not found else 'more than one'} table {name!r}.",
+            hint=f"It has: {', '.join(each.name for each in capture.tables)}.",
+        )
+    return found[0]
+
+
+def _shown(console: Screen) -> Callable[[Comparison], None]:
+    """Return what says now and then how far a reading is."""
+    said = time.monotonic()
+
+    def show(found: Comparison) -> None:
+        nonlocal said
+        if found.waits_for:
+            console.print(
+                Text(f"{found.table}: waits for the end of {found.waits_for}", style="yellow"), soft_wrap=True
+            )
+        elif time.monotonic() - said >= SHOW_S:
+            said = time.monotonic()
+            console.print(f"{found.table}: {found.rows:,} rows read, {found.changed + found.missing:,} differ")
+
+    return show
+
+
+def _compared(found: Comparison) -> Sequence[object]:
+    counts = (found.rows, found.unchanged, found.changed, found.missing, found.gone, found.held, found.quarantined)
+    return (found.table, *(f"{count:,}" for count in counts))
+
+
+def _show_examples(console: Screen, found: Comparison) -> None:
+    if found.examples:
+        more = ", …" if found.differing > len(found.examples) else ""
+        console.print(Text(f"{found.table}: {', '.join(found.examples)}{more}"), soft_wrap=True)
 
 
 def _ask(name: str) -> None:

@@ -30,6 +30,15 @@ FINISH = 5_000
 STEP_S = 1.0
 
 
+def next_chunk_rows(chunk: Chunk, rows: int) -> tuple[int, bool]:
+    """Return how many rows to read after a chunk of `rows`, and whether that chunk is not far too large."""
+    if not chunk.rows:
+        return rows, True  # that says nothing of how wide the next ones are
+    fitting_rows = int(len(chunk.rows) * CHUNK_BYTES / max(chunk.size, 1))
+    # it grows in steps: the next rows may be wider than these
+    return max(1, min(CHUNK, fitting_rows, rows * 4)), chunk.size <= 8 * CHUNK_BYTES or len(chunk.rows) == 1
+
+
 @dataclass(frozen=True)
 class BackfillStep:
     """What one step did.
@@ -123,33 +132,23 @@ class Backfill:
         until = time.monotonic() + STEP_S
         rows = size = 0
         for table in due:
-            chunk, chunk_size = self._read(table)
+            chunk = self._read(table)
             if chunk is None:
                 break
             self._chunks.append((table, chunk))
             rows += len(chunk.rows)
-            size += chunk_size
+            size += chunk.size
             if not chunk.done or rows >= CHUNK or size >= CHUNK_BYTES or time.monotonic() >= until:
                 break
         return bool(due)
 
-    def _read(self, table: RegisteredTable) -> tuple[Chunk | None, int]:
-        """Read a table's next chunk, and choose the size of the one after.
-
-        Return the chunk, None if it is far too large, and how many bytes its values have.
-        """
+    def _read(self, table: RegisteredTable) -> Chunk | None:
+        """Read a table's next chunk, and choose the size of the one after; return None if it is far too large."""
         after = None if table.backfill_key is None else json.loads(table.backfill_key)
         declared = self._declared[table.schema_name, table.table_name]
         chunk = read_chunk(self._source, declared, after, self._chunk_rows)
-        size = sum(len(value) for row in chunk.rows for value in row if isinstance(value, bytes))
-        # no row says nothing of how wide the next ones are
-        if chunk.rows:
-            fitting_rows = int(len(chunk.rows) * CHUNK_BYTES / max(size, 1))
-            # it grows in steps: the next rows may be wider than these
-            self._chunk_rows = max(1, min(CHUNK, fitting_rows, self._chunk_rows * 4))
-        if size > 8 * CHUNK_BYTES and len(chunk.rows) > 1:
-            return None, size
-        return chunk, size
+        self._chunk_rows, fits = next_chunk_rows(chunk, self._chunk_rows)
+        return chunk if fits else None
 
     def _emit(self, table: RegisteredTable, chunk: Chunk) -> BackfillStep:
         """Append the rows of a chunk as events."""

@@ -24,6 +24,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import chain
+from math import inf
 from types import TracebackType
 from typing import Self
 
@@ -299,6 +300,13 @@ class CaptureDrain:
         self.report.unchanged += step.unchanged
         self.report.quarantined += step.held
         return step.worked
+
+    def catch_up(self, to_lsn: Lsn) -> None:
+        """Store and emit all that the source committed below a position that its log has on the disk."""
+        self._idle_at = -inf  # the slot is moved there also where nothing came
+        while self._stored_lsn < to_lsn:
+            self.store()
+        self.emit()
 
     def purge(self) -> int:
         """Remove the changes that `wal_events` kept for as long as is declared; return how many."""

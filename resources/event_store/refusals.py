@@ -34,6 +34,7 @@ from millrace.resources.errors import (
     PartitionLeased,
     PositionOutOfRange,
     ProducerFenced,
+    ReadingOver,
     StreamClosed,
     StreamWentOn,
     TransactionEnded,
@@ -81,6 +82,7 @@ BY_SQLSTATE: dict[str, type[MillraceError]] = {
     "MR041": NotViewOwner,
     "MR045": NotProducerOwner,
     "MR046": NotDeciderOwner,
+    "MR049": ReadingOver,
 }
 
 

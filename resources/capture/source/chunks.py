@@ -52,6 +52,11 @@ class Chunk:
     last_key: tuple[str, ...] | None
     done: bool
 
+    @property
+    def size(self) -> int:
+        """How many bytes the values have."""
+        return sum(len(value) for row in self.rows for value in row if isinstance(value, bytes))
+
 
 def read_chunk(source: psycopg.Connection, table: CapturedTable, after_key: Sequence[str] | None, limit: int) -> Chunk:
     """Read the next rows behind a key in one snapshot; the filter and the columns are those of the declaration.
@@ -169,7 +174,12 @@ def _let_pass(source: psycopg.Connection, lsn: Lsn) -> None:
     """Have the source write its log to the disk up to a position: without commits it may take long, or never do so."""
     row = source.execute("select pg_current_wal_flush_lsn() >= %s::pg_lsn", (str(lsn),)).fetchone()
     if row != (True,):
-        source.execute("select pg_logical_emit_message(true, 'millrace.chunk', '')")
+        commit_something(source)
+
+
+def commit_something(source: psycopg.Connection) -> None:
+    """Commit a transaction that changes nothing: who reads the slot moves on at once, and not now and then."""
+    source.execute("select pg_logical_emit_message(true, 'millrace.chunk', '')")
 
 
 def _missing(table: CapturedTable, detail: str) -> TableMissing:

@@ -288,3 +288,59 @@ def test_follow_captures_until_it_is_told_to_end(captured: Captured, dsn: str) -
     assert value(captured.store, "select lease_owner from event_store.captures") is None
     with pytest.raises(MillraceError, match="There is no capture 'other'"):
         run(dsn, ["follow", "other"])
+
+
+# Reading again
+
+
+def outcome(dsn: str, *arguments: str) -> tuple[int, list[str]]:
+    """Return how a command ends, and the cells of its table's first row."""
+    result = RUNNER.invoke(app, ["capture", *arguments, "--dsn", dsn], env={"COLUMNS": "250"})
+    if isinstance(result.exception, MillraceError | psycopg.Error):
+        raise result.exception
+    return result.exit_code, list(cells(result.output)[0])
+
+
+def test_verify_tells_by_its_exit_and_reread_heals_what_is_quarantined(captured: Captured, dsn: str) -> None:
+    quarantine(captured)
+    assert outcome(dsn, "verify", "shop") == (1, ["public.items", "2", "1", "0", "0", "0", "1", "2"])
+    captured.source.run("update items set name = 'short' where id = 1")
+    assert outcome(dsn, "verify", "shop", "items")[0] == 1
+    output = run(dsn, ["reread", "shop", "public.items", "--where", "id < 2", "--reason", "it is shorter now"])
+    assert "[1]" in output
+    assert list(cells(output)[0]) == ["public.items", "1", "0", "0", "1", "0", "0", "0"]
+    assert outcome(dsn, "verify", "shop") == (0, ["public.items", "2", "2", "0", "0", "0", "0", "0"])
+    assert captured.replayed() == captured.table()
+    captured.source.run("insert into items values (3, 'new')")
+    assert outcome(dsn, "verify", "shop", "--repair") == (0, ["public.items", "3", "3", "0", "0", "0", "0", "0"])
+    assert audited(captured)[-1] == ("begin_reading", "capture verify --repair")
+
+
+def test_verify_tells_that_changes_wait_whose_row_is_gone(captured: Captured, dsn: str) -> None:
+    quarantine(captured)
+    captured.source.run("delete from items where id = 1")
+    assert outcome(dsn, "verify", "shop") == (1, ["public.items", "1", "1", "0", "0", "0", "0", "3"])
+    assert outcome(dsn, "verify", "shop", "--repair")[0] == 0
+    assert captured.replayed() == captured.table()
+
+
+def test_verify_tells_that_a_row_differs(captured: Captured, dsn: str) -> None:
+    captured.source.run("insert into items values (1)")
+    captured.drain()
+    captured.store.execute("set session_replication_role = replica")
+    captured.store.execute("update event_store.events set data = jsonb_set(data, '{record,name}', '\"wrong\"')")
+    assert outcome(dsn, "verify", "shop") == (1, ["public.items", "1", "0", "1", "0", "0", "0", "0"])
+    assert outcome(dsn, "verify", "shop", "--repair")[0] == 0
+    assert outcome(dsn, "verify", "shop")[0] == 0
+
+
+def test_a_table_that_is_none_of_the_capture_s_is_refused(dsn: str) -> None:
+    with pytest.raises(MillraceError, match="has no table 'orders'") as refused:
+        run(dsn, ["reread", "shop", "orders", "--reason", "why"])
+    assert "public.items" in str(refused.value)
+
+
+def test_a_table_of_a_capture_that_never_ran_is_read_first(captured: Captured, dsn: str) -> None:
+    captured.source.run("insert into items values (1)")
+    assert outcome(dsn, "verify", "shop")[0] == 0
+    assert [change["action"] for change in captured.changes()] == ["backfilled"]

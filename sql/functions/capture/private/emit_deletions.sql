@@ -32,79 +32,17 @@ declare
   _batch event_store_private.batch_event[];
 begin
   select last_value into _after from event_store.events_offset_seq;
-  with recursive streams (decider_id) as (
-    -- From stream to stream, however many events each has: 8 us of CPU a stream. To walk the index takes 0.3 us an event.
-    select v_after_key collate "C"
-    union all
-    select n.decider_id
-    from streams s
-    cross join lateral (
-      select e.decider_id
-      from event_store.events e
-      -- a key is a JSON array: so much of the index is nobody else's
-      where e.decider_id > s.decider_id and e.decider_id >= '[' and e.decider_id < '\' and e.decider = v_decider
-      order by e.decider_id, e.decider, e.version -- as events_stream_key has them
-      limit 1
-    ) n
-  ), keys as materialized (
-    (
-      select s.decider_id
-      from streams s
-      offset 1 -- the first is v_after_key itself
-      limit v_limit
-    )
-    union
-    (
-      select p.decider_id
-      from event_store.purged_streams p
-      where p.decider_id > v_after_key and p.decider_id >= '[' and p.decider_id < '\' and p.decider = v_decider
-      order by p.decider_id
-      limit v_limit
-    )
-    union
-    (
-      select distinct q.decider_id
-      from event_store.quarantined_changes q
-      where q.decider_id > v_after_key and q.decider_id >= '[' and q.decider_id < '\' and q.decider = v_decider
-      order by q.decider_id
-      limit v_limit
-    )
-    order by decider_id
-    limit v_limit
+  with looked as materialized (
+    select l.decider_id collate "C" as decider_id, l.gone, l.waits
+    from event_store_private.streams_without_rows(v_capture, v_decider, v_read, v_after_key, v_limit) l
   ), gone as materialized (
     select
-      k.decider_id,
-      waiting.action is not null as waits,
-      md5(format('%s/%s/%s', v_change.event_id, v_decider, k.decider_id))::uuid as event_id,
-      row_number() over (partition by waiting.action is not null order by k.decider_id) as number
-    from keys k
-    left join lateral event_store_private.head_of_stream(k.decider_id, v_decider) s on true
-    left join event_store.events e on e."offset" = s.last_offset
-    left join lateral event_store_private.change_origin(e.data) o on true
-    left join lateral (
-      select q.action, q.source_generation, q.xid, q.after_offset
-      from event_store.quarantined_changes q
-      where q.decider_id = k.decider_id and q.decider = v_decider
-      order by q.quarantine_id desc
-      limit 1
-    ) waiting on true
-    left join event_store.unchanged_rows u on u.backfill_offset = v_read.backfill_offset and u.decider_id = k.decider_id
-    where k.decider_id <> '[]' -- the stream of the table itself
-      and u.decider_id is null
-      and s.final is not true
-      and case when waiting.action is not null then waiting.action else e.event end is distinct from 'deleted'
-      and case
-        when v_read.capture is null then true
-        when waiting.action = 'backfilled' then waiting.after_offset < v_read.backfill_offset
-        when waiting.action is not null then
-          waiting.source_generation < v_capture.source_generation or waiting.xid < v_read.published_xid
-        when e.event = 'backfilled' then s.last_offset < v_read.backfill_offset
-        -- an event that no capture appended tells when it came, and not from where
-        else coalesce(
-          o.generation < v_capture.source_generation or o.xid < v_read.published_xid,
-          s.last_offset < v_read.backfill_offset
-        )
-      end
+      l.decider_id,
+      l.waits,
+      md5(format('%s/%s/%s', v_change.event_id, v_decider, l.decider_id))::uuid as event_id,
+      row_number() over (partition by l.waits order by l.decider_id) as number
+    from looked l
+    where l.gone
   ), quarantined as (
     insert into event_store.quarantined_changes (
       capture, source_generation, commit_lsn, commit_idx, xid, decider, decider_id, action, event_id, command_id, data, after_offset,
@@ -119,8 +57,8 @@ begin
     returning 1
   )
   select
-    (select count(*) from keys),
-    (select max(decider_id) from keys),
+    (select count(*) from looked),
+    (select max(l.decider_id) from looked l),
     (select count(*) from quarantined),
     count(*),
     array_agg(

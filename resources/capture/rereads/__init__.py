@@ -1,0 +1,1 @@
+"""Comparing captured tables with their streams, to verify or to repair."""

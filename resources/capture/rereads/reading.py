@@ -1,0 +1,258 @@
+"""Comparing a captured table with its streams, chunk by chunk, while it changes and while it is captured.
+
+Belongs here: the order of the steps. Not here: reading a chunk (`source.chunks`), what differs and what becomes of it
+(`place_rows` in `sql/functions`), what an operator sees (`platform_defs.cli`).
+
+    begun -> chunk read -> captured up to what it saw -> compared -> … -> ended
+
+It needs no lease. Where nobody captures, it does so itself; beside a process that does, it waits for that. Killed
+anywhere, it is begun anew: what is an event by then is as its stream says.
+"""
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from math import inf
+from threading import Event
+from typing import Self
+
+import psycopg
+
+from millrace.resources.capture.backfill import FIRST_CHUNK, next_chunk_rows
+from millrace.resources.capture.backfilled_rows import backfilled_rows
+from millrace.resources.capture.declaration import Capture, CapturedTable
+from millrace.resources.capture.decoding.pgoutput import Lsn
+from millrace.resources.capture.drain import CaptureDrain
+from millrace.resources.capture.health import find_capture
+from millrace.resources.capture.rereads.store import ComparedRows, ReadingStore
+from millrace.resources.capture.source.chunks import Chunk, commit_something, read_chunk
+from millrace.resources.capture.source.connection import connect_source, next_xid, oldest_transaction, oldest_xid
+from millrace.resources.capture.source.tables import with_key
+from millrace.resources.capture.store import CaptureStore
+from millrace.resources.errors import CaptureInUse, LeaseLost, MillraceError
+
+# Between two looks at what another process captures
+POLL_S = 0.1
+# How long a lease of ours lasts without a sign of life: a chunk of a table without an index on its key takes long.
+LEASE_S = 120
+# keys that are shown
+MOST_EXAMPLES = 20
+
+
+class BadCondition(MillraceError):
+    """The condition of a reading is none of its table."""
+
+
+@dataclass
+class Comparison:
+    """What a table is beside its streams.
+
+    Attributes:
+        table: Its name.
+        rows: Rows that were read.
+        unchanged: Rows that are as their streams say.
+        changed: Rows that are other than their streams say.
+        missing: Rows without a live stream.
+        gone: Live streams without a row.
+        held: Rows whose streams wait in the quarantine, or that cannot be events.
+        quarantined: Changes of the table that wait in the quarantine afterwards.
+        left_out: Rows that changed since they were read: the capture has them.
+        examples: Keys of rows that differ or are gone, up to twenty.
+        waits_for: A transaction of the source that has to end before the table is read, in words.
+    """
+
+    table: str
+    rows: int = 0
+    unchanged: int = 0
+    changed: int = 0
+    missing: int = 0
+    gone: int = 0
+    held: int = 0
+    quarantined: int = 0
+    left_out: int = 0
+    examples: list[str] = field(default_factory=list)
+    waits_for: str | None = None
+
+    @property
+    def differing(self) -> int:
+        """Rows and streams that are not as they should be."""
+        return self.changed + self.missing + self.gone
+
+    def add(self, done: ComparedRows, rows: int) -> None:
+        """Add a chunk."""
+        self.rows += rows
+        self.unchanged += done.unchanged or 0
+        self.changed += (done.differing or 0) - (done.missing or 0)
+        self.missing += done.missing or 0
+        self.held += done.held or 0
+        self.left_out += done.left_out or 0
+        self.examples = (self.examples + (done.examples or []))[:MOST_EXAMPLES]
+
+
+def compare(
+    dsn: str,
+    capture: Capture,
+    table: CapturedTable,
+    *,
+    repairs: str | None = None,
+    where: str | None = None,
+    on_step: Callable[[Comparison], None] = lambda _: None,
+) -> Comparison:
+    """Compare a table with its streams; with a reason to repair, append what differs.
+
+    A repair also gives up quarantined changes that are older than what was read, where the row can be an event.
+
+    Args:
+        dsn: The event store.
+        capture: The capture.
+        table: Which of its tables.
+        repairs: Why it is repaired, for the audit log; None to count only.
+        where: Which rows, a condition as in a query; None for all. Rows that are gone are found only with all.
+        on_step: Called after each chunk.
+
+    Raises:
+        BadCondition: The source does not take the condition.
+        ChangesWaiting: The table's backfill has not ended.
+        ReadingOver: Another reading of the table began, or the capture was begun anew.
+    """
+    found = Comparison(table.name)
+    with ExitStack() as opened:
+        source = opened.enter_context(connect_source(capture.source()))
+        store = ReadingStore(opened.enter_context(psycopg.connect(dsn, autocommit=True)))
+        capturing = opened.enter_context(_Capturing(dsn, capture, source, CaptureStore(store.connection)))
+        capturing.begin()
+        keyed = with_key(source, table)
+        if where is not None:
+            keyed = replace(keyed, where=where if keyed.where is None else f"({keyed.where}) and ({where})")
+            _require_condition(source, keyed, where)
+        published_xid = next_xid(source)
+        reading = store.begin_reading(
+            capture.name, table.schema, table.table, published_xid, repairs, repairs=repairs is not None
+        )
+        _wait_for_older(source, published_xid, found, on_step)
+        after, chunk_rows, rest = None, FIRST_CHUNK, True
+        while rest:
+            chunk = read_chunk(source, keyed, after, chunk_rows)
+            chunk_rows, fits = next_chunk_rows(chunk, chunk_rows)
+            if not fits:
+                continue
+            found.add(_compared(store, reading, chunk, keyed, capturing), len(chunk.rows))
+            on_step(found)
+            after, rest = chunk.last_key, not chunk.done
+        done = False
+        while not done:
+            ended = store.end_reading(reading, whole=where is None)
+            done = ended.done
+            found.gone += ended.gone
+            found.quarantined = ended.quarantined or 0
+            found.examples = (found.examples + (ended.examples or []))[:MOST_EXAMPLES]
+    return found
+
+
+def _compared(
+    store: ReadingStore, reading: int, chunk: Chunk, table: CapturedTable, capturing: "_Capturing"
+) -> ComparedRows:
+    """Compare a chunk, once all that its snapshot saw is captured."""
+    capturing.until(chunk.high_lsn)
+    while True:
+        rows = backfilled_rows(chunk, table, capturing.capture.name, capturing.generation, reading)
+        done = store.compare_rows(reading, chunk.snapshot, chunk.high_lsn, rows)
+        if done.status == "stored":
+            return done
+        capturing.until(chunk.high_lsn)
+
+
+def _wait_for_older(
+    source: psycopg.Connection, xid: int, found: Comparison, on_step: Callable[[Comparison], None]
+) -> None:
+    """Wait for the end of the transactions that are open: nobody sees what they did before that."""
+    while oldest_xid(source) < xid:
+        waits_for = oldest_transaction(source) or "a transaction that our role may not see"
+        if waits_for != found.waits_for:
+            found.waits_for = waits_for
+            on_step(found)
+        Event().wait(POLL_S)
+    found.waits_for = None
+
+
+def _require_condition(source: psycopg.Connection, table: CapturedTable, where: str) -> None:
+    try:
+        read_chunk(source, table, None, 1)
+    except (psycopg.ProgrammingError, psycopg.DataError, psycopg.NotSupportedError) as error:
+        raise BadCondition(
+            f"The rows of {table.name} cannot be chosen by: {where}",
+            detail=str(error).strip(),
+            hint="State a condition on its columns, as behind where in a query.",
+        ) from error
+
+
+class _Capturing:
+    """Whoever captures: this process, while nobody else does. A context manager.
+
+    Args:
+        dsn: The event store.
+        capture: The capture.
+        source: A connection to its source.
+        store: The event store.
+    """
+
+    def __init__(self, dsn: str, capture: Capture, source: psycopg.Connection, store: CaptureStore) -> None:
+        self.capture = capture
+        self._dsn = dsn
+        self._source = source
+        self._store = store
+        self._process: CaptureDrain | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._leave()
+
+    @property
+    def generation(self) -> int:
+        """The number of the slot's life."""
+        (info,) = self._store.capture_info(self.capture.name)
+        # whoever asks reads a table whose backfill has ended
+        assert info.source_generation is not None
+        return info.source_generation
+
+    def begin(self) -> None:
+        """Read the tables that were not read yet, if nobody else does."""
+        if (
+            self._claim()
+            and self._process is not None
+            and self._store.capture_info(self.capture.name)[0].tables_to_backfill
+        ):
+            self._process.drain(budget_s=inf, idle_s=0)
+
+    def until(self, lsn: Lsn) -> None:
+        """Capture up to a position of the source's log; beside a process that does, give it a moment."""
+        if not self._claim() or self._process is None:
+            commit_something(self._source)
+            Event().wait(POLL_S)
+            return
+        try:
+            self._process.catch_up(lsn)
+        except LeaseLost:
+            self._leave()
+
+    def _claim(self) -> bool:
+        """Return whether this process captures; begin to, if nobody does."""
+        if self._process is not None:
+            return True
+        info = find_capture(self._store, self.capture.name)
+        if info is not None and info.leased:
+            return False
+        process = CaptureDrain(self._dsn, self.capture, f"reading by process {os.getpid()}", lease_s=LEASE_S)
+        try:
+            self._process = process.__enter__()
+        except CaptureInUse:
+            return False
+        return True
+
+    def _leave(self) -> None:
+        if self._process is not None:
+            self._process.__exit__(None, None, None)
+            self._process = None

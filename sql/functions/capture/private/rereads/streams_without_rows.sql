@@ -1,0 +1,105 @@
+-- The next v_limit streams of a table after v_after_key, in the order of keys, and whether the row of each is gone without a
+-- change of its own while its stream is live; waits: it has changes in the quarantine. The caller holds the capture's lock.
+-- v_read: the table as it was read; then a row is gone if the reading has neither appended to its stream nor found it
+-- unchanged, and no change has touched it since the table was published. Null: the row of each live stream is.
+create or replace function event_store_private.streams_without_rows(
+  v_capture event_store.captures,
+  v_decider text,
+  v_read event_store.captured_tables,
+  v_after_key text,
+  v_limit bigint
+)
+returns table (
+  decider_id text,
+  gone boolean,
+  waits boolean
+)
+language plpgsql
+volatile -- sees what the caller stored
+set search_path = event_store, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set jit = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+begin
+  return query
+  with recursive streams (decider_id) as (
+    -- From stream to stream, however many events each has: 8 us of CPU a stream. To walk the index takes 0.3 us an event.
+    select v_after_key collate "C"
+    union all
+    select n.decider_id
+    from streams s
+    cross join lateral (
+      select e.decider_id
+      from event_store.events e
+      -- a key is a JSON array: so much of the index is nobody else's
+      where e.decider_id > s.decider_id and e.decider_id >= '[' and e.decider_id < '\' and e.decider = v_decider
+      order by e.decider_id, e.decider, e.version -- as events_stream_key has them
+      limit 1
+    ) n
+  ), keys as materialized (
+    (
+      select s.decider_id
+      from streams s
+      offset 1 -- the first is v_after_key itself
+      limit v_limit
+    )
+    union
+    (
+      select p.decider_id
+      from event_store.purged_streams p
+      where p.decider_id > v_after_key and p.decider_id >= '[' and p.decider_id < '\' and p.decider = v_decider
+      order by p.decider_id
+      limit v_limit
+    )
+    union
+    (
+      select distinct q.decider_id
+      from event_store.quarantined_changes q
+      where q.decider_id > v_after_key and q.decider_id >= '[' and q.decider_id < '\' and q.decider = v_decider
+      order by q.decider_id
+      limit v_limit
+    )
+    order by decider_id
+    limit v_limit
+  )
+  select
+    k.decider_id,
+    k.decider_id <> '[]' -- the stream of the table itself
+      and u.decider_id is null
+      and s.final is not true
+      and case when waiting.action is not null then waiting.action else e.event end is distinct from 'deleted'
+      and case
+        when v_read.capture is null then true
+        when waiting.action = 'backfilled' then waiting.after_offset < v_read.backfill_offset
+        when waiting.action is not null then
+          waiting.source_generation < v_capture.source_generation or waiting.xid < v_read.published_xid
+        when e.event = 'backfilled' then s.last_offset < v_read.backfill_offset
+        -- an event that no capture appended tells when it came, and not from where
+        else coalesce(
+          o.generation < v_capture.source_generation or o.xid < v_read.published_xid,
+          s.last_offset < v_read.backfill_offset
+        )
+      end,
+    waiting.action is not null
+  from keys k
+  left join lateral event_store_private.head_of_stream(k.decider_id, v_decider) s on true
+  left join event_store.events e on e."offset" = s.last_offset
+  left join lateral event_store_private.change_origin(e.data) o on true
+  left join lateral (
+    select q.action, q.source_generation, q.xid, q.after_offset
+    from event_store.quarantined_changes q
+    where q.decider_id = k.decider_id and q.decider = v_decider
+    order by q.quarantine_id desc
+    limit 1
+  ) waiting on true
+  left join event_store.unchanged_rows u on u.backfill_offset = v_read.backfill_offset and u.decider_id = k.decider_id
+  order by k.decider_id;
+end
+$$;
+
+comment on function event_store_private.streams_without_rows(event_store.captures, text, event_store.captured_tables, text, bigint) is
+'The next streams of a captured table, and whether their rows are gone.';

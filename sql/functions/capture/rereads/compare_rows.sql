@@ -1,0 +1,63 @@
+-- Compares rows of a reading's table, as they were read in one snapshot of the source, with their streams; the arguments are
+-- those of emit_backfill. status is stored, behind (emit up to v_high_lsn first, then again) or unpublished (read the rows
+-- again). Of the rows unchanged are as their streams say; differing are not, missing of them have no live stream: a repair
+-- appends them as events backfilled. held wait in the quarantine or cannot be events; where a row can be, a repair gives up
+-- the quarantined changes of its stream, which are older. left_out have newer changes. examples are up to twenty keys of
+-- those that differ.
+create or replace function event_store.compare_rows(
+  v_reading bigint,
+  v_snapshot pg_snapshot,
+  v_high_lsn pg_lsn,
+  v_rows jsonb
+)
+returns table (
+  status text,
+  differing bigint,
+  missing bigint,
+  unchanged bigint,
+  held bigint,
+  left_out bigint,
+  examples text[]
+)
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+set jit = off
+as $$
+declare
+  _reading event_store.readings;
+  _capture event_store.captures;
+  _table event_store.captured_tables;
+begin
+  if v_snapshot is null or v_high_lsn is null or jsonb_typeof(v_rows) is distinct from 'array' then
+    perform event_store_private.refuse_request(
+      format('v_snapshot %L, v_high_lsn %L, v_rows of type %L', v_snapshot, v_high_lsn, jsonb_typeof(v_rows)),
+      'All are stated; v_rows is a JSON array.'
+    );
+  end if;
+  _reading := event_store_private.current_reading(v_reading);
+  _capture := event_store_private.known_capture(_reading.capture);
+  _table := event_store_private.read_table(_reading);
+  status := case
+    when (pg_snapshot_xmin(v_snapshot) >= _table.published_xid) is not true then 'unpublished'
+    when (_capture.stored_lsn >= v_high_lsn) is not true or event_store_private.has_unemitted_changes(_capture) then 'behind'
+    else 'stored'
+  end;
+  if status = 'stored' then
+    select p.appended, p.missing, p.unchanged, p.held, p.left_out, p.differing
+    into differing, missing, unchanged, held, left_out, examples
+    from event_store_private.place_rows(
+      _capture, _table, v_snapshot, v_rows, case when _reading.repairs then 'repair' else 'verify' end
+    ) p;
+  end if;
+  return next;
+end
+$$;
+
+comment on function event_store.compare_rows(bigint, pg_snapshot, pg_lsn, jsonb) is
+'Compares rows of the table of v_reading with their streams, as emit_backfill takes them; a repair appends those that differ'
+'. status is stored, behind (emit up to v_high_lsn first, then again) or unpublished (read the rows again). MR005 an '
+'argument is malformed; MR049 the reading is over.';
+revoke all on function event_store.compare_rows(bigint, pg_snapshot, pg_lsn, jsonb) from public;
+grant execute on function event_store.compare_rows(bigint, pg_snapshot, pg_lsn, jsonb) to event_store_owner;
