@@ -41,6 +41,7 @@ select set_config('event_store.log_partitions', :'log_partitions', true);
 \ir migrations/0012_pushes.sql
 \ir migrations/0013_captures.sql
 \ir migrations/0014_rereads.sql
+\ir migrations/0015_schema_changes.sql
 
 \ir roles.sql
 
@@ -96,6 +97,7 @@ set local check_function_bodies = off;
 \ir functions/capture/changes/emit_backfill.sql
 \ir functions/capture/changes/emit_changes.sql
 \ir functions/capture/changes/finish_backfill.sql
+\ir functions/capture/changes/keep_schemas.sql
 \ir functions/capture/changes/purge_wal_events.sql
 \ir functions/capture/changes/quarantined_changes.sql
 \ir functions/capture/changes/repair_change.sql
@@ -125,6 +127,9 @@ set local check_function_bodies = off;
 \ir functions/capture/private/rereads/forget_unchanged_rows.sql
 \ir functions/capture/private/rereads/lacking_columns.sql
 \ir functions/capture/private/rereads/last_record.sql
+\ir functions/capture/private/schemas/reachable_schemas.sql
+\ir functions/capture/private/schemas/read_anew.sql
+\ir functions/capture/private/schemas/value_columns.sql
 \ir functions/capture/publish_tables.sql
 \ir functions/capture/record_gap.sql
 \ir functions/capture/register_capture.sql
@@ -302,7 +307,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '83713e2d4a3ae7fa798e06bf19a50f1540cb4e8822696ae02451a4b8c515bb3a'),
+  (0, 'b27fe4f9a5d65ce49d2f238b7c500b04fb8e324e56ea690facdbd8ed92e8c4d7'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
@@ -316,5 +321,6 @@ insert into event_store.migrations (version, name) values
   (11, '0011_alert_sources'),
   (12, '0012_pushes'),
   (13, '0013_captures'),
-  (14, '0014_rereads');
+  (14, '0014_rereads'),
+  (15, '0015_schema_changes');
 commit;

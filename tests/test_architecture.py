@@ -89,6 +89,7 @@ SQL = {
     "resources.backup.state_tables": "copies tables into files",
     "resources.backup.store": "calls functions",
     "resources.capture.store": "calls functions",
+    "resources.capture.schema_changes": "calls functions",
     "resources.capture.drain": "settings of its own session",
     "resources.capture.source.*": "runs on a source, which has none of our functions",
     "resources.consumption.rounds.leaf": "calls functions in Spark's tasks",
