@@ -13,6 +13,7 @@ from millrace.resources.capture.backfill import Backfill
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.drain import CaptureReport
 from millrace.resources.capture.schema_changes import SchemaStore
+from millrace.resources.capture.source.chunks import read_chunk
 from millrace.resources.capture.store import CaptureStore
 from tests.support.capturing.captured import Captured, Killed, captured, new_source
 from tests.support.factories import rows, value
@@ -261,7 +262,7 @@ def test_a_change_of_the_columns_while_a_table_is_read_has_it_read_anew(
     both: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backfilling, "FIRST_CHUNK", 4)
-    original = backfilling.read_chunk
+    original = read_chunk
     reads = 0
 
     def reading(*args: Any, **named: Any) -> object:  # noqa: ANN401 - passed on
