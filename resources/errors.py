@@ -52,7 +52,7 @@ An exception that one module alone raises is declared in that module, below `Mil
     backup           ForeignBackup, NoBackup, Busy
     producers        MessageInDoubt
     capture          GapOpen, NotReady, SourceRefuses, SlotBusy, SlotLost, PublicationMissing, ForeignPublication,
-                     TableMissing, TableRenamed, PgoutputError
+                     TableMissing, TableRenamed, KeyChanged, TimelinesUnknown, PgoutputError
     consumers        InvalidSubscription, HandlersHang
     alerts           BadAlertSettings, NotDelivered
     spark, postgres  JavaNotFound, PackageMissing, PostgresFailed, PsqlMissing, TookTooLong

@@ -307,7 +307,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'b27fe4f9a5d65ce49d2f238b7c500b04fb8e324e56ea690facdbd8ed92e8c4d7'),
+  (0, '2e3b4e7a0be75fd38733cabc1a6b94112acf7603ad74a97f19536e70b448baae'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

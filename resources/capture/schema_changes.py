@@ -14,7 +14,7 @@ from millrace.resources.capture.declaration import CapturedTable
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.decoding.schemas import Schema, TableSchema
 from millrace.resources.capture.source.tables import SourceTable, filled_leaves
-from millrace.resources.capture.store import CaptureStore
+from millrace.resources.capture.store import CaptureLease, CaptureStore
 from millrace.resources.event_store.sql_functions import SqlFunctions
 
 # the names of the types that are built in
@@ -54,24 +54,22 @@ def schema_now(found: SourceTable, table: CapturedTable) -> Schema:
 def look_at_schemas(
     source: psycopg.Connection,
     store: CaptureStore,
-    capture: str,
-    lease_token: int,
+    lease: CaptureLease,
     looked_lsn: Lsn,
-    found: Iterable[tuple[CapturedTable, Sequence[int], Schema]],
+    found: Iterable[tuple[CapturedTable, Sequence[int], Schema | None]],
 ) -> None:
     """Have tables read anew whose columns changed while no change of a row told so, or whose partitions did.
 
     Args:
         source: The source.
         store: The event store.
-        capture: The capture's name.
-        lease_token: The token of its lease.
+        lease: The capture's lease.
         looked_lsn: Where the source's log was before its tables were looked at.
-        found: Each table, the ids of its partitions, and its columns as they are now.
+        found: Each table, its id with those of its partitions, and its columns; None for one that the source has not.
     """
-    known = {(table.schema_name, table.table_name): table.leaves for table in store.captured_tables(capture)}
+    known = {(table.schema_name, table.table_name): table.leaves for table in store.captured_tables(lease.capture)}
     looked: list[dict[str, object]] = []
-    for table, leaves, schema in found:
+    for table, (_, *leaves), schema in ((table, oids, schema) for table, oids, schema in found if schema and oids):
         before = known[table.schema, table.table]
         added = [] if before is None else sorted(set(leaves) - set(before))
         looked.append(
@@ -79,11 +77,11 @@ def look_at_schemas(
                 "schema": table.schema,
                 "table": table.table,
                 **schema.as_json(),
-                "leaves": list(leaves),
+                "leaves": leaves,
                 "filled": filled_leaves(source, added),
             }
         )
-    SchemaStore(store.connection).keep_schemas(capture, lease_token, looked_lsn, looked)
+    SchemaStore(store.connection).keep_schemas(lease.capture, lease.lease_token, looked_lsn, looked)
 
 
 def schemas_json(schemas: Iterable[TableSchema]) -> list[dict[str, object]]:

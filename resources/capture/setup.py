@@ -27,7 +27,12 @@ from millrace.resources.capture.source.connection import (
     next_xid,
     source_identity,
 )
-from millrace.resources.capture.source.publication import drop_publication, ensure_publication
+from millrace.resources.capture.source.publication import (
+    drop_publication,
+    ensure_publication,
+    mark_probed,
+    probed_tables,
+)
 from millrace.resources.capture.source.readiness import require_ready
 from millrace.resources.capture.source.slot import BUSY_S, advance, create_slot, drop_slot, slot_state
 from millrace.resources.capture.source.tables import find_table, keyed, table_oids
@@ -89,6 +94,7 @@ class ClaimedCapture:
         oids: For each table its id, then those of its partitions; empty if the source has no such table.
         schemas: The columns of each table as they are now; None if the source has no such table.
         looked_lsn: Where the source's log was before its tables were looked at.
+        probed: What `require_ready` need not ask the server again.
     """
 
     lease: CaptureLease
@@ -97,6 +103,7 @@ class ClaimedCapture:
     oids: tuple[tuple[int, ...], ...]
     schemas: tuple[Schema | None, ...]
     looked_lsn: Lsn
+    probed: frozenset[str]
 
 
 def prepare(
@@ -127,6 +134,7 @@ def prepare(
                 store.record_gap(capture.name, stored_lsn, None, lost)
                 raise _gap(store, capture)
             _go_on(source, store, capture, claimed, stored_lsn)
+        mark_probed(source, lease.publication, claimed.probed)
         registered = store.captured_tables(capture.name)
         schemas = SchemaStore(store.connection).captured_schemas(capture.name)
         flushed, _ = flush_lsn(source)
@@ -222,12 +230,8 @@ def _go_on(
 
 
 def _look(source: psycopg.Connection, store: CaptureStore, claimed: ClaimedCapture) -> None:
-    found = (
-        (table, oids[1:], schema)
-        for table, oids, schema in zip(claimed.tables, claimed.oids, claimed.schemas, strict=True)
-        if schema
-    )
-    look_at_schemas(source, store, claimed.lease.capture, claimed.lease.lease_token, claimed.looked_lsn, found)
+    found = zip(claimed.tables, claimed.oids, claimed.schemas, strict=True)
+    look_at_schemas(source, store, claimed.lease, claimed.looked_lsn, found)
 
 
 def _declared_names(
@@ -256,7 +260,9 @@ def claim(
         CaptureInUse: Another process has the lease.
     """
     name = slot_name(store, capture.name)
-    require_ready(source, capture, has_slot=slot_state(source, name) is not None)
+    probed = require_ready(
+        source, capture, has_slot=slot_state(source, name) is not None, probed=probed_tables(source, name)
+    )
     looked_lsn, _ = flush_lsn(source)
     found = [find_table(source, table.schema, table.table) for table in capture.tables]
     tables = tuple(map(keyed, found, capture.tables))
@@ -272,7 +278,7 @@ def claim(
         ],
     )
     lease = store.claim_capture(capture.name, owner, lease_s)
-    return ClaimedCapture(lease, changed, tables, oids, schemas, looked_lsn)
+    return ClaimedCapture(lease, changed, tables, oids, schemas, looked_lsn, probed)
 
 
 def slot_name(store: CaptureStore, capture: str) -> str:
@@ -351,10 +357,7 @@ def remove(dsn: str, capture: Capture, reason: str) -> None:
 
 
 def fingerprint(capture: Capture, table: CapturedTable, oids: Sequence[int]) -> str:
-    """Return a digest of what is captured of a table's rows, and of which table it is by its id.
-
-    Partitions come and go: `keep_schemas` compares them.
-    """
+    """Return a digest of what is captured of a table's rows, and which table it is: its partitions come and go."""
     declared = repr((table.columns, table.where, table.key, sorted(capture.actions), tuple(oids[:1])))
     return sha256(declared.encode()).hexdigest()[:32]
 

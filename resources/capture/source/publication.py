@@ -15,6 +15,7 @@ from millrace.resources.errors import MillraceError
 
 _MARK = "Millrace keeps this as declared"
 _REMARK = re.compile(rf"{_MARK}: \w*, (?P<state>\w+), (?P<entries>\w+), (?P<row>\d+ \d+), (?P<owner>\d+)\.")
+_PROBED = " Probed: "
 
 # All that a publication is, but for its name and its owner. A table is its name and its id: another table may have
 # taken the name since.
@@ -95,7 +96,7 @@ def ensure_publication(source: psycopg.Connection, name: str, capture: Capture) 
                 detail=f"database: {source.info.dbname}",
                 hint="Drop it, or give the capture another publication.",
             )
-        if found.remark == _remark(declared, found):
+        if (found.remark or "").partition(_PROBED)[0] == _remark(declared, found):
             return None
     with source.transaction():
         if found is None:
@@ -113,6 +114,23 @@ def ensure_publication(source: psycopg.Connection, name: str, capture: Capture) 
     before = found.tables or {} if found is not None and known else {}
     after = made.tables or {}
     return frozenset(t.name for t in capture.tables if before.get(t.name) != after.get(t.name))
+
+
+def probed_tables(source: psycopg.Connection, name: str) -> frozenset[str]:
+    """Return what `mark_probed` kept; nothing if the publication was changed or made since."""
+    found = _state(source, name)
+    return frozenset() if found is None else frozenset((found.remark or "").partition(_PROBED)[2].split())
+
+
+def mark_probed(source: psycopg.Connection, name: str, probed: frozenset[str]) -> None:
+    """Keep with the publication which tables need no probe; nothing is written if that is known."""
+    found = _state(source, name)
+    if found is None:
+        return
+    remark, _, known = (found.remark or "").partition(_PROBED)
+    if probed != frozenset(known.split()):
+        marked = f"{remark}{_PROBED}{' '.join(sorted(probed))}" if probed else remark
+        source.execute(sql.SQL("comment on publication {} is {}").format(sql.Identifier(name), marked))
 
 
 def drop_publication(source: psycopg.Connection, name: str) -> bool:

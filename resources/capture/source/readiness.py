@@ -1,18 +1,17 @@
 """What a source lacks to be captured as declared, all of it at once.
 
 Belongs here: preconditions, as sentences with their remedies. Not here: what is wrong with a declaration by itself
-(`capture.declaration`), and setting anything up (`publication`, `slot`).
+(`capture.declaration`), asking the server by a publication of a moment (`probe`), and setting anything up
+(`publication`, `slot`).
 """
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 
 import psycopg
-from psycopg import sql
 
 from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.source.publication import condition
+from millrace.resources.capture.source.probe import Probes
 from millrace.resources.capture.source.tables import SourceTable, find_leaves, find_table
 from millrace.resources.errors import MillraceError
 
@@ -20,7 +19,6 @@ OLDEST_MAJOR = 15
 # what Millrace writes itself is never captured: each captured change would make the next one
 OWN_SCHEMAS = ("event_store", "read_models", "dagster")
 
-_REFUSALS = (psycopg.ProgrammingError, psycopg.NotSupportedError, psycopg.DataError)
 _KINDS = {
     "v": "a view",
     "m": "a materialized view",
@@ -55,16 +53,6 @@ select
   )
 """
 
-_FILTER_COLUMNS = """
-select distinct a.attname::text
-from pg_publication p
-join pg_publication_rel r on r.prpubid = p.oid
-join pg_depend d on d.classid = 'pg_publication_rel'::regclass and d.objid = r.oid and d.refobjid = r.prrelid
-join pg_attribute a on a.attrelid = d.refobjid and a.attnum = d.refobjsubid
-where p.pubname = %s and d.refclassid = 'pg_class'::regclass and d.refobjsubid > 0
-order by 1
-"""
-
 
 @dataclass(frozen=True)
 class _Server:
@@ -97,14 +85,21 @@ class NotReady(MillraceError):
         )
 
 
-def require_ready(source: psycopg.Connection, capture: Capture, *, has_slot: bool) -> None:
+def require_ready(
+    source: psycopg.Connection, capture: Capture, *, has_slot: bool, probed: frozenset[str] = frozenset()
+) -> frozenset[str]:
     """Refuse a source that cannot be captured as declared.
+
+    Returns:
+        Digests of the tables that need no probe the next time, as `probed` has them of the last time.
 
     Raises:
         NotReady: With all that it lacks.
     """
-    if problems := find_problems(source, capture, has_slot=has_slot):
+    probes = Probes(source, capture, probed)
+    if problems := _problems(source, capture, probes, has_slot=has_slot):
         raise NotReady(capture.name, problems)
+    return frozenset(probes.passed)
 
 
 def find_problems(source: psycopg.Connection, capture: Capture, *, has_slot: bool) -> list[str]:
@@ -115,6 +110,10 @@ def find_problems(source: psycopg.Connection, capture: Capture, *, has_slot: boo
         capture: What is to be captured.
         has_slot: Whether the capture's slot is there already, so that none has to be free.
     """
+    return _problems(source, capture, Probes(source, capture, frozenset()), has_slot=has_slot)
+
+
+def _problems(source: psycopg.Connection, capture: Capture, probes: Probes, *, has_slot: bool) -> list[str]:
     major = source.info.server_version // 10000
     if major < OLDEST_MAJOR:
         return [
@@ -128,7 +127,7 @@ def find_problems(source: psycopg.Connection, capture: Capture, *, has_slot: boo
         *[
             f"table {table.name}: {problem}"
             for table in capture.tables
-            for problem in _table_problems(source, server, capture, table)
+            for problem in _table_problems(source, server, capture, table, probes)
         ],
     ]
 
@@ -154,7 +153,7 @@ def _server_problems(server: _Server, *, has_slot: bool) -> Iterator[str]:
 
 
 def _table_problems(
-    source: psycopg.Connection, server: _Server, capture: Capture, table: CapturedTable
+    source: psycopg.Connection, server: _Server, capture: Capture, table: CapturedTable, probes: Probes
 ) -> Iterator[str]:
     if table.schema in OWN_SCHEMAS:
         yield f"schema {table.schema} is Millrace's own, and its tables are never captured: leave it out"
@@ -171,9 +170,7 @@ def _table_problems(
     yield from problems
     yield from rights
     if not problems and not rights:
-        # a vacuum may hold the table for hours: it keeps nobody from capturing what is published already
-        with suppress(psycopg.errors.LockNotAvailable):
-            yield from _publishing_problems(source, capture, table, found)
+        yield from probes.problems(table, found)
 
 
 def _kind_problems(source: psycopg.Connection, capture: Capture, found: SourceTable) -> Iterator[str]:
@@ -261,51 +258,3 @@ def _right_problems(
         yield f"role {role} may not read it: grant select on {table.name} to {role}, and usage on its schema"
     if found.policies_forced and not server.passes_policies:
         yield f"row level security hides rows from role {role}: alter role {role} bypassrls"
-
-
-def _publishing_problems(
-    source: psycopg.Connection, capture: Capture, table: CapturedTable, found: SourceTable
-) -> Iterator[str]:
-    """Publish the table, roll that back, and ask the server in between whether it would refuse changes."""
-    name = f"millrace_check_{source.info.backend_pid}"
-    creation = sql.SQL("create publication {} for table only {}").format(sql.Identifier(name), found.name)
-    if table.where is not None:
-        try:
-            with source.transaction(force_rollback=True):
-                source.execute("set local lock_timeout = '2s'")
-                source.execute(creation + sql.SQL(" where ({})").format(condition(table.where)))
-                used = source.execute(_FILTER_COLUMNS, (name,)).fetchall()
-        except _REFUSALS as error:
-            yield f"where cannot be used: {_said(error)}: correct {table.where!r}"
-            return
-        outside = [column for (column,) in used if column not in found.identity_columns]
-        if outside and {"update", "delete"} & set(capture.actions):
-            yield (
-                f"where uses {', '.join(outside)}, which the log does not hold of rows before their change:"
-                " alter table … replica identity full, or use columns of the replica identity only"
-            )
-            return
-    if table.columns is not None:
-        creation += sql.SQL(" ({})").format(sql.SQL(", ").join(map(sql.Identifier, table.columns)))
-    options = sql.SQL(" with (publish = {})").format(", ".join(capture.actions))
-    try:
-        with source.transaction(force_rollback=True):
-            source.execute("set local lock_timeout = '2s'")
-            source.execute(creation + options)
-            # the server judges a statement when it plans it: no row is touched, no trigger fires
-            for part in (found, *find_leaves(source, found)):
-                first = sql.Identifier(part.columns[0].name)
-                if "update" in capture.actions:
-                    source.execute(sql.SQL("explain update only {} set {} = default").format(part.name, first))
-                if "delete" in capture.actions:
-                    source.execute(sql.SQL("explain delete from only {}").format(part.name))
-    except _REFUSALS as error:
-        yield (
-            f"the server would refuse changes of it once it is published: {_said(error)}: change its columns or its replica"
-            " identity"
-        )
-
-
-def _said(error: psycopg.Error) -> str:
-    detail = error.diag.message_detail
-    return f"{error.diag.message_primary or error}{f' ({detail})' if detail else ''}"

@@ -21,10 +21,11 @@ declare
   _released bigint;
 begin
   perform event_store_private.own_view(v_view, 'bulk');
-  perform from (select partition from unnest(v_partition) b(partition) order by partition) b
+  -- a lease that is lost, or given back, is somebody else's row: the caller's transaction does not hold it
+  perform from (select partition, token from unnest(v_partition, v_lease_token) b(partition, token) order by partition) b
   cross join lateral (
     select from event_store.checkpoints c
-    where c.view = v_view and c.partition = b.partition
+    where c.view = v_view and c.partition = b.partition and c.lease_token = b.token and c.lease_owner is not null
     order by c.revision desc
     limit 1
     for update

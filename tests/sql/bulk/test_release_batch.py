@@ -35,6 +35,21 @@ def test_a_lost_lease_is_not_released_and_no_error(bulk: EventStore, connect: Co
     assert other.release_batch("v", taken_over) == 0
 
 
+def test_a_transaction_that_gives_back_what_it_lost_keeps_nobody_waiting(bulk: EventStore, connect: Connect) -> None:
+    append_to(bulk, "o-1")
+    set_clock(bulk.connection, "2030-01-01 00:00:00+00")
+    leases = bulk.claim_batch("v", "me", lease_s=60)
+    other = EventStore(connect())
+    other.connection.execute("set lock_timeout = '1s'")
+    set_clock(other.connection, "2030-01-01 00:01:00+00")
+    taken_over = other.claim_batch("v", "them")
+    with bulk.connection.transaction():
+        assert bulk.release_batch("v", leases) == 0
+        other.commit_batch("v", taken_over)
+        assert bulk.release_batch("v", taken_over) == 0
+        assert other.claim_batch("v", "them") == []
+
+
 def test_all_leases_of_a_dead_owner_are_given_back(bulk: EventStore) -> None:
     bulk.register_view("w", "-infinity", mode="bulk")
     append_to(bulk, "o-1", "o-2", "o-3", "o-4")

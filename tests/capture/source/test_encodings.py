@@ -55,8 +55,8 @@ def test_a_value_that_is_no_text_of_its_encoding_is_a_fault_of_its_change(
         requeue(CaptureStore(store), capture, "mended")
         source.connection.execute("delete from items where id collate \"C\" > '~' or id ~ '[12]$' and id <> 'z2'")
         left = {c["id"]: c["name"] for c in captured.replayed() if "name" in c}
-        rows: dict[str, str] = dict(source.connection.execute("select id, name from items").fetchall())
-        assert left == rows
+        there: dict[str, str] = dict(source.connection.execute("select id, name from items").fetchall())
+        assert left == there
 
 
 def test_text_of_its_encoding_beside_such_a_value_is_the_same_as_without_it(
