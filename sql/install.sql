@@ -42,6 +42,7 @@ select set_config('event_store.log_partitions', :'log_partitions', true);
 \ir migrations/0013_captures.sql
 \ir migrations/0014_rereads.sql
 \ir migrations/0015_readings.sql
+\ir migrations/0016_schema_changes.sql
 
 \ir roles.sql
 
@@ -97,6 +98,7 @@ set local check_function_bodies = off;
 \ir functions/capture/changes/emit_backfill.sql
 \ir functions/capture/changes/emit_changes.sql
 \ir functions/capture/changes/finish_backfill.sql
+\ir functions/capture/changes/keep_schemas.sql
 \ir functions/capture/changes/purge_wal_events.sql
 \ir functions/capture/changes/quarantined_changes.sql
 \ir functions/capture/changes/repair_change.sql
@@ -132,6 +134,9 @@ set local check_function_bodies = off;
 \ir functions/capture/private/rereads/read_table.sql
 \ir functions/capture/private/rereads/streams_without_rows.sql
 \ir functions/capture/private/rereads/supersede_changes.sql
+\ir functions/capture/private/schemas/reachable_schemas.sql
+\ir functions/capture/private/schemas/read_anew.sql
+\ir functions/capture/private/schemas/value_columns.sql
 \ir functions/capture/publish_tables.sql
 \ir functions/capture/record_gap.sql
 \ir functions/capture/register_capture.sql
@@ -312,7 +317,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '95ae6d9fad36eac96c09f18c724edf98d1d521ea5e21f92a2490a6002834ae63'),
+  (0, 'cbb33982787278145ec32c47141e36db36746f80e93ece1d3521ccb2663420be'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
@@ -327,5 +332,6 @@ insert into event_store.migrations (version, name) values
   (12, '0012_pushes'),
   (13, '0013_captures'),
   (14, '0014_rereads'),
-  (15, '0015_readings');
+  (15, '0015_readings'),
+  (16, '0016_schema_changes');
 commit;

@@ -62,7 +62,10 @@ PURE = (
 )
 IMPURE = {"psycopg", "pyspark", "requests", "adbc_driver_postgresql"}
 MOST_FILES = 15
-CROWDED = {"sql/functions/producers/private": "half of them are one check each"}
+CROWDED = {
+    "sql/functions/producers/private": "half of them are one check each",
+    "sql/migrations": "one more with each change of the tables",
+}
 MOST_LINES = 400
 LONG = {
     "tests/archive/test_rebuild_from_archive.py": "one story, from archive and tail to the rows of a clean run",
@@ -90,6 +93,7 @@ SQL = {
     "resources.backup.store": "calls functions",
     "resources.capture.store": "calls functions",
     "resources.capture.rereads.store": "calls functions",
+    "resources.capture.schema_changes": "calls functions",
     "resources.capture.drain": "settings of its own session",
     "resources.capture.source.*": "runs on a source, which has none of our functions",
     "resources.consumption.rounds.leaf": "calls functions in Spark's tasks",

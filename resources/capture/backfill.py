@@ -80,6 +80,11 @@ class Backfill:
         """Whether a chunk was read that has to wait until the changes before it are stored."""
         return bool(self._chunks)
 
+    def look_again(self) -> None:
+        """Look which tables are to be read: some are read anew. A chunk that was read before is read again."""
+        self._unfinished = self._registered()
+        self._chunk = None
+
     def step(self, stored_lsn: Lsn, emit: Callable[[], object]) -> BackfillStep:
         """Do the next part of a backfill that is due.
 

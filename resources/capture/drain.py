@@ -34,8 +34,9 @@ from millrace.resources.capture.backfill import Backfill
 from millrace.resources.capture.declaration import Capture
 from millrace.resources.capture.decoding.changes import Change, ChangeDecoder
 from millrace.resources.capture.decoding.pgoutput import Lsn
+from millrace.resources.capture.schema_changes import SchemaStore, schemas_json
 from millrace.resources.capture.setup import ReadyCapture, prepare
-from millrace.resources.capture.source.connection import connect_source, flush_lsn
+from millrace.resources.capture.source.connection import connect_source, flush_lsn, next_xid
 from millrace.resources.capture.source.slot import PublicationMissing, SlotLost, advance, peek
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import ChangesDiffer
@@ -85,9 +86,15 @@ class CaptureReport:
 class _Arriving:
     """The changes of one peek, decoded as they come, and counts of what came."""
 
-    def __init__(self, ready: ReadyCapture) -> None:
+    def __init__(self, ready: ReadyCapture, stored_lsn: Lsn) -> None:
         self._decoder = ChangeDecoder(
-            ready.tables, ready.capture, ready.source_generation, ready.xid_reference, ready.declared_names
+            ready.tables,
+            ready.capture,
+            ready.source_generation,
+            ready.xid_reference,
+            ready.declared_names,
+            ready.schemas,
+            stored_lsn,
         )
         self.messages = 0
         self.changed = 0
@@ -238,13 +245,18 @@ class CaptureDrain:
         quiet = flushed == self._looked_lsn
         if quiet and flushed <= self._stored_lsn:
             return 0
-        arriving = _Arriving(self._ready)
+        arriving = _Arriving(self._ready, self._stored_lsn)
+        rereads = 0
         with self._storing.connection.transaction(), self._messages(quiet=quiet) as messages:
             changes = self._not_stored(arriving.changes(messages))
             first = next(changes, None)
             copied = 0
             if first is not None:
                 copied = self._storing.copy_changes(self._ready.source_generation, chain([first], changes))
+            if schemas := self._ready.schemas.take():
+                rereads = SchemaStore(self._storing.connection).keep_schemas(
+                    self.capture.name, self._token, flushed, schemas_json(schemas)
+                )
             to_lsn = self._passed(arriving, flushed)
             if to_lsn is not None and to_lsn > self._stored_lsn:
                 # a peek that ended at its limit did not see all that had committed by `at`
@@ -262,6 +274,10 @@ class CaptureDrain:
             advance(self._source, self._ready.slot, to_lsn)
         if not arriving.messages:
             self._looked_lsn = flushed
+        if rereads:
+            # if we are killed before this, the next run finds that they are due
+            self._control.publish_tables(self.capture.name, self._token, next_xid(self._source))
+            self._backfill.look_again()
         self.report.stored += copied
         return arriving.changed
 

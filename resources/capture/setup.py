@@ -18,6 +18,8 @@ import psycopg
 
 from millrace.resources.capture.declaration import ACTIONS, Capture, CapturedTable
 from millrace.resources.capture.decoding.pgoutput import Lsn
+from millrace.resources.capture.decoding.schemas import Schema, Schemas
+from millrace.resources.capture.schema_changes import TYPES, SchemaStore, look_at_schemas, schema_now
 from millrace.resources.capture.source.connection import (
     SourceIdentity,
     connect_source,
@@ -33,7 +35,7 @@ from millrace.resources.capture.source.publication import (
 )
 from millrace.resources.capture.source.readiness import require_ready
 from millrace.resources.capture.source.slot import BUSY_S, advance, create_slot, drop_slot, slot_state
-from millrace.resources.capture.source.tables import table_oids, with_key
+from millrace.resources.capture.source.tables import find_table, keyed, table_oids
 from millrace.resources.capture.source.timelines import Timelines, read_timelines
 from millrace.resources.capture.store import CaptureLease, CaptureStore, RegisteredTable, TableRegistration
 from millrace.resources.errors import MillraceError, UnknownCapture
@@ -65,6 +67,7 @@ class ReadyCapture:
         xid_reference: A transaction id of the source of about now.
         declared_names: Table id -> (declared name, LSN). From that LSN on a change under another name is refused; an
             earlier rename is covered by the backfill.
+        schemas: Which columns the tables had in the log.
     """
 
     capture: str
@@ -77,6 +80,7 @@ class ReadyCapture:
     fingerprints: dict[tuple[str, str], str]
     xid_reference: int
     declared_names: dict[int, tuple[str, Lsn]]
+    schemas: Schemas
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,8 @@ class ClaimedCapture:
         changed: Whether it was registered otherwise before, or not at all.
         tables: What is captured, with the columns that name a row.
         oids: For each table its id, then those of its partitions; empty if the source has no such table.
+        schemas: The columns of each table as they are now; None if the source has no such table.
+        looked_lsn: Where the source's log was before its tables were looked at.
         probed: What `require_ready` need not ask the server again.
     """
 
@@ -95,6 +101,8 @@ class ClaimedCapture:
     changed: bool
     tables: tuple[CapturedTable, ...]
     oids: tuple[tuple[int, ...], ...]
+    schemas: tuple[Schema | None, ...]
+    looked_lsn: Lsn
     probed: frozenset[str]
 
 
@@ -118,6 +126,7 @@ def prepare(
         if lease.source_generation is None or lease.stored_lsn is None:
             ensure_publication(source, lease.publication, capture)
             generation, stored_lsn = begin(source, store, lease)
+            _look(source, store, claimed)
         else:
             generation = lease.source_generation
             stored_lsn = _followed(source, store, capture, lease, lease.stored_lsn)
@@ -127,6 +136,7 @@ def prepare(
             _go_on(source, store, capture, claimed, stored_lsn)
         mark_probed(source, lease.publication, claimed.probed)
         registered = store.captured_tables(capture.name)
+        schemas = SchemaStore(store.connection).captured_schemas(capture.name)
         flushed, _ = flush_lsn(source)
     except BaseException:
         release(store, lease)
@@ -145,6 +155,7 @@ def prepare(
         },
         xid_reference=next_xid(source),
         declared_names=_declared_names(claimed, registered, flushed),
+        schemas=Schemas(schemas, generation, TYPES),
     )
 
 
@@ -189,8 +200,9 @@ def _go_on(
         GapOpen: A table that was published before is not published as declared any more. The gap is recorded.
     """
     lease = claimed.lease
-    # Tables that were registered since the last run. If we are killed, the next try finds them unpublished again; their
-    # backfill, which has not begun, sees what happens to them until then.
+    _look(source, store, claimed)
+    # Tables that were registered since the last run, or are read anew. If we are killed, the next try finds them so
+    # again; their backfill, which has not begun, sees what happens to them until then.
     unpublished = {
         f"{table.schema_name}.{table.table_name}"
         for table in store.captured_tables(capture.name)
@@ -215,6 +227,11 @@ def _go_on(
     if unpublished:
         # Ask for the id after the publication has changed: older transactions may not have noticed the change.
         store.publish_tables(capture.name, lease.lease_token, next_xid(source))
+
+
+def _look(source: psycopg.Connection, store: CaptureStore, claimed: ClaimedCapture) -> None:
+    found = zip(claimed.tables, claimed.oids, claimed.schemas, strict=True)
+    look_at_schemas(source, store, claimed.lease, claimed.looked_lsn, found)
 
 
 def _declared_names(
@@ -246,7 +263,10 @@ def claim(
     probed = require_ready(
         source, capture, has_slot=slot_state(source, name) is not None, probed=probed_tables(source, name)
     )
-    tables = tuple(with_key(source, table) for table in capture.tables)
+    looked_lsn, _ = flush_lsn(source)
+    found = [find_table(source, table.schema, table.table) for table in capture.tables]
+    tables = tuple(map(keyed, found, capture.tables))
+    schemas = tuple(schema_now(each, table) if each else None for each, table in zip(found, tables, strict=True))
     oids = tuple(table_oids(source, table.schema, table.table) for table in tables)
     changed = store.register_capture(
         capture.name,
@@ -257,7 +277,8 @@ def claim(
             for t, ids in zip(tables, oids, strict=True)
         ],
     )
-    return ClaimedCapture(store.claim_capture(capture.name, owner, lease_s), changed, tables, oids, probed)
+    lease = store.claim_capture(capture.name, owner, lease_s)
+    return ClaimedCapture(lease, changed, tables, oids, schemas, looked_lsn, probed)
 
 
 def slot_name(store: CaptureStore, capture: str) -> str:
@@ -336,8 +357,8 @@ def remove(dsn: str, capture: Capture, reason: str) -> None:
 
 
 def fingerprint(capture: Capture, table: CapturedTable, oids: Sequence[int]) -> str:
-    """Return a digest of what is captured of a table's rows, and of which table it is by its ids."""
-    declared = repr((table.columns, table.where, table.key, sorted(capture.actions), oids))
+    """Return a digest of what is captured of a table's rows, and which table it is: its partitions come and go."""
+    declared = repr((table.columns, table.where, table.key, sorted(capture.actions), tuple(oids[:1])))
     return sha256(declared.encode()).hexdigest()[:32]
 
 

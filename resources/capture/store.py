@@ -67,7 +67,8 @@ class RegisteredTable:
     """A table of a capture, and how far its backfill is: done when `backfill_generation` is not None.
 
     No two backfills have the same `backfill_offset`: the event ids of a backfill's rows are made with it. While
-    `published_xid` is None no row may be read; when `rows_read` is true, only `finish_backfill` is left.
+    `published_xid` is None no row may be read; when `rows_read` is true, only `finish_backfill` is left. `leaves` are
+    the ids of its partitions at the last look, None before it.
     """
 
     schema_name: str
@@ -82,6 +83,7 @@ class RegisteredTable:
     rows_read: bool
     backfill_generation: int | None
     backfilled_at: datetime | None
+    leaves: list[int] | None
 
 
 @dataclass(frozen=True)
@@ -373,7 +375,7 @@ class CaptureStore(SqlFunctions):
             """
             select
               schema_name, table_name, decider, key_columns, fingerprint, published_xid::text::bigint as published_xid,
-              backfill_offset, backfill_key, backfilled_rows, rows_read, backfill_generation, backfilled_at
+              backfill_offset, backfill_key, backfilled_rows, rows_read, backfill_generation, backfilled_at, leaves
             from event_store.captured_tables(%s)
             """,
             (capture,),

@@ -281,6 +281,11 @@ CREATE TABLE event_store.captured_tables (
     backfilled_at timestamp with time zone,
     unchanged_rows bigint DEFAULT 0 NOT NULL,
     gone_rows bigint DEFAULT 0 NOT NULL,
+    schemas jsonb DEFAULT '[]'::jsonb NOT NULL,
+    read_columns jsonb,
+    columns_lsn pg_lsn,
+    read_lsn pg_lsn,
+    leaves bigint[],
     CONSTRAINT captured_tables_finish_what_is_read CHECK ((rows_read OR ((finishing_key IS NULL) AND (backfill_generation IS NULL))))
 )
 WITH (fillfactor='50');
@@ -318,6 +323,16 @@ COMMENT ON COLUMN event_store.captured_tables.backfilled_at IS 'When the last ba
 COMMENT ON COLUMN event_store.captured_tables.unchanged_rows IS 'How many of the rows that the backfill has read were as their streams say.';
 
 COMMENT ON COLUMN event_store.captured_tables.gone_rows IS 'How many streams the end of the backfill found whose rows are gone.';
+
+COMMENT ON COLUMN event_store.captured_tables.schemas IS 'The columns and the replica identity that the table had, each from a position of the log on: an array of {generation, lsn, idx, identity, columns} in the order of positions. One that no replay reaches any more is left out.';
+
+COMMENT ON COLUMN event_store.captured_tables.read_columns IS 'The columns that the rows have which the log of events holds, or which the backfill reads; null while unknown.';
+
+COMMENT ON COLUMN event_store.captured_tables.columns_lsn IS 'From where in the source''s log read_columns are.';
+
+COMMENT ON COLUMN event_store.captured_tables.read_lsn IS 'The backfill began to read behind this position of the source''s log: it saw what changed the columns before.';
+
+COMMENT ON COLUMN event_store.captured_tables.leaves IS 'The ids of its partitions that hold rows, when they were last looked at; null while that was never.';
 
 CREATE TABLE event_store.views (
     view text NOT NULL,
@@ -606,7 +621,7 @@ CREATE TABLE event_store.wal_events (
     raw bytea,
     relation bytea,
     stored_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    CONSTRAINT wal_events_action_is_known CHECK ((action = ANY (ARRAY['inserted'::text, 'updated'::text, 'deleted'::text, 'truncated'::text]))),
+    CONSTRAINT wal_events_action_is_known CHECK ((action = ANY (ARRAY['inserted'::text, 'updated'::text, 'deleted'::text, 'truncated'::text, 'schema_changed'::text]))),
     CONSTRAINT wal_events_are_counted CHECK ((commit_idx >= 0)),
     CONSTRAINT wal_events_data_is_an_object CHECK ((jsonb_typeof(data) = 'object'::text)),
     CONSTRAINT wal_events_have_data_or_a_fault CHECK (((data IS NULL) <> (fault IS NULL))),
@@ -627,9 +642,9 @@ COMMENT ON COLUMN event_store.wal_events.committed_at IS 'When the source commit
 
 COMMENT ON COLUMN event_store.wal_events.decider IS 'The decider of the table.';
 
-COMMENT ON COLUMN event_store.wal_events.decider_id IS 'The row''s key, a JSON array; null where it could not be read.';
+COMMENT ON COLUMN event_store.wal_events.decider_id IS 'The row''s key, a JSON array; [] for a truncation, schema for a change of the columns; null where it could not be read.';
 
-COMMENT ON COLUMN event_store.wal_events.action IS 'inserted, updated, deleted or truncated: the event''s name.';
+COMMENT ON COLUMN event_store.wal_events.action IS 'inserted, updated, deleted, truncated or schema_changed: the event''s name.';
 
 COMMENT ON COLUMN event_store.wal_events.event_id IS 'The event''s identity, made of generation, commit_lsn and commit_idx.';
 
@@ -976,7 +991,7 @@ COMMENT ON COLUMN event_store.change_events.record IS 'The row after the change;
 
 COMMENT ON COLUMN event_store.change_events.changes IS 'The old values of the columns that changed.';
 
-COMMENT ON COLUMN event_store.change_events.action IS 'inserted, updated, deleted, truncated or backfilled.';
+COMMENT ON COLUMN event_store.change_events.action IS 'inserted, updated, deleted, truncated, schema_changed or backfilled.';
 
 COMMENT ON COLUMN event_store.change_events.committed_at IS 'When the source committed it.';
 

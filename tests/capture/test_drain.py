@@ -131,7 +131,7 @@ def test_each_change_is_decoded_with_the_columns_of_its_time(captured: Captured)
         "insert into items (id, title) values (4, 'four')",
     )
     captured.drain()
-    assert [sorted(c["record"]) for c in captured.changes()] == [
+    assert [sorted(c["record"]) for c in captured.changes() if c["action"] == "inserted"] == [
         ["amount", "id", "name", "ok"],
         ["amount", "id", "name", "ok", "tags"],
         ["amount", "id", "ok", "tags", "title"],

@@ -98,7 +98,7 @@ def test_a_table_that_is_as_before_is_not_read_again(captured: Captured) -> None
     captured.source.run("insert into items values (1, 'a')")
     captured.drain()
     read_at = value(captured.store, "select backfilled_at from event_store.captured_tables")
-    captured.source.run("alter table items add column more text", "vacuum full items", "truncate items")
+    captured.source.run("vacuum full items", "truncate items")
     captured.drain()
     assert value(captured.store, "select backfilled_at from event_store.captured_tables") == read_at
 

@@ -92,6 +92,7 @@ def test_the_last_change_of_a_customer_decides(dsn: str, spark: "SparkSession") 
         change(6, "updated", customer(6), old_key=[5]),
         change(7, "inserted", customer(7)),
         NewEvent(DECIDER, "[]", "truncated", uuid4(), {"record": None}, uuid4()),
+        NewEvent(DECIDER, "schema", "schema_changed", uuid4(), {"record": None}, uuid4()),
         change(7, "deleted", None, truncated=True),
         dsn=dsn, spark=spark,
     )  # fmt: skip
@@ -105,7 +106,7 @@ def test_the_last_change_of_a_customer_decides(dsn: str, spark: "SparkSession") 
     assert len({row["updated_at"] for row in customers.rows}) == 1
     every = changed.when(HISTORY).rows
     assert [row["action"] for row in every if row["record_key"] == "[3]"] == ["inserted", "deleted", "inserted"]
-    assert len(every) == 15
+    assert len(every) == 16
 
 
 @pytest.mark.parametrize("identity", ["full", "default"])

@@ -61,7 +61,7 @@ OPERATING = {
     "settle_alert",
 }  # fmt: skip
 CAPTURING = {
-    "register_capture", "claim_capture", "extend_capture", "release_capture", "begin_generation", "follow_timelines", "publish_tables", "store_changes",
+    "register_capture", "claim_capture", "extend_capture", "release_capture", "begin_generation", "follow_timelines", "publish_tables", "store_changes", "keep_schemas",
     "verify_changes", "join_capture", "end_capture_sessions", "emit_changes", "emit_backfill", "finish_backfill", "record_gap", "requeue_changes", "repair_change", "discard_change",
     "restart_capture", "purge_wal_events", "unregister_capture", "begin_reading", "compare_rows", "end_reading",
 }  # fmt: skip

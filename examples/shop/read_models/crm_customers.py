@@ -18,7 +18,7 @@ from millrace import Event, State, fold
 )
 def crm_customers(state: State | None, event: Event) -> State | None:
     """One row per customer that is in the captured table: its columns as the last change left them."""
-    if event.event in ("deleted", "truncated"):
+    if event.event in ("deleted", "truncated", "schema_changed"):
         return None
     # what an update did not say stays as it was
     known = {column: (state or {}).get(column) for column in event.data.get("unavailable", ())}

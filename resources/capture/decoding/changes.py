@@ -27,11 +27,14 @@ from millrace.resources.capture.decoding.pgoutput import (
     PgoutputError,
     Relation,
     Truncate,
+    Type,
     Update,
     changed_relation,
     decode,
 )
 from millrace.resources.capture.decoding.rows import RowChange, TableRows
+from millrace.resources.capture.decoding.schemas import Schemas, changed_body
+from millrace.resources.capture.decoding.transactions import Transaction
 from millrace.resources.capture.decoding.values import embedded, quoted
 from millrace.resources.errors import MillraceError
 
@@ -56,7 +59,7 @@ class TableRenamed(MillraceError):
 # not frozen: making one would take three times as long, and there is one for each row
 @dataclass(slots=True)
 class Change:
-    """One change of one row, or one truncation of one table.
+    """One change of one row, one truncation of one table, or one change of its columns.
 
     Attributes:
         commit_lsn: Where its transaction committed. With `commit_idx` it is the change's position, unique in a
@@ -65,8 +68,9 @@ class Change:
         xid: The id of its transaction, of 64 bits.
         committed_at: When the transaction committed, by the source's clock.
         decider: The decider of its events.
-        decider_id: Its row's key as a JSON array, `[]` for a truncation; None if not even the key can be decoded.
-        action: inserted, updated, deleted or truncated.
+        decider_id: Its row's key as a JSON array, `[]` for a truncation, `schema` for a change of the columns; None if
+            not even the key can be decoded.
+        action: inserted, updated, deleted, truncated or schema_changed.
         event_id: Derived from its position: the same whenever it is read again.
         command_id: Derived from `commit_lsn`: all changes of a transaction share it.
         data: What happened, a JSON object; None if it cannot be decoded.
@@ -125,33 +129,6 @@ def whole_xid(xid: int, reference: int) -> int:
     return nearest if nearest >= 0 else nearest + _SHORT_XIDS
 
 
-@dataclass(slots=True)
-class _Transaction:
-    """What the changes of a transaction share, and the index of the next one.
-
-    Attributes:
-        lsn: Where it commits.
-        xid: Its id, of 64 bits.
-        committed_at: When it committed.
-        ids: The beginning of the names that its event ids are derived from; the change's index follows.
-        command_id: Its changes' command.
-        before_idx: The JSON of every change between its body and its index.
-        after_idx: The JSON of every change between its index and where the row is from.
-        annotations: The JSON of the annotations in force; empty if there are none.
-        next_idx: The index of the next change.
-    """
-
-    lsn: Lsn
-    xid: int
-    committed_at: datetime
-    ids: str
-    command_id: UUID
-    before_idx: str
-    after_idx: str
-    annotations: str = ""
-    next_idx: int = 0
-
-
 @dataclass(frozen=True, slots=True)
 class _Described:
     """A captured table as the last message described it, the JSON that names it in its changes, and that message."""
@@ -173,6 +150,8 @@ class ChangeDecoder:
         xid_reference: A transaction id of the source of about now; see `whole_xid`.
         declared_names: Table id -> (declared name, LSN). From that LSN on a change under another name, or of a row that
             other columns name, is refused.
+        schemas: The columns that the tables had; None to compare none.
+        stored_lsn: All that the source committed below it is stored.
 
     Attributes:
         end_lsn: The end of the last whole transaction that was fed; None before the first.
@@ -185,19 +164,23 @@ class ChangeDecoder:
         generation: int,
         xid_reference: int,
         declared_names: Mapping[int, tuple[str, Lsn]] = MappingProxyType({}),
+        schemas: Schemas | None = None,
+        stored_lsn: Lsn = Lsn(0),  # noqa: B008 - it is a number
     ) -> None:
         self._tables = {(table.schema, table.table): table for table in tables}
         self._capture = capture
         self._generation = generation
         self._xid_reference = xid_reference
         self._declared_names = declared_names
+        self._schemas = schemas
+        self._stored_lsn = stored_lsn
         # by table id; None for a table that is described, and not captured
         self._described: dict[int, _Described | None] = {}
         # by id of a captured table, the name that is not declared
         self._renamed: dict[int, str] = {}
         # by id of a captured table whose rows other columns name than its key
         self._rekeyed: dict[int, _Described] = {}
-        self._transaction: _Transaction | None = None
+        self._transaction: Transaction | None = None
         self.end_lsn: Lsn | None = None
 
     def feed(self, raw: bytes) -> Sequence[Change]:
@@ -248,7 +231,7 @@ class ChangeDecoder:
         xid = whole_xid(message.xid, self._xid_reference)
         ids = f"{self._generation}/{lsn}"
         time = time_json(message.committed_at)
-        self._transaction = _Transaction(
+        self._transaction = Transaction(
             lsn=lsn,
             xid=xid,
             committed_at=message.committed_at,
@@ -283,8 +266,22 @@ class ChangeDecoder:
         named = {column.name for column in message.columns if column.is_key and message.identity in "di"}
         if named and named != set(table.key or named) and message.relation_id in self._declared_names:
             self._rekeyed[message.relation_id] = described
-        else:
-            self._described[message.relation_id] = described
+            return ()
+        self._described[message.relation_id] = described
+        return self._compare(message, described, raw)
+
+    def _compare(self, message: Relation, described: "_Described", raw: bytes) -> Sequence[Change]:
+        if self._schemas is None:
+            return ()
+        within = self._current()
+        changed = self._schemas.meet(message, within.lsn, within.next_idx, self._stored_lsn)
+        if changed is None:
+            return ()
+        return (self._change(described, RowChange("schema_changed", "schema", changed_body(*changed), None), raw),)
+
+    def _name_type(self, message: Type, _: bytes) -> Sequence[Change]:
+        if self._schemas is not None:
+            self._schemas.name(message)
         return ()
 
     def _annotate(self, message: LogicalMessage, _: bytes) -> Sequence[Change]:
@@ -372,7 +369,7 @@ class ChangeDecoder:
                 hint=f"If it has its own again: millrace capture restart {self._capture} --reason WHY",
             )
 
-    def _current(self) -> _Transaction:
+    def _current(self) -> Transaction:
         if self._transaction is None:
             raise PgoutputError("a change or a commit outside of a transaction")
         return self._transaction
@@ -395,5 +392,6 @@ _HANDLERS: dict[type, Callable[[ChangeDecoder, Any, bytes], Sequence[Change]]] =
     Commit: ChangeDecoder._commit,
     Relation: ChangeDecoder._describe,
     Truncate: ChangeDecoder._truncate,
+    Type: ChangeDecoder._name_type,
     LogicalMessage: ChangeDecoder._annotate,
 }

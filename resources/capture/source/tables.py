@@ -4,6 +4,7 @@ Belongs here: columns, keys and the replica identity. Not here: what they were w
 that time say (`decoding.pgoutput`).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import psycopg
@@ -180,8 +181,23 @@ def table_oids(source: psycopg.Connection, schema: str, table: str) -> tuple[int
 
 def with_key(source: psycopg.Connection, table: CapturedTable) -> CapturedTable:
     """Return the declared table with the columns that name its rows now as its key, as `ChangeDecoder` needs it."""
-    found = find_table(source, table.schema, table.table)
+    return keyed(find_table(source, table.schema, table.table), table)
+
+
+def keyed(found: SourceTable | None, table: CapturedTable) -> CapturedTable:
+    """Return the declared table with the columns that name its rows as its key; as it is if it was not found."""
     return table if found is None else replace(table, key=found.key(table) or None)
+
+
+def filled_leaves(source: psycopg.Connection, leaves: Sequence[int]) -> list[int]:
+    """Return which of these partitions, by their ids, have rows now; one that is gone has none."""
+    filled = []
+    for oid in leaves:
+        if (found := _described(source, oid)) is not None:
+            query = sql.SQL("select exists (select from {})").format(found.name)
+            if source.execute(query).fetchone() == (True,):
+                filled.append(oid)
+    return filled
 
 
 def _described(source: psycopg.Connection, oid: int) -> SourceTable | None:

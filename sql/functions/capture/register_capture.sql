@@ -1,6 +1,6 @@
 -- Registers a capture with its tables, or changes it to what is stated; returns whether anything changed. Again: no-op.
 -- v_tables is a JSON array of {schema, table, decider, key_columns, fingerprint}. The decider of each may append
--- inserted, updated, deleted, truncated and backfilled. A table that is new or has another fingerprint is backfilled
+-- inserted, updated, deleted, truncated, schema_changed and backfilled. A table that is new or has another fingerprint is backfilled
 -- (anew), after publish_tables. A table that is stated no more is captured no more: its events stay.
 -- Example: select register_capture('crm', 'crm_slot', 'crm_pub',
 --   '[{"schema":"public","table":"customers","decider":"table:public.customers","fingerprint":"1"}]')
@@ -139,6 +139,7 @@ begin
       ('updated', 'A row of %s.%s was updated.'),
       ('deleted', 'A row of %s.%s was deleted, or no longer meets the filter.'),
       ('truncated', 'The table %s.%s was truncated.'),
+      ('schema_changed', 'The columns of %s.%s, or its replica identity, are other ones.'),
       ('backfilled', 'A row of %s.%s was there when the table was read.')
   ) e(event, description)
   order by 1, 2

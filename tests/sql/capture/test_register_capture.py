@@ -35,7 +35,7 @@ def test_a_capture_is_registered_once_with_the_events_of_its_tables(captures: Ca
         ("u", ["a", "b"], None),
     ]
     named = rows(captures.connection, "select event from event_store.deciders where decider = %s order by 1", T)
-    assert [row[0] for row in named] == ["backfilled", "deleted", "inserted", "truncated", "updated"]
+    assert [row[0] for row in named] == ["backfilled", "deleted", "inserted", "schema_changed", "truncated", "updated"]
 
 
 def test_a_changed_declaration_adds_removes_and_backfills_anew_only_what_changed(source: Source) -> None:

@@ -1,0 +1,37 @@
+"""What the changes of a transaction share, while it is decoded.
+
+Belongs here: its fields. Not here: what fills them (`changes`).
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from millrace.resources.capture.decoding.pgoutput import Lsn
+
+
+@dataclass(slots=True)
+class Transaction:
+    """What the changes of a transaction share, and the index of the next one.
+
+    Attributes:
+        lsn: Where it commits.
+        xid: Its id, of 64 bits.
+        committed_at: When it committed.
+        ids: The beginning of the names that its event ids are derived from; the change's index follows.
+        command_id: Its changes' command.
+        before_idx: The JSON of every change between its body and its index.
+        after_idx: The JSON of every change between its index and where the row is from.
+        annotations: The JSON of the annotations in force; empty if there are none.
+        next_idx: The index of the next change.
+    """
+
+    lsn: Lsn
+    xid: int
+    committed_at: datetime
+    ids: str
+    command_id: UUID
+    before_idx: str
+    after_idx: str
+    annotations: str = ""
+    next_idx: int = 0

@@ -1,0 +1,98 @@
+"""The columns of captured tables in the store: what the log said of them, what the source's catalog says now.
+
+Belongs here: keeping them, and looking at the catalog for what no change of a row has told. Not here: comparing the
+descriptions of the log (`decoding.schemas`), which tables are read anew then (`keep_schemas` in `sql/functions`).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import psycopg
+from psycopg.postgres import types
+from psycopg.types.json import Jsonb
+
+from millrace.resources.capture.declaration import CapturedTable
+from millrace.resources.capture.decoding.pgoutput import Lsn
+from millrace.resources.capture.decoding.schemas import Schema, TableSchema
+from millrace.resources.capture.source.tables import SourceTable, filled_leaves
+from millrace.resources.capture.store import CaptureLease, CaptureStore
+from millrace.resources.event_store.sql_functions import SqlFunctions
+
+# the names of the types that are built in
+TYPES = {info.oid: info.regtype for info in types} | {
+    info.array_oid: f"{info.regtype}[]" for info in types if info.array_oid
+}
+_FIRST_OWN_TYPE = 16384
+
+
+class SchemaStore(SqlFunctions):
+    """The store's functions for the columns of captured tables."""
+
+    def keep_schemas(
+        self, capture: str, lease_token: int, read_lsn: Lsn, schemas: Sequence[Mapping[str, object]]
+    ) -> int:
+        """Keep which columns tables have; return how many are to be read anew, after `publish_tables`."""
+        return self._value(
+            int,
+            "select event_store.keep_schemas(%s, %s, %s::pg_lsn, %s)",
+            (capture, lease_token, str(read_lsn), Jsonb(schemas)),
+        )
+
+    def captured_schemas(self, capture: str) -> list[TableSchema]:
+        """Return which columns the tables of a capture had, each table's in the order of the log."""
+        found = self.connection.execute(
+            "select schema_name, table_name, schemas from event_store.captured_tables(%s)", (capture,)
+        )
+        return [TableSchema.kept(schema, table, each) for schema, table, kept in found for each in kept]
+
+
+def schema_now(found: SourceTable, table: CapturedTable) -> Schema:
+    """Return the columns of a table as the log would describe them now."""
+    own = {c.type_oid: c.type_name for c in found.columns if c.type_oid >= _FIRST_OWN_TYPE}
+    return Schema.of(found.relation(table), TYPES | own)
+
+
+def look_at_schemas(
+    source: psycopg.Connection,
+    store: CaptureStore,
+    lease: CaptureLease,
+    looked_lsn: Lsn,
+    found: Iterable[tuple[CapturedTable, Sequence[int], Schema | None]],
+) -> None:
+    """Have tables read anew whose columns changed while no change of a row told so, or whose partitions did.
+
+    Args:
+        source: The source.
+        store: The event store.
+        lease: The capture's lease.
+        looked_lsn: Where the source's log was before its tables were looked at.
+        found: Each table, its id with those of its partitions, and its columns; None for one that the source has not.
+    """
+    known = {(table.schema_name, table.table_name): table.leaves for table in store.captured_tables(lease.capture)}
+    looked: list[dict[str, object]] = []
+    for table, (_, *leaves), schema in ((table, oids, schema) for table, oids, schema in found if schema and oids):
+        before = known[table.schema, table.table]
+        added = [] if before is None else sorted(set(leaves) - set(before))
+        looked.append(
+            {
+                "schema": table.schema,
+                "table": table.table,
+                **schema.as_json(),
+                "leaves": leaves,
+                "filled": filled_leaves(source, added),
+            }
+        )
+    SchemaStore(store.connection).keep_schemas(lease.capture, lease.lease_token, looked_lsn, looked)
+
+
+def schemas_json(schemas: Iterable[TableSchema]) -> list[dict[str, object]]:
+    """Return schemas from the log as `keep_schemas` takes them."""
+    return [
+        {
+            "schema": each.schema_name,
+            "table": each.table_name,
+            **each.schema.as_json(),
+            "commit_lsn": str(each.at.commit_lsn),
+            "commit_idx": each.at.commit_idx,
+        }
+        for each in schemas
+    ]

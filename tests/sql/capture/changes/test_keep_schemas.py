@@ -1,0 +1,163 @@
+"""`keep_schemas`: which columns captured tables have, and which tables are read anew because of them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from millrace.resources.capture.decoding.pgoutput import Lsn
+from millrace.resources.capture.schema_changes import SchemaStore
+from millrace.resources.capture.store import CaptureStore, RegisteredTable
+from millrace.resources.errors import LeaseLost, Malformed, UnknownCapture
+from tests.support.capturing.captures import START, Source, inserted, later, source
+from tests.support.factories import Connect, refusal
+
+__all__ = ["source"]
+
+ID = {"name": "id", "type_oid": 23, "type_modifier": -1, "type": "integer", "key": True}
+V = {"name": "v", "type_oid": 25, "type_modifier": -1, "type": "text", "key": False}
+
+
+def said(*columns: dict[str, Any], lsn: int | None = None, table: str = "t", **more: object) -> dict[str, Any]:
+    """Say what the catalog has, or, with a position, the log."""
+    position = {} if lsn is None else {"commit_lsn": str(Lsn(lsn)), "commit_idx": 0}
+    return {"schema": "public", "table": table, "identity": "default", "columns": list(columns), **position, **more}
+
+
+def keep(source: Source, *schemas: dict[str, Any], read_lsn: int = 0) -> int:
+    return SchemaStore(source.store.connection).keep_schemas(source.capture, source.token, Lsn(read_lsn), schemas)
+
+
+def registered(source: Source) -> RegisteredTable:
+    (table,) = source.store.captured_tables(source.capture)
+    return table
+
+
+def kept(source: Source) -> Sequence[tuple[int, Lsn, int]]:
+    found = SchemaStore(source.store.connection).captured_schemas(source.capture)
+    return [(each.at.generation, each.at.commit_lsn, len(each.schema.columns)) for each in found]
+
+
+@pytest.fixture
+def read(source: Source) -> Source:
+    """Make a capture whose table was looked at at 0x1000, and is read."""
+    keep(source, said(ID, V, leaves=[1]), read_lsn=START)
+    source.backfill(1)
+    source.finish()
+    return source
+
+
+def test_the_first_look_at_a_table_that_is_not_read_yet_is_where_its_columns_begin(source: Source) -> None:
+    before = registered(source)
+    assert keep(source, said(ID, leaves=[]), read_lsn=START) == 0
+    assert kept(source) == [(1, START, 1)]
+    assert registered(source).backfill_offset == before.backfill_offset
+    # what is read has the newest ones; the log will say where they came
+    assert keep(source, said(ID, V, leaves=[]), read_lsn=START) == 0
+    assert kept(source) == [(1, START, 1)]
+    source.backfill(1)
+    assert keep(source, said(ID, V, leaves=[]), read_lsn=START) == 0
+
+
+@pytest.mark.parametrize(
+    "column",
+    [V | {"name": "w"}, V | {"type_oid": 23}, V | {"type_modifier": 24}, None],
+)
+@pytest.mark.parametrize("lsn", [None, START + 1])
+def test_other_names_or_types_have_the_table_read_anew(
+    read: Source, column: dict[str, Any] | None, lsn: int | None
+) -> None:
+    before = registered(read)
+    assert keep(read, said(ID, *([column] if column else []), lsn=lsn), read_lsn=START + 2) == 1
+    after = registered(read)
+    assert (after.published_xid, after.backfill_key, after.backfilled_rows, after.rows_read) == (None, None, 0, False)
+    assert after.backfill_offset > before.backfill_offset
+    assert after.backfill_generation is None
+    # once
+    assert keep(read, said(ID, *([column] if column else []), lsn=lsn and lsn + 5), read_lsn=START + 3) == 0
+
+
+def test_columns_that_exchange_their_names_have_the_table_read_anew(read: Source) -> None:
+    second = V | {"name": "w"}
+    assert keep(read, said(ID, V, second, lsn=START + 1), read_lsn=START + 1) == 1
+    assert keep(read, said(ID, second, V, lsn=START + 2), read_lsn=START + 2) == 1
+
+
+def test_another_key_or_identity_reads_nothing(read: Source) -> None:
+    other = said(ID | {"key": False}, V | {"key": True, "type": "a name"}, lsn=START + 1)
+    assert keep(read, {**other, "identity": "full"}, read_lsn=START + 1) == 0
+    assert registered(read).rows_read
+    assert len(kept(read)) == 2
+
+
+def test_what_the_log_says_of_before_the_backfill_began_reads_nothing(read: Source) -> None:
+    # the catalog has them, and the log comes to them later
+    assert keep(read, said(ID, V, V | {"name": "w"}), read_lsn=START + 100) == 1
+    read.store.publish_tables("c", read.token, read.xid)
+    read.backfill(1)
+    assert (
+        keep(read, said(ID, lsn=START + 50), said(ID, V, V | {"name": "w"}, lsn=START + 99), read_lsn=START + 200) == 0
+    )
+    assert keep(read, said(ID, V, V | {"name": "w"}), read_lsn=START + 200) == 0
+    assert keep(read, said(ID, lsn=START + 100), read_lsn=START + 200) == 1
+
+
+def test_there_and_back_in_one_look_at_the_log_reads_the_table_once(read: Source) -> None:
+    assert keep(read, said(ID, lsn=START + 1), said(ID, V, lsn=START + 2), read_lsn=START + 3) == 1
+    assert not registered(read).rows_read
+    read.store.publish_tables("c", read.token, read.xid)
+    read.backfill(1)
+    assert keep(read, said(ID, V), read_lsn=START + 4) == 0
+
+
+def test_a_table_of_an_older_version_is_compared_with_the_first_that_the_log_says(read: Source) -> None:
+    read.store.connection.execute(
+        "update event_store.captured_tables set read_columns = null, read_lsn = null, columns_lsn = null"
+    )
+    assert keep(read, said(ID), read_lsn=START) == 0
+    assert keep(read, said(ID, V, lsn=START + 1), read_lsn=START + 1) == 0
+    assert keep(read, said(ID, lsn=START + 2), read_lsn=START + 2) == 1
+
+
+@pytest.mark.parametrize(
+    ("leaves", "filled", "rereads"), [([1], [], 0), ([1, 2], [], 0), ([1, 2], [2], 1), ([2], [], 1), ([], [], 1)]
+)
+def test_partitions_that_go_or_come_with_rows_have_the_table_read_anew(
+    read: Source, leaves: list[int], filled: list[int], rereads: int
+) -> None:
+    assert keep(read, said(ID, V, leaves=leaves, filled=filled), read_lsn=START) == rereads
+    assert registered(read).leaves == leaves
+
+
+def test_schemas_that_no_replay_reaches_are_left_out(read: Source) -> None:
+    for number in range(3):
+        keep(read, said(ID, V | {"name": f"v{number}"}, lsn=read.lsn), read_lsn=read.lsn)
+        read.commit(inserted(number))
+    changed = [lsn for _, lsn, _ in kept(read)]
+    read.emit_all()
+    read.store.purge_wal_events("c", later(10**9), 2)
+    keep(read, said(ID, lsn=read.lsn), read_lsn=read.lsn)
+    # the second change was the last to be purged: what it is compared with is left
+    assert [lsn for _, lsn, _ in kept(read)] == [*changed[1:], read.lsn]
+    read.commit(inserted(9))
+    read.emit_all()
+    read.begin()
+    keep(read, said(ID, V, lsn=read.lsn), read_lsn=read.lsn)
+    assert [(generation, columns) for generation, _, columns in kept(read)] == [(1, 1), (2, 2)]
+
+
+def test_what_cannot_be_kept_is_refused(read: Source) -> None:
+    refusal(Malformed, lambda: keep(read, said(ID, lsn=1) | {"commit_lsn": "x"}))
+    refusal(Malformed, lambda: keep(read, said(ID, table="other")))
+    statement = "select event_store.keep_schemas('c', %s, %s::pg_lsn, %s::jsonb)"
+    for lsn, schemas in ((None, "[]"), ("0/1", "{}"), ("0/1", None)):
+        refusal(Malformed, lambda a=(read.token, lsn, schemas): read.store._value(int, statement, a))  # type: ignore[misc]
+    store = SchemaStore(read.store.connection)
+    refusal(LeaseLost, lambda: store.keep_schemas("c", read.token + 1, START, []))
+    refusal(UnknownCapture, lambda: store.keep_schemas("other", read.token, START, []))
+    assert len(kept(read)) == 1
+
+
+def test_a_capture_without_a_slot_has_no_columns_yet(connect: Connect) -> None:
+    source = Source(CaptureStore(connect()))
+    refusal(Malformed, lambda: keep(source, said(ID)))
