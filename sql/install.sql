@@ -317,7 +317,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'cbb33982787278145ec32c47141e36db36746f80e93ece1d3521ccb2663420be'),
+  (0, '7ad18c82427e5c5fe8abd67ba07d4973d47f2cf8b3b90adda4c9e2123ce06852'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

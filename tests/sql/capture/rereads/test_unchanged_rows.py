@@ -194,3 +194,21 @@ def test_the_end_takes_bounded_calls_and_each_removes_what_it_looked_at(source: 
     assert left == [3, 1]
     assert events(source.store)[7:] == [("[3]", "deleted")]
     assert value(source.store.connection, "select gone_rows from event_store.captured_tables") == 1
+
+
+def test_a_plan_that_was_made_for_an_empty_store_looks_at_the_events_of_the_rows_only(source: Source) -> None:
+    connection = source.store.connection
+    connection.execute("vacuum analyze")
+    source.backfill()
+    source.finish()
+    source.begin()
+    source.backfill(*range(1000), done=False)
+    with connection.transaction():
+        assert source.backfill(0, 1000, 1001, done=False).appended == 2
+        fetched = value(connection, "select idx_tup_fetch from pg_stat_xact_user_tables where relname = 'events'")
+    assert fetched < 50
+    source.backfill(2000)
+    with connection.transaction():
+        source.finish(limit=10)
+        fetched = value(connection, "select idx_tup_fetch from pg_stat_xact_user_tables where relname = 'events'")
+    assert fetched < 10 * 1000

@@ -87,10 +87,11 @@ begin
         ) as newer
       from read r
       left join lateral event_store_private.head_of_stream(r.decider_id, v_table.decider) s on true
-      left join event_store.events e on e."offset" = s.last_offset
+      -- "offset 0": a look-up for each row, also where the plan was made for a store without events
+      left join lateral (select h.event, h.data from event_store.events h where h."offset" = s.last_offset offset 0) e on true
       left join lateral event_store_private.change_origin(e.data) o on true
-      where not exists (select from event_store.events o where o.event_id = r.event_id)
-        and not exists (select from event_store.quarantined_changes o where o.event_id = r.event_id)
+      where not exists (select from event_store.events o where o.event_id = r.event_id offset 0)
+        and not exists (select from event_store.quarantined_changes o where o.event_id = r.event_id offset 0)
     ), current as materialized (
       select
         p.number, p.decider_id, p.event_id, p.command_id, p.fault, p.final, p.waits, p.missing,

@@ -87,7 +87,8 @@ begin
     waiting.action is not null
   from keys k
   left join lateral event_store_private.head_of_stream(k.decider_id, v_decider) s on true
-  left join event_store.events e on e."offset" = s.last_offset
+  -- "offset 0": a look-up for each stream, also where the plan was made for a store without events
+  left join lateral (select h.event, h.data from event_store.events h where h."offset" = s.last_offset offset 0) e on true
   left join lateral event_store_private.change_origin(e.data) o on true
   left join lateral (
     select q.action, q.source_generation, q.xid, q.after_offset
@@ -96,7 +97,12 @@ begin
     order by q.quarantine_id desc
     limit 1
   ) waiting on true
-  left join event_store.unchanged_rows u on u.backfill_offset = v_read.backfill_offset and u.decider_id = k.decider_id
+  left join lateral (
+    select r.decider_id
+    from event_store.unchanged_rows r
+    where r.backfill_offset = v_read.backfill_offset and r.decider_id = k.decider_id
+    offset 0
+  ) u on true
   order by k.decider_id;
 end
 $$;
