@@ -5,6 +5,7 @@ Belongs here: the group `event_store`. Not here: the schema itself (`sql/`), how
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 
 import dagster as dg
 import psycopg
@@ -12,11 +13,16 @@ import psycopg
 from millrace.assets import OWNERS, Group
 from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.resource import PostgresResource
+from millrace.resources.producers import ProducerStore
 
 # table -> (the tables that it depends on, its description)
 TABLES: dict[str, tuple[list[str], str]] = {
     "deciders": ([], "The kinds of event that each decider may append."),
-    "events": (["deciders"], "Every event, once, never changed; its version is the optimistic lock of its stream."),
+    "producers": ([], "The producers whose messages have their effect once, with what became of these."),
+    "events": (
+        ["deciders", "producers"],
+        "Every event, once, never changed; its version is the optimistic lock of its stream.",
+    ),
     "purged_streams": (["events"], "The last purged event of each stream that lost events."),
     "partitions": ([], "The log partitions and their high-water marks."),
     "event_log": (["events", "partitions"], "The dense order of events within each log partition."),
@@ -58,6 +64,7 @@ def event_store_assets(log_partitions: int, sources: Sequence[dg.AssetKey] = ())
                         "dagster/row_count": table_rows(connection, table),
                         "dagster/column_schema": table_schema(connection, "event_store", table),
                         "schema_version": report.version,
+                        **(asdict(ProducerStore(connection).producer_totals()) if table == "producers" else {}),
                     },
                 )
 

@@ -4,6 +4,7 @@ Belongs here: what is checked and how bad a breach is. Not here: repairing anyth
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC
 
 import dagster as dg
 
@@ -16,12 +17,14 @@ from millrace.resources.capture.health import capture_health
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import MillraceError
 from millrace.resources.postgres.resource import PostgresResource
+from millrace.resources.producers import ProducerStore
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.versions import current_version
 from millrace.resources.sequencer import held_up, said_of
 
 RECENT = 10_000
 
+PRODUCERS = dg.AssetKey(["event_store", "producers"])
 EVENT_LOG = dg.AssetKey(["event_store", "event_log"])
 CHECKPOINTS = dg.AssetKey(["event_store", "checkpoints"])
 STREAM_LOCKS = dg.AssetKey(["event_store", "stream_locks"])
@@ -32,6 +35,7 @@ def all_checks(declared: Declarations) -> list[dg.AssetChecksDefinition]:
     return [
         offsets_are_dense,
         log_is_not_held_up,
+        messages_are_settled,
         leases_are_in_time,
         no_dead_letters,
         *(lag_check(model) for model in declared.models.values()),
@@ -57,6 +61,27 @@ def log_is_not_held_up(postgres: PostgresResource) -> dg.AssetCheckResult:
     with postgres.store() as store:
         holder = held_up(store)
     return dg.AssetCheckResult(passed=holder is None, metadata={"held_by": said_of(holder)} if holder else {})
+
+
+@dg.asset_check(
+    asset=PRODUCERS,
+    description="No transaction of a producer is open after its deadline: a sequencer runs, and nobody holds its producer.",
+)
+def messages_are_settled(postgres: PostgresResource) -> dg.AssetCheckResult:
+    """Look for transactions that nobody ended after their deadline."""
+    with postgres.store() as store:
+        overdue = ProducerStore(store.connection).overdue_transactions()
+    return dg.AssetCheckResult(
+        passed=not overdue,
+        severity=dg.AssetCheckSeverity.WARN,
+        metadata={
+            "overdue": [
+                f"{each.producer_id}, partition {each.partition}: message {each.sequence},"
+                f" begun {each.begun_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+                for each in overdue
+            ]
+        },
+    )
 
 
 @dg.asset_check(

@@ -226,6 +226,7 @@ set local check_function_bodies = off;
 \ir functions/producers/get_producer_state.sql
 \ir functions/producers/hold_producers.sql
 \ir functions/producers/ingest_events.sql
+\ir functions/producers/overdue_transactions.sql
 \ir functions/producers/private/apply_message.sql
 \ir functions/producers/private/apply_staged_changes.sql
 \ir functions/producers/private/end_transactions.sql
@@ -317,7 +318,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '7ad18c82427e5c5fe8abd67ba07d4973d47f2cf8b3b90adda4c9e2123ce06852'),
+  (0, 'dfd2f26148d4c8b296c6e462a28dc3cd508113c65522a52d956f6d3e48a6f3c0'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -190,17 +190,15 @@ def _views(views: Iterable[ViewInfo], positions: int) -> Iterator[Metric]:
 
 
 def _producers(store: ProducerStore) -> Iterator[Metric]:
-    rows = store.producer_statistics()
-    yield gauge("producers", "Registered producers.", [], [([], len({row.producer_id for row in rows}))])
-    yield gauge(
-        "producer_open_messages", "Transactions begun and not settled.", [], [([], sum(row.open for row in rows))]
-    )
+    totals = store.producer_totals()
+    yield gauge("producers", "Registered producers.", [], [([], totals.producers)])
+    yield gauge("producer_open_messages", "Transactions begun and not settled.", [], [([], totals.open)])
     outcomes = ("committed", "duplicates", "refused", "aborted", "abandoned", "expired", "superseded")
     yield counter(
         "producer_messages",
         "Messages of all producers, by what became of them.",
         ["outcome"],
-        [([outcome], sum(getattr(row, outcome) for row in rows)) for outcome in outcomes],
+        [([outcome], getattr(totals, outcome)) for outcome in outcomes],
     )
 
 

@@ -4,8 +4,10 @@ from millrace.resources.producers.exactly_once import Answer, ExactlyOnce, Trans
 from millrace.resources.producers.stamps import IdempotentProducer, ProducerStamp
 from millrace.resources.producers.store import (
     ExpiredTransactions,
+    OverdueTransaction,
     ProducerStatistics,
     ProducerStore,
+    ProducerTotals,
     ReceivedMessage,
     RegisteredProducer,
     SettledMessage,
@@ -17,9 +19,11 @@ __all__ = [
     "ExactlyOnce",
     "ExpiredTransactions",
     "IdempotentProducer",
+    "OverdueTransaction",
     "ProducerStamp",
     "ProducerStatistics",
     "ProducerStore",
+    "ProducerTotals",
     "ReceivedMessage",
     "RegisteredProducer",
     "SettledMessage",

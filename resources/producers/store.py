@@ -5,7 +5,7 @@ Belongs here: calls and the rows that they return. Not here: numbering messages 
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -113,6 +113,34 @@ class ProducerStatistics:
     updated_at: datetime
 
 
+@dataclass(frozen=True)
+class ProducerTotals:
+    """Numbers of all producers together: how many there are, and what became of their messages."""
+
+    producers: int
+    received: int
+    duplicates: int
+    refused: int
+    committed: int
+    aborted: int
+    abandoned: int
+    expired: int
+    superseded: int
+    open: int
+
+
+@dataclass(frozen=True)
+class OverdueTransaction:
+    """An open transaction after its deadline."""
+
+    producer_id: str
+    partition: int
+    transaction_id: UUID
+    sequence: int
+    begun_at: datetime
+    expires_at: datetime
+
+
 class ProducerStore(SqlFunctions):
     """The functions for producers. Every method raises the `MillraceError` of its SQL function."""
 
@@ -210,6 +238,19 @@ class ProducerStore(SqlFunctions):
     def producer_statistics(self, producer_id: str | None = None) -> list[ProducerStatistics]:
         """Return one row per partition of a producer, None for all producers."""
         return self._all(ProducerStatistics, "select * from event_store.producer_statistics(%s)", (producer_id,))
+
+    def producer_totals(self) -> ProducerTotals:
+        """Return the numbers of all producers together."""
+        rows = self.producer_statistics()
+        counted = [field.name for field in fields(ProducerTotals) if field.name != "producers"]
+        return ProducerTotals(
+            len({row.producer_id for row in rows}),
+            **{name: sum(getattr(row, name) for row in rows) for name in counted},
+        )
+
+    def overdue_transactions(self, late_s: int = 120, limit: int = 100) -> list[OverdueTransaction]:
+        """Return the open transactions whose deadline passed so many seconds ago, the oldest first."""
+        return self._all(OverdueTransaction, "select * from event_store.overdue_transactions(%s, %s)", (late_s, limit))
 
     def expire_transactions(self, keep_s: int = 86400, limit: int = 1000) -> ExpiredTransactions:
         """End overdue transactions, and remove those that ended without an effect `keep_s` seconds ago."""

@@ -18,6 +18,7 @@ from millrace.platform_defs.definitions import build_defs
 from millrace.resources.consumption.report import PartitionsFailed
 from millrace.resources.errors import PartitionLeased
 from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.producers import ProducerStore
 from millrace.resources.read_models.columns import last
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.versions import ensure_version
@@ -272,6 +273,25 @@ def test_applying_the_schema_reports_every_table(instance: dg.DagsterInstance, d
     assert schema.columns[0].description == "The log partition."
 
 
+def test_what_became_of_all_producers_messages_is_plotted_and_one_that_nobody_ends_is_a_warning(
+    instance: dg.DagsterInstance, dsn: str, shop: EventStore
+) -> None:
+    producers = ProducerStore(shop.connection)
+    for name in ("one", "two"):
+        epoch = producers.register_producer(name).epoch
+        producers.ingest_events(name, 0, epoch, 0)
+    shop.connection.execute("set event_store.clock = '2000-01-01'")
+    producers.begin_transaction("two", 0, epoch, 1)
+    defs = build_defs(declarations=Declarations(), resources={"postgres": postgres_at(dsn)})
+    result = defs.resolve_job_def("apply_schema").execute_in_process(instance=instance)
+    (shown,) = [m for m in result.asset_materializations_for_node("event_store") if m.asset_key.path[-1] == "producers"]
+    names = ("producers", "received", "committed", "duplicates", "open")
+    assert [shown.metadata[name].value for name in names] == [2, 3, 2, 0, 1]
+    (check,) = [each for each in result.get_asset_check_evaluations() if not each.passed]
+    assert (check.check_name, check.severity) == ("messages_are_settled", dg.AssetCheckSeverity.WARN)
+    assert "two, partition 0: message 1, begun 2000-01-01 00:00:00 UTC" in str(check.metadata["overdue"].value)
+
+
 def test_checks_pass_on_a_sound_store_and_name_what_is_wrong(
     instance: dg.DagsterInstance, dsn: str, shop: EventStore
 ) -> None:
@@ -285,7 +305,7 @@ def test_checks_pass_on_a_sound_store_and_name_what_is_wrong(
         )
         result = defs.resolve_job_def("apply_schema").execute_in_process(instance=instance)
         checks = result.get_asset_check_evaluations()
-        assert len(checks) == 7
+        assert len(checks) == 8
         return {check.check_name for check in checks if not check.passed}
 
     assert failing() == set()

@@ -40,7 +40,7 @@ WRITING = {
 READING = {
     "get_events", "get_last_event", "stream_head", "read_stream", "events_of_correlation", "read_log", "available_offset_range", "validate_offset_range",
     "offset_for_timestamp", "offsets_for_timestamp", "stream_partition", "partition_info", "view_info", "view_lag", "poll_views", "lease_owners", "dead_letters",
-    "archive_state", "get_producer_state", "producer_statistics", "capture_info", "log_gaps", "expired_leases", "sequencer_holder", "oldest_writer", "last_sequenced", "log_position",
+    "archive_state", "get_producer_state", "producer_statistics", "overdue_transactions", "capture_info", "log_gaps", "expired_leases", "sequencer_holder", "oldest_writer", "last_sequenced", "log_position",
     "is_registered", "database_identity", "attached_views", "latest_events", "stream_views", "alert_state", "first_dead_letter", "has_seen", "is_attended",
 }  # fmt: skip
 # what readers could select, too
