@@ -115,9 +115,10 @@ set local check_function_bodies = off;
 \ir functions/capture/private/change_fault.sql
 \ir functions/capture/private/change_metadata.sql
 \ir functions/capture/private/change_origin.sql
-\ir functions/capture/private/emit_deletions.sql
-\ir functions/capture/private/emit_range.sql
-\ir functions/capture/private/emit_truncate.sql
+\ir functions/capture/private/emission/emit_deletions.sql
+\ir functions/capture/private/emission/emit_plain_range.sql
+\ir functions/capture/private/emission/emit_range.sql
+\ir functions/capture/private/emission/emit_truncate.sql
 \ir functions/capture/private/has_unemitted_changes.sql
 \ir functions/capture/private/known_capture.sql
 \ir functions/capture/private/known_captured_table.sql
@@ -318,7 +319,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'dfd2f26148d4c8b296c6e462a28dc3cd508113c65522a52d956f6d3e48a6f3c0'),
+  (0, 'aabd97dc239f7fd4725727f40c8290a0c44ae3a3dfa7c2af3f95c8397f25c6f5'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -45,8 +45,12 @@ begin
   behind := event_store_private.has_unemitted_changes(_capture);
   while behind and _left > 0 loop
     begin
-      select * into _range from event_store_private.emit_range(_capture, _left, false);
-    exception when sqlstate 'MR002' or sqlstate 'MR003' or sqlstate 'MR004' then
+      select p.changes, 0::bigint as quarantined, 0::bigint as held, p.to_lsn, p.to_idx into _range
+      from event_store_private.emit_plain_range(_capture, _left) p;
+      if _range.changes is null then
+        select * into _range from event_store_private.emit_range(_capture, _left, false);
+      end if;
+    exception when unique_violation or sqlstate 'MR002' or sqlstate 'MR003' or sqlstate 'MR004' then
       select * into _range from event_store_private.emit_range(_capture, _left, true);
     end;
     if _range.changes > 0 then

@@ -8,7 +8,8 @@ language sql
 stable
 as $$
   select case
-    when jsonb_typeof(v_data -> 'annotations') = 'object' and v_data -> 'annotations' <> '{}'
+    -- false, and not null, where there are none: after null the rest would be asked, too
+    when v_data ? 'annotations' and jsonb_typeof(v_data -> 'annotations') = 'object' and v_data -> 'annotations' <> '{}'
       and event_store_private.metadata_fault(v_data -> 'annotations') is null
     then v_data -> 'annotations'
   end

@@ -1,0 +1,105 @@
+"""Plain changes go from wal_events into events at once, and are there what they would be otherwise."""
+
+from typing import Any, LiteralString
+
+import pytest
+
+from millrace.resources.capture.store import Emitted
+from tests.support.capturing.captures import (
+    Source,
+    append_foreign,
+    deleted,
+    faulty,
+    inserted,
+    source,
+    truncated,
+    updated,
+    with_data,
+)
+from tests.support.factories import rows, value
+
+__all__ = ["source"]
+
+CAPTURE: LiteralString = "from event_store.captures c where c.ctid = event_store_private.newest_capture('c')"
+PLAIN: LiteralString = (
+    f"select p.* {CAPTURE.replace('where', ', event_store_private.emit_plain_range(c, 100) p where')}"
+)
+ANY: LiteralString = (
+    "select r.changes, r.to_lsn, r.to_idx"
+    f" {CAPTURE.replace('where', ', event_store_private.emit_range(c, 100, false) r where')}"
+)
+EVENTS: LiteralString = (
+    "select event, event_id, event_version, decider, decider_id, data, command_id, previous_id, final, version, metadata"
+    ' from event_store.events order by "offset"'
+)
+
+
+def emitted(source: Source, by: LiteralString) -> tuple[Any, list[tuple[Any, ...]]]:
+    """Return what a function says and which events there are then; undo it."""
+    connection = source.store.connection
+    with connection.transaction(force_rollback=True):
+        (said,) = rows(connection, by)
+        return said, rows(connection, EVENTS)
+
+
+def test_the_events_are_those_of_the_careful_way(source: Source) -> None:
+    source.commit(inserted(1), inserted(2), inserted(3))
+    source.emit()
+    source.save(
+        [
+            *source.changes(updated(1, "later"), inserted(4), updated(4), deleted(4), inserted(4, "again")),
+            *(with_data(each, annotations={"user": "ada"}) for each in source.changes(updated(2), inserted(("a", 5)))),
+            *(with_data(each, annotations="no object") for each in source.changes(updated(2, 3))),
+            *source.changes(deleted(3)),
+        ]
+    )
+    plain, careful = emitted(source, PLAIN), emitted(source, ANY)
+    assert plain[0][0] == 9
+    assert plain == careful
+    connection = source.store.connection
+    assert source.emit() == Emitted(9, 0, 0, behind=False)
+    assert rows(connection, EVENTS) == plain[1]
+    assert emitted(source, PLAIN)[0] == (None, None, None)
+
+
+@pytest.mark.parametrize("what", ["a fault", "a truncation", "the quarantine", "a closed stream", "an unknown event"])
+def test_what_is_out_of_the_ordinary_is_left_as_it_is(source: Source, what: str) -> None:
+    source.commit(inserted(1))
+    source.emit()
+    connection = source.store.connection
+    if what == "the quarantine":
+        source.commit(faulty(7))
+        source.emit()
+    if what == "a closed stream":
+        append_foreign(source.store, "inserted", 2, final=True)
+    before = rows(connection, EVENTS)
+    source.commit(
+        updated(1), faulty(2) if what == "a fault" else truncated() if what == "a truncation" else inserted(2)
+    )
+    if what == "an unknown event":
+        connection.execute("set session_replication_role = replica")
+        connection.execute("delete from event_store.deciders where event = 'updated'")
+        connection.execute("reset session_replication_role")
+    ((changes, _, _), after) = emitted(source, PLAIN)
+    assert changes is None
+    assert after == before
+
+
+def test_only_so_many_are_taken_and_only_what_is_stored(source: Source) -> None:
+    source.commit(*(inserted(n) for n in range(150)))
+    ((changes, _, to_idx), found) = emitted(source, PLAIN)
+    assert (changes, to_idx, len(found)) == (100, 99, 100)
+
+
+def test_an_event_that_is_stored_already_is_not_stored_again(source: Source) -> None:
+    source.commit(inserted(1), updated(1))
+    source.emit()
+    connection = source.store.connection
+    before = rows(connection, EVENTS)
+    connection.execute(
+        "update event_store.captures set emitted_lsn = begun.lsn, emitted_idx = -1"
+        " from (select min(commit_lsn) - 1 as lsn from event_store.wal_events) begun"
+    )
+    source.emit()
+    assert rows(connection, EVENTS) == before
+    assert value(connection, "select count(*) from event_store.quarantined_changes") == 0
