@@ -91,6 +91,18 @@ def test_only_so_many_are_taken_and_only_what_is_stored(source: Source) -> None:
     assert (changes, to_idx, len(found)) == (100, 99, 100)
 
 
+def test_what_was_copied_and_is_not_stored_is_left(source: Source) -> None:
+    source.commit(inserted(1))
+    source.store.copy_changes(source.generation, source.changes(inserted(2)))
+    assert emitted(source, PLAIN)[0][0] == 1
+
+
+def test_about_32_mib_are_taken_at_once(source: Source) -> None:
+    source.save([with_data(each, much="x" * 1_000_000) for each in source.changes(*(inserted(n) for n in range(40)))])
+    ((changes, *_), found) = emitted(source, PLAIN)
+    assert changes == len(found) == 34
+
+
 def test_an_event_that_is_stored_already_is_not_stored_again(source: Source) -> None:
     source.commit(inserted(1), updated(1))
     source.emit()
