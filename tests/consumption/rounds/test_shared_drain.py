@@ -240,7 +240,5 @@ def test_a_drain_that_is_told_to_stop_ends_soon_and_gives_the_leases_back(
         fill(things, 20)
         running.result(PATIENCE_S)
     assert things.owned_leases("rounds") == {}
-    assert rows(things.connection, "select count(*) from event_store.consumers") == [(0,)] or not any(
-        consumers(things, model.view) for model in FEW
-    )
+    # the server notices a closed session by itself
     eventually(lambda: not any(consumers(things, model.view) for model in FEW), "the drain is attached no more")
