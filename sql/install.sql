@@ -319,7 +319,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'aabd97dc239f7fd4725727f40c8290a0c44ae3a3dfa7c2af3f95c8397f25c6f5'),
+  (0, '60e65e2b6f3981833ec2e1d72555166be4664d84332d021945c8ad3ddc5ea737'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

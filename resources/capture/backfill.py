@@ -81,9 +81,9 @@ class Backfill:
         return bool(self._chunks)
 
     def look_again(self) -> None:
-        """Look which tables are to be read: some are read anew. A chunk that was read before is read again."""
+        """Look which tables are to be read: some are read anew. Chunks that were read before are read again."""
         self._unfinished = self._registered()
-        self._chunk = None
+        self._chunks = []
 
     def step(self, stored_lsn: Lsn, emit: Callable[[], object]) -> BackfillStep:
         """Do the next part of a backfill that is due.

@@ -273,10 +273,21 @@ def test_a_change_of_the_columns_while_a_table_is_read_has_it_read_anew(
             both.source.run("alter table items add b int default 2", "insert into items (id) values (50)")
         return chunk
 
+    look_again = Backfill.look_again
+    waiting: list[tuple[bool, bool]] = []
+
+    def looking(self: Backfill) -> None:
+        before = self.waits_for_changes
+        look_again(self)
+        waiting.append((before, self.waits_for_changes))
+
     monkeypatch.setattr(backfilling, "read_chunk", reading)
+    monkeypatch.setattr(Backfill, "look_again", looking)
     both.source.run("alter table items add a int default 1", "insert into items (id) values (40)")
     both.drain()
     assert_left(both)
+    # what was read before the change is read again
+    assert waiting == [(True, False)]
     assert [names(data["new"])[5:] for data in told(both)] == [["a"], ["a", "b"]]
 
 

@@ -20,13 +20,11 @@ from tests.support.factories import rows, value
 
 __all__ = ["source"]
 
-CAPTURE: LiteralString = "from event_store.captures c where c.ctid = event_store_private.newest_capture('c')"
-PLAIN: LiteralString = (
-    f"select p.* {CAPTURE.replace('where', ', event_store_private.emit_plain_range(c, 100) p where')}"
-)
+THIS: LiteralString = "where c.ctid = event_store_private.newest_capture('c')"
+PLAIN: LiteralString = f"select r.* from event_store.captures c, event_store_private.emit_plain_range(c, 100) r {THIS}"
 ANY: LiteralString = (
     "select r.changes, r.to_lsn, r.to_idx"
-    f" {CAPTURE.replace('where', ', event_store_private.emit_range(c, 100, false) r where')}"
+    f" from event_store.captures c, event_store_private.emit_range(c, 100, false) r {THIS}"
 )
 EVENTS: LiteralString = (
     "select event, event_id, event_version, decider, decider_id, data, command_id, previous_id, final, version, metadata"

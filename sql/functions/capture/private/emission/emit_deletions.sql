@@ -1,5 +1,6 @@
 -- Ends the streams of a table whose rows are gone without a change of their own: appends deleted to each live one, in
--- the order of keys, looking at no more than v_limit streams after v_after_key. The caller holds the capture's lock. A stream with changes in the quarantine gets it there, behind them.
+-- the order of keys, looking at no more than v_limit streams after v_after_key. The caller holds the capture's lock. A
+-- stream with changes in the quarantine gets it there, behind them.
 -- v_read: the table as its backfill has read it; then only streams are meant that neither the backfill has appended to or
 -- found unchanged, nor, since it was published, a change has touched. Null: all of them.
 -- v_change says why: the data of the events, and what they are named after beside their stream, so that the same call

@@ -2,6 +2,7 @@
 -- the ordinary: nothing of the capture is in the quarantine, no change is a TRUNCATE, is unfit or has an unknown event, and
 -- no stream is closed. Otherwise it does nothing, and changes is null. The data go from wal_events into events as they
 -- are; only what tells a stream's next version is sorted and kept in between.
+-- Who may call emit_changes is a member of event_store_owner, whose each captured decider is: that is not asked again.
 -- An event that is stored already, and a version that another writer took, raise unique_violation.
 create or replace function event_store_private.emit_plain_range(
   v_capture event_store.captures,

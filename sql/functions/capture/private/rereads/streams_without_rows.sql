@@ -35,7 +35,7 @@ begin
     cross join lateral (
       select e.decider_id
       from event_store.events e
-      -- a key is a JSON array: so much of the index is nobody else's
+      -- a key is a JSON array: other streams are in other parts of the index
       where e.decider_id > s.decider_id and e.decider_id >= '[' and e.decider_id < '\' and e.decider = v_decider
       order by e.decider_id, e.decider, e.version -- as events_stream_key has them
       limit 1
