@@ -6,7 +6,6 @@ changes (`decoding.changes`).
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from uuid import UUID
 
 from millrace.resources.capture.declaration import CapturedTable
 from millrace.resources.capture.decoding.changes import (
@@ -34,8 +33,8 @@ class BackfilledRow:
     """
 
     decider_id: str | None
-    event_id: UUID
-    command_id: UUID
+    event_id: str
+    command_id: str
     data: str | None
     fault: str | None = None
 

@@ -69,7 +69,7 @@ def _change_json(change: Change) -> str:
         "decider": change.decider,
         "decider_id": change.decider_id,
         "action": change.action,
-        "event_id": str(change.event_id),
+        "event_id": change.event_id,
         "fault": change.fault,
     }
     return _with_data(known, change.data)
@@ -78,8 +78,8 @@ def _change_json(change: Change) -> str:
 def _row_json(row: BackfilledRow) -> str:
     known = {
         "decider_id": row.decider_id,
-        "event_id": str(row.event_id),
-        "command_id": str(row.command_id),
+        "event_id": row.event_id,
+        "command_id": row.command_id,
         "fault": row.fault,
     }
     return _with_data(known, row.data)

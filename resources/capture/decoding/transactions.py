@@ -5,7 +5,6 @@ Belongs here: its fields. Not here: what fills them (`changes`).
 
 from dataclasses import dataclass
 from datetime import datetime
-from uuid import UUID
 
 from millrace.resources.capture.decoding.pgoutput import Lsn
 
@@ -30,7 +29,7 @@ class Transaction:
     xid: int
     committed_at: datetime
     ids: str
-    command_id: UUID
+    command_id: str
     before_idx: str
     after_idx: str
     annotations: str = ""

@@ -20,7 +20,8 @@ _NUMBER = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _DIGITS_BEFORE_POINT = 131072
 _DIGITS_AFTER_POINT = 16383
 
-_quote = json.JSONEncoder(ensure_ascii=False).encode
+# what json.dumps(text, ensure_ascii=False) ends up calling
+_quote = json.encoder.encode_basestring
 
 
 class Undecodable(ValueError):

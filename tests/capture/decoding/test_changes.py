@@ -4,7 +4,7 @@ Belongs here: `capture.decoding.changes`, with messages made by hand and of the 
 (test_values), faults (test_faults), renamed tables and annotations (their own tests).
 """
 
-from uuid import UUID
+from uuid import UUID, uuid5
 
 import pytest
 
@@ -44,6 +44,8 @@ from tests.support.capturing.sources import Source, new_source, source
 
 __all__ = ["new_source", "source"]
 
+NAMESPACE = UUID("5b2f6c1e-3f0a-4d57-9c58-1d5f0c6f7a42")
+
 
 def test_a_change_says_where_it_is_from() -> None:
     first, second = decoded(encode(T), insert(b"7", b"a"), insert(b"8", None))
@@ -74,9 +76,10 @@ def test_ids_are_uuids_of_version_5_and_the_transaction_s_changes_share_a_comman
     first, second = decoded(encode(T), insert(b"7", b"a"), insert(b"7", b"a"))
     assert first.event_id != second.event_id
     assert first.command_id == second.command_id
-    assert {change.version for change in (first.event_id, first.command_id)} == {5}
+    assert {UUID(text).version for text in (first.event_id, first.command_id)} == {5}
     # they name events for ever
-    assert first.event_id == UUID("25a4c6ac-17e3-57dc-8c2e-60596e0775ba")
+    assert UUID(first.event_id) == UUID("25a4c6ac-17e3-57dc-8c2e-60596e0775ba")
+    assert {UUID(derived_id(f"{n}")) for n in range(64)} == {uuid5(NAMESPACE, f"{n}") for n in range(64)}
     again = decoded(encode(T), insert(b"7", b"a"), insert(b"7", b"a"))
     assert again == [first, second]
 
