@@ -155,6 +155,8 @@ class CaptureDrain:
         # below it the slot had nothing
         self._looked_lsn: Lsn | None = None
         self._stop, self._failed = threading.Event(), threading.Event()
+        # whether more is stored than was emitted, when that was last known
+        self._behind = True
         self._kept_at = self._idle_at = time.monotonic()
         return self
 
@@ -201,13 +203,13 @@ class CaptureDrain:
         """
         self._stop, self._failed = stop or threading.Event(), threading.Event()
         started = busy_at = time.monotonic()
-        waiting = True  # whether there may be changes that are stored, and no events yet
+        waiting = inf  # how many changes may be stored and no events yet
         with ThreadPoolExecutor(1, "emit") as emitter:
             while not self._stop.is_set() and time.monotonic() - started < budget_s:
                 began = time.monotonic()
                 stored = threading.Event()
                 # what was stored before becomes events while the next changes are decoded
-                emitting = emitter.submit(self._emit_until, stored, emit=waiting)
+                emitting = emitter.submit(self._emit_until, stored, waiting)
                 try:
                     came = self.store()
                     stored.set()
@@ -223,7 +225,7 @@ class CaptureDrain:
                 finally:
                     stored.set()
                 self._keep_lease(self._control)
-                waiting = came > 0
+                waiting = came or (inf if self._behind else 0)
                 if came or emitted or backfilled:
                     busy_at = time.monotonic()
                     self.report.busy_s += busy_at - began
@@ -289,22 +291,25 @@ class CaptureDrain:
             with peek(self._source, self._ready.slot, self._ready.publication, MOST_CHANGES) as messages:
                 yield messages
 
-    def emit(self) -> int:
-        """Append the stored changes as events; return how many changes were handled."""
+    def emit(self, about: float = inf) -> int:
+        """Append the stored changes as events, all or about so many; return how many were handled."""
         handled = 0
-        behind = True
-        while behind and not (self._stop.is_set() or self._failed.is_set()):
+        self._behind = True
+        while self._behind and handled < about and not (self._stop.is_set() or self._failed.is_set()):
             done = self._emitting.emit_changes(self.capture.name, self._token, EMIT)
             self.report.emitted += done.emitted
             self.report.quarantined += done.quarantined + done.held
             handled += done.emitted + done.quarantined + done.held
-            behind = done.behind
+            self._behind = done.behind
             self._keep_lease(self._emitting)
         return handled
 
-    def _emit_until(self, stored: threading.Event, *, emit: bool) -> int:
-        """Emit, then keep the lease until `stored` is set: the source may decode for long."""
-        handled = self.emit() if emit else 0
+    def _emit_until(self, stored: threading.Event, waiting: float) -> int:
+        """Emit what waits, then keep the lease until `stored` is set: the source may decode for long.
+
+        What is stored meanwhile is left for the next time: the store of changes would wait for it.
+        """
+        handled = self.emit(waiting) if waiting else 0
         while not stored.wait(self._lease_s / 3):
             self._keep_lease(self._emitting)
         return handled
