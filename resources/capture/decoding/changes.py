@@ -100,12 +100,13 @@ class Change:
 
 
 def derived_id(name: str) -> str:
-    """Return the UUID, version 5 (RFC 9562), of a name in the namespace of captured changes, as 32 hexadecimal digits.
+    """Return the UUID, version 5 (RFC 9562), of a name in the namespace of captured changes.
 
     Text: a `UUID` would take four times as long to make and to write.
     """
     digits = sha1(_NAMESPACE + name.encode(), usedforsecurity=False).hexdigest()
-    return f"{digits[:12]}5{digits[13:16]}{_VARIANT[digits[16]]}{digits[17:32]}"
+    variant = _VARIANT[digits[16]]
+    return f"{digits[:8]}-{digits[8:12]}-5{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:32]}"
 
 
 def time_json(time: datetime) -> str:

@@ -78,8 +78,8 @@ def test_ids_are_uuids_of_version_5_and_the_transaction_s_changes_share_a_comman
     assert first.command_id == second.command_id
     assert {UUID(text).version for text in (first.event_id, first.command_id)} == {5}
     # they name events for ever
-    assert UUID(first.event_id) == UUID("25a4c6ac-17e3-57dc-8c2e-60596e0775ba")
-    assert {UUID(derived_id(f"{n}")) for n in range(64)} == {uuid5(NAMESPACE, f"{n}") for n in range(64)}
+    assert first.event_id == "25a4c6ac-17e3-57dc-8c2e-60596e0775ba"
+    assert {derived_id(f"{n}") for n in range(64)} == {str(uuid5(NAMESPACE, f"{n}")) for n in range(64)}
     again = decoded(encode(T), insert(b"7", b"a"), insert(b"7", b"a"))
     assert again == [first, second]
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -161,7 +162,7 @@ def test_a_stream_that_somebody_closed_holds_up_nobody_else(source: Source) -> N
 
 def test_an_event_id_that_somebody_used_and_a_decider_without_events_hold_up_nobody_else(source: Source) -> None:
     changes = source.changes(inserted(1), inserted(2), inserted(3))
-    append_foreign(source.store, "updated", 9, changes[0].event_id)
+    append_foreign(source.store, "updated", 9, UUID(changes[0].event_id))
     source.save([changes[0], replace(changes[1], decider="unknown"), changes[2]])
     assert source.emit() == Emitted(1, 2, 0, behind=False)
     assert [change.fault for change in source.store.quarantined_changes("c")] == [

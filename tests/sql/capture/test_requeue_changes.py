@@ -221,7 +221,7 @@ def test_in_any_course_each_stream_has_its_changes_in_order_and_none_is_lost(sou
             (faulty if random.random() < 0.1 else updated)(random.randint(0, 3)) for _ in range(random.randint(1, 6))
         ]
         for change in source.commit(*done):
-            stored.setdefault(str(change.decider_id), []).append(change.event_id)
+            stored.setdefault(str(change.decider_id), []).append(UUID(change.event_id))
         if random.random() < 0.5:
             source.emit(random.randint(1, 20))
         if random.random() < 0.5 and (there := source.store.quarantined_changes("c")):

@@ -130,8 +130,8 @@ class Source:
             decider=f"table:public.{row.table}",
             decider_id="[]" if truncates else None if row.key is None else decider_id(row.key),
             action=row.action,
-            event_id=uuid5(NAMESPACE_URL, f"{self.generation}/{lsn}/{number}"),
-            command_id=uuid5(NAMESPACE_URL, f"{self.generation}/{lsn}"),
+            event_id=str(uuid5(NAMESPACE_URL, f"{self.generation}/{lsn}/{number}")),
+            command_id=str(uuid5(NAMESPACE_URL, f"{self.generation}/{lsn}")),
             data=None if row.fault else json.dumps(data),
             fault=row.fault,
             raw=b"U\x00" if row.fault else None,
@@ -195,7 +195,7 @@ class Source:
             "source": {"capture": self.capture, "generation": self.generation, "schema": "public", "table": name},
         }
         named = f"{self.generation}/{backfill_offset}/{name}/{decider_id(key)}"
-        event_id = uuid5(NAMESPACE_URL, named)
+        event_id = str(uuid5(NAMESPACE_URL, named))
         return BackfilledRow(decider_id(key), event_id, event_id, json.dumps(data))
 
     def finish(self, name: str = "t", limit: int = 10_000) -> int:
@@ -263,7 +263,7 @@ def held(store: CaptureStore, capture: str = "c") -> list[tuple[str | None, str,
 
 
 def event_ids(changes: Iterable[Change]) -> list[UUID]:
-    return [change.event_id for change in changes]
+    return [UUID(change.event_id) for change in changes]
 
 
 def with_data(change: Change, **data: object) -> Change:

@@ -46,7 +46,7 @@ def test_a_replay_compares_and_changes_nothing(source: Source) -> None:
         ("decider", lambda c: replace(c, decider="table:public.u")),
         ("decider_id", lambda c: replace(c, decider_id="[2]")),
         ("action", lambda c: replace(c, action="deleted")),
-        ("event_id", lambda c: replace(c, event_id=uuid4())),
+        ("event_id", lambda c: replace(c, event_id=str(uuid4()))),
         ("data", lambda c: with_data(c, record={"id": 1, "v": 2})),
         ("data", lambda c: replace(c, data=None, fault="unreadable")),
     ],
