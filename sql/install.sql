@@ -43,6 +43,7 @@ select set_config('event_store.log_partitions', :'log_partitions', true);
 \ir migrations/0014_rereads.sql
 \ir migrations/0015_readings.sql
 \ir migrations/0016_schema_changes.sql
+\ir migrations/0017_stopped_tables.sql
 
 \ir roles.sql
 
@@ -319,7 +320,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '60e65e2b6f3981833ec2e1d72555166be4664d84332d021945c8ad3ddc5ea737'),
+  (0, '94236adb7940882839cd56229a041e433c0b696686b15792798b04b6e3fed53a'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
@@ -335,5 +336,6 @@ insert into event_store.migrations (version, name) values
   (13, '0013_captures'),
   (14, '0014_rereads'),
   (15, '0015_readings'),
-  (16, '0016_schema_changes');
+  (16, '0016_schema_changes'),
+  (17, '0017_stopped_tables');
 commit;

@@ -75,6 +75,8 @@ def change_capture_assets(captures: Mapping[str, Capture], log_partitions: int) 
 
         try:
             with CaptureDrain(dsn, capture, context.run.run_id) as capturing:
+                for table, why in capturing.stopped.items():
+                    context.log.warning(f"Table {table} is stopped, the others are captured: {why}")
                 report = capturing.drain(budget_s=config.budget_s, idle_s=config.idle_s, on_step=Progress(show).step)
         except dg.DagsterExecutionInterruptedError:
             # a connection that was interrupted in a statement cannot give the lease back
@@ -128,6 +130,7 @@ def capture_metadata(report: CaptureReport, health: CaptureHealth) -> dict[dg.As
             "slot_lag_seconds": round(health.lag_s, 3),
             "retained_wal_bytes": health.retained_bytes,
             "slot_xid_age": (health.slot and health.slot.xid_age) or 0,
+            "stopped_tables": len(health.stopped),
         },
         CHANGE_EVENTS: {
             "events": report.emitted + report.backfilled,

@@ -22,6 +22,7 @@ from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.follow import follow
 from millrace.resources.capture.health import capture_health, find_capture
 from millrace.resources.capture.quarantine import requeue
+from millrace.resources.capture.quarantined_change import QuarantinedChange
 from millrace.resources.capture.rereads.reading import Comparison, compare
 from millrace.resources.capture.setup import remove, restart
 from millrace.resources.capture.source.connection import connect_source
@@ -29,7 +30,7 @@ from millrace.resources.capture.source.readiness import require_ready
 from millrace.resources.capture.source.slot import slot_state
 from millrace.resources.capture.source.standbys import standby_notes
 from millrace.resources.capture.source.timelines import read_timelines
-from millrace.resources.capture.store import CaptureInfo, CaptureStore, QuarantinedChange
+from millrace.resources.capture.store import CaptureInfo, CaptureStore
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store.migrations import migrate
 from millrace.resources.settings import Settings
@@ -73,11 +74,22 @@ def status_command(dsn: DsnOption = None) -> None:
                 info and f"{info.unemitted:,}",
                 health.quarantined,
                 info and info.tables_to_backfill,
+                info and info.tables_stopped,
             )
         )
         problems += [f"{capture.name}: {problem}" for problem in health.problems(capture)]
         notes += [f"{capture.name}: {note}" for note in health.notes]
-    columns = ("capture", "stored", "lag bytes", "lag s", "retained bytes", "not emitted", "quarantined", "to backfill")
+    columns = (
+        "capture",
+        "stored",
+        "lag bytes",
+        "lag s",
+        "retained bytes",
+        "not emitted",
+        "quarantined",
+        "to backfill",
+        "stopped",
+    )
     console = Screen()
     console.print(table("Captures", columns, rows))
     for problem in problems:

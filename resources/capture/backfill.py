@@ -28,6 +28,9 @@ FIRST_CHUNK = 100
 FINISH = 5_000
 # how long one step reads or ends tables before changes are stored again
 STEP_S = 1.0
+# How long to wait for a table that a session has for itself alone, and when to try again; others are read meanwhile
+LOCK_S = 0.2
+LOCKED_S = 5.0
 
 
 def next_chunk_rows(chunk: Chunk, rows: int) -> tuple[int, bool]:
@@ -72,6 +75,8 @@ class Backfill:
         self._declared = {(table.schema, table.table): table for table in ready.tables}
         self._unfinished = self._registered()
         self._chunk_rows = min(CHUNK, FIRST_CHUNK)
+        # when a locked table is tried again, by its name
+        self._locked: dict[str, float] = {}
         # Chunks that were read, and whose rows are not events yet: one of a table, in the order of their positions.
         self._chunks: list[tuple[RegisteredTable, Chunk]] = []
 
@@ -133,11 +138,23 @@ class Backfill:
         # A transaction that began before a table was published may be open on the source: its changes may be missing
         # from the slot. It has to end before that table is read.
         oldest = oldest_xid(self._source)
-        due = [table for table in self._unfinished if table.published_xid is not None and oldest >= table.published_xid]
-        until = time.monotonic() + STEP_S
+        now = time.monotonic()
+        due = [
+            table
+            for table in self._unfinished
+            if table.published_xid is not None
+            and oldest >= table.published_xid
+            and self._locked.get(table.name, now) <= now
+        ]
+        until = now + STEP_S
         rows = size = 0
         for table in due:
-            chunk = self._read(table)
+            try:
+                chunk = self._read(table)
+            except psycopg.errors.LockNotAvailable:
+                self._locked[table.name] = time.monotonic() + LOCKED_S
+                continue
+            self._locked.pop(table.name, None)
             if chunk is None:
                 break
             self._chunks.append((table, chunk))
@@ -145,13 +162,13 @@ class Backfill:
             size += chunk.size
             if not chunk.done or rows >= CHUNK or size >= CHUNK_BYTES or time.monotonic() >= until:
                 break
-        return bool(due)
+        return any(table.name not in self._locked for table in due) or bool(self._chunks)
 
     def _read(self, table: RegisteredTable) -> Chunk | None:
         """Read a table's next chunk, and choose the size of the one after; return None if it is far too large."""
         after = None if table.backfill_key is None else json.loads(table.backfill_key)
         declared = self._declared[table.schema_name, table.table_name]
-        chunk = read_chunk(self._source, declared, after, self._chunk_rows)
+        chunk = read_chunk(self._source, declared, after, self._chunk_rows, LOCK_S)
         self._chunk_rows, fits = next_chunk_rows(chunk, self._chunk_rows)
         return chunk if fits else None
 

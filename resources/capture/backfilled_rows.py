@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.decoding.changes import (
+from millrace.resources.capture.decoding.fields import (
     MAX_DATA_CHARACTERS,
     derived_id,
     source_json,

@@ -18,7 +18,7 @@ One process at a time holds a capture's lease; each of its transactions is fence
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -164,6 +164,11 @@ class CaptureDrain:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._opened.__exit__(kind, error, trace)
+
+    @property
+    def stopped(self) -> Mapping[str, str]:
+        """Why declared tables are not captured, with the remedies, by their names."""
+        return self._ready.stopped
 
     @contextmanager
     def _connect(self, name: str = "millrace") -> Iterator[CaptureStore]:

@@ -60,6 +60,8 @@ def follow(dsn: str, capture: Capture, stop: threading.Event, *, lease_s: int = 
 def _drain(dsn: str, capture: Capture, owner: str, stop: threading.Event, lease_s: int) -> None:
     telling = _Telling(capture.name)
     with CaptureDrain(dsn, capture, owner, lease_s=lease_s) as capturing:
+        for table, why in capturing.stopped.items():
+            logger.warning("%s: table %s is stopped, the others are captured: %s", capture.name, table, why)
         try:
             capturing.drain(budget_s=ROUND_S, idle_s=float("inf"), stop=stop, on_step=telling.step)
         finally:
@@ -82,11 +84,12 @@ class _Telling:
         came = CaptureReport(*(now - then for now, then in zip(astuple(sofar), astuple(self._told), strict=True)))
         if any(astuple(came)):
             logger.info(
-                "%s: %d changes stored, %d events, %d rows backfilled, %d quarantined in %.0f s",
+                "%s: %d changes stored, %d events, %d rows backfilled, %d unchanged, %d quarantined in %.0f s",
                 self._capture,
                 came.stored,
                 came.emitted,
                 came.backfilled,
+                came.unchanged,
                 came.quarantined,
                 time.monotonic() - self._told_at,
             )

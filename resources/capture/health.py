@@ -3,9 +3,9 @@
 Belongs here: looking. Not here: repairing (`setup`), how severe a problem is (`platform_defs.checks`).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 import psycopg
@@ -19,6 +19,8 @@ from millrace.resources.capture.source.connection import (
     oldest_xid,
     source_identity,
 )
+from millrace.resources.capture.source.probe import LOCKED
+from millrace.resources.capture.source.readiness import find_problems
 from millrace.resources.capture.source.slot import (
     PublicationMissing,
     SlotBusy,
@@ -62,6 +64,7 @@ class CaptureHealth:
         oldest_transaction: The transaction that is open on the source the longest, in words. None if nothing waits
             for it, or our role does not see it.
         waits_to_backfill: The tables that cannot be read before that transaction ends.
+        stopped: Why declared tables are not captured, with the remedies, by their names.
         notes: What would make a takeover by a standby of the source a gap, a sentence each.
     """
 
@@ -72,6 +75,7 @@ class CaptureHealth:
     retained_bytes: int
     oldest_transaction: str | None = None
     waits_to_backfill: tuple[str, ...] = ()
+    stopped: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     @property
@@ -101,6 +105,7 @@ class CaptureHealth:
                 f" {capture.max_retained_bytes:,} are expected"
                 + (f"; open the longest is {self.oldest_transaction}" if self.oldest_transaction else "")
             )
+        found += [f"table {table} is stopped, the others are captured: {why}" for table, why in self.stopped.items()]
         if self.waits_to_backfill:
             found.append(
                 f"the backfill of {', '.join(self.waits_to_backfill)} waits for the end of"
@@ -121,7 +126,9 @@ def capture_health(dsn: str, capture: Capture) -> CaptureHealth:
     with psycopg.connect(dsn, autocommit=True) as connection:
         store = CaptureStore(connection)
         info = find_capture(store, capture.name)
-        tables = store.captured_tables(capture.name) if info and info.tables_to_backfill else []
+        tables = (
+            store.captured_tables(capture.name) if info and (info.tables_to_backfill or info.tables_stopped) else []
+        )
     if info is None:
         return CaptureHealth(None, None, 0, 0.0, 0)
     with _asked(capture) as source:
@@ -153,6 +160,7 @@ def capture_health(dsn: str, capture: Capture) -> CaptureHealth:
         slot.retained_bytes or 0 if slot else 0,
         transaction,
         waiting,
+        {table.name: table.stopped_reason for table in tables if table.stopped_reason is not None},
         notes,
     )
 
@@ -160,7 +168,7 @@ def capture_health(dsn: str, capture: Capture) -> CaptureHealth:
 def _waiting(tables: Iterable[RegisteredTable], oldest: int) -> tuple[str, ...]:
     """Return the tables that may not be read yet: a transaction that is older than their publication is still open."""
     return tuple(
-        f"{table.schema_name}.{table.table_name}"
+        table.name
         for table in tables
         if table.backfill_generation is None
         and not table.rows_read
@@ -198,12 +206,18 @@ def has_work(dsn: str, capture: Capture) -> bool:
         SlotBusy: Somebody else reads the slot for longer than a few seconds.
     """
     with psycopg.connect(dsn, autocommit=True) as connection:
-        info = find_capture(CaptureStore(connection), capture.name)
+        store = CaptureStore(connection)
+        info = find_capture(store, capture.name)
+        stopped = store.captured_tables(capture.name) if info and info.tables_stopped else []
     with _asked(capture) as source:
         if info is None or info.source_generation is None or info.unemitted or info.tables_to_backfill:
             return True
         # a run compares what another server that took over has with what is stored
-        if not info.timelines or Timelines.parse(info.timelines).present != source_identity(source).timeline:
+        if (
+            any(_goes_on(source, capture, table) for table in stopped)
+            or not info.timelines
+            or Timelines.parse(info.timelines).present != source_identity(source).timeline
+        ):
             return True
         slot = slot_state(source, info.slot)
         # a run says what is wrong with the slot, and records that changes are lost
@@ -216,6 +230,16 @@ def has_work(dsn: str, capture: Capture) -> bool:
         except (SlotLost, PublicationMissing, SlotSlow):
             # a run repairs it, or records the gap, or has the patience
             return True
+
+
+def _goes_on(source: psycopg.Connection, capture: Capture, stopped: RegisteredTable) -> bool:
+    """Return whether nothing is wrong any more with a table that is stopped."""
+    declared = [table for table in capture.tables if table.name == stopped.name]
+    if stopped.stopped_reason is None or not declared:
+        return False
+    return stopped.stopped_reason == LOCKED or not find_problems(
+        source, replace(capture, tables=tuple(declared)), has_slot=True
+    )
 
 
 @contextmanager

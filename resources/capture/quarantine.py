@@ -9,7 +9,8 @@ from dataclasses import replace
 from millrace.resources.capture.declaration import Capture
 from millrace.resources.capture.decoding.changes import Change, ChangeDecoder
 from millrace.resources.capture.decoding.pgoutput import PgoutputError
-from millrace.resources.capture.store import CaptureStore, QuarantinedChange, RegisteredTable, Requeued
+from millrace.resources.capture.quarantined_change import QuarantinedChange
+from millrace.resources.capture.store import CaptureStore, RegisteredTable, Requeued
 
 
 def requeue(store: CaptureStore, capture: Capture, reason: str) -> Requeued:

@@ -56,7 +56,7 @@ def look_at_schemas(
     store: CaptureStore,
     lease: CaptureLease,
     looked_lsn: Lsn,
-    found: Iterable[tuple[CapturedTable, Sequence[int], Schema | None]],
+    found: Iterable[tuple[CapturedTable, Sequence[int], Schema]],
 ) -> None:
     """Have tables read anew whose columns changed while no change of a row told so, or whose partitions did.
 
@@ -65,11 +65,11 @@ def look_at_schemas(
         store: The event store.
         lease: The capture's lease.
         looked_lsn: Where the source's log was before its tables were looked at.
-        found: Each table, its id with those of its partitions, and its columns; None for one that the source has not.
+        found: Each table, its id with those of its partitions, and its columns.
     """
     known = {(table.schema_name, table.table_name): table.leaves for table in store.captured_tables(lease.capture)}
     looked: list[dict[str, object]] = []
-    for table, (_, *leaves), schema in ((table, oids, schema) for table, oids, schema in found if schema and oids):
+    for table, (_, *leaves), schema in found:
         before = known[table.schema, table.table]
         added = [] if before is None else sorted(set(leaves) - set(before))
         looked.append(

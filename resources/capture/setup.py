@@ -9,17 +9,17 @@ A slot without a generation is left from a killed try. It is made anew: nothing 
 """
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from hashlib import sha256
 
 import psycopg
 
+from millrace.resources.capture.claim import ClaimedCapture, claim, fingerprint, release, slot_name
 from millrace.resources.capture.declaration import ACTIONS, Capture, CapturedTable
 from millrace.resources.capture.decoding.pgoutput import Lsn
-from millrace.resources.capture.decoding.schemas import Schema, Schemas
-from millrace.resources.capture.schema_changes import TYPES, SchemaStore, look_at_schemas, schema_now
+from millrace.resources.capture.decoding.schemas import Schemas
+from millrace.resources.capture.schema_changes import TYPES, SchemaStore, look_at_schemas
 from millrace.resources.capture.source.connection import (
     SourceIdentity,
     connect_source,
@@ -30,19 +30,18 @@ from millrace.resources.capture.source.connection import (
 from millrace.resources.capture.source.publication import (
     drop_publication,
     ensure_publication,
+    is_as_made,
     mark_probed,
-    probed_tables,
 )
-from millrace.resources.capture.source.readiness import require_ready
 from millrace.resources.capture.source.slot import BUSY_S, advance, create_slot, drop_slot, slot_state
-from millrace.resources.capture.source.tables import find_table, keyed, table_oids
 from millrace.resources.capture.source.timelines import Timelines, read_timelines
-from millrace.resources.capture.store import CaptureLease, CaptureStore, RegisteredTable, TableRegistration
+from millrace.resources.capture.store import CaptureLease, CaptureStore, RegisteredTable
 from millrace.resources.errors import MillraceError, UnknownCapture
-from millrace.resources.event_store import EventStore
 
 # The lease of a restart: a killed one keeps the capture from others for that long.
 RESTART_LEASE_S = 30
+# why a table waits that is to be published
+UNPUBLISHED = "it is published once nobody has locked a table of the publication, or vacuums it"
 # Enough to drop a slot and to make one, which waits for a minute at most.
 BEGIN_LEASE_S = 80 + int(BUSY_S)
 
@@ -65,6 +64,7 @@ class ReadyCapture:
         tables: What is captured, with the columns that name a row.
         fingerprints: (schema, table) -> what tells this declaration of the table from others.
         xid_reference: A transaction id of the source of about now.
+        stopped: Why a declared table is not captured, by its name: what is wrong with it, and the remedy.
         declared_names: Table id -> (declared name, LSN). From that LSN on a change under another name is refused; an
             earlier rename is covered by the backfill.
         schemas: Which columns the tables had in the log.
@@ -79,31 +79,9 @@ class ReadyCapture:
     tables: tuple[CapturedTable, ...]
     fingerprints: dict[tuple[str, str], str]
     xid_reference: int
+    stopped: Mapping[str, str]
     declared_names: dict[int, tuple[str, Lsn]]
     schemas: Schemas
-
-
-@dataclass(frozen=True)
-class ClaimedCapture:
-    """A capture that is registered and leased.
-
-    Attributes:
-        lease: Where it stands.
-        changed: Whether it was registered otherwise before, or not at all.
-        tables: What is captured, with the columns that name a row.
-        oids: For each table its id, then those of its partitions; empty if the source has no such table.
-        schemas: The columns of each table as they are now; None if the source has no such table.
-        looked_lsn: Where the source's log was before its tables were looked at.
-        probed: What `require_ready` need not ask the server again.
-    """
-
-    lease: CaptureLease
-    changed: bool
-    tables: tuple[CapturedTable, ...]
-    oids: tuple[tuple[int, ...], ...]
-    schemas: tuple[Schema | None, ...]
-    looked_lsn: Lsn
-    probed: frozenset[str]
 
 
 def prepare(
@@ -124,7 +102,7 @@ def prepare(
         if lease.gap:
             raise _gap(store, capture)
         if lease.source_generation is None or lease.stored_lsn is None:
-            ensure_publication(source, lease.publication, capture)
+            ensure_publication(source, lease.publication, claimed.capture)
             generation, stored_lsn = begin(source, store, lease)
             _look(source, store, claimed)
         else:
@@ -133,7 +111,7 @@ def prepare(
             if lost := _loss(source, lease, stored_lsn):
                 store.record_gap(capture.name, stored_lsn, None, lost)
                 raise _gap(store, capture)
-            _go_on(source, store, capture, claimed, stored_lsn)
+            claimed = _go_on(source, store, claimed, stored_lsn)
         mark_probed(source, lease.publication, claimed.probed)
         registered = store.captured_tables(capture.name)
         schemas = SchemaStore(store.connection).captured_schemas(capture.name)
@@ -154,6 +132,7 @@ def prepare(
             for table, oids in zip(claimed.tables, claimed.oids, strict=True)
         },
         xid_reference=next_xid(source),
+        stopped=claimed.stopped,
         declared_names=_declared_names(claimed, registered, flushed),
         schemas=Schemas(schemas, generation, TYPES),
     )
@@ -191,33 +170,38 @@ def _followed(
     raise _gap(store, capture)
 
 
-def _go_on(
-    source: psycopg.Connection, store: CaptureStore, capture: Capture, claimed: ClaimedCapture, stored_lsn: Lsn
-) -> None:
-    """Publish what is declared now, with the slot that there is.
+def _go_on(source: psycopg.Connection, store: CaptureStore, claimed: ClaimedCapture, stored_lsn: Lsn) -> ClaimedCapture:
+    """Publish what is declared now, with the slot that there is; return what is captured.
 
     Raises:
         GapOpen: A table that was published before is not published as declared any more. The gap is recorded.
     """
-    lease = claimed.lease
+    capture, lease = claimed.capture, claimed.lease
     _look(source, store, claimed)
     # Tables that were registered since the last run, or are read anew. If we are killed, the next try finds them so
     # again; their backfill, which has not begun, sees what happens to them until then.
     unpublished = {
-        f"{table.schema_name}.{table.table_name}"
+        table.name
         for table in store.captured_tables(capture.name)
-        if table.published_xid is None
+        if table.published_xid is None and table.stopped_reason is None
     }
-    with source.transaction():
-        lost = sorted((ensure_publication(source, lease.publication, capture) or frozenset()) - unpublished)
-        if lost:
-            # before the repair commits: after it nothing shows that there was a gap
-            store.record_gap(
-                capture.name,
-                stored_lsn,
-                None,
-                f"Publication {lease.publication} was changed or dropped by somebody else: {', '.join(lost)}.",
-            )
+    try:
+        with source.transaction():
+            lost = sorted((ensure_publication(source, lease.publication, capture) or frozenset()) - unpublished)
+            if lost:
+                # before the repair commits: after it nothing shows that there was a gap
+                store.record_gap(
+                    capture.name,
+                    stored_lsn,
+                    None,
+                    f"Publication {lease.publication} was changed or dropped by somebody else: {', '.join(lost)}.",
+                )
+    except psycopg.errors.LockNotAvailable:
+        if not is_as_made(source, lease.publication):
+            raise
+        # The publication stays as it is for this run. Somebody has locked a table of it, which keeps those from being
+        # captured that are to be published, and no others.
+        return claimed.without(dict.fromkeys(unpublished, UNPUBLISHED))
     if lost:
         raise _gap(store, capture)
     if claimed.changed or unpublished:
@@ -227,6 +211,7 @@ def _go_on(
     if unpublished:
         # Ask for the id after the publication has changed: older transactions may not have noticed the change.
         store.publish_tables(capture.name, lease.lease_token, next_xid(source))
+    return claimed
 
 
 def _look(source: psycopg.Connection, store: CaptureStore, claimed: ClaimedCapture) -> None:
@@ -248,51 +233,6 @@ def _declared_names(
         for table, oids in zip(claimed.tables, claimed.oids, strict=True)
         if oids
     }
-
-
-def claim(
-    source: psycopg.Connection, store: CaptureStore, capture: Capture, owner: str, lease_s: int
-) -> ClaimedCapture:
-    """Register a capture as it is declared, and lease it.
-
-    Raises:
-        NotReady: The source lacks something.
-        CaptureInUse: Another process has the lease.
-    """
-    name = slot_name(store, capture.name)
-    probed = require_ready(
-        source, capture, has_slot=slot_state(source, name) is not None, probed=probed_tables(source, name)
-    )
-    looked_lsn, _ = flush_lsn(source)
-    found = [find_table(source, table.schema, table.table) for table in capture.tables]
-    tables = tuple(map(keyed, found, capture.tables))
-    schemas = tuple(schema_now(each, table) if each else None for each, table in zip(found, tables, strict=True))
-    oids = tuple(table_oids(source, table.schema, table.table) for table in tables)
-    changed = store.register_capture(
-        capture.name,
-        name,
-        name,
-        [
-            TableRegistration(t.schema, t.table, t.stream_decider, list(t.key or ()), fingerprint(capture, t, ids))
-            for t, ids in zip(tables, oids, strict=True)
-        ],
-    )
-    lease = store.claim_capture(capture.name, owner, lease_s)
-    return ClaimedCapture(lease, changed, tables, oids, schemas, looked_lsn, probed)
-
-
-def slot_name(store: CaptureStore, capture: str) -> str:
-    """Return the name of a capture's slot and publication: no other event store has it, not even a copy of this one."""
-    events = EventStore(store.connection)
-    database = events.database_identity()
-    store_id = f"{events.backup_cut().archive_id} {(database.system_identifier, database.database)}"
-    return f"millrace_{capture}_{sha256(store_id.encode()).hexdigest()[:8]}"
-
-
-def release(store: CaptureStore, lease: CaptureLease) -> None:
-    """Give a lease back; if the store does not answer, it expires."""
-    with suppress(psycopg.OperationalError):
-        store.release_capture(lease.capture, lease.lease_token)
 
 
 def begin(source: psycopg.Connection, store: CaptureStore, lease: CaptureLease) -> tuple[int, Lsn]:
@@ -321,12 +261,13 @@ def restart(dsn: str, capture: Capture, reason: str) -> int:
         CaptureInUse: Another process captures: stop it first.
     """
     with _both(dsn, capture) as (source, store):
-        lease = claim(source, store, capture, f"restart by process {os.getpid()}", RESTART_LEASE_S).lease
+        claimed = claim(source, store, capture, f"restart by process {os.getpid()}", RESTART_LEASE_S)
+        lease = claimed.lease
         try:
             store.restart_capture(capture.name, reason)
             while store.emit_changes(capture.name, lease.lease_token).behind:
                 store.extend_capture(capture.name, lease.lease_token, RESTART_LEASE_S)
-            ensure_publication(source, lease.publication, capture)
+            ensure_publication(source, lease.publication, claimed.capture)
             store.extend_capture(capture.name, lease.lease_token, BEGIN_LEASE_S)
             return begin(source, store, lease)[0]
         finally:
@@ -354,12 +295,6 @@ def remove(dsn: str, capture: Capture, reason: str) -> None:
         had_publication = drop_publication(source, publication)
         if unknown and not (had_slot or had_publication):
             raise unknown
-
-
-def fingerprint(capture: Capture, table: CapturedTable, oids: Sequence[int]) -> str:
-    """Return a digest of what is captured of a table's rows, and which table it is: its partitions come and go."""
-    declared = repr((table.columns, table.where, table.key, sorted(capture.actions), tuple(oids[:1])))
-    return sha256(declared.encode()).hexdigest()[:32]
 
 
 @contextmanager

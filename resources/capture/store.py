@@ -7,10 +7,8 @@ changes (`copy_text`); the source (`source`); the order of the steps (`drain`).
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
 from itertools import islice
-from typing import Any, ClassVar
-from uuid import UUID
+from typing import ClassVar
 
 from psycopg.abc import Buffer
 from psycopg.adapt import Loader
@@ -20,7 +18,7 @@ from millrace.resources.capture.backfilled_rows import BackfilledRow
 from millrace.resources.capture.copy_text import COPIED_COLUMNS, changes_json, copied_lines, rows_json
 from millrace.resources.capture.decoding.changes import Change
 from millrace.resources.capture.decoding.pgoutput import Lsn
-from millrace.resources.event_store import parsed
+from millrace.resources.capture.quarantined_change import QuarantinedChange
 from millrace.resources.event_store.refusals import refusals
 from millrace.resources.event_store.sql_functions import SqlFunctions
 
@@ -30,13 +28,17 @@ _LINES = 500
 
 @dataclass(frozen=True)
 class TableRegistration:
-    """A table of a capture as it is registered; another fingerprint is another declaration."""
+    """A table of a capture as it is registered; another fingerprint is another declaration.
+
+    `stopped` says why it cannot be captured now; None if it can.
+    """
 
     schema: str
     table: str
     decider: str
     key_columns: Sequence[str] | None
     fingerprint: str
+    stopped: str | None = None
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,8 @@ class RegisteredTable:
 
     No two backfills have the same `backfill_offset`: the event ids of a backfill's rows are made with it. While
     `published_xid` is None no row may be read; when `rows_read` is true, only `finish_backfill` is left. `leaves` are
-    the ids of its partitions at the last look, None before it.
+    the ids of its partitions at the last look, None before it. `stopped_reason` says since `stopped_at` why it is not
+    captured, None while it is.
     """
 
     schema_name: str
@@ -84,6 +87,13 @@ class RegisteredTable:
     backfill_generation: int | None
     backfilled_at: datetime | None
     leaves: list[int] | None
+    stopped_reason: str | None
+    stopped_at: datetime | None
+
+    @property
+    def name(self) -> str:
+        """The table as `<schema>.<table>`."""
+        return f"{self.schema_name}.{self.table_name}"
 
 
 @dataclass(frozen=True)
@@ -123,34 +133,6 @@ class Requeued:
 
 
 @dataclass(frozen=True)
-class QuarantinedChange:
-    """A change that is not an event: it has a `fault`, or, if that is None, waits behind one of its stream that has."""
-
-    quarantine_id: int
-    capture: str
-    source_generation: int
-    commit_lsn: Lsn | None
-    commit_idx: int | None
-    xid: int | None
-    committed_at: datetime | None
-    decider: str
-    decider_id: str | None
-    action: str
-    event_id: UUID
-    command_id: UUID
-    data_json: str | None
-    fault: str | None
-    raw: bytes | None
-    relation: bytes | None
-    quarantined_at: datetime
-
-    @cached_property
-    def data(self) -> Any:  # noqa: ANN401 - it is what JSON holds
-        """The data of the event that it would be; raises `UnreadableData` if Python cannot read it."""
-        return None if self.data_json is None else parsed(self.data_json, f"quarantined change {self.quarantine_id}")
-
-
-@dataclass(frozen=True)
 class CaptureGap:
     """A gap: changes of the source are lost. `resolved_by_generation` is None until a slot begins with a backfill."""
 
@@ -181,6 +163,7 @@ class CaptureInfo:
     open_gaps: int
     gaps: int
     tables: int
+    tables_stopped: int
     tables_to_backfill: int
     backfilled_rows: int
     lease_owner: str | None
@@ -375,7 +358,8 @@ class CaptureStore(SqlFunctions):
             """
             select
               schema_name, table_name, decider, key_columns, fingerprint, published_xid::text::bigint as published_xid,
-              backfill_offset, backfill_key, backfilled_rows, rows_read, backfill_generation, backfilled_at, leaves
+              backfill_offset, backfill_key, backfilled_rows, rows_read, backfill_generation, backfilled_at, leaves,
+              stopped_reason, stopped_at
             from event_store.captured_tables(%s)
             """,
             (capture,),

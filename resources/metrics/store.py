@@ -219,6 +219,7 @@ def _captures(captures: Sequence[CaptureInfo]) -> Iterator[Metric]:
         "capture_held_changes", "Changes behind a quarantined one of their row.", labels, each(lambda c: c.held)
     )
     yield gauge("capture_open_gaps", "Ranges of changes that are missing.", labels, each(lambda c: c.open_gaps))
+    yield gauge("capture_stopped_tables", "Tables that cannot be captured.", labels, each(lambda c: c.tables_stopped))
     yield gauge(
         "capture_tables_to_backfill",
         "Tables whose first rows are not all read.",

@@ -286,7 +286,11 @@ CREATE TABLE event_store.captured_tables (
     columns_lsn pg_lsn,
     read_lsn pg_lsn,
     leaves bigint[],
-    CONSTRAINT captured_tables_finish_what_is_read CHECK ((rows_read OR ((finishing_key IS NULL) AND (backfill_generation IS NULL))))
+    stopped_reason text,
+    stopped_at timestamp with time zone,
+    CONSTRAINT captured_tables_finish_what_is_read CHECK ((rows_read OR ((finishing_key IS NULL) AND (backfill_generation IS NULL)))),
+    CONSTRAINT captured_tables_stop_for_a_reason CHECK (((stopped_reason IS NULL) = (stopped_at IS NULL))),
+    CONSTRAINT captured_tables_stopped_are_not_published CHECK (((stopped_reason IS NULL) OR (published_xid IS NULL)))
 )
 WITH (fillfactor='50');
 
@@ -333,6 +337,10 @@ COMMENT ON COLUMN event_store.captured_tables.columns_lsn IS 'From where in the 
 COMMENT ON COLUMN event_store.captured_tables.read_lsn IS 'The backfill began to read behind this position of the source''s log: it saw what changed the columns before.';
 
 COMMENT ON COLUMN event_store.captured_tables.leaves IS 'The ids of its partitions that hold rows, when they were last looked at; null while that was never.';
+
+COMMENT ON COLUMN event_store.captured_tables.stopped_reason IS 'Why the table is not captured, and the remedy; null while it is. It is read anew once it is captured again.';
+
+COMMENT ON COLUMN event_store.captured_tables.stopped_at IS 'Since when it is not captured; null while it is.';
 
 CREATE TABLE event_store.views (
     view text NOT NULL,

@@ -39,11 +39,11 @@ def test_rows_are_read_in_chunks_while_they_change_and_a_killed_backfill_goes_on
     chunks = 0
 
     def read_chunk(
-        connection: psycopg.Connection, table: CapturedTable, after: Sequence[str] | None, limit: int
+        connection: psycopg.Connection, table: CapturedTable, after: Sequence[str] | None, limit: int, lock_s: float
     ) -> Chunk:
         nonlocal chunks
         chunks += 1
-        chunk = source_chunks.read_chunk(connection, table, after, limit)
+        chunk = source_chunks.read_chunk(connection, table, after, limit, lock_s)
         # behind the reader, before it, and what it has just read
         captured.source.connection.execute("update items set name = %s where id %% 7 = 0", (f"changed {chunks}",))
         captured.source.connection.execute("update items set id = id + 1000 where id = %s", (chunks * 10,))

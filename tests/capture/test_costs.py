@@ -109,10 +109,10 @@ def reads(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> list[list[tupl
     seen: list[list[tuple[str, int]]] = []
 
     def read_chunk(
-        source: psycopg.Connection, table: CapturedTable, after: Sequence[str] | None, limit: int
+        source: psycopg.Connection, table: CapturedTable, after: Sequence[str] | None, limit: int, lock_s: float
     ) -> source_chunks.Chunk:
         seen[-1].append((table.table, limit))
-        return source_chunks.read_chunk(source, table, after, limit)
+        return source_chunks.read_chunk(source, table, after, limit, lock_s)
 
     with captured.process() as process, monkeypatch.context() as patch:
         look = process.store

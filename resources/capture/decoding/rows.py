@@ -69,7 +69,7 @@ class TableRows:
             action: inserted or updated.
             raw: The message, whose columns begin at byte 6.
         """
-        parts = []
+        parts: list[str] = []
         add = parts.append
         try:
             at = 8

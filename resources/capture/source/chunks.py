@@ -20,6 +20,8 @@ from millrace.resources.capture.source.publication import condition
 from millrace.resources.capture.source.tables import SourceTable, find_table
 from millrace.resources.errors import MillraceError
 
+# How long to wait for a table that a session has for itself alone
+LOCK_S = 10.0
 _ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
 _MEANS = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
 
@@ -58,7 +60,13 @@ class Chunk:
         return sum(len(value) for row in self.rows for value in row if isinstance(value, bytes))
 
 
-def read_chunk(source: psycopg.Connection, table: CapturedTable, after_key: Sequence[str] | None, limit: int) -> Chunk:
+def read_chunk(
+    source: psycopg.Connection,
+    table: CapturedTable,
+    after_key: Sequence[str] | None,
+    limit: int,
+    lock_s: float = LOCK_S,
+) -> Chunk:
     """Read the next rows behind a key in one snapshot; the filter and the columns are those of the declaration.
 
     Rows that share a key, where nothing makes it unique, come together: there may be more of them than `limit`. A value
@@ -69,19 +77,26 @@ def read_chunk(source: psycopg.Connection, table: CapturedTable, after_key: Sequ
         table: What is captured.
         after_key: `last_key` of the chunk before; None for the first one.
         limit: How many rows, at least 1.
+        lock_s: How long to wait for a session that has the table for itself alone, in seconds.
 
     Raises:
+        psycopg.errors.LockNotAvailable: Such a session goes on.
         TableMissing: The table is not there, or has no key.
     """
     try:
-        return _read_chunk(source, table, after_key, limit, None)
+        return _read_chunk(source, table, after_key, limit, lock_s, None)
     except (CharacterNotInRepertoire, UntranslatableCharacter):
         codec = codec_of(str(source.info.parameter_status("server_encoding")))
-        return _read_chunk(source, table, after_key, limit, codec)
+        return _read_chunk(source, table, after_key, limit, lock_s, codec)
 
 
 def _read_chunk(
-    source: psycopg.Connection, table: CapturedTable, after_key: Sequence[str] | None, limit: int, codec: str | None
+    source: psycopg.Connection,
+    table: CapturedTable,
+    after_key: Sequence[str] | None,
+    limit: int,
+    lock_s: float,
+    codec: str | None,
 ) -> Chunk:
     with source.transaction():
         source.execute("set transaction isolation level repeatable read, read only")
@@ -91,6 +106,7 @@ def _read_chunk(
         try:
             # Before the snapshot: a truncate or a rewrite that commits after it leaves a table that the snapshot sees
             # empty.
+            source.execute("select set_config('lock_timeout', %s, true)", (f"{int(lock_s * 1000)}ms",))
             source.execute(sql.SQL("lock table {} in access share mode").format(name))
         except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as error:
             raise _missing(table, "it does not exist") from error

@@ -116,6 +116,16 @@ def ensure_publication(source: psycopg.Connection, name: str, capture: Capture) 
     return frozenset(t.name for t in capture.tables if before.get(t.name) != after.get(t.name))
 
 
+def is_as_made(source: psycopg.Connection, name: str) -> bool:
+    """Return whether nobody but Millrace changed the publication, whatever is declared by now."""
+    found = _state(source, name)
+    remembered = _REMARK.match((found.remark if found else None) or "")
+    if found is None or remembered is None:
+        return False
+    now = _REMARK.match(_remark("", found))
+    return now is not None and remembered.groups() == now.groups()
+
+
 def probed_tables(source: psycopg.Connection, name: str) -> frozenset[str]:
     """Return what `mark_probed` kept; nothing if the publication was changed or made since."""
     found = _state(source, name)

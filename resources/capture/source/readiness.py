@@ -5,13 +5,13 @@ Belongs here: preconditions, as sentences with their remedies. Not here: what is
 (`publication`, `slot`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import psycopg
 
 from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.source.probe import Probes
+from millrace.resources.capture.source.probe import LOCKED, Probes
 from millrace.resources.capture.source.tables import SourceTable, find_leaves, find_table
 from millrace.resources.errors import MillraceError
 
@@ -85,21 +85,57 @@ class NotReady(MillraceError):
         )
 
 
-def require_ready(
-    source: psycopg.Connection, capture: Capture, *, has_slot: bool, probed: frozenset[str] = frozenset()
-) -> frozenset[str]:
-    """Refuse a source that cannot be captured as declared.
+@dataclass(frozen=True)
+class ReadyTables:
+    """Which tables of a source can be captured now.
 
-    Returns:
-        Digests of the tables that need no probe the next time, as `probed` has them of the last time.
+    Attributes:
+        stopped: Why a table cannot, with the remedy, by its name.
+        probed: Digests of the tables that need no probe the next time.
+    """
+
+    stopped: Mapping[str, str]
+    probed: frozenset[str]
+
+
+def ready_tables(
+    source: psycopg.Connection,
+    capture: Capture,
+    *,
+    has_slot: bool,
+    probed: frozenset[str] = frozenset(),
+    published: Collection[str] = (),
+) -> ReadyTables:
+    """Tell which tables can be captured as declared.
+
+    Args:
+        source: An autocommit connection to the source.
+        capture: What is to be captured.
+        has_slot: Whether the capture's slot is there already, so that none has to be free.
+        probed: What the last call returned.
+        published: The names of the tables that are published already: a lock on them keeps nobody from capturing them.
+
+    Raises:
+        NotReady: None can; with all that the source lacks.
+    """
+    probes = Probes(source, capture, probed, published)
+    server, tables = _problems(source, capture, probes, has_slot=has_slot)
+    if len(tables) == len(capture.tables):
+        # nothing would be captured meanwhile: whoever publishes waits for the locks
+        tables = {name: problems for name, problems in tables.items() if problems != [LOCKED]}
+    if server or len(tables) == len(capture.tables):
+        raise NotReady(capture.name, [*server, *_sentences(tables)])
+    return ReadyTables({name: "; ".join(problems) for name, problems in tables.items()}, frozenset(probes.passed))
+
+
+def require_ready(source: psycopg.Connection, capture: Capture, *, has_slot: bool) -> None:
+    """Refuse a source of which not every table can be captured as declared.
 
     Raises:
         NotReady: With all that it lacks.
     """
-    probes = Probes(source, capture, probed)
-    if problems := _problems(source, capture, probes, has_slot=has_slot):
+    if problems := find_problems(source, capture, has_slot=has_slot):
         raise NotReady(capture.name, problems)
-    return frozenset(probes.passed)
 
 
 def find_problems(source: psycopg.Connection, capture: Capture, *, has_slot: bool) -> list[str]:
@@ -110,26 +146,30 @@ def find_problems(source: psycopg.Connection, capture: Capture, *, has_slot: boo
         capture: What is to be captured.
         has_slot: Whether the capture's slot is there already, so that none has to be free.
     """
-    return _problems(source, capture, Probes(source, capture, frozenset()), has_slot=has_slot)
+    probes = Probes(source, capture, published={table.name for table in capture.tables})
+    server, tables = _problems(source, capture, probes, has_slot=has_slot)
+    return [*server, *_sentences(tables)]
 
 
-def _problems(source: psycopg.Connection, capture: Capture, probes: Probes, *, has_slot: bool) -> list[str]:
+def _sentences(tables: Mapping[str, Sequence[str]]) -> list[str]:
+    return [f"table {name}: {problem}" for name, problems in tables.items() for problem in problems]
+
+
+def _problems(
+    source: psycopg.Connection, capture: Capture, probes: Probes, *, has_slot: bool
+) -> tuple[list[str], dict[str, list[str]]]:
+    """Return what is wrong with the server, and with which tables."""
     major = source.info.server_version // 10000
     if major < OLDEST_MAJOR:
-        return [
-            f"the server is PostgreSQL {major}; {OLDEST_MAJOR} or newer is needed, for filters of rows and columns: upgrade it"
-        ]
+        too_old = f"the server is PostgreSQL {major}; {OLDEST_MAJOR} or newer is needed, for filters of rows and columns: upgrade it"
+        return [too_old], {}
     row = source.execute(_SERVER).fetchone()
     assert row is not None
     server = _Server(*row)
-    return [
-        *_server_problems(server, has_slot=has_slot),
-        *[
-            f"table {table.name}: {problem}"
-            for table in capture.tables
-            for problem in _table_problems(source, server, capture, table, probes)
-        ],
-    ]
+    found = {table.name: [*_table_problems(source, server, capture, table, probes)] for table in capture.tables}
+    return [*_server_problems(server, has_slot=has_slot)], {
+        name: problems for name, problems in found.items() if problems
+    }
 
 
 def _server_problems(server: _Server, *, has_slot: bool) -> Iterator[str]:

@@ -70,7 +70,7 @@ begin
   where ctid = event_store_private.newest_capture(v_capture);
   update event_store.captured_tables t
   set
-    published_xid = v_published_xid, backfill_offset = nextval('event_store.events_offset_seq'),
+    published_xid = case when t.stopped_reason is null then v_published_xid end, backfill_offset = nextval('event_store.events_offset_seq'),
     backfill_key = null, backfilled_rows = 0, unchanged_rows = 0, gone_rows = 0, rows_read = false, finishing_key = null,
     backfill_generation = null
   where t.capture = v_capture;

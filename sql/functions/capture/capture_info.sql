@@ -18,6 +18,7 @@ returns table (
   open_gaps bigint,
   gaps bigint,
   tables bigint,
+  tables_stopped bigint,
   tables_to_backfill bigint,
   backfilled_rows bigint,
   lease_owner text,
@@ -38,7 +39,7 @@ begin
   return query
   select
     c.capture, c.source_generation, c.slot, c.publication, c.stored_lsn, c.stored_at, c.emitted_lsn, w.unemitted,
-    q.quarantined, q.held, g.open_gaps, g.gaps, t.tables, t.tables_to_backfill, t.backfilled_rows, c.lease_owner, c.leased_until,
+    q.quarantined, q.held, g.open_gaps, g.gaps, t.tables, t.tables_stopped, t.tables_to_backfill, t.backfilled_rows, c.lease_owner, c.leased_until,
     coalesce(c.leased_until > (select event_store_private.clock()), false), c.timelines
   from event_store.captures c
   cross join lateral (
@@ -65,7 +66,8 @@ begin
   cross join lateral (
     select
       count(*) as tables,
-      count(*) filter (where backfill_generation is null) as tables_to_backfill,
+      count(*) filter (where stopped_reason is not null) as tables_stopped,
+      count(*) filter (where backfill_generation is null and stopped_reason is null) as tables_to_backfill,
       coalesce(sum(backfilled_rows), 0)::bigint as backfilled_rows
     from event_store.captured_tables t
     where t.capture = c.capture
@@ -76,7 +78,7 @@ end
 $$;
 
 comment on function event_store.capture_info(text) is
-'Returns one row per capture, or only v_capture: how far it is, what waits and why, its gaps and backfills, who works'
+'Returns one row per capture, or only v_capture: how far it is, what waits and why, its gaps, its tables that are stopped or to be backfilled, who works'
 ' on it, whether that lease is in force (leased), and through which timelines its source''s log came. unemitted is counted'
 ' to ten thousand. MR030 unknown capture.';
 revoke all on function event_store.capture_info(text) from public;

@@ -21,7 +21,9 @@ begin
     );
   end if;
   perform event_store_private.require_capture_lease(v_capture, v_lease_token);
-  update event_store.captured_tables set published_xid = v_published_xid where capture = v_capture and published_xid is null;
+  update event_store.captured_tables
+  set published_xid = v_published_xid
+  where capture = v_capture and published_xid is null and stopped_reason is null;
   get diagnostics _published = row_count;
   return _published;
 end

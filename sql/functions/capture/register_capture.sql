@@ -1,7 +1,8 @@
 -- Registers a capture with its tables, or changes it to what is stated; returns whether anything changed. Again: no-op.
--- v_tables is a JSON array of {schema, table, decider, key_columns, fingerprint}. The decider of each may append
+-- v_tables is a JSON array of {schema, table, decider, key_columns, fingerprint, stopped}. The decider of each may append
 -- inserted, updated, deleted, truncated, schema_changed and backfilled. A table that is new or has another fingerprint is backfilled
--- (anew), after publish_tables. A table that is stated no more is captured no more: its events stay.
+-- (anew), after publish_tables. stopped says why a table cannot be captured now; null or nothing if it can. It is read anew
+-- once it can. A table that is stated no more is captured no more: its events stay.
 -- Example: select register_capture('crm', 'crm_slot', 'crm_pub',
 --   '[{"schema":"public","table":"customers","decider":"table:public.customers","fingerprint":"1"}]')
 create or replace function event_store.register_capture(
@@ -32,7 +33,7 @@ begin
   else
     select string_agg(fault, '; ') into _fault
     from (
-      select format('table %s of v_tables: schema, table, decider and fingerprint must be texts, key_columns null or an array of texts', t.number) as fault
+      select format('table %s of v_tables: schema, table, decider and fingerprint must be texts, key_columns null or an array of texts, stopped null or a text', t.number) as fault
       from jsonb_array_elements(v_tables) with ordinality t(element, number)
       where jsonb_typeof(t.element) <> 'object'
         or exists (
@@ -40,6 +41,7 @@ begin
           where jsonb_typeof(t.element -> k.key) is distinct from 'string' or (t.element ->> k.key = '' and k.key <> 'fingerprint')
         )
         or coalesce(jsonb_typeof(t.element -> 'key_columns'), 'null') not in ('null', 'array')
+        or coalesce(jsonb_typeof(t.element -> 'stopped'), 'null') not in ('null', 'string')
         or (
           jsonb_typeof(t.element -> 'key_columns') = 'array' and jsonb_path_exists(t.element, '$.key_columns[*] ? (@.type() != "string")')
         )
@@ -77,7 +79,7 @@ begin
   _changed := _changed or found;
   begin
     insert into event_store.captured_tables as c (
-      capture, schema_name, table_name, decider, key_columns, fingerprint, backfill_offset
+      capture, schema_name, table_name, decider, key_columns, fingerprint, backfill_offset, stopped_reason, stopped_at
     )
     select
       v_capture, t.element ->> 'schema', t.element ->> 'table', t.element ->> 'decider',
@@ -86,7 +88,9 @@ begin
       end,
       t.element ->> 'fingerprint',
       -- drawn, so that what comes after lies above it, and what came before below
-      nextval('event_store.events_offset_seq')
+      nextval('event_store.events_offset_seq'),
+      t.element ->> 'stopped',
+      case when t.element ->> 'stopped' is not null then _now end
     from jsonb_array_elements(v_tables) t(element)
     order by 4 -- two captures that want each other's deciders never wait for each other
     on conflict on constraint captured_tables_pkey do update
@@ -101,8 +105,11 @@ begin
       gone_rows = 0,
       rows_read = false,
       finishing_key = null,
-      backfill_generation = null
-    where (c.fingerprint, c.key_columns) is distinct from (excluded.fingerprint, excluded.key_columns);
+      backfill_generation = null,
+      stopped_reason = excluded.stopped_reason,
+      stopped_at = case when excluded.stopped_reason is not null then coalesce(c.stopped_at, excluded.stopped_at) end
+    where (c.fingerprint, c.key_columns, c.stopped_reason)
+      is distinct from (excluded.fingerprint, excluded.key_columns, excluded.stopped_reason);
     _changed := _changed or found;
   exception when unique_violation then
     select string_agg(format('decider %s belongs to %s.%s of capture %s', c.decider, c.schema_name, c.table_name, c.capture), '; ')
@@ -156,8 +163,9 @@ $$;
 
 comment on function event_store.register_capture(text, text, text, jsonb) is
 'Registers a capture of v_slot and v_publication with its tables, or changes it to what is stated, and returns '
-'whether anything changed. v_tables is a JSON array of {schema, table, decider, key_columns, fingerprint}. A table '
-'that is new or has another fingerprint is backfilled; one that is stated no more is captured no more. MR005 a name '
+'whether anything changed. v_tables is a JSON array of {schema, table, decider, key_columns, fingerprint, stopped}. A table '
+'that is new or has another fingerprint is backfilled; one that is stopped, for the reason that is stated, is not captured '
+'until it is stated without one, and then read anew; one that is stated no more is captured no more. MR005 a name '
 'or v_tables is malformed; MR034 a decider belongs to another capture, or '
 'is registered for writers.';
 revoke all on function event_store.register_capture(text, text, text, jsonb) from public;

@@ -12,9 +12,9 @@ from millrace.resources.capture.declaration import CapturedTable
 from millrace.resources.capture.decoding.changes import (
     Change,
     ChangeDecoder,
-    derived_id,
     whole_xid,
 )
+from millrace.resources.capture.decoding.fields import derived_id
 from millrace.resources.capture.decoding.pgoutput import (
     UNCHANGED,
     Delete,

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from millrace.resources.capture.declaration import CapturedTable
 from millrace.resources.capture.decoding.changes import (
-    MAX_DATA_CHARACTERS,
     Change,
-    derived_id,
 )
+from millrace.resources.capture.decoding.fields import MAX_DATA_CHARACTERS, derived_id
 from millrace.resources.capture.decoding.pgoutput import (
     UNCHANGED,
     Delete,

@@ -60,7 +60,7 @@ def test_changes_become_events_in_the_order_of_commits_and_within_their_transact
     assert stream(source.store, 1) == [("inserted", 1), ("updated", 2), ("updated", 3)]
     assert stream(source.store, 2) == [("inserted", 1), ("deleted", None)]
     (one, *_, last) = EventStore(source.store.connection).get_events("[1]", T)
-    assert (one.command_id, last.command_id) == (first[0].command_id, second[0].command_id)
+    assert (str(one.command_id), str(last.command_id)) == (first[0].command_id, second[0].command_id)
     assert source.emit() == Emitted(0, 0, 0, behind=False)
     EventStore(source.store.connection).sequence_events()
     assert_log_holds_every_event_once(source.store.connection)

@@ -36,7 +36,10 @@ begin
     raise exception 'table is to be read anew'
       using
         errcode = 'MR036',
-        detail = format('%s.%s of capture %L: its backfill has not ended, or a gap is open', v_schema, v_table, v_capture),
+        detail = format(
+          '%s.%s of capture %L: %s', v_schema, v_table, v_capture,
+          coalesce('it is stopped: ' || _table.stopped_reason, 'its backfill has not ended, or a gap is open')
+        ),
         hint = 'Let the capture run until it is read; it finds what differs. After a gap: millrace capture restart.';
   end if;
   delete from event_store.readings where capture = v_capture and schema_name = v_schema and table_name = v_table;
