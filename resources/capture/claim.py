@@ -4,6 +4,7 @@ Belongs here: what is decided before anything on the source is changed. Not here
 (`source.readiness`), making slot and publication (`setup`).
 """
 
+import hmac
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -139,4 +140,8 @@ def release(store: CaptureStore, lease: CaptureLease) -> None:
 def fingerprint(capture: Capture, table: CapturedTable, oids: Sequence[int]) -> str:
     """Return a digest of what is captured of a table's rows, and which table it is: its partitions come and go."""
     declared = repr((table.columns, table.where, table.key, sorted(capture.actions), tuple(oids[:1])))
+    if table.hidden:
+        # of the key only what tells it from another one
+        key = hmac.digest(table.secret(), b"millrace", "sha256") if table.hash else b""
+        declared += repr((sorted(table.mask), sorted(table.hash), key))
     return sha256(declared.encode()).hexdigest()[:32]

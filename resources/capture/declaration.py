@@ -6,9 +6,11 @@ Belongs here: the declaration, and what is wrong with it by itself. Not here: wh
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 ACTIONS = ("insert", "update", "delete", "truncate")
+# of the key of hashes, at least
+_KEY_CHARACTERS = 16
 # The names of slots and publications contain it, and have 63 bytes at most.
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 
@@ -31,6 +33,10 @@ class CapturedTable:
         key: The columns that name a row, where the table has neither a primary key nor an index as its replica
             identity.
         decider: The decider of its events; None for `table:<schema>.<table>`.
+        mask: Columns whose values stay at the source: the store gets `***` for each that is not null.
+        hash: Columns of which the store gets the HMAC-SHA-256 of each value's text, in 64 hexadecimal digits. Equal
+            values have equal ones, and who lacks the key cannot tell which. Null stays null.
+        hash_key: A function that returns the key of the hashes, at least 16 characters; called when it is needed.
     """
 
     table: str
@@ -39,6 +45,9 @@ class CapturedTable:
     where: str | None = None
     key: tuple[str, ...] | None = None
     decider: str | None = None
+    mask: tuple[str, ...] = ()
+    hash: tuple[str, ...] = ()
+    hash_key: Callable[[], str] | None = field(default=None, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -49,6 +58,28 @@ class CapturedTable:
     def stream_decider(self) -> str:
         """The decider of its events."""
         return self.decider if self.decider is not None else f"table:{self.name}"
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """The columns whose values never leave the source."""
+        return (*self.mask, *self.hash)
+
+    def secret(self) -> bytes:
+        """Return the key of the hashes.
+
+        Raises:
+            InvalidCapture: There is none, or too short a one.
+        """
+        try:
+            key = (self.hash_key or str)()
+        except Exception as missing:
+            raise InvalidCapture(f"table {self.name}: hash_key returns no key: {missing!r}") from missing
+        if len(key) < _KEY_CHARACTERS:
+            raise InvalidCapture(
+                f"table {self.name}: hash_key returns {len(key)} characters; at least {_KEY_CHARACTERS} are needed, such as"
+                " python -c 'import secrets; print(secrets.token_hex())' prints"
+            )
+        return key.encode()
 
 
 @dataclass(frozen=True)
@@ -96,3 +127,17 @@ class Capture:
         for table in self.tables:
             if table.columns == () or table.key == ():
                 raise InvalidCapture(f"capture {self.name}: table {table.name}: columns and key are None or not empty")
+            self._check_hidden(table)
+
+    def _check_hidden(self, table: CapturedTable) -> None:
+        what = f"capture {self.name}: table {table.name}"
+        if isinstance(table.mask, str) or isinstance(table.hash, str):
+            raise InvalidCapture(f'{what}: mask and hash are tuples of columns, such as mask=("iban",)')
+        if twice := sorted({name for name in table.hidden if table.hidden.count(name) > 1}):
+            raise InvalidCapture(f"{what}: {', '.join(twice)} is stated twice in mask and hash")
+        if keys := [name for name in table.hidden if name in (table.key or ())]:
+            raise InvalidCapture(f"{what}: {', '.join(keys)} belongs to its key, which is neither masked nor hashed")
+        if unread := [name for name in table.hidden if table.columns is not None and name not in table.columns]:
+            raise InvalidCapture(f"{what}: columns leave out {', '.join(unread)}, which mask or hash has")
+        if bool(table.hash) != (table.hash_key is not None):
+            raise InvalidCapture(f"{what}: hash and hash_key are stated together, or none of them")

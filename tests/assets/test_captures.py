@@ -144,6 +144,7 @@ def test_a_materialization_captures_and_shows_numbers_that_plot(
     log, events = shown(second, WAL_EVENTS), shown(second, CHANGE_EVENTS)
     assert set(log) == {
         "changes", "changes_per_s", "slot_lag_bytes", "slot_lag_seconds", "retained_wal_bytes", "slot_xid_age",
+        "stopped_tables",
     }  # fmt: skip
     assert log["slot_xid_age"] > 0
     assert (log["changes"], log["changes_per_s"] > 0, log["slot_lag_seconds"]) == (3, True, 0)

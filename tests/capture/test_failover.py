@@ -10,6 +10,7 @@ from millrace.resources.capture import drain as pipeline
 from millrace.resources.capture import health as looking
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.health import capture_health, has_work
+from millrace.resources.capture.schema_changes import SchemaStore
 from millrace.resources.capture.setup import GapOpen, restart
 from millrace.resources.capture.store import CaptureGap, CaptureStore
 from millrace.resources.errors import LeaseLost
@@ -239,7 +240,7 @@ def test_a_standby_that_lacks_nothing_of_the_captured_tables_goes_on_from_where_
     assert has_work(captured.dsn, captured.capture)
     moving.run("insert into items values (2, 'below what was stored')")
     with monkeypatch.context() as patch:
-        patch.setattr(CaptureStore, "captured_tables", killed)
+        patch.setattr(SchemaStore, "captured_schemas", killed)
         with pytest.raises(Killed):
             captured.drain()
     assert moving.stored_lsn == switched_at(moving)

@@ -80,7 +80,7 @@ class Change:
         command_id: Derived from `commit_lsn`: all changes of a transaction share it.
         data: What happened, a JSON object; None if it cannot be decoded.
         fault: Why it cannot be decoded, a sentence; None if it can.
-        raw: Its message, if it has a fault.
+        raw: Its message, if it has a fault and no value of its row is masked or hashed.
         relation: The message that describes its table, if it has a fault.
     """
 
@@ -320,7 +320,7 @@ class ChangeDecoder:
             fault = too_large(data)
         return Change(
             within.lsn, idx, within.xid, within.committed_at, decider, decider_id, action, event_id, within.command_id,
-            None, fault, raw, table.message,
+            None, fault, None if table.rows.hides else raw, table.message,
         )  # fmt: skip
 
     def _table(self, relation_id: int) -> "_Described | None":

@@ -8,8 +8,17 @@ from struct import Struct, error
 from typing import NamedTuple
 
 from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.decoding.pgoutput import UNCHANGED, Delete, Insert, Relation, Update, Value, Values
-from millrace.resources.capture.decoding.values import Undecodable, encoder_of, quoted
+from millrace.resources.capture.decoding.pgoutput import (
+    UNCHANGED,
+    Delete,
+    Insert,
+    Relation,
+    RelationColumn,
+    Update,
+    Value,
+    Values,
+)
+from millrace.resources.capture.decoding.values import Encoder, Undecodable, encoder_of, hashing, masked, quoted
 
 _TEXT, _NULL = b"tn"
 _LENGTH = Struct(">I")
@@ -37,25 +46,33 @@ class TableRows:
     Args:
         table: What is captured, and its key where the replica identity names none.
         relation: The table's description, in force for the rows that follow it.
+
+    Attributes:
+        decider: The decider of its events.
+        hides: Whether it has values that never leave the source: its messages are not kept either.
     """
 
     def __init__(self, table: CapturedTable, relation: Relation) -> None:
         self.decider = table.stream_decider
         self._names = [column.name for column in relation.columns]
         self._labels = [f"{quoted(name)}: " for name in self._names]
-        self._encoders = [encoder_of(column.type_oid) for column in relation.columns]
+        self._encoders = [_encoder(table, column) for column in relation.columns]
+        self.hides = bool(table.hidden)
         self._number = len(self._names).to_bytes(2)
         self._record = '{"record": {' + ", ".join(label.replace("%", "%%") + "%s" for label in self._labels) + "}"
         self._columns = list(zip(self._labels, self._encoders, strict=True))
-        self._no_key: str | None = None
+        self._unfit: str | None = None
         # with FULL every column is marked as key, with NOTHING none: then the declaration names the key
         key = [at for at, column in enumerate(relation.columns) if column.is_key and relation.identity in "di"]
         if not key and table.key is None:
-            self._no_key = f"table {table.name} has no key: declare one, or give it a primary key"
+            self._unfit = f"table {table.name} has no key: declare one, or give it a primary key"
         elif not key and table.key is not None:
             if missing := [name for name in table.key if name not in self._names]:
-                self._no_key = f"table {table.name} has no column {', '.join(missing)}, which its key names"
+                self._unfit = f"table {table.name} has no column {', '.join(missing)}, which its key names"
             key = [at for at, name in enumerate(self._names) if name in table.key]
+        if lost := [name for name in table.hidden if name not in self._names]:
+            # under another name it would be told
+            self._unfit = f"table {table.name} has no column {', '.join(lost)}, which is masked or hashed"
         self._key = key
         self._key_columns = [(at, *self._columns[at]) for at in key]
         self._beside_key = [name for at, name in enumerate(self._names) if at not in key]
@@ -88,7 +105,7 @@ class TableRows:
             return None
         key = [parts[column] for column in self._key]
         # cut off, or of another table; a null that names a row
-        if self._no_key or at != len(raw) or raw[6:8] != self._number or "null" in key:
+        if self._unfit or at != len(raw) or raw[6:8] != self._number or "null" in key:
             return None
         return RowChange(action, f"[{','.join(key)}]", self._record % tuple(parts), None)
 
@@ -135,8 +152,8 @@ class TableRows:
         Raises:
             Undecodable: The table has no key, or these values do not hold it.
         """
-        if self._no_key:
-            raise Undecodable(self._no_key)
+        if self._unfit:
+            raise Undecodable(self._unfit)
         self._check_number(values)
         parts = []
         for at, _, encode in self._key_columns:
@@ -215,6 +232,12 @@ class TableRows:
     def _check_number(self, values: Values) -> None:
         if len(values) != len(self._names):
             raise Undecodable(f"the row has {len(values)} columns, its table {len(self._names)}")
+
+
+def _encoder(table: CapturedTable, column: RelationColumn) -> Encoder:
+    if column.name in table.mask:
+        return masked
+    return hashing(table.secret()) if column.name in table.hash else encoder_of(column.type_oid)
 
 
 def _unavailable(names: list[str]) -> str:

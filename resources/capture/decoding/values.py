@@ -5,6 +5,7 @@ Belongs here: one value, and what makes it undecodable. Not here: rows (`rows`),
 Numbers stay as the server wrote them, digit by digit; nothing passes through a float.
 """
 
+import hmac
 import json
 import re
 from collections.abc import Callable
@@ -62,6 +63,23 @@ def embedded(text: str) -> str:
 def encoder_of(type_oid: int) -> Encoder:
     """Return the function that encodes the values of a type; it raises `Undecodable`."""
     return _ENCODERS.get(type_oid, _string)
+
+
+def masked(_: bytes) -> str:
+    """Write what stands for a value that is not told."""
+    return '"***"'
+
+
+def hashing(key: bytes) -> Encoder:
+    """Return the function that writes the HMAC-SHA-256 (RFC 2104) of a value's text under a key."""
+    empty = hmac.new(key, digestmod="sha256")
+
+    def encode(value: bytes) -> str:
+        digest = empty.copy()
+        digest.update(value)
+        return f'"{digest.hexdigest()}"'
+
+    return encode
 
 
 def _string(value: bytes) -> str:

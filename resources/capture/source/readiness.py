@@ -247,7 +247,12 @@ def _column_problems(capture: Capture, table: CapturedTable, found: SourceTable)
     if missing := [name for name in table.key or () if name not in known]:
         yield f"it has no column {', '.join(missing)}; there are {', '.join(known)}: correct key"
         return
+    if missing := [name for name in table.hidden if name not in known]:
+        yield f"it has no column {', '.join(missing)}; there are {', '.join(known)}: correct mask and hash"
+        return
     key = found.key(table)
+    if hidden := [name for name in key if name in table.hidden]:
+        yield f"column {', '.join(hidden)} belongs to its key, which is neither masked nor hashed: correct mask and hash"
     captured = {column.name for column in found.captured_columns(table)}
     sees_rows = {"update", "delete"} & set(capture.actions)
     if sees_rows and not found.identity_columns:

@@ -91,11 +91,11 @@ def test_a_table_that_changes_while_it_is_read_anew_and_a_killed_reading_that_go
     chunks = 0
 
     def read_chunk(
-        connection: psycopg.Connection, table: CapturedTable, after: Sequence[str] | None, limit: int
+        connection: psycopg.Connection, table: CapturedTable, after: Sequence[str] | None, limit: int, lock_s: float
     ) -> Chunk:
         nonlocal chunks, changed
         chunks += 1
-        chunk = source_chunks.read_chunk(connection, table, after, limit)
+        chunk = source_chunks.read_chunk(connection, table, after, limit, lock_s)
         for change in (
             f"update items set name = 'changed {chunks}' where id % 7 = 0",
             f"delete from items where id = {chunks * 10 - 5}",

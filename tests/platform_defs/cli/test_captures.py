@@ -85,12 +85,12 @@ def test_status_shows_how_far_a_capture_is(captured: Captured, dsn: str) -> None
     captured.drain()
     captured.source.run("insert into items values (1)")
     output = run(dsn, ["status"])
-    ((_, stored, lag_bytes, lag_s, retained, waiting, quarantined, backfill),) = cells(output)
+    ((_, stored, lag_bytes, lag_s, retained, waiting, quarantined, backfill, stopped),) = cells(output)
     assert re.fullmatch(r"[0-9A-F]+/[0-9A-F]+", stored)
     assert int(lag_bytes.replace(",", "")) > 0
     assert float(lag_s) >= 0
     assert int(retained.replace(",", "")) > 0
-    assert (waiting, quarantined, backfill) == ("0", "0", "0")
+    assert (waiting, quarantined, backfill, stopped) == ("0", "0", "0", "0")
 
 
 def test_status_says_what_is_wrong_and_what_helps(

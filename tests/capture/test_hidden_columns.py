@@ -1,0 +1,177 @@
+"""Masked and hashed columns: their values never reach the store, by no way that a change or a row takes.
+
+Belongs here: mask and hash of a declaration. Not here: other values (test_values).
+"""
+
+import hmac
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from psycopg import sql
+
+from millrace.resources.capture.declaration import Capture, CapturedTable, InvalidCapture
+from millrace.resources.capture.quarantine import requeue
+from millrace.resources.capture.rereads.reading import compare
+from millrace.resources.capture.source.readiness import NotReady
+from millrace.resources.capture.store import CaptureStore
+from tests.support.capturing.captured import Captured, captured, new_source
+from tests.support.factories import rows
+
+__all__ = ["captured", "new_source"]
+
+KEY = "a key of sixteen characters or more"
+PEOPLE = CapturedTable("people", mask=("iban", "born"), hash=("email",), hash_key=lambda: KEY)
+# what no store may have
+SECRETS = ("DE-secret", "DE-other", "1970-01-01", "1980-02-03", "ada@secret", "eve@secret", KEY)
+
+
+def hashed(text: str) -> str:
+    return hmac.new(KEY.encode(), text.encode(), "sha256").hexdigest()
+
+
+@pytest.fixture
+def people(captured: Captured) -> Captured:
+    captured.source.run(
+        "create table people (id int primary key, name text, email text, iban text, born date, score numeric)",
+        "insert into people values (1, 'ada', 'ada@secret', 'DE-secret', '1970-01-01', 1), (2, 'nobody', null, null, null, 2)",
+    )
+    return declared(captured, PEOPLE)
+
+
+def declared(captured: Captured, table: CapturedTable) -> Captured:
+    return replace(captured, capture=Capture("shop", lambda: captured.source.dsn, (table,)))
+
+
+def records(captured: Captured) -> list[dict[str, Any]]:
+    return sorted((row for row in captured.replayed()), key=lambda row: int(row["id"]))
+
+
+def told(captured: Captured) -> list[str]:
+    """Return which secrets any table of the store has, in text or in bytes."""
+    tables = rows(
+        captured.store,
+        "select n.nspname, c.relname from pg_class c join pg_namespace n on n.oid = c.relnamespace"
+        " where c.relkind = 'r' and n.nspname in ('event_store', 'event_store_private')",
+    )
+    kept = ""
+    for schema, table in tables:
+        query = sql.SQL("select coalesce(string_agg(t::text, ' '), '') from {} t").format(sql.Identifier(schema, table))
+        kept += " ".join(text for (text,) in captured.store.execute(query))
+    return [secret for secret in SECRETS if secret in kept or secret.encode().hex() in kept]
+
+
+@pytest.mark.parametrize("identity", ["default", "full"])
+def test_rows_that_are_read_and_changes_say_the_same_and_no_secret(people: Captured, identity: str) -> None:
+    people.source.connection.execute(f"alter table people replica identity {identity}".encode())
+    people.drain()
+    first = {"id": 1, "name": "ada", "email": hashed("ada@secret"), "iban": "***", "born": "***", "score": 1}
+    second = {"id": 2, "name": "nobody", "email": None, "iban": None, "born": None, "score": 2}
+    assert records(people) == [first, second]
+    people.source.run(
+        "update people set score = 3 where id = 1",
+        "update people set email = 'eve@secret', iban = 'DE-other', born = '1980-02-03' where id = 2",
+        "update people set id = 4 where id = 2",
+        "insert into people values (3, 'eve', 'ada@secret', 'DE-secret', '1970-01-01', 1)",
+        "delete from people where id = 3",
+        "insert into people values (5, 'eve', 'eve@secret', 'DE-secret', '1970-01-01', 1)",
+    )
+    people.drain()
+    moved = {"id": 4, "name": "nobody", "email": hashed("eve@secret"), "iban": "***", "born": "***", "score": 2}
+    fifth = {**first, "id": 5, "name": "eve", "email": hashed("eve@secret")}
+    assert records(people) == [{**first, "score": 3}, moved, fifth]
+    assert told(people) == []
+    compared = compare(people.dsn, people.capture, PEOPLE, repairs="a test")
+    assert (compared.unchanged, compared.differing) == (3, 0)
+
+
+def test_a_change_that_cannot_be_decoded_does_not_keep_its_message(people: Captured) -> None:
+    people.drain()
+    people.source.run(
+        "insert into people values (7, 'far', 'eve@secret', 'DE-other', '1980-02-03', 'NaN'), (8, 'x', null, null, null, 1)",
+        "alter table people alter score type text",
+        'alter table people alter score type json using \'{"a": "\\u0000"}\'::json',
+        "insert into people values (9, 'nul', 'eve@secret', 'DE-other', '1980-02-03', '{\"a\": \"\\u0000\"}')",
+    )
+    people.drain()
+    waiting = CaptureStore(people.store).quarantined_changes("shop")
+    assert waiting
+    assert {change.raw for change in waiting} == {None}
+    assert told(people) == []
+    requeue(CaptureStore(people.store), people.capture, "a test")
+    assert told(people) == []
+    people.source.run("update people set score = '1'")
+    people.drain()
+    compare(people.dsn, people.capture, PEOPLE, repairs="a test")
+    assert CaptureStore(people.store).quarantined_changes("shop") == []
+    assert told(people) == []
+
+
+def test_a_masked_column_that_gets_another_name_is_told_under_neither(people: Captured) -> None:
+    with people.process() as process:
+        process.drain(budget_s=60, idle_s=0)
+        people.source.run("alter table people rename iban to account")
+        people.source.run("insert into people values (3, 'eve', 'eve@secret', 'DE-other', '1980-02-03', 1)")
+        process.drain(budget_s=60, idle_s=0)
+    assert told(people) == []
+    with pytest.raises(NotReady, match=r"it has no column iban; there are id, name, email, account"):
+        people.drain()
+    mended = declared(people, replace(PEOPLE, mask=("account", "born")))
+    mended.drain()
+    compare(mended.dsn, mended.capture, mended.capture.tables[0], repairs="a test")
+    assert [row["account"] for row in records(mended)] == ["***", None, "***"]
+    assert told(people) == []
+
+
+@pytest.mark.parametrize(
+    "other",
+    [replace(PEOPLE, mask=("iban",)), replace(PEOPLE, hash_key=lambda: KEY[::-1]), replace(PEOPLE, mask=("iban", "born", "email"), hash=(), hash_key=None)],
+    ids=["another mask", "another key", "no hash"],
+)  # fmt: skip
+def test_another_mask_or_key_has_the_table_read_anew(people: Captured, other: CapturedTable) -> None:
+    people.drain()
+    changed = declared(people, other)
+    changed.drain()
+    compared = compare(people.dsn, changed.capture, other)
+    assert (compared.unchanged, compared.differing) == (2, 0)
+    assert changed.drain().backfilled == 0
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        (replace(PEOPLE, mask=("ibn",)), r"it has no column ibn; there are id, name, email, iban, born, score"),
+        (replace(PEOPLE, mask=("id",)), r"column id belongs to its key, which is neither masked nor hashed"),
+    ],
+)
+def test_a_column_that_cannot_be_hidden_is_refused(people: Captured, table: CapturedTable, said: str) -> None:
+    with pytest.raises(NotReady, match=said):
+        declared(people, table).drain()
+
+
+def no_key() -> str:
+    raise KeyError("HASH_KEY")
+
+
+@pytest.mark.parametrize("key", [no_key, lambda: "short"])
+def test_without_a_key_nothing_is_captured(people: Captured, key: Any) -> None:  # noqa: ANN401 - a function, or none
+    with pytest.raises(InvalidCapture, match=r"hash_key returns (no key: KeyError\('HASH_KEY'\)|5 characters)"):
+        declared(people, replace(PEOPLE, hash_key=key)).drain()
+    assert told(people) == []
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        (CapturedTable("t", mask="iban"), "tuples of columns"),  # type: ignore[arg-type]
+        (CapturedTable("t", hash="iban", hash_key=str), "tuples of columns"),  # type: ignore[arg-type]
+        (CapturedTable("t", mask=("a",), hash=("a",), hash_key=str), "a is stated twice"),
+        (CapturedTable("t", mask=("a",), key=("a",)), "a belongs to its key"),
+        (CapturedTable("t", mask=("a",), columns=("id",)), "columns leave out a"),
+        (CapturedTable("t", hash=("a",)), "hash and hash_key are stated together"),
+        (CapturedTable("t", hash_key=str), "hash and hash_key are stated together"),
+    ],
+)
+def test_a_declaration_that_cannot_hide_is_refused(table: CapturedTable, said: str) -> None:
+    with pytest.raises(InvalidCapture, match=said):
+        Capture("shop", str, (table,))
