@@ -7,6 +7,7 @@ Belongs here: running a capture and showing its work in Dagster. Not here: the s
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
+from threading import Event
 
 import dagster as dg
 
@@ -14,6 +15,7 @@ from millrace.assets import OWNERS, Group
 from millrace.assets.runs import Progress, release_dead
 from millrace.resources.capture.declaration import Capture
 from millrace.resources.capture.drain import CaptureDrain, CaptureReport
+from millrace.resources.capture.follow import follow
 from millrace.resources.capture.health import CaptureHealth, capture_health, find_capture
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import CaptureInUse
@@ -74,6 +76,8 @@ def change_capture_assets(captures: Mapping[str, Capture], log_partitions: int) 
                 context.log_event(dg.AssetMaterialization(key, partition=capture.name, metadata=metadata))
 
         try:
+            if capture.follows:
+                follow(dsn, capture, Event(), owner=context.run.run_id, on_step=Progress(show).step)
             with CaptureDrain(dsn, capture, context.run.run_id) as capturing:
                 for table, why in capturing.stopped.items():
                     context.log.warning(f"Table {table} is stopped, the others are captured: {why}")

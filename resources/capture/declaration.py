@@ -94,6 +94,7 @@ class Capture:
         keep_days: How long `wal_events` keeps a change that became an event, in days.
         max_lag_s: How long a change may wait to become an event, in seconds, before an operator is told.
         max_retained_bytes: How much WAL the source may keep for the slot before an operator is told.
+        follows: Whether a run of Dagster captures until it is terminated. Else it ends when nothing comes for a while.
     """
 
     name: str
@@ -103,6 +104,7 @@ class Capture:
     keep_days: float = 7
     max_lag_s: int = 60
     max_retained_bytes: int = 1_000_000_000
+    follows: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a declaration that cannot work.

@@ -7,11 +7,12 @@ steps of a drain (`drain`).
 import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import astuple
 from uuid import uuid4
 
 import psycopg
-from tenacity import Retrying, before_sleep_log, retry_if_exception_type, sleep_using_event, wait_exponential
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, sleep_using_event, wait_exponential
 
 from millrace.resources.capture.declaration import Capture
 from millrace.resources.capture.drain import LEASE_S, CaptureDrain, CaptureReport
@@ -28,14 +29,24 @@ PASSING = (psycopg.OperationalError, Unreachable, SlotBusy, CaptureInUse, LeaseL
 logger = logging.getLogger(__name__)
 
 
-def follow(dsn: str, capture: Capture, stop: threading.Event, *, lease_s: int = LEASE_S) -> None:
+def follow(
+    dsn: str,
+    capture: Capture,
+    stop: threading.Event,
+    *,
+    owner: str | None = None,
+    lease_s: int = LEASE_S,
+    on_step: Callable[[CaptureReport], None] = lambda _: None,
+) -> None:
     """Capture until `stop` is set. A second process that follows the same capture waits, and takes over.
 
     Args:
         dsn: The event store.
         capture: What is captured.
         stop: Ends it, once what it is at is stored.
+        owner: Who holds the lease, such as a run's id; None for a name of its own.
         lease_s: How long the lease lasts without a sign of life, in seconds.
+        on_step: Called after each step that did something, with what the drain did so far.
 
     Raises:
         NotReady: The source lacks something; the text says what, and how to give it.
@@ -44,28 +55,59 @@ def follow(dsn: str, capture: Capture, stop: threading.Event, *, lease_s: int = 
         PublicationMissing: The publication is gone, or was for a while. The gap is recorded.
         ChangesDiffer: The slot gives other changes than those that are stored.
     """
-    owner = f"follow {uuid4()}"
+    owner = owner or f"follow {uuid4()}"
     patiently = Retrying(
         retry=retry_if_exception_type(PASSING),
         wait=wait_exponential(multiplier=0.2, max=10),
         stop=lambda _: stop.is_set(),
         sleep=sleep_using_event(stop),
-        before_sleep=before_sleep_log(logger, logging.WARNING),
+        before_sleep=_Waiting(capture.name),
         retry_error_callback=lambda _: None,  # `stop` was set meanwhile: that is all that was wanted
     )
     while not stop.is_set():
-        patiently(_drain, dsn, capture, owner, stop, lease_s)
+        patiently(_drain, dsn, capture, owner, stop, lease_s, on_step)
 
 
-def _drain(dsn: str, capture: Capture, owner: str, stop: threading.Event, lease_s: int) -> None:
+def _drain(
+    dsn: str,
+    capture: Capture,
+    owner: str,
+    stop: threading.Event,
+    lease_s: int,
+    on_step: Callable[[CaptureReport], None],
+) -> None:
     telling = _Telling(capture.name)
+
+    def step(sofar: CaptureReport) -> None:
+        telling.step(sofar)
+        on_step(sofar)
+
     with CaptureDrain(dsn, capture, owner, lease_s=lease_s) as capturing:
         for table, why in capturing.stopped.items():
             logger.warning("%s: table %s is stopped, the others are captured: %s", capture.name, table, why)
         try:
-            capturing.drain(budget_s=ROUND_S, idle_s=float("inf"), stop=stop, on_step=telling.step)
+            capturing.drain(budget_s=ROUND_S, idle_s=float("inf"), stop=stop, on_step=step)
         finally:
             telling.tell(capturing.report)
+
+
+class _Waiting:
+    """Says what is waited for: at once, and every minute while it goes on."""
+
+    def __init__(self, capture: str) -> None:
+        self._capture = capture
+        self._kind: type[BaseException] | None = None
+        self._told_at = 0.0
+
+    def __call__(self, state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        now = time.monotonic()
+        if error is None or (type(error) is self._kind and state.attempt_number > 1 and now - self._told_at < TELL_S):
+            return
+        self._kind, self._told_at = type(error), now
+        # of two that follow one capture, one waits: that is how it is meant
+        level = logging.INFO if isinstance(error, CaptureInUse) else logging.WARNING
+        logger.log(level, "%s waits, and tries again: %s", self._capture, error)
 
 
 class _Telling:

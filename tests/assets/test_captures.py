@@ -23,7 +23,7 @@ from millrace.resources.capture.store import CaptureStore
 from millrace.resources.event_store.migrations import validate
 from millrace.resources.settings import PROJECT
 from tests.support.building.drains import eventually
-from tests.support.capturing.captured import Captured, captured, new_source
+from tests.support.capturing.captured import Captured, captured, did, new_source
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import rows, value
 
@@ -31,7 +31,7 @@ __all__ = ["captured", "new_source"]
 
 NOWHERE = "postgresql://nobody@127.0.0.1:1/nothing"
 QUICKLY = {"ops": {"change_capture": {"config": {"idle_s": 0}}}}
-# a run that would go on for an hour
+# a run that would go on for an hour, or for ever
 RUN = """
 import sys
 import dagster as dg
@@ -39,10 +39,11 @@ from millrace.assets.declarations import Declarations
 from millrace.platform_defs.definitions import build_defs
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from tests.support.elsewhere import postgres_at
-source, store = sys.argv[1:]
-capture = Capture("shop", lambda: source, (CapturedTable("items"),))
+source, store, follows = sys.argv[1:]
+capture = Capture("shop", lambda: source, (CapturedTable("items"),), follows=follows == "follows")
 defs = build_defs(declarations=Declarations(captures={"shop": capture}), resources={"postgres": postgres_at(store)})
-config = {"ops": {"change_capture": {"config": {"idle_s": 3600, "budget_s": 3600}}}}
+idle_s = 0 if capture.follows else 3600
+config = {"ops": {"change_capture": {"config": {"idle_s": idle_s, "budget_s": 3600}}}}
 with dg.DagsterInstance.get() as instance:
     defs.resolve_job_def("capture").execute_in_process(instance=instance, partition_key="shop", run_config=config)
 """
@@ -181,18 +182,28 @@ def test_the_lease_of_a_run_that_is_over_is_given_back_at_once_by_the_next_one(
             captured.store.execute("update event_store.captures set leased_until = event_store_private.clock()")
 
 
-def test_terminating_a_run_in_its_work_releases_its_lease_at_once(captured: Captured, tmp_path: Path) -> None:
+@pytest.mark.parametrize("follows", ["ends", "follows"])
+def test_terminating_a_run_in_its_work_releases_its_lease_at_once(
+    captured: Captured, tmp_path: Path, follows: str
+) -> None:
     (tmp_path / "dagster.yaml").write_text("telemetry: {enabled: false}")
     environment = {**os.environ, "DAGSTER_HOME": str(tmp_path), "PYTHONPATH": str(PROJECT)}
     captured.source.run("insert into items select n, repeat('x', 100) from generate_series(1, 200000) n")
     process = subprocess.Popen(
-        [sys.executable, "-c", RUN, captured.source.dsn, captured.dsn],
+        [sys.executable, "-c", RUN, captured.source.dsn, captured.dsn, follows],
         env=environment, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     try:
         eventually(
             lambda: value(captured.store, "select sum(backfilled_rows) from event_store.captured_tables"), "it works"
         )
+        if follows == "follows":
+            eventually(
+                lambda: value(captured.store, "select count(backfill_generation) from event_store.captured_tables"),
+                "all is read",
+            )
+            captured.source.run("insert into items values (-1, 'later')")
+            eventually(lambda: did(captured) == [("inserted", "[-1]")], "what comes later is an event")
         owner = lease_owner(captured)
         # what Dagster does
         process.send_signal(signal.SIGINT)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -113,13 +114,14 @@ def test_a_source_that_writes_nothing_is_not_asked_for_changes(
 
 
 def test_a_second_one_waits_and_takes_over(captured: Captured, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     stop = threading.Event()
     try:
         with followed(captured):
             wait_until(lambda: owner(captured) is not None, "the first one has the lease")
             first = owner(captured)
             waiting = start(lambda: follow(captured.dsn, captured.capture, stop))
-            wait_until(lambda: "CaptureInUse" in caplog.text, "the second one waits")
+            wait_until(lambda: "shop waits, and tries again" in caplog.text, "the second one waits")
             captured.source.run("insert into items values (1, 'a')")
             arrived(captured, "[1]")
             assert (owner(captured), waiting.done()) == (first, False)
@@ -174,7 +176,7 @@ def test_each_round_looks_at_the_source_anew_and_says_what_came(
         first = value(captured.store, tokens)
         wait_until(lambda: value(captured.store, tokens) > first + 1, "there are more rounds")
     # a round may end between the change and its event; one in which nothing came says nothing
-    assert [sum(each) for each in zip(*told(caplog), strict=True)] == [1, 1, 0, 0]
+    assert [sum(each) for each in zip(*told(caplog), strict=True)] == [1, 1, 0, 0, 0]
     assert (0, 0, 0, 0) not in told(caplog)
 
 
@@ -205,3 +207,51 @@ def test_a_stop_before_anything_is_there_to_follow_ends_it(captured: Captured) -
     done: Future[Any] = start(lambda: follow(captured.dsn, nowhere, stop))
     stop.set()
     assert done.result(60) is None
+
+
+def test_one_that_waits_for_another_says_so_once_a_minute(
+    captured: Captured, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO)
+    tries: list[None] = []
+    claim = CaptureStore.claim_capture
+
+    def claiming(*arguments: Any) -> Any:  # noqa: ANN401 - passed on
+        tries.append(None)
+        return claim(*arguments)
+
+    with captured.process("another"):
+        monkeypatch.setattr(CaptureStore, "claim_capture", claiming)
+        stop = threading.Event()
+        done: Future[Any] = start(lambda: follow(captured.dsn, captured.capture, stop))
+        wait_until(lambda: len(tries) > 3, "it has tried some times")
+        stop.set()
+        done.result(60)
+    (said,) = [record for record in caplog.records if "waits" in record.message]
+    assert said.levelno == logging.INFO
+    assert "another" in said.message
+
+
+def test_a_server_that_refuses_is_said_at_once_and_when_the_reason_is_another_one(
+    captured: Captured, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "TELL_S", 0.0)
+    stranger = psycopg.conninfo.make_conninfo(captured.source.dsn, user="stranger")
+    stop = threading.Event()
+    done: Future[Any] = start(lambda: follow(captured.dsn, replace(captured.capture, source=lambda: stranger), stop))
+    wait_until(lambda: len(caplog.records) > 1, "it says so each time")
+    stop.set()
+    done.result(60)
+    assert {record.levelno for record in caplog.records} == {logging.WARNING}
+    assert all('role "stranger" does not exist' in message for message in caplog.messages)
+
+
+def test_a_table_that_is_stopped_is_said(captured: Captured, caplog: pytest.LogCaptureFixture) -> None:
+    captured.source.run("create table more (id int primary key)")
+    both = replace(captured, capture=replace(captured.capture, tables=(CapturedTable("items"), CapturedTable("more"))))
+    both.drain()
+    captured.source.run("drop table more")
+    with followed(both):
+        captured.source.run("insert into items values (1, 'a')")
+        arrived(captured, "[1]")
+    assert "shop: table public.more is stopped, the others are captured: it does not exist" in caplog.text
