@@ -15,9 +15,12 @@ from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from tests.support.capturing.captured import Captured, captured, new_source
 from tests.support.capturing.captures import Source, source
-from tests.support.factories import value
+from tests.support.factories import rows, value, wait_until
 
 __all__ = ["captured", "new_source", "source"]
+
+
+ACTIVITY = "select pid, wait_event = 'WalWriterMain' from pg_stat_activity where backend_type = 'walwriter'"
 
 
 @pytest.fixture
@@ -37,8 +40,19 @@ def fragile(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactor
 def crash_without_its_writer(server: EmbeddedPostgres, work: Callable[[], object]) -> None:
     """Do the work while nobody writes the log but who must, then end the server as a power cut does."""
     with psycopg.connect(server.dsn("postgres"), autocommit=True) as admin:
-        writer = value(admin, "select pid from pg_stat_activity where backend_type = 'walwriter'")
-    psutil.Process(writer).suspend()
+
+        def suspended() -> bool:
+            """Suspend the writer of the log while it sleeps: at work it has a lock that every commit waits for."""
+            pid, sleeps = rows(admin, ACTIVITY)[0]
+            writer = psutil.Process(pid)
+            if sleeps:
+                writer.suspend()
+                if rows(admin, ACTIVITY) == [(pid, True)]:
+                    return True
+                writer.resume()
+            return False
+
+        wait_until(suspended, "the writer sleeps")
     work()
     pid = server.pid()
     assert pid is not None
