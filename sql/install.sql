@@ -320,7 +320,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '94236adb7940882839cd56229a041e433c0b696686b15792798b04b6e3fed53a'),
+  (0, '9e0df96cff808f42aa662cfebaef07e5a6430913a469b3eb3f2cc0bda2500ef5'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

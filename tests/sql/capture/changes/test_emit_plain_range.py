@@ -113,3 +113,18 @@ def test_an_event_that_is_stored_already_is_not_stored_again(source: Source) -> 
     source.emit()
     assert rows(connection, EVENTS) == before
     assert value(connection, "select count(*) from event_store.quarantined_changes") == 0
+
+
+def test_a_plan_that_was_made_while_nothing_was_stored_reads_each_change_and_no_others(source: Source) -> None:
+    connection = source.store.connection
+    connection.execute("vacuum analyze event_store.wal_events, event_store.events")
+    source.commit(inserted(0))
+    source.emit()
+    source.commit(*[inserted(n) for n in range(1, 2000)])
+    with connection.transaction():
+        assert source.emit() == Emitted(1999, 0, 0, behind=False)
+        fetched = value(
+            connection,
+            "select idx_tup_fetch + seq_tup_read from pg_stat_xact_user_tables where relname = 'wal_events'",
+        )
+    assert fetched < 10_000

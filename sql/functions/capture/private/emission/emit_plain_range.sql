@@ -87,8 +87,13 @@ begin
       w.action, w.event_id, 1, w.decider, w.decider_id, w.data, w.command_id, c.follows, false, _now,
       (select o.drawn from offsets o)[c.nth], c.version, event_store_private.change_metadata(w.data)
     from (select * from chained order by nth) c
-    join event_store.wal_events w
-      on w.source_generation = v_capture.source_generation and w.commit_lsn = c.commit_lsn and w.commit_idx = c.commit_idx
+    -- offset 0: a plan that was made while the table was empty would join each change with all of the generation
+    cross join lateral (
+      select x.*
+      from event_store.wal_events x
+      where x.source_generation = v_capture.source_generation and x.commit_lsn = c.commit_lsn and x.commit_idx = c.commit_idx
+      offset 0
+    ) w
     where (select k.plain from known k) and not exists (select from chained f where f.final)
     returning 1
   )
