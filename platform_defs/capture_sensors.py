@@ -26,7 +26,7 @@ def capture_sensor(capture: Capture) -> dg.SensorDefinition:
         job_name="capture",
         minimum_interval_seconds=1,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description=f"Captures the changes of {', '.join(t.name for t in capture.tables)} when there are some.",
+        description=f"Captures the changes of {', '.join([*(t.name for t in capture.tables), *capture.patterns])} when there are some.",
     )
     def poll(context: dg.SensorEvaluationContext, postgres: PostgresResource) -> dg.SensorResult:
         with postgres.store() as store:

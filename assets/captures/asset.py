@@ -94,7 +94,7 @@ def change_capture_assets(captures: Mapping[str, Capture], log_partitions: int) 
 
 def source_table_specs(captures: Mapping[str, Capture]) -> list[dg.AssetSpec]:
     """Make an asset of each captured table, which others write: there the lineage begins."""
-    return [
+    tables = [
         dg.AssetSpec(
             [capture.name, table.schema, table.table],
             description=f"The table {table.name} in the source of capture {capture.name}; nothing here writes it.",
@@ -105,6 +105,19 @@ def source_table_specs(captures: Mapping[str, Capture]) -> list[dg.AssetSpec]:
         for capture in captures.values()
         for table in capture.tables
     ]
+    # which these are, only the source knows
+    fitting = [
+        dg.AssetSpec(
+            [capture.name, "by_pattern"],
+            description=f"The tables in the source of capture {capture.name} that fit {', '.join(capture.patterns)}.",
+            group_name=Group.SOURCES,
+            kinds={"postgres", "table"},
+            owners=OWNERS,
+        )
+        for capture in captures.values()
+        if capture.patterns
+    ]
+    return tables + fitting
 
 
 def lease_owner(postgres: PostgresResource, capture: str) -> list[str]:

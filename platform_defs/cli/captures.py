@@ -21,6 +21,7 @@ from millrace.platform_defs.screen import Screen
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.follow import follow
 from millrace.resources.capture.health import capture_health, find_capture
+from millrace.resources.capture.patterns import with_registered, with_tables
 from millrace.resources.capture.quarantine import requeue
 from millrace.resources.capture.quarantined_change import QuarantinedChange
 from millrace.resources.capture.rereads.reading import Comparison, compare
@@ -106,7 +107,7 @@ def check_command(name: Name, dsn: DsnOption = None) -> None:
         info = find_capture(store, name)
     with connect_source(capture.source()) as source:
         slot = slot_state(source, info.slot) if info is not None else None
-        require_ready(source, capture, has_slot=slot is not None)
+        require_ready(source, with_tables(source, capture), has_slot=slot is not None)
         read_timelines(source)
         notes = standby_notes(source, slot)
     console = Screen()
@@ -151,10 +152,9 @@ def reread_command(
     """Read a table again: what differs from its events becomes events, also in place of quarantined changes."""
     capture = _declared(name)
     console = Screen()
-    with _store(dsn):
-        found = compare(
-            chosen_dsn(dsn), capture, _table(capture, table_name), repairs=reason, where=where, on_step=_shown(console)
-        )
+    with _store(dsn) as store:
+        read = _table(store, capture, table_name)
+        found = compare(chosen_dsn(dsn), capture, read, repairs=reason, where=where, on_step=_shown(console))
     console.print(table(f"Rows of {name}, read again", _COMPARED, [_compared(found)]))
     _show_examples(console, found)
 
@@ -171,9 +171,9 @@ def verify_command(
 ) -> None:
     """Compare tables with their events; ends with 1 if they differ, or rows wait in the quarantine."""
     capture = _declared(name)
-    tables = capture.tables if table_name is None else (_table(capture, table_name),)
     console = Screen()
-    with _store(dsn):
+    with _store(dsn) as store:
+        tables = _tables(store, capture) if table_name is None else (_table(store, capture, table_name),)
         found = [
             compare(chosen_dsn(dsn), capture, each, repairs=reason if repair else None, on_step=_shown(console))
             for each in tables
@@ -238,12 +238,17 @@ def discard_command(
     Screen().print(f"Change {number} is given up.")
 
 
-def _table(capture: Capture, name: str) -> CapturedTable:
-    found = [each for each in capture.tables if name in (each.name, each.table)]
+def _tables(store: CaptureStore, capture: Capture) -> tuple[CapturedTable, ...]:
+    return with_registered(capture, store.captured_tables(capture.name)).tables
+
+
+def _table(store: CaptureStore, capture: Capture, name: str) -> CapturedTable:
+    tables = _tables(store, capture)
+    found = [each for each in tables if name in (each.name, each.table)]
     if len(found) != 1:
         raise MillraceError(
             f"Capture {capture.name} has {'no' if not found else 'more than one'} table {name!r}.",
-            hint=f"It has: {', '.join(each.name for each in capture.tables)}.",
+            hint=f"It has: {', '.join(each.name for each in tables)}.",
         )
     return found[0]
 

@@ -15,6 +15,7 @@ import psycopg
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.decoding.schemas import Schema
+from millrace.resources.capture.patterns import with_tables
 from millrace.resources.capture.schema_changes import schema_now
 from millrace.resources.capture.source.connection import flush_lsn
 from millrace.resources.capture.source.publication import probed_tables
@@ -76,6 +77,7 @@ def claim(
         NotReady: The source lacks something that concerns every table.
         CaptureInUse: Another process has the lease.
     """
+    capture = with_tables(source, capture)
     name = slot_name(store, capture.name)
     published = {table.name for table in store.captured_tables(capture.name) if table.published_xid is not None}
     ready = ready_tables(

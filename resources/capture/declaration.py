@@ -90,6 +90,9 @@ class Capture:
         name: Its name.
         source: A function that returns the source's connection string; called when a connection is opened.
         tables: What is captured.
+        patterns: Names of more tables, such as `public.*`: `*` stands for any text, `?` for any character. A table that
+            fits is captured from the next run on, each column and row of it; one of `tables` is captured as it says.
+        exclude: Names of tables that are not captured though they fit, such as `public.audit_*`.
         actions: Which changes are captured, of all its tables.
         keep_days: How long `wal_events` keeps a change that became an event, in days.
         max_lag_s: How long a change may wait to become an event, in seconds, before an operator is told.
@@ -99,12 +102,14 @@ class Capture:
 
     name: str
     source: Callable[[], str]
-    tables: tuple[CapturedTable, ...]
+    tables: tuple[CapturedTable, ...] = ()
     actions: tuple[str, ...] = ACTIONS
     keep_days: float = 7
     max_lag_s: int = 60
     max_retained_bytes: int = 1_000_000_000
     follows: bool = False
+    patterns: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse a declaration that cannot work.
@@ -114,8 +119,18 @@ class Capture:
         """
         if not _NAME.fullmatch(self.name):
             raise InvalidCapture(f"capture {self.name!r}: a name has 1 to 31 of a-z, 0-9 and _, a letter first")
-        if not self.tables:
-            raise InvalidCapture(f"capture {self.name}: it has no table")
+        if isinstance(self.patterns, str) or isinstance(self.exclude, str):
+            raise InvalidCapture(
+                f'capture {self.name}: patterns and exclude are tuples, such as patterns=("public.*",)'
+            )
+        if not self.tables and not self.patterns:
+            raise InvalidCapture(f"capture {self.name}: it has no table, and no pattern of tables")
+        if unqualified := [name for name in (*self.patterns, *self.exclude) if "." not in name]:
+            raise InvalidCapture(
+                f"capture {self.name}: pattern {', '.join(unqualified)} has no schema: write such as public.*"
+            )
+        if self.exclude and not self.patterns:
+            raise InvalidCapture(f"capture {self.name}: exclude is stated with patterns, which it is an exception of")
         if unknown := [action for action in self.actions if action not in ACTIONS]:
             raise InvalidCapture(f"capture {self.name}: actions are {', '.join(ACTIONS)}; not {', '.join(unknown)}")
         if not self.actions:

@@ -10,8 +10,9 @@ from datetime import datetime
 
 import psycopg
 
-from millrace.resources.capture.declaration import Capture
+from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.decoding.pgoutput import Begin, decode
+from millrace.resources.capture.patterns import with_registered, with_tables
 from millrace.resources.capture.source.connection import (
     connect_source,
     flush_lsn,
@@ -208,13 +209,15 @@ def has_work(dsn: str, capture: Capture) -> bool:
     with psycopg.connect(dsn, autocommit=True) as connection:
         store = CaptureStore(connection)
         info = find_capture(store, capture.name)
-        stopped = store.captured_tables(capture.name) if info and info.tables_stopped else []
+        looks = info and (info.tables_stopped or capture.patterns)
+        tables = store.captured_tables(capture.name) if looks else []
     with _asked(capture) as source:
         if info is None or info.source_generation is None or info.unemitted or info.tables_to_backfill:
             return True
         # a run compares what another server that took over has with what is stored
         if (
-            any(_goes_on(source, capture, table) for table in stopped)
+            any(_goes_on(source, capture, table) for table in tables)
+            or (capture.patterns and _names(with_tables(source, capture).tables) != _names(tables))
             or not info.timelines
             or Timelines.parse(info.timelines).present != source_identity(source).timeline
         ):
@@ -232,9 +235,13 @@ def has_work(dsn: str, capture: Capture) -> bool:
             return True
 
 
+def _names(tables: Iterable[CapturedTable | RegisteredTable]) -> set[str]:
+    return {table.name for table in tables}
+
+
 def _goes_on(source: psycopg.Connection, capture: Capture, stopped: RegisteredTable) -> bool:
     """Return whether nothing is wrong any more with a table that is stopped."""
-    declared = [table for table in capture.tables if table.name == stopped.name]
+    declared = [table for table in with_registered(capture, [stopped]).tables if table.name == stopped.name]
     if stopped.stopped_reason is None or not declared:
         return False
     return stopped.stopped_reason == LOCKED or not find_problems(

@@ -9,6 +9,7 @@ from dataclasses import replace
 from millrace.resources.capture.declaration import Capture
 from millrace.resources.capture.decoding.changes import Change, ChangeDecoder
 from millrace.resources.capture.decoding.pgoutput import PgoutputError
+from millrace.resources.capture.patterns import with_registered
 from millrace.resources.capture.quarantined_change import QuarantinedChange
 from millrace.resources.capture.store import CaptureStore, RegisteredTable, Requeued
 
@@ -42,7 +43,10 @@ def _decoded(capture: Capture, tables: list[RegisteredTable], waiting: Quarantin
     assert waiting.committed_at is not None
     keys = {(table.schema_name, table.table_name): table.key_columns for table in tables}
     decoder = ChangeDecoder(
-        [replace(table, key=tuple(keys.get((table.schema, table.table)) or ()) or None) for table in capture.tables],
+        [
+            replace(table, key=tuple(keys.get((table.schema, table.table)) or ()) or None)
+            for table in with_registered(capture, tables).tables
+        ],
         capture.name,
         waiting.source_generation,
         waiting.xid,

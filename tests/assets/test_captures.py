@@ -215,6 +215,13 @@ def test_terminating_a_run_in_its_work_releases_its_lease_at_once(
     assert (owner is not None, lease_owner(captured)) == (True, None)
 
 
+def test_tables_that_are_declared_by_a_pattern_are_one_asset(captured: Captured) -> None:
+    capture = replace(captured.capture, patterns=("public.*",))
+    graph = definitions(captured, capture).resolve_asset_graph()
+    upstream = {key.to_user_string() for key in graph.get(WAL_EVENTS).parent_keys}
+    assert upstream == {"shop/public/items", "shop/by_pattern"}
+
+
 # The sensor ------------------------------------------------------------------------------------------------
 
 

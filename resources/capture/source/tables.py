@@ -146,6 +146,28 @@ where i.indrelid = %s::oid and i.indisvalid and i.indimmediate and i.indisunique
 _LEAVES = "select relid::oid::bigint from pg_partition_tree(%s::oid) where isleaf and level > 0 order by relid"
 
 
+# Those of an extension are not the application's.
+_LOGGED = """
+select n.nspname, c.relname
+from pg_class c
+join pg_namespace n on n.oid = c.relnamespace
+where c.relkind in ('r', 'p')
+  and c.relpersistence = 'p'
+  and not c.relispartition
+  and n.nspname !~ '^pg_'
+  and n.nspname <> 'information_schema'
+  and not exists (
+    select from pg_depend d where d.classid = 'pg_class'::regclass and d.objid = c.oid and d.deptype = 'e'
+  )
+order by 1, 2
+"""
+
+
+def logged_tables(source: psycopg.Connection) -> list[tuple[str, str]]:
+    """Return schema and name of each table whose changes the log has, in their order; partitions belong to theirs."""
+    return [(schema, table) for schema, table in source.execute(_LOGGED)]
+
+
 def find_table(source: psycopg.Connection, schema: str, table: str) -> SourceTable | None:
     """Return the table, or whatever else has its name; None if nothing has."""
     row = source.execute(

@@ -1,0 +1,161 @@
+"""Tables that are captured because their names fit: those that come, those that go, those that are excepted."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from millrace.resources.capture.declaration import Capture, CapturedTable, InvalidCapture
+from millrace.resources.capture.health import capture_health, has_work
+from millrace.resources.capture.patterns import with_registered, with_tables
+from millrace.resources.capture.quarantine import requeue
+from millrace.resources.capture.rereads.reading import compare
+from millrace.resources.capture.source.readiness import NotReady
+from millrace.resources.capture.store import CaptureStore
+from tests.support.capturing.captured import Captured, captured, new_source, replay
+from tests.support.factories import rows
+
+__all__ = ["captured", "new_source"]
+
+
+@pytest.fixture
+def fitting(captured: Captured) -> Captured:
+    """Declare all tables but those of the audit; one of them otherwise than the others."""
+    captured.source.run(
+        "create schema sales",
+        "create table sales.orders (id int primary key, name text)",
+        "create table audit_rows (id int primary key, name text)",
+        "create table big (id int primary key, at int) ",
+        "create view seen as select * from items",
+        "create unlogged table fast (id int primary key)",
+        "create table parts (id int primary key, name text) partition by range (id)",
+        "create table parts_1 partition of parts for values from (0) to (100)",
+        "insert into items values (1, 'a')",
+        "insert into sales.orders values (1, 'b')",
+        "insert into parts values (1, 'c')",
+        "insert into big values (1, 1), (2, 2)",
+        "insert into audit_rows values (1, 'd')",
+    )
+    return replace(captured, capture=by_pattern(captured))
+
+
+def by_pattern(captured: Captured, **other: Any) -> Capture:  # noqa: ANN401 - passed on
+    declared: dict[str, Any] = {
+        "tables": (CapturedTable("big", where="id > 1"),),
+        "patterns": ("public.*", "sales.ord?rs"),
+        "exclude": ("public.audit_*",),
+        **other,
+    }
+    return Capture("shop", lambda: captured.source.dsn, **declared)
+
+
+def registered(captured: Captured) -> list[str]:
+    return [table.name for table in CaptureStore(captured.store).captured_tables("shop")]
+
+
+def left(captured: Captured, table: str) -> list[dict[str, Any]]:
+    found = replay([change for change in captured.changes() if change["source_table_name"] == table])
+    return sorted(found.values(), key=str)
+
+
+def test_the_tables_that_fit_are_captured_each_once_and_one_that_is_declared_as_it_says(fitting: Captured) -> None:
+    fitting.drain()
+    assert registered(fitting) == ["public.big", "public.items", "public.parts", "sales.orders"]
+    fitting.source.run("insert into sales.orders values (2, 'e')", "update parts set name = 'f'", "delete from items")
+    fitting.drain()
+    assert left(fitting, "orders") == fitting.table("sales.orders")
+    assert left(fitting, "parts") == fitting.table("parts")
+    assert (left(fitting, "items"), left(fitting, "big")) == ([], [{"id": 2, "at": 2}])
+    for table in with_registered(fitting.capture, CaptureStore(fitting.store).captured_tables("shop")).tables:
+        assert compare(fitting.dsn, fitting.capture, table).differing == 0
+
+
+def test_a_table_that_comes_is_captured_by_the_next_run_and_one_that_goes_is_no_gap(fitting: Captured) -> None:
+    fitting.drain()
+    assert not has_work(fitting.dsn, fitting.capture)
+    fitting.source.run("create table more (id int primary key)", "insert into more values (1)")
+    fitting.drain()
+    fitting.source.run("insert into more values (2)")
+    fitting.drain()
+    assert left(fitting, "more") == [{"id": 1}, {"id": 2}]
+    fitting.source.run("insert into items values (2, 'not captured yet')", "drop table more")
+    fitting.drain()
+    assert "public.more" not in registered(fitting)
+    assert left(fitting, "items") == fitting.table()
+    fitting.source.run("alter table items rename to things", "insert into things values (3, 'under the new name')")
+    fitting.drain()
+    assert left(fitting, "things") == fitting.table("things")
+    assert capture_health(fitting.dsn, fitting.capture).problems(fitting.capture) == []
+    assert CaptureStore(fitting.store).capture_gaps("shop") == []
+
+
+def test_a_table_that_comes_or_goes_is_work_where_nothing_is_changed(fitting: Captured) -> None:
+    fitting.drain()
+    fitting.source.run("create table more (id int primary key)")
+    assert has_work(fitting.dsn, fitting.capture)
+    fitting.drain()
+    assert not has_work(fitting.dsn, fitting.capture)
+    fitting.source.run("drop table more")
+    assert has_work(fitting.dsn, fitting.capture)
+
+
+def test_one_that_fits_and_has_no_key_is_stopped_and_the_others_are_captured(fitting: Captured) -> None:
+    fitting.source.run("create table loose (text text)")
+    fitting.drain()
+    (said,) = capture_health(fitting.dsn, fitting.capture).problems(fitting.capture)
+    assert said.startswith("table public.loose is stopped, the others are captured: its replica identity is default")
+    assert left(fitting, "items") == fitting.table()
+    assert not has_work(fitting.dsn, fitting.capture)
+    fitting.source.run("alter table loose add id int primary key")
+    assert has_work(fitting.dsn, fitting.capture)
+    excepted = replace(fitting, capture=by_pattern(fitting, exclude=("public.audit_*", "public.l*")))
+    excepted.drain()
+    assert "public.loose" not in registered(excepted)
+
+
+def test_a_quarantined_change_of_such_a_table_is_tried_again(fitting: Captured) -> None:
+    fitting.drain()
+    fitting.source.run("drop view seen")
+    fitting.source.run(r"""alter table items alter name type json using '{"a": 1}'::json""")
+    fitting.source.run(r"""insert into items values (5, '{"a": "\u0000"}')""")
+    fitting.drain()
+    waiting, *behind = CaptureStore(fitting.store).quarantined_changes("shop")
+    assert (waiting.decider, waiting.decider_id) == ("table:public.items", "[5]")
+    assert requeue(CaptureStore(fitting.store), fitting.capture, "a test").waiting == 1 + len(behind)
+
+
+def test_where_nothing_fits_it_is_said_what_there_is(fitting: Captured) -> None:
+    nothing = by_pattern(fitting, tables=(), patterns=("pubic.*",))
+    with pytest.raises(
+        NotReady, match=r"no table fits pubic\.\* without public\.audit_\*; in database .* public\.audit_rows"
+    ):
+        replace(fitting, capture=nothing).drain()
+    assert rows(fitting.source.connection, "select count(*) from pg_publication") == [(0,)]
+
+
+def test_tables_of_the_server_of_millrace_and_of_extensions_do_not_fit(fitting: Captured) -> None:
+    fitting.source.run(
+        "create schema event_store", "create table event_store.events (id int primary key)",
+        "create table owned (id int primary key)", "alter extension plpgsql add table owned",
+    )  # fmt: skip
+    found = {
+        table.name for table in with_tables(fitting.source.connection, by_pattern(fitting, patterns=("*.*",))).tables
+    }
+    fitting.source.run("alter extension plpgsql drop table owned")
+    assert found == {"public.big", "public.items", "public.parts", "sales.orders"}
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"patterns": "public.*"}, "are tuples"),
+        ({"exclude": "public.*"}, "are tuples"),
+        ({"patterns": ("items",)}, r"pattern items has no schema: write such as public\.\*"),
+        ({"exclude": ("items",)}, "pattern items has no schema"),
+        ({"patterns": ()}, "exclude is stated with patterns"),
+        ({"patterns": (), "exclude": (), "tables": ()}, "no table, and no pattern"),
+    ],
+)
+def test_a_declaration_that_says_nothing_is_refused(captured: Captured, other: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidCapture, match=said):
+        by_pattern(captured, **other)
