@@ -3,16 +3,16 @@
 Belongs here: looking. Not here: repairing (`setup`), how severe a problem is (`platform_defs.checks`).
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 
 import psycopg
 
-from millrace.resources.capture.declaration import Capture, CapturedTable
+from millrace.resources.capture.declaration import Capture
 from millrace.resources.capture.decoding.pgoutput import Begin, decode
-from millrace.resources.capture.patterns import with_registered, with_tables
+from millrace.resources.capture.patterns import with_tables
 from millrace.resources.capture.source.connection import (
     connect_source,
     flush_lsn,
@@ -209,18 +209,13 @@ def has_work(dsn: str, capture: Capture) -> bool:
     with psycopg.connect(dsn, autocommit=True) as connection:
         store = CaptureStore(connection)
         info = find_capture(store, capture.name)
-        looks = info and (info.tables_stopped or capture.patterns)
-        tables = store.captured_tables(capture.name) if looks else []
+        tables = store.captured_tables(capture.name)
     with _asked(capture) as source:
         if info is None or info.source_generation is None or info.unemitted or info.tables_to_backfill:
             return True
         # a run compares what another server that took over has with what is stored
-        if (
-            any(_goes_on(source, capture, table) for table in tables)
-            or (capture.patterns and _names(with_tables(source, capture).tables) != _names(tables))
-            or not info.timelines
-            or Timelines.parse(info.timelines).present != source_identity(source).timeline
-        ):
+        another = not info.timelines or Timelines.parse(info.timelines).present != source_identity(source).timeline
+        if another or _other_tables(source, capture, tables):
             return True
         slot = slot_state(source, info.slot)
         # a run says what is wrong with the slot, and records that changes are lost
@@ -235,17 +230,16 @@ def has_work(dsn: str, capture: Capture) -> bool:
             return True
 
 
-def _names(tables: Iterable[CapturedTable | RegisteredTable]) -> set[str]:
-    return {table.name for table in tables}
-
-
-def _goes_on(source: psycopg.Connection, capture: Capture, stopped: RegisteredTable) -> bool:
-    """Return whether nothing is wrong any more with a table that is stopped."""
-    declared = [table for table in with_registered(capture, [stopped]).tables if table.name == stopped.name]
-    if stopped.stopped_reason is None or not declared:
-        return False
-    return stopped.stopped_reason == LOCKED or not find_problems(
-        source, replace(capture, tables=tuple(declared)), has_slot=True
+def _other_tables(source: psycopg.Connection, capture: Capture, registered: Sequence[RegisteredTable]) -> bool:
+    """Return whether a run would capture other tables than the last one: of a pattern, or one that was stopped."""
+    declared = with_tables(source, capture)
+    names = {table.name for table in declared.tables}
+    if capture.patterns and names != {table.name for table in registered}:
+        return True
+    return any(
+        table.stopped_reason == LOCKED or not find_problems(source, declared, has_slot=True, only=table.name)
+        for table in registered
+        if table.stopped_reason is not None and table.name in names
     )
 
 

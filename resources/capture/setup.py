@@ -185,6 +185,10 @@ def _go_on(source: psycopg.Connection, store: CaptureStore, claimed: ClaimedCapt
         for table in store.captured_tables(capture.name)
         if table.published_xid is None and table.stopped_reason is None
     }
+    if claimed.changed or unpublished or claimed.stopped:
+        # Stored changes of another declaration have other numbers than the slot would give now, so they cannot be
+        # compared with a replay. Skip it. A stopped table may be so since a run that was killed before this.
+        advance(source, lease.slot, stored_lsn)
     try:
         with source.transaction():
             lost = sorted((ensure_publication(source, lease.publication, capture) or frozenset()) - unpublished)
@@ -204,10 +208,6 @@ def _go_on(source: psycopg.Connection, store: CaptureStore, claimed: ClaimedCapt
         return claimed.without(dict.fromkeys(unpublished, UNPUBLISHED))
     if lost:
         raise _gap(store, capture)
-    if claimed.changed or unpublished:
-        # Stored changes of another declaration have other numbers than the slot would give now, so they cannot be
-        # compared with a replay. Skip it.
-        advance(source, lease.slot, stored_lsn)
     if unpublished:
         # Ask for the id after the publication has changed: older transactions may not have noticed the change.
         store.publish_tables(capture.name, lease.lease_token, next_xid(source))

@@ -138,16 +138,19 @@ def require_ready(source: psycopg.Connection, capture: Capture, *, has_slot: boo
         raise NotReady(capture.name, problems)
 
 
-def find_problems(source: psycopg.Connection, capture: Capture, *, has_slot: bool) -> list[str]:
+def find_problems(
+    source: psycopg.Connection, capture: Capture, *, has_slot: bool, only: str | None = None
+) -> list[str]:
     """Find all that keeps the source from being captured as declared; nothing on it is changed.
 
     Args:
         source: An autocommit connection to the source.
         capture: What is to be captured.
         has_slot: Whether the capture's slot is there already, so that none has to be free.
+        only: The name of the table that is asked about; None for all.
     """
     probes = Probes(source, capture, published={table.name for table in capture.tables})
-    server, tables = _problems(source, capture, probes, has_slot=has_slot)
+    server, tables = _problems(source, capture, probes, has_slot=has_slot, only=only)
     return [*server, *_sentences(tables)]
 
 
@@ -156,7 +159,7 @@ def _sentences(tables: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def _problems(
-    source: psycopg.Connection, capture: Capture, probes: Probes, *, has_slot: bool
+    source: psycopg.Connection, capture: Capture, probes: Probes, *, has_slot: bool, only: str | None = None
 ) -> tuple[list[str], dict[str, list[str]]]:
     """Return what is wrong with the server, and with which tables."""
     major = source.info.server_version // 10000
@@ -166,7 +169,11 @@ def _problems(
     row = source.execute(_SERVER).fetchone()
     assert row is not None
     server = _Server(*row)
-    found = {table.name: [*_table_problems(source, server, capture, table, probes)] for table in capture.tables}
+    found = {
+        table.name: [*_table_problems(source, server, capture, table, probes)]
+        for table in capture.tables
+        if only in {None, table.name}
+    }
     return [*_server_problems(server, has_slot=has_slot)], {
         name: problems for name, problems in found.items() if problems
     }

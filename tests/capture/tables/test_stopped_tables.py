@@ -12,7 +12,7 @@ from typing import Any, LiteralString
 import psycopg
 import pytest
 
-from millrace.resources.capture import backfill, setup
+from millrace.resources.capture import backfill, drain, setup
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.health import capture_health, has_work
 from millrace.resources.capture.rereads.reading import compare
@@ -195,6 +195,42 @@ def test_killed_where_it_stops_and_where_it_goes_on_the_next_run_does_it(
     assert (info(captured).tables_stopped, info(captured).gaps) == (0, 0)
 
 
+def test_after_a_kill_before_the_slot_moved_a_table_that_stops_makes_no_other_history(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captured = both(captured)
+    captured.drain()
+    # one transaction of both tables: the numbers of its changes are others without one of them
+    with captured.source.connection.transaction():
+        captured.source.run("update items set name = 'x'", "update good set name = 'x'")
+    with monkeypatch.context() as patching:
+        patching.setattr(drain, "advance", killed)
+        with pytest.raises(Killed):
+            captured.drain()
+    captured.source.run("alter table items replica identity nothing")
+    with monkeypatch.context() as patching:
+        patching.setattr(setup, "advance", killed)
+        with pytest.raises(Killed):
+            captured.drain()
+    captured.drain()
+    assert left(captured, "good") == captured.table("good")
+    captured.source.run("alter table items replica identity default")
+    captured.drain()
+    assert left(captured, "items") == captured.table()
+
+
+def test_a_partition_of_a_table_that_is_captured_stays_stopped(captured: Captured) -> None:
+    captured.source.run(
+        "create table parts (id int primary key) partition by range (id)",
+        "create table parts_1 partition of parts for values from (0) to (100)",
+    )
+    captured = declared(captured, CapturedTable("items"), CapturedTable("parts"), CapturedTable("parts_1"))
+    captured.drain()
+    (said,) = problems(captured)
+    assert "it is a partition of public.parts, which is captured as a whole" in said
+    assert not has_work(captured.dsn, captured.capture)
+
+
 # Locked tables -----------------------------------------------------------------------------------------------------
 
 
@@ -239,6 +275,12 @@ def test_a_published_table_that_is_locked_keeps_back_only_those_that_are_to_be_p
     captured.drain()
     captured.source.run("create table more (id int primary key, name text)", "insert into more values (1, 'x')")
     captured = declared(captured, CapturedTable("items"), GOOD, CapturedTable("more"))
+    with captured.source.connection.transaction():
+        captured.source.run("update items set name = 'x'", "update good set name = 'x'")
+    with monkeypatch.context() as patching:
+        patching.setattr(drain, "advance", killed)
+        with pytest.raises(Killed):
+            declared(captured, CapturedTable("items"), GOOD).drain()
     with locking(captured):
         captured.source.run("insert into more values (2, 'y')", "update good set name = 'changed'")
         with captured.process() as process:
