@@ -233,13 +233,12 @@ def has_work(dsn: str, capture: Capture) -> bool:
 def _other_tables(source: psycopg.Connection, capture: Capture, registered: Sequence[RegisteredTable]) -> bool:
     """Return whether a run would capture other tables than the last one: of a pattern, or one that was stopped."""
     declared = with_tables(source, capture)
-    names = {table.name for table in declared.tables}
-    if capture.patterns and names != {table.name for table in registered}:
+    if capture.patterns and {table.name for table in declared.tables} != {table.name for table in registered}:
         return True
     return any(
         table.stopped_reason == LOCKED or not find_problems(source, declared, has_slot=True, only=table.name)
         for table in registered
-        if table.stopped_reason is not None and table.name in names
+        if table.stopped_reason is not None
     )
 
 

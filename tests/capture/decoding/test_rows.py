@@ -4,6 +4,7 @@ Belongs here: `TableRows.plain` beside `inserted` and `updated`. Not here: what 
 """
 
 import json
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -106,3 +107,16 @@ def test_a_row_out_of_the_ordinary_is_not_plain(values: tuple[Value, ...]) -> No
     columns = (RelationColumn("id", INT4, -1, True), RelationColumn("note", TEXT, -1, False))
     rows = TableRows(CapturedTable("t"), Relation(TABLE, "public", "t", "d", columns))
     assert rows.plain("inserted", insert(*values)) is None
+
+
+@pytest.mark.parametrize(
+    "change", [lambda m: m[:-1], lambda m: m + b"x", lambda m: m[:7] + b"\3" + m[8:], lambda m: m[:9]]
+)
+def test_a_message_that_is_cut_off_or_too_long_or_counts_otherwise_is_not_plain(
+    change: Callable[[bytes], bytes],
+) -> None:
+    columns = (RelationColumn("id", INT4, -1, True), RelationColumn("note", TEXT, -1, False))
+    rows = TableRows(CapturedTable("t"), Relation(TABLE, "public", "t", "d", columns))
+    whole = insert(b"7", b"abc")
+    assert rows.plain("inserted", whole) is not None
+    assert rows.plain("inserted", change(whole)) is None

@@ -14,6 +14,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from tenacity import RetryCallState, Retrying
 
 from millrace.resources.capture import drain as pipeline
 from millrace.resources.capture import follow as following
@@ -22,8 +23,9 @@ from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.follow import follow
 from millrace.resources.capture.setup import GapOpen
 from millrace.resources.capture.source.connection import flush_lsn
-from millrace.resources.capture.source.slot import peek
+from millrace.resources.capture.source.slot import SlotBusy, peek
 from millrace.resources.capture.store import CaptureStore
+from millrace.resources.errors import CaptureInUse
 from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from tests.support.capturing.captured import ITEMS, Captured, captured, did, new_source
@@ -255,3 +257,14 @@ def test_a_table_that_is_stopped_is_said(captured: Captured, caplog: pytest.LogC
         captured.source.run("insert into items values (1, 'a')")
         arrived(captured, "[1]")
     assert "shop: table public.more is stopped, the others are captured: it does not exist" in caplog.text
+
+
+def test_another_reason_to_wait_is_said_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    waiting = following._Waiting("shop")
+    for attempt, error in enumerate((CaptureInUse("a"), CaptureInUse("b"), SlotBusy("c"), SlotBusy("d")), start=1):
+        state = RetryCallState(Retrying(), None, (), {})
+        state.attempt_number = attempt
+        state.set_exception((type(error), error, None))
+        waiting(state)
+    assert [message[-1] for message in caplog.messages] == ["a", "c"]

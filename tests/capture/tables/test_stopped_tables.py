@@ -5,7 +5,7 @@ Belongs here: tables that go bad, that are locked, and that are mended. Not here
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any, LiteralString
 
@@ -16,12 +16,13 @@ from millrace.resources.capture import backfill, drain, setup
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.health import capture_health, has_work
 from millrace.resources.capture.rereads.reading import compare
+from millrace.resources.capture.source import chunks
 from millrace.resources.capture.source import connection as source_connection
 from millrace.resources.capture.source.readiness import NotReady
 from millrace.resources.capture.store import CaptureInfo, CaptureStore
 from millrace.resources.errors import ChangesWaiting
 from tests.support.capturing.captured import ITEMS, Captured, Killed, captured, killed, new_source, replay
-from tests.support.factories import rows
+from tests.support.factories import rows, start, wait_until
 
 __all__ = ["captured", "new_source"]
 
@@ -249,6 +250,38 @@ def test_a_table_that_is_locked_when_it_is_to_be_published_keeps_no_other_one_wa
     captured.drain()
     assert left(captured, "items") == captured.table()
     assert problems(captured) == []
+
+
+def test_where_every_table_is_locked_the_run_waits_for_them(captured: Captured) -> None:
+    captured.source.run(FILL)
+    with ExitStack() as held:
+        held.enter_context(locking(captured, "share update exclusive"))
+        done = start(captured.drain)
+        wait_until(
+            lambda: rows(captured.source.connection, "select from pg_locks where not granted") != [], "the run waits"
+        )
+        held.close()
+    done.result(60)
+    assert captured.replayed() == captured.table()
+
+
+def test_a_locked_table_is_tried_again_after_a_while_and_not_at_each_step(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+    read_chunk = chunks.read_chunk
+
+    def reading(source: psycopg.Connection, table: CapturedTable, *other: Any) -> chunks.Chunk:  # noqa: ANN401
+        tried.append(table.table)
+        return read_chunk(source, table, *other)
+
+    monkeypatch.setattr(backfill, "read_chunk", reading)
+    captured = both(captured)
+    with captured.process() as process, locking(captured):
+        process.drain(budget_s=60, idle_s=0)
+        captured.source.run("update good set name = 'changed'")
+        process.drain(budget_s=60, idle_s=0)
+    assert (tried.count("items"), left(captured, "good")) == (1, captured.table("good"))
 
 
 def test_a_table_that_is_locked_when_it_is_to_be_read_keeps_no_other_one_waiting(
