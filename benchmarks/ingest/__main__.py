@@ -21,6 +21,7 @@ LINES: dict[str, Callable[[IngestBench], list[Result]]] = {
     "duplicates": messages.duplicates,
     "import": imports.rate,
     "capture": captures.rate,
+    "backfill": captures.backfill,
     "transaction-size": captures.transaction_sizes,
     "delay": delays.delays,
 }

@@ -11,6 +11,8 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
+import psycopg
+
 from benchmarks.event_store.bench import Result
 from benchmarks.ingest.bench import IngestBench
 from benchmarks.ingest.sources import (
@@ -24,8 +26,10 @@ from benchmarks.ingest.sources import (
     timed,
 )
 from millrace.resources.capture.drain import CaptureDrain
+from millrace.resources.capture.setup import restart
 
-TARGET = 20_000
+TARGET = 45_000
+BACKFILL_TARGET = 88_000
 TRANSACTION = 100
 UNIT = "changes/s"
 
@@ -48,8 +52,9 @@ def rate(bench: IngestBench) -> list[Result]:
                 copies.enter_context(slot_copy(whole, name))
             return changes / whole.drain(changes)
 
-        drain, receive, peek, decode, store, emit = bench.in_turn(
+        drain, copy, receive, peek, decode, store, emit = bench.in_turn(
             drained,
+            lambda: changes / copied(whole, changes),
             lambda: changes / received(whole, "received"),
             lambda: changes / peeked(whole, "peeked", decoding=False),
             lambda: changes / peeked(whole, "decoded", decoding=True),
@@ -60,11 +65,54 @@ def rate(bench: IngestBench) -> list[Result]:
     return [
         Result("capture, slot to events, against pg_recvlogical", drain, receive, UNIT, drain / receive, 0.25),
         Result("capture, slot to events, against the target", drain, TARGET, UNIT, drain / TARGET, 1),
+        Result("capture, slot to events, against COPY of the events", drain, copy, UNIT, drain / copy, 0.4),
         Result("capture: peek", peek, receive, UNIT, peek / receive),
         Result("capture: peek and decode", decode, receive, UNIT, decode / receive),
         Result("capture: peek, decode and store", store, receive, UNIT, store / receive),
         Result("capture: emit", emit, receive, UNIT, emit / receive),
     ]
+
+
+def backfill(bench: IngestBench) -> list[Result]:
+    """Rows that are there when a capture begins, as events: many at once, with six columns."""
+    number = bench.size(400_000, 1000)
+    (found,) = bench.in_turn(lambda: number / backfilled(new_pipeline(bench), number))
+    return [
+        Result(f"capture, backfill of {number:,} rows", found, BACKFILL_TARGET, "rows/s", found / BACKFILL_TARGET, 1)
+    ]
+
+
+def backfilled(pipeline: Pipeline, number: int) -> float:
+    """Read so many rows into a new store; return the seconds, from the claim on."""
+    with psycopg.connect(pipeline.source, autocommit=True) as connection:
+        connection.execute(
+            "insert into items select n, 'customer-' || n %% 1000, n / 100.0, false, null, clock_timestamp()"
+            " from generate_series(1, %s) n",
+            (number,),
+        )
+        connection.execute("checkpoint")
+    restart(pipeline.store.dsn, pipeline.capture, "a benchmark")
+    with pipeline.capturing() as process:
+        seconds = timed(lambda: process.drain(budget_s=3600, idle_s=0))
+        if process.report.backfilled != number:
+            raise RuntimeError(f"{process.report.backfilled} rows were read, {number} are there.")
+    return seconds
+
+
+def copied(pipeline: Pipeline, number: int) -> float:
+    """Copy the last so many events into a table with the same columns and indexes; return the seconds."""
+    query = f'copy (select * from event_store.events order by "offset" desc limit {number}) to stdout'
+    with pipeline.store.connect() as connection, connection.cursor() as cursor:
+        with cursor.copy(query.encode()) as reading:
+            events = b"".join(bytes(part) for part in reading)
+        cursor.execute("drop table if exists copied_events")
+        cursor.execute("create table copied_events (like event_store.events including all)")
+
+        def write() -> None:
+            with cursor.copy("copy copied_events from stdin") as writing:
+                writing.write(events)
+
+        return timed(write)
 
 
 def transaction_sizes(bench: IngestBench) -> list[Result]:
