@@ -77,6 +77,7 @@ def change_capture_assets(captures: Mapping[str, Capture], log_partitions: int) 
 
         try:
             if capture.follows:
+                # until the run is terminated
                 follow(dsn, capture, Event(), owner=context.run.run_id, on_step=Progress(show).step)
             with CaptureDrain(dsn, capture, context.run.run_id) as capturing:
                 for table, why in capturing.stopped.items():
@@ -95,29 +96,29 @@ def change_capture_assets(captures: Mapping[str, Capture], log_partitions: int) 
 def source_table_specs(captures: Mapping[str, Capture]) -> list[dg.AssetSpec]:
     """Make an asset of each captured table, which others write: there the lineage begins."""
     tables = [
-        dg.AssetSpec(
+        _source_spec(
             [capture.name, table.schema, table.table],
-            description=f"The table {table.name} in the source of capture {capture.name}; nothing here writes it.",
-            group_name=Group.SOURCES,
-            kinds={"postgres", "table"},
-            owners=OWNERS,
+            f"The table {table.name} in the source of capture {capture.name}; nothing here writes it.",
         )
         for capture in captures.values()
         for table in capture.tables
     ]
     # which these are, only the source knows
     fitting = [
-        dg.AssetSpec(
+        _source_spec(
             [capture.name, "by_pattern"],
-            description=f"The tables in the source of capture {capture.name} that fit {', '.join(capture.patterns)}.",
-            group_name=Group.SOURCES,
-            kinds={"postgres", "table"},
-            owners=OWNERS,
+            f"The tables in the source of capture {capture.name} that fit {', '.join(capture.patterns)}.",
         )
         for capture in captures.values()
         if capture.patterns
     ]
     return tables + fitting
+
+
+def _source_spec(key: list[str], description: str) -> dg.AssetSpec:
+    return dg.AssetSpec(
+        key, description=description, group_name=Group.SOURCES, kinds={"postgres", "table"}, owners=OWNERS
+    )
 
 
 def lease_owner(postgres: PostgresResource, capture: str) -> list[str]:

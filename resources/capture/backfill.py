@@ -162,7 +162,7 @@ class Backfill:
             size += chunk.size
             if not chunk.done or rows >= CHUNK or size >= CHUNK_BYTES or time.monotonic() >= until:
                 break
-        return any(table.name not in self._locked for table in due) or bool(self._chunks)
+        return any(table.name not in self._locked for table in due)
 
     def _read(self, table: RegisteredTable) -> Chunk | None:
         """Read a table's next chunk, and choose the size of the one after; return None if it is far too large."""

@@ -75,6 +75,7 @@ def claim(
 
     Raises:
         NotReady: The source lacks something that concerns every table.
+        InvalidCapture: A table is to be hashed, and there is no key.
         CaptureInUse: Another process has the lease.
     """
     capture = with_tables(source, capture)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 ACTIONS = ("insert", "update", "delete", "truncate")
 # of the key of hashes, at least
-_KEY_CHARACTERS = 16
+_KEY_BYTES = 16
 # The names of slots and publications contain it, and have 63 bytes at most.
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 
@@ -36,7 +36,7 @@ class CapturedTable:
         mask: Columns whose values stay at the source: the store gets `***` for each that is not null.
         hash: Columns of which the store gets the HMAC-SHA-256 of each value's text, in 64 hexadecimal digits. Equal
             values have equal ones, and who lacks the key cannot tell which. Null stays null.
-        hash_key: A function that returns the key of the hashes, at least 16 characters; called when it is needed.
+        hash_key: A function that returns the key of the hashes, at least 16 bytes; called when it is needed.
     """
 
     table: str
@@ -71,15 +71,16 @@ class CapturedTable:
             InvalidCapture: There is none, or too short a one.
         """
         try:
-            key = (self.hash_key or str)()
+            key = (self.hash_key or str)().encode()
         except Exception as missing:
+            # whatever the user's function raises, or an attribute that None lacks
             raise InvalidCapture(f"table {self.name}: hash_key returns no key: {missing!r}") from missing
-        if len(key) < _KEY_CHARACTERS:
+        if len(key) < _KEY_BYTES:
             raise InvalidCapture(
-                f"table {self.name}: hash_key returns {len(key)} characters; at least {_KEY_CHARACTERS} are needed, such as"
+                f"table {self.name}: hash_key returns {len(key)} bytes; at least {_KEY_BYTES} are needed, such as"
                 " python -c 'import secrets; print(secrets.token_hex())' prints"
             )
-        return key.encode()
+        return key
 
 
 @dataclass(frozen=True)

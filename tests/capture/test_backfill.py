@@ -11,7 +11,7 @@ from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.source import chunks as source_chunks
 from millrace.resources.capture.source.chunks import Chunk
 from millrace.resources.capture.store import CaptureStore
-from tests.support.capturing.captured import Captured, Killed, captured, killed, new_source, replay
+from tests.support.capturing.captured import Captured, Killed, captured, killed_at, new_source, replay
 from tests.support.factories import value
 
 __all__ = ["captured", "new_source"]
@@ -23,10 +23,7 @@ def test_rows_of_any_width_are_read_and_compared_in_parts(captured: Captured, mo
     captured.source.run("insert into items select n, repeat('x', 5000) from generate_series(1, 150) n")
     assert captured.drain().backfilled == 150
     captured.source.run("update items set name = repeat('y', 5000)")
-    with monkeypatch.context() as patch:
-        patch.setattr(pipeline, "advance", killed)
-        with pytest.raises(Killed):
-            captured.drain()
+    killed_at(captured, monkeypatch, pipeline, "advance")
     assert captured.drain().replayed == 150
     assert captured.replayed() == captured.table()
 

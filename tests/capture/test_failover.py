@@ -14,7 +14,7 @@ from millrace.resources.capture.schema_changes import SchemaStore
 from millrace.resources.capture.setup import GapOpen, restart
 from millrace.resources.capture.store import CaptureGap, CaptureStore
 from millrace.resources.errors import LeaseLost
-from tests.support.capturing.captured import Killed, did, killed
+from tests.support.capturing.captured import Killed, did, killed, killed_at
 from tests.support.capturing.failovers import Moving, cluster, moving
 from tests.support.factories import rows, start, value, wait_until
 
@@ -208,10 +208,7 @@ def test_a_standby_that_takes_over_without_what_was_captured_is_a_gap_with_its_r
     moving.cluster.take_over(standby)
     if ahead:
         moving.run("create table others as select n, repeat('x', 500) from generate_series(1, 1000) n")
-    with monkeypatch.context() as patch:
-        patch.setattr(CaptureStore, "record_gap", killed)
-        with pytest.raises(Killed):
-            captured.drain()
+    killed_at(captured, monkeypatch, CaptureStore, "record_gap")
     with pytest.raises(GapOpen, match=f"from {switched_at(moving)} to {stored}: Another server took over"):
         captured.drain()
     (gap,) = gaps(moving)
@@ -239,10 +236,7 @@ def test_a_standby_that_lacks_nothing_of_the_captured_tables_goes_on_from_where_
     # nothing came, and yet a run compares
     assert has_work(captured.dsn, captured.capture)
     moving.run("insert into items values (2, 'below what was stored')")
-    with monkeypatch.context() as patch:
-        patch.setattr(SchemaStore, "captured_schemas", killed)
-        with pytest.raises(Killed):
-            captured.drain()
+    killed_at(captured, monkeypatch, SchemaStore, "captured_schemas")
     assert moving.stored_lsn == switched_at(moving)
     captured.drain()
     assert did(captured) == [("inserted", "[2]")]

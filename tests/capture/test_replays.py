@@ -8,7 +8,7 @@ import pytest
 from millrace.resources.capture import drain as pipeline
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import ChangesDiffer
-from tests.support.capturing.captured import Captured, Killed, captured, did, killed, new_source
+from tests.support.capturing.captured import Captured, captured, did, killed_at, new_source
 from tests.support.factories import value
 
 __all__ = ["captured", "new_source"]
@@ -19,10 +19,7 @@ def test_killed_between_storing_and_advancing_the_slot_nothing_is_missing_and_no
 ) -> None:
     captured.drain()
     captured.source.run("insert into items values (1), (2)")
-    with monkeypatch.context() as patch:
-        patch.setattr(pipeline, "advance", killed)
-        with pytest.raises(Killed):
-            captured.drain()
+    killed_at(captured, monkeypatch, pipeline, "advance")
     assert value(captured.store, "select count(*) from event_store.wal_events") == 2
     report = captured.drain()
     assert (report.stored, report.replayed, report.emitted) == (0, 2, 2)
@@ -34,10 +31,7 @@ def test_killed_before_storing_everything_is_stored_once_the_next_time(
 ) -> None:
     captured.drain()
     captured.source.run("insert into items values (1), (2)")
-    with monkeypatch.context() as patch:
-        patch.setattr(CaptureStore, "store_changes", killed)
-        with pytest.raises(Killed):
-            captured.drain()
+    killed_at(captured, monkeypatch, CaptureStore, "store_changes")
     assert value(captured.store, "select count(*) from event_store.wal_events") == 0
     report = captured.drain()
     assert (report.stored, report.replayed, report.emitted) == (2, 0, 2)

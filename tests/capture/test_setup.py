@@ -14,21 +14,16 @@ import pytest
 from millrace.resources.capture import drain as pipeline
 from millrace.resources.capture import health as looking
 from millrace.resources.capture import setup as capture_setup
-from millrace.resources.capture.declaration import Capture, CapturedTable
+from millrace.resources.capture.declaration import CapturedTable
 from millrace.resources.capture.decoding.changes import TableRenamed
 from millrace.resources.capture.health import capture_health
 from millrace.resources.capture.setup import GapOpen, remove, restart
 from millrace.resources.capture.store import CaptureStore, Emitted
 from millrace.resources.errors import UnknownCapture
-from tests.support.capturing.captured import ITEMS, Captured, Killed, captured, killed, new_source
+from tests.support.capturing.captured import ITEMS, Captured, Killed, captured, declared, killed, killed_at, new_source
 from tests.support.factories import rows, value
 
 __all__ = ["captured", "new_source"]
-
-
-def declared(captured: Captured, *tables: CapturedTable) -> Captured:
-    """Return the same source with another declaration."""
-    return replace(captured, capture=Capture("shop", lambda: captured.source.dsn, tables))
 
 
 def gaps(captured: Captured) -> list[str]:
@@ -210,10 +205,7 @@ def test_killed_before_its_gap_was_recorded_a_changed_publication_is_still_one(
 ) -> None:
     captured.drain()
     captured.source.connection.execute(f"drop publication {publication(captured)}".encode())
-    with monkeypatch.context() as patch:
-        patch.setattr(CaptureStore, "record_gap", killed)
-        with pytest.raises(Killed):
-            captured.drain()
+    killed_at(captured, monkeypatch, CaptureStore, "record_gap")
     with pytest.raises(GapOpen, match="somebody else"):
         captured.drain()
 
@@ -236,10 +228,7 @@ def test_a_changed_declaration_that_was_killed_on_its_way_to_the_source_is_no_ga
     captured.source.run("insert into items values (1, 'a', 5), (2, 'b', 50)")
     captured.drain()
     narrow = declared(captured, CapturedTable("items", columns=("id", "amount")))
-    with monkeypatch.context() as patch:
-        patch.setattr(capture_setup, step, killed)
-        with pytest.raises(Killed):
-            narrow.drain()
+    killed_at(narrow, monkeypatch, capture_setup, step)
     captured.source.run("update items set amount = 6 where id = 1")
     narrow.drain()
     assert gaps(captured) == []
@@ -253,10 +242,7 @@ def test_what_is_stored_is_not_compared_with_what_another_declaration_makes_of_i
     both = declared(captured, CapturedTable("items"), CapturedTable("notes"))
     both.drain()
     captured.source.run("begin; insert into notes values (1); insert into items values (1); commit")
-    with monkeypatch.context() as patch:
-        patch.setattr(pipeline, "advance", killed)
-        with pytest.raises(Killed):
-            both.drain()
+    killed_at(both, monkeypatch, pipeline, "advance")
     report = captured.drain()
     assert (report.replayed, report.emitted) == (0, 2)
     captured.source.run("insert into items values (2)")

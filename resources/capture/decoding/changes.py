@@ -11,7 +11,6 @@ a message that may or may not belong to a captured table is an error.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from struct import Struct
 from types import MappingProxyType
 from typing import Any
 
@@ -37,6 +36,7 @@ from millrace.resources.capture.decoding.pgoutput import (
     Update,
     changed_relation,
     decode,
+    row_without_old_one,
 )
 from millrace.resources.capture.decoding.rows import RowChange, TableRows
 from millrace.resources.capture.decoding.schemas import Schemas, changed_body
@@ -46,8 +46,6 @@ from millrace.resources.errors import MillraceError
 
 ANNOTATIONS = "millrace.annotations"
 
-_PLAIN = {b"I": "inserted", b"U": "updated"}
-_UINT32 = Struct(">I")
 _ACTIONS = {ord("I"): "inserted", ord("U"): "updated", ord("D"): "deleted"}
 # how many transaction ids the 32 bits of a message tell apart
 _SHORT_XIDS = 2**32
@@ -173,11 +171,11 @@ class ChangeDecoder:
             TableRenamed: The message changes a captured table under a name that is not declared.
             KeyChanged: The message names a row by other columns than the table's key.
         """
-        if raw[5:6] == b"N" and (action := _PLAIN.get(raw[:1])) is not None:
-            # most messages: no old row
-            table = self._described.get(_UINT32.unpack_from(raw, 1)[0])
-            row = table.rows.plain(action, raw) if table else None
-            if table and row:
+        relation_id = row_without_old_one(raw)
+        if relation_id is not None and (table := self._described.get(relation_id)):
+            # most messages
+            row = table.rows.plain(_ACTIONS[raw[0]], raw)
+            if row:
                 return (self._change(table, row, raw),)
         try:
             message = decode(raw)

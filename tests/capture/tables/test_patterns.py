@@ -12,7 +12,7 @@ from millrace.resources.capture.quarantine import requeue
 from millrace.resources.capture.rereads.reading import compare
 from millrace.resources.capture.source.readiness import NotReady
 from millrace.resources.capture.store import CaptureStore
-from tests.support.capturing.captured import Captured, captured, new_source, replay
+from tests.support.capturing.captured import Captured, captured, left, new_source
 from tests.support.factories import rows
 
 __all__ = ["captured", "new_source"]
@@ -51,11 +51,6 @@ def by_pattern(captured: Captured, **other: Any) -> Capture:  # noqa: ANN401 - p
 
 def registered(captured: Captured) -> list[str]:
     return [table.name for table in CaptureStore(captured.store).captured_tables("shop")]
-
-
-def left(captured: Captured, table: str) -> list[dict[str, Any]]:
-    found = replay([change for change in captured.changes() if change["source_table_name"] == table])
-    return sorted(found.values(), key=str)
 
 
 def test_the_tables_that_fit_are_captured_each_once_and_one_that_is_declared_as_it_says(fitting: Captured) -> None:

@@ -1,33 +1,28 @@
 """A table that cannot be captured stops itself and no other one; once it can, it is read anew.
 
-Belongs here: tables that go bad, that are locked, and that are mended. Not here: each thing that a table may lack
-(test_readiness), tables that are exchanged (test_setup).
+Belongs here: tables that go bad, and that are mended. Not here: each thing that a table may lack (test_readiness),
+tables that are locked (test_locked_tables) or exchanged (test_setup).
 """
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any, LiteralString
+from typing import LiteralString
 
 import psycopg
 import pytest
 
-from millrace.resources.capture import backfill, drain, setup
+from millrace.resources.capture import drain, setup
 from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.health import capture_health, has_work
+from millrace.resources.capture.health import has_work
 from millrace.resources.capture.rereads.reading import compare
-from millrace.resources.capture.source import chunks
-from millrace.resources.capture.source import connection as source_connection
 from millrace.resources.capture.source.readiness import NotReady
-from millrace.resources.capture.store import CaptureInfo, CaptureStore
+from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import ChangesWaiting
-from tests.support.capturing.captured import ITEMS, Captured, Killed, captured, killed, new_source, replay
-from tests.support.factories import rows, start, wait_until
+from tests.support.capturing.captured import ITEMS, Captured, captured, declared, killed_at, left, new_source
+from tests.support.capturing.two_tables import GOOD, both, info, problems
+from tests.support.factories import rows
 
 __all__ = ["captured", "new_source"]
 
-GOOD = CapturedTable("good")
-FILL = "insert into items values (1, 'goes'), (2, 'stays'), (3, 'changes')"
 # what is done to the table, and what mends it
 BAD: dict[str, tuple[LiteralString, LiteralString]] = {
     "dropped": ("drop table items", f"{ITEMS}; insert into items values (2, 'stays'), (3, 'changes')"),
@@ -43,41 +38,6 @@ BAD: dict[str, tuple[LiteralString, LiteralString]] = {
         "drop view items; alter table elsewhere rename to items",
     ),
 }
-
-
-def both(captured: Captured, *tables: CapturedTable) -> Captured:
-    """Return the source with a second table, and both declared."""
-    captured.source.run(
-        "create table good (id int primary key, name text)", "insert into good values (1, 'first')", FILL
-    )
-    return declared(captured, CapturedTable("items"), GOOD, *tables)
-
-
-def declared(captured: Captured, *tables: CapturedTable) -> Captured:
-    return replace(captured, capture=Capture("shop", lambda: captured.source.dsn, tables))
-
-
-def info(captured: Captured) -> CaptureInfo:
-    (found,) = CaptureStore(captured.store).capture_info("shop")
-    return found
-
-
-def left(captured: Captured, table: str) -> list[dict[str, Any]]:
-    """Return the rows of a table that the captured history leaves."""
-    found = replay([change for change in captured.changes() if change["source_table_name"] == table])
-    return sorted(found.values(), key=str)
-
-
-def problems(captured: Captured) -> list[str]:
-    return capture_health(captured.dsn, captured.capture).problems(captured.capture)
-
-
-@contextmanager
-def locking(captured: Captured, mode: LiteralString = "access exclusive") -> Iterator[None]:
-    """Hold the table items in a session of its own."""
-    with psycopg.connect(captured.source.dsn) as other:
-        other.execute(b"lock table items in " + mode.encode() + b" mode")
-        yield
 
 
 @pytest.mark.parametrize("bad", BAD)
@@ -176,20 +136,14 @@ def test_a_new_start_leaves_it_out(captured: Captured) -> None:
 def test_killed_where_it_stops_and_where_it_goes_on_the_next_run_does_it(
     captured: Captured, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    def killed_once() -> None:
-        with monkeypatch.context() as patching:
-            patching.setattr(setup, step, killed)
-            with pytest.raises(Killed):
-                captured.drain()
-
     captured = both(captured)
     captured.drain()
     captured.source.run("alter table items rename to elsewhere")
     if step == "ensure_publication":
-        killed_once()
+        killed_at(captured, monkeypatch, setup, step)
     captured.drain()
     captured.source.run("delete from elsewhere where id = 1", "alter table elsewhere rename to items")
-    killed_once()
+    killed_at(captured, monkeypatch, setup, step)
     captured.source.run("insert into items values (8, 'after the kill')")
     captured.drain()
     assert left(captured, "items") == captured.table()
@@ -204,15 +158,9 @@ def test_after_a_kill_before_the_slot_moved_a_table_that_stops_makes_no_other_hi
     # one transaction of both tables: the numbers of its changes are others without one of them
     with captured.source.connection.transaction():
         captured.source.run("update items set name = 'x'", "update good set name = 'x'")
-    with monkeypatch.context() as patching:
-        patching.setattr(drain, "advance", killed)
-        with pytest.raises(Killed):
-            captured.drain()
+    killed_at(captured, monkeypatch, drain, "advance")
     captured.source.run("alter table items replica identity nothing")
-    with monkeypatch.context() as patching:
-        patching.setattr(setup, "advance", killed)
-        with pytest.raises(Killed):
-            captured.drain()
+    killed_at(captured, monkeypatch, setup, "advance")
     captured.drain()
     assert left(captured, "good") == captured.table("good")
     captured.source.run("alter table items replica identity default")
@@ -232,110 +180,88 @@ def test_a_partition_of_a_table_that_is_captured_stays_stopped(captured: Capture
     assert not has_work(captured.dsn, captured.capture)
 
 
-# Locked tables -----------------------------------------------------------------------------------------------------
+def test_a_partition_with_another_identity_stops_its_table_only(captured: Captured) -> None:
+    captured.source.run(
+        "create table parts (id int primary key, name text) partition by range (id)",
+        "alter table parts replica identity full",
+        "create table parts_1 partition of parts for values from (0) to (100)",
+        "alter table parts_1 replica identity full",
+        "insert into parts values (1, 'a')",
+    )
+    captured = both(captured, CapturedTable("parts"))
+    captured.drain()
+    captured.source.run(
+        "create table parts_2 partition of parts for values from (100) to (200)",
+        "insert into parts values (101, 'b')",
+        "insert into good values (2, 'second')",
+    )
+    captured.drain()
+    assert left(captured, "good") == captured.table("good")
+    (said,) = problems(captured)
+    assert "its partition public.parts_2 has another replica identity than the table" in said
+    captured.source.run("alter table parts_2 replica identity full", "update parts set name = 'c' where id = 101")
+    captured.drain()
+    assert left(captured, "parts") == captured.table("parts")
+    assert (problems(captured), info(captured).gaps) == ([], 0)
 
 
-@pytest.mark.parametrize("mode", ["access exclusive", "share update exclusive"])
-def test_a_table_that_is_locked_when_it_is_to_be_published_keeps_no_other_one_waiting(
-    captured: Captured, mode: LiteralString
-) -> None:
+def test_a_filter_that_cannot_see_deletes_any_more_stops_its_table_only(captured: Captured) -> None:
     captured = both(captured)
-    declared(captured, GOOD).drain()
-    with locking(captured, mode):
+    captured.source.run("alter table items replica identity full")
+    captured = declared(captured, CapturedTable("items", where="name <> 'goes'"), GOOD)
+    captured.drain()
+    captured.source.run("alter table items replica identity default", "insert into good values (2, 'second')")
+    captured.drain()
+    assert left(captured, "good") == captured.table("good")
+    assert "where uses name, which the log does not hold" in problems(captured)[0]
+    captured.source.run("alter table items replica identity full", "delete from items where id = 2")
+    captured.drain()
+    assert [row["id"] for row in left(captured, "items")] == [3]
+
+
+def test_a_right_that_is_taken_stops_its_table_only(captured: Captured) -> None:
+    captured = both(captured)
+    role = f"r_{captured.source.slot}"
+    admin = captured.source.connection
+
+    def run(*statements: str) -> None:
+        for statement in statements:
+            admin.execute(statement.format(role=role, database=admin.info.dbname).encode())
+
+    run(
+        "create role {role} login replication",
+        "grant create on database {database} to {role}",
+        "alter table items owner to {role}",
+        "alter table good owner to {role}",
+    )
+    try:
+        dsn = psycopg.conninfo.make_conninfo(captured.source.dsn, user=role)
+        tables = (CapturedTable("items"), GOOD)
+        captured = replace(captured, capture=Capture("shop", lambda: dsn, tables))
+        captured.drain()
+        run("alter table items owner to current_user", "insert into good values (2, 'second')")
         captured.drain()
         assert left(captured, "good") == captured.table("good")
-        (said,) = problems(captured)
-        assert "another session has locked it, or vacuums it" in said
-    assert has_work(captured.dsn, captured.capture)
-    captured.drain()
-    assert left(captured, "items") == captured.table()
-    assert problems(captured) == []
-
-
-def test_where_every_table_is_locked_the_run_waits_for_them(captured: Captured) -> None:
-    captured.source.run(FILL)
-    with ExitStack() as held:
-        held.enter_context(locking(captured, "share update exclusive"))
-        done = start(captured.drain)
-        wait_until(
-            lambda: rows(captured.source.connection, "select from pg_locks where not granted") != [], "the run waits"
-        )
-        held.close()
-    done.result(60)
-    assert captured.replayed() == captured.table()
-
-
-def test_a_locked_table_is_tried_again_after_a_while_and_not_at_each_step(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tried: list[str] = []
-    read_chunk = chunks.read_chunk
-
-    def reading(source: psycopg.Connection, table: CapturedTable, *other: Any) -> chunks.Chunk:  # noqa: ANN401
-        tried.append(table.table)
-        return read_chunk(source, table, *other)
-
-    monkeypatch.setattr(backfill, "read_chunk", reading)
-    captured = both(captured)
-    with captured.process() as process, locking(captured):
-        process.drain(budget_s=60, idle_s=0)
-        captured.source.run("update good set name = 'changed'")
-        process.drain(budget_s=60, idle_s=0)
-    assert (tried.count("items"), left(captured, "good")) == (1, captured.table("good"))
-
-
-def test_a_table_that_is_locked_when_it_is_to_be_read_keeps_no_other_one_waiting(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(backfill, "LOCKED_S", 0.0)
-    captured = both(captured)
-    with captured.process() as process:
-        with locking(captured):
-            process.drain(budget_s=60, idle_s=0)
-            captured.source.run("update good set name = 'changed'")
-            process.drain(budget_s=60, idle_s=0)
-            assert left(captured, "good") == captured.table("good")
-            assert (left(captured, "items"), info(captured).tables_to_backfill) == ([], 1)
-        process.drain(budget_s=60, idle_s=0)
-    assert left(captured, "items") == captured.table()
-
-
-def test_a_published_table_that_is_locked_keeps_back_only_those_that_are_to_be_published(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(source_connection._SETTINGS, "lock_timeout", "200ms")
-    captured = both(captured)
-    captured.drain()
-    captured.source.run("create table more (id int primary key, name text)", "insert into more values (1, 'x')")
-    captured = declared(captured, CapturedTable("items"), GOOD, CapturedTable("more"))
-    with captured.source.connection.transaction():
-        captured.source.run("update items set name = 'x'", "update good set name = 'x'")
-    with monkeypatch.context() as patching:
-        patching.setattr(drain, "advance", killed)
-        with pytest.raises(Killed):
-            declared(captured, CapturedTable("items"), GOOD).drain()
-    with locking(captured):
-        captured.source.run("insert into more values (2, 'y')", "update good set name = 'changed'")
-        with captured.process() as process:
-            assert list(process.stopped) == ["public.more"]
-            process.drain(budget_s=60, idle_s=0)
-        assert left(captured, "good") == captured.table("good")
-        assert left(captured, "more") == []
-    captured.source.run("delete from more where id = 1")
-    captured.drain()
-    assert left(captured, "more") == captured.table("more")
-    assert info(captured).gaps == 0
-
-
-def test_while_a_table_is_locked_a_publication_that_somebody_changed_is_not_taken_as_it_is(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(source_connection._SETTINGS, "lock_timeout", "200ms")
-    captured = both(captured)
-    captured.drain()
-    (name,) = rows(captured.source.connection, "select pubname from pg_publication")[0]
-    captured.source.connection.execute(f"alter publication {name} drop table good".encode())
-    with locking(captured), pytest.raises(psycopg.errors.LockNotAvailable):
+        assert f"role {role} does not own it, so it may not publish it" in problems(captured)[0]
+        run("delete from items where id = 1", "alter table items owner to {role}")
         captured.drain()
-    with pytest.raises(setup.GapOpen, match=r"public\.good"):
-        captured.drain()
+        assert left(captured, "items") == captured.table()
+        assert problems(captured) == []
+    finally:
+        run("drop publication if exists " + str(rows(admin, "select max(pubname) from pg_publication")[0][0]))
+        run("reassign owned by {role} to current_user", "drop owned by {role}", "drop role {role}")
+
+
+def test_of_two_captures_of_a_source_only_the_one_with_the_table_stops_it(captured: Captured) -> None:
+    first = both(captured)
+    theirs = CapturedTable("good", decider="theirs:good")
+    second = replace(first, capture=Capture("other", lambda: captured.source.dsn, (theirs,)))
+    first.drain()
+    second.drain()
+    captured.source.run("drop table items", "insert into good values (2, 'second')")
+    first.drain()
+    second.drain()
+    stopped = {found.capture: found.tables_stopped for found in CaptureStore(captured.store).capture_info()}
+    assert stopped == {"shop": 1, "other": 0}
+    assert rows(captured.store, "select count(*) from event_store.events where decider = 'theirs:good'") == [(2,)]
+    assert problems(second) == []

@@ -6,7 +6,7 @@ Belongs here: makers and looks that several such tests share. Not here: the sour
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, LiteralString
 
 import psycopg
@@ -57,6 +57,11 @@ class Captured:
         return sorted((row for (row,) in found), key=str)
 
 
+def declared(captured: Captured, *tables: CapturedTable) -> Captured:
+    """Return the same source with another declaration."""
+    return replace(captured, capture=Capture("shop", lambda: captured.source.dsn, tables))
+
+
 def did(captured: Captured) -> list[tuple[str, str]]:
     """Return what was captured after the backfill: action and row."""
     return [(c["action"], c["record_pk"]) for c in captured.changes() if c["action"] != "backfilled"]
@@ -69,6 +74,14 @@ class Killed(BaseException):
 def killed(*_: object) -> None:
     """Take the place of a function at whose call the process is killed."""
     raise Killed
+
+
+def killed_at(captured: Captured, monkeypatch: pytest.MonkeyPatch, where: object, step: str) -> None:
+    """Capture until the process is killed where it would call the function `step` of a module or class."""
+    with monkeypatch.context() as patch:
+        patch.setattr(where, step, killed)
+        with pytest.raises(Killed):
+            captured.drain()
 
 
 def replay(changes: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
@@ -84,6 +97,12 @@ def replay(changes: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any
             case "deleted":
                 left.pop(key, None)
     return left
+
+
+def left(captured: Captured, table: str) -> list[dict[str, Any]]:
+    """Return the rows of a table that the captured history leaves, in the order of their keys."""
+    found = replay([change for change in captured.changes() if change["source_table_name"] == table])
+    return sorted(found.values(), key=str)
 
 
 @pytest.fixture

@@ -1,0 +1,134 @@
+"""A table that is locked keeps no other one waiting, and is captured once the lock is gone.
+
+Belongs here: locks on tables that are to be published or read. Not here: tables that cannot be captured
+(test_stopped_tables).
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, LiteralString
+
+import psycopg
+import pytest
+
+from millrace.resources.capture import backfill, drain, setup
+from millrace.resources.capture.declaration import CapturedTable
+from millrace.resources.capture.health import has_work
+from millrace.resources.capture.source import chunks
+from millrace.resources.capture.source import connection as source_connection
+from tests.support.capturing.captured import Captured, captured, declared, killed_at, left, new_source
+from tests.support.capturing.two_tables import FILL, GOOD, both, info, problems
+from tests.support.factories import rows, start, wait_until
+
+__all__ = ["captured", "new_source"]
+
+
+@contextmanager
+def locking(captured: Captured, mode: LiteralString = "access exclusive") -> Iterator[None]:
+    """Hold the table items in a session of its own."""
+    with psycopg.connect(captured.source.dsn) as other:
+        other.execute(b"lock table items in " + mode.encode() + b" mode")
+        yield
+
+
+@pytest.mark.parametrize("mode", ["access exclusive", "share update exclusive"])
+def test_a_table_that_is_locked_when_it_is_to_be_published_keeps_no_other_one_waiting(
+    captured: Captured, mode: LiteralString
+) -> None:
+    captured = both(captured)
+    declared(captured, GOOD).drain()
+    with locking(captured, mode):
+        captured.drain()
+        assert left(captured, "good") == captured.table("good")
+        (said,) = problems(captured)
+        assert "another session has locked it, or vacuums it" in said
+    assert has_work(captured.dsn, captured.capture)
+    captured.drain()
+    assert left(captured, "items") == captured.table()
+    assert problems(captured) == []
+
+
+def test_where_every_table_is_locked_the_run_waits_for_them(captured: Captured) -> None:
+    captured.source.run(FILL)
+    with ExitStack() as held:
+        held.enter_context(locking(captured, "share update exclusive"))
+        done = start(captured.drain)
+        wait_until(
+            lambda: rows(captured.source.connection, "select from pg_locks where not granted") != [], "the run waits"
+        )
+        held.close()
+    done.result(60)
+    assert captured.replayed() == captured.table()
+
+
+def test_a_locked_table_is_tried_again_after_a_while_and_not_at_each_step(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+    read_chunk = chunks.read_chunk
+
+    def reading(source: psycopg.Connection, table: CapturedTable, *other: Any) -> chunks.Chunk:  # noqa: ANN401
+        tried.append(table.table)
+        return read_chunk(source, table, *other)
+
+    monkeypatch.setattr(backfill, "read_chunk", reading)
+    captured = both(captured)
+    with captured.process() as process, locking(captured):
+        process.drain(budget_s=60, idle_s=0)
+        captured.source.run("update good set name = 'changed'")
+        process.drain(budget_s=60, idle_s=0)
+    assert (tried.count("items"), left(captured, "good")) == (1, captured.table("good"))
+
+
+def test_a_table_that_is_locked_when_it_is_to_be_read_keeps_no_other_one_waiting(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backfill, "LOCKED_S", 0.0)
+    captured = both(captured)
+    with captured.process() as process:
+        with locking(captured):
+            process.drain(budget_s=60, idle_s=0)
+            captured.source.run("update good set name = 'changed'")
+            process.drain(budget_s=60, idle_s=0)
+            assert left(captured, "good") == captured.table("good")
+            assert (left(captured, "items"), info(captured).tables_to_backfill) == ([], 1)
+        process.drain(budget_s=60, idle_s=0)
+    assert left(captured, "items") == captured.table()
+
+
+def test_a_published_table_that_is_locked_keeps_back_only_those_that_are_to_be_published(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(source_connection._SETTINGS, "lock_timeout", "200ms")
+    captured = both(captured)
+    captured.drain()
+    captured.source.run("create table more (id int primary key, name text)", "insert into more values (1, 'x')")
+    captured = declared(captured, CapturedTable("items"), GOOD, CapturedTable("more"))
+    with captured.source.connection.transaction():
+        captured.source.run("update items set name = 'x'", "update good set name = 'x'")
+    killed_at(declared(captured, CapturedTable("items"), GOOD), monkeypatch, drain, "advance")
+    with locking(captured):
+        captured.source.run("insert into more values (2, 'y')", "update good set name = 'changed'")
+        with captured.process() as process:
+            assert list(process.stopped) == ["public.more"]
+            process.drain(budget_s=60, idle_s=0)
+        assert left(captured, "good") == captured.table("good")
+        assert left(captured, "more") == []
+    captured.source.run("delete from more where id = 1")
+    captured.drain()
+    assert left(captured, "more") == captured.table("more")
+    assert info(captured).gaps == 0
+
+
+def test_while_a_table_is_locked_a_publication_that_somebody_changed_is_not_taken_as_it_is(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(source_connection._SETTINGS, "lock_timeout", "200ms")
+    captured = both(captured)
+    captured.drain()
+    (name,) = rows(captured.source.connection, "select pubname from pg_publication")[0]
+    captured.source.connection.execute(f"alter publication {name} drop table good".encode())
+    with locking(captured), pytest.raises(psycopg.errors.LockNotAvailable):
+        captured.drain()
+    with pytest.raises(setup.GapOpen, match=r"public\.good"):
+        captured.drain()
