@@ -44,6 +44,7 @@ select set_config('event_store.log_partitions', :'log_partitions', true);
 \ir migrations/0015_readings.sql
 \ir migrations/0016_schema_changes.sql
 \ir migrations/0017_stopped_tables.sql
+\ir migrations/0018_tables_without_keys.sql
 
 \ir roles.sql
 
@@ -320,7 +321,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '9e0df96cff808f42aa662cfebaef07e5a6430913a469b3eb3f2cc0bda2500ef5'),
+  (0, 'b878ebf0a8a10d4d3cd080924fc19aa9ada134abe73f5d6188500ee9a6d0037c'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
@@ -337,5 +338,6 @@ insert into event_store.migrations (version, name) values
   (14, '0014_rereads'),
   (15, '0015_readings'),
   (16, '0016_schema_changes'),
-  (17, '0017_stopped_tables');
+  (17, '0017_stopped_tables'),
+  (18, '0018_tables_without_keys');
 commit;

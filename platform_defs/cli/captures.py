@@ -174,13 +174,17 @@ def verify_command(
     console = Screen()
     with _store(dsn) as store:
         tables = _tables(store, capture) if table_name is None else (_table(store, capture, table_name),)
+        keyless = [each.name for each in tables if each.keyless] if table_name is None else []
         found = [
             compare(chosen_dsn(dsn), capture, each, repairs=reason if repair else None, on_step=_shown(console))
             for each in tables
+            if each.name not in keyless
         ]
     console.print(table(f"Rows of {name} beside its events", _COMPARED, map(_compared, found)))
     for each in found:
         _show_examples(console, each)
+    if keyless:
+        console.print(f"Nothing names the rows of {', '.join(keyless)}: they are not compared.", soft_wrap=True)
     if any(each.held or each.quarantined or (each.differing and not repair) for each in found):
         raise typer.Exit(1)
 

@@ -102,7 +102,7 @@ def claim(
                 table.schema,
                 table.table,
                 table.stream_decider,
-                list(table.key or ()),
+                table.key,
                 fingerprint(capture, table, ids),
                 stopped.get(table.name),
             )

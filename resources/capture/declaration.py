@@ -31,7 +31,8 @@ class CapturedTable:
         where: The rows that are captured, a condition as in `create publication`; None for all. A row that begins to
             meet it is an insert, one that ceases to meet it is a delete.
         key: The columns that name a row, where the table has neither a primary key nor an index as its replica
-            identity.
+            identity. `()` where nothing does, with inserts (and truncates) as the capture's only actions: each row that
+            is inserted has a stream of its own, and rows from before are not read.
         decider: The decider of its events; None for `table:<schema>.<table>`.
         mask: Columns whose values stay at the source: the store gets `***` for each that is not null.
         hash: Columns of which the store gets the HMAC-SHA-256 of each value's text, in 64 hexadecimal digits. Equal
@@ -53,6 +54,11 @@ class CapturedTable:
     def name(self) -> str:
         """The table as `<schema>.<table>`."""
         return f"{self.schema}.{self.table}"
+
+    @property
+    def keyless(self) -> bool:
+        """Whether nothing names its rows: then their places in the log do."""
+        return self.key == ()
 
     @property
     def stream_decider(self) -> str:
@@ -143,8 +149,14 @@ class Capture:
             if twice := {name for name in named if named.count(name) > 1}:
                 raise InvalidCapture(f"capture {self.name}: {what} {', '.join(sorted(twice))} is declared twice")
         for table in self.tables:
-            if table.columns == () or table.key == ():
-                raise InvalidCapture(f"capture {self.name}: table {table.name}: columns and key are None or not empty")
+            if table.columns == ():
+                raise InvalidCapture(f"capture {self.name}: table {table.name}: columns are None or not empty")
+            if table.keyless and (named := sorted({"update", "delete"} & set(self.actions))):
+                raise InvalidCapture(
+                    f"capture {self.name}: table {table.name}: key=() says that nothing names its rows, so there is no"
+                    f" telling which one a row's {' or '.join(named)} concerns: declare it in a capture with"
+                    ' actions=("insert", "truncate"), or state key'
+                )
             self._check_hidden(table)
 
     def _check_hidden(self, table: CapturedTable) -> None:

@@ -44,7 +44,7 @@ def _decoded(capture: Capture, tables: list[RegisteredTable], waiting: Quarantin
     keys = {(table.schema_name, table.table_name): table.key_columns for table in tables}
     decoder = ChangeDecoder(
         [
-            replace(table, key=tuple(keys.get((table.schema, table.table)) or ()) or None)
+            table if table.keyless else replace(table, key=tuple(keys.get((table.schema, table.table)) or ()) or None)
             for table in with_registered(capture, tables).tables
         ],
         capture.name,

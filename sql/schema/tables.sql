@@ -304,7 +304,7 @@ COMMENT ON COLUMN event_store.captured_tables.table_name IS 'The table in the so
 
 COMMENT ON COLUMN event_store.captured_tables.decider IS 'The decider of the events of the table: each row is a stream.';
 
-COMMENT ON COLUMN event_store.captured_tables.key_columns IS 'The columns that name a row, where the declaration says so; null where the source does.';
+COMMENT ON COLUMN event_store.captured_tables.key_columns IS 'The columns that name a row; empty where nothing does, and then no row is read; null while that is unknown.';
 
 COMMENT ON COLUMN event_store.captured_tables.fingerprint IS 'Tells two declarations of the table apart: another one is backfilled anew.';
 
@@ -650,7 +650,7 @@ COMMENT ON COLUMN event_store.wal_events.committed_at IS 'When the source commit
 
 COMMENT ON COLUMN event_store.wal_events.decider IS 'The decider of the table.';
 
-COMMENT ON COLUMN event_store.wal_events.decider_id IS 'The row''s key, a JSON array; [] for a truncation, schema for a change of the columns; null where it could not be read.';
+COMMENT ON COLUMN event_store.wal_events.decider_id IS 'The row''s key, a JSON array; [] for a truncation, schema for a change of the columns, generation, commit and index where nothing names the rows; null where it could not be read.';
 
 COMMENT ON COLUMN event_store.wal_events.action IS 'inserted, updated, deleted, truncated or schema_changed: the event''s name.';
 

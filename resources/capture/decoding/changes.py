@@ -71,8 +71,9 @@ class Change:
         xid: The id of its transaction, of 64 bits.
         committed_at: When the transaction committed, by the source's clock.
         decider: The decider of its events.
-        decider_id: Its row's key as a JSON array, `[]` for a truncation, `schema` for a change of the columns; None if
-            not even the key can be decoded.
+        decider_id: Its row's key as a JSON array, `[]` for a truncation, `schema` for a change of the columns; where
+            nothing names a table's rows, its generation and position as a JSON array; None if not even the key can be
+            decoded.
         action: inserted, updated, deleted, truncated or schema_changed.
         event_id: Derived from its position: the same whenever it is read again.
         command_id: Derived from `commit_lsn`: all changes of a transaction share it.
@@ -307,6 +308,8 @@ class ChangeDecoder:
         within.next_idx = idx + 1
         action, decider_id, body, fault = row
         event_id = derived_id(f"{within.ids}{idx}")
+        if decider_id is None and table.rows.keyless:
+            decider_id = f'[{self._generation},"{within.lsn}",{idx}]'
         decider = table.rows.decider
         if body is not None:
             data = f"{body}{within.annotations}{within.before_idx}{idx}{within.after_idx}{table.source}"

@@ -26,7 +26,7 @@ class RowChange(NamedTuple):
 
     Attributes:
         action: inserted, updated or deleted.
-        decider_id: The row's key as a JSON array; None if it cannot be decoded.
+        decider_id: The row's key as a JSON array; None if it cannot be decoded, or nothing names the table's rows.
         body: The beginning of a JSON object, open for more keys; None if it cannot be decoded.
         fault: Why key or body cannot be decoded, a sentence; None if both can.
     """
@@ -47,6 +47,7 @@ class TableRows:
     Attributes:
         decider: The decider of its events.
         hides: Whether it has values that never leave the source: its messages are not kept either.
+        keyless: Whether nothing names its rows.
     """
 
     def __init__(self, table: CapturedTable, relation: Relation) -> None:
@@ -55,11 +56,13 @@ class TableRows:
         self._labels = [f"{quoted(name)}: " for name in self._names]
         self._encoders = [_encoder(table, column) for column in relation.columns]
         self.hides = bool(table.hidden)
+        self.keyless = table.keyless
         self._record = '{"record": {' + ", ".join(label.replace("%", "%%") + "%s" for label in self._labels) + "}"
         self._columns = list(zip(self._labels, self._encoders, strict=True))
         self._unfit: str | None = None
         # with FULL every column is marked as key, with NOTHING none: then the declaration names the key
-        key = [at for at, column in enumerate(relation.columns) if column.is_key and relation.identity in "di"]
+        named = not table.keyless and relation.identity in "di"
+        key = [at for at, column in enumerate(relation.columns) if column.is_key and named]
         if not key and table.key is None:
             self._unfit = f"table {table.name} has no key: declare one, or give it a primary key"
         elif not key and table.key is not None:
@@ -91,8 +94,9 @@ class TableRows:
         if values is None:
             return None
         key = [values[at] for at in self._key]
-        # no null names a row
-        return None if "null" in key else RowChange(action, f"[{','.join(key)}]", self._record % tuple(values), None)
+        if "null" in key:  # which names no row
+            return None
+        return RowChange(action, f"[{','.join(key)}]" if key else None, self._record % tuple(values), None)
 
     def inserted(self, message: Insert) -> RowChange:
         """Return a new row's change."""
@@ -139,6 +143,8 @@ class TableRows:
         """
         if self._unfit:
             raise Undecodable(self._unfit)
+        if self.keyless:
+            raise Undecodable("nothing names the rows of its table")
         self._check_number(values)
         parts = []
         for at, _, encode in self._key_columns:
@@ -156,7 +162,8 @@ class TableRows:
     def _with_image(self, action: str, values: Values) -> RowChange:
         decider_id = None
         try:
-            decider_id = self.key(values)
+            self._check_number(values)
+            decider_id = None if self.keyless and not self._unfit else self.key(values)
             return RowChange(action, decider_id, self._image(values), None)
         except Undecodable as bad:
             return RowChange(action, decider_id, None, str(bad))

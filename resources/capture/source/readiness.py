@@ -268,8 +268,11 @@ def _column_problems(capture: Capture, table: CapturedTable, found: SourceTable)
             f"its replica identity is {identity}, so the log does not say which row was updated or deleted: give it a primary"
             " key, alter table … replica identity using index … or full, or capture inserts and truncates only"
         )
-    if not key:
-        yield "nothing names its rows: give it a primary key, or declare key"
+    if not key and not table.keyless:
+        yield (
+            "nothing names its rows: give it a primary key, or declare key; with key=() and without updates and deletes each row"
+            " that is inserted has a stream of its own"
+        )
     if table.key and found.identity in "di" and set(key) != set(table.key):
         yield (
             f"its key is declared as {', '.join(table.key)}, and its replica identity says {', '.join(key)}: leave key out,"

@@ -83,6 +83,8 @@ class SourceTable:
 
     def key(self, table: CapturedTable) -> tuple[str, ...]:
         """Return the columns that name a row's stream; empty if there are none."""
+        if table.keyless:
+            return ()
         named = self.identity_columns if self.identity in "di" else ()
         return named or table.key or self.primary_key
 
@@ -208,7 +210,7 @@ def with_key(source: psycopg.Connection, table: CapturedTable) -> CapturedTable:
 
 def keyed(found: SourceTable | None, table: CapturedTable) -> CapturedTable:
     """Return the declared table with the columns that name its rows as its key; as it is if it was not found."""
-    return table if found is None else replace(table, key=found.key(table) or None)
+    return table if found is None or table.keyless else replace(table, key=found.key(table) or None)
 
 
 def filled_leaves(source: psycopg.Connection, leaves: Sequence[int]) -> list[int]:

@@ -1,6 +1,6 @@
 -- Says that a fresh slot is there: from v_start_lsn on it gives every change. All is as stored and emitted up to there,
--- every table is to be backfilled (anew) in snapshots that see all older transactions than v_published_xid, and an open
--- gap ends here. Where the capture had another slot before and nobody recorded a gap, this does.
+-- every table whose rows have names is to be backfilled (anew) in snapshots that see all older transactions than
+-- v_published_xid, and an open gap ends here. Where the capture had another slot before and nobody recorded a gap, this does.
 -- Returns the new generation's number. Refused while changes of the old slot are stored that are no events yet (MR036).
 -- v_timelines is the history of the source's log, as follow_timelines takes it.
 -- Example: select begin_generation('crm', 7, '7212345678901234567', 'crm', '0/16B3748', '742', '1')
@@ -71,8 +71,10 @@ begin
   update event_store.captured_tables t
   set
     published_xid = case when t.stopped_reason is null then v_published_xid end, backfill_offset = nextval('event_store.events_offset_seq'),
-    backfill_key = null, backfilled_rows = 0, unchanged_rows = 0, gone_rows = 0, rows_read = false, finishing_key = null,
-    backfill_generation = null
+    backfill_key = null, backfilled_rows = 0, unchanged_rows = 0, gone_rows = 0, finishing_key = null,
+    -- there is nothing to read of a table whose rows have no names
+    rows_read = coalesce(t.key_columns = '{}', false) and t.stopped_reason is null,
+    backfill_generation = case when t.key_columns = '{}' and t.stopped_reason is null then _generation end
   where t.capture = v_capture;
   return _generation;
 end

@@ -1,6 +1,6 @@
 -- Says that the publication has the capture's tables as they are registered: those that are to be backfilled and were
--- not published yet may be read, in snapshots that see all older transactions of the source than v_published_xid.
--- Returns how many these are.
+-- not published yet may be read, in snapshots that see all older transactions of the source than v_published_xid. Of a
+-- table whose rows have no names nothing is read. Returns how many were not published yet.
 create or replace function event_store.publish_tables(
   v_capture text,
   v_lease_token bigint,
@@ -13,6 +13,7 @@ security definer
 set search_path = event_store, pg_temp
 as $$
 declare
+  _capture event_store.captures;
   _published bigint;
 begin
   if v_published_xid is null then
@@ -20,9 +21,11 @@ begin
       'v_published_xid is null', 'State pg_current_xact_id() of the source, as it is after the publication was changed.'
     );
   end if;
-  perform event_store_private.require_capture_lease(v_capture, v_lease_token);
+  _capture := event_store_private.require_capture_lease(v_capture, v_lease_token);
   update event_store.captured_tables
-  set published_xid = v_published_xid
+  set
+    published_xid = v_published_xid, rows_read = rows_read or coalesce(key_columns = '{}', false),
+    backfill_generation = case when key_columns = '{}' then _capture.source_generation else backfill_generation end
   where capture = v_capture and published_xid is null and stopped_reason is null;
   get diagnostics _published = row_count;
   return _published;
@@ -30,8 +33,9 @@ end
 $$;
 
 comment on function event_store.publish_tables(text, bigint, xid8) is
-'Says that the publication has the tables as they are registered, and returns how many may now be backfilled, in '
-'snapshots that see all older transactions of the source than v_published_xid. MR005 v_published_xid is null; MR011 '
+'Says that the publication has the tables as they are registered, and returns how many were not yet: these may now be '
+'backfilled, in snapshots that see all older transactions of the source than v_published_xid, but for those whose rows '
+'have no names. MR005 v_published_xid is null; MR011 '
 'the lease v_lease_token is lost; MR030 unknown capture.';
 revoke all on function event_store.publish_tables(text, bigint, xid8) from public;
 grant execute on function event_store.publish_tables(text, bigint, xid8) to event_store_owner;

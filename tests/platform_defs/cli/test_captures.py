@@ -316,6 +316,19 @@ def test_verify_tells_by_its_exit_and_reread_heals_what_is_quarantined(captured:
     assert audited(captured)[-1] == ("begin_reading", "capture verify --repair")
 
 
+def test_verify_leaves_out_what_nothing_names_and_says_so(
+    captured: Captured, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captured.source.run("create table clicks (page text)", "insert into items values (1)")
+    tables = (CapturedTable("clicks", key=()), CapturedTable("items"))
+    declare(monkeypatch, replace(captured.capture, tables=tables, actions=("insert",)))
+    output = run(dsn, ["verify", "shop"])
+    assert [row[:3] for row in map(list, cells(output))] == [["public.items", "1", "1"]]
+    assert "Nothing names the rows of public.clicks: they are not compared." in output
+    with pytest.raises(MillraceError, match=r"nothing names the rows of public\.clicks"):
+        run(dsn, ["verify", "shop", "clicks"])
+
+
 def test_verify_tells_that_changes_wait_whose_row_is_gone(captured: Captured, dsn: str) -> None:
     quarantine(captured)
     captured.source.run("delete from items where id = 1")

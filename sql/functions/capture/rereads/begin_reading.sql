@@ -42,6 +42,12 @@ begin
         ),
         hint = 'Let the capture run until it is read; it finds what differs. After a gap: millrace capture restart.';
   end if;
+  if _table.key_columns = '{}' then
+    perform event_store_private.refuse_request(
+      format('nothing names the rows of %s.%s, so there is no telling which event is of which row', v_schema, v_table),
+      'Read and compare tables that have a key, or are declared with one.'
+    );
+  end if;
   delete from event_store.readings where capture = v_capture and schema_name = v_schema and table_name = v_table;
   _reading := nextval('event_store.events_offset_seq');
   insert into event_store.readings (
@@ -63,7 +69,7 @@ $$;
 comment on function event_store.begin_reading(text, text, text, xid8, boolean, text) is
 'Begins to compare the table v_schema.v_table with its streams, in snapshots of the source that see all older transactions '
 'than v_published_xid, and returns the reading''s number. v_repairs: what differs becomes events, audited with v_reason. '
-'MR005 unknown table, or an argument is missing; MR030 unknown capture; MR036 the table''s backfill has not ended, or a '
-'gap is open.';
+'MR005 unknown table, nothing names its rows, or an argument is missing; MR030 unknown capture; MR036 the table''s '
+'backfill has not ended, or a gap is open.';
 revoke all on function event_store.begin_reading(text, text, text, xid8, boolean, text) from public;
 grant execute on function event_store.begin_reading(text, text, text, xid8, boolean, text) to event_store_owner;

@@ -1,0 +1,173 @@
+"""A table whose rows nothing names: each row that is inserted is a stream, named by its place in the log.
+
+Belongs here: `key=()` of a declaration, from the source to the events. Not here: declared keys (`test_setup`).
+"""
+
+import json
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from millrace.resources.capture.declaration import Capture, CapturedTable, InvalidCapture
+from millrace.resources.capture.drain import CaptureDrain
+from millrace.resources.capture.quarantine import requeue
+from millrace.resources.capture.rereads.reading import compare
+from millrace.resources.capture.setup import restart
+from millrace.resources.capture.source.readiness import NotReady
+from millrace.resources.capture.store import CaptureStore
+from millrace.resources.errors import MillraceError
+from tests.support.capturing.captured import Captured, captured, killed_at, new_source
+
+__all__ = ["captured", "new_source"]
+
+CLICKS = CapturedTable("clicks", key=())
+INSERTS = ("insert", "truncate")
+
+
+@pytest.fixture
+def clicks(captured: Captured) -> Captured:
+    """Make a table without a key, with two rows in it, beside one that has a key."""
+    captured.source.run(
+        "create table clicks (page text, at int)", "insert into clicks values ('before', 0), ('before', 0)"
+    )
+    tables = (CLICKS, CapturedTable("items"))
+    return replace(captured, capture=Capture("shop", lambda: captured.source.dsn, tables, INSERTS))
+
+
+def clicked(captured: Captured) -> list[tuple[str, int]]:
+    """Return what the captured history leaves of the table."""
+    return sorted((row["page"], row["at"]) for row in captured.replayed() if "page" in row)
+
+
+def streams(captured: Captured) -> Counter[str]:
+    """Return how many events each stream of the table has."""
+    return Counter(c["record_pk"] for c in captured.changes() if c["source_table_name"] == "clicks")
+
+
+def test_equal_rows_are_streams_of_their_own_and_those_from_before_are_not_read(clicks: Captured) -> None:
+    clicks.drain()
+    clicks.source.run(
+        "insert into clicks values ('a', 1), ('a', 1), (null, null)", "insert into items values (1, 'x', 1, true)"
+    )
+    report = clicks.drain()
+    assert report.emitted == 4
+    found = [c for c in clicks.changes() if c["source_table_name"] == "clicks"]
+    assert [(c["record"]["page"], c["record"]["at"]) for c in found] == [("a", 1), ("a", 1), (None, None)]
+    for change in found:
+        generation, lsn, idx = json.loads(change["record_pk"])
+        assert (generation, lsn, idx) == (change["source_generation"], change["commit_lsn"], change["commit_idx"])
+    assert set(streams(clicks).values()) == {1}
+    assert clicks.drain().emitted == 0
+    (info,) = CaptureStore(clicks.store).capture_info("shop")
+    assert (info.tables_to_backfill, info.tables_stopped) == (0, 0)
+
+
+def test_a_truncate_ends_each_of_its_streams(clicks: Captured) -> None:
+    clicks.drain()
+    clicks.source.run("insert into clicks select 'a', n from generate_series(1, 20) n")
+    clicks.drain()
+    clicks.source.run("truncate clicks", "insert into clicks values ('after', 1)")
+    clicks.drain()
+    assert clicked(clicks) == [("after", 1)]
+
+
+@pytest.mark.parametrize(
+    ("where", "step"),
+    [
+        (CaptureStore, "begin_generation"),
+        (CaptureStore, "store_changes"),
+        (CaptureDrain, "emit"),
+        (CaptureDrain, "purge"),
+    ],
+)
+def test_killed_anywhere_each_row_is_one_event(
+    clicks: Captured, monkeypatch: pytest.MonkeyPatch, where: object, step: str
+) -> None:
+    if step != "begin_generation":
+        clicks.drain()
+        clicks.source.run("insert into clicks select 'a', n from generate_series(1, 20) n")
+    killed_at(clicks, monkeypatch, where, step)
+    clicks.drain()
+    if step == "begin_generation":
+        clicks.source.run("insert into clicks select 'a', n from generate_series(1, 20) n")
+        clicks.drain()
+    assert clicked(clicks) == [("a", n) for n in range(1, 21)]
+    assert set(streams(clicks).values()) == {1}
+
+
+def test_what_changes_its_columns_or_begins_anew_reads_and_ends_nothing(clicks: Captured) -> None:
+    clicks.drain()
+    clicks.source.run("insert into clicks values ('a', 1)")
+    clicks.drain()
+    clicks.source.run("alter table clicks add column more text default 'x'", "insert into clicks values ('b', 2, 'y')")
+    clicks.drain()
+    clicks.drain()
+    restart(clicks.dsn, clicks.capture, "a test")
+    clicks.source.run("insert into clicks values ('c', 3, 'z')")
+    report = clicks.drain()
+    assert report.backfilled == 0
+    assert clicked(clicks) == [("a", 1), ("b", 2), ("c", 3)]
+    assert Counter(c["action"] for c in clicks.changes()) == {"inserted": 3, "schema_changed": 1}
+
+
+def test_a_row_that_cannot_be_decoded_waits_alone_and_is_repaired(
+    clicks: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clicks.drain()
+    with monkeypatch.context() as patch:
+        patch.setattr("millrace.resources.capture.decoding.changes.MAX_DATA_CHARACTERS", 2_000)
+        clicks.source.run(f"insert into clicks values ('a', 1), ('{'x' * 3000}', 2), ('c', 3)")
+        assert clicks.drain().quarantined == 1
+    assert clicked(clicks) == [("a", 1), ("c", 3)]
+    store = CaptureStore(clicks.store)
+    (waiting,) = store.quarantined_changes("shop")
+    assert json.loads(waiting.decider_id or "")[2] == 1
+    assert requeue(store, clicks.capture, "a test").requeued == 1
+    assert clicked(clicks) == [("a", 1), ("c", 3), ("x" * 3000, 2)]
+
+
+def test_a_table_that_loses_its_way_and_comes_back_is_captured_from_then_on(clicks: Captured) -> None:
+    clicks.drain()
+    clicks.source.run("alter table clicks rename to clicks_away")
+    clicks.drain()
+    assert CaptureStore(clicks.store).capture_info("shop")[0].tables_stopped == 1
+    clicks.source.run("alter table clicks_away rename to clicks")
+    clicks.drain()
+    clicks.source.run("insert into clicks values ('a', 1)")
+    clicks.drain()
+    assert clicked(clicks) == [("a", 1)]
+    assert CaptureStore(clicks.store).capture_info("shop")[0].tables_to_backfill == 0
+
+
+def test_its_rows_are_compared_with_nothing(clicks: Captured) -> None:
+    clicks.drain()
+    with pytest.raises(MillraceError) as refused:
+        compare(clicks.dsn, clicks.capture, CLICKS)
+    assert "nothing names the rows of public.clicks" in str(refused.value)
+
+
+def test_updates_and_deletes_are_refused() -> None:
+    with pytest.raises(InvalidCapture, match=r"public.clicks: key=\(\) .* row's delete or update"):
+        Capture("shop", lambda: "", (CLICKS,))
+    with pytest.raises(InvalidCapture, match="row's update concerns"):
+        Capture("shop", lambda: "", (CLICKS,), ("insert", "update"))
+
+
+def test_without_the_declaration_it_is_no_table_to_capture(clicks: Captured) -> None:
+    capture = replace(clicks.capture, tables=(CapturedTable("clicks"),))
+    with (
+        pytest.raises(NotReady, match=r"nothing names its rows: .* key=\(\)"),
+        CaptureDrain(clicks.dsn, capture, "test"),
+    ):
+        pass
+
+
+def test_a_primary_key_does_not_name_rows_that_are_declared_without(clicks: Captured) -> None:
+    clicks.source.run("alter table clicks add column id serial primary key")
+    clicks.drain()
+    clicks.source.run("insert into clicks values ('a', 1)")
+    clicks.drain()
+    (stream,) = streams(clicks)
+    assert json.loads(stream)[2] == 0
+    assert len(json.loads(stream)) == 3
