@@ -321,7 +321,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'b878ebf0a8a10d4d3cd080924fc19aa9ada134abe73f5d6188500ee9a6d0037c'),
+  (0, '57d17316827f6305ea6e50c023793ebd11aedb6c3884d3d74574413ff89f6015'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

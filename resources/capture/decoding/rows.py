@@ -94,7 +94,7 @@ class TableRows:
         if values is None:
             return None
         key = [values[at] for at in self._key]
-        if "null" in key:  # which names no row
+        if "null" in key or (not key and action != "inserted"):  # that names no row
             return None
         return RowChange(action, f"[{','.join(key)}]" if key else None, self._record % tuple(values), None)
 
@@ -163,7 +163,8 @@ class TableRows:
         decider_id = None
         try:
             self._check_number(values)
-            decider_id = None if self.keyless and not self._unfit else self.key(values)
+            if action != "inserted" or self._unfit or not self.keyless:
+                decider_id = self.key(values)
             return RowChange(action, decider_id, self._image(values), None)
         except Undecodable as bad:
             return RowChange(action, decider_id, None, str(bad))

@@ -73,8 +73,8 @@ begin
     published_xid = case when t.stopped_reason is null then v_published_xid end, backfill_offset = nextval('event_store.events_offset_seq'),
     backfill_key = null, backfilled_rows = 0, unchanged_rows = 0, gone_rows = 0, finishing_key = null,
     -- there is nothing to read of a table whose rows have no names
-    rows_read = coalesce(t.key_columns = '{}', false) and t.stopped_reason is null,
-    backfill_generation = case when t.key_columns = '{}' and t.stopped_reason is null then _generation end
+    rows_read = coalesce(t.key_columns = '{}', false),
+    backfill_generation = case when t.key_columns = '{}' then _generation end
   where t.capture = v_capture;
   return _generation;
 end

@@ -62,7 +62,7 @@ def described_rows(draw: st.DrawFn) -> tuple[TableRows, bytes]:
         for name in draw(st.lists(st.sampled_from(NAMES), min_size=1, unique=True))
     )
     identity = draw(st.sampled_from("dnfi"))
-    declared = draw(st.none() | st.lists(st.sampled_from(NAMES), min_size=1, max_size=2, unique=True).map(tuple))
+    declared = draw(st.none() | st.lists(st.sampled_from(NAMES), max_size=2, unique=True).map(tuple))
     rows = TableRows(CapturedTable("t", key=declared), Relation(TABLE, "public", "t", identity, columns))
     one: st.SearchStrategy[Value] = st.none() | st.just(UNCHANGED) | st.sampled_from(TEXTS) | st.binary(max_size=4)
     number = len(columns) + draw(st.sampled_from((0, 0, 0, 0, -1, 1)))
@@ -107,6 +107,18 @@ def test_a_row_out_of_the_ordinary_is_not_plain(values: tuple[Value, ...]) -> No
     columns = (RelationColumn("id", INT4, -1, True), RelationColumn("note", TEXT, -1, False))
     rows = TableRows(CapturedTable("t"), Relation(TABLE, "public", "t", "d", columns))
     assert rows.plain("inserted", insert(*values)) is None
+
+
+def test_a_row_that_nothing_names_is_inserted_and_has_no_other_change() -> None:
+    columns = (RelationColumn("id", INT4, -1, True), RelationColumn("note", TEXT, -1, False))
+    rows = TableRows(CapturedTable("t", key=()), Relation(TABLE, "public", "t", "d", columns))
+    inserted = RowChange("inserted", None, '{"record": {"id": null, "note": "a"}', None)
+    assert rows.plain("inserted", insert(None, b"a")) == inserted
+    assert rows.inserted(Insert(TABLE, (None, b"a"))) == inserted
+    assert rows.inserted(Insert(TABLE, (b"7",))).fault == "the row has 1 columns, its table 2"
+    assert rows.plain("updated", encode(Update(TABLE, None, None, (b"7", b"a")))) is None
+    (updated,) = rows.updated(Update(TABLE, None, None, (b"7", b"a")))
+    assert (updated.body, updated.fault) == (None, "nothing names the rows of its table")
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,7 @@ def test_a_truncate_ends_each_of_its_streams(clicks: Captured) -> None:
     clicks.source.run("truncate clicks", "insert into clicks values ('after', 1)")
     clicks.drain()
     assert clicked(clicks) == [("after", 1)]
+    assert streams(clicks)["[]"] == 1
 
 
 @pytest.mark.parametrize(
@@ -109,6 +110,16 @@ def test_what_changes_its_columns_or_begins_anew_reads_and_ends_nothing(clicks: 
     assert report.backfilled == 0
     assert clicked(clicks) == [("a", 1), ("b", 2), ("c", 3)]
     assert Counter(c["action"] for c in clicks.changes()) == {"inserted": 3, "schema_changed": 1}
+    assert streams(clicks)["schema"] == 1
+
+
+def test_a_masked_column_that_has_another_name_now_is_not_told(clicks: Captured) -> None:
+    masked = replace(clicks, capture=replace(clicks.capture, tables=(replace(CLICKS, mask=("page",)),)))
+    masked.drain()
+    clicks.source.run("insert into clicks values ('secret', 1)", "alter table clicks rename page to site")
+    clicks.source.run("insert into clicks values ('secret', 2)", "alter table clicks rename site to page")
+    assert masked.drain().quarantined == 1
+    assert "secret" not in str(clicks.changes())
 
 
 def test_a_row_that_cannot_be_decoded_waits_alone_and_is_repaired(
