@@ -75,6 +75,13 @@ KINDS = MappingProxyType(
             "{number} captures store nothing",
             "Its source keeps its log meanwhile. See `millrace capture status`, and the ticks of the sensor `poll_{subject}`.",
         ),
+        "stopped_table": Kind(
+            "ticket",
+            300,
+            "The capture {subject} has tables that it cannot capture",
+            "{number} captures have tables that they cannot capture",
+            "`millrace capture status` has the remedy. A table that is mended is captured by the next run, and read anew.",
+        ),
         "quarantine": Kind(
             "ticket",
             0,

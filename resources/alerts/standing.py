@@ -129,6 +129,11 @@ def _capture(store: EventStore, capture: CaptureInfo, known: Keys, now: datetime
     if capture.stored_at is not None and idle > CAPTURE_IDLE_S and not capture.open_gaps:
         cause = f"It has stored nothing for {age(idle)}, and reads slot {capture.slot}."
         yield Finding(SOURCE, "capture_idle", name, cause, CHANGES_PAGE)
+    if capture.tables_stopped:
+        tables = [] if ("stopped_table", name) in known else captures.captured_tables(name)
+        why = next((f"{each.name}: {each.stopped_reason}" for each in tables if each.stopped_reason), None)
+        cause = why or f"Of its tables, {capture.tables_stopped:,} cannot be captured."
+        yield Finding(SOURCE, "stopped_table", name, cause, CHANGES_PAGE)
     waiting = capture.quarantined + capture.held
     if waiting:
         changes = [] if ("quarantine", name) in known else captures.quarantined_changes(name, limit=1)

@@ -1,6 +1,7 @@
 """What the event store says is wrong: each kind with its first cause, by thresholds that the alert rules have, too."""
 
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import LiteralString
 
@@ -11,7 +12,7 @@ import yaml
 from millrace.resources.alerts import incidents, standing
 from millrace.resources.alerts.incidents import Finding
 from millrace.resources.alerts.standing import found_in_store
-from millrace.resources.capture.store import CaptureStore
+from millrace.resources.capture.store import CaptureStore, TableRegistration
 from millrace.resources.event_store import EventStore
 from millrace.resources.settings import PROJECT
 from tests.support.capturing.captures import Source, faulty, inserted, source, updated
@@ -113,6 +114,19 @@ def test_a_capture_that_stores_nothing_is_found(source: Source, store: EventStor
     assert "It has stored nothing for" in found(store)["capture_idle", "c"].cause
 
 
+def test_a_table_that_cannot_be_captured_is_found_until_it_can(source: Source, store: EventStore) -> None:
+    (table,) = source.store.captured_tables("c")
+    stopped = TableRegistration(
+        table.schema_name, table.table_name, table.decider, table.key_columns, table.fingerprint, "it has no key"
+    )
+    (info,) = source.store.capture_info("c")
+    source.store.register_capture("c", info.slot, info.publication, [stopped])
+    assert found(store)["stopped_table", "c"].cause == f"{table.name}: it has no key"
+    assert found(store, ("stopped_table", "c"))["stopped_table", "c"].cause == "Of its tables, 1 cannot be captured."
+    source.store.register_capture("c", info.slot, info.publication, [replace(stopped, stopped=None)])
+    assert ("stopped_table", "c") not in found(store)
+
+
 def test_a_log_that_nobody_sequences_is_found(mails: EventStore) -> None:
     mails.connection.execute(LATER)
     assert "for 60 minutes" in found(mails)["not_sequenced", "the log"].cause
@@ -153,6 +167,7 @@ def test_the_rules_for_prometheus_have_the_same_thresholds() -> None:
         "MillraceDeadLetters": ("dead_letters", 0),
         "MillraceCaptureLacksChanges": ("gap", 0),
         "MillraceCaptureIsIdle": ("capture_idle", incidents.CAPTURE_IDLE_S),
+        "MillraceCaptureTableIsStopped": ("stopped_table", 0),
         "MillraceQuarantinedChanges": ("quarantine", 0),
         "MillraceDagsterIsSilent": ("daemon", incidents.DAEMON_IDLE_S),
         "MillraceRunsWait": ("queue", incidents.QUEUED_S),
