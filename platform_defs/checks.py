@@ -154,6 +154,7 @@ def slots_check(captures: Mapping[str, Capture]) -> dg.AssetChecksDefinition:
     )
     def check(postgres: PostgresResource) -> dg.AssetCheckResult:
         problems: dict[str, list[str]] = {}
+        stopped: list[str] = []
         retained = 0
         for capture in captures.values():
             try:
@@ -163,11 +164,13 @@ def slots_check(captures: Mapping[str, Capture]) -> dg.AssetChecksDefinition:
             else:
                 retained += health.retained_bytes
                 problems[capture.name] = health.problems(capture)
+                stopped += health.stopped_problems
         return dg.AssetCheckResult(
             passed=not any(problems.values()),
             metadata={
                 "retained_wal_bytes": retained,
                 "problems": {name: found for name, found in problems.items() if found},
+                "stopped_tables": stopped,
             },
         )
 

@@ -218,8 +218,11 @@ def of_check(key: dg.AssetCheckKey, evaluation: dg.AssetCheckEvaluation) -> Iter
         )
         yield Finding(SOURCE, "late", asset.path[-1], cause, page)
     elif name == SLOTS and isinstance(values.get("problems"), Mapping):
+        # the store has those as an incident of their own
+        stopped = _listed(values.get("stopped_tables", []))
         for capture, problems in values["problems"].items():
-            yield Finding(SOURCE, "slot", str(capture), "; ".join(map(str, _listed(problems))), page)
+            if left := [str(problem) for problem in _listed(problems) if problem not in stopped]:
+                yield Finding(SOURCE, "slot", str(capture), "; ".join(left), page)
     else:
         told = "; ".join(f"{label}: {value}" for label, value in values.items())
         said = " ".join(filter(None, [evaluation.description, told])) or "It says no more."

@@ -84,6 +84,11 @@ class CaptureHealth:
         """Changes that are not events: those with a fault, and those that wait behind them."""
         return self.info.quarantined + self.info.held if self.info else 0
 
+    @property
+    def stopped_problems(self) -> list[str]:
+        """Those of `problems` that are about stopped tables."""
+        return [f"table {table} is stopped, the others are captured: {why}" for table, why in self.stopped.items()]
+
     def problems(self, capture: Capture) -> list[str]:
         """Return what an operator should know, a sentence each; none if all is well."""
         if self.info is None or self.info.source_generation is None:
@@ -106,7 +111,7 @@ class CaptureHealth:
                 f" {capture.max_retained_bytes:,} are expected"
                 + (f"; open the longest is {self.oldest_transaction}" if self.oldest_transaction else "")
             )
-        found += [f"table {table} is stopped, the others are captured: {why}" for table, why in self.stopped.items()]
+        found += self.stopped_problems
         if self.waits_to_backfill:
             found.append(
                 f"the backfill of {', '.join(self.waits_to_backfill)} waits for the end of"

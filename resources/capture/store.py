@@ -30,7 +30,8 @@ _LINES = 500
 class TableRegistration:
     """A table of a capture as it is registered; another fingerprint is another declaration.
 
-    `stopped` says why it cannot be captured now; None if it can.
+    `key_columns` name a row: empty where nothing does, None while that is unknown. `stopped` says why it cannot be
+    captured now; None if it can.
     """
 
     schema: str

@@ -143,7 +143,9 @@ def test_a_failed_run_is_found_with_its_first_cause_until_one_like_it_succeeds(i
 def test_breached_checks_are_found_until_they_pass(instance: dg.DagsterInstance) -> None:
     standing = DagsterStanding(instance)
     say(instance, "totals_add_up", passed=False, difference=12)
-    say(instance, "slots_are_healthy", passed=False, problems={"crm": ["no slot", "it is late"]})
+    problems = {"crm": ["no slot", "table t is stopped", "it is late"], "shop": ["table u is stopped"]}
+    stopped = ["table t is stopped", "table u is stopped"]  # the store finds these
+    say(instance, "slots_are_healthy", passed=False, problems=problems, stopped_tables=stopped)
     say(instance, "lag_within_objective", passed=False, lag=7.0, lag_seconds=300.0, objective_seconds=60.0)
     say(instance, "no_dead_letters", passed=False, dead_letters=1)
     seen = found(standing)

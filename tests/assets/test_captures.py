@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import dagster as dg
 import psycopg
@@ -18,7 +18,7 @@ from millrace.assets.declarations import Declarations
 from millrace.platform_defs.definitions import build_defs
 from millrace.platform_defs.sensors import PARTITION_TAG
 from millrace.resources.capture import drain as pipeline
-from millrace.resources.capture.declaration import Capture
+from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.event_store.migrations import validate
 from millrace.resources.settings import PROJECT
@@ -365,6 +365,18 @@ def test_a_check_says_of_each_slot_what_is_wrong(instance: dg.DagsterInstance, c
     assert "there is no slot" in problems()
     run(instance, captured)
     assert "millrace capture restart shop" in problems()
+
+
+def test_a_check_says_which_tables_are_stopped(instance: dg.DagsterInstance, captured: Captured) -> None:
+    captured.source.run("create table other (id int primary key)")
+    capture = replace(captured.capture, tables=(*captured.capture.tables, CapturedTable("other")))
+    replace(captured, capture=capture).drain()
+    captured.source.run("drop table other")
+    replace(captured, capture=capture).drain()
+    metadata = checks(instance, captured, capture)["slots_are_healthy"].metadata
+    (said,) = cast("list[str]", metadata["stopped_tables"].value)
+    assert said.startswith("table public.other is stopped")
+    assert metadata["problems"].value == {"shop": [said]}
 
 
 def test_a_check_counts_the_changes_that_are_no_events(instance: dg.DagsterInstance, captured: Captured) -> None:

@@ -141,11 +141,9 @@ class TableRows:
         Raises:
             Undecodable: The table has no key, or these values do not hold it.
         """
-        if self._unfit:
-            raise Undecodable(self._unfit)
+        self._check_fit(values)
         if self.keyless:
             raise Undecodable("nothing names the rows of its table")
-        self._check_number(values)
         parts = []
         for at, _, encode in self._key_columns:
             value = values[at]
@@ -162,8 +160,8 @@ class TableRows:
     def _with_image(self, action: str, values: Values) -> RowChange:
         decider_id = None
         try:
-            self._check_number(values)
-            if action != "inserted" or self._unfit or not self.keyless:
+            self._check_fit(values)
+            if action != "inserted" or not self.keyless:
                 decider_id = self.key(values)
             return RowChange(action, decider_id, self._image(values), None)
         except Undecodable as bad:
@@ -221,6 +219,11 @@ class TableRows:
             return self._encoders[at](value)
         except Undecodable as bad:
             raise Undecodable(f"column {self._names[at]} before the change {bad}") from bad
+
+    def _check_fit(self, values: Values) -> None:
+        if self._unfit:
+            raise Undecodable(self._unfit)
+        self._check_number(values)
 
     def _check_number(self, values: Values) -> None:
         if len(values) != len(self._names):

@@ -97,6 +97,17 @@ def test_killed_anywhere_each_row_is_one_event(
     assert set(streams(clicks).values()) == {1}
 
 
+def test_killed_before_it_is_known_to_be_published_it_is_captured_from_then_on(
+    clicks: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace(clicks, capture=replace(clicks.capture, tables=(CapturedTable("items"),))).drain()
+    killed_at(clicks, monkeypatch, CaptureStore, "publish_tables")
+    clicks.source.run("insert into clicks values ('a', 1)")
+    report = clicks.drain()
+    assert (report.backfilled, clicked(clicks)) == (0, [("a", 1)])
+    assert CaptureStore(clicks.store).capture_info("shop")[0].tables_to_backfill == 0
+
+
 def test_what_changes_its_columns_or_begins_anew_reads_and_ends_nothing(clicks: Captured) -> None:
     clicks.drain()
     clicks.source.run("insert into clicks values ('a', 1)")
