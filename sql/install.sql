@@ -45,6 +45,7 @@ select set_config('event_store.log_partitions', :'log_partitions', true);
 \ir migrations/0016_schema_changes.sql
 \ir migrations/0017_stopped_tables.sql
 \ir migrations/0018_tables_without_keys.sql
+\ir migrations/0019_new_tables.sql
 
 \ir roles.sql
 
@@ -128,13 +129,16 @@ set local check_function_bodies = off;
 \ir functions/capture/private/lock_quarantined_change.sql
 \ir functions/capture/private/newest_capture.sql
 \ir functions/capture/private/require_capture_lease.sql
+\ir functions/capture/private/rereads/append_new_rows.sql
 \ir functions/capture/private/rereads/current_reading.sql
 \ir functions/capture/private/rereads/forget_unchanged_rows.sql
 \ir functions/capture/private/rereads/is_before_reading.sql
 \ir functions/capture/private/rereads/lacking_columns.sql
 \ir functions/capture/private/rereads/last_record.sql
 \ir functions/capture/private/rereads/place_rows.sql
+\ir functions/capture/private/rereads/read_rows.sql
 \ir functions/capture/private/rereads/read_table.sql
+\ir functions/capture/private/rereads/require_read_rows.sql
 \ir functions/capture/private/rereads/streams_without_rows.sql
 \ir functions/capture/private/rereads/supersede_changes.sql
 \ir functions/capture/private/schemas/reachable_schemas.sql
@@ -321,7 +325,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '57d17316827f6305ea6e50c023793ebd11aedb6c3884d3d74574413ff89f6015'),
+  (0, '424dec62d5db3b0764069d93bd2305ffd2c19efa9b18f44f50982a59ebecc3bb'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
@@ -339,5 +343,6 @@ insert into event_store.migrations (version, name) values
   (15, '0015_readings'),
   (16, '0016_schema_changes'),
   (17, '0017_stopped_tables'),
-  (18, '0018_tables_without_keys');
+  (18, '0018_tables_without_keys'),
+  (19, '0019_new_tables');
 commit;

@@ -7,17 +7,18 @@ Belongs here: which table is next, how large a chunk is, when its rows may becom
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import psycopg
 
-from millrace.resources.capture.backfilled_rows import backfilled_rows
+from millrace.resources.capture.backfilled_rows import BackfilledRows, backfilled_rows
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.setup import ReadyCapture
 from millrace.resources.capture.source.chunks import Chunk, read_chunk
 from millrace.resources.capture.source.connection import oldest_xid
-from millrace.resources.capture.store import CaptureStore, RegisteredTable
+from millrace.resources.capture.store import CaptureStore, EmittedRows, RegisteredTable
 
 # rows of a chunk, at most, and about how many bytes
 CHUNK = 5_000
@@ -59,6 +60,15 @@ class BackfillStep:
     unchanged: int = 0
 
 
+@dataclass(frozen=True)
+class _Read:
+    """A chunk of a table that was read, and its rows as events."""
+
+    table: RegisteredTable
+    chunk: Chunk
+    rows: BackfilledRows
+
+
 class Backfill:
     """The backfills of a capture, while one process holds its lease.
 
@@ -77,8 +87,8 @@ class Backfill:
         self._chunk_rows = min(CHUNK, FIRST_CHUNK)
         # when a locked table is tried again, by its name
         self._locked: dict[str, float] = {}
-        # Chunks that were read, and whose rows are not events yet: one of a table, in the order of their positions.
-        self._chunks: list[tuple[RegisteredTable, Chunk]] = []
+        # chunks whose rows are not events yet, in the order of their positions, and of a table in the order of its keys
+        self._chunks: list[_Read] = []
 
     @property
     def waits_for_changes(self) -> bool:
@@ -105,17 +115,24 @@ class Backfill:
                 return BackfillStep(worked=False)
             if not self._finish() and not self._read_tables():
                 return BackfillStep(worked=False)
-        if not self._chunks or stored_lsn < self._chunks[-1][1].high_lsn:
+        if not self._chunks or stored_lsn < self._chunks[-1].chunk.high_lsn:
             # what a chunk's snapshot has seen comes before it in the log
             return BackfillStep(worked=True)
         emit()
-        chunks, self._chunks = self._chunks, []
-        steps = [self._emit(table, chunk) for table, chunk in chunks]
+        read, self._chunks = self._chunks, []
+        with ThreadPoolExecutor(1, "append") as appender:
+            appending = appender.submit(self._append, read)
+            # the next rows of a large table are read while these become events
+            ahead = self._read_ahead(read[-1])
+        done = appending.result()
+        self._chunks = [chunk for chunk, stored in zip(read, done, strict=True) if stored.status == "behind"]
+        if done[-1].status != "unpublished":
+            self._chunks += ahead
         return BackfillStep(
             worked=True,
-            appended=sum(step.appended for step in steps),
-            held=sum(step.held for step in steps),
-            unchanged=sum(step.unchanged for step in steps),
+            appended=sum(stored.appended for stored in done),
+            held=sum(stored.held for stored in done),
+            unchanged=sum(stored.unchanged for stored in done),
         )
 
     def _finish(self) -> bool:
@@ -150,46 +167,57 @@ class Backfill:
         rows = size = 0
         for table in due:
             try:
-                chunk = self._read(table)
+                read = self._read(table, None if table.backfill_key is None else json.loads(table.backfill_key))
             except psycopg.errors.LockNotAvailable:
                 self._locked[table.name] = time.monotonic() + LOCKED_S
                 continue
             self._locked.pop(table.name, None)
-            if chunk is None:
+            if read is None:
                 break
-            self._chunks.append((table, chunk))
-            rows += len(chunk.rows)
-            size += chunk.size
-            if not chunk.done or rows >= CHUNK or size >= CHUNK_BYTES or time.monotonic() >= until:
+            self._chunks.append(read)
+            rows += len(read.chunk.rows)
+            size += read.chunk.size
+            if not read.chunk.done or rows >= CHUNK or size >= CHUNK_BYTES or time.monotonic() >= until:
                 break
         return any(table.name not in self._locked for table in due)
 
-    def _read(self, table: RegisteredTable) -> Chunk | None:
+    def _read_ahead(self, before: _Read) -> list[_Read]:
+        """Read the chunk that follows one that is about to become events; nothing if it cannot be read now."""
+        if before.chunk.done:
+            return []
+        try:
+            read = self._read(before.table, before.chunk.last_key)
+        except psycopg.errors.LockNotAvailable:
+            return []
+        return [] if read is None else [read]
+
+    def _read(self, table: RegisteredTable, after: Sequence[str] | None) -> _Read | None:
         """Read a table's next chunk, and choose the size of the one after; return None if it is far too large."""
-        after = None if table.backfill_key is None else json.loads(table.backfill_key)
+        ready = self._ready
         declared = self._declared[table.schema_name, table.table_name]
         chunk = read_chunk(self._source, declared, after, self._chunk_rows, LOCK_S)
         self._chunk_rows, fits = next_chunk_rows(chunk, self._chunk_rows)
-        return chunk if fits else None
+        if not fits:
+            return None
+        rows = backfilled_rows(chunk, declared, ready.capture, ready.source_generation, table.backfill_offset)
+        return _Read(table, chunk, rows)
 
-    def _emit(self, table: RegisteredTable, chunk: Chunk) -> BackfillStep:
-        """Append the rows of a chunk as events."""
-        ready = self._ready
-        declared = self._declared[table.schema_name, table.table_name]
-        done = self._store.emit_backfill(
-            ready.capture,
-            ready.lease_token,
-            table.schema_name,
-            table.table_name,
-            chunk.snapshot,
-            chunk.high_lsn,
-            backfilled_rows(chunk, declared, ready.capture, ready.source_generation, table.backfill_offset),
-            None if chunk.last_key is None else json.dumps(chunk.last_key, ensure_ascii=False),
-            done=chunk.done,
-        )
-        if done.status == "behind":
-            self._chunks.append((table, chunk))
-        return BackfillStep(worked=True, appended=done.appended, held=done.held, unchanged=done.unchanged)
+    def _append(self, read: Sequence[_Read]) -> list[EmittedRows]:
+        """Append the rows of chunks as events."""
+        return [
+            self._store.emit_backfill(
+                self._ready.capture,
+                self._ready.lease_token,
+                each.table.schema_name,
+                each.table.table_name,
+                each.chunk.snapshot,
+                each.chunk.high_lsn,
+                each.rows,
+                None if each.chunk.last_key is None else json.dumps(each.chunk.last_key, ensure_ascii=False),
+                done=each.chunk.done,
+            )
+            for each in read
+        ]
 
     def _registered(self) -> list[RegisteredTable]:
         """Return the tables that are registered as we declare them: by now another process may declare others."""

@@ -4,7 +4,7 @@ Belongs here: their JSON, their ids. Not here: reading them (`source.chunks`), w
 changes (`decoding.changes`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from millrace.resources.capture.declaration import CapturedTable
@@ -15,33 +15,32 @@ from millrace.resources.capture.decoding.fields import (
     time_json,
     too_large,
 )
-from millrace.resources.capture.decoding.pgoutput import Insert
 from millrace.resources.capture.decoding.rows import TableRows
 from millrace.resources.capture.source.chunks import Chunk
 
 
 @dataclass(frozen=True, slots=True)
-class BackfilledRow:
-    """A row as the event `backfilled`.
+class BackfilledRows:
+    """Rows as events `backfilled`: a list for each field, which go together by their order.
 
     Attributes:
-        decider_id: Its key as a JSON array, as its changes have it; None if the key cannot be decoded.
-        event_id: Derived from the backfill and the key: the same whenever that backfill reads the row.
         command_id: Derived from the backfill: all its rows share it.
-        data: The row, a JSON object; None if it cannot be decoded.
-        fault: Why it cannot be decoded, a sentence; None if it can.
+        decider_ids: Their keys as JSON arrays, as their changes have them; None if a key cannot be decoded.
+        event_ids: Derived from the backfill and the key: the same whenever that backfill reads the row.
+        data: The rows, JSON objects; None if one cannot be decoded.
+        faults: Why a row cannot be decoded, a sentence; None if it can. Empty if all can.
     """
 
-    decider_id: str | None
-    event_id: str
     command_id: str
-    data: str | None
-    fault: str | None = None
+    decider_ids: Sequence[str | None]
+    event_ids: Sequence[str]
+    data: Sequence[str | None]
+    faults: Sequence[str | None] = ()
 
 
 def backfilled_rows(
     chunk: Chunk, table: CapturedTable, capture: str, generation: int, backfill_offset: int
-) -> Iterator[BackfilledRow]:
+) -> BackfilledRows:
     """Turn the rows of a chunk into events, in the chunk's order.
 
     Args:
@@ -51,19 +50,22 @@ def backfilled_rows(
         generation: The number of the slot's life, as for `ChangeDecoder`.
         backfill_offset: The number of the backfill in the store: no two backfills give the same event ids.
     """
-    rows = TableRows(table, chunk.relation)
+    decider_ids, bodies, faults = TableRows(table, chunk.relation).images(chunk.rows)
     read = f"{generation}/{backfill_offset}/{table.stream_decider}"
-    command_id = derived_id(read)
     tail = (
         f', "snapshot": "{chunk.snapshot}", "committed_at": "{time_json(chunk.read_at)}",'
         f' "source": {source_json(capture, generation, chunk.relation)}}}'
     )
-    for number, values in enumerate(chunk.rows):
-        _, decider_id, body, fault = rows.inserted(Insert(chunk.relation.relation_id, values))
-        data = None if body is None else body + tail
-        if data is not None and len(data) > MAX_DATA_CHARACTERS:
-            fault = too_large(data)
-            data = None
-        # a row whose key cannot be decoded has its place in the chunk for a name
-        name = f"{read}/{decider_id}" if decider_id is not None else f"{read}//{chunk.snapshot}/{number}"
-        yield BackfilledRow(decider_id, derived_id(name), command_id, data, fault)
+    data = [None if body is None else body + tail for body in bodies]
+    if any(each is not None and len(each) > MAX_DATA_CHARACTERS for each in data):
+        faults = [
+            too_large(each) if each is not None and len(each) > MAX_DATA_CHARACTERS else fault
+            for each, fault in zip(data, faults, strict=True)
+        ]
+        data = [None if fault is not None else each for each, fault in zip(data, faults, strict=True)]
+    # a row whose key cannot be decoded has its place in the chunk for a name
+    event_ids = [
+        derived_id(f"{read}/{decider_id}" if decider_id is not None else f"{read}//{chunk.snapshot}/{number}")
+        for number, decider_id in enumerate(decider_ids)
+    ]
+    return BackfilledRows(derived_id(read), decider_ids, event_ids, data, faults if any(faults) else ())

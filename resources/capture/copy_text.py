@@ -1,13 +1,12 @@
-"""Changes and backfilled rows as the text that the event store takes: lines for COPY, members of a JSON array.
+"""Changes as the text that the event store takes: lines for COPY, members of a JSON array.
 
 Belongs here: writing that text fast, a whole table of it passes here. Not here: sending it (`store`), what the JSON of
 a row says (`decoding`).
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
-from millrace.resources.capture.backfilled_rows import BackfilledRow
 from millrace.resources.capture.decoding.changes import Change
 from millrace.resources.capture.decoding.pgoutput import Lsn
 
@@ -43,11 +42,6 @@ def changes_json(changes: Iterable[Change]) -> str:
     return f"[{', '.join(map(_change_json, changes))}]"
 
 
-def rows_json(rows: Iterable[BackfilledRow]) -> str:
-    """Write rows as the JSON array that `emit_backfill` takes."""
-    return f"[{', '.join(map(_row_json, rows))}]"
-
-
 def _escaped(text: str | None) -> str:
     if text is None:
         return "\\N"
@@ -72,19 +66,5 @@ def _change_json(change: Change) -> str:
         "event_id": change.event_id,
         "fault": change.fault,
     }
-    return _with_data(known, change.data)
-
-
-def _row_json(row: BackfilledRow) -> str:
-    known = {
-        "decider_id": row.decider_id,
-        "event_id": row.event_id,
-        "command_id": row.command_id,
-        "fault": row.fault,
-    }
-    return _with_data(known, row.data)
-
-
-def _with_data(known: Mapping[str, object], data: str | None) -> str:
-    """Write an object with the member `data`, which is JSON text already."""
-    return f'{json.dumps(known, ensure_ascii=False)[:-1]}, "data": {data or "null"}}}'
+    # data is JSON text already
+    return f'{json.dumps(known, ensure_ascii=False)[:-1]}, "data": {change.data or "null"}}}'

@@ -45,6 +45,9 @@ LEASE_S = 30
 # Messages of one peek, which ends with the first transaction that reaches it. Each peek decodes from where the slot
 # stands, so larger peeks repeat less of that.
 MOST_CHANGES = 50_000
+# Messages that are decoded together, and about how many bytes they have
+BATCH = 500
+BATCH_BYTES = 1_000_000
 # Events of one transaction, in which the capture's row is locked
 EMIT = 5_000
 # Replayed changes that are compared at a time, and about how many characters
@@ -107,12 +110,27 @@ class _Arriving:
 
     def changes(self, messages: Iterable[bytes]) -> Iterator[Change]:
         """Decode the messages."""
-        for message in messages:
-            self.messages += 1
-            for change in self._decoder.feed(message):
-                self.changed += 1
-                self.committed_at = change.committed_at
-                yield change
+        for some in _batches(messages):
+            self.messages += len(some)
+            changes = self._decoder.feed_all(some)
+            self.changed += len(changes)
+            if changes:
+                self.committed_at = changes[-1].committed_at
+            yield from changes
+
+
+def _batches(messages: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Pass on the messages in batches of `BATCH`, or of about `BATCH_BYTES`."""
+    batch: list[bytes] = []
+    size = 0
+    for message in messages:
+        batch.append(message)
+        size += len(message)
+        if len(batch) == BATCH or size >= BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 class CaptureDrain:

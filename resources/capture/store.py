@@ -14,8 +14,8 @@ from psycopg.abc import Buffer
 from psycopg.adapt import Loader
 from psycopg.types.json import Jsonb
 
-from millrace.resources.capture.backfilled_rows import BackfilledRow
-from millrace.resources.capture.copy_text import COPIED_COLUMNS, changes_json, copied_lines, rows_json
+from millrace.resources.capture.backfilled_rows import BackfilledRows
+from millrace.resources.capture.copy_text import COPIED_COLUMNS, changes_json, copied_lines
 from millrace.resources.capture.decoding.changes import Change
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.quarantined_change import QuarantinedChange
@@ -24,6 +24,14 @@ from millrace.resources.event_store.sql_functions import SqlFunctions
 
 # lines of one write to the server
 _LINES = 500
+
+
+def read_rows(rows: BackfilledRows) -> tuple[object, ...]:
+    """Return rows as the arguments of the functions that compare rows with their streams.
+
+    The arrays are sent in binary: in a text of them psycopg would look at each character.
+    """
+    return list(rows.decider_ids), list(rows.event_ids), rows.command_id, list(rows.data), list(rows.faults)
 
 
 @dataclass(frozen=True)
@@ -287,7 +295,7 @@ class CaptureStore(SqlFunctions):
         table: str,
         snapshot: str,
         high_lsn: Lsn,
-        rows: Iterable[BackfilledRow],
+        rows: BackfilledRows,
         last_key: str | None,
         *,
         done: bool,
@@ -295,8 +303,9 @@ class CaptureStore(SqlFunctions):
         """Append a chunk of a backfill as events, and store how far the backfill is."""
         return self._one(
             EmittedRows,
-            "select * from event_store.emit_backfill(%s, %s, %s, %s, %s::pg_snapshot, %s::pg_lsn, %s::jsonb, %s, %s)",
-            (capture, lease_token, schema, table, snapshot, str(high_lsn), rows_json(rows), last_key, done),
+            "select * from event_store.emit_backfill(%s, %s, %s, %s, %s::pg_snapshot, %s::pg_lsn,"
+            " %b::text[], %b::text[]::uuid[], %s::uuid, %b::text[], %b::text[], %s, %s)",
+            (capture, lease_token, schema, table, snapshot, str(high_lsn), *read_rows(rows), last_key, done),
         )
 
     def finish_backfill(self, capture: str, lease_token: int, schema: str, table: str, limit: int = 10_000) -> bool:

@@ -45,6 +45,17 @@ CREATE TYPE event_store_private.batch_event AS (
 
 COMMENT ON TYPE event_store_private.batch_event IS 'One event of a batch as append_events holds it in memory; ordinal is its index in the batch, from 1.';
 
+CREATE TYPE event_store_private.read_row AS (
+	number bigint,
+	decider_id text COLLATE pg_catalog."C",
+	event_id uuid,
+	command_id uuid,
+	data jsonb,
+	fault text
+);
+
+COMMENT ON TYPE event_store_private.read_row IS 'A row of a captured table as it was read, and the event that it would be; number is its place among those of a call.';
+
 CREATE TABLE event_store.events (
     event text NOT NULL,
     event_id uuid NOT NULL,
@@ -288,6 +299,7 @@ CREATE TABLE event_store.captured_tables (
     leaves bigint[],
     stopped_reason text,
     stopped_at timestamp with time zone,
+    is_new boolean DEFAULT false NOT NULL,
     CONSTRAINT captured_tables_finish_what_is_read CHECK ((rows_read OR ((finishing_key IS NULL) AND (backfill_generation IS NULL)))),
     CONSTRAINT captured_tables_stop_for_a_reason CHECK (((stopped_reason IS NULL) = (stopped_at IS NULL))),
     CONSTRAINT captured_tables_stopped_are_not_published CHECK (((stopped_reason IS NULL) OR (published_xid IS NULL)))
@@ -341,6 +353,8 @@ COMMENT ON COLUMN event_store.captured_tables.leaves IS 'The ids of its partitio
 COMMENT ON COLUMN event_store.captured_tables.stopped_reason IS 'Why the table is not captured, and the remedy; null while it is. It is read anew once it is captured again.';
 
 COMMENT ON COLUMN event_store.captured_tables.stopped_at IS 'Since when it is not captured; null while it is.';
+
+COMMENT ON COLUMN event_store.captured_tables.is_new IS 'Whether no event told of the table when it began to be captured, and its rows were not read anew since.';
 
 CREATE TABLE event_store.views (
     view text NOT NULL,

@@ -29,6 +29,8 @@ _LSN = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
 
 _NULL, _TEXT, _UNCHANGED = b"ntu"
 _NEW, _KEY, _OLD = b"NKO"
+# what stands before the row where a message holds one
+_ONE_ROW = {b"I": b"N", b"U": b"N", b"D": b"K"}
 
 
 class PgoutputError(MillraceError):
@@ -68,6 +70,8 @@ UNCHANGED: Final = Unchanged.UNCHANGED
 
 Value: TypeAlias = bytes | Literal[Unchanged.UNCHANGED] | None
 Values: TypeAlias = tuple[Value, ...]
+WholeRow: TypeAlias = Sequence[bytes | None]
+"""The values of a row that lacks none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,33 +207,36 @@ def changed_relation(data: bytes) -> int | None:
     return _UINT32.unpack_from(data, 1)[0] if data[:1] in {b"I", b"U", b"D"} and len(data) >= 5 else None
 
 
-def row_without_old_one(data: bytes) -> int | None:
-    """Return the relation_id of an insert, or of an update without an old row; None for any other message."""
-    return _UINT32.unpack_from(data, 1)[0] if data[5:6] == b"N" and data[:1] in {b"I", b"U"} else None
+def relation_of_one_row(data: bytes) -> int | None:
+    """Return the relation_id of a message that holds one row; None for any other message.
 
-
-def encoded_row(data: bytes, encoders: Sequence[Callable[[bytes], str]]) -> list[str] | None:
-    """Return the values of a message of `row_without_old_one`, each by its column's encoder, and null for a null.
-
-    It is what `decode` and the encoders give, at a third of the cost. None if the message is cut off, has another
-    number of columns, or lacks a value; what an encoder raises is passed on.
+    That is an insert, an update without an old row, or a delete with the key only.
     """
-    values: list[str] = []
+    return _UINT32.unpack_from(data, 1)[0] if data[5:6] == _ONE_ROW.get(data[:1]) else None
+
+
+def values_of_one_row(data: bytes, number: int) -> WholeRow | None:
+    """Return the values of a message of `relation_of_one_row` whose row has so many columns.
+
+    It is what `decode` gives, at a third of the cost. None if the message is cut off, has another number of columns, or
+    lacks a value.
+    """
+    values: list[bytes | None] = []
     add = values.append
     unpack = _UINT32.unpack_from
     at = 8
     try:
-        if _COLUMNS.unpack_from(data, 6)[0] != len(encoders):
+        if _COLUMNS.unpack_from(data, 6)[0] != number:
             return None
-        for encode in encoders:
+        for _ in range(number):
             kind = data[at]
             if kind == _TEXT:
                 begin = at + 5
                 at = begin + unpack(data, at + 1)[0]
-                add(encode(data[begin:at]))
+                add(data[begin:at])
             elif kind == _NULL:
                 at += 1
-                add("null")
+                add(None)
             else:
                 return None
     except (error, IndexError):

@@ -4,6 +4,7 @@ Belongs here: what a message of a row means, for the columns that its table has 
 (`values`), transactions and positions (`changes`).
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from millrace.resources.capture.declaration import CapturedTable
@@ -16,9 +17,17 @@ from millrace.resources.capture.decoding.pgoutput import (
     Update,
     Value,
     Values,
-    encoded_row,
+    WholeRow,
 )
-from millrace.resources.capture.decoding.values import Encoder, Undecodable, encoder_of, hashing, masked, quoted
+from millrace.resources.capture.decoding.values import (
+    Encoder,
+    Undecodable,
+    encoded_column,
+    encoder_of,
+    hashing,
+    masked,
+    quoted,
+)
 
 
 class RowChange(NamedTuple):
@@ -37,6 +46,14 @@ class RowChange(NamedTuple):
     fault: str | None
 
 
+class Images(NamedTuple):
+    """Key, body and fault of many rows, as `RowChange` has them."""
+
+    decider_ids: Sequence[str | None]
+    bodies: Sequence[str | None]
+    faults: Sequence[str | None]
+
+
 class TableRows:
     """The rows of one table.
 
@@ -46,6 +63,7 @@ class TableRows:
 
     Attributes:
         decider: The decider of its events.
+        width: How many columns a row has.
         hides: Whether it has values that never leave the source: its messages are not kept either.
         keyless: Whether nothing names its rows.
     """
@@ -53,11 +71,12 @@ class TableRows:
     def __init__(self, table: CapturedTable, relation: Relation) -> None:
         self.decider = table.stream_decider
         self._names = [column.name for column in relation.columns]
+        self.width = len(self._names)
         self._labels = [f"{quoted(name)}: " for name in self._names]
         self._encoders = [_encoder(table, column) for column in relation.columns]
         self.hides = bool(table.hidden)
         self.keyless = table.keyless
-        self._record = '{"record": {' + ", ".join(label.replace("%", "%%") + "%s" for label in self._labels) + "}"
+        self._record = _record(self._labels)
         self._columns = list(zip(self._labels, self._encoders, strict=True))
         self._unfit: str | None = None
         # with FULL every column is marked as key, with NOTHING none: then the declaration names the key
@@ -74,29 +93,36 @@ class TableRows:
             self._unfit = f"table {table.name} has no column {', '.join(lost)}, which is masked or hashed"
         self._key = key
         self._key_columns = [(at, *self._columns[at]) for at in key]
-        self._beside_key = [name for at, name in enumerate(self._names) if at not in key]
+        beside_key = [name for at, name in enumerate(self._names) if at not in key]
+        # the other columns are not null: the log does not hold them
+        self._key_record = _record([self._labels[at] for at in key]) + _unavailable(beside_key).replace("%", "%%")
 
-    def plain(self, action: str, raw: bytes) -> RowChange | None:
-        """Return what `inserted` or `updated` gives of the message of a row without an old one.
-
-        None where anything in it is out of the ordinary: then they say what.
-
-        Args:
-            action: inserted or updated.
-            raw: The message.
-        """
-        if self._unfit:
-            return None
+    def images(self, rows: Sequence[WholeRow]) -> "Images":
+        """Return key, body and fault of many new rows as wide as the table, each as `inserted` gives them."""
         try:
-            values = encoded_row(raw, self._encoders)
+            columns = self._encoded(rows, range(self.width))
+            bodies = [self._record % row for row in zip(*columns, strict=True)]
+            keys = [None] * len(rows) if self.keyless else _keys([columns[at] for at in self._key])
+            return Images(keys, bodies, [None] * len(rows))
         except Undecodable:
-            return None
-        if values is None:
-            return None
-        key = [values[at] for at in self._key]
-        if "null" in key or (not key and action != "inserted"):  # that names no row
-            return None
-        return RowChange(action, f"[{','.join(key)}]" if key else None, self._record % tuple(values), None)
+            # it is one of them, and says why by itself
+            return _images([self._with_image("inserted", tuple(row)) for row in rows])
+
+    def endings(self, rows: Sequence[WholeRow]) -> "Images":
+        """Return key, body and fault of many rows that are gone, of which the key is known, as `deleted` gives them."""
+        try:
+            columns = self._encoded(rows, self._key)
+            bodies = [self._key_record % row for row in zip(*columns, strict=True)]
+            return Images(_keys(columns), bodies, [None] * len(rows))
+        except Undecodable:
+            return _images([self._without(tuple(row), whole=False) for row in rows])
+
+    def _encoded(self, rows: Sequence[WholeRow], columns: Sequence[int]) -> list[list[str]]:
+        """Return the JSON of some columns: a column at a time, for what is done for each value costs the most."""
+        if self._unfit:
+            raise Undecodable(self._unfit)
+        whole = list(zip(*rows, strict=True)) or [()] * self.width
+        return [encoded_column(self._encoders[at], whole[at]) for at in columns]
 
     def inserted(self, message: Insert) -> RowChange:
         """Return a new row's change."""
@@ -173,9 +199,7 @@ class TableRows:
         decider_id = None
         try:
             decider_id = self.key(old)
-            record = ", ".join(label + self._json(at, old[at]) for at, label, _ in self._key_columns)
-            # the other columns are not null: the log does not hold them
-            body = f'{{"record": {{{record}}}{_unavailable(self._beside_key)}'
+            body = self._key_record % tuple(self._json(at, old[at]) for at in self._key)
             return RowChange("deleted", decider_id, body, None)
         except Undecodable as bad:
             return RowChange("deleted", decider_id, None, str(bad))
@@ -220,20 +244,39 @@ class TableRows:
         except Undecodable as bad:
             raise Undecodable(f"column {self._names[at]} before the change {bad}") from bad
 
-    def _check_fit(self, values: Values) -> None:
+    def _check_fit(self, values: Values | WholeRow) -> None:
         if self._unfit:
             raise Undecodable(self._unfit)
         self._check_number(values)
 
-    def _check_number(self, values: Values) -> None:
-        if len(values) != len(self._names):
-            raise Undecodable(f"the row has {len(values)} columns, its table {len(self._names)}")
+    def _check_number(self, values: Values | WholeRow) -> None:
+        if len(values) != self.width:
+            raise Undecodable(f"the row has {len(values)} columns, its table {self.width}")
 
 
 def _encoder(table: CapturedTable, column: RelationColumn) -> Encoder:
     if column.name in table.mask:
         return masked
     return hashing(table.secret()) if column.name in table.hash else encoder_of(column.type_oid)
+
+
+def _record(labels: Sequence[str]) -> str:
+    """Return how a record with these columns is written."""
+    return '{"record": {' + ", ".join(label.replace("%", "%%") + "%s" for label in labels) + "}"
+
+
+def _keys(columns: Sequence[Sequence[str]]) -> list[str]:
+    if not columns or any("null" in column for column in columns):
+        raise Undecodable("a row has no key")
+    return [f"[{','.join(key)}]" for key in zip(*columns, strict=True)]
+
+
+def _images(changes: Sequence[RowChange]) -> Images:
+    return Images(
+        [change.decider_id for change in changes],
+        [change.body for change in changes],
+        [change.fault for change in changes],
+    )
 
 
 def _unavailable(names: list[str]) -> str:

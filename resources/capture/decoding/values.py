@@ -8,15 +8,18 @@ Numbers stay as the server wrote them, digit by digit; nothing passes through a 
 import hmac
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 
 from millrace.resources.capture.decoding.encodings import NO_TEXT
 
 Encoder: TypeAlias = Callable[[bytes], str]
 
-_NUMBER = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_JSON_NUMBER = rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
+_NUMBER = re.compile(_JSON_NUMBER)
+# possessive: behind a line that is none, nothing before it is tried again
+_NUMBERS = re.compile(_JSON_NUMBER + rb"(?:\n" + _JSON_NUMBER + rb")*+")
 # what jsonb's numbers hold
 _DIGITS_BEFORE_POINT = 131072
 _DIGITS_AFTER_POINT = 16383
@@ -65,6 +68,21 @@ def encoder_of(type_oid: int) -> Encoder:
     return _ENCODERS.get(type_oid, _string)
 
 
+def encoded_column(encode: Encoder, values: Sequence[bytes | None]) -> list[str]:
+    """Return what the encoder of a column gives for each of its values, and null for a null: many at a time.
+
+    Raises:
+        Undecodable: One of them has no JSON form; which one, `encode` says.
+    """
+    if None in values:
+        there = iter(encoded_column(encode, [value for value in values if value is not None]))
+        return ["null" if value is None else next(there) for value in values]
+    known = cast(Sequence[bytes], values)
+    together = _TOGETHER.get(encode)
+    found = together(known) if together and known else None
+    return [encode(value) for value in known] if found is None else found
+
+
 def masked(_: bytes) -> str:
     """Write what stands for a value that is not told."""
     return '"***"'
@@ -94,12 +112,32 @@ def _string(value: bytes) -> str:
     return _quote(text)
 
 
+def _strings(values: Sequence[bytes]) -> list[str] | None:
+    """Return the JSON of texts, as `_string` gives it; None if one of them is out of the ordinary."""
+    try:
+        text = b"\0".join(values).decode()
+    except UnicodeDecodeError:
+        return None
+    # No text has a NUL, so an escaped one is a border. Where a value says it in letters, there are too many parts.
+    parts = _quote(text)[1:-1].split("\\u0000")
+    return [f'"{part}"' for part in parts] if len(parts) == len(values) else None
+
+
 def _number(value: bytes) -> str:
     if _NUMBER.fullmatch(value) is None:
         if value in {b"NaN", b"Infinity", b"-Infinity"}:
             return f'"{value.decode()}"'
         raise Undecodable(f"is not a number: {value[:100]!r}")
     return value.decode()
+
+
+def _numbers(values: Sequence[bytes]) -> list[str] | None:
+    """Return the JSON of numbers, as `_number` gives it; None if one of them is out of the ordinary."""
+    lines = b"\n".join(values)
+    if _NUMBERS.fullmatch(lines) is None:
+        return None
+    parts = lines.decode().split("\n")
+    return parts if len(parts) == len(values) else None
 
 
 def _truth(value: bytes) -> str:
@@ -153,3 +191,5 @@ _ENCODERS: Final[dict[int, Encoder]] = {
     **dict.fromkeys((20, 21, 23, 26, 700, 701, 1700), _number),
     **dict.fromkeys((114, 3802), _document),
 }
+# encoders that have a way for many values at once
+_TOGETHER: Final[dict[Encoder, Callable[[Sequence[bytes]], list[str] | None]]] = {_string: _strings, _number: _numbers}

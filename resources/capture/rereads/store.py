@@ -4,12 +4,11 @@ Belongs here: calls and the shapes they return. Not here: behaviour, that is in 
 the source (`reading`).
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from millrace.resources.capture.backfilled_rows import BackfilledRow
-from millrace.resources.capture.copy_text import rows_json
+from millrace.resources.capture.backfilled_rows import BackfilledRows
 from millrace.resources.capture.decoding.pgoutput import Lsn
+from millrace.resources.capture.store import read_rows
 from millrace.resources.event_store.sql_functions import SqlFunctions
 
 
@@ -57,12 +56,13 @@ class ReadingStore(SqlFunctions):
             (capture, schema, table, str(published_xid), repairs, reason),
         )
 
-    def compare_rows(self, reading: int, snapshot: str, high_lsn: Lsn, rows: Iterable[BackfilledRow]) -> ComparedRows:
+    def compare_rows(self, reading: int, snapshot: str, high_lsn: Lsn, rows: BackfilledRows) -> ComparedRows:
         """Compare rows with their streams; a repair appends those that differ."""
         return self._one(
             ComparedRows,
-            "select * from event_store.compare_rows(%s, %s::pg_snapshot, %s::pg_lsn, %s::jsonb)",
-            (reading, snapshot, str(high_lsn), rows_json(rows)),
+            "select * from event_store.compare_rows(%s, %s::pg_snapshot, %s::pg_lsn,"
+            " %b::text[], %b::text[]::uuid[], %s::uuid, %b::text[], %b::text[])",
+            (reading, snapshot, str(high_lsn), *read_rows(rows)),
         )
 
     def end_reading(self, reading: int, *, whole: bool, limit: int = 5_000) -> EndedReading:

@@ -15,7 +15,7 @@ from psycopg.errors import CharacterNotInRepertoire, UntranslatableCharacter
 
 from millrace.resources.capture.declaration import CapturedTable
 from millrace.resources.capture.decoding.encodings import NO_TEXT, codec_of, recoded_value
-from millrace.resources.capture.decoding.pgoutput import Lsn, Relation, Values
+from millrace.resources.capture.decoding.pgoutput import Lsn, Relation, WholeRow
 from millrace.resources.capture.source.publication import condition
 from millrace.resources.capture.source.tables import SourceTable, find_table
 from millrace.resources.errors import MillraceError
@@ -50,14 +50,14 @@ class Chunk:
     high_lsn: Lsn
     read_at: datetime
     relation: Relation
-    rows: list[Values]
+    rows: list[WholeRow]
     last_key: tuple[str, ...] | None
     done: bool
 
     @property
     def size(self) -> int:
         """How many bytes the values have."""
-        return sum(len(value) for row in self.rows for value in row if isinstance(value, bytes))
+        return sum(len(value) for row in self.rows for value in row if value is not None)
 
 
 def read_chunk(
@@ -120,7 +120,7 @@ def _read_chunk(
         with source.cursor() as cursor, cursor.copy(_query(found, table, key, after_key, limit, codec)) as copy:
             rows = [_values(bytes(line)) for line in copy]
         if codec is not None:
-            rows = [tuple(recoded_value(v, codec) if isinstance(v, bytes) else v for v in row) for row in rows]
+            rows = [tuple(None if v is None else recoded_value(v, codec) for v in row) for row in rows]
         at = [next(n for n, column in enumerate(relation.columns) if column.name == part) for part in key]
         last_key = _text_key(rows[-1], at) if rows else None if after_key is None else tuple(after_key)
         position = source.execute("select pg_current_wal_insert_lsn()::text").fetchone()
@@ -167,7 +167,7 @@ def _literal(value: str) -> sql.Composable:
     return sql.Literal(value)
 
 
-def _values(line: bytes) -> Values:
+def _values(line: bytes) -> WholeRow:
     fields = line.removesuffix(b"\n").split(b"\t")
     if b"\\" not in line:
         return tuple(fields)
@@ -178,7 +178,7 @@ def _unescaped(match: re.Match[bytes]) -> bytes:
     return _MEANS.get(match[1], match[1])
 
 
-def _text_key(row: Values, at: list[int]) -> tuple[str, ...]:
+def _text_key(row: WholeRow, at: list[int]) -> tuple[str, ...]:
     return tuple(
         f"\0{value[len(NO_TEXT) :].hex()}" if value.startswith(NO_TEXT) else value.decode()
         for n in at

@@ -72,6 +72,7 @@ begin
   set
     published_xid = case when t.stopped_reason is null then v_published_xid end, backfill_offset = nextval('event_store.events_offset_seq'),
     backfill_key = null, backfilled_rows = 0, unchanged_rows = 0, gone_rows = 0, finishing_key = null,
+    is_new = t.is_new and _before is null,
     -- there is nothing to read of a table whose rows have no names
     rows_read = coalesce(t.key_columns = '{}', false),
     backfill_generation = case when t.key_columns = '{}' then _generation end

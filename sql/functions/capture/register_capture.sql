@@ -98,6 +98,8 @@ begin
     set
       key_columns = excluded.key_columns,
       fingerprint = excluded.fingerprint,
+      -- what was never published has no events
+      is_new = c.is_new and c.published_xid is null,
       published_xid = null,
       backfill_offset = excluded.backfill_offset,
       backfill_key = null,
@@ -137,21 +139,29 @@ begin
     raise exception 'decider is not a capture''s'
       using errcode = 'MR034', detail = _foreign, hint = 'Name another decider in the declaration of the table.';
   end if;
-  insert into event_store.deciders (decider, event, event_version, description, owner)
-  select
-    t.element ->> 'decider', e.event, 1, format(e.description, t.element ->> 'schema', t.element ->> 'table'), 'event_store_owner'
-  from jsonb_array_elements(v_tables) t(element)
-  cross join (
-    values
-      ('inserted', 'A row of %s.%s was inserted, or came to meet the filter.'),
-      ('updated', 'A row of %s.%s was updated.'),
-      ('deleted', 'A row of %s.%s was deleted, or no longer meets the filter.'),
-      ('truncated', 'The table %s.%s was truncated.'),
-      ('schema_changed', 'The columns of %s.%s, or its replica identity, are other ones.'),
-      ('backfilled', 'A row of %s.%s was there when the table was read.')
-  ) e(event, description)
-  order by 1, 2
-  on conflict do nothing;
+  with registered as (
+    insert into event_store.deciders as d (decider, event, event_version, description, owner)
+    select
+      t.element ->> 'decider', e.event, 1, format(e.description, t.element ->> 'schema', t.element ->> 'table'), 'event_store_owner'
+    from jsonb_array_elements(v_tables) t(element)
+    cross join (
+      values
+        ('inserted', 'A row of %s.%s was inserted, or came to meet the filter.'),
+        ('updated', 'A row of %s.%s was updated.'),
+        ('deleted', 'A row of %s.%s was deleted, or no longer meets the filter.'),
+        ('truncated', 'The table %s.%s was truncated.'),
+        ('schema_changed', 'The columns of %s.%s, or its replica identity, are other ones.'),
+        ('backfilled', 'A row of %s.%s was there when the table was read.')
+    ) e(event, description)
+    order by 1, 2
+    on conflict do nothing
+    returning d.decider, d.event
+  )
+  update event_store.captured_tables c
+  set is_new = true
+  from registered r
+  -- of a decider that was not there no event can be
+  where c.capture = v_capture and c.decider = r.decider and r.event = 'inserted';
   if _changed then
     perform event_store_private.audit(
       'register_capture', null, null,

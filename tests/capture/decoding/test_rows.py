@@ -1,28 +1,47 @@
-"""Rows without an old one, read from their bytes at once: the same changes as of the decoded message.
+"""Many rows at once: the same changes as of each message by itself.
 
-Belongs here: `TableRows.plain` beside `inserted` and `updated`. Not here: what these say (test_changes).
+Belongs here: `TableRows.images` and `endings` beside `inserted`, `updated` and `deleted`, `ChangeDecoder.feed_all`
+beside `feed`. Not here: what these say (test_changes).
 """
 
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.resources.capture.declaration import CapturedTable
+from millrace.resources.capture.decoding.changes import Change, ChangeDecoder
 from millrace.resources.capture.decoding.pgoutput import (
     UNCHANGED,
+    Delete,
     Insert,
-    PgoutputError,
     Relation,
     RelationColumn,
+    Truncate,
     Update,
     Value,
     decode,
+    relation_of_one_row,
+    values_of_one_row,
 )
 from millrace.resources.capture.decoding.rows import RowChange, TableRows
-from tests.support.capturing.pgoutput_bytes import BOOL, FLOAT8, INT4, JSON, JSONB, NUMERIC, TABLE, TEXT, encode, insert
+from tests.support.capturing.decoded_changes import annotated
+from tests.support.capturing.pgoutput_bytes import (
+    BOOL,
+    FLOAT8,
+    INT4,
+    JSON,
+    JSONB,
+    NUMERIC,
+    TABLE,
+    TEXT,
+    begin,
+    commit,
+    encode,
+    insert,
+)
 
 TYPES = (BOOL, INT4, NUMERIC, FLOAT8, TEXT, JSON, JSONB, 1184)
 NAMES = ("id", "note", "100%", "%s", 'a"b', "ü")
@@ -43,92 +62,153 @@ TEXTS = (
 )
 
 
-def decoded(rows: TableRows, raw: bytes) -> RowChange:
+def told(rows: TableRows, raw: bytes) -> RowChange:
+    """Return what a message says by itself."""
     match decode(raw):
         case Insert() as message:
             return rows.inserted(message)
         case Update() as message:
             (change,) = rows.updated(message)
             return change
+        case Delete() as message:
+            return rows.deleted(message)
         case other:
             raise AssertionError(other)
 
 
+def told_together(rows: TableRows, raw: Sequence[bytes], width: int) -> list[RowChange]:
+    """Return what messages of one action say, read together."""
+    values = [values_of_one_row(message, width) for message in raw]
+    whole = [row for row in values if row is not None]
+    assert len(whole) == len(raw)
+    deletes = raw[0][:1] == b"D"
+    found = rows.endings(whole) if deletes else rows.images(whole)
+    action = {b"I": "inserted", b"U": "updated", b"D": "deleted"}[raw[0][:1]]
+    return [RowChange(action, *each) for each in zip(*found, strict=True)]
+
+
+def message(kind: str, values: tuple[Value, ...]) -> bytes:
+    """Write a message of one row."""
+    match kind:
+        case "I":
+            return encode(Insert(TABLE, values))
+        case "U":
+            return encode(Update(TABLE, None, None, values))
+        case _:
+            return encode(Delete(TABLE, "K", values))
+
+
 @st.composite
-def described_rows(draw: st.DrawFn) -> tuple[TableRows, bytes]:
-    """Draw a table of some columns and key, and a message that mostly is of a row of it."""
+def described_tables(draw: st.DrawFn) -> Relation:
     columns = tuple(
         RelationColumn(name, draw(st.sampled_from(TYPES)), -1, draw(st.booleans()))
         for name in draw(st.lists(st.sampled_from(NAMES), min_size=1, unique=True))
     )
-    identity = draw(st.sampled_from("dnfi"))
-    declared = draw(st.none() | st.lists(st.sampled_from(NAMES), max_size=2, unique=True).map(tuple))
-    rows = TableRows(CapturedTable("t", key=declared), Relation(TABLE, "public", "t", identity, columns))
-    one: st.SearchStrategy[Value] = st.none() | st.just(UNCHANGED) | st.sampled_from(TEXTS) | st.binary(max_size=4)
-    number = len(columns) + draw(st.sampled_from((0, 0, 0, 0, -1, 1)))
-    values = tuple(draw(st.lists(one, min_size=number, max_size=number)))
-    return rows, encode(Insert(TABLE, values) if draw(st.booleans()) else Update(TABLE, None, None, values))
+    return Relation(TABLE, "public", "t", draw(st.sampled_from("dnfi")), columns)
 
 
-@given(described_rows())
-def test_a_plain_row_is_what_its_message_says_and_nothing_else_is_plain(row: tuple[TableRows, bytes]) -> None:
-    rows, raw = row
-    expected = decoded(rows, raw)
-    ordinary = (
-        expected.fault is None
-        and ', "unavailable": ' not in str(expected.body)
-        and None not in json.loads(expected.decider_id or "[]")  # JSON's null as a key
-    )
-    assert rows.plain(expected.action, raw) == (expected if ordinary else None)
+def declared_tables() -> st.SearchStrategy[CapturedTable]:
+    key = st.none() | st.lists(st.sampled_from(NAMES), max_size=2, unique=True).map(tuple)
+    mask = st.lists(st.sampled_from(NAMES), max_size=1).map(tuple)
+    return st.builds(lambda key, mask: CapturedTable("t", key=key, mask=mask), key, mask)
 
 
-@given(described_rows(), st.integers(0, 40), st.binary(max_size=3))
-def test_bytes_that_are_no_message_are_not_plain(row: tuple[TableRows, bytes], at: int, other: bytes) -> None:
-    rows, whole = row
-    raw = whole[: 6 + at] + other
-    try:
-        expected: RowChange | None = decoded(rows, raw)
-    except PgoutputError:
-        expected = None
-    if expected is None:
-        assert rows.plain("inserted", raw) is None
-
-
-def test_a_row_of_the_table_is_plain() -> None:
-    columns = (RelationColumn("id", INT4, -1, True), RelationColumn("50%", TEXT, -1, False))
-    rows = TableRows(CapturedTable("t"), Relation(TABLE, "public", "t", "d", columns))
-    assert rows.plain("inserted", insert(b"7", b"%s")) == RowChange(
-        "inserted", "[7]", '{"record": {"id": 7, "50%": "%s"}', None
+def values_of(relation: Relation, whole: bool) -> st.SearchStrategy[tuple[Value, ...]]:
+    one: st.SearchStrategy[Value] = st.none() | st.sampled_from(TEXTS) | st.binary(max_size=4)
+    width = len(relation.columns)
+    if whole:
+        return st.lists(one, min_size=width, max_size=width).map(tuple)
+    lacking = one | st.just(UNCHANGED)
+    return st.sampled_from((width, width, width, width - 1, width + 1)).flatmap(
+        lambda number: st.lists(lacking, min_size=number, max_size=number).map(tuple)
     )
 
 
-@pytest.mark.parametrize("values", [(None, b"a"), (UNCHANGED, b"a"), (b"7", UNCHANGED), (b"7", b"\xff"), (b"7",), ()])
-def test_a_row_out_of_the_ordinary_is_not_plain(values: tuple[Value, ...]) -> None:
-    columns = (RelationColumn("id", INT4, -1, True), RelationColumn("note", TEXT, -1, False))
-    rows = TableRows(CapturedTable("t"), Relation(TABLE, "public", "t", "d", columns))
-    assert rows.plain("inserted", insert(*values)) is None
+@given(st.data())
+def test_rows_that_are_read_together_are_told_as_each_by_itself(data: st.DataObject) -> None:
+    relation = data.draw(described_tables())
+    kind = data.draw(st.sampled_from("IUD"))
+    rows = TableRows(data.draw(declared_tables()), relation)
+    if rows.keyless and kind == "U":
+        return
+    raw = data.draw(st.lists(values_of(relation, whole=True).map(lambda v: message(kind, v)), min_size=1, max_size=5))
+    assert told_together(rows, raw, rows.width) == [told(rows, each) for each in raw]
+
+
+@given(st.data())
+def test_messages_that_are_fed_together_are_the_same_changes(data: st.DataObject) -> None:
+    tables = [replace(data.draw(described_tables()), relation_id=TABLE + n, table=f"t{n}") for n in range(2)]
+    declared = [replace(data.draw(declared_tables()), table=each.table) for each in tables]
+    messages = [begin(100)]
+    described: list[Relation] = []
+    for _ in range(data.draw(st.integers(0, 12))):
+        relation = data.draw(st.sampled_from(tables))
+        step = data.draw(
+            st.sampled_from(("I", "I", "U", "U", "D", "D", "old", "describe", "annotate", "truncate", "next"))
+        )
+        if step == "describe" or relation not in described:
+            messages.append(encode(relation))
+            described.append(relation)
+        elif step == "annotate":
+            messages.append(annotated(data.draw(st.sampled_from((b'{"a": 1}', b"null")))))
+        elif step == "truncate":
+            messages.append(encode(Truncate((relation.relation_id,), cascade=False, restart_identity=False)))
+        elif step == "next":
+            messages += [commit(100), begin(100)]
+        else:
+            values = data.draw(values_of(relation, whole=False))
+            if step == "old":
+                old = data.draw(values_of(relation, whole=False))
+                raw = encode(Update(relation.relation_id, data.draw(st.sampled_from("KO")), old, values))
+            else:
+                raw = message(step, values)
+                raw = raw[:1] + relation.relation_id.to_bytes(4, "big") + raw[5:]
+            # now and then it is cut off
+            messages.append(raw[: data.draw(st.sampled_from((len(raw), len(raw), len(raw), len(raw) - 1)))])
+    by_itself, together = (ChangeDecoder(declared, "shop", 3, 900) for _ in range(2))
+    expected = [change for each in messages for change in by_itself.feed(each)]
+    found: list[Change] = []
+    while messages:
+        number = data.draw(st.integers(1, len(messages)))
+        found += together.feed_all(messages[:number])
+        messages = messages[number:]
+    assert found == expected
+
+
+@pytest.mark.parametrize("kind", "IUD")
+@pytest.mark.parametrize(
+    "change", [lambda m: m[:-1], lambda m: m + b"x", lambda m: m[:7] + b"\3" + m[8:], lambda m: m[:9]]
+)
+def test_a_message_that_is_cut_off_or_too_long_or_counts_otherwise_holds_no_row(
+    kind: str, change: Callable[[bytes], bytes]
+) -> None:
+    whole = message(kind, (b"7", b"abc"))
+    assert relation_of_one_row(whole) == TABLE
+    assert values_of_one_row(whole, 2) == [b"7", b"abc"]
+    assert values_of_one_row(change(whole), 2) is None
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        encode(Update(TABLE, "K", (b"7", None), (b"7", b"a"))),
+        encode(Delete(TABLE, "O", (b"7", b"a"))),
+        encode(Truncate((TABLE,), cascade=False, restart_identity=False)),
+        begin(100),
+        b"I",
+        b"",
+    ],
+)
+def test_other_messages_do_not_hold_one_row(raw: bytes) -> None:
+    assert relation_of_one_row(raw) is None
 
 
 def test_a_row_that_nothing_names_is_inserted_and_has_no_other_change() -> None:
     columns = (RelationColumn("id", INT4, -1, True), RelationColumn("note", TEXT, -1, False))
     rows = TableRows(CapturedTable("t", key=()), Relation(TABLE, "public", "t", "d", columns))
     inserted = RowChange("inserted", None, '{"record": {"id": null, "note": "a"}', None)
-    assert rows.plain("inserted", insert(None, b"a")) == inserted
+    assert told_together(rows, [insert(None, b"a")], 2) == [inserted]
     assert rows.inserted(Insert(TABLE, (None, b"a"))) == inserted
     assert rows.inserted(Insert(TABLE, (b"7",))).fault == "the row has 1 columns, its table 2"
-    assert rows.plain("updated", encode(Update(TABLE, None, None, (b"7", b"a")))) is None
     (updated,) = rows.updated(Update(TABLE, None, None, (b"7", b"a")))
     assert (updated.body, updated.fault) == (None, "nothing names the rows of its table")
-
-
-@pytest.mark.parametrize(
-    "change", [lambda m: m[:-1], lambda m: m + b"x", lambda m: m[:7] + b"\3" + m[8:], lambda m: m[:9]]
-)
-def test_a_message_that_is_cut_off_or_too_long_or_counts_otherwise_is_not_plain(
-    change: Callable[[bytes], bytes],
-) -> None:
-    columns = (RelationColumn("id", INT4, -1, True), RelationColumn("note", TEXT, -1, False))
-    rows = TableRows(CapturedTable("t"), Relation(TABLE, "public", "t", "d", columns))
-    whole = insert(b"7", b"abc")
-    assert rows.plain("inserted", whole) is not None
-    assert rows.plain("inserted", change(whole)) is None

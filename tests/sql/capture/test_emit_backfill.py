@@ -1,8 +1,12 @@
 """A backfill: the rows that a table had, beside its log, whatever happens while they are read."""
 
+import json
+from collections.abc import Sequence
 from random import Random
 from typing import Any
+from uuid import uuid4
 
+import psycopg
 import pytest
 
 from millrace.resources.capture.decoding.pgoutput import Lsn
@@ -12,9 +16,11 @@ from millrace.resources.event_store import EventStore
 from tests.support.capturing.captures import (
     PUBLISHED,
     STEP,
+    ReadRow,
     Row,
     Source,
     append_foreign,
+    as_read,
     decider_id,
     deleted,
     events,
@@ -41,6 +47,8 @@ from tests.support.factories import (
 
 __all__ = ["source"]
 
+ID = "0b5c1d9e-0000-4000-8000-0000000000ff"
+
 
 def progress(source: Source) -> tuple[str | None, int, bool, int | None]:
     (registered,) = source.store.captured_tables("c")
@@ -53,12 +61,132 @@ def test_rows_become_events_chunk_by_chunk_and_the_backfill_ends(source: Source)
     refusal(Malformed, source.finish)
     assert source.backfill(3, done=False) == EmittedRows("stored", 1, 0, 0)
     assert source.backfill() == EmittedRows("stored", 0, 0, 0)
-    assert progress(source) == ("[3]", 3, True, None)
-    assert source.finish() == 1
     assert progress(source) == ("[3]", 3, True, 1)
     assert events(source.store) == [("[1]", "backfilled"), ("[2]", "backfilled"), ("[3]", "backfilled")]
     assert source.finish() == 1
     assert source.backfill(4).appended == 0
+
+
+def test_a_table_that_events_told_of_before_is_ended_by_a_look_at_its_streams(source: Source) -> None:
+    source.backfill(1, 2)
+    assert source.begin() == 2
+    source.backfill(2, done=False)
+    source.backfill()
+    assert progress(source) == ("[2]", 1, True, None)
+    assert source.finish() == 1
+    assert progress(source) == ("[2]", 1, True, 2)
+    assert events(source.store)[-1] == ("[1]", "deleted")
+
+
+def is_new(source: Source) -> bool:
+    return bool(value(source.store.connection, "select is_new from event_store.captured_tables"))
+
+
+def test_a_table_is_new_until_it_is_read_anew(source: Source) -> None:
+    assert is_new(source)
+    source.store.register_capture("c", "slot_c", "pub_c", [table()])
+    assert is_new(source)
+    source.store.register_capture("c", "slot_c", "pub_c", [table(fingerprint="2")])
+    assert not is_new(source)
+
+
+def test_a_table_that_was_never_published_stays_new(connect: Connect) -> None:
+    source = Source(CaptureStore(connect()))
+    source.store.register_capture("c", "slot_c", "pub_c", [table(fingerprint="2")])
+    assert is_new(source)
+    source.begin()
+    assert is_new(source)
+    source.begin()
+    assert not is_new(source)
+
+
+def test_a_table_that_was_captured_before_is_not_new(source: Source) -> None:
+    source.forget_lease()
+    source.store.release_capture("c", source.token)
+    source.store.unregister_capture("c")
+    again = Source(source.store)
+    again.begin()
+    assert not is_new(again)
+    assert again.backfill(1).appended == 1
+    assert progress(again)[3] is None
+
+
+def both_ways(source: Source, read: Sequence[ReadRow]) -> EmittedRows:
+    """Give rows to a table as to one that is new, and as to one that is not; return what became of them, the same."""
+    connection = source.store.connection
+    outcomes = []
+    for new in (False, True):
+        with connection.transaction():
+            connection.execute("update event_store.captured_tables set is_new = %s", (new,))
+            stored = source.store.emit_backfill(
+                "c",
+                source.token,
+                "public",
+                "t",
+                f"{source.xid}:{source.xid}:",
+                source.lsn,
+                as_read(read),
+                None,
+                done=False,
+            )
+            told = rows(
+                connection,
+                "select event, event_id, event_version, decider, decider_id, data, command_id, previous_id, final, version, metadata"
+                " from event_store.events order by decider_id, version",
+            )
+            quarantined = rows(
+                connection,
+                "select decider_id, action, event_id, command_id, data::text, fault from event_store.quarantined_changes"
+                " order by event_id",
+            )
+            kept = rows(connection, "select decider_id from event_store.unchanged_rows order by 1")
+            progressed = progress(source)
+            outcomes.append((stored, told, quarantined, kept, progressed))
+            raise psycopg.Rollback
+    old, new_ = outcomes
+    assert old == new_
+    return old[0]
+
+
+def test_rows_of_a_new_table_become_the_same_events_whichever_way_they_take(source: Source) -> None:
+    source.commit(inserted(1, "read"), inserted(2, "other"), inserted(3), deleted(3), faulty(4))
+    source.emit_all()
+    one = source._row(5, "t", "read", 1)
+    large = one._replace(decider_id="[6]", event_id=str(uuid4()), data=json.dumps({"record": "x" * 2_000_000}))
+    digits = one._replace(decider_id="[7]", event_id=str(uuid4()), data='{"record": 1e1000}')
+    unreadable = one._replace(decider_id="[8]", event_id=str(uuid4()), data=None, fault="column v: not UTF-8")
+    nameless = unreadable._replace(decider_id=None, event_id=str(uuid4()))
+    noted = one._replace(decider_id="[9]", event_id=str(uuid4()), data='{"record": {}, "annotations": {"user": "me"}}')
+    known = [source._row(key, "t", "read", 1) for key in (1, 2, 3, 4)]
+    assert both_ways(source, [one, noted]) == EmittedRows("stored", 2, 0, 0, 0)
+    found = both_ways(source, [one, large, digits, unreadable, nameless, noted, *known])
+    # 2 and 3 are other than their streams say, and 4 waits behind its fault
+    assert (found.appended, found.held, found.unchanged) == (4, 5, 1)
+
+
+def test_new_rows_of_one_stream_are_refused_or_taken_as_ever(source: Source) -> None:
+    one = source._row(5, "t", "read", 1)
+    again = one._replace(event_id=str(uuid4()))
+    assert both_ways(source, [one, again]).appended == 2
+
+
+def test_a_truncation_that_was_seen_or_waits_leaves_new_rows_to_the_comparison(source: Source) -> None:
+    source.commit(truncated())
+    source.emit_all()
+    assert both_ways(source, [source._row(1, "t", "read", 1)]).appended == 1
+
+
+def test_a_new_row_whose_stream_was_purged_follows_it(source: Source) -> None:
+    source.store.connection.execute(
+        "insert into event_store.purged_streams (decider, decider_id, last_event_id, last_offset, version, final)"
+        " values ('table:public.t', '[1]', gen_random_uuid(), 1, 3, false)"
+    )
+    assert both_ways(source, [source._row(1, "t", "read", 1), source._row(2, "t", "read", 1)]).appended == 2
+
+
+def test_new_rows_are_taken_at_any_isolation(source: Source) -> None:
+    source.store.connection.execute("set default_transaction_isolation = serializable")
+    assert both_ways(source, [source._row(1, "t", "read", 1)]).appended == 1
 
 
 def test_a_chunk_that_is_given_again_appends_only_what_is_missing(source: Source) -> None:
@@ -182,16 +310,22 @@ def test_a_kill_in_a_chunk_leaves_neither_events_nor_progress(source: Source, co
 def test_malformed_chunks_and_unknown_tables_are_refused(source: Source) -> None:
     refusal(Malformed, lambda: source.store.finish_backfill("c", source.token, "public", "none"))
     refusal(Malformed, lambda: source.store.finish_backfill("c", source.token, "public", "t", 0))
-    call = "select (event_store.emit_backfill('c', %s, 'public', 't', %s, %s, %s::jsonb, null, %s)).appended"
-    for arguments in (
-        (None, "0/1", "[]", True),
-        ("800:800:", None, "[]", True),
-        ("800:800:", "0/1", "{}", True),
-        ("800:800:", "0/1", "null", True),
-        ("800:800:", "0/1", "[]", None),
-        ("800:800:", "0/1", '[{"event_id": "x"}]', True),
-        ("800:800:", "0/1", "[{}]", True),
-    ):
+    call = "select (event_store.emit_backfill('c', %s, 'public', 't', %s, %s, %s, %s, %s, %s, %s, null, %s)).appended"
+    one, data = ["0b5c1d9e-0000-4000-8000-000000000001"], ["{}"]
+    cases: tuple[tuple[object, ...], ...] = (
+        (None, "0/1", [], [], ID, [], [], True),
+        ("800:800:", None, [], [], ID, [], [], True),
+        ("800:800:", "0/1", [], [], ID, [], [], None),
+        ("800:800:", "0/1", [], [], None, [], [], True),
+        ("800:800:", "0/1", None, [], ID, [], [], True),
+        ("800:800:", "0/1", [], one, ID, data, [], True),
+        ("800:800:", "0/1", ["[1]"], one, ID, [], [], True),
+        ("800:800:", "0/1", ["[1]"], one, ID, data, [None, None], True),
+        ("800:800:", "0/1", ["[1]"], one, ID, data, None, True),
+        ("800:800:", "0/1", ["[1]"], one, ID, ["{"], [], True),
+        ("800:800:", "0/1", ["[1]"], [None], ID, data, [], True),
+    )
+    for arguments in cases:
         refusal(Malformed, lambda a=arguments: source.store._value(int, call, (source.token, *a)))  # type: ignore[misc]
     assert progress(source) == (None, 0, False, None)
 
@@ -200,9 +334,9 @@ def test_an_event_id_of_somebody_else_is_refused_by_the_append_or_left_out(sourc
     (change,) = source.commit(inserted(1))
     source.emit()
     source.store.connection.execute(
-        "select event_store.emit_backfill('c', %s, 'public', 't', '900:900:', '0/1', jsonb_build_array(jsonb_build_object("
-        "'decider_id', '[9]', 'event_id', %s::text, 'command_id', %s::text, 'data', '{}'::jsonb)), null, false)",
-        (source.token, str(change.event_id), str(change.event_id)),
+        "select event_store.emit_backfill('c', %s, 'public', 't', '900:900:', '0/1', '{[9]}', array[%s::uuid], %s, '{\"{}\"}',"
+        " '{}', null, false)",
+        (source.token, change.event_id, ID),
     )
     assert stream(source.store, 9) == []
     assert issubclass(EventIdReused, Exception)
@@ -295,7 +429,7 @@ class Lives:
         read = [self.source._row(key, "t", value, backfill_offset) for key, value in zip(keys, values, strict=True)]
         last = decider_id(keys[-1]) if keys else None
         stored = self.source.store.emit_backfill(
-            "c", self.source.token, "public", "t", snapshot, high_lsn, read, last, done=done
+            "c", self.source.token, "public", "t", snapshot, high_lsn, as_read(read), last, done=done
         )
         if stored.status != "behind" or self.random.random() < 0.2:
             self.chunk = None

@@ -5,16 +5,16 @@ and what a test asserts by itself.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import NAMESPACE_URL, UUID, uuid4, uuid5
 
 import psycopg
 import pytest
 
-from millrace.resources.capture.backfilled_rows import BackfilledRow
+from millrace.resources.capture.backfilled_rows import BackfilledRows
 from millrace.resources.capture.decoding.changes import Change
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.store import CaptureLease, CaptureStore, Emitted, EmittedRows, TableRegistration
@@ -69,6 +69,33 @@ def decider_id(key: object) -> str:
     """Write a key as a decider_id."""
     parts = list(key) if isinstance(key, tuple) else [key]
     return json.dumps(parts, separators=(",", ":"))
+
+
+class ReadRow(NamedTuple):
+    """A row of a table as a backfill reads it."""
+
+    decider_id: str | None
+    event_id: str
+    data: str | None
+    fault: str | None = None
+
+
+def as_read(rows: Sequence[ReadRow]) -> BackfilledRows:
+    """Return rows as they go to the store."""
+    faults = [row.fault for row in rows]
+    return BackfilledRows(
+        command_id=str(uuid5(NAMESPACE_URL, "read")),
+        decider_ids=[row.decider_id for row in rows],
+        event_ids=[row.event_id for row in rows],
+        data=[row.data for row in rows],
+        faults=faults if any(faults) else (),
+    )
+
+
+def of_read(rows: BackfilledRows) -> list[ReadRow]:
+    """Return each row by itself."""
+    faults = rows.faults or [None] * len(rows.data)
+    return [ReadRow(*row) for row in zip(rows.decider_ids, rows.event_ids, rows.data, faults, strict=True)]
 
 
 class Source:
@@ -184,19 +211,19 @@ class Source:
             name,
             snapshot or f"{self.xid}:{self.xid}:",
             high_lsn or self.lsn,
-            read,
+            as_read(read),
             decider_id(keys[-1]) if keys else None,
             done=done,
         )
 
-    def _row(self, key: object, name: str, value: object, backfill_offset: int) -> BackfilledRow:
+    def _row(self, key: object, name: str, value: object, backfill_offset: int) -> ReadRow:
         data = {
             "record": {"id": key, "v": value},
             "source": {"capture": self.capture, "generation": self.generation, "schema": "public", "table": name},
         }
         named = f"{self.generation}/{backfill_offset}/{name}/{decider_id(key)}"
         event_id = str(uuid5(NAMESPACE_URL, named))
-        return BackfilledRow(decider_id(key), event_id, event_id, json.dumps(data))
+        return ReadRow(decider_id(key), event_id, json.dumps(data))
 
     def finish(self, name: str = "t", limit: int = 10_000) -> int:
         """End the backfill; return how many calls that took."""

@@ -1,14 +1,16 @@
 -- Stores a chunk of a table's rows, as a backfill read them in one snapshot of the source, as events backfilled, and
--- where the backfill stands, in one transaction. v_rows is a JSON array of {decider_id, event_id, command_id, data},
--- and fault for a row that cannot be read. v_high_lsn is a position of the source's log behind all that the snapshot
--- sees. v_done: there are no more rows. status says what happened:
+-- where the backfill stands, in one transaction. The rows are stated by an array for each field: v_decider_ids,
+-- v_event_ids, v_data (texts of JSON), and v_faults for those that cannot be read, which is empty where all can; v_command_id
+-- is theirs together. v_high_lsn is a position of the source's log behind all that the snapshot sees. v_done: there are no
+-- more rows. status says what happened:
 --   stored       the rows are events but those that are as the last record of their stream says (unchanged), those that
 --                are stored already or that the log has newer changes of (left_out), and those that wait in the
 --                quarantine (held). Where the newest change lacks values that the log does not hold (unavailable), the row
 --                becomes an event behind it nevertheless: as it was read, with what changed since;
 --   behind       nothing: store and emit up to v_high_lsn first, then call again with the same chunk;
 --   unpublished  nothing: the snapshot is older than the publication of the table; read the chunk again.
--- After the last chunk finish_backfill is due.
+-- After the last chunk finish_backfill is due. Of a table that no event told of before no stream can have lost its row: with
+-- its last chunk the backfill has ended.
 create or replace function event_store.emit_backfill(
   v_capture text,
   v_lease_token bigint,
@@ -16,7 +18,11 @@ create or replace function event_store.emit_backfill(
   v_table text,
   v_snapshot pg_snapshot,
   v_high_lsn pg_lsn,
-  v_rows jsonb,
+  v_decider_ids text[],
+  v_event_ids uuid[],
+  v_command_id uuid,
+  v_data text[],
+  v_faults text[],
   v_last_key text,
   v_done boolean
 )
@@ -36,14 +42,15 @@ as $$
 declare
   _capture event_store.captures;
   _table event_store.captured_tables;
-  _rows bigint;
+  _appended uuid[] := '{}';
+  _placed record;
 begin
-  if v_snapshot is null or v_high_lsn is null or v_done is null or jsonb_typeof(v_rows) is distinct from 'array' then
+  if v_snapshot is null or v_high_lsn is null or v_done is null then
     perform event_store_private.refuse_request(
-      format('v_snapshot %L, v_high_lsn %L, v_done %L, v_rows of type %L', v_snapshot, v_high_lsn, v_done, jsonb_typeof(v_rows)),
-      'All are stated; v_rows is a JSON array.'
+      format('v_snapshot %L, v_high_lsn %L, v_done %L', v_snapshot, v_high_lsn, v_done), 'All are stated.'
     );
   end if;
+  perform event_store_private.require_read_rows(v_decider_ids, v_event_ids, v_command_id, v_data, v_faults);
   _capture := event_store_private.require_capture_lease(v_capture, v_lease_token);
   _table := event_store_private.known_captured_table(v_capture, v_schema, v_table);
   appended := 0;
@@ -60,22 +67,50 @@ begin
     return;
   end if;
 
-  select p.rows, p.appended, p.left_out, p.held, p.unchanged into _rows, appended, left_out, held, unchanged
-  from event_store_private.place_rows(_capture, _table, v_snapshot, v_rows, 'backfill') p;
+  -- mostly nothing tells of the rows yet
+  if _table.is_new then
+    _appended := event_store_private.append_new_rows(_table, v_decider_ids, v_event_ids, v_command_id, v_data, v_faults);
+    appended := cardinality(_appended);
+  end if;
+  if appended < cardinality(v_event_ids) then
+    select p.* into _placed
+    from event_store_private.place_rows(
+      _capture,
+      _table,
+      v_snapshot,
+      array(
+        select r
+        from unnest(event_store_private.read_rows(v_decider_ids, v_event_ids, v_command_id, v_data, v_faults)) r
+        where (r.event_id = any(_appended)) is not true
+        order by r.number
+      ),
+      'backfill'
+    ) p;
+    appended := appended + _placed.appended;
+    left_out := _placed.left_out;
+    held := _placed.held;
+    unchanged := _placed.unchanged;
+  end if;
   update event_store.captured_tables
-  set backfill_key = coalesce(v_last_key, backfill_key), backfilled_rows = backfilled_rows + _rows, rows_read = v_done,
-    unchanged_rows = unchanged_rows + emit_backfill.unchanged
+  set backfill_key = coalesce(v_last_key, backfill_key), backfilled_rows = backfilled_rows + cardinality(v_event_ids), rows_read = v_done,
+    unchanged_rows = unchanged_rows + emit_backfill.unchanged,
+    backfill_generation = case when v_done and is_new then _capture.source_generation end,
+    backfilled_at = case when v_done and is_new then event_store_private.clock() else backfilled_at end
   where capture = v_capture and schema_name = v_schema and table_name = v_table;
+  if v_done and _table.is_new then
+    delete from event_store.unchanged_rows u where u.backfill_offset = _table.backfill_offset;
+  end if;
   return next;
 end
 $$;
 
-comment on function event_store.emit_backfill(text, bigint, text, text, pg_snapshot, pg_lsn, jsonb, text, boolean) is
+comment on function event_store.emit_backfill(text, bigint, text, text, pg_snapshot, pg_lsn, text[], uuid[], uuid, text[], text[], text, boolean) is
 'Makes a chunk of the rows of v_schema.v_table events, as a backfill read them in v_snapshot of the source, and keeps'
-' where it stands (v_last_key, v_done). v_rows is a JSON array of {decider_id, event_id, command_id, data, fault}; '
+' where it stands (v_last_key, v_done). v_decider_ids, v_event_ids, v_data and v_faults have an entry for each row; data are'
+' texts of JSON, faults may be empty. '
 'v_high_lsn is a position of the source''s log behind all that the snapshot sees. Rows that are as their streams say '
 '(unchanged) make no event. status is stored, behind (emit up to v_high_lsn first, then again) or unpublished (read the '
 'chunk again). MR005 an argument is malformed; MR011 the lease v_lease_token is lost; MR030 unknown capture.';
-revoke all on function event_store.emit_backfill(text, bigint, text, text, pg_snapshot, pg_lsn, jsonb, text, boolean) from public;
-grant execute on function event_store.emit_backfill(text, bigint, text, text, pg_snapshot, pg_lsn, jsonb, text, boolean)
+revoke all on function event_store.emit_backfill(text, bigint, text, text, pg_snapshot, pg_lsn, text[], uuid[], uuid, text[], text[], text, boolean) from public;
+grant execute on function event_store.emit_backfill(text, bigint, text, text, pg_snapshot, pg_lsn, text[], uuid[], uuid, text[], text[], text, boolean)
 to event_store_owner;

@@ -8,7 +8,11 @@ create or replace function event_store.compare_rows(
   v_reading bigint,
   v_snapshot pg_snapshot,
   v_high_lsn pg_lsn,
-  v_rows jsonb
+  v_decider_ids text[],
+  v_event_ids uuid[],
+  v_command_id uuid,
+  v_data text[],
+  v_faults text[]
 )
 returns table (
   status text,
@@ -30,12 +34,10 @@ declare
   _capture event_store.captures;
   _table event_store.captured_tables;
 begin
-  if v_snapshot is null or v_high_lsn is null or jsonb_typeof(v_rows) is distinct from 'array' then
-    perform event_store_private.refuse_request(
-      format('v_snapshot %L, v_high_lsn %L, v_rows of type %L', v_snapshot, v_high_lsn, jsonb_typeof(v_rows)),
-      'All are stated; v_rows is a JSON array.'
-    );
+  if v_snapshot is null or v_high_lsn is null then
+    perform event_store_private.refuse_request(format('v_snapshot %L, v_high_lsn %L', v_snapshot, v_high_lsn), 'Both are stated.');
   end if;
+  perform event_store_private.require_read_rows(v_decider_ids, v_event_ids, v_command_id, v_data, v_faults);
   _reading := event_store_private.current_reading(v_reading);
   _capture := event_store_private.known_capture(_reading.capture);
   _table := event_store_private.read_table(_reading);
@@ -48,16 +50,20 @@ begin
     select p.appended, p.missing, p.unchanged, p.held, p.left_out, p.differing
     into differing, missing, unchanged, held, left_out, examples
     from event_store_private.place_rows(
-      _capture, _table, v_snapshot, v_rows, case when _reading.repairs then 'repair' else 'verify' end
+      _capture,
+      _table,
+      v_snapshot,
+      event_store_private.read_rows(v_decider_ids, v_event_ids, v_command_id, v_data, v_faults),
+      case when _reading.repairs then 'repair' else 'verify' end
     ) p;
   end if;
   return next;
 end
 $$;
 
-comment on function event_store.compare_rows(bigint, pg_snapshot, pg_lsn, jsonb) is
+comment on function event_store.compare_rows(bigint, pg_snapshot, pg_lsn, text[], uuid[], uuid, text[], text[]) is
 'Compares rows of the table of v_reading with their streams, as emit_backfill takes them; a repair appends those that differ'
 '. status is stored, behind (emit up to v_high_lsn first, then again) or unpublished (read the rows again). MR005 an '
 'argument is malformed; MR049 the reading is over.';
-revoke all on function event_store.compare_rows(bigint, pg_snapshot, pg_lsn, jsonb) from public;
-grant execute on function event_store.compare_rows(bigint, pg_snapshot, pg_lsn, jsonb) to event_store_owner;
+revoke all on function event_store.compare_rows(bigint, pg_snapshot, pg_lsn, text[], uuid[], uuid, text[], text[]) from public;
+grant execute on function event_store.compare_rows(bigint, pg_snapshot, pg_lsn, text[], uuid[], uuid, text[], text[]) to event_store_owner;

@@ -4,12 +4,13 @@ from collections.abc import Iterable
 
 import pytest
 
-from millrace.resources.capture.backfilled_rows import BackfilledRow
+from millrace.resources.capture.backfilled_rows import BackfilledRows
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.rereads.store import ComparedRows, EndedReading, ReadingStore
 from millrace.resources.errors import ChangesWaiting, Malformed, ReadingOver, UnknownCapture
 from tests.support.capturing.captures import (
     Source,
+    as_read,
     deleted,
     events,
     faulty,
@@ -41,8 +42,8 @@ class Reading:
         now = snapshot or f"{source.xid}:{source.xid}:"
         return self.store.compare_rows(self.number, now, high_lsn or source.lsn, self.rows(keys, value))
 
-    def rows(self, keys: Iterable[object], value: object) -> list[BackfilledRow]:
-        return [self.source._row(key, "t", value, self.number) for key in keys]
+    def rows(self, keys: Iterable[object], value: object) -> BackfilledRows:
+        return as_read([self.source._row(key, "t", value, self.number) for key in keys])
 
     def end(self, *, whole: bool = True, limit: int = 5000) -> EndedReading:
         return self.store.end_reading(self.number, whole=whole, limit=limit)

@@ -9,6 +9,7 @@ from tests.support.capturing.captures import (
     Row,
     Source,
     append_foreign,
+    as_read,
     decider_id,
     deleted,
     events,
@@ -29,9 +30,9 @@ def read(source: Source, row: Row, record: str) -> EmittedRows:
     (registered,) = source.store.captured_tables("c")
     made = source._row(row.key, "t", None, registered.backfill_offset)
     now = f"{source.xid}:{source.xid}:"
-    made = replace(made, data=f'{{"record": {record}}}')
+    made = made._replace(data=f'{{"record": {record}}}')
     return source.store.emit_backfill(
-        "c", source.token, "public", "t", now, source.lsn, [made], decider_id(row.key), done=True
+        "c", source.token, "public", "t", now, source.lsn, as_read([made]), decider_id(row.key), done=True
     )
 
 

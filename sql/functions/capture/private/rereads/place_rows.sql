@@ -1,5 +1,5 @@
 -- Compares rows that were read in a snapshot of the source with the streams of their table, and appends what differs as
--- events backfilled; all that the snapshot sees is emitted. The caller holds the capture's lock, and says by
+-- events backfilled, in the order of their numbers; all that the snapshot sees is emitted. The caller holds the capture's lock, and says by
 -- v_table.backfill_offset which reading it is. v_mode:
 --   backfill  a row of a stream in the quarantine waits there, behind its changes;
 --   repair    it takes the place of its stream's quarantined changes, if the snapshot sees these and it can be an event;
@@ -9,7 +9,7 @@ create or replace function event_store_private.place_rows(
   v_capture event_store.captures,
   v_table event_store.captured_tables,
   v_snapshot pg_snapshot,
-  v_rows jsonb,
+  v_rows event_store_private.read_row[],
   v_mode text
 )
 returns table (
@@ -52,10 +52,7 @@ begin
   );
   begin
     with read as materialized (
-      select
-        r.number, r.element ->> 'decider_id' as decider_id, (r.element ->> 'event_id')::uuid as event_id,
-        (r.element ->> 'command_id')::uuid as command_id, nullif(r.element -> 'data', 'null') as data, r.element ->> 'fault' as fault
-      from jsonb_array_elements(v_rows) with ordinality r(element, number)
+      select r.* from unnest(v_rows) r
     ), placed as materialized (
       select
         r.*,
@@ -190,5 +187,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.place_rows(event_store.captures, event_store.captured_tables, pg_snapshot, jsonb, text) is
+comment on function event_store_private.place_rows(event_store.captures, event_store.captured_tables, pg_snapshot, event_store_private.read_row[], text) is
 'Compares rows of a captured table with its streams, and appends those that differ.';

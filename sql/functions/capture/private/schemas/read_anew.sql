@@ -10,6 +10,7 @@ volatile
 set search_path = event_store, pg_temp
 as $$
 begin
+  v_table.is_new := v_table.is_new and v_table.published_xid is null;
   v_table.published_xid := null;
   v_table.backfill_offset := nextval('event_store.events_offset_seq');
   v_table.backfill_key := null;

@@ -1,0 +1,29 @@
+-- Rows that were read, as those who read them state them: an array for each field, which go together by their order.
+-- v_data are texts of JSON, null where v_faults says why there are none; v_faults may be empty, which is no fault at all.
+-- require_read_rows has checked that they do. Raises MR005 for a text that is no JSON.
+create or replace function event_store_private.read_rows(
+  v_decider_ids text[],
+  v_event_ids uuid[],
+  v_command_id uuid,
+  v_data text[],
+  v_faults text[]
+)
+returns event_store_private.read_row[]
+language plpgsql
+stable
+set search_path = event_store, pg_temp
+set jit = off
+as $$
+begin
+  return array(
+    select row(r.number, r.decider_id, r.event_id, v_command_id, nullif(r.data::jsonb, 'null'), r.fault)::event_store_private.read_row
+    from unnest(v_decider_ids, v_event_ids, v_data, v_faults) with ordinality r(decider_id, event_id, data, fault, number)
+    order by r.number
+  );
+exception when data_exception then
+  perform event_store_private.refuse_request(sqlerrm, 'v_data are texts of JSON. Nothing of the chunk was stored.');
+end
+$$;
+
+comment on function event_store_private.read_rows(text[], uuid[], uuid, text[], text[]) is
+'Rows of a captured table that were read, from an array for each field.';
