@@ -104,9 +104,9 @@ def _read_chunk(
         source.execute("set local statement_timeout = 0")
         name = sql.Identifier(table.schema, table.table)
         try:
-            # Before the snapshot: a truncate or a rewrite that commits after it leaves a table that the snapshot sees
-            # empty.
-            source.execute("select set_config('lock_timeout', %s, true)", (f"{int(lock_s * 1000)}ms",))
+            # Before the snapshot, which the first query takes: a truncate or a rewrite that commits after it leaves a
+            # table that the snapshot sees empty.
+            source.execute(sql.SQL("set local lock_timeout = {}").format(sql.Literal(f"{int(lock_s * 1000)}ms")))
             source.execute(sql.SQL("lock table {} in access share mode").format(name))
         except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as error:
             raise _missing(table, "it does not exist") from error

@@ -22,7 +22,7 @@ from tests.capture.decoding.test_values import TYPES
 from tests.support.capturing.captures import ReadRow, of_read
 from tests.support.capturing.sources import Source, new_source, source
 from tests.support.factories import rows as query
-from tests.support.factories import value
+from tests.support.factories import start, value, wait_blocked
 
 __all__ = ["new_source", "source"]
 
@@ -183,17 +183,30 @@ def test_the_position_is_behind_every_commit_that_was_seen_and_an_idle_source_pa
     assert max(getattr(change, "end_lsn", Lsn(0)) for change in ends) <= flush_lsn(source.connection)[0]
 
 
-def test_a_chunk_waits_for_a_truncate_and_does_not_see_the_table_empty_before_it(source: Source) -> None:
-    source.run("create table t (id int primary key)", "insert into t values (1)")
+@pytest.mark.parametrize(
+    ("ddl", "found"),
+    [
+        ("truncate t", []),
+        ("alter table t alter id type text", [(b"1", b"a")]),
+        ("alter table t drop note", [(b"1",)]),
+        ("alter table t add n int not null default 0", [(b"1", b"a", b"0")]),
+    ],
+)
+def test_a_chunk_waits_for_who_has_the_table_alone_and_sees_what_that_did(
+    source: Source, ddl: str, found: list[WholeRow]
+) -> None:
+    source.run("create table t (id int primary key, note text)", "insert into t values (1, 'a')")
     with psycopg.connect(source.dsn) as other, connect_source(source.dsn) as reading:
-        other.execute("truncate t")
+        other.execute(ddl.encode())
         xid = value(other, "select pg_current_xact_id()::text")
-        reading.execute("set lock_timeout = '50ms'")
         with pytest.raises(psycopg.errors.LockNotAvailable):
-            read_chunk(reading, T, None, 10)
+            read_chunk(reading, T, None, 10, 0.05)
+        call = start(lambda: read_chunk(reading, T, None, 10))
+        wait_blocked(source.connection, reading.info.backend_pid)
         other.commit()
-        chunk = read_chunk(reading, T, None, 10)
-        assert chunk.rows == []
+        chunk = call.result(20)
+        # an empty one would be taken for a table whose rows are gone
+        assert [tuple(row) for row in chunk.rows] == found
         assert (
             value(reading, "select pg_visible_in_snapshot(%s::text::xid8, %s::text::pg_snapshot)", xid, chunk.snapshot)
             is True
