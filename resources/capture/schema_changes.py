@@ -68,19 +68,19 @@ def look_at_schemas(
         found: Each table, its id with those of its partitions, and its columns.
     """
     known = {(table.schema_name, table.table_name): table.leaves for table in store.captured_tables(lease.capture)}
-    looked: list[dict[str, object]] = []
-    for table, (_, *leaves), schema in found:
-        before = known[table.schema, table.table]
-        added = [] if before is None else sorted(set(leaves) - set(before))
-        looked.append(
-            {
-                "schema": table.schema,
-                "table": table.table,
-                **schema.as_json(),
-                "leaves": leaves,
-                "filled": filled_leaves(source, added),
-            }
-        )
+    looks = [(table, leaves, schema, known[table.schema, table.table]) for table, (_, *leaves), schema in found]
+    added = [leaf for _, leaves, _, before in looks if before is not None for leaf in {*leaves} - {*before}]
+    filled = filled_leaves(source, sorted(added))
+    looked = [
+        {
+            "schema": table.schema,
+            "table": table.table,
+            **schema.as_json(),
+            "leaves": leaves,
+            "filled": sorted(filled.intersection(leaves)),
+        }
+        for table, leaves, schema, _ in looks
+    ]
     SchemaStore(store.connection).keep_schemas(lease.capture, lease.lease_token, looked_lsn, looked)
 
 
