@@ -50,15 +50,18 @@ _RIGHTS = """
 select
   c.oid::bigint,
   pg_has_role(c.relowner, 'usage'),
-  has_schema_privilege(c.relnamespace, 'usage') and (has_table_privilege(c.oid, 'select') or captured.readable)
-from unnest(%(oids)s::oid[]) as asked (oid)
+  has_schema_privilege(c.relnamespace, 'usage'),
+  has_table_privilege(c.oid, 'select')
+from unnest(%s::oid[]) as asked (oid)
 join pg_class c on c.oid = asked.oid
-left join (
-  select a.attrelid, bool_and(has_column_privilege(a.attrelid, a.attnum, 'select'))
-  from unnest(%(of)s::oid[], %(columns)s::text[]) as named (of, name)
-  join pg_attribute a on a.attrelid = named.of and a.attname = named.name
-  group by a.attrelid
-) captured (oid, readable) on captured.oid = c.oid
+"""
+
+_COLUMN_RIGHTS = """
+select a.attrelid::bigint
+from unnest(%s::oid[], %s::text[]) as asked (oid, name)
+join pg_attribute a on a.attrelid = asked.oid and a.attname = asked.name
+group by a.attrelid
+having bool_and(has_column_privilege(a.attrelid, a.attnum, 'select'))
 """
 
 
@@ -83,7 +86,7 @@ class _Rights:
     """Whether our role may publish a table, and read what is captured of it."""
 
     owns: bool
-    reads: bool | None
+    reads: bool
 
 
 class NotReady(MillraceError):
@@ -261,18 +264,19 @@ def _rights(
     source: psycopg.Connection, tables: Sequence[CapturedTable], found: Mapping[tuple[str, str], SourceTable]
 ) -> Mapping[int, _Rights]:
     """Return what our role may do with each table, by its id; a table that is gone by now is left out."""
+    asked = source.execute(_RIGHTS, ([table.oid for table in found.values()],)).fetchall()
+    whole = {oid for oid, _, _, reads in asked if reads}
+    # where a right to the whole table is lacking, there may be one to each column
     columns = [
         (now.oid, column.name)
         for table in tables
-        if (now := found.get((table.schema, table.table)))
+        if (now := found.get((table.schema, table.table))) and now.oid not in whole
         for column in now.captured_columns(table)
     ]
-    asked = {
-        "oids": [table.oid for table in found.values()],
-        "of": [oid for oid, _ in columns],
-        "columns": [name for _, name in columns],
-    }
-    return {oid: _Rights(owns, reads) for oid, owns, reads in source.execute(_RIGHTS, asked)}
+    if columns:
+        of, names = zip(*columns, strict=True)
+        whole |= {oid for (oid,) in source.execute(_COLUMN_RIGHTS, ([*of], [*names]))}
+    return {oid: _Rights(owns, enters and oid in whole) for oid, owns, enters, _ in asked}
 
 
 def _table_problems(
