@@ -108,13 +108,14 @@ class SourceTable:
 
     def relation(self, table: CapturedTable) -> Relation:
         """Return the table as a message of the slot would describe it now."""
+        identity = self.identity_columns
         return Relation(
             self.oid,
             self.schema,
             self.table,
             self.identity,
             tuple(
-                RelationColumn(column.name, column.type_oid, column.type_modifier, column.name in self.identity_columns)
+                RelationColumn(column.name, column.type_oid, column.type_modifier, column.name in identity)
                 for column in self.captured_columns(table)
             ),
         )
