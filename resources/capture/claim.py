@@ -17,11 +17,10 @@ from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.decoding.schemas import Schema
 from millrace.resources.capture.patterns import with_tables
 from millrace.resources.capture.schema_changes import schema_now
-from millrace.resources.capture.source.connection import flush_lsn
 from millrace.resources.capture.source.publication import probed_tables
 from millrace.resources.capture.source.readiness import ready_tables
 from millrace.resources.capture.source.slot import slot_state
-from millrace.resources.capture.source.tables import find_table, keyed, table_oids
+from millrace.resources.capture.source.tables import keyed
 from millrace.resources.capture.store import CaptureLease, CaptureStore, TableRegistration
 from millrace.resources.event_store import EventStore
 
@@ -88,15 +87,11 @@ def claim(
         probed=probed_tables(source, name),
         published=published,
     )
-    looked_lsn, _ = flush_lsn(source)
-    found = [(table, find_table(source, table.schema, table.table)) for table in capture.tables]
-    stopped = dict(ready.stopped)
     registrations, tables, oids, schemas = [], [], [], []
-    for declared, table_now in found:
-        table = keyed(table_now, declared)
-        ids = table_oids(source, table.schema, table.table)
-        if table_now is None:
-            stopped.setdefault(table.name, "it was dropped a moment ago")
+    for declared in capture.tables:
+        found = ready.found.get((declared.schema, declared.table))
+        table = keyed(found, declared)
+        ids = () if found is None else found.oids
         registrations.append(
             TableRegistration(
                 table.schema,
@@ -104,24 +99,24 @@ def claim(
                 table.stream_decider,
                 table.key,
                 fingerprint(capture, table, ids),
-                stopped.get(table.name),
+                ready.stopped.get(table.name),
             )
         )
-        if table_now is not None and table.name not in stopped:
+        if found is not None and table.name not in ready.stopped:
             tables.append(table)
             oids.append(ids)
-            schemas.append(schema_now(table_now, table))
+            schemas.append(schema_now(found, table))
     changed = store.register_capture(capture.name, name, name, registrations)
     lease = store.claim_capture(capture.name, owner, lease_s)
     return ClaimedCapture(
-        capture=replace(capture, tables=tuple(t for t in capture.tables if t.name not in stopped)),
+        capture=replace(capture, tables=tuple(t for t in capture.tables if t.name not in ready.stopped)),
         lease=lease,
         changed=changed,
-        stopped=stopped,
+        stopped=ready.stopped,
         tables=tuple(tables),
         oids=tuple(oids),
         schemas=tuple(schemas),
-        looked_lsn=looked_lsn,
+        looked_lsn=ready.looked_lsn,
         probed=ready.probed,
     )
 

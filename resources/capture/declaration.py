@@ -5,6 +5,7 @@ Belongs here: the declaration, and what is wrong with it by itself. Not here: wh
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -146,7 +147,7 @@ class Capture:
             ("table", [table.name for table in self.tables]),
             ("decider", [table.stream_decider for table in self.tables]),
         ):
-            if twice := {name for name in named if named.count(name) > 1}:
+            if twice := {name for name, number in Counter(named).items() if number > 1}:
                 raise InvalidCapture(f"capture {self.name}: {what} {', '.join(sorted(twice))} is declared twice")
         for table in self.tables:
             if table.columns == ():

@@ -21,7 +21,7 @@ from millrace.resources.capture.source.connection import (
     source_identity,
 )
 from millrace.resources.capture.source.probe import LOCKED
-from millrace.resources.capture.source.readiness import find_problems
+from millrace.resources.capture.source.readiness import is_one_ready
 from millrace.resources.capture.source.slot import (
     PublicationMissing,
     SlotBusy,
@@ -240,11 +240,8 @@ def _other_tables(source: psycopg.Connection, capture: Capture, registered: Sequ
     declared = with_tables(source, capture)
     if capture.patterns and {table.name for table in declared.tables} != {table.name for table in registered}:
         return True
-    return any(
-        table.stopped_reason == LOCKED or not find_problems(source, declared, has_slot=True, only=table.name)
-        for table in registered
-        if table.stopped_reason is not None
-    )
+    stopped = {table.name: table.stopped_reason for table in registered if table.stopped_reason is not None}
+    return bool(stopped) and (LOCKED in stopped.values() or is_one_ready(source, declared, stopped))
 
 
 @contextmanager

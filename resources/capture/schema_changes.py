@@ -14,7 +14,7 @@ from millrace.resources.capture.declaration import CapturedTable
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.decoding.schemas import Schema, TableSchema
 from millrace.resources.capture.source.tables import SourceTable, filled_leaves
-from millrace.resources.capture.store import CaptureLease, CaptureStore
+from millrace.resources.capture.store import CaptureLease, CaptureStore, RegisteredTable
 from millrace.resources.event_store.sql_functions import SqlFunctions
 
 # the names of the types that are built in
@@ -57,8 +57,10 @@ def look_at_schemas(
     lease: CaptureLease,
     looked_lsn: Lsn,
     found: Iterable[tuple[CapturedTable, Sequence[int], Schema]],
-) -> None:
+) -> list[RegisteredTable]:
     """Have tables read anew whose columns changed while no change of a row told so, or whose partitions did.
+
+    Return all tables of the capture as they are registered then.
 
     Args:
         source: The source.
@@ -67,21 +69,23 @@ def look_at_schemas(
         looked_lsn: Where the source's log was before its tables were looked at.
         found: Each table, its id with those of its partitions, and its columns.
     """
-    known = {(table.schema_name, table.table_name): table.leaves for table in store.captured_tables(lease.capture)}
-    looked: list[dict[str, object]] = []
-    for table, (_, *leaves), schema in found:
-        before = known[table.schema, table.table]
-        added = [] if before is None else sorted(set(leaves) - set(before))
-        looked.append(
-            {
-                "schema": table.schema,
-                "table": table.table,
-                **schema.as_json(),
-                "leaves": leaves,
-                "filled": filled_leaves(source, added),
-            }
-        )
-    SchemaStore(store.connection).keep_schemas(lease.capture, lease.lease_token, looked_lsn, looked)
+    registered = store.captured_tables(lease.capture)
+    known = {(table.schema_name, table.table_name): table.leaves for table in registered}
+    looks = [(table, leaves, schema, known[table.schema, table.table]) for table, (_, *leaves), schema in found]
+    added = [leaf for _, leaves, _, before in looks if before is not None for leaf in {*leaves} - {*before}]
+    filled = filled_leaves(source, sorted(added))
+    looked = [
+        {
+            "schema": table.schema,
+            "table": table.table,
+            **schema.as_json(),
+            "leaves": leaves,
+            "filled": sorted(filled.intersection(leaves)),
+        }
+        for table, leaves, schema, _ in looks
+    ]
+    rereads = SchemaStore(store.connection).keep_schemas(lease.capture, lease.lease_token, looked_lsn, looked)
+    return store.captured_tables(lease.capture) if rereads else registered
 
 
 def schemas_json(schemas: Iterable[TableSchema]) -> list[dict[str, object]]:

@@ -104,16 +104,15 @@ def prepare(
         if lease.source_generation is None or lease.stored_lsn is None:
             ensure_publication(source, lease.publication, claimed.capture)
             generation, stored_lsn = begin(source, store, lease)
-            _look(source, store, claimed)
+            registered = _look(source, store, claimed)
         else:
             generation = lease.source_generation
             stored_lsn = _followed(source, store, capture, lease, lease.stored_lsn)
             if lost := _loss(source, lease, stored_lsn):
                 store.record_gap(capture.name, stored_lsn, None, lost)
                 raise _gap(store, capture)
-            claimed = _go_on(source, store, claimed, stored_lsn)
+            claimed, registered = _go_on(source, store, claimed, stored_lsn)
         mark_probed(source, lease.publication, claimed.probed)
-        registered = store.captured_tables(capture.name)
         schemas = SchemaStore(store.connection).captured_schemas(capture.name)
         flushed, _ = flush_lsn(source)
     except BaseException:
@@ -170,21 +169,19 @@ def _followed(
     raise _gap(store, capture)
 
 
-def _go_on(source: psycopg.Connection, store: CaptureStore, claimed: ClaimedCapture, stored_lsn: Lsn) -> ClaimedCapture:
-    """Publish what is declared now, with the slot that there is; return what is captured.
+def _go_on(
+    source: psycopg.Connection, store: CaptureStore, claimed: ClaimedCapture, stored_lsn: Lsn
+) -> tuple[ClaimedCapture, list[RegisteredTable]]:
+    """Publish what is declared now, with the slot that there is; return what is captured, and what is registered.
 
     Raises:
         GapOpen: A table that was published before is not published as declared any more. The gap is recorded.
     """
     capture, lease = claimed.capture, claimed.lease
-    _look(source, store, claimed)
+    registered = _look(source, store, claimed)
     # Tables that were registered since the last run, or are read anew. If we are killed, the next try finds them so
     # again; their backfill, which has not begun, sees what happens to them until then.
-    unpublished = {
-        table.name
-        for table in store.captured_tables(capture.name)
-        if table.published_xid is None and table.stopped_reason is None
-    }
+    unpublished = {table.name for table in registered if table.published_xid is None and table.stopped_reason is None}
     if claimed.changed or unpublished or claimed.stopped:
         # Stored changes of another declaration have other numbers than the slot would give now, so they cannot be
         # compared with a replay. Skip it. A stopped table may be so since a run that was killed before this.
@@ -205,18 +202,19 @@ def _go_on(source: psycopg.Connection, store: CaptureStore, claimed: ClaimedCapt
             raise
         # The publication stays as it is for this run. Somebody has locked a table of it, which keeps those from being
         # captured that are to be published, and no others.
-        return claimed.without(dict.fromkeys(unpublished, UNPUBLISHED))
+        return claimed.without(dict.fromkeys(unpublished, UNPUBLISHED)), registered
     if lost:
         raise _gap(store, capture)
     if unpublished:
         # Ask for the id after the publication has changed: older transactions may not have noticed the change.
         store.publish_tables(capture.name, lease.lease_token, next_xid(source))
-    return claimed
+        registered = store.captured_tables(capture.name)
+    return claimed, registered
 
 
-def _look(source: psycopg.Connection, store: CaptureStore, claimed: ClaimedCapture) -> None:
+def _look(source: psycopg.Connection, store: CaptureStore, claimed: ClaimedCapture) -> list[RegisteredTable]:
     found = zip(claimed.tables, claimed.oids, claimed.schemas, strict=True)
-    look_at_schemas(source, store, claimed.lease, claimed.looked_lsn, found)
+    return look_at_schemas(source, store, claimed.lease, claimed.looked_lsn, found)
 
 
 def _declared_names(

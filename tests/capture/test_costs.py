@@ -8,9 +8,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
+from psycopg.abc import Query
+from psycopg.sql import Composable
 
 from millrace.resources.capture import backfill as backfilling
 from millrace.resources.capture.declaration import Capture, CapturedTable
@@ -42,7 +45,7 @@ def captured(postgres: EmbeddedPostgres, dsn: str) -> Iterator[Captured]:
 def several(captured: Captured, number: int) -> Captured:
     """Return the same source with so many tables instead of items."""
     for n in range(number):
-        captured.source.connection.execute(f"create table t{n} (id int primary key, n int)".encode())
+        captured.source.connection.execute(f"create table if not exists t{n} (id int primary key, n int)".encode())
     tables = tuple(CapturedTable(f"t{n}", where="id > 0") for n in range(number))
     return replace(captured, capture=Capture("shop", lambda: captured.source.dsn, tables))
 
@@ -76,6 +79,34 @@ def test_an_idle_run_costs_the_source_no_transaction_id_and_no_log(captured: Cap
     # the server writes now and then on its own account: one run without it shows that we write nothing
     runs = [spent(many) for _ in range(5)]
     assert (0, 0) in runs, runs
+
+
+def asked(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Open a process of the capture and close it again; return the statements to source and store."""
+    said: list[str] = []
+    execute = psycopg.Cursor.execute
+
+    def noted(cursor: psycopg.Cursor, query: Query, *arguments: Any, **options: Any) -> psycopg.Cursor:  # noqa: ANN401
+        said.append(query.as_string(cursor) if isinstance(query, Composable) else str(query))
+        return execute(cursor, query, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(psycopg.Cursor, "execute", noted)
+        with captured.process():
+            pass
+    return said
+
+
+def test_opening_a_capture_takes_as_many_statements_for_many_tables_as_for_few(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    several(captured, 1).drain()
+    # each time some tables are new, and then none
+    few, few_again = (asked(several(captured, 4), monkeypatch) for _ in range(2))
+    many, many_again = (asked(several(captured, 40), monkeypatch) for _ in range(2))
+    assert len(many) == len(few), (few, many)
+    assert len(many_again) == len(few_again), (few_again, many_again)
+    assert len(many_again) <= 40, many_again
 
 
 def test_a_table_is_probed_anew_when_it_or_its_declaration_is_another_one(captured: Captured) -> None:

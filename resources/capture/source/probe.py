@@ -4,11 +4,12 @@ Belongs here: the question, and which tables need not be asked about again. Not 
 (`readiness`), keeping a publication (`publication`).
 
 The question costs the source a transaction id and some of its log, and takes the lock that a vacuum holds. So it is
-asked once for each declaration of a table and each state of the table in the catalog.
+asked once for each declaration of a table and each state of the table in the catalog. Many tables are asked about
+together. Where the server refuses them, or one is locked, each half is asked about: what is left is said of one table.
 """
 
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 
 import psycopg
@@ -16,22 +17,43 @@ from psycopg import sql
 
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.source.publication import condition
-from millrace.resources.capture.source.tables import SourceTable, find_leaves
+from millrace.resources.capture.source.tables import SourceTable
 
 _REFUSALS = (psycopg.ProgrammingError, psycopg.NotSupportedError, psycopg.DataError)
 
 _FILTER_COLUMNS = """
-select distinct a.attname::text
+select distinct r.prrelid::bigint, a.attname::text
 from pg_publication p
 join pg_publication_rel r on r.prpubid = p.oid
 join pg_depend d on d.classid = 'pg_publication_rel'::regclass and d.objid = r.oid and d.refobjid = r.prrelid
 join pg_attribute a on a.attrelid = d.refobjid and a.attnum = d.refobjsubid
 where p.pubname = %s and d.refclassid = 'pg_class'::regclass and d.refobjsubid > 0
-order by 1
+order by 1, 2
 """
 
 # why a table that nobody has published yet is not captured now
 LOCKED = "another session has locked it, or vacuums it: it is captured once that has ended"
+# Tables and partitions that are asked about together: all are locked then, with their indexes, of which a server takes
+# a few thousand.
+TOGETHER = 50
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A table that is asked about: as it is declared, as it is, and the digest of both."""
+
+    table: CapturedTable
+    found: SourceTable
+    digest: str
+
+    @property
+    def parts(self) -> tuple[SourceTable, ...]:
+        """The table, then its partitions that hold rows."""
+        return (self.found, *self.found.leaves)
+
+
+# What the server says, by the ids of tables; a table is not in it if it would be published.
+_Said = Mapping[int, str]
 
 
 class Probes:
@@ -51,85 +73,160 @@ class Probes:
         self.passed: set[str] = set()
         self._source = source
         self._capture = capture
+        self._actions = sorted(capture.actions)
         self._known = known
         self._published = published
 
-    def problems(self, table: CapturedTable, found: SourceTable) -> Iterator[str]:
-        """Find what the server would refuse, unless that is known."""
-        leaves = find_leaves(self._source, found)
-        asked = repr((table, sorted(self._capture.actions), found, leaves))
-        digest = sha256(asked.encode()).hexdigest()[:16]
-        if digest not in self._known:
-            try:
-                problems = [*_publishing_problems(self._source, self._capture, table, found, leaves)]
-            except psycopg.errors.LockNotAvailable:
-                # A vacuum may hold the table for hours: what is published already is captured, and asked about later.
-                problems = [] if table.name in self._published else [LOCKED]
+    def problems(self, tables: Iterable[tuple[CapturedTable, SourceTable]]) -> dict[str, str]:
+        """Find what the server would refuse, by the names of tables, unless that is known."""
+        asked = []
+        for table, found in tables:
+            digest = sha256(repr((table, self._actions, found)).encode()).hexdigest()[:16]
+            if digest in self._known:
+                self.passed.add(digest)
             else:
-                if not problems:
-                    self.passed.add(digest)
-            yield from problems
-        else:
-            self.passed.add(digest)
+                asked.append(_Asked(table, found, digest))
+        filtered = [each for each in asked if each.table.where is not None]
+        said = self._ask(filtered, self._publish_filters, _filter_problem)
+        said |= self._ask(
+            [each for each in asked if each.found.oid not in said], self._publish_changes, _change_problem
+        )
+        self.passed |= {each.digest for each in asked if each.found.oid not in said}
+        problems = {each.table.name: said.get(each.found.oid) for each in asked}
+        # A vacuum may hold the table for hours: what is published already is captured, and asked about later.
+        return {
+            name: problem
+            for name, problem in problems.items()
+            if problem is not None and not (problem == LOCKED and name in self._published)
+        }
 
+    def _ask(
+        self,
+        asked: Sequence[_Asked],
+        question: Callable[[Sequence[_Asked]], _Said],
+        refused: Callable[[_Asked, psycopg.Error], str],
+    ) -> dict[int, str]:
+        said: dict[int, str] = {}
+        for group in _groups(asked):
+            said |= self._together(group, question, refused)
+        return said
 
-def _publishing_problems(
-    source: psycopg.Connection,
-    capture: Capture,
-    table: CapturedTable,
-    found: SourceTable,
-    leaves: Sequence[SourceTable],
-) -> Iterator[str]:
-    """Publish the table, roll that back, and ask the server in between whether it would refuse changes."""
-    name = f"millrace_check_{source.info.backend_pid}"
-    creation = sql.SQL("create publication {} for table only {}").format(sql.Identifier(name), found.name)
-    if table.where is not None:
+    def _together(
+        self,
+        group: Sequence[_Asked],
+        question: Callable[[Sequence[_Asked]], _Said],
+        refused: Callable[[_Asked, psycopg.Error], str],
+    ) -> _Said:
+        """Ask about tables in a transaction that is rolled back; divide them where that fails."""
         try:
-            with source.transaction(force_rollback=True):
-                _lock(source, found)
-                source.execute(creation + sql.SQL(" where ({})").format(condition(table.where)))
-                used = source.execute(_FILTER_COLUMNS, (name,)).fetchall()
-        except _REFUSALS as error:
-            yield f"where cannot be used: {_said(error)}: correct {table.where!r}"
-            return
-        outside = [column for (column,) in used if column not in found.identity_columns]
-        if outside and {"update", "delete"} & set(capture.actions):
-            yield (
-                f"where uses {', '.join(outside)}, which the log does not hold of rows before their change:"
+            with self._source.transaction(force_rollback=True):
+                _lock(self._source, group)
+                return question(group)
+        except (psycopg.errors.LockNotAvailable, *_REFUSALS) as error:
+            if len(group) == 1:
+                locked = isinstance(error, psycopg.errors.LockNotAvailable)
+                return {group[0].found.oid: LOCKED if locked else refused(group[0], error)}
+        half = len(group) // 2
+        return {**self._together(group[:half], question, refused), **self._together(group[half:], question, refused)}
+
+    def _publish_filters(self, group: Sequence[_Asked]) -> _Said:
+        """Publish the tables with their filters; return what a filter uses that the log does not hold."""
+        filters = [
+            sql.SQL("only {} where ({})").format(each.found.name, condition(each.table.where or "")) for each in group
+        ]
+        self._publish(filters)
+        if not {"update", "delete"} & set(self._actions):
+            return {}
+        used: dict[int, list[str]] = {}
+        for oid, column in self._source.execute(_FILTER_COLUMNS, (self._name,)):
+            used.setdefault(oid, []).append(column)
+        outside = {
+            each.found.oid: [c for c in used.get(each.found.oid, ()) if c not in each.found.identity_columns]
+            for each in group
+        }
+        return {
+            oid: (
+                f"where uses {', '.join(columns)}, which the log does not hold of rows before their change:"
                 " alter table … replica identity full, or use columns of the replica identity only"
             )
-            return
-    if table.columns is not None:
-        creation += sql.SQL(" ({})").format(sql.SQL(", ").join(map(sql.Identifier, table.columns)))
-    options = sql.SQL(" with (publish = {})").format(", ".join(capture.actions))
-    try:
-        with source.transaction(force_rollback=True):
-            _lock(source, found)
-            source.execute(creation + options)
-            # the server judges a statement when it plans it: no row is touched, no trigger fires
-            for part in (found, *leaves):
+            for oid, columns in outside.items()
+            if columns
+        }
+
+    def _publish_changes(self, group: Sequence[_Asked]) -> _Said:
+        """Publish the tables, and have the server refuse changes of them that it would refuse then."""
+        self._publish([_with_columns(each) for each in group])
+        # the server judges a statement when it plans it: no row is touched, no trigger fires
+        judged = []
+        for part in (part for each in group for part in each.parts):
+            if "update" in self._actions:
                 first = sql.Identifier(part.columns[0].name)
-                if "update" in capture.actions:
-                    source.execute(sql.SQL("explain update only {} set {} = default").format(part.name, first))
-                if "delete" in capture.actions:
-                    source.execute(sql.SQL("explain delete from only {}").format(part.name))
-    except _REFUSALS as error:
-        yield (
-            f"the server would refuse changes of it once it is published: {_said(error)}: change its columns or its replica"
-            " identity"
+                judged.append(sql.SQL("explain update only {} set {} = default").format(part.name, first))
+            if "delete" in self._actions:
+                judged.append(sql.SQL("explain delete from only {}").format(part.name))
+        if judged:
+            self._source.execute(sql.SQL("; ").join(judged), prepare=False)
+        return {}
+
+    @property
+    def _name(self) -> str:
+        return f"millrace_check_{self._source.info.backend_pid}"
+
+    def _publish(self, tables: Sequence[sql.Composable]) -> None:
+        self._source.execute(
+            sql.SQL("create publication {} for table {} with (publish = {})").format(
+                sql.Identifier(self._name), sql.SQL(", ").join(tables), ", ".join(self._actions)
+            )
         )
 
 
-def _lock(source: psycopg.Connection, found: SourceTable) -> None:
-    """Take the lock that a publication takes, or fail at once.
+def _groups(asked: Sequence[_Asked]) -> Iterator[Sequence[_Asked]]:
+    """Divide tables into groups of about `TOGETHER` parts; one that has more is alone."""
+    group: list[_Asked] = []
+    parts = 0
+    for each in asked:
+        if group and parts + len(each.parts) > TOGETHER:
+            yield group
+            group, parts = [], 0
+        group.append(each)
+        parts += len(each.parts)
+    if group:
+        yield group
 
-    Who waits for it longer than `deadlock_timeout` cancels an autovacuum. The lock comes first: a publication has an id
-    of a transaction before it asks for its lock.
+
+def _with_columns(asked: _Asked) -> sql.Composable:
+    named = sql.SQL("only {}").format(asked.found.name)
+    if asked.table.columns is None:
+        return named
+    return named + sql.SQL(" ({})").format(sql.SQL(", ").join(map(sql.Identifier, asked.table.columns)))
+
+
+def _filter_problem(asked: _Asked, error: psycopg.Error) -> str:
+    return f"where cannot be used: {_said(error)}: correct {asked.table.where!r}"
+
+
+def _change_problem(_: _Asked, error: psycopg.Error) -> str:
+    return (
+        f"the server would refuse changes of it once it is published: {_said(error)}: change its columns or its replica"
+        " identity"
+    )
+
+
+def _lock(source: psycopg.Connection, group: Sequence[_Asked]) -> None:
+    """Take the locks that a publication takes, or fail at once.
+
+    Who waits for one longer than `deadlock_timeout` cancels an autovacuum. The locks come first: a publication has an
+    id of a transaction before it asks for its locks.
     """
     source.execute("set local lock_timeout = '20ms'")
-    # an owner may have revoked this from itself, and may publish all the same
-    with suppress(psycopg.errors.InsufficientPrivilege), source.transaction():
-        source.execute(sql.SQL("lock table only {} in share update exclusive mode nowait").format(found.name))
+    tables = sql.SQL(", ").join(sql.SQL("only {}").format(each.found.name) for each in group)
+    try:
+        with source.transaction():
+            source.execute(sql.SQL("lock table {} in share update exclusive mode nowait").format(tables))
+    except psycopg.errors.InsufficientPrivilege:
+        # An owner may have revoked this from itself, and may publish all the same. Of several none is locked now.
+        if len(group) > 1:
+            raise
 
 
 def _said(error: psycopg.Error) -> str:

@@ -128,16 +128,14 @@ def is_as_made(source: psycopg.Connection, name: str) -> bool:
 
 def probed_tables(source: psycopg.Connection, name: str) -> frozenset[str]:
     """Return what `mark_probed` kept; nothing if the publication was changed or made since."""
-    found = _state(source, name)
-    return frozenset() if found is None else frozenset((found.remark or "").partition(_PROBED)[2].split())
+    return frozenset((_said_of(source, name) or "").partition(_PROBED)[2].split())
 
 
 def mark_probed(source: psycopg.Connection, name: str, probed: frozenset[str]) -> None:
     """Keep with the publication which tables need no probe; nothing is written if that is known."""
-    found = _state(source, name)
-    if found is None:
+    if (said := _said_of(source, name)) is None:
         return
-    remark, _, known = (found.remark or "").partition(_PROBED)
+    remark, _, known = said.partition(_PROBED)
     if probed != frozenset(known.split()):
         marked = f"{remark}{_PROBED}{' '.join(sorted(probed))}" if probed else remark
         source.execute(sql.SQL("comment on publication {} is {}").format(sql.Identifier(name), marked))
@@ -180,6 +178,13 @@ def _options(capture: Capture) -> sql.Composed:
 def _state(source: psycopg.Connection, name: str) -> _State | None:
     row = source.execute(_STATE, (name,)).fetchone()
     return None if row is None else _State(*row)
+
+
+def _said_of(source: psycopg.Connection, name: str) -> str | None:
+    """Return the publication's comment, an empty one if it has none; None if there is no such publication."""
+    query = "select coalesce(obj_description(oid, 'pg_publication'), '') from pg_publication where pubname = %s"
+    row = source.execute(query, (name,)).fetchone()
+    return None if row is None else row[0]
 
 
 def _remark(declared: str, state: _State) -> str:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import psycopg
 
 from millrace.resources.capture.declaration import Capture, CapturedTable
+from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.source.probe import LOCKED, Probes
-from millrace.resources.capture.source.tables import SourceTable, find_leaves, find_table
+from millrace.resources.capture.source.tables import SourceTable, find_tables
 from millrace.resources.errors import MillraceError
 
 OLDEST_MAJOR = 15
@@ -39,18 +40,28 @@ select
   r.rolname,
   r.rolsuper or r.rolreplication,
   r.rolsuper or has_database_privilege(current_database(), 'create'),
-  r.rolsuper or r.rolbypassrls
+  r.rolsuper or r.rolbypassrls,
+  case when not pg_is_in_recovery() then pg_current_wal_flush_lsn()::text end
 from pg_roles r
 where r.rolname = current_user
 """
 
 _RIGHTS = """
 select
-  pg_has_role(%(owner)s, 'usage'),
-  has_schema_privilege(%(schema)s, 'usage') and (
-    has_table_privilege(%(oid)s::oid, 'select')
-    or (select bool_and(has_column_privilege(%(oid)s::oid, name, 'select')) from unnest(%(columns)s::text[]) as names (name))
-  )
+  c.oid::bigint,
+  pg_has_role(c.relowner, 'usage'),
+  has_schema_privilege(c.relnamespace, 'usage'),
+  has_table_privilege(c.oid, 'select')
+from unnest(%s::oid[]) as asked (oid)
+join pg_class c on c.oid = asked.oid
+"""
+
+_COLUMN_RIGHTS = """
+select a.attrelid::bigint
+from unnest(%s::oid[], %s::text[]) as asked (oid, name)
+join pg_attribute a on a.attrelid = asked.oid and a.attname = asked.name
+group by a.attrelid
+having bool_and(has_column_privilege(a.attrelid, a.attnum, 'select'))
 """
 
 
@@ -67,6 +78,15 @@ class _Server:
     may_replicate: bool
     may_create: bool
     passes_policies: bool
+    flushed: str | None
+
+
+@dataclass(frozen=True)
+class _Rights:
+    """Whether our role may publish a table, and read what is captured of it."""
+
+    owns: bool
+    reads: bool
 
 
 class NotReady(MillraceError):
@@ -92,10 +112,24 @@ class ReadyTables:
     Attributes:
         stopped: Why a table cannot, with the remedy, by its name.
         probed: Digests of the tables that need no probe the next time.
+        found: What there is of the tables, by schema and name, as all of this was told from it.
+        looked_lsn: Where the source's log was before its tables were looked at.
     """
 
     stopped: Mapping[str, str]
     probed: frozenset[str]
+    found: Mapping[tuple[str, str], SourceTable]
+    looked_lsn: Lsn
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What is wrong with the server, and with which tables, by name; what there is; where the log was before."""
+
+    server: list[str]
+    tables: Mapping[str, Sequence[str]]
+    found: Mapping[tuple[str, str], SourceTable]
+    flushed: str | None
 
 
 def ready_tables(
@@ -119,13 +153,21 @@ def ready_tables(
         NotReady: None can; with all that the source lacks.
     """
     probes = Probes(source, capture, probed, published)
-    server, tables = _problems(source, capture, probes, has_slot=has_slot)
+    look = _look(source, capture, probes, capture.tables, has_slot=has_slot)
+    tables = look.tables
     if len(tables) == len(capture.tables):
         # nothing would be captured meanwhile: whoever publishes waits for the locks
         tables = {name: problems for name, problems in tables.items() if problems != [LOCKED]}
-    if server or len(tables) == len(capture.tables):
-        raise NotReady(capture.name, [*server, *_sentences(tables)])
-    return ReadyTables({name: "; ".join(problems) for name, problems in tables.items()}, frozenset(probes.passed))
+    if look.server or len(tables) == len(capture.tables):
+        raise NotReady(capture.name, [*look.server, *_sentences(tables)])
+    # only a standby does not say it, and is not ready
+    assert look.flushed is not None
+    return ReadyTables(
+        {name: "; ".join(problems) for name, problems in tables.items()},
+        frozenset(probes.passed),
+        look.found,
+        Lsn.parse(look.flushed),
+    )
 
 
 def require_ready(source: psycopg.Connection, capture: Capture, *, has_slot: bool) -> None:
@@ -138,45 +180,64 @@ def require_ready(source: psycopg.Connection, capture: Capture, *, has_slot: boo
         raise NotReady(capture.name, problems)
 
 
-def find_problems(
-    source: psycopg.Connection, capture: Capture, *, has_slot: bool, only: str | None = None
-) -> list[str]:
+def find_problems(source: psycopg.Connection, capture: Capture, *, has_slot: bool) -> list[str]:
     """Find all that keeps the source from being captured as declared; nothing on it is changed.
 
     Args:
         source: An autocommit connection to the source.
         capture: What is to be captured.
         has_slot: Whether the capture's slot is there already, so that none has to be free.
-        only: The name of the table that is asked about; None for all.
     """
-    probes = Probes(source, capture, published={table.name for table in capture.tables})
-    server, tables = _problems(source, capture, probes, has_slot=has_slot, only=only)
-    return [*server, *_sentences(tables)]
+    look = _look(source, capture, _probes(source, capture), capture.tables, has_slot=has_slot)
+    return [*look.server, *_sentences(look.tables)]
+
+
+def is_one_ready(source: psycopg.Connection, capture: Capture, names: Collection[str]) -> bool:
+    """Return whether nothing keeps one of these tables from being captured, or it is declared no more.
+
+    Args:
+        source: An autocommit connection to the source.
+        capture: A capture that has its slot.
+        names: The names of one or more tables.
+    """
+    declared = [table for table in capture.tables if table.name in names]
+    if len(declared) < len(names):
+        return True
+    look = _look(source, capture, _probes(source, capture), declared, has_slot=True)
+    return not look.server and len(look.tables) < len(declared)
+
+
+def _probes(source: psycopg.Connection, capture: Capture) -> Probes:
+    return Probes(source, capture, published={table.name for table in capture.tables})
 
 
 def _sentences(tables: Mapping[str, Sequence[str]]) -> list[str]:
     return [f"table {name}: {problem}" for name, problems in tables.items() for problem in problems]
 
 
-def _problems(
-    source: psycopg.Connection, capture: Capture, probes: Probes, *, has_slot: bool, only: str | None = None
-) -> tuple[list[str], dict[str, list[str]]]:
-    """Return what is wrong with the server, and with which tables."""
+def _look(
+    source: psycopg.Connection, capture: Capture, probes: Probes, tables: Sequence[CapturedTable], *, has_slot: bool
+) -> _Look:
+    """Look at the server and at these tables of the capture."""
     major = source.info.server_version // 10000
     if major < OLDEST_MAJOR:
         too_old = f"the server is PostgreSQL {major}; {OLDEST_MAJOR} or newer is needed, for filters of rows and columns: upgrade it"
-        return [too_old], {}
+        return _Look([too_old], {}, {}, None)
     row = source.execute(_SERVER).fetchone()
     assert row is not None
     server = _Server(*row)
-    found = {
-        table.name: [*_table_problems(source, server, capture, table, probes)]
-        for table in capture.tables
-        if only in {None, table.name}
-    }
-    return [*_server_problems(server, has_slot=has_slot)], {
-        name: problems for name, problems in found.items() if problems
-    }
+    found = find_tables(source, [(table.schema, table.table) for table in tables])
+    rights = _rights(source, tables, found)
+    problems = {table.name: [*_table_problems(server, capture, table, found, rights)] for table in tables}
+    fine = [(table, found[table.schema, table.table]) for table in tables if not problems[table.name]]
+    for name, problem in probes.problems(fine).items():
+        problems[name].append(problem)
+    return _Look(
+        [*_server_problems(server, has_slot=has_slot)],
+        {name: said for name, said in problems.items() if said},
+        found,
+        server.flushed,
+    )
 
 
 def _server_problems(server: _Server, *, has_slot: bool) -> Iterator[str]:
@@ -199,43 +260,59 @@ def _server_problems(server: _Server, *, has_slot: bool) -> Iterator[str]:
         yield f"role {role} may not create publications: grant create on database {server.database} to {role}"
 
 
+def _rights(
+    source: psycopg.Connection, tables: Sequence[CapturedTable], found: Mapping[tuple[str, str], SourceTable]
+) -> Mapping[int, _Rights]:
+    """Return what our role may do with each table, by its id; a table that is gone by now is left out."""
+    asked = source.execute(_RIGHTS, ([table.oid for table in found.values()],)).fetchall()
+    whole = {oid for oid, _, _, reads in asked if reads}
+    # where a right to the whole table is lacking, there may be one to each column
+    columns = [
+        (now.oid, column.name)
+        for table in tables
+        if (now := found.get((table.schema, table.table))) and now.oid not in whole
+        for column in now.captured_columns(table)
+    ]
+    if columns:
+        of, names = zip(*columns, strict=True)
+        whole |= {oid for (oid,) in source.execute(_COLUMN_RIGHTS, ([*of], [*names]))}
+    return {oid: _Rights(owns, enters and oid in whole) for oid, owns, enters, _ in asked}
+
+
 def _table_problems(
-    source: psycopg.Connection, server: _Server, capture: Capture, table: CapturedTable, probes: Probes
+    server: _Server,
+    capture: Capture,
+    table: CapturedTable,
+    found: Mapping[tuple[str, str], SourceTable],
+    rights: Mapping[int, _Rights],
 ) -> Iterator[str]:
+    """Find what the catalog says."""
     if table.schema in OWN_SCHEMAS:
         yield f"schema {table.schema} is Millrace's own, and its tables are never captured: leave it out"
         return
     if table.schema.startswith("pg_") or table.schema == "information_schema":
         yield f"schema {table.schema} is the server's own, and its tables cannot be published: leave it out"
         return
-    found = find_table(source, table.schema, table.table)
-    if found is None:
+    now = found.get((table.schema, table.table))
+    if now is None or now.oid not in rights:
         yield f"it does not exist in database {server.database}: create it, or leave it out"
         return
-    problems = [*_kind_problems(source, capture, found), *_column_problems(capture, table, found)]
-    rights = [*_right_problems(source, server, table, found)]
-    yield from problems
-    yield from rights
-    if not problems and not rights:
-        yield from probes.problems(table, found)
+    yield from _kind_problems(capture, now)
+    yield from _column_problems(capture, table, now)
+    yield from _right_problems(server, table, now, rights[now.oid])
 
 
-def _kind_problems(source: psycopg.Connection, capture: Capture, found: SourceTable) -> Iterator[str]:
+def _kind_problems(capture: Capture, found: SourceTable) -> Iterator[str]:
     if found.kind not in "rp":
         yield f"it is {_KINDS.get(found.kind, 'no table')}; only ordinary and partitioned tables can be captured: leave it out"
         return
     if found.persistence != "p":
         kind = "unlogged" if found.persistence == "u" else "temporary"
         yield f"it is {kind}, so the log does not hold its changes: alter table … set logged, or leave it out"
-    roots = source.execute(
-        "select n.nspname || '.' || c.relname from pg_partition_ancestors(%s::oid) a join pg_class c on c.oid = a.relid"
-        " join pg_namespace n on n.oid = c.relnamespace where c.oid <> %s::oid",
-        (found.oid, found.oid),
-    ).fetchall()
-    captured = {table.name for table in capture.tables}
-    if above := [name for (name,) in roots if name in captured]:
+    captured = {table.name for table in capture.tables} if found.above else ()
+    if above := [name for name in found.above if name in captured]:
         yield f"it is a partition of {above[0]}, which is captured as a whole: leave it out"
-    for leaf in find_leaves(source, found):
+    for leaf in found.leaves:
         if leaf.kind != "r" or leaf.persistence != "p":
             yield f"its partition {leaf.schema}.{leaf.table} is no permanent ordinary table: detach it, or leave the table out"
         # the server sends a partition's old rows as its root's identity has them, whatever they hold
@@ -297,19 +374,11 @@ def _column_problems(capture: Capture, table: CapturedTable, found: SourceTable)
         )
 
 
-def _right_problems(
-    source: psycopg.Connection, server: _Server, table: CapturedTable, found: SourceTable
-) -> Iterator[str]:
-    columns = [column.name for column in found.captured_columns(table)]
-    row = source.execute(
-        _RIGHTS, {"owner": found.owner, "schema": found.schema, "oid": found.oid, "columns": columns}
-    ).fetchone()
-    assert row is not None
-    owns, reads = row
+def _right_problems(server: _Server, table: CapturedTable, found: SourceTable, rights: _Rights) -> Iterator[str]:
     role = server.role
-    if not owns:
+    if not rights.owns:
         yield f"role {role} does not own it, so it may not publish it: grant {found.owner} to {role}"
-    if not reads:
+    if not rights.reads:
         yield f"role {role} may not read it: grant select on {table.name} to {role}, and usage on its schema"
     if found.policies_forced and not server.passes_policies:
         yield f"row level security hides rows from role {role}: alter role {role} bypassrls"

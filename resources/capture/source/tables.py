@@ -4,8 +4,9 @@ Belongs here: columns, keys and the replica identity. Not here: what they were w
 that time say (`decoding.pgoutput`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import LiteralString
 
 import psycopg
 from psycopg import sql
@@ -48,12 +49,15 @@ class SourceTable:
         identity: Its replica identity: d(efault), n(othing), f(ull) or i(ndex).
         owner: The role that owns it.
         policies_forced: Whether row level security also holds for its owner.
+        partition: Whether it is a partition of another table.
         columns: Its columns.
         primary_key: The columns of its primary key, in the index' order; empty if it has none, or a deferrable one,
             which cannot name rows in the log.
         identity_index: The columns of the index that is its replica identity, in that index' order.
         unique_keys: The columns of each unique index that holds for all rows at every time: neither partial nor
             deferrable.
+        above: The names of the tables that it is a partition of, the nearest first; `find_tables` looks for them.
+        leaves: Its partitions that hold rows; `find_tables` looks for them.
     """
 
     oid: int
@@ -64,10 +68,13 @@ class SourceTable:
     identity: str
     owner: str
     policies_forced: bool
+    partition: bool
     columns: tuple[SourceColumn, ...]
     primary_key: tuple[str, ...]
     identity_index: tuple[str, ...]
     unique_keys: tuple[tuple[str, ...], ...]
+    above: tuple[str, ...] = ()
+    leaves: tuple["SourceTable", ...] = ()
 
     @property
     def identity_columns(self) -> tuple[str, ...]:
@@ -75,6 +82,11 @@ class SourceTable:
         if self.identity == "f":
             return tuple(column.name for column in self.columns)
         return {"d": self.primary_key, "i": self.identity_index}.get(self.identity, ())
+
+    @property
+    def oids(self) -> tuple[int, ...]:
+        """Its id, then those of its partitions that hold rows."""
+        return (self.oid, *(leaf.oid for leaf in self.leaves))
 
     @property
     def name(self) -> sql.Identifier:
@@ -96,20 +108,23 @@ class SourceTable:
 
     def relation(self, table: CapturedTable) -> Relation:
         """Return the table as a message of the slot would describe it now."""
+        identity = self.identity_columns
         return Relation(
             self.oid,
             self.schema,
             self.table,
             self.identity,
             tuple(
-                RelationColumn(column.name, column.type_oid, column.type_modifier, column.name in self.identity_columns)
+                RelationColumn(column.name, column.type_oid, column.type_modifier, column.name in identity)
                 for column in self.captured_columns(table)
             ),
         )
 
 
-_TABLE = """
+# One statement for all tables that are asked about, each with the number of whoever asked.
+_DESCRIBED = """
 select
+  asked.number,
   c.oid::bigint,
   n.nspname,
   c.relname,
@@ -117,35 +132,77 @@ select
   c.relpersistence::text,
   c.relreplident::text,
   pg_get_userbyid(c.relowner),
-  c.relforcerowsecurity
-from pg_class c
-join pg_namespace n on n.oid = c.relnamespace
-where c.oid = %s::oid
-"""
-
-_COLUMNS = """
-select attname, atttypid::bigint, atttypmod, format_type(atttypid, atttypmod), attnotnull, attgenerated::text
-from pg_attribute
-where attrelid = %s::oid and attnum > 0 and not attisdropped
-order by attnum
-"""
-
-_INDEXES = """
-select
-  i.indisprimary,
-  i.indisreplident,
-  array(
-    select a.attname::text
-    from unnest(i.indkey::int2[]) with ordinality as k (attnum, at)
-    join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
-    where k.at <= i.indnkeyatts
-    order by k.at
+  c.relforcerowsecurity,
+  c.relispartition,
+  (
+    select json_agg(
+      json_build_array(
+        a.attname, a.atttypid::bigint, a.atttypmod, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attgenerated::text
+      )
+      order by a.attnum
+    )
+    from pg_attribute a
+    where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+  ),
+  (
+    select json_agg(
+      json_build_array(
+        i.indisprimary,
+        i.indisreplident,
+        array(
+          select a.attname
+          from unnest(i.indkey::int2[]) with ordinality as k (attnum, at)
+          join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
+          where k.at <= i.indnkeyatts
+          order by k.at
+        )
+      )
+      order by i.indexrelid
+    )
+    from pg_index i
+    where i.indrelid = c.oid and i.indisvalid and i.indimmediate and i.indisunique and i.indpred is null and i.indexprs is null
   )
-from pg_index i
-where i.indrelid = %s::oid and i.indisvalid and i.indimmediate and i.indisunique and i.indpred is null and i.indexprs is null
+from asked
+join pg_class c on c.oid = asked.oid
+join pg_namespace n on n.oid = c.relnamespace
+order by asked.number, c.oid
 """
 
-_LEAVES = "select relid::oid::bigint from pg_partition_tree(%s::oid) where isleaf and level > 0 order by relid"
+_NAMED = """
+with asked (number, oid) as (
+  select named.number, c.oid
+  from unnest(%s::text[], %s::text[]) with ordinality as named (schema, name, number)
+  join pg_namespace n on n.nspname = named.schema
+  join pg_class c on c.relnamespace = n.oid and c.relname = named.name
+)
+"""
+
+_NUMBERED = """
+with asked (number, oid) as (
+  select one.number, one.oid from unnest(%s::oid[]) with ordinality as one (oid, number)
+)
+"""
+
+# `pg_partition_tree` would wait for the locks of the partitions.
+_LEAVES = """
+with recursive part (number, oid) as (
+  select root.number, root.oid from unnest(%s::oid[]) with ordinality as root (oid, number)
+  union all
+  select part.number, i.inhrelid from part join pg_inherits i on i.inhparent = part.oid where not i.inhdetachpending
+),
+asked (number, oid) as (
+  select part.number, part.oid from part join pg_class c on c.oid = part.oid where c.relkind not in ('p', 'I')
+)
+"""
+
+_ABOVE = """
+select part.oid::bigint, n.nspname || '.' || c.relname
+from unnest(%s::oid[]) as part (oid)
+cross join pg_partition_ancestors(part.oid) with ordinality as above (oid, number)
+join pg_class c on c.oid = above.oid and c.oid <> part.oid
+join pg_namespace n on n.oid = c.relnamespace
+order by part.oid, above.number
+"""
 
 
 # Those of an extension are not the application's.
@@ -170,37 +227,35 @@ def logged_tables(source: psycopg.Connection) -> list[tuple[str, str]]:
     return [(schema, table) for schema, table in source.execute(_LOGGED)]
 
 
+def find_tables(source: psycopg.Connection, names: Iterable[tuple[str, str]]) -> dict[tuple[str, str], SourceTable]:
+    """Return what has these names, schema and table each, with its partitions; a name that nothing has is left out.
+
+    However many they are, that is one query, another one if any has partitions, and another one if any is a partition.
+    No lock is waited for.
+    """
+    asked = list(names)
+    found = [table for _, table in _described(source, _NAMED, *([name[n] for name in asked] for n in (0, 1)))]
+    above: dict[int, list[str]] = {}
+    if parts := [table.oid for table in found if table.partition]:
+        for oid, name in source.execute(_ABOVE, (parts,)):
+            above.setdefault(oid, []).append(name)
+    leaves: dict[int, list[SourceTable]] = {}
+    if roots := [table.oid for table in found if table.kind == "p"]:
+        for number, leaf in _described(source, _LEAVES, roots):
+            leaves.setdefault(roots[number - 1], []).append(leaf)
+    return {
+        (table.schema, table.table): (
+            replace(table, above=tuple(above.get(table.oid, ())), leaves=tuple(leaves.get(table.oid, ())))
+            if table.partition or table.kind == "p"
+            else table
+        )
+        for table in found
+    }
+
+
 def find_table(source: psycopg.Connection, schema: str, table: str) -> SourceTable | None:
-    """Return the table, or whatever else has its name; None if nothing has."""
-    row = source.execute(
-        """
-        select c.oid::bigint from pg_class c join pg_namespace n on n.oid = c.relnamespace
-        where n.nspname = %s and c.relname = %s
-        """,
-        (schema, table),
-    ).fetchone()
-    return None if row is None else _described(source, row[0])
-
-
-def find_leaves(source: psycopg.Connection, table: SourceTable) -> list[SourceTable]:
-    """Return the partitions of a table that hold rows; none if it is not partitioned."""
-    if table.kind != "p":
-        return []
-    found = source.execute(_LEAVES, (table.oid,)).fetchall()
-    return [leaf for (oid,) in found if (leaf := _described(source, oid))]
-
-
-def table_oids(source: psycopg.Connection, schema: str, table: str) -> tuple[int, ...]:
-    """Return the id of a table, then those of its partitions that hold rows; none if there is no such table."""
-    row = source.execute(
-        """
-        select c.oid::bigint, array(select relid::oid::bigint from pg_partition_tree(c.oid) where isleaf and level > 0 order by 1)
-        from pg_class c join pg_namespace n on n.oid = c.relnamespace
-        where n.nspname = %s and c.relname = %s
-        """,
-        (schema, table),
-    ).fetchone()
-    return () if row is None else (row[0], *row[1])
+    """Return the table, or whatever else has its name, without looking for partitions; None if nothing has."""
+    return next((found for _, found in _described(source, _NAMED, [schema], [table])), None)
 
 
 def with_key(source: psycopg.Connection, table: CapturedTable) -> CapturedTable:
@@ -213,28 +268,26 @@ def keyed(found: SourceTable | None, table: CapturedTable) -> CapturedTable:
     return table if found is None or table.keyless else replace(table, key=found.key(table) or None)
 
 
-def filled_leaves(source: psycopg.Connection, leaves: Sequence[int]) -> list[int]:
+def filled_leaves(source: psycopg.Connection, leaves: Sequence[int]) -> frozenset[int]:
     """Return which of these partitions, by their ids, have rows now; one that is gone has none."""
-    filled = []
-    for oid in leaves:
-        if (found := _described(source, oid)) is not None:
-            query = sql.SQL("select exists (select from {})").format(found.name)
-            if source.execute(query).fetchone() == (True,):
-                filled.append(oid)
-    return filled
+    filled = set()
+    for _, found in _described(source, _NUMBERED, leaves) if leaves else ():
+        query = sql.SQL("select exists (select from {})").format(found.name)
+        if source.execute(query).fetchone() == (True,):
+            filled.add(found.oid)
+    return frozenset(filled)
 
 
-def _described(source: psycopg.Connection, oid: int) -> SourceTable | None:
-    row = source.execute(_TABLE, (oid,)).fetchone()
-    if row is None:
-        return None
-    columns = source.execute(_COLUMNS, (oid,)).fetchall()
-    indexes = source.execute(_INDEXES, (oid,)).fetchall()
-    described = (
-        *row,
-        tuple(SourceColumn(*column) for column in columns),
-        next((tuple(names) for primary, _, names in indexes if primary), ()),
-        next((tuple(names) for _, identity, names in indexes if identity), ()),
-        tuple(tuple(names) for _, _, names in indexes),
-    )
-    return SourceTable(*described)
+def _described(
+    source: psycopg.Connection, asked: LiteralString, *arguments: Sequence[object]
+) -> Iterator[tuple[int, SourceTable]]:
+    for number, *row, columns, indexes in source.execute(asked + _DESCRIBED, arguments):
+        keys = [(primary, identity, tuple(names)) for primary, identity, names in indexes or ()]
+        described = (
+            *row,
+            tuple(SourceColumn(*column) for column in columns or ()),
+            next((names for primary, _, names in keys if primary), ()),
+            next((names for _, identity, names in keys if identity), ()),
+            tuple(names for _, _, names in keys),
+        )
+        yield number, SourceTable(*described)

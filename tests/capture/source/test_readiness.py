@@ -13,6 +13,7 @@ import pytest
 
 from millrace.resources.capture.declaration import ACTIONS, Capture, CapturedTable
 from millrace.resources.capture.source.connection import connect_source
+from millrace.resources.capture.source.probe import TOGETHER
 from millrace.resources.capture.source.publication import ensure_publication
 from millrace.resources.capture.source.readiness import NotReady, find_problems, require_ready
 from millrace.resources.postgres.embedded import EmbeddedPostgres
@@ -138,6 +139,23 @@ def test_each_problem_of_a_table_is_a_sentence(
     )
 
 
+def test_of_many_tables_each_is_told_what_is_told_of_it_alone(source: Source) -> None:
+    tables = []
+    for n in range(2 * TOGETHER + 3):
+        source.connection.execute(f"create table t{n} (id int primary key, n int, s bigint)".encode())
+        tables.append(CapturedTable(f"t{n}", where="id > 5" if n % 2 else None))
+    tables[3] = CapturedTable("t3", where="n >")
+    tables[7] = CapturedTable("t7", where="n > 5")
+    tables[8] = CapturedTable("t8", where="id > random()")
+    tables[TOGETHER + 9] = CapturedTable("none")
+    source.run(
+        "alter table t90 add g int generated always as (s::text::int) stored", "alter table t90 replica identity full"
+    )
+    alone = [said for table in tables for said in problems(source, table)]
+    assert {said.split(": ")[0] for said in alone} >= {f"table public.{name}" for name in ("t3", "t7", "t8", "none")}
+    assert problems(source, *tables) == alone
+
+
 @pytest.mark.parametrize(
     ("creation", "table"),
     [
@@ -234,6 +252,28 @@ def test_a_role_with_just_these_rights_is_enough(source: Source, role: Role) -> 
     source.connection.execute(f"grant create on database {source.slot} to capturer".encode())
     assert find_problems(connection, capture(CapturedTable("t", where="id > 5")), has_slot=False) == []
     assert ensure_publication(connection, source.slot, capture(CapturedTable("t", where="id > 5")))
+
+
+def test_a_right_to_each_captured_column_is_enough_to_read(source: Source, role: Role) -> None:
+    connection = role("login replication")
+    source.run(
+        "create table t (id int primary key, n int)",
+        "alter table t owner to capturer",
+        "revoke all on t from capturer",
+        "grant select (id) on t to capturer",
+        "create table u (id int primary key)",
+        "alter table u owner to capturer",
+    )
+    source.connection.execute(f"grant create on database {source.slot} to capturer".encode())
+
+    def said(*tables: CapturedTable) -> list[str]:
+        return find_problems(connection, capture(*tables, actions=("insert",)), has_slot=False)
+
+    assert said(CapturedTable("u"), CapturedTable("t")) == [
+        "table public.t: role capturer may not read it: grant select on public.t to capturer, and usage on its schema"
+    ]
+    # it may not lock it either, which a publication does without such a right
+    assert said(CapturedTable("u"), CapturedTable("t", columns=("id",))) == []
 
 
 def test_policies_that_hide_rows_from_the_owner_are_a_problem(source: Source, role: Role) -> None:

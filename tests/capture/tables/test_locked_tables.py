@@ -48,6 +48,25 @@ def test_a_table_that_is_locked_when_it_is_to_be_published_keeps_no_other_one_wa
     assert problems(captured) == []
 
 
+def test_a_table_of_which_a_partition_is_locked_keeps_no_other_one_waiting(captured: Captured) -> None:
+    captured = both(captured)
+    declared(captured, GOOD).drain()
+    captured.source.run(
+        "create table parts (id int primary key, name text) partition by range (id)",
+        "create table part partition of parts for values from (0) to (10)",
+        "insert into parts values (1, 'x')",
+        "update good set name = 'changed'",
+    )
+    captured = declared(captured, GOOD, CapturedTable("parts"))
+    with psycopg.connect(captured.source.dsn) as other:
+        other.execute("lock table part in access exclusive mode")
+        captured.drain()
+        assert left(captured, "good") == captured.table("good")
+        assert "another session has locked it, or vacuums it" in problems(captured)[0]
+    captured.drain()
+    assert left(captured, "parts") == captured.table("parts")
+
+
 def test_where_every_table_is_locked_the_run_waits_for_them(captured: Captured) -> None:
     captured.source.run(FILL)
     with ExitStack() as held:

@@ -48,6 +48,9 @@ begin
     order by s.number
   loop
     _table := event_store_private.known_captured_table(v_capture, _told.schema_name, _told.table_name);
+    -- most tables are as the last look found them
+    continue when _told.lsn is null and not _told.filled and _told.columns = _table.read_columns and _told.leaves = _table.leaves
+      and (_table.rows_read or _table.backfill_key is not null);
     _differs := event_store_private.value_columns(_told.columns) <> event_store_private.value_columns(_table.read_columns);
     if _told.lsn is not null then
       _table.schemas := event_store_private.reachable_schemas(_table.schemas, _capture) || jsonb_build_object(
