@@ -83,11 +83,13 @@ def _publishing_problems(
     """Publish the table, roll that back, and ask the server in between whether it would refuse changes."""
     name = f"millrace_check_{source.info.backend_pid}"
     creation = sql.SQL("create publication {} for table only {}").format(sql.Identifier(name), found.name)
+    # of a partitioned table no filter is allowed otherwise
+    options = sql.SQL(" with (publish = {}, publish_via_partition_root = true)").format(", ".join(capture.actions))
     if table.where is not None:
         try:
             with source.transaction(force_rollback=True):
                 _lock(source, found)
-                source.execute(creation + sql.SQL(" where ({})").format(condition(table.where)))
+                source.execute(creation + sql.SQL(" where ({})").format(condition(table.where)) + options)
                 used = source.execute(_FILTER_COLUMNS, (name,)).fetchall()
         except _REFUSALS as error:
             yield f"where cannot be used: {_said(error)}: correct {table.where!r}"
@@ -101,7 +103,6 @@ def _publishing_problems(
             return
     if table.columns is not None:
         creation += sql.SQL(" ({})").format(sql.SQL(", ").join(map(sql.Identifier, table.columns)))
-    options = sql.SQL(" with (publish = {})").format(", ".join(capture.actions))
     try:
         with source.transaction(force_rollback=True):
             _lock(source, found)
