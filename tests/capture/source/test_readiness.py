@@ -196,7 +196,8 @@ def test_a_table_under_maintenance_is_not_waited_for_long(source: Source) -> Non
 
 
 @pytest.mark.parametrize(
-    "table", [CapturedTable("t", where="id > 5"), CapturedTable("t", columns=("id",)), CapturedTable("t", where="n > 5")]
+    "table",
+    [CapturedTable("t", where="id > 5"), CapturedTable("t", columns=("id",)), CapturedTable("t", where="n > 5")],
 )
 def test_a_partitioned_table_may_have_a_filter_as_any_other_one(source: Source, table: CapturedTable) -> None:
     source.run(
