@@ -207,7 +207,10 @@ class StreamWentOn(MillraceError):
 
 
 class DeciderCaptured(MillraceError):
-    """The decider is that of a captured table: only its capture appends to it, and no other capture has it."""
+    """The decider is that of a captured table: only its capture appends to it, and no other capture has it.
+
+    Nor has a table whose rows are named otherwise than the decider's live streams are.
+    """
 
 
 class NotQuarantined(MillraceError):

@@ -128,6 +128,7 @@ set local check_function_bodies = off;
 \ir functions/capture/private/lock_quarantined_change.sql
 \ir functions/capture/private/newest_capture.sql
 \ir functions/capture/private/require_capture_lease.sql
+\ir functions/capture/private/require_named_as_before.sql
 \ir functions/capture/private/rereads/current_reading.sql
 \ir functions/capture/private/rereads/forget_unchanged_rows.sql
 \ir functions/capture/private/rereads/is_before_reading.sql
@@ -321,7 +322,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '57d17316827f6305ea6e50c023793ebd11aedb6c3884d3d74574413ff89f6015'),
+  (0, '9efa2f63d9735bbbcd8472a5f0a7023e24c736c96760b1e8f7bfce977315a768'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
