@@ -322,7 +322,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '9efa2f63d9735bbbcd8472a5f0a7023e24c736c96760b1e8f7bfce977315a768'),
+  (0, '79f8cb2d1e92e3f91ceca24ce8cff52455823ccf15a4c6237bfbb5d3ee1e15e4'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
