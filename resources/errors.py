@@ -53,7 +53,8 @@ An exception that one module alone raises is declared in that module, below `Mil
     backup           ForeignBackup, NoBackup, Busy
     producers        MessageInDoubt
     capture          GapOpen, NotReady, SourceRefuses, SlotBusy, SlotLost, PublicationMissing, ForeignPublication,
-                     TableMissing, TableRenamed, KeyChanged, TimelinesUnknown, PgoutputError, BadCondition
+                     TableMissing, TableRenamed, KeyChanged, TimelinesUnknown, PgoutputError, BadCondition,
+                     SessionsShared
     consumers        InvalidSubscription, HandlersHang
     alerts           BadAlertSettings, NotDelivered
     spark, postgres  JavaNotFound, PackageMissing, PostgresFailed, PsqlMissing, TookTooLong

@@ -55,6 +55,7 @@ def follow(
         SlotLost: The slot is gone, or is no longer good. The gap is recorded.
         PublicationMissing: The publication is gone, or was for a while. The gap is recorded.
         ChangesDiffer: The slot gives other changes than those that are stored.
+        SessionsShared: The store is reached through a pooler in transaction mode.
     """
     owner = owner or f"follow {uuid4()}"
     patiently = Retrying(
