@@ -53,7 +53,8 @@ An exception that one module alone raises is declared in that module, below `Mil
     backup           ForeignBackup, NoBackup, Busy
     producers        MessageInDoubt
     capture          GapOpen, NotReady, SourceRefuses, SlotBusy, SlotLost, PublicationMissing, ForeignPublication,
-                     TableMissing, TableRenamed, KeyChanged, TimelinesUnknown, PgoutputError, BadCondition
+                     TableMissing, TableRenamed, KeyChanged, TimelinesUnknown, PgoutputError, BadCondition,
+                     SessionsShared
     consumers        InvalidSubscription, HandlersHang
     alerts           BadAlertSettings, NotDelivered
     spark, postgres  JavaNotFound, PackageMissing, PostgresFailed, PsqlMissing, TookTooLong
@@ -207,7 +208,10 @@ class StreamWentOn(MillraceError):
 
 
 class DeciderCaptured(MillraceError):
-    """The decider is that of a captured table: only its capture appends to it, and no other capture has it."""
+    """The decider is that of a captured table: only its capture appends to it, and no other capture has it.
+
+    Nor has a table whose rows are named otherwise than the decider's live streams are.
+    """
 
 
 class NotQuarantined(MillraceError):

@@ -129,6 +129,7 @@ set local check_function_bodies = off;
 \ir functions/capture/private/lock_quarantined_change.sql
 \ir functions/capture/private/newest_capture.sql
 \ir functions/capture/private/require_capture_lease.sql
+\ir functions/capture/private/require_named_as_before.sql
 \ir functions/capture/private/rereads/append_new_rows.sql
 \ir functions/capture/private/rereads/current_reading.sql
 \ir functions/capture/private/rereads/forget_unchanged_rows.sql
@@ -325,7 +326,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '424dec62d5db3b0764069d93bd2305ffd2c19efa9b18f44f50982a59ebecc3bb'),
+  (0, '9e159501704d7829a3bcdcf85191ba156eba72f9c9bcb1d7642f29bfa60f67a6'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

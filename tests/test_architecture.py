@@ -95,6 +95,7 @@ SQL = {
     "resources.capture.rereads.store": "calls functions",
     "resources.capture.schema_changes": "calls functions",
     "resources.capture.drain": "settings of its own session",
+    "resources.capture.sessions": "which session it is",
     "resources.capture.source.*": "runs on a source, which has none of our functions",
     "resources.consumption.rounds.leaf": "calls functions in Spark's tasks",
     "resources.event_log_source.*": "plans in Spark's tasks, a folder that stands alone",

@@ -35,6 +35,7 @@ from millrace.resources.capture.declaration import Capture
 from millrace.resources.capture.decoding.changes import Change, ChangeDecoder
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.schema_changes import SchemaStore, schemas_json
+from millrace.resources.capture.sessions import require_own_session
 from millrace.resources.capture.setup import ReadyCapture, prepare
 from millrace.resources.capture.source.connection import connect_source, flush_lsn, next_xid
 from millrace.resources.capture.source.slot import PublicationMissing, SlotLost, advance, peek
@@ -146,6 +147,7 @@ class CaptureDrain:
         CaptureInUse: Another process captures it.
         NotReady: The source lacks something; the text says what, and how to give it.
         GapOpen: Changes of the source are lost.
+        SessionsShared: The store is reached through a pooler in transaction mode.
     """
 
     def __init__(self, dsn: str, capture: Capture, owner: str, *, lease_s: int = LEASE_S) -> None:
@@ -191,6 +193,7 @@ class CaptureDrain:
     @contextmanager
     def _connect(self, name: str = "millrace") -> Iterator[CaptureStore]:
         with psycopg.connect(self._dsn, autocommit=True) as connection:
+            require_own_session(connection, self._dsn)
             connection.execute("select set_config('application_name', %s, false)", (name,))
             connection.execute("set default_transaction_isolation = 'read committed'")
             connection.execute("select set_config('lock_timeout', %s, false)", (f"{LOCK_S}s",))

@@ -15,6 +15,7 @@ import psycopg
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, sleep_using_event, wait_exponential
 
 from millrace.resources.capture.declaration import Capture
+from millrace.resources.capture.decoding.changes import TableRenamed
 from millrace.resources.capture.drain import LEASE_S, CaptureDrain, CaptureReport
 from millrace.resources.capture.source.slot import SlotBusy
 from millrace.resources.errors import CaptureInUse, LeaseLost, Unreachable
@@ -23,8 +24,8 @@ from millrace.resources.errors import CaptureInUse, LeaseLost, Unreachable
 ROUND_S = 600.0
 # How often to say what was captured, while something is
 TELL_S = 60.0
-# What another process, a restart or patience mends
-PASSING = (psycopg.OperationalError, Unreachable, SlotBusy, CaptureInUse, LeaseLost)
+# What another process, a restart, patience or a new look at the source mends
+PASSING = (psycopg.OperationalError, Unreachable, SlotBusy, CaptureInUse, LeaseLost, TableRenamed)
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ def follow(
         SlotLost: The slot is gone, or is no longer good. The gap is recorded.
         PublicationMissing: The publication is gone, or was for a while. The gap is recorded.
         ChangesDiffer: The slot gives other changes than those that are stored.
+        SessionsShared: The store is reached through a pooler in transaction mode.
     """
     owner = owner or f"follow {uuid4()}"
     patiently = Retrying(

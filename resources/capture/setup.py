@@ -17,6 +17,7 @@ import psycopg
 
 from millrace.resources.capture.claim import ClaimedCapture, claim, fingerprint, release, slot_name
 from millrace.resources.capture.declaration import ACTIONS, Capture, CapturedTable
+from millrace.resources.capture.decoding.declared_names import DeclaredName
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.decoding.schemas import Schemas
 from millrace.resources.capture.schema_changes import TYPES, SchemaStore, look_at_schemas
@@ -65,8 +66,8 @@ class ReadyCapture:
         fingerprints: (schema, table) -> what tells this declaration of the table from others.
         xid_reference: A transaction id of the source of about now.
         stopped: Why a declared table is not captured, by its name: what is wrong with it, and the remedy.
-        declared_names: Table id -> (declared name, LSN). From that LSN on a change under another name is refused; an
-            earlier rename is covered by the backfill.
+        declared_names: By table id. What a table did under another name before it was found under its declared one is
+            its own, unless a backfill will see it; what it does so after that is refused.
         schemas: Which columns the tables had in the log.
     """
 
@@ -80,7 +81,7 @@ class ReadyCapture:
     fingerprints: dict[tuple[str, str], str]
     xid_reference: int
     stopped: Mapping[str, str]
-    declared_names: dict[int, tuple[str, Lsn]]
+    declared_names: Mapping[int, DeclaredName]
     schemas: Schemas
 
 
@@ -219,7 +220,7 @@ def _look(source: psycopg.Connection, store: CaptureStore, claimed: ClaimedCaptu
 
 def _declared_names(
     claimed: ClaimedCapture, registered: Sequence[RegisteredTable], flushed: Lsn
-) -> dict[int, tuple[str, Lsn]]:
+) -> dict[int, DeclaredName]:
     """Return `ReadyCapture.declared_names`: a backfill that has not begun will see all that was done before now."""
     unread = {
         (table.schema_name, table.table_name)
@@ -227,7 +228,11 @@ def _declared_names(
         if table.backfill_generation is None and table.backfill_key is None and not table.rows_read
     }
     return {
-        oids[0]: (table.name, flushed if (table.schema, table.table) in unread else Lsn(0))
+        oids[0]: DeclaredName(
+            table.name,
+            since=flushed if (table.schema, table.table) in unread else Lsn(0),
+            seen=claimed.looked_lsn,
+        )
         for table, oids in zip(claimed.tables, claimed.oids, strict=True)
         if oids
     }

@@ -15,7 +15,6 @@ from millrace.resources.capture import drain as pipeline
 from millrace.resources.capture import health as looking
 from millrace.resources.capture import setup as capture_setup
 from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.decoding.changes import TableRenamed
 from millrace.resources.capture.health import capture_health
 from millrace.resources.capture.setup import GapOpen, remove, restart
 from millrace.resources.capture.store import CaptureStore, Emitted
@@ -96,45 +95,6 @@ def test_a_table_that_is_as_before_is_not_read_again(captured: Captured) -> None
     captured.source.run("vacuum full items", "truncate items")
     captured.drain()
     assert value(captured.store, "select backfilled_at from event_store.captured_tables") == read_at
-
-
-def test_a_table_that_changed_under_another_name_is_no_longer_passed_over(captured: Captured) -> None:
-    captured.source.run("insert into items values (1, 'a')")
-    captured.drain()
-    captured.source.run(
-        "alter table items rename to things",
-        "update things set name = 'under another name'",
-        "alter table things rename to items",
-    )
-    for _ in range(2):
-        with pytest.raises(TableRenamed, match=r"(?s)public\.items .*public\.things"):
-            captured.drain()
-    restart(captured.dsn, captured.capture, "items had another name for a while")
-    captured.drain()
-    assert captured.replayed() == captured.table()
-
-
-def test_a_renamed_table_goes_on_when_it_is_declared_by_its_new_name(captured: Captured) -> None:
-    captured.source.run("insert into items values (1, 'a')")
-    with captured.process() as process:
-        process.drain(budget_s=60, idle_s=0)
-        captured.source.run(
-            "insert into items values (2, 'b')",
-            "alter table items rename to things",
-            "update things set name = 'c' where id = 1",
-        )
-        with pytest.raises(TableRenamed):
-            process.drain(budget_s=60, idle_s=0)
-    renamed = declared(captured, CapturedTable("things"))
-    renamed.drain()
-    captured.source.run("delete from things where id = 2")
-    renamed.drain()
-    found = [row for row in renamed.changes() if row["source_table_name"] == "things"]
-    assert [(c["action"], c["record_pk"], c["record"].get("name")) for c in found] == [
-        ("updated", "[1]", "c"),
-        ("backfilled", "[2]", "b"),
-        ("deleted", "[2]", None),
-    ]
 
 
 def test_a_table_that_was_taken_out_of_the_declaration_is_passed_over_under_any_name(captured: Captured) -> None:

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias, cast
 
 from millrace.resources.capture.declaration import CapturedTable
+from millrace.resources.capture.decoding.declared_names import DeclaredName, under_its_name
 from millrace.resources.capture.decoding.fields import (
     MAX_DATA_CHARACTERS,
     derived_id,
@@ -137,8 +138,8 @@ class ChangeDecoder:
         capture: The capture's name.
         generation: The number of the slot's life, unique in the store for ever: the changes' ids are derived from it.
         xid_reference: A transaction id of the source of about now; see `whole_xid`.
-        declared_names: Table id -> (declared name, LSN). From that LSN on a change under another name, or of a row that
-            other columns name, is refused.
+        declared_names: By table id. From its `since` on a change under another name, or of a row that other columns
+            name, is refused, unless the table is known to have its own name again.
         schemas: The columns that the tables had; None to compare none.
         stored_lsn: All that the source committed below it is stored.
 
@@ -152,11 +153,12 @@ class ChangeDecoder:
         capture: str,
         generation: int,
         xid_reference: int,
-        declared_names: Mapping[int, tuple[str, Lsn]] = MappingProxyType({}),
+        declared_names: Mapping[int, DeclaredName] = MappingProxyType({}),
         schemas: Schemas | None = None,
         stored_lsn: Lsn = Lsn(0),  # noqa: B008 - it is a number
     ) -> None:
         self._tables = {(table.schema, table.table): table for table in tables}
+        self._by_name = {table.name: table for table in self._tables.values()}
         self._capture = capture
         self._generation = generation
         self._xid_reference = xid_reference
@@ -165,7 +167,7 @@ class ChangeDecoder:
         self._stored_lsn = stored_lsn
         # by table id; None for a table that is described, and not captured
         self._described: dict[int, _Described | None] = {}
-        # by id of a captured table, the name that is not declared
+        # by id of a captured table, the name that is not its declared one
         self._renamed: dict[int, str] = {}
         # by id of a captured table whose rows other columns name than its key
         self._rekeyed: dict[int, _Described] = {}
@@ -249,6 +251,10 @@ class ChangeDecoder:
         if self._transaction is not None:
             raise PgoutputError(f"a transaction begins within the one that commits at {self._transaction.lsn}")
         lsn = message.final_lsn
+        for relation_id in self._renamed:
+            # no description comes again for a table that keeps its name
+            if not self._declared_names[relation_id].owns(lsn):
+                self._described[relation_id] = None
         xid = whole_xid(message.xid, self._xid_reference)
         ids = f"{self._generation}/{lsn}"
         time = time_json(message.committed_at)
@@ -273,10 +279,16 @@ class ChangeDecoder:
     def _describe(self, message: Relation, raw: bytes) -> Sequence[Change]:
         table = self._tables.get((message.schema, message.table))
         self._renamed.pop(message.relation_id, None)
-        if table is None and message.relation_id in self._declared_names:
-            self._renamed[message.relation_id] = f"{message.schema}.{message.table}"
         self._rekeyed.pop(message.relation_id, None)
         self._described[message.relation_id] = None
+        declared = self._declared_names.get(message.relation_id)
+        found = f"{message.schema}.{message.table}"
+        # what the backfill to come will see counts by the name that it had: a captured table's, or none
+        if declared and declared.name != found and (table is None or self._current().lsn >= declared.since):
+            self._renamed[message.relation_id] = found
+            table = self._by_name[declared.name] if declared.owns(self._current().lsn) else None
+            if table is not None:
+                message, raw = under_its_name(message, raw, table)
         if table is None:
             return ()
         described = _Described(
@@ -384,23 +396,20 @@ class ChangeDecoder:
         return table
 
     def _refuse_renamed(self, relation_id: int) -> None:
-        name, since = self._declared_names[relation_id]
+        declared = self._declared_names[relation_id]
         lsn = self._current().lsn
-        if lsn >= since:
+        if lsn >= declared.since and not declared.owns(lsn):
             raise TableRenamed(
-                f"Table {name} of capture {self._capture} was renamed.",
+                f"Table {declared.name} of capture {self._capture} was renamed.",
                 detail=f"in the transaction that committed at {lsn} it is {self._renamed[relation_id]}",
-                hint=(
-                    "Declare it by its new name. If it has its declared name again:"
-                    f" millrace capture restart {self._capture} --reason WHY"
-                ),
+                hint="Declare it by its new name, or give it its declared one again. The next run goes on either way.",
             )
 
     def _refuse_rekeyed(self, relation_id: int) -> None:
-        name, since = self._declared_names[relation_id]
-        if self._current().lsn >= since:
+        declared = self._declared_names[relation_id]
+        if self._current().lsn >= declared.since:
             raise KeyChanged(
-                f"Rows of table {name} of capture {self._capture} were named by other columns than its key.",
+                f"Rows of table {declared.name} of capture {self._capture} were named by other columns than its key.",
                 detail=f"in the transaction that committed at {self._current().lsn} its replica identity is another one",
                 hint=f"If it has its own again: millrace capture restart {self._capture} --reason WHY",
             )

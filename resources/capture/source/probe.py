@@ -173,8 +173,9 @@ class Probes:
         return f"millrace_check_{self._source.info.backend_pid}"
 
     def _publish(self, tables: Sequence[sql.Composable]) -> None:
+        # with the options that it is made with: of a partitioned table no filter is allowed otherwise
         self._source.execute(
-            sql.SQL("create publication {} for table {} with (publish = {})").format(
+            sql.SQL("create publication {} for table {} with (publish = {}, publish_via_partition_root = true)").format(
                 sql.Identifier(self._name), sql.SQL(", ").join(tables), ", ".join(self._actions)
             )
         )

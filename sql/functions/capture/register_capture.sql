@@ -3,7 +3,8 @@
 -- inserted, updated, deleted, truncated, schema_changed and backfilled. A table that is new or has another fingerprint is backfilled
 -- (anew), after publish_tables. key_columns are the columns that name a row, [] where nothing does: then no row is read, and
 -- null where that is unknown. stopped says why a table cannot be captured now; null or nothing if it can. It is read anew
--- once it can. A table that is stated no more is captured no more: its events stay.
+-- once it can. A table that is stated no more is captured no more: its events stay. A decider with live streams of rows
+-- that a key names takes no table whose rows nothing names, and the other way round (MR034).
 -- Example: select register_capture('crm', 'crm_slot', 'crm_pub',
 --   '[{"schema":"public","table":"customers","decider":"table:public.customers","fingerprint":"1"}]')
 create or replace function event_store.register_capture(
@@ -72,6 +73,7 @@ begin
     _changed := true;
   end if;
 
+  perform event_store_private.require_named_as_before(_capture, v_tables);
   delete from event_store.captured_tables c
   where c.capture = v_capture and not exists (
     select from jsonb_array_elements(v_tables) t(element)
@@ -177,7 +179,7 @@ comment on function event_store.register_capture(text, text, text, jsonb) is
 'whether anything changed. v_tables is a JSON array of {schema, table, decider, key_columns, fingerprint, stopped}. A table '
 'that is new or has another fingerprint is backfilled; one that is stopped, for the reason that is stated, is not captured '
 'until it is stated without one, and then read anew; one that is stated no more is captured no more. MR005 a name '
-'or v_tables is malformed; MR034 a decider belongs to another capture, or '
-'is registered for writers.';
+'or v_tables is malformed; MR034 a decider belongs to another capture, '
+'is registered for writers, or has live streams of rows that a key names where nothing does now, or the other way round.';
 revoke all on function event_store.register_capture(text, text, text, jsonb) from public;
 grant execute on function event_store.register_capture(text, text, text, jsonb) to event_store_owner;

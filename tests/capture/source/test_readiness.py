@@ -213,6 +213,22 @@ def test_a_table_under_maintenance_is_not_waited_for_long(source: Source) -> Non
         assert problems(source, CapturedTable("t", where="id > 5")) == []
 
 
+@pytest.mark.parametrize(
+    "table",
+    [CapturedTable("t", where="id > 5"), CapturedTable("t", columns=("id",)), CapturedTable("t", where="n > 5")],
+)
+def test_a_partitioned_table_may_have_a_filter_as_any_other_one(source: Source, table: CapturedTable) -> None:
+    source.run(
+        "create table t (id int primary key, n int, other int) partition by range (id)",
+        "create table t1 partition of t for values from (0) to (10)",
+    )
+    refuses = table.where == "n > 5"
+    assert ["the log does not hold" in said for said in problems(source, table)] == [True] * refuses
+    source.run("alter table t replica identity full", "alter table t1 replica identity full")
+    # no columns under a full identity, as of any table
+    assert bool(problems(source, table)) is (table.columns is not None)
+
+
 def test_a_partitioned_table_and_its_partitions_are_judged_together(source: Source) -> None:
     source.run(
         "create table t (id int, n int, primary key (id)) partition by range (id)",

@@ -16,8 +16,9 @@ from millrace.resources.capture.rereads.reading import compare
 from millrace.resources.capture.setup import restart
 from millrace.resources.capture.source.readiness import NotReady
 from millrace.resources.capture.store import CaptureStore
-from millrace.resources.errors import MillraceError
+from millrace.resources.errors import DeciderCaptured, MillraceError
 from tests.support.capturing.captured import Captured, captured, killed_at, new_source
+from tests.support.factories import rows
 
 __all__ = ["captured", "new_source"]
 
@@ -193,3 +194,18 @@ def test_a_primary_key_does_not_name_rows_that_are_declared_without(clicks: Capt
     (stream,) = streams(clicks)
     assert json.loads(stream)[2] == 0
     assert len(json.loads(stream)) == 3
+
+
+def test_a_table_that_a_key_named_before_needs_another_decider(clicks: Captured) -> None:
+    clicks.source.run("insert into items values (1, 'x')")
+    clicks.drain()
+    otherwise = replace(clicks.capture, tables=(CLICKS, CapturedTable("items", key=())))
+    with pytest.raises(DeciderCaptured, match=r"table:public\.items has live streams, such as \[1\] of rows"):
+        replace(clicks, capture=otherwise).drain()
+    apart = replace(clicks.capture, tables=(CLICKS, CapturedTable("items", key=(), decider="items_log")))
+    clicks.source.run("insert into items values (2, 'y')")
+    replace(clicks, capture=apart).drain()
+    clicks.source.run("insert into items values (3, 'z')")
+    replace(clicks, capture=apart).drain()
+    deciders = "select decider_id from event_store.events where decider = 'items_log'"
+    assert ["0/" in decider_id for (decider_id,) in rows(clicks.store, deciders)] == [True, True]

@@ -1,8 +1,9 @@
 """A capture's calls cost the same however long somebody holds an old snapshot."""
 
+from millrace.resources.capture.store import CaptureStore
 from tests.sql.test_held_snapshots import SLACK, held_snapshot
-from tests.support.capturing.captures import Source, inserted, source
-from tests.support.factories import Connect, buffers
+from tests.support.capturing.captures import Row, Source, inserted, source, table
+from tests.support.factories import Connect, buffers, value
 
 __all__ = ["source"]
 
@@ -30,3 +31,32 @@ def test_a_capture_reads_no_more_pages_the_more_it_stored(source: Source, connec
         go_on(range(300, 600))
         after = read()
     assert {name: (before[name], pages) for name, pages in after.items() if pages > before[name] + SLACK} == {}
+
+
+def test_rows_without_names_become_events_at_the_same_cost(connect: Connect) -> None:
+    """Each is a stream of its own: what is looked up is never there."""
+    unnamed = Source(CaptureStore(connect()), "c", table(key=[]))
+    unnamed.begin()
+    connection = unnamed.store.connection
+
+    def placed(lsn: int) -> Row:
+        return inserted((unnamed.generation, str(unnamed.lsn), lsn))
+
+    def go_on(rounds: int) -> None:
+        for _ in range(rounds):
+            unnamed.commit(placed(0), placed(1))
+            unnamed.emit()
+
+    def read() -> int:
+        unnamed.commit(placed(0), placed(1))
+        pages = buffers(connection, "select * from event_store.emit_changes('c', %s)", unnamed.token)
+        assert value(connection, "select unemitted from event_store.capture_info()") == 0
+        return pages
+
+    with held_snapshot(connect(autocommit=False)):
+        go_on(300)
+        before = read()
+        go_on(300)
+        after = read()
+    assert after <= before + SLACK
+    assert value(connection, "select count(*) from event_store.events") == 2 * (300 + 1 + 300 + 1)

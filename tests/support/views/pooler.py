@@ -1,4 +1,4 @@
-"""A connection pool in front of the tests' server: pgbouncer in transaction mode, as Debian packages it.
+"""A connection pool in front of the tests' server: pgbouncer, mostly in transaction mode, as Debian packages it.
 
 Belongs here: starting and ending it. Not here: what must hold behind it (tests/sql/rows/test_pooler.py).
 """
@@ -20,7 +20,9 @@ PROGRAM = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin
 
 
 @contextmanager
-def pooled(dsn: str, folder: Path, sessions: int, clients: int = 100) -> Iterator[str]:
+def pooled(
+    dsn: str, folder: Path, sessions: int, clients: int = 100, *, mode: str = "transaction", settings: str = ""
+) -> Iterator[str]:
     """Yield a DSN at which up to so many clients share so many sessions of the server, a transaction at a time."""
     assert PROGRAM is not None
     server = conninfo_to_dict(dsn)
@@ -29,7 +31,7 @@ def pooled(dsn: str, folder: Path, sessions: int, clients: int = 100) -> Iterato
     users.write_text(f'"{server["user"]}" ""\n')
     config = folder / "pgbouncer.ini"
     config.write_text(
-        f"[databases]\nstore = {target}\n[pgbouncer]\npool_mode = transaction\ndefault_pool_size = {sessions}\n"
+        f"[databases]\nstore = {target}\n[pgbouncer]\npool_mode = {mode}\n{settings}\ndefault_pool_size = {sessions}\n"
         f"max_client_conn = {clients}\n"
         f"listen_addr =\nunix_socket_dir = {folder}\nlisten_port = 6432\nauth_type = any\nauth_file = {users}\n"
         f"logfile = {folder}/log\npidfile = {folder}/pid\nignore_startup_parameters = extra_float_digits,options\n"

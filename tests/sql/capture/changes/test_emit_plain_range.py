@@ -1,17 +1,22 @@
 """Plain changes go from wal_events into events at once, and are there what they would be otherwise."""
 
+from dataclasses import replace
 from typing import Any, LiteralString
 
 import pytest
 
 from millrace.resources.capture.store import Emitted
 from tests.support.capturing.captures import (
+    Row,
     Source,
     append_foreign,
     deleted,
     faulty,
+    held,
     inserted,
     source,
+    stream,
+    table,
     truncated,
     updated,
     with_data,
@@ -60,13 +65,108 @@ def test_the_events_are_those_of_the_careful_way(source: Source) -> None:
     assert emitted(source, PLAIN)[0] == (None, None, None)
 
 
+def waiting(source: Source, what: str) -> None:
+    """Let something wait in the quarantine, of other streams than those of the rows 1 to 4."""
+    if what == "a null key":
+        source.commit(faulty(None))
+    if what == "another capture's":
+        other = Source(source.store, "d", table("u"))
+        other.begin()
+        other.commit(faulty(1, "u"))
+        other.emit()
+    if what == "a truncation":
+        (change,) = source.changes(truncated())
+        source.save([replace(change, data=None, fault="column v: not UTF-8")])
+    if what == "a change of the columns":
+        (change,) = source.changes(Row((), "schema_changed"))
+        source.save([replace(change, decider_id="schema", data=None, fault="column v: not UTF-8")])
+    if what in {"a row", "thousands"}:
+        # and what waits behind it
+        source.commit(faulty(7), *(faulty(n) for n in range(100, 2100) if what == "thousands"))
+        source.commit(updated(7))
+    source.emit_all()
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["a row", "thousands", "a null key", "another capture's", "a truncation", "a change of the columns"],
+)
+def test_what_waits_beside_the_range_changes_nothing(source: Source, what: str) -> None:
+    connection = source.store.connection
+    source.commit(inserted(1), inserted(3))
+    source.emit()
+    waiting(source, what)
+    assert value(connection, "select count(*) from event_store.quarantined_changes") > 0
+    source.commit(updated(1), inserted(2), deleted(3), inserted(("a", 5)), inserted(3))
+    plain, careful = emitted(source, PLAIN), emitted(source, ANY)
+    assert plain[0][0] == 5
+    assert plain == careful
+    assert source.emit() == Emitted(5, 0, 0, behind=False)
+
+
+@pytest.mark.parametrize("row", [updated(7), deleted(7), Row((), "schema_changed")])
+def test_a_range_with_a_change_that_has_to_wait_is_left(source: Source, row: Row) -> None:
+    connection = source.store.connection
+    waiting(source, "a row")
+    waiting(source, "a change of the columns")
+    ahead = source.changes(inserted(1), row, inserted(2))
+    source.save([replace(each, decider_id="schema") if each.action == "schema_changed" else each for each in ahead])
+    before = rows(connection, EVENTS)
+    ((changes, _, _), after) = emitted(source, PLAIN)
+    assert (changes, after) == (None, before)
+    assert source.emit() == Emitted(2, 0, 1, behind=False)
+
+
+def test_a_row_of_another_table_with_the_key_of_one_that_waits_goes_on(source: Source) -> None:
+    source.store.register_capture("c", "slot_c", "pub_c", [table("t"), table("u")])
+    waiting(source, "a row")
+    source.commit(inserted(7, table="u"))
+    assert emitted(source, PLAIN)[0][0] == 1
+
+
+def test_once_nothing_of_a_stream_waits_any_more_it_is_plain_again(source: Source) -> None:
+    waiting(source, "a row")
+    waiting(source, "a null key")
+    for change in source.store.quarantined_changes("c", limit=10):
+        if change.decider_id is not None:
+            source.store.discard_change(change.quarantine_id, "a test")
+    source.commit(inserted(7))
+    assert emitted(source, PLAIN)[0][0] == 1
+
+
+def test_a_truncation_that_waits_behind_another_one_holds_no_row(source: Source) -> None:
+    source.commit(inserted(1))
+    source.emit()
+    waiting(source, "a truncation")
+    source.commit(truncated(), inserted(2), inserted(1, "again"))
+    done = source.emit_all()
+    # the truncation waits; the row it deleted was gone by the one before, which its rows did not wait for
+    assert (done.held, done.quarantined) == (1, 0)
+    assert held(source.store) == [("[]", "truncated", True), ("[]", "truncated", False)]
+    assert stream(source.store, 1) == [("inserted", 1), ("deleted", None), ("inserted", "again")]
+
+
+def test_thousands_that_wait_are_looked_up_by_the_streams_of_the_range(source: Source) -> None:
+    connection = source.store.connection
+    waiting(source, "thousands")
+    connection.execute("analyze event_store.quarantined_changes, event_store.wal_events")
+    source.commit(*(inserted(n) for n in range(5000, 5050)))
+    with connection.transaction():
+        assert source.emit().emitted == 50
+        fetched = value(
+            connection,
+            "select idx_tup_fetch + seq_tup_read from pg_stat_xact_user_tables where relname = 'quarantined_changes'",
+        )
+    assert fetched < 10
+
+
 @pytest.mark.parametrize("what", ["a fault", "a truncation", "the quarantine", "a closed stream", "an unknown event"])
 def test_what_is_out_of_the_ordinary_is_left_as_it_is(source: Source, what: str) -> None:
     source.commit(inserted(1))
     source.emit()
     connection = source.store.connection
     if what == "the quarantine":
-        source.commit(faulty(7))
+        source.commit(faulty(1))
         source.emit()
     if what == "a closed stream":
         append_foreign(source.store, "inserted", 2, final=True)

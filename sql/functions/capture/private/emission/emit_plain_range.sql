@@ -1,7 +1,7 @@
 -- Emits the next stored changes of a capture whose row the caller has locked, as emit_range does, where nothing is out of
--- the ordinary: nothing of the capture is in the quarantine, no change is a TRUNCATE, is unfit or has an unknown event, and
--- no stream is closed. Otherwise it does nothing, and changes is null. The data go from wal_events into events as they
--- are; only what tells a stream's next version is sorted and kept in between.
+-- the ordinary: no change is a TRUNCATE, is unfit or has an unknown event, no stream is closed, and none of the next
+-- v_limit changes has to wait behind one in the quarantine. Otherwise it does nothing, and changes is null. The data go
+-- from wal_events into events as they are; only what tells a stream's next version is sorted and kept in between.
 -- Who may call emit_changes is a member of event_store_owner, whose each captured decider is: that is not asked again.
 -- An event that is stored already, and a version that another writer took, raise unique_violation.
 create or replace function event_store_private.emit_plain_range(
@@ -28,9 +28,30 @@ declare
   _purges constant bigint := pg_sequence_last_value('event_store.purge_seq');
   _now constant timestamptz := event_store_private.clock();
 begin
-  if exists (select from event_store.quarantined_changes q where q.capture = v_capture.capture)
-    or current_setting('transaction_isolation') <> 'read committed'
-  then
+  if current_setting('transaction_isolation') <> 'read committed' or (
+    -- Asked before anything else is: a row that waits may be one that changes all the time.
+    exists (select from event_store.quarantined_changes q where q.capture = v_capture.capture)
+    and exists (
+      select
+      from (
+        select w.decider_id, w.decider
+        from event_store.wal_events w
+        where w.source_generation = v_capture.source_generation
+          and (w.commit_lsn, w.commit_idx) > (v_capture.emitted_lsn, v_capture.emitted_idx)
+          and w.commit_lsn < v_capture.stored_lsn
+        order by w.commit_lsn, w.commit_idx
+        limit v_limit
+      ) ahead
+      -- one whose stream is unknown holds no other one back; offset 0: a look-up for each, also by a plan that was made while
+      -- nothing waited
+      where exists (
+        select
+        from event_store.quarantined_changes q
+        where q.decider_id = ahead.decider_id and q.decider = ahead.decider
+        offset 0
+      )
+    )
+  ) then
     return next;
     return;
   end if;

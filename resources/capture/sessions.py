@@ -1,0 +1,44 @@
+"""Whether a connection to the store is a session of its own, as a capture needs it.
+
+Belongs here: telling a pooler that gives each transaction any session. Not here: what sessions are needed for
+(`drain`).
+"""
+
+import psycopg
+
+from millrace.resources.errors import MillraceError
+
+# A pool hands out the session that was used last, or the next one in turn; others may take it in between.
+_ROUNDS = 5
+
+
+class SessionsShared(MillraceError):
+    """The store is reached through a pooler that gives each transaction any session."""
+
+
+def require_own_session(connection: psycopg.Connection, dsn: str) -> None:
+    """Refuse a connection, in autocommit mode, whose transactions go to sessions that others use, too.
+
+    A capture's sessions hold its settings, and its next owner ends those that hang: they would be those of others.
+
+    Raises:
+        SessionsShared: They do.
+    """
+    # a server tells its own process when one connects, and a pooler cannot
+    if _process(connection) == connection.info.backend_pid:
+        return
+    # no statement is prepared: a pooler may lose that, too
+    with psycopg.connect(dsn, autocommit=True, prepare_threshold=None) as other:
+        met = {(_process(connection), _process(other)) for _ in range(_ROUNDS)}
+    if len(met) > 1 or any(own == others for own, others in met):
+        raise SessionsShared(
+            "The event store is reached through a pooler that gives each transaction any session.",
+            detail="a capture needs sessions of its own",
+            hint="Let MILLRACE_DSN name the server itself, or a pool in session mode.",
+        )
+
+
+def _process(connection: psycopg.Connection) -> int:
+    row = connection.execute("select pg_backend_pid()", prepare=False).fetchone()
+    assert row is not None
+    return int(row[0])

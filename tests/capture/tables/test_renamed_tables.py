@@ -1,0 +1,178 @@
+"""A captured table that has another name for a while: its changes are its own, and nobody need begin anew.
+
+Belongs here: the whole capture. Not here: what a description of a table means (tests/capture/decoding), a table that
+has another name when a run begins, which is stopped (test_stopped_tables).
+"""
+
+import logging
+import threading
+from typing import LiteralString
+
+import pytest
+
+from millrace.resources.capture import drain
+from millrace.resources.capture.declaration import CapturedTable
+from millrace.resources.capture.decoding.changes import TableRenamed
+from millrace.resources.capture.follow import follow
+from millrace.resources.capture.store import CaptureStore
+from tests.support.capturing.captured import Captured, captured, declared, did, killed_at, left, new_source
+from tests.support.factories import start, value, wait_until
+
+__all__ = ["captured", "new_source"]
+
+
+def test_what_a_table_did_under_another_name_is_captured_once_it_has_its_own_again(captured: Captured) -> None:
+    captured.source.run("create schema elsewhere", "insert into items values (1, 'a')")
+    captured.drain()
+    captured.source.run(
+        "insert into items values (2, 'before')",
+        "alter table items rename to things",
+        "update things set name = 'under another name' where id = 1",
+        "alter table things set schema elsewhere",
+        "delete from elsewhere.things where id = 2",
+        "alter table elsewhere.things set schema public",
+        "alter table things rename to items",
+        "insert into items values (3, 'after')",
+    )
+    read_at = value(captured.store, "select backfilled_at from event_store.captured_tables")
+    captured.drain()
+    assert did(captured) == [("inserted", "[2]"), ("updated", "[1]"), ("deleted", "[2]"), ("inserted", "[3]")]
+    assert captured.replayed() == captured.table()
+    assert value(captured.store, "select backfilled_at from event_store.captured_tables") == read_at
+    assert CaptureStore(captured.store).capture_gaps("shop") == []
+
+
+def test_killed_before_the_slot_moved_what_a_table_did_under_another_name_is_the_same_again(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captured.drain()
+    captured.source.run(
+        "alter table items rename to things",
+        "insert into things values (1, 'under another name')",
+        "alter table things rename to items",
+    )
+    killed_at(captured, monkeypatch, drain, "advance")
+    assert captured.drain().replayed == 1
+    assert did(captured) == [("inserted", "[1]")]
+
+
+def test_a_process_that_meets_a_table_under_another_name_ends_and_the_next_one_goes_on(captured: Captured) -> None:
+    with captured.process() as process:
+        process.drain(budget_s=60, idle_s=0)
+        captured.source.run(
+            "alter table items rename to things",
+            "insert into things values (1, 'under another name')",
+            "alter table things rename to items",
+        )
+        with pytest.raises(TableRenamed, match=r"(?s)public\.items .*public\.things"):
+            process.drain(budget_s=60, idle_s=0)
+    captured.drain()
+    assert did(captured) == [("inserted", "[1]")]
+
+
+def test_a_filtered_table_of_partitions_that_had_another_name_keeps_its_filter_and_its_changes(
+    captured: Captured,
+) -> None:
+    captured.source.run(
+        "create table parts (id int primary key, name text) partition by range (id)",
+        "create table p1 partition of parts for values from (0) to (10)",
+        "create table p2 partition of parts for values from (10) to (20)",
+        "insert into parts values (1, 'a'), (9, 'hidden')",
+    )
+    parts = declared(captured, CapturedTable("parts", where="id <> 9"))
+    parts.drain()
+    captured.source.run(
+        "alter table parts rename to pieces",
+        "alter table p1 rename to q1",
+        "update pieces set id = 11 where id = 1",
+        "update pieces set name = 'still hidden' where id = 9",
+        "insert into pieces values (2, 'b')",
+        "alter table q1 rename to p1",
+        "alter table pieces rename to parts",
+    )
+    parts.drain()
+    assert left(parts, "parts") == [{"id": 11, "name": "a"}, {"id": 2, "name": "b"}]
+    # the events themselves, not only what a new reading makes of them
+    assert sorted(did(parts)) == [("deleted", "[1]"), ("inserted", "[11]"), ("inserted", "[2]")]
+
+
+def test_two_tables_that_exchange_their_names_and_exchange_them_back_keep_their_rows(captured: Captured) -> None:
+    captured.source.run("create table notes (id int primary key, name text)")
+    both = declared(captured, CapturedTable("items"), CapturedTable("notes"))
+    both.drain()
+    exchange: tuple[LiteralString, ...] = (
+        "alter table items rename to other",
+        "alter table notes rename to items",
+        "alter table other rename to notes",
+    )
+    captured.source.run(*exchange, "insert into items values (1, 'of notes')", *exchange)
+    captured.source.run("insert into items values (2, 'of items')")
+    both.drain()
+    assert left(both, "items") == both.table()
+    assert left(both, "notes") == both.table("notes")
+
+
+def test_a_renamed_table_goes_on_when_it_is_declared_by_its_new_name(captured: Captured) -> None:
+    captured.source.run("insert into items values (1, 'a')")
+    with captured.process() as process:
+        process.drain(budget_s=60, idle_s=0)
+        captured.source.run(
+            "insert into items values (2, 'b')",
+            "alter table items rename to things",
+            "update things set name = 'c' where id = 1",
+        )
+        with pytest.raises(TableRenamed):
+            process.drain(budget_s=60, idle_s=0)
+    renamed = declared(captured, CapturedTable("things"))
+    renamed.drain()
+    captured.source.run("delete from things where id = 2")
+    renamed.drain()
+    found = [row for row in renamed.changes() if row["source_table_name"] == "things"]
+    assert [(c["action"], c["record_pk"], c["record"].get("name")) for c in found] == [
+        ("updated", "[1]", "c"),
+        ("backfilled", "[2]", "b"),
+        ("deleted", "[2]", None),
+    ]
+
+
+def test_a_follower_looks_anew_and_goes_on(captured: Captured, caplog: pytest.LogCaptureFixture) -> None:
+    captured.drain()
+    stop = threading.Event()
+    done = start(lambda: follow(captured.dsn, captured.capture, stop))
+    try:
+        captured.source.run("insert into items values (1, 'a')")
+        wait_until(lambda: did(captured) == [("inserted", "[1]")], "it follows")
+        with captured.source.connection.transaction():
+            captured.source.run(
+                "alter table items rename to things",
+                "insert into things values (2, 'under another name')",
+                "alter table things rename to items",
+            )
+        captured.source.run("insert into items values (3, 'after')")
+        wait_until(lambda: len(did(captured)) == 3, "it went on")
+    finally:
+        stop.set()
+    done.result(60)
+    assert did(captured)[1:] == [("inserted", "[2]"), ("inserted", "[3]")]
+    assert [record.levelno for record in caplog.records if "public.items" in record.message] == [logging.WARNING]
+
+
+def test_a_follower_stops_a_table_that_keeps_another_name_and_captures_the_others(captured: Captured) -> None:
+    captured.source.run("create table good (id int primary key)")
+    both = declared(captured, CapturedTable("items"), CapturedTable("good"))
+    both.drain()
+    stop = threading.Event()
+    done = start(lambda: follow(both.dsn, both.capture, stop))
+    try:
+        captured.source.run("insert into items values (1, 'a')")
+        wait_until(lambda: did(both) == [("inserted", "[1]")], "it follows")
+        captured.source.run(
+            "alter table items rename to things",
+            "insert into things values (2, 'under another name')",
+            "insert into good values (7)",
+        )
+        wait_until(lambda: left(both, "good") == [{"id": 7}], "the other table is captured")
+        assert CaptureStore(both.store).capture_info("shop")[0].tables_stopped == 1
+    finally:
+        stop.set()
+    done.result(60)
