@@ -326,7 +326,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '9e159501704d7829a3bcdcf85191ba156eba72f9c9bcb1d7642f29bfa60f67a6'),
+  (0, '41adfab25e09947bd3599018f501d7e3eea512f6d8d57a22e55327dd00edbccc'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -57,7 +57,8 @@ begin
   end if;
   with ahead as materialized (
     select
-      w.commit_lsn, w.commit_idx, w.event_id, w.decider, w.decider_id, w.action, event_store_private.change_bytes(w.data) as bytes,
+      w.ctid as at, w.commit_lsn, w.commit_idx, w.event_id, w.decider, w.decider_id, w.action,
+      event_store_private.change_bytes(w.data) as bytes,
       w.action <> 'truncated' and event_store_private.change_fault(
         w.fault, w.action, w.event_id, w.decider, w.decider_id, w.data, w.command_id
       ) is null as plain
@@ -82,14 +83,14 @@ begin
     from (select t.decider, t.action, bool_and(t.plain) as plain from taken t group by t.decider, t.action) k
   ), linked as (
     select
-      t.commit_lsn, t.commit_idx, t.nth, t.decider, t.decider_id,
+      t.at, t.nth, t.decider, t.decider_id,
       lag(t.event_id) over stream as id_before,
       row_number() over stream as number
     from taken t
     window stream as (partition by t.decider_id, t.decider order by t.nth)
   ), chained as materialized (
     select
-      l.commit_lsn, l.commit_idx, l.nth,
+      l.at, l.nth,
       coalesce(l.id_before, head.last_event_id) as follows,
       head.final,
       coalesce(first_value(head.version) over (partition by l.decider_id, l.decider order by l.nth), 0) + l.number as version
@@ -108,11 +109,11 @@ begin
       w.action, w.event_id, 1, w.decider, w.decider_id, w.data, w.command_id, c.follows, false, _now,
       (select o.drawn from offsets o)[c.nth], c.version, event_store_private.change_metadata(w.data)
     from (select * from chained order by nth) c
-    -- offset 0: a plan that was made while the table was empty would join each change with all of the generation
+    -- a change is never updated, so it is where it was seen; offset 0: a look-up for each, whenever the plan was made
     cross join lateral (
       select x.*
       from event_store.wal_events x
-      where x.source_generation = v_capture.source_generation and x.commit_lsn = c.commit_lsn and x.commit_idx = c.commit_idx
+      where x.ctid = c.at
       offset 0
     ) w
     where (select k.plain from known k) and not exists (select from chained f where f.final)
