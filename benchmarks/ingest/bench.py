@@ -1,17 +1,20 @@
 """What every line of ingestion has beside what all benchmarks share: a second server, whose databases are captured.
 
-Belongs here: both servers. Not here: what is measured, what a source does (`sources`).
+Belongs here: both servers, the CPU of each process. Not here: what is measured, what a source does (`sources`).
 """
 
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from rich.console import Console
 
-from benchmarks.event_store.bench import Bench
+from benchmarks.cpu import of_server
+from benchmarks.event_store.bench import Bench, Result
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 
 
@@ -26,6 +29,41 @@ class IngestBench(Bench):
         name = f"source_{next(self._numbers)}"
         self.sources.create_database(name)
         return self.sources.dsn(name)
+
+
+class Costs:
+    """The CPU that work took in this process, at the source and in the store, per row or change; medians of the rounds.
+
+    Args:
+        bench: Where it is measured.
+        number: How many rows or changes each call of `of` handles.
+    """
+
+    def __init__(self, bench: IngestBench, number: int) -> None:
+        self._bench = bench
+        self._number = number
+        self._rounds: list[tuple[float, float, float]] = []
+
+    def of(self, work: Callable[[], object]) -> float:
+        """Do the work; return the seconds that it takes."""
+        before, began = self._spent(), time.perf_counter()
+        work()
+        seconds = time.perf_counter() - began
+        python, source, store = (now - then for now, then in zip(self._spent(), before, strict=True))
+        self._rounds.append((python, source, store))
+        return seconds
+
+    def results(self, what: str, unit: str) -> list[Result]:
+        """Return a line for each process, and one for all."""
+        found = [median(values) / self._number * 1e6 for values in zip(*self._rounds, strict=True)]
+        names = ("of this process", "of the source", "of the store", "of all")
+        return [
+            Result(f"{what}, CPU {name}", value, unit=unit)
+            for name, value in zip(names, [*found, sum(found)], strict=True)
+        ]
+
+    def _spent(self) -> tuple[float, float, float]:
+        return time.process_time(), of_server(self._bench.sources), of_server(self._bench.server)
 
 
 @contextmanager

@@ -14,11 +14,12 @@ from pathlib import Path
 import psycopg
 
 from benchmarks.event_store.bench import Result
-from benchmarks.ingest.bench import IngestBench
+from benchmarks.ingest.bench import Costs, IngestBench
 from benchmarks.ingest.sources import (
     Pipeline,
     change,
     new_pipeline,
+    new_source,
     peeked,
     received,
     require_all,
@@ -26,7 +27,6 @@ from benchmarks.ingest.sources import (
     timed,
 )
 from millrace.resources.capture.drain import CaptureDrain
-from millrace.resources.capture.setup import restart
 
 TARGET = 45_000
 BACKFILL_TARGET = 88_000
@@ -39,6 +39,7 @@ def rate(bench: IngestBench) -> list[Result]:
     changes = bench.size(100_000, 1000)
     whole = new_pipeline(bench)
     parts = new_pipeline(bench, whole.source)
+    costs, copy_costs = Costs(bench, changes), Costs(bench, changes)
     with ExitStack() as stack:
         process = stack.enter_context(parts.capturing())
         copies = ExitStack()
@@ -50,11 +51,11 @@ def rate(bench: IngestBench) -> list[Result]:
             change(whole.source, changes, TRANSACTION)
             for name in ("received", "peeked", "decoded"):
                 copies.enter_context(slot_copy(whole, name))
-            return changes / whole.drain(changes)
+            return changes / whole.drain(changes, costs.of)
 
         drain, copy, receive, peek, decode, store, emit = bench.in_turn(
             drained,
-            lambda: changes / copied(whole, changes),
+            lambda: changes / copied(whole, changes, copy_costs),
             lambda: changes / received(whole, "received"),
             lambda: changes / peeked(whole, "peeked", decoding=False),
             lambda: changes / peeked(whole, "decoded", decoding=True),
@@ -70,19 +71,32 @@ def rate(bench: IngestBench) -> list[Result]:
         Result("capture: peek and decode", decode, receive, UNIT, decode / receive),
         Result("capture: peek, decode and store", store, receive, UNIT, store / receive),
         Result("capture: emit", emit, receive, UNIT, emit / receive),
+        *costs.results("capture, slot to events", "us/change"),
+        *copy_costs.results("COPY of the events", "us/change"),
     ]
 
 
 def backfill(bench: IngestBench) -> list[Result]:
     """Rows that are there when a capture begins, as events: many at once, with six columns."""
     number = bench.size(400_000, 1000)
-    (found,) = bench.in_turn(lambda: number / backfilled(new_pipeline(bench), number))
+    costs, copy_costs = Costs(bench, number), Costs(bench, number)
+    pipelines: list[Pipeline] = []
+
+    def read() -> float:
+        pipelines.append(Pipeline(new_source(bench), bench.ours()))
+        return number / backfilled(pipelines[-1], number, costs)
+
+    found, copy = bench.in_turn(read, lambda: number / copied(pipelines[-1], number, copy_costs))
+    what = f"capture, backfill of {number:,} rows"
     return [
-        Result(f"capture, backfill of {number:,} rows", found, BACKFILL_TARGET, "rows/s", found / BACKFILL_TARGET, 1)
+        Result(f"{what}, against COPY of the events", found, copy, "rows/s", found / copy, 0.4),
+        Result(f"{what}, against the target", found, BACKFILL_TARGET, "rows/s", found / BACKFILL_TARGET, 1),
+        *costs.results("capture, backfill", "us/row"),
+        *copy_costs.results("COPY of the events", "us/row"),
     ]
 
 
-def backfilled(pipeline: Pipeline, number: int) -> float:
+def backfilled(pipeline: Pipeline, number: int, costs: Costs) -> float:
     """Read so many rows into a new store; return the seconds, from the claim on."""
     with psycopg.connect(pipeline.source, autocommit=True) as connection:
         connection.execute(
@@ -91,15 +105,14 @@ def backfilled(pipeline: Pipeline, number: int) -> float:
             (number,),
         )
         connection.execute("checkpoint")
-    restart(pipeline.store.dsn, pipeline.capture, "a benchmark")
     with pipeline.capturing() as process:
-        seconds = timed(lambda: process.drain(budget_s=3600, idle_s=0))
+        seconds = costs.of(lambda: process.drain(budget_s=3600, idle_s=0))
         if process.report.backfilled != number:
             raise RuntimeError(f"{process.report.backfilled} rows were read, {number} are there.")
     return seconds
 
 
-def copied(pipeline: Pipeline, number: int) -> float:
+def copied(pipeline: Pipeline, number: int, costs: Costs) -> float:
     """Copy the last so many events into a table with the same columns and indexes; return the seconds."""
     query = f'copy (select * from event_store.events order by "offset" desc limit {number}) to stdout'
     with pipeline.store.connect() as connection, connection.cursor() as cursor:
@@ -112,7 +125,7 @@ def copied(pipeline: Pipeline, number: int) -> float:
             with cursor.copy("copy copied_events from stdin") as writing:
                 writing.write(events)
 
-        return timed(write)
+        return costs.of(write)
 
 
 def transaction_sizes(bench: IngestBench) -> list[Result]:

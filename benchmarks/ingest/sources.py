@@ -17,7 +17,7 @@ from benchmarks.ingest.bench import IngestBench
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.decoding.changes import ChangeDecoder
 from millrace.resources.capture.decoding.pgoutput import Commit, decode
-from millrace.resources.capture.drain import MOST_CHANGES, CaptureDrain, CaptureReport
+from millrace.resources.capture.drain import MOST_CHANGES, CaptureDrain, CaptureReport, batches
 from millrace.resources.capture.source.connection import connect_source, next_xid
 from millrace.resources.capture.source.slot import advance, drop_slot, peek
 from millrace.resources.capture.store import CaptureInfo, CaptureStore
@@ -93,21 +93,25 @@ class Pipeline:
         change(self.source, changes, of_transaction)
         return self.drain(changes)
 
-    def drain(self, changes: int) -> float:
-        """Capture what is there, which is so many changes; return the seconds."""
+    def drain(self, changes: int, timing: Callable[[Callable[[], object]], float] | None = None) -> float:
+        """Capture what is there, which is so many changes; return the seconds, as `timed` or another one takes them."""
         with self.capturing() as process:
-            seconds = timed(lambda: process.drain(budget_s=PATIENCE_S, idle_s=0))
+            seconds = (timing or timed)(lambda: process.drain(budget_s=PATIENCE_S, idle_s=0))
             require_all(process.report, changes)
         return seconds
 
 
+def new_source(bench: IngestBench) -> str:
+    """Make a source; return its connection string."""
+    source = bench.source()
+    with psycopg.connect(source, autocommit=True) as connection:
+        connection.execute(MAKE.encode())
+    return source
+
+
 def new_pipeline(bench: IngestBench, source: str | None = None) -> Pipeline:
     """Make a store that captures a source, a new one unless it is given."""
-    if source is None:
-        source = bench.source()
-        with psycopg.connect(source, autocommit=True) as connection:
-            connection.execute(MAKE.encode())
-    pipeline = Pipeline(source, bench.ours())
+    pipeline = Pipeline(new_source(bench) if source is None else source, bench.ours())
     pipeline.set_up()
     return pipeline
 
@@ -161,10 +165,10 @@ def peeked(pipeline: Pipeline, slot: str, *, decoding: bool) -> float:
                 decoder = ChangeDecoder((TABLE,), info.capture, 1, reference)
                 last = b""
                 with peek(connection, slot, info.publication, MOST_CHANGES) as messages:
-                    for message in messages:
-                        last = message
+                    for some in batches(messages):
+                        last = some[-1]
                         if decoding:
-                            decoder.feed(message)
+                            decoder.feed_all(some)
                 if not last:
                     return
                 ended = decode(last)

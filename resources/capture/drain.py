@@ -111,7 +111,7 @@ class _Arriving:
 
     def changes(self, messages: Iterable[bytes]) -> Iterator[Change]:
         """Decode the messages."""
-        for some in _batches(messages):
+        for some in batches(messages):
             self.messages += len(some)
             changes = self._decoder.feed_all(some)
             self.changed += len(changes)
@@ -120,7 +120,7 @@ class _Arriving:
             yield from changes
 
 
-def _batches(messages: Iterable[bytes]) -> Iterator[list[bytes]]:
+def batches(messages: Iterable[bytes]) -> Iterator[list[bytes]]:
     """Pass on the messages in batches of `BATCH`, or of about `BATCH_BYTES`."""
     batch: list[bytes] = []
     size = 0
