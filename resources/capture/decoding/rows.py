@@ -106,7 +106,7 @@ class TableRows:
             return Images(keys, bodies, [None] * len(rows))
         except Undecodable:
             # it is one of them, and says why by itself
-            return _images([self._with_image("inserted", tuple(row)) for row in rows])
+            return _listed([self._with_image("inserted", tuple(row)) for row in rows])
 
     def endings(self, rows: Sequence[WholeRow]) -> "Images":
         """Return key, body and fault of many rows that are gone, of which the key is known, as `deleted` gives them."""
@@ -115,7 +115,7 @@ class TableRows:
             bodies = [self._key_record % row for row in zip(*columns, strict=True)]
             return Images(_keys(columns), bodies, [None] * len(rows))
         except Undecodable:
-            return _images([self._without(tuple(row), whole=False) for row in rows])
+            return _listed([self._without(tuple(row), whole=False) for row in rows])
 
     def _encoded(self, rows: Sequence[WholeRow], columns: Sequence[int]) -> list[list[str]]:
         """Return the JSON of some columns: a column at a time, for what is done for each value costs the most."""
@@ -271,7 +271,7 @@ def _keys(columns: Sequence[Sequence[str]]) -> list[str]:
     return [f"[{','.join(key)}]" for key in zip(*columns, strict=True)]
 
 
-def _images(changes: Sequence[RowChange]) -> Images:
+def _listed(changes: Sequence[RowChange]) -> Images:
     return Images(
         [change.decider_id for change in changes],
         [change.body for change in changes],
