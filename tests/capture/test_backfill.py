@@ -1,6 +1,8 @@
 """The rows that a table had already, while they change, in chunks of any width, through a kill."""
 
+import threading
 from collections.abc import Sequence
+from typing import Any
 
 import psycopg
 import pytest
@@ -10,7 +12,7 @@ from millrace.resources.capture import drain as pipeline
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.source import chunks as source_chunks
 from millrace.resources.capture.source.chunks import Chunk
-from millrace.resources.capture.store import CaptureStore
+from millrace.resources.capture.store import CaptureStore, EmittedRows
 from tests.support.capturing.captured import Captured, Killed, captured, killed_at, new_source, replay
 from tests.support.factories import value
 
@@ -59,6 +61,54 @@ def test_rows_are_read_in_chunks_while_they_change_and_a_killed_backfill_goes_on
     assert captured.replayed() == captured.table()
     info = CaptureStore(captured.store).capture_info("shop")[0]
     assert info.tables_to_backfill == 0
+
+
+@pytest.mark.parametrize("status", ["behind", "unpublished"])
+@pytest.mark.parametrize("which", [1, 2, 7])
+def test_a_chunk_that_is_not_taken_yet_is_overtaken_by_none(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch, status: str, which: int
+) -> None:
+    monkeypatch.setattr(backfilling, "CHUNK", 5)
+    captured.source.run("insert into items select n, 'a' from generate_series(1, 32) n")
+    emit_backfill = CaptureStore.emit_backfill
+    calls = 0
+
+    def emitting(store: CaptureStore, *arguments: Any, **named: Any) -> EmittedRows:  # noqa: ANN401 - as they are
+        nonlocal calls
+        calls += 1
+        return EmittedRows(status, 0, 0, 0) if calls == which else emit_backfill(store, *arguments, **named)
+
+    monkeypatch.setattr(CaptureStore, "emit_backfill", emitting)
+    report = captured.drain()
+    assert (report.backfilled, calls) == (32, 8)
+    assert [change["record"]["id"] for change in captured.changes()] == list(range(1, 33))
+
+
+def test_the_next_rows_are_read_while_these_become_events(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backfilling, "CHUNK", 5)
+    captured.source.run("insert into items select n, 'a' from generate_series(1, 12) n")
+    appending, read = threading.Event(), threading.Event()
+    emit_backfill = CaptureStore.emit_backfill
+
+    def emitting(store: CaptureStore, *arguments: Any, **named: Any) -> EmittedRows:  # noqa: ANN401 - as they are
+        appending.set()
+        # the first two chunks become events once the chunk after them was read
+        assert named["done"] or read.wait(30)
+        read.clear()
+        return emit_backfill(store, *arguments, **named)
+
+    def read_chunk(
+        connection: psycopg.Connection, table: CapturedTable, after: Sequence[str] | None, limit: int, lock_s: float
+    ) -> Chunk:
+        assert after is None or appending.wait(30)
+        chunk = source_chunks.read_chunk(connection, table, after, limit, lock_s)
+        if after is not None:
+            read.set()
+        return chunk
+
+    monkeypatch.setattr(CaptureStore, "emit_backfill", emitting)
+    monkeypatch.setattr(backfilling, "read_chunk", read_chunk)
+    assert captured.drain().backfilled == 12
 
 
 def test_a_table_that_is_added_later_is_read_too(captured: Captured) -> None:

@@ -79,7 +79,7 @@ def encoded_column(encode: Encoder, values: Sequence[bytes | None]) -> list[str]
         return ["null" if value is None else next(there) for value in values]
     known = cast(Sequence[bytes], values)
     together = _TOGETHER.get(encode)
-    found = together(known) if together and known else None
+    found = together(known) if together else None
     return [encode(value) for value in known] if found is None else found
 
 
