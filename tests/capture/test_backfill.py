@@ -72,11 +72,17 @@ def test_a_chunk_that_is_not_taken_yet_is_overtaken_by_none(
     captured.source.run("insert into items select n, 'a' from generate_series(1, 32) n")
     emit_backfill = CaptureStore.emit_backfill
     calls = 0
+    refused = None
 
     def emitting(store: CaptureStore, *arguments: Any, **named: Any) -> EmittedRows:  # noqa: ANN401 - as they are
-        nonlocal calls
+        nonlocal calls, refused
         calls += 1
-        return EmittedRows(status, 0, 0, 0) if calls == which else emit_backfill(store, *arguments, **named)
+        rows = arguments[6]
+        if calls == which or (status == "unpublished" and rows is refused):
+            assert calls < 20
+            refused = rows
+            return EmittedRows(status, 0, 0, 0)
+        return emit_backfill(store, *arguments, **named)
 
     monkeypatch.setattr(CaptureStore, "emit_backfill", emitting)
     report = captured.drain()

@@ -16,6 +16,7 @@ from psycopg.abc import Query
 from psycopg.sql import Composable
 
 from millrace.resources.capture import backfill as backfilling
+from millrace.resources.capture import drain as pipeline
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.source import chunks as source_chunks
 from millrace.resources.capture.store import CaptureStore
@@ -207,3 +208,12 @@ def test_a_table_that_waits_for_an_old_transaction_keeps_no_other_waiting(
     captured.source.run("insert into early values (2)")
     assert both.drain().backfilled == 1
     assert sorted(replay(both.changes())) == [("early", "[1]"), ("early", "[2]"), ("items", "[1]")]
+
+
+def test_messages_are_decoded_some_hundred_at_a_time_and_fewer_of_large_ones() -> None:
+    some = [bytes([n % 256]) for n in range(2 * pipeline.BATCH + 1)]
+    assert [len(batch) for batch in pipeline.batches(some)] == [pipeline.BATCH, pipeline.BATCH, 1]
+    assert [message for batch in pipeline.batches(some) for message in batch] == some
+    large = bytes(pipeline.BATCH_BYTES // 2)
+    assert [len(batch) for batch in pipeline.batches([large] * 5)] == [2, 2, 1]
+    assert list(pipeline.batches([])) == []

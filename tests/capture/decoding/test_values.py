@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.resources.capture.decoding.values import Undecodable, embedded, encoder_of, quoted
+from millrace.resources.capture.decoding.values import Undecodable, embedded, encoded_column, encoder_of, quoted
 from tests.support.capturing.pgoutput_bytes import BOOL, FLOAT8, INT4, JSON, JSONB, NUMERIC, TEXT
 from tests.support.capturing.sources import Source, new_source, source
 
@@ -130,6 +130,39 @@ def test_any_bytes_become_json_or_are_refused(value: bytes, type_oid: int) -> No
         return
     json.loads(text)
     assert "\0" not in text
+
+
+@pytest.mark.parametrize("type_oid", [BOOL, INT4, NUMERIC, FLOAT8, TEXT, JSON, 1114])
+@pytest.mark.parametrize(
+    "values",
+    [
+        [],
+        [None],
+        [b"7"],
+        [b"7", b"-1.5e3", None, b"0"],
+        [b"7\n8"],
+        [b"7", b""],
+        [b"", b"7"],
+        [b"7", b"07"],
+        [b"NaN", b"7"],
+        [b"t", None, b"f"],
+        [b"a\0"],
+        [b"a\0", b"b"],
+        [b"a\\u0000"],
+        [b'"\\\n\t\1', "ü🙂".encode(), b""],
+        [b"\xc3", b"\xbc"],
+        [b'{"a": 1}', b"[]", None],
+    ],
+)
+def test_the_values_of_a_column_are_as_each_by_itself(type_oid: int, values: list[bytes | None]) -> None:
+    encode = encoder_of(type_oid)
+    try:
+        expected = ["null" if value is None else encode(value) for value in values]
+    except Undecodable:
+        with pytest.raises(Undecodable):
+            encoded_column(encode, values)
+    else:
+        assert encoded_column(encode, values) == expected
 
 
 TYPES: list[LiteralString] = [

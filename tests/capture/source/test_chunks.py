@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
+from millrace.resources.capture import backfilled_rows as backfilling
 from millrace.resources.capture.backfilled_rows import backfilled_rows
 from millrace.resources.capture.declaration import CapturedTable
 from millrace.resources.capture.decoding.changes import ChangeDecoder
@@ -302,6 +303,20 @@ def test_a_row_that_cannot_be_decoded_says_why(reading: psycopg.Connection, sour
     bad, good = backfilled(read_chunk(reading, T, None, 10))
     assert (bad.decider_id, bad.data, good.fault) == ("[1]", None, None)
     assert bad.fault == "column doc is JSON with a NUL character, which jsonb does not hold"
+
+
+def test_a_row_that_is_too_large_says_so_and_the_others_are_told(
+    reading: psycopg.Connection, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.run("create table t (id int primary key, note text)")
+    source.run("insert into t values (1, 'a'), (2, repeat('x', 500)), (3, 'c')")
+    monkeypatch.setattr(backfilling, "MAX_DATA_CHARACTERS", 500)
+    first, large, last = backfilled(read_chunk(reading, T, None, 10))
+    assert (large.decider_id, large.data) == ("[2]", None)
+    assert large.fault is not None
+    assert "characters; at most" in large.fault
+    assert (first.fault, last.fault) == (None, None)
+    assert None not in (first.data, last.data)
 
 
 def test_the_key_is_the_replica_identity_s_or_the_declared_one_or_the_primary_key(source: Source) -> None:

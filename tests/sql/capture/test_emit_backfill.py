@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 from uuid import uuid4
@@ -111,7 +112,7 @@ def test_a_table_that_was_captured_before_is_not_new(source: Source) -> None:
     assert progress(again)[3] is None
 
 
-def both_ways(source: Source, read: Sequence[ReadRow]) -> EmittedRows:
+def both_ways(source: Source, read: Sequence[ReadRow], snapshot: str | None = None) -> EmittedRows:
     """Give rows to a table as to one that is new, and as to one that is not; return what became of them, the same."""
     connection = source.store.connection
     outcomes = []
@@ -123,7 +124,7 @@ def both_ways(source: Source, read: Sequence[ReadRow]) -> EmittedRows:
                 source.token,
                 "public",
                 "t",
-                f"{source.xid}:{source.xid}:",
+                snapshot or f"{source.xid}:{source.xid}:",
                 source.lsn,
                 as_read(read),
                 None,
@@ -154,14 +155,15 @@ def test_rows_of_a_new_table_become_the_same_events_whichever_way_they_take(sour
     one = source._row(5, "t", "read", 1)
     large = one._replace(decider_id="[6]", event_id=str(uuid4()), data=json.dumps({"record": "x" * 2_000_000}))
     digits = one._replace(decider_id="[7]", event_id=str(uuid4()), data='{"record": 1e1000}')
+    doubtful = one._replace(decider_id="[10]", event_id=str(uuid4()), fault="column v: not UTF-8")
     unreadable = one._replace(decider_id="[8]", event_id=str(uuid4()), data=None, fault="column v: not UTF-8")
     nameless = unreadable._replace(decider_id=None, event_id=str(uuid4()))
     noted = one._replace(decider_id="[9]", event_id=str(uuid4()), data='{"record": {}, "annotations": {"user": "me"}}')
     known = [source._row(key, "t", "read", 1) for key in (1, 2, 3, 4)]
     assert both_ways(source, [one, noted]) == EmittedRows("stored", 2, 0, 0, 0)
-    found = both_ways(source, [one, large, digits, unreadable, nameless, noted, *known])
+    found = both_ways(source, [one, large, digits, doubtful, unreadable, nameless, noted, *known])
     # 2 and 3 are other than their streams say, and 4 waits behind its fault
-    assert (found.appended, found.held, found.unchanged) == (4, 5, 1)
+    assert (found.appended, found.held, found.unchanged) == (4, 6, 1)
 
 
 def test_new_rows_of_one_stream_are_refused_or_taken_as_ever(source: Source) -> None:
@@ -170,9 +172,15 @@ def test_new_rows_of_one_stream_are_refused_or_taken_as_ever(source: Source) -> 
     assert both_ways(source, [one, again]).appended == 2
 
 
-def test_a_truncation_that_was_seen_or_waits_leaves_new_rows_to_the_comparison(source: Source) -> None:
-    source.commit(truncated())
+@pytest.mark.parametrize("waits", [False, True])
+def test_rows_that_a_truncation_removed_since_they_were_read_are_left_out(source: Source, waits: bool) -> None:
+    before = f"{source.xid}:{source.xid}:"
+    if waits:
+        source.commit(replace(truncated(), fault="it waits"))
+    else:
+        source.commit(truncated())
     source.emit_all()
+    assert both_ways(source, [source._row(1, "t", "read", 1)], before) == EmittedRows("stored", 0, 1, 0)
     assert both_ways(source, [source._row(1, "t", "read", 1)]).appended == 1
 
 

@@ -4,7 +4,7 @@ Belongs here: decoding a whole transaction, looking into changes. Not here: the 
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from millrace.resources.capture.declaration import CapturedTable
@@ -38,13 +38,20 @@ def decoder(*tables: CapturedTable) -> ChangeDecoder:
 
 def decoded(*raw: bytes, tables: Iterable[CapturedTable] = ()) -> list[Change]:
     """Decode messages as those of one transaction."""
-    to_changes = decoder(*tables)
-    return [change for message in (begin(), *raw, commit()) for change in to_changes.feed(message)]
+    return both_ways([begin(), *raw, commit()], tables)
 
 
 def streamed(source: Source, *tables: CapturedTable) -> list[Change]:
-    to_changes = decoder(*tables)
-    return [change for message in source.take() for change in to_changes.feed(message)]
+    return both_ways(list(source.take()), tables)
+
+
+def both_ways(messages: Sequence[bytes], tables: Iterable[CapturedTable]) -> list[Change]:
+    """Decode messages one by one and together; return their changes, which are the same."""
+    declared = tuple(tables)
+    one_by_one, together = decoder(*declared), decoder(*declared)
+    changes = [change for message in messages for change in one_by_one.feed(message)]
+    assert together.feed_all(messages) == changes
+    return changes
 
 
 def annotated(content: bytes, prefix: str = "millrace.annotations", *, transactional: bool = True) -> bytes:

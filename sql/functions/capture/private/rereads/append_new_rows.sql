@@ -29,8 +29,7 @@ declare
   _now constant timestamptz := event_store_private.clock();
   _appended uuid[];
 begin
-  if current_setting('transaction_isolation') <> 'read committed'
-    or exists (select from event_store_private.head_of_stream('[]', v_table.decider))
+  if exists (select from event_store_private.head_of_stream('[]', v_table.decider))
     or exists (select from event_store.quarantined_changes q where q.decider_id = '[]' and q.decider = v_table.decider)
   then
     return '{}';
