@@ -15,9 +15,10 @@ import psycopg
 from benchmarks.event_store.bench import Database
 from benchmarks.ingest.bench import IngestBench
 from millrace.resources.capture.declaration import Capture, CapturedTable
+from millrace.resources.capture.decoding.arriving import batches
 from millrace.resources.capture.decoding.changes import ChangeDecoder
 from millrace.resources.capture.decoding.pgoutput import Commit, decode
-from millrace.resources.capture.drain import MOST_CHANGES, CaptureDrain, CaptureReport, batches
+from millrace.resources.capture.drain import MOST_CHANGES, CaptureDrain, CaptureReport
 from millrace.resources.capture.source.connection import connect_source, next_xid
 from millrace.resources.capture.source.slot import advance, drop_slot, peek
 from millrace.resources.capture.store import CaptureInfo, CaptureStore

@@ -7,7 +7,7 @@ a row says (`decoding`).
 import json
 from collections.abc import Iterable, Iterator
 
-from millrace.resources.capture.decoding.changes import Change
+from millrace.resources.capture.decoding.change import Change
 from millrace.resources.capture.decoding.pgoutput import Lsn
 
 # the columns of a line, in its order

@@ -32,11 +32,13 @@ import psycopg
 
 from millrace.resources.capture.backfill import Backfill
 from millrace.resources.capture.declaration import Capture
-from millrace.resources.capture.decoding.changes import Change, ChangeDecoder
+from millrace.resources.capture.decoding.arriving import Arriving
+from millrace.resources.capture.decoding.change import Change
+from millrace.resources.capture.decoding.changes import ChangeDecoder
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.schema_changes import SchemaStore, schemas_json
 from millrace.resources.capture.sessions import require_own_session
-from millrace.resources.capture.setup import ReadyCapture, prepare
+from millrace.resources.capture.setup import prepare
 from millrace.resources.capture.source.connection import connect_source, flush_lsn, next_xid
 from millrace.resources.capture.source.slot import PublicationMissing, SlotLost, advance, peek
 from millrace.resources.capture.store import CaptureStore
@@ -46,9 +48,6 @@ LEASE_S = 30
 # Messages of one peek, which ends with the first transaction that reaches it. Each peek decodes from where the slot
 # stands, so larger peeks repeat less of that.
 MOST_CHANGES = 50_000
-# Messages that are decoded together, and about how many bytes they have
-BATCH = 500
-BATCH_BYTES = 1_000_000
 # Events of one transaction, in which the capture's row is locked
 EMIT = 5_000
 # Replayed changes that are compared at a time, and about how many characters
@@ -85,53 +84,6 @@ class CaptureReport:
     backfilled: int = 0
     unchanged: int = 0
     busy_s: float = 0.0
-
-
-class _Arriving:
-    """The changes of one peek, decoded as they come, and counts of what came."""
-
-    def __init__(self, ready: ReadyCapture, stored_lsn: Lsn) -> None:
-        self._decoder = ChangeDecoder(
-            ready.tables,
-            ready.capture,
-            ready.source_generation,
-            ready.xid_reference,
-            ready.declared_names,
-            ready.schemas,
-            stored_lsn,
-        )
-        self.messages = 0
-        self.changed = 0
-        self.committed_at: datetime | None = None
-
-    @property
-    def end_lsn(self) -> Lsn | None:
-        """The end of the last transaction; None if there was none."""
-        return self._decoder.end_lsn
-
-    def changes(self, messages: Iterable[bytes]) -> Iterator[Change]:
-        """Decode the messages."""
-        for some in batches(messages):
-            self.messages += len(some)
-            changes = self._decoder.feed_all(some)
-            self.changed += len(changes)
-            if changes:
-                self.committed_at = changes[-1].committed_at
-            yield from changes
-
-
-def batches(messages: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Pass on the messages in batches of `BATCH`, or of about `BATCH_BYTES`."""
-    batch: list[bytes] = []
-    size = 0
-    for message in messages:
-        batch.append(message)
-        size += len(message)
-        if len(batch) == BATCH or size >= BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
 
 
 class CaptureDrain:
@@ -273,7 +225,7 @@ class CaptureDrain:
         quiet = flushed == self._looked_lsn
         if quiet and flushed <= self._stored_lsn:
             return 0
-        arriving = _Arriving(self._ready, self._stored_lsn)
+        arriving = Arriving(self._decoder())
         rereads = 0
         with self._storing.connection.transaction(), self._messages(quiet=quiet) as messages:
             changes = self._not_stored(arriving.changes(messages))
@@ -308,6 +260,19 @@ class CaptureDrain:
             self._backfill.look_again()
         self.report.stored += copied
         return arriving.changed
+
+    def _decoder(self) -> ChangeDecoder:
+        """Make the decoder of one look into the slot."""
+        ready = self._ready
+        return ChangeDecoder(
+            ready.tables,
+            ready.capture,
+            ready.source_generation,
+            ready.xid_reference,
+            ready.declared_names,
+            ready.schemas,
+            self._stored_lsn,
+        )
 
     @contextmanager
     def _messages(self, *, quiet: bool) -> Iterator[Iterator[bytes]]:
@@ -385,7 +350,7 @@ class CaptureDrain:
     def _verify(self, changes: list[Change]) -> None:
         self.report.replayed += self._control.verify_changes(self.capture.name, changes)
 
-    def _passed(self, arriving: _Arriving, flushed: Lsn) -> Lsn | None:
+    def _passed(self, arriving: Arriving, flushed: Lsn) -> Lsn | None:
         """Tell up to where the slot has given everything; None to leave the slot where it is."""
         if arriving.end_lsn is not None:
             return arriving.end_lsn

@@ -7,7 +7,8 @@ order (`requeue_changes` in `sql/functions`).
 from dataclasses import replace
 
 from millrace.resources.capture.declaration import Capture
-from millrace.resources.capture.decoding.changes import Change, ChangeDecoder
+from millrace.resources.capture.decoding.change import Change
+from millrace.resources.capture.decoding.changes import ChangeDecoder
 from millrace.resources.capture.decoding.pgoutput import PgoutputError
 from millrace.resources.capture.patterns import with_registered
 from millrace.resources.capture.quarantined_change import QuarantinedChange

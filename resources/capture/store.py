@@ -16,7 +16,7 @@ from psycopg.types.json import Jsonb
 
 from millrace.resources.capture.backfilled_rows import BackfilledRows
 from millrace.resources.capture.copy_text import COPIED_COLUMNS, changes_json, copied_lines
-from millrace.resources.capture.decoding.changes import Change
+from millrace.resources.capture.decoding.change import Change
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.quarantined_change import QuarantinedChange
 from millrace.resources.event_store.refusals import refusals

@@ -16,8 +16,8 @@ from psycopg.abc import Query
 from psycopg.sql import Composable
 
 from millrace.resources.capture import backfill as backfilling
-from millrace.resources.capture import drain as pipeline
 from millrace.resources.capture.declaration import Capture, CapturedTable
+from millrace.resources.capture.decoding import arriving
 from millrace.resources.capture.source import chunks as source_chunks
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
@@ -211,9 +211,9 @@ def test_a_table_that_waits_for_an_old_transaction_keeps_no_other_waiting(
 
 
 def test_messages_are_decoded_some_hundred_at_a_time_and_fewer_of_large_ones() -> None:
-    some = [bytes([n % 256]) for n in range(2 * pipeline.BATCH + 1)]
-    assert [len(batch) for batch in pipeline.batches(some)] == [pipeline.BATCH, pipeline.BATCH, 1]
-    assert [message for batch in pipeline.batches(some) for message in batch] == some
-    large = bytes(pipeline.BATCH_BYTES // 2)
-    assert [len(batch) for batch in pipeline.batches([large] * 5)] == [2, 2, 1]
-    assert list(pipeline.batches([])) == []
+    some = [bytes([n % 256]) for n in range(2 * arriving.BATCH + 1)]
+    assert [len(batch) for batch in arriving.batches(some)] == [arriving.BATCH, arriving.BATCH, 1]
+    assert [message for batch in arriving.batches(some) for message in batch] == some
+    large = bytes(arriving.BATCH_BYTES // 2)
+    assert [len(batch) for batch in arriving.batches([large] * 5)] == [2, 2, 1]
+    assert list(arriving.batches([])) == []

@@ -10,11 +10,11 @@ a message that may or may not belong to a captured table is an error.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from types import MappingProxyType
 from typing import Any, TypeAlias, cast
 
 from millrace.resources.capture.declaration import CapturedTable
+from millrace.resources.capture.decoding.change import Change
 from millrace.resources.capture.decoding.declared_names import DeclaredName, under_its_name
 from millrace.resources.capture.decoding.fields import (
     MAX_DATA_CHARACTERS,
@@ -43,7 +43,7 @@ from millrace.resources.capture.decoding.pgoutput import (
 )
 from millrace.resources.capture.decoding.rows import RowChange, TableRows
 from millrace.resources.capture.decoding.schemas import Schemas, changed_body
-from millrace.resources.capture.decoding.transactions import Transaction
+from millrace.resources.capture.decoding.transactions import SHORT_XIDS, Transaction, whole_xid
 from millrace.resources.capture.decoding.values import embedded, quoted
 from millrace.resources.errors import MillraceError
 
@@ -51,8 +51,6 @@ ANNOTATIONS = "millrace.annotations"
 
 _INSERTED, _DELETED = ord("I"), ord("D")
 _ACTIONS = {_INSERTED: "inserted", ord("U"): "updated", _DELETED: "deleted"}
-# how many transaction ids the 32 bits of a message tell apart
-_SHORT_XIDS = 2**32
 
 
 class KeyChanged(MillraceError):
@@ -61,57 +59,6 @@ class KeyChanged(MillraceError):
 
 class TableRenamed(MillraceError):
     """A captured table was renamed, and changed under a name that is not declared."""
-
-
-# not frozen: making one would take three times as long, and there is one for each row
-@dataclass(slots=True)
-class Change:
-    """One change of one row, one truncation of one table, or one change of its columns.
-
-    Attributes:
-        commit_lsn: Where its transaction committed. With `commit_idx` it is the change's position, unique in a
-            generation.
-        commit_idx: Its index among the changes of its transaction, from 0.
-        xid: The id of its transaction, of 64 bits.
-        committed_at: When the transaction committed, by the source's clock.
-        decider: The decider of its events.
-        decider_id: Its row's key as a JSON array, `[]` for a truncation, `schema` for a change of the columns; where
-            nothing names a table's rows, its generation and position as a JSON array; None if not even the key can be
-            decoded.
-        action: inserted, updated, deleted, truncated or schema_changed.
-        event_id: Derived from its position: the same whenever it is read again.
-        command_id: Derived from `commit_lsn`: all changes of a transaction share it.
-        data: What happened, a JSON object; None if it cannot be decoded.
-        fault: Why it cannot be decoded, a sentence; None if it can.
-        raw: Its message, if it has a fault and no value of its row is masked or hashed.
-        relation: The message that describes its table, if it has a fault.
-    """
-
-    commit_lsn: Lsn
-    commit_idx: int
-    xid: int
-    committed_at: datetime
-    decider: str
-    decider_id: str | None
-    action: str
-    event_id: str
-    command_id: str
-    data: str | None
-    fault: str | None = None
-    raw: bytes | None = None
-    relation: bytes | None = None
-
-
-def whole_xid(xid: int, reference: int) -> int:
-    """Return the transaction id of 64 bits that ends in `xid` and is nearest to `reference`, earlier or later.
-
-    Ids that a server can still meet lie within 2^31 of each other.
-    """
-    epoch = reference - reference % _SHORT_XIDS
-    candidates = (epoch - _SHORT_XIDS + xid, epoch + xid, epoch + _SHORT_XIDS + xid)
-    nearest = min(candidates, key=lambda whole: abs(whole - reference))
-    # no id is below 0
-    return nearest if nearest >= 0 else nearest + _SHORT_XIDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +183,7 @@ class ChangeDecoder:
         # index before.
         for idx in (change.commit_idx, change.commit_idx - 1):
             self._transaction = None
-            self._begin(Begin(change.commit_lsn, change.committed_at, change.xid % _SHORT_XIDS), b"")
+            self._begin(Begin(change.commit_lsn, change.committed_at, change.xid % SHORT_XIDS), b"")
             self._current().next_idx = idx
             for found in self.feed(change.raw):
                 if (found.commit_idx, found.action, found.decider) == (

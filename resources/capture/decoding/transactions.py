@@ -1,12 +1,15 @@
 """What the changes of a transaction share, while it is decoded.
 
-Belongs here: its fields. Not here: what fills them (`changes`).
+Belongs here: its fields, its id of 64 bits. Not here: what fills them (`changes`).
 """
 
 from dataclasses import dataclass
 from datetime import datetime
 
 from millrace.resources.capture.decoding.pgoutput import Lsn
+
+# how many transaction ids the 32 bits of a message tell apart
+SHORT_XIDS = 2**32
 
 
 @dataclass(slots=True)
@@ -34,3 +37,15 @@ class Transaction:
     after_idx: str
     annotations: str = ""
     next_idx: int = 0
+
+
+def whole_xid(xid: int, reference: int) -> int:
+    """Return the transaction id of 64 bits that ends in `xid` and is nearest to `reference`, earlier or later.
+
+    Ids that a server can still meet lie within 2^31 of each other.
+    """
+    epoch = reference - reference % SHORT_XIDS
+    candidates = (epoch - SHORT_XIDS + xid, epoch + xid, epoch + SHORT_XIDS + xid)
+    nearest = min(candidates, key=lambda whole: abs(whole - reference))
+    # no id is below 0
+    return nearest if nearest >= 0 else nearest + SHORT_XIDS

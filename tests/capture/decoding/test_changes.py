@@ -9,11 +9,8 @@ from uuid import UUID, uuid5
 import pytest
 
 from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.decoding.changes import (
-    Change,
-    ChangeDecoder,
-    whole_xid,
-)
+from millrace.resources.capture.decoding.change import Change
+from millrace.resources.capture.decoding.changes import ChangeDecoder
 from millrace.resources.capture.decoding.fields import derived_id
 from millrace.resources.capture.decoding.pgoutput import (
     UNCHANGED,
@@ -23,6 +20,7 @@ from millrace.resources.capture.decoding.pgoutput import (
     Type,
     Update,
 )
+from millrace.resources.capture.decoding.transactions import whole_xid
 from tests.support.capturing.decoded_changes import FULL, T, annotated, body, data, decoded, decoder, moves, streamed
 from tests.support.capturing.pgoutput_bytes import (
     BOOL,

@@ -7,9 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.decoding.changes import (
-    Change,
-)
+from millrace.resources.capture.decoding.change import Change
 from millrace.resources.capture.decoding.fields import MAX_DATA_CHARACTERS, derived_id
 from millrace.resources.capture.decoding.pgoutput import (
     UNCHANGED,

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.decoding.changes import Change, ChangeDecoder
+from millrace.resources.capture.decoding.change import Change
+from millrace.resources.capture.decoding.changes import ChangeDecoder
 from millrace.resources.capture.decoding.pgoutput import (
     UNCHANGED,
     Delete,

@@ -1,13 +1,8 @@
 """A backfill: the rows that a table had, beside its log, whatever happens while they are read."""
 
-import json
-from collections.abc import Sequence
-from dataclasses import replace
 from random import Random
 from typing import Any
-from uuid import uuid4
 
-import psycopg
 import pytest
 
 from millrace.resources.capture.decoding.pgoutput import Lsn
@@ -17,7 +12,6 @@ from millrace.resources.event_store import EventStore
 from tests.support.capturing.captures import (
     PUBLISHED,
     STEP,
-    ReadRow,
     Row,
     Source,
     append_foreign,
@@ -28,6 +22,7 @@ from tests.support.capturing.captures import (
     faulty,
     held,
     inserted,
+    progress_of,
     source,
     stream,
     table,
@@ -51,150 +46,16 @@ __all__ = ["source"]
 ID = "0b5c1d9e-0000-4000-8000-0000000000ff"
 
 
-def progress(source: Source) -> tuple[str | None, int, bool, int | None]:
-    (registered,) = source.store.captured_tables("c")
-    return registered.backfill_key, registered.backfilled_rows, registered.rows_read, registered.backfill_generation
-
-
 def test_rows_become_events_chunk_by_chunk_and_the_backfill_ends(source: Source) -> None:
     assert source.backfill(1, 2, done=False) == EmittedRows("stored", 2, 0, 0)
-    assert progress(source) == ("[2]", 2, False, None)
+    assert progress_of(source) == ("[2]", 2, False, None)
     refusal(Malformed, source.finish)
     assert source.backfill(3, done=False) == EmittedRows("stored", 1, 0, 0)
     assert source.backfill() == EmittedRows("stored", 0, 0, 0)
-    assert progress(source) == ("[3]", 3, True, 1)
+    assert progress_of(source) == ("[3]", 3, True, 1)
     assert events(source.store) == [("[1]", "backfilled"), ("[2]", "backfilled"), ("[3]", "backfilled")]
     assert source.finish() == 1
     assert source.backfill(4).appended == 0
-
-
-def test_a_table_that_events_told_of_before_is_ended_by_a_look_at_its_streams(source: Source) -> None:
-    source.backfill(1, 2)
-    assert source.begin() == 2
-    source.backfill(2, done=False)
-    source.backfill()
-    assert progress(source) == ("[2]", 1, True, None)
-    assert source.finish() == 1
-    assert progress(source) == ("[2]", 1, True, 2)
-    assert events(source.store)[-1] == ("[1]", "deleted")
-
-
-def is_new(source: Source) -> bool:
-    return bool(value(source.store.connection, "select is_new from event_store.captured_tables"))
-
-
-def test_a_table_is_new_until_it_is_read_anew(source: Source) -> None:
-    assert is_new(source)
-    source.store.register_capture("c", "slot_c", "pub_c", [table()])
-    assert is_new(source)
-    source.store.register_capture("c", "slot_c", "pub_c", [table(fingerprint="2")])
-    assert not is_new(source)
-
-
-def test_a_table_that_was_never_published_stays_new(connect: Connect) -> None:
-    source = Source(CaptureStore(connect()))
-    source.store.register_capture("c", "slot_c", "pub_c", [table(fingerprint="2")])
-    assert is_new(source)
-    source.begin()
-    assert is_new(source)
-    source.begin()
-    assert not is_new(source)
-
-
-def test_a_table_that_was_captured_before_is_not_new(source: Source) -> None:
-    source.forget_lease()
-    source.store.release_capture("c", source.token)
-    source.store.unregister_capture("c")
-    again = Source(source.store)
-    again.begin()
-    assert not is_new(again)
-    assert again.backfill(1).appended == 1
-    assert progress(again)[3] is None
-
-
-def both_ways(source: Source, read: Sequence[ReadRow], snapshot: str | None = None) -> EmittedRows:
-    """Give rows to a table as to one that is new, and as to one that is not; return what became of them, the same."""
-    connection = source.store.connection
-    outcomes = []
-    for new in (False, True):
-        with connection.transaction():
-            connection.execute("update event_store.captured_tables set is_new = %s", (new,))
-            stored = source.store.emit_backfill(
-                "c",
-                source.token,
-                "public",
-                "t",
-                snapshot or f"{source.xid}:{source.xid}:",
-                source.lsn,
-                as_read(read),
-                None,
-                done=False,
-            )
-            told = rows(
-                connection,
-                "select event, event_id, event_version, decider, decider_id, data, command_id, previous_id, final, version, metadata"
-                " from event_store.events order by decider_id, version",
-            )
-            quarantined = rows(
-                connection,
-                "select decider_id, action, event_id, command_id, data::text, fault from event_store.quarantined_changes"
-                " order by event_id",
-            )
-            kept = rows(connection, "select decider_id from event_store.unchanged_rows order by 1")
-            progressed = progress(source)
-            outcomes.append((stored, told, quarantined, kept, progressed))
-            raise psycopg.Rollback
-    old, new_ = outcomes
-    assert old == new_
-    return old[0]
-
-
-def test_rows_of_a_new_table_become_the_same_events_whichever_way_they_take(source: Source) -> None:
-    source.commit(inserted(1, "read"), inserted(2, "other"), inserted(3), deleted(3), faulty(4))
-    source.emit_all()
-    one = source._row(5, "t", "read", 1)
-    large = one._replace(decider_id="[6]", event_id=str(uuid4()), data=json.dumps({"record": "x" * 2_000_000}))
-    digits = one._replace(decider_id="[7]", event_id=str(uuid4()), data='{"record": 1e1000}')
-    doubtful = one._replace(decider_id="[10]", event_id=str(uuid4()), fault="column v: not UTF-8")
-    unreadable = one._replace(decider_id="[8]", event_id=str(uuid4()), data=None, fault="column v: not UTF-8")
-    nameless = unreadable._replace(decider_id=None, event_id=str(uuid4()))
-    noted = one._replace(decider_id="[9]", event_id=str(uuid4()), data='{"record": {}, "annotations": {"user": "me"}}')
-    known = [source._row(key, "t", "read", 1) for key in (1, 2, 3, 4)]
-    assert both_ways(source, [one, noted]) == EmittedRows("stored", 2, 0, 0, 0)
-    found = both_ways(source, [one, large, digits, doubtful, unreadable, nameless, noted, *known])
-    # 2 and 3 are other than their streams say, and 4 waits behind its fault
-    assert (found.appended, found.held, found.unchanged) == (4, 6, 1)
-
-
-def test_new_rows_of_one_stream_are_refused_or_taken_as_ever(source: Source) -> None:
-    one = source._row(5, "t", "read", 1)
-    again = one._replace(event_id=str(uuid4()))
-    assert both_ways(source, [one, again]).appended == 2
-
-
-@pytest.mark.parametrize("waits", [False, True])
-def test_rows_that_a_truncation_removed_since_they_were_read_are_left_out(source: Source, waits: bool) -> None:
-    before = f"{source.xid}:{source.xid}:"
-    if waits:
-        source.commit(replace(truncated(), fault="it waits"))
-    else:
-        source.commit(truncated())
-    source.emit_all()
-    assert both_ways(source, [source._row(1, "t", "read", 1)], before) == EmittedRows("stored", 0, 1, 0)
-    assert both_ways(source, [source._row(1, "t", "read", 1)]).appended == 1
-
-
-def test_a_new_row_whose_stream_was_purged_follows_it(source: Source) -> None:
-    source.store.connection.execute(
-        "insert into event_store.purged_streams (decider, decider_id, last_event_id, last_offset, version, final)"
-        " values ('table:public.t', '[1]', gen_random_uuid(), 1, 3, false)"
-    )
-    assert both_ways(source, [source._row(1, "t", "read", 1), source._row(2, "t", "read", 1)]).appended == 2
-
-
-def test_new_rows_are_taken_at_any_isolation(source: Source) -> None:
-    source.store.connection.execute("set default_transaction_isolation = serializable")
-    assert both_ways(source, [source._row(1, "t", "read", 1)]).appended == 1
 
 
 def test_a_chunk_that_is_given_again_appends_only_what_is_missing(source: Source) -> None:
@@ -208,7 +69,7 @@ def test_a_chunk_waits_until_the_log_is_emitted_up_to_where_its_snapshot_sees(so
     assert source.backfill(1, 2).status == "behind"
     source.emit()
     assert source.backfill(1, 2, high_lsn=Lsn(source.lsn + 1)).status == "behind"
-    assert progress(source) == (None, 0, False, None)
+    assert progress_of(source) == (None, 0, False, None)
     assert source.backfill(1, 2).status == "stored"
 
 
@@ -301,7 +162,7 @@ def test_what_waits_in_the_quarantine_of_a_lost_slot_ends_behind_it(source: Sour
     ]
 
 
-def test_a_kill_in_a_chunk_leaves_neither_events_nor_progress(source: Source, connect: Connect) -> None:
+def test_a_kill_in_a_chunk_leaves_neither_events_nor_progress_of(source: Source, connect: Connect) -> None:
     holder, observer = connect(autocommit=False), connect()
     append_foreign(CaptureStore(holder), "updated", 3)
     doomed = source.store.connection
@@ -311,7 +172,7 @@ def test_a_kill_in_a_chunk_leaves_neither_events_nor_progress(source: Source, co
     assert call.exception(20) is not None
     holder.rollback()
     source.store = CaptureStore(connect())
-    assert (events(source.store), progress(source)) == ([], (None, 0, False, None))
+    assert (events(source.store), progress_of(source)) == ([], (None, 0, False, None))
     assert source.backfill(1, 2, 3, 4).appended == 4
 
 
@@ -335,7 +196,7 @@ def test_malformed_chunks_and_unknown_tables_are_refused(source: Source) -> None
     )
     for arguments in cases:
         refusal(Malformed, lambda a=arguments: source.store._value(int, call, (source.token, *a)))  # type: ignore[misc]
-    assert progress(source) == (None, 0, False, None)
+    assert progress_of(source) == (None, 0, False, None)
 
 
 def test_an_event_id_of_somebody_else_is_refused_by_the_append_or_left_out(source: Source) -> None:

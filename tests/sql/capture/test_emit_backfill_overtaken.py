@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from millrace.resources.capture.decoding.changes import Change
+from millrace.resources.capture.decoding.change import Change
 from millrace.resources.capture.store import EmittedRows, TableRegistration
 from millrace.resources.event_store import EventStore
 from tests.support.capturing.captures import (

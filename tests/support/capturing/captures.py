@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from millrace.resources.capture.backfilled_rows import BackfilledRows
-from millrace.resources.capture.decoding.changes import Change
+from millrace.resources.capture.decoding.change import Change
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.store import CaptureLease, CaptureStore, Emitted, EmittedRows, TableRegistration
 from millrace.resources.event_store import EventStore
@@ -302,3 +302,9 @@ def with_data(change: Change, **data: object) -> Change:
 def later(seconds: float) -> datetime:
     """Return a time of the source after `BEGAN`."""
     return BEGAN + timedelta(seconds=seconds)
+
+
+def progress_of(source: Source) -> tuple[str | None, int, bool, int | None]:
+    """Return the key, the rows, whether all are read, and the generation of the backfill of the only table."""
+    (registered,) = source.store.captured_tables("c")
+    return registered.backfill_key, registered.backfilled_rows, registered.rows_read, registered.backfill_generation

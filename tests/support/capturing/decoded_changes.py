@@ -8,10 +8,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.decoding.changes import (
-    Change,
-    ChangeDecoder,
-)
+from millrace.resources.capture.decoding.change import Change
+from millrace.resources.capture.decoding.changes import ChangeDecoder
 from millrace.resources.capture.decoding.pgoutput import (
     LogicalMessage,
     Lsn,

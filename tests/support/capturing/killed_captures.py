@@ -21,7 +21,7 @@ from typing import Any
 from millrace.resources.capture import backfill
 from millrace.resources.capture import drain as capture
 from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.decoding.changes import Change
+from millrace.resources.capture.decoding.change import Change
 from millrace.resources.capture.drain import CaptureDrain
 from millrace.resources.capture.store import CaptureStore
 from tests.support.forks import fork

@@ -5,7 +5,7 @@ from uuid import uuid4
 
 import pytest
 
-from millrace.resources.capture.decoding.changes import Change
+from millrace.resources.capture.decoding.change import Change
 from millrace.resources.errors import ChangesDiffer, Malformed, UnknownCapture
 from tests.support.capturing.captures import (
     BEGAN,
