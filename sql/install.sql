@@ -326,7 +326,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '8428947e124b9a7db8d82b80f743f46d7a24304a50fb2d5e6b81d7848485dc25'),
+  (0, '6f145225d3af1440f246110147ed3d42eb8882afc9522bf251cff1d4406efa71'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -2,7 +2,7 @@
 
 alter table event_store.captured_tables add column is_new boolean not null default false;
 comment on column event_store.captured_tables.is_new is
-'Whether no event told of the table when it began to be captured, and its rows were not read anew since.';
+'Whether no event told of the table before the capture''s first slot, which was made after its publication, and its rows were not read anew since.';
 
 create type event_store_private.read_row as (
   number bigint,

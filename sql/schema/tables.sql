@@ -354,7 +354,7 @@ COMMENT ON COLUMN event_store.captured_tables.stopped_reason IS 'Why the table i
 
 COMMENT ON COLUMN event_store.captured_tables.stopped_at IS 'Since when it is not captured; null while it is.';
 
-COMMENT ON COLUMN event_store.captured_tables.is_new IS 'Whether no event told of the table when it began to be captured, and its rows were not read anew since.';
+COMMENT ON COLUMN event_store.captured_tables.is_new IS 'Whether no event told of the table before the capture''s first slot, which was made after its publication, and its rows were not read anew since.';
 
 CREATE TABLE event_store.views (
     view text NOT NULL,

@@ -24,7 +24,8 @@ begin
   _capture := event_store_private.require_capture_lease(v_capture, v_lease_token);
   update event_store.captured_tables
   set
-    published_xid = v_published_xid, rows_read = rows_read or coalesce(key_columns = '{}', false),
+    -- what a transaction of before did may be missing from the slot: streams are searched for rows that are gone
+    published_xid = v_published_xid, is_new = false, rows_read = rows_read or coalesce(key_columns = '{}', false),
     backfill_generation = case when key_columns = '{}' then _capture.source_generation else backfill_generation end
   where capture = v_capture and published_xid is null and stopped_reason is null;
   get diagnostics _published = row_count;

@@ -64,6 +64,13 @@ def test_a_table_that_was_never_published_stays_new(connect: Connect) -> None:
     assert not is_new(source)
 
 
+def test_a_table_that_is_added_to_a_capture_is_not_new_for_its_slot_may_lack_changes(source: Source) -> None:
+    source.store.register_capture("c", "slot_c", "pub_c", [table(), table("u")])
+    source.store.publish_tables("c", source.token, source.xid)
+    query = "select table_name, is_new from event_store.captured_tables order by 1"
+    assert rows(source.store.connection, query) == [("t", True), ("u", False)]
+
+
 def test_a_table_that_was_captured_before_is_not_new(source: Source) -> None:
     source.forget_lease()
     source.store.release_capture("c", source.token)
