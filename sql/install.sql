@@ -326,7 +326,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '6f145225d3af1440f246110147ed3d42eb8882afc9522bf251cff1d4406efa71'),
+  (0, 'cee46d7eecb3dfc0be949adeb846d70044ed3f99c239a96569df174af50c21fe'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -42,7 +42,7 @@ as $$
 declare
   _capture event_store.captures;
   _table event_store.captured_tables;
-  _appended uuid[] := '{}';
+  _appended uuid[];
   _placed record;
 begin
   if v_snapshot is null or v_high_lsn is null or v_done is null then
@@ -68,10 +68,8 @@ begin
   end if;
 
   -- mostly nothing tells of the rows yet
-  if _table.is_new then
-    _appended := event_store_private.append_new_rows(_table, v_decider_ids, v_event_ids, v_command_id, v_data, v_faults);
-    appended := cardinality(_appended);
-  end if;
+  _appended := event_store_private.append_new_rows(_table, v_decider_ids, v_event_ids, v_command_id, v_data, v_faults);
+  appended := cardinality(_appended);
   if appended < cardinality(v_event_ids) then
     select p.* into _placed
     from event_store_private.place_rows(
@@ -81,7 +79,7 @@ begin
       array(
         select r
         from unnest(event_store_private.read_rows(v_decider_ids, v_event_ids, v_command_id, v_data, v_faults)) r
-        where (r.event_id = any(_appended)) is not true
+        where not exists (select from unnest(_appended) a(event_id) where a.event_id = r.event_id)
         order by r.number
       ),
       'backfill'

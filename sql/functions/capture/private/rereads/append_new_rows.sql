@@ -1,4 +1,4 @@
--- Appends rows of a table that were read, and that no event tells of yet, as events backfilled: each the first of its
+-- Appends those of a table's rows that were read and that no event tells of yet as events backfilled: each the first of its
 -- stream. The caller holds the capture's lock. Returns the event_ids of those that were appended. A row that has a fault, a
 -- stream, or anything in the quarantine is left for place_rows, and so is all where a TRUNCATE or anything out of the
 -- ordinary came between. The arguments are those of emit_backfill.
