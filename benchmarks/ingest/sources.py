@@ -15,7 +15,7 @@ import psycopg
 from benchmarks.event_store.bench import Database
 from benchmarks.ingest.bench import IngestBench
 from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.decoding.arriving import batches
+from millrace.resources.capture.decoding.arriving import Arriving
 from millrace.resources.capture.decoding.changes import ChangeDecoder
 from millrace.resources.capture.decoding.pgoutput import Commit, decode
 from millrace.resources.capture.drain import MOST_CHANGES, CaptureDrain, CaptureReport
@@ -160,16 +160,24 @@ def peeked(pipeline: Pipeline, slot: str, *, decoding: bool) -> float:
     with connect_source(pipeline.source) as connection:
         reference = next_xid(connection)
 
+        last = b""
+
+        def passing(messages: Iterator[bytes]) -> Iterator[bytes]:
+            nonlocal last
+            for message in messages:
+                last = message
+                yield message
+
         def read() -> None:
+            nonlocal last
             end = b""
             while True:
                 decoder = ChangeDecoder((TABLE,), info.capture, 1, reference)
                 last = b""
                 with peek(connection, slot, info.publication, MOST_CHANGES) as messages:
-                    for some in batches(messages):
-                        last = some[-1]
-                        if decoding:
-                            decoder.feed_all(some)
+                    passed = passing(messages)
+                    for _ in Arriving(decoder, passed).piece() if decoding else passed:
+                        pass
                 if not last:
                     return
                 ended = decode(last)

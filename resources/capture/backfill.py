@@ -100,12 +100,13 @@ class Backfill:
         self._unfinished = self._registered()
         self._chunks = []
 
-    def step(self, stored_lsn: Lsn, emit: Callable[[], object]) -> BackfillStep:
+    def step(self, stored_lsn: Lsn, emitted: Callable[[], object]) -> BackfillStep:
         """Do the next part of a backfill that is due.
 
         Args:
             stored_lsn: All changes below it are stored.
-            emit: Makes the stored changes events; called before a chunk becomes events, which stand behind them.
+            emitted: Returns once the stored changes are events; called before a chunk becomes events, which are behind
+                them.
         """
         if not self._chunks:
             self._unfinished = self._unfinished and [
@@ -118,7 +119,7 @@ class Backfill:
         if not self._chunks or stored_lsn < self._chunks[-1].chunk.high_lsn:
             # what a chunk's snapshot has seen comes before it in the log
             return BackfillStep(worked=True)
-        emit()
+        emitted()
         read, self._chunks = self._chunks, []
         with ThreadPoolExecutor(1, "append") as appender:
             appending = appender.submit(self._append, read)

@@ -19,7 +19,6 @@ One process at a time holds a capture's lease; each of its transactions is fence
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -36,6 +35,7 @@ from millrace.resources.capture.decoding.arriving import Arriving
 from millrace.resources.capture.decoding.change import Change
 from millrace.resources.capture.decoding.changes import ChangeDecoder
 from millrace.resources.capture.decoding.pgoutput import Lsn
+from millrace.resources.capture.emitter import Emitter
 from millrace.resources.capture.schema_changes import SchemaStore, schemas_json
 from millrace.resources.capture.sessions import require_own_session
 from millrace.resources.capture.setup import prepare
@@ -48,6 +48,8 @@ LEASE_S = 30
 # Messages of one peek, which ends with the first transaction that reaches it. Each peek decodes from where the slot
 # stands, so larger peeks repeat less of that.
 MOST_CHANGES = 50_000
+# Messages that are stored in one transaction, at least: so many changes are decoded before the first becomes an event
+PIECE = 10_000
 # Events of one transaction, in which the capture's row is locked
 EMIT = 5_000
 # Replayed changes that are compared at a time, and about how many characters
@@ -127,8 +129,6 @@ class CaptureDrain:
         # below it the slot had nothing
         self._looked_lsn: Lsn | None = None
         self._stop, self._failed = threading.Event(), threading.Event()
-        # whether more is stored than was emitted, when that was last known
-        self._behind = True
         self._kept_at = self._idle_at = time.monotonic()
         return self
 
@@ -181,18 +181,17 @@ class CaptureDrain:
         """
         self._stop, self._failed = stop or threading.Event(), threading.Event()
         started = busy_at = time.monotonic()
-        waiting = inf  # how many changes may be stored and no events yet
-        with ThreadPoolExecutor(1, "emit") as emitter:
+        handled = 0
+        # what is stored becomes events while the next changes are decoded
+        with Emitter(self.emit, lambda: self._keep_lease(self._emitting), self._lease_s / 3) as emitter:
+            # what the process before us stored
+            emitter.hand_over()
             while not self._stop.is_set() and time.monotonic() - started < budget_s:
                 began = time.monotonic()
-                stored = threading.Event()
-                # what was stored before becomes events while the next changes are decoded
-                emitting = emitter.submit(self._emit_until, stored, waiting)
                 try:
-                    came = self.store()
-                    stored.set()
-                    emitted = emitting.result()
-                    backfilled = self.backfill()
+                    came = self.store(emitter.hand_over)
+                    backfilled = self.backfill(emitter.wait)
+                    emitting = not emitter.wait(0 if came or backfilled else POLL_S)
                 except (SlotLost, PublicationMissing) as lost:
                     self._control.record_gap(self.capture.name, self._stored_lsn, None, str(lost))
                     raise
@@ -200,11 +199,9 @@ class CaptureDrain:
                     # whatever it is, the emitter does not go on without us; the caller may drain again
                     self._failed.set()
                     raise
-                finally:
-                    stored.set()
                 self._keep_lease(self._control)
-                waiting = came or (inf if self._behind else 0)
-                if came or emitted or backfilled:
+                handled, before = self.report.emitted + self.report.quarantined, handled
+                if came or backfilled or emitting or handled > before:
                     busy_at = time.monotonic()
                     self.report.busy_s += busy_at - began
                     on_step(self.report)
@@ -216,8 +213,12 @@ class CaptureDrain:
         self.purge()
         return self.report
 
-    def store(self) -> int:
-        """Store the slot's next changes in one transaction, then move the slot behind them; return how many came."""
+    def store(self, on_stored: Callable[[], object] = lambda: None) -> int:
+        """Store the slot's next changes piece by piece, then move the slot behind them; return how many came.
+
+        Args:
+            on_stored: Called after each piece that has changes.
+        """
         # Read the flush position before peeking. Decoding waits for every record that starts below it, so moving the
         # slot there when nothing came cannot skip a commit.
         flushed, at = flush_lsn(self._source)
@@ -225,12 +226,41 @@ class CaptureDrain:
         quiet = flushed == self._looked_lsn
         if quiet and flushed <= self._stored_lsn:
             return 0
-        arriving = Arriving(self._decoder())
         rereads = 0
-        with self._storing.connection.transaction(), self._messages(quiet=quiet) as messages:
-            changes = self._not_stored(arriving.changes(messages))
-            first = next(changes, None)
-            copied = 0
+        to_lsn: Lsn | None = None
+        with self._messages(quiet=quiet) as messages:
+            arriving = Arriving(self._decoder(), messages)
+            while not arriving.ended:
+                to_lsn, copied, anew = self._store_piece(arriving, flushed, at)
+                rereads += anew
+                if copied:
+                    on_stored()
+        if to_lsn is not None:
+            # only now: the slot gives up what it is advanced past, and all of that is stored
+            advance(self._source, self._ready.slot, to_lsn)
+        if not arriving.messages:
+            self._looked_lsn = flushed
+        if rereads:
+            # if we are killed before this, the next run finds that they are due
+            self._control.publish_tables(self.capture.name, self._token, next_xid(self._source))
+            self._backfill.look_again()
+        return arriving.changed
+
+    def _store_piece(self, arriving: Arriving, flushed: Lsn, at: datetime) -> tuple[Lsn | None, int, int]:
+        """Store the next whole transactions of the source in one of the store.
+
+        Return up to where the slot has given everything (None to leave it where it is), how many changes were stored,
+        and how many tables are to be read anew.
+
+        Args:
+            arriving: What the slot gives.
+            flushed: How far the source's log was flushed when that began.
+            at: When that was.
+        """
+        changes = self._not_stored(arriving.piece(PIECE))
+        first = next(changes, None)
+        copied = rereads = 0
+        with self._storing.connection.transaction():
             if first is not None:
                 copied = self._storing.copy_changes(self._ready.source_generation, chain([first], changes))
             if schemas := self._ready.schemas.take():
@@ -240,7 +270,8 @@ class CaptureDrain:
             to_lsn = self._passed(arriving, flushed)
             if to_lsn is not None and to_lsn > self._stored_lsn:
                 # a peek that ended at its limit did not see all that had committed by `at`
-                stored_at = at if arriving.messages < MOST_CHANGES else arriving.committed_at or at
+                saw_all = arriving.ended and arriving.messages < MOST_CHANGES
+                stored_at = at if saw_all else arriving.committed_at or at
                 stored = self._storing.store_changes(self.capture.name, self._token, to_lsn, stored_at)
                 if stored != copied:
                     raise ChangesDiffer(
@@ -250,16 +281,8 @@ class CaptureDrain:
                     )
         if to_lsn is not None:
             self._stored_lsn = max(self._stored_lsn, to_lsn)
-            # only now: the slot gives up what it is advanced past, and all of that is stored
-            advance(self._source, self._ready.slot, to_lsn)
-        if not arriving.messages:
-            self._looked_lsn = flushed
-        if rereads:
-            # if we are killed before this, the next run finds that they are due
-            self._control.publish_tables(self.capture.name, self._token, next_xid(self._source))
-            self._backfill.look_again()
         self.report.stored += copied
-        return arriving.changed
+        return to_lsn, copied, rereads
 
     def _decoder(self) -> ChangeDecoder:
         """Make the decoder of one look into the slot."""
@@ -282,32 +305,23 @@ class CaptureDrain:
             with peek(self._source, self._ready.slot, self._ready.publication, MOST_CHANGES) as messages:
                 yield messages
 
-    def emit(self, about: float = inf) -> int:
-        """Append the stored changes as events, all or about so many; return how many were handled."""
-        handled = 0
-        self._behind = True
-        while self._behind and handled < about and not (self._stop.is_set() or self._failed.is_set()):
+    def emit(self) -> None:
+        """Append the stored changes as events."""
+        behind = True
+        while behind and not (self._stop.is_set() or self._failed.is_set()):
             done = self._emitting.emit_changes(self.capture.name, self._token, EMIT)
             self.report.emitted += done.emitted
             self.report.quarantined += done.quarantined + done.held
-            handled += done.emitted + done.quarantined + done.held
-            self._behind = done.behind
+            behind = done.behind
             self._keep_lease(self._emitting)
-        return handled
 
-    def _emit_until(self, stored: threading.Event, waiting: float) -> int:
-        """Emit what waits, then keep the lease until `stored` is set: the source may decode for long.
+    def backfill(self, emitted: Callable[[], object]) -> bool:
+        """Do the next part of a backfill that is due; return whether there was anything to do.
 
-        What is stored meanwhile is left for the next time: the store of changes would wait for it.
+        Args:
+            emitted: Returns once all that is stored is emitted.
         """
-        handled = self.emit(waiting) if waiting else 0
-        while not stored.wait(self._lease_s / 3):
-            self._keep_lease(self._emitting)
-        return handled
-
-    def backfill(self) -> bool:
-        """Do the next part of a backfill that is due; return whether there was anything to do."""
-        step = self._backfill.step(self._stored_lsn, self.emit)
+        step = self._backfill.step(self._stored_lsn, emitted)
         self.report.backfilled += step.appended
         self.report.unchanged += step.unchanged
         self.report.quarantined += step.held

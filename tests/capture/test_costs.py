@@ -4,7 +4,7 @@ Belongs here: transaction ids, log and locks of the source. Not here: what is ca
 """
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,6 @@ from psycopg.sql import Composable
 
 from millrace.resources.capture import backfill as backfilling
 from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.decoding import arriving
 from millrace.resources.capture.source import chunks as source_chunks
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
@@ -149,9 +148,9 @@ def reads(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> list[list[tupl
     with captured.process() as process, monkeypatch.context() as patch:
         look = process.store
 
-        def store() -> int:
+        def store(on_stored: Callable[[], object]) -> int:
             seen.append([])
-            return look()
+            return look(on_stored)
 
         patch.setattr(backfilling, "read_chunk", read_chunk)
         patch.setattr(process, "store", store)
@@ -208,12 +207,3 @@ def test_a_table_that_waits_for_an_old_transaction_keeps_no_other_waiting(
     captured.source.run("insert into early values (2)")
     assert both.drain().backfilled == 1
     assert sorted(replay(both.changes())) == [("early", "[1]"), ("early", "[2]"), ("items", "[1]")]
-
-
-def test_messages_are_decoded_some_hundred_at_a_time_and_fewer_of_large_ones() -> None:
-    some = [bytes([n % 256]) for n in range(2 * arriving.BATCH + 1)]
-    assert [len(batch) for batch in arriving.batches(some)] == [arriving.BATCH, arriving.BATCH, 1]
-    assert [message for batch in arriving.batches(some) for message in batch] == some
-    large = bytes(arriving.BATCH_BYTES // 2)
-    assert [len(batch) for batch in arriving.batches([large] * 5)] == [2, 2, 1]
-    assert list(arriving.batches([])) == []

@@ -204,7 +204,8 @@ def test_what_is_stored_is_not_compared_with_what_another_declaration_makes_of_i
     captured.source.run("begin; insert into notes values (1); insert into items values (1); commit")
     killed_at(both, monkeypatch, pipeline, "advance")
     report = captured.drain()
-    assert (report.replayed, report.emitted) == (0, 2)
+    assert report.replayed == 0
+    assert value(captured.store, "select count(*) from event_store.events") == 2
     captured.source.run("insert into items values (2)")
     captured.drain()
     assert [row for row in captured.replayed() if "name" in row] == captured.table()

@@ -207,6 +207,11 @@ def changed_relation(data: bytes) -> int | None:
     return _UINT32.unpack_from(data, 1)[0] if data[:1] in {b"I", b"U", b"D"} and len(data) >= 5 else None
 
 
+def is_commit(data: bytes) -> bool:
+    """Return whether a message ends a transaction."""
+    return data[:1] == b"C"
+
+
 def relation_of_one_row(data: bytes) -> int | None:
     """Return the relation_id of a message that holds one row; None for any other message.
 

@@ -90,7 +90,8 @@ def fork_capture(dsn: str, captured: Capture, prepare: Callable[[], None]) -> in
 
     def work() -> int:
         # small, so that one run takes each step several times
-        capture.MOST_CHANGES, capture.EMIT, backfill.CHUNK, backfill.FINISH = 60, 40, 25, 40
+        capture.MOST_CHANGES, capture.PIECE, capture.EMIT = 60, 25, 40
+        backfill.CHUNK, backfill.FINISH = 25, 40
         prepare()
         # the same owner: its dead self's lease does not have to end
         with CaptureDrain(dsn, captured, "test") as capturing:

@@ -1,0 +1,143 @@
+"""What a look into the slot gives is stored piece by piece, and becomes events meanwhile.
+
+Belongs here: the storing of a piece beside the emission of those before it. Not here: where a piece ends
+(decoding/test_arriving), the thread that emits (test_emitter).
+"""
+
+import threading
+
+import psycopg
+import pytest
+
+from millrace.resources.capture import drain as pipeline
+from millrace.resources.capture.store import CaptureStore, Emitted
+from tests.support.capturing.captured import Captured, Killed, captured, killed, new_source
+from tests.support.factories import rows, value
+
+__all__ = ["captured", "new_source"]
+
+PIECES = 7
+
+
+@pytest.fixture
+def filled(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> Captured:
+    """Let a source have seven transactions of three rows, each of them a piece."""
+    captured.drain()
+    monkeypatch.setattr(pipeline, "PIECE", 3)
+    for number in range(PIECES):
+        captured.source.run(f"insert into items select {3 * number} + n from generate_series(1, 3) n")
+    return captured
+
+
+def stored_and_emitted(captured: Captured) -> tuple[int, int]:
+    """Count the stored changes, and the events."""
+    query = "select (select count(*) from event_store.wal_events), (select count(*) from event_store.events)"
+    ((stored, emitted),) = rows(captured.store, query)
+    return stored, emitted
+
+
+def slot_lsn(captured: Captured) -> object:
+    return captured.source.connection.execute("select confirmed_flush_lsn from pg_replication_slots").fetchone()
+
+
+def test_each_piece_is_a_transaction_of_the_store(filled: Captured) -> None:
+    seen: list[int] = []
+    with filled.process() as process:
+        assert process.store(lambda: seen.append(stored_and_emitted(filled)[0])) == 3 * PIECES
+    assert seen == [3 * number for number in range(1, PIECES + 1)]
+
+
+def test_a_piece_becomes_events_before_the_next_ones_are_stored(
+    filled: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = CaptureStore.copy_changes
+    found: list[int] = []
+
+    def copying(self: CaptureStore, *arguments: object) -> int:
+        if found and not found[-1]:
+            # the one before it is emitted by somebody else
+            with psycopg.connect(filled.dsn, autocommit=True) as connection:
+                while not value(connection, "select count(*) from event_store.events"):
+                    threading.Event().wait(0.01)
+        found.append(stored_and_emitted(filled)[1])
+        return original(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(CaptureStore, "copy_changes", copying)
+    report = filled.drain()
+    assert (report.stored, report.emitted, len(found)) == (3 * PIECES, 3 * PIECES, PIECES)
+    assert found[0] == 0
+    assert found[-1] > 0
+
+
+def test_killed_between_two_pieces_the_first_ones_are_compared_and_the_others_stored(
+    filled: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = slot_lsn(filled)
+    original = CaptureStore.copy_changes
+    calls = iter(range(PIECES))
+
+    def dying(self: CaptureStore, *arguments: object) -> int:
+        if next(calls) == 4:
+            raise Killed
+        return original(self, *arguments)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CaptureStore, "copy_changes", dying)
+        with pytest.raises(Killed):
+            filled.drain()
+    # the slot is moved behind all that it gave, or not at all
+    assert slot_lsn(filled) == before
+    assert stored_and_emitted(filled)[0] == 12
+    report = filled.drain()
+    assert (report.replayed, report.stored) == (12, 9)
+    assert filled.replayed() == filled.table()
+    assert stored_and_emitted(filled) == (3 * PIECES, 3 * PIECES)
+    assert slot_lsn(filled) != before
+
+
+def test_killed_before_the_slot_is_moved_all_pieces_are_compared(
+    filled: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline, "advance", killed)
+        with pytest.raises(Killed):
+            filled.drain()
+    assert stored_and_emitted(filled)[0] == 3 * PIECES
+    report = filled.drain()
+    assert (report.replayed, report.stored) == (3 * PIECES, 0)
+    assert stored_and_emitted(filled) == (3 * PIECES, 3 * PIECES)
+
+
+def test_an_emission_that_fails_ends_the_drain_and_the_next_one_emits_what_is_stored(
+    filled: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object) -> Emitted:
+        raise Killed
+
+    with filled.process() as process:
+        with monkeypatch.context() as patch:
+            patch.setattr(CaptureStore, "emit_changes", failing)
+            with pytest.raises(Killed):
+                process.drain(budget_s=60, idle_s=0)
+        assert stored_and_emitted(filled)[1] == 0
+        report = process.drain(budget_s=60, idle_s=0)
+    assert report.emitted == 3 * PIECES
+    assert filled.replayed() == filled.table()
+
+
+def test_a_drain_that_is_stopped_while_it_stores_ends_once_the_look_into_the_slot_is_stored(
+    filled: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop = threading.Event()
+    original = CaptureStore.store_changes
+
+    def stopping(self: CaptureStore, *arguments: object) -> int:
+        stop.set()
+        return original(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(CaptureStore, "store_changes", stopping)
+    with filled.process() as process:
+        process.drain(budget_s=60, idle_s=60, stop=stop)
+    assert stored_and_emitted(filled) == (3 * PIECES, 0)
+    filled.drain()
+    assert filled.replayed() == filled.table()
