@@ -34,6 +34,7 @@ from benchmarks.event_store.calls import appends, batches, growth, idle, readers
 from benchmarks.event_store.held import load as held_load
 from benchmarks.event_store.held import rounds as held
 from benchmarks.event_store.services import commands, consumers, waking
+from benchmarks.servers import add_postgres_option
 
 LINES: dict[str, Callable[[Bench], list[Result]]] = {
     "clients-32": single_appends.clients_32,
@@ -84,12 +85,7 @@ def main() -> None:
     parser.add_argument(
         "--small", action="store_true", help="small counts, to try that it runs; the ratios mean nothing"
     )
-    parser.add_argument(
-        "--postgres",
-        type=lambda folder: Path(folder).resolve(),
-        metavar="DIR",
-        help="the programs of another server, which runs with its own settings",
-    )
+    add_postgres_option(parser)
     parser.add_argument("--events", type=int, default=1_000_000, help="of the large store of `growth` (1000000)")
     parser.add_argument(
         "--minutes", type=float, default=2, help="of each line held-load* (2; 30 to see that nothing grows)"

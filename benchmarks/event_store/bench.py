@@ -15,11 +15,11 @@ from pathlib import Path
 from statistics import median
 
 import psycopg
-from psycopg import sql
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.cpu import of_server
+from benchmarks.servers import started
 from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
 
@@ -166,41 +166,11 @@ def bench(
     """Start a temporary server for a run, and remove it at the end: ours, or other programs with their own settings."""
     with (
         tempfile.TemporaryDirectory(prefix="bench-") as directory,
-        EmbeddedPostgres(Path(directory), programs or PROGRAMS) as server,
+        started(Path(directory), programs, console) as server,
     ):
-        if programs:
-            reset_settings(server)
-        console.log(described(server))
         yield Bench(
             server, schema_in(other_schema.read_text()), rounds, small, console, 0 if small else events, minutes=minutes
         )
-
-
-def reset_settings(server: EmbeddedPostgres) -> None:
-    """Let a server run with the settings that it comes with; only its address stays."""
-    with psycopg.connect(server.dsn("postgres"), autocommit=True) as connection:
-        ours = connection.execute(
-            "select name, boot_val from pg_settings where sourcefile like '%/millrace.conf' "
-            "and name !~ '^(listen_addresses|unix_socket|cluster_name|timezone|log_timezone)'"
-        ).fetchall()
-        for name, value in ours:
-            connection.execute(sql.SQL("alter system set {} = {}").format(sql.Identifier(name), sql.Literal(value)))
-    server.stop()
-    server.start()
-
-
-def described(server: EmbeddedPostgres) -> str:
-    """Say which server it is."""
-    with psycopg.connect(server.dsn("postgres")) as connection:
-        row = connection.execute(
-            "select current_setting('server_version'), pg_jit_available(), current_setting('shared_buffers'), "
-            "current_setting('wal_level'), current_setting('max_wal_size')"
-        ).fetchone()
-    version, jit, buffers, level, wal = row or ()
-    return (
-        f"PostgreSQL {version} of {server.programs}, JIT {'on' if jit else 'off'}, shared_buffers {buffers}, "
-        f"wal_level {level}, max_wal_size {wal}"
-    )
 
 
 def schema_in(text: str) -> str:

@@ -3,7 +3,7 @@
 Everything runs on two temporary servers, one with the stores and one with the sources of change capture. The sides are
 measured in turn (A B A B …), and a number is the median of the rounds.
 
-    python -m benchmarks.ingest [--only NAME …] [--rounds 3] [--small]
+    python -m benchmarks.ingest [--only NAME …] [--rounds 3] [--small] [--postgres DIR]
 """
 
 import argparse
@@ -15,6 +15,7 @@ from rich.console import Console
 from benchmarks.event_store.bench import Result, show
 from benchmarks.ingest import captures, delays, imports, messages
 from benchmarks.ingest.bench import IngestBench, ingest_bench
+from benchmarks.servers import add_postgres_option
 
 LINES: dict[str, Callable[[IngestBench], list[Result]]] = {
     "exactly-once": messages.exactly_once,
@@ -38,6 +39,7 @@ def main() -> None:
     parser.add_argument(
         "--small", action="store_true", help="small counts, to try that it runs; the ratios mean nothing"
     )
+    add_postgres_option(parser)
     arguments = parser.parse_args()
     rounds = arguments.rounds if arguments.rounds is not None else 1 if arguments.small else 3
     if rounds < 1:
@@ -48,7 +50,7 @@ def main() -> None:
         console = Console(width=150)
     results: list[Result] = []
     try:
-        with ingest_bench(rounds=rounds, small=arguments.small, console=console) as shared:
+        with ingest_bench(rounds=rounds, small=arguments.small, console=console, programs=arguments.postgres) as shared:
             for name in arguments.only or LINES:
                 console.log(name)
                 results += LINES[name](shared)

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from benchmarks.cpu import of_server
 from benchmarks.event_store.bench import Bench, Result
+from benchmarks.servers import started
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 
 
@@ -67,11 +68,11 @@ class Costs:
 
 
 @contextmanager
-def ingest_bench(*, rounds: int, small: bool, console: Console) -> Iterator[IngestBench]:
-    """Start both servers for a run, and remove them at the end."""
+def ingest_bench(*, rounds: int, small: bool, console: Console, programs: Path | None = None) -> Iterator[IngestBench]:
+    """Start both servers for a run, and remove them at the end: ours, or other programs with their own settings."""
     with (
         tempfile.TemporaryDirectory(prefix="bench-") as directory,
-        EmbeddedPostgres(Path(directory) / "stores") as server,
-        EmbeddedPostgres(Path(directory) / "sources") as sources,
+        started(Path(directory) / "stores", programs, console) as server,
+        started(Path(directory) / "sources", programs, console, logical=True) as sources,
     ):
         yield IngestBench(server, "", rounds, small, console, sources=sources)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import psycopg
 
-from benchmarks.event_store.bench import Bench, Database, reset_settings
+from benchmarks.event_store.bench import Bench, Database
+from benchmarks.servers import started
 from millrace.resources.postgres.embedded import PROGRAMS, SUPERUSER, EmbeddedPostgres
 
 PATIENCE_S = 60
@@ -36,12 +37,11 @@ class Standby(EmbeddedPostgres):
 @contextmanager
 def another_server(bench: Bench) -> Iterator[EmbeddedPostgres]:
     """Start a second server as the benchmark's own: what a standby tells its primary counts for all its databases."""
+    others = None if bench.server.programs == PROGRAMS else bench.server.programs
     with (
         tempfile.TemporaryDirectory(prefix="bench-") as directory,
-        EmbeddedPostgres(Path(directory), bench.server.programs) as server,
+        started(Path(directory), others, bench.console) as server,
     ):
-        if bench.server.programs != PROGRAMS:
-            reset_settings(server)
         yield server
 
 
