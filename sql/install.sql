@@ -326,7 +326,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'cee46d7eecb3dfc0be949adeb846d70044ed3f99c239a96569df174af50c21fe'),
+  (0, '5197d5de81bde0346a91cfd31af2125ed6accb4d65bb57585e434bcf35169326'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

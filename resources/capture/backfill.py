@@ -62,10 +62,11 @@ class BackfillStep:
 
 @dataclass(frozen=True)
 class _Read:
-    """A chunk of a table that was read, and its rows as events."""
+    """A chunk of a table that was read, how many rows its backfill read before it, and its rows as events."""
 
     table: RegisteredTable
     chunk: Chunk
+    rows_before: int
     rows: BackfilledRows
 
 
@@ -168,7 +169,8 @@ class Backfill:
         rows = size = 0
         for table in due:
             try:
-                read = self._read(table, None if table.backfill_key is None else json.loads(table.backfill_key))
+                after = None if table.backfill_key is None else json.loads(table.backfill_key)
+                read = self._read(table, after, table.backfilled_rows)
             except psycopg.errors.LockNotAvailable:
                 self._locked[table.name] = time.monotonic() + LOCKED_S
                 continue
@@ -187,12 +189,13 @@ class Backfill:
         if before.chunk.done:
             return []
         try:
-            read = self._read(before.table, before.chunk.last_key)
+            rows_before = before.rows_before + len(before.chunk.rows)
+            read = self._read(before.table, before.chunk.last_key, rows_before)
         except psycopg.errors.LockNotAvailable:
             return []
         return [] if read is None else [read]
 
-    def _read(self, table: RegisteredTable, after: Sequence[str] | None) -> _Read | None:
+    def _read(self, table: RegisteredTable, after: Sequence[str] | None, rows_before: int) -> _Read | None:
         """Read a table's next chunk, and choose the size of the one after; return None if it is far too large."""
         ready = self._ready
         declared = self._declared[table.schema_name, table.table_name]
@@ -200,8 +203,10 @@ class Backfill:
         self._chunk_rows, fits = next_chunk_rows(chunk, self._chunk_rows)
         if not fits:
             return None
-        rows = backfilled_rows(chunk, declared, ready.capture, ready.source_generation, table.backfill_offset)
-        return _Read(table, chunk, rows)
+        rows = backfilled_rows(
+            chunk, declared, ready.capture, ready.source_generation, table.backfill_offset, rows_before
+        )
+        return _Read(table, chunk, rows_before, rows)
 
     def _append(self, read: Sequence[_Read]) -> list[EmittedRows]:
         """Append the rows of chunks as events."""

@@ -11,6 +11,8 @@ from millrace.resources.capture.declaration import CapturedTable
 from millrace.resources.capture.decoding.fields import (
     MAX_DATA_CHARACTERS,
     derived_id,
+    packed_id,
+    packed_ids,
     source_json,
     time_json,
     too_large,
@@ -26,7 +28,7 @@ class BackfilledRows:
     Attributes:
         command_id: Derived from the backfill: all its rows share it.
         decider_ids: Their keys as JSON arrays, as their changes have them; None if a key cannot be decoded.
-        event_ids: Derived from the backfill and the key: the same whenever that backfill reads the row.
+        event_ids: Made of the backfill and the row's number in it.
         data: The rows, JSON objects; None if one cannot be decoded.
         faults: Why a row cannot be decoded, a sentence; None if it can. Empty if all can.
     """
@@ -39,7 +41,7 @@ class BackfilledRows:
 
 
 def backfilled_rows(
-    chunk: Chunk, table: CapturedTable, capture: str, generation: int, backfill_offset: int
+    chunk: Chunk, table: CapturedTable, capture: str, generation: int, backfill_offset: int, rows_before: int
 ) -> BackfilledRows:
     """Turn the rows of a chunk into events, in the chunk's order.
 
@@ -49,9 +51,9 @@ def backfilled_rows(
         capture: The capture's name.
         generation: The number of the slot's life, as for `ChangeDecoder`.
         backfill_offset: The number of the backfill in the store: no two backfills give the same event ids.
+        rows_before: How many rows of the backfill are in the chunks before this one.
     """
     decider_ids, bodies, faults = TableRows(table, chunk.relation).images(chunk.rows)
-    read = f"{generation}/{backfill_offset}/{table.stream_decider}"
     tail = (
         f', "snapshot": "{chunk.snapshot}", "committed_at": "{time_json(chunk.read_at)}",'
         f' "source": {source_json(capture, generation, chunk.relation)}}}'
@@ -63,9 +65,7 @@ def backfilled_rows(
             for each, fault in zip(data, faults, strict=True)
         ]
         data = [None if fault is not None else each for each, fault in zip(data, faults, strict=True)]
-    # a row whose key cannot be decoded has its place in the chunk for a name
-    event_ids = [
-        derived_id(f"{read}/{decider_id}" if decider_id is not None else f"{read}//{chunk.snapshot}/{number}")
-        for number, decider_id in enumerate(decider_ids)
-    ]
-    return BackfilledRows(derived_id(read), decider_ids, event_ids, data, faults if any(faults) else ())
+    begins = packed_ids(backfill_offset, generation=generation, backfills=True)
+    event_ids = [packed_id(begins, rows_before + number) for number in range(len(data))]
+    command_id = derived_id(f"{generation}/{backfill_offset}/{table.stream_decider}")
+    return BackfilledRows(command_id, decider_ids, event_ids, data, faults if any(faults) else ())

@@ -19,6 +19,8 @@ from millrace.resources.capture.decoding.declared_names import DeclaredName, und
 from millrace.resources.capture.decoding.fields import (
     MAX_DATA_CHARACTERS,
     derived_id,
+    packed_id,
+    packed_ids,
     source_json,
     time_json,
     too_large,
@@ -83,7 +85,7 @@ class ChangeDecoder:
     Args:
         tables: What is captured, each with the columns of its key where the replica identity does not name them.
         capture: The capture's name.
-        generation: The number of the slot's life, unique in the store for ever: the changes' ids are derived from it.
+        generation: The number of the slot's life, unique in the store for ever: the changes' ids are made of it.
         xid_reference: A transaction id of the source of about now; see `whole_xid`.
         declared_names: By table id. From its `since` on a change under another name, or of a row that other columns
             name, is refused, unless the table is known to have its own name again.
@@ -203,14 +205,13 @@ class ChangeDecoder:
             if not self._declared_names[relation_id].owns(lsn):
                 self._described[relation_id] = None
         xid = whole_xid(message.xid, self._xid_reference)
-        ids = f"{self._generation}/{lsn}"
         time = time_json(message.committed_at)
         self._transaction = Transaction(
             lsn=lsn,
             xid=xid,
             committed_at=message.committed_at,
-            ids=ids + "/",
-            command_id=derived_id(ids),
+            ids=packed_ids(lsn, generation=self._generation),
+            command_id=derived_id(f"{self._generation}/{lsn}"),
             before_idx=f', "commit_lsn": "{lsn}", "commit_idx": ',
             after_idx=f', "xid": {xid}, "committed_at": "{time}", "source": ',
         )
@@ -313,7 +314,7 @@ class ChangeDecoder:
         annotations: str,
     ) -> Change:
         # positional arguments: named ones take twice as long
-        event_id = derived_id(f"{within.ids}{idx}")
+        event_id = packed_id(within.ids, idx)
         if decider_id is None and table.rows.keyless:
             decider_id = f'[{self._generation},"{within.lsn}",{idx}]'
         decider = table.rows.decider

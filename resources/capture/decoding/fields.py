@@ -27,6 +27,28 @@ def derived_id(name: str) -> str:
     return f"{digits[:8]}-{digits[8:12]}-5{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:32]}"
 
 
+def packed_ids(place: int, *, generation: int, backfills: bool = False) -> str:
+    """Return how the event ids of a place begin: UUIDs of version 8 (RFC 9562), all but their last nine digits.
+
+    These are a number at the place. So ids rise as their events do, and all of a capture are beside each other in the
+    index of events: one that lies anywhere in it costs twice the time and sixteen times the log where there are
+    10,000,000 events.
+
+    Args:
+        place: Where a transaction commits, or the number of a backfill; 64 bits.
+        generation: The number of the slot's life, unique in the store for ever; 21 bits.
+        backfills: Whether it is a backfill's.
+    """
+    high = backfills << 47 | generation << 26 | place >> 38
+    middle, low = place >> 26 & 0xFFF, 0b10 << 26 | place & 0x3FFFFFF
+    return f"{high >> 16:08x}-{high & 0xFFFF:04x}-8{middle:03x}-{low >> 12:04x}-{low & 0xFFF:03x}"
+
+
+def packed_id(begins: str, number: int) -> str:
+    """Return the event id that `packed_ids` begins; `number` has 36 bits."""
+    return f"{begins}{number:09x}"
+
+
 def time_json(time: datetime) -> str:
     """Write a time as data has it: ISO 8601 in UTC, with microseconds."""
     return f"{time.astimezone(UTC).isoformat(timespec='microseconds').removesuffix('+00:00')}Z"

@@ -20,7 +20,7 @@ class Transaction:
         lsn: Where it commits.
         xid: Its id, of 64 bits.
         committed_at: When it committed.
-        ids: The beginning of the names that its event ids are derived from; the change's index follows.
+        ids: How its event ids begin; the change's index follows.
         command_id: Its changes' command.
         before_idx: The JSON of every change between its body and its index.
         after_idx: The JSON of every change between its index and where the row is from.

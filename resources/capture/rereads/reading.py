@@ -137,7 +137,7 @@ def compare(
             chunk_rows, fits = next_chunk_rows(chunk, chunk_rows)
             if not fits:
                 continue
-            found.add(_compared(store, reading, chunk, keyed, capturing), len(chunk.rows))
+            found.add(_compared(store, reading, chunk, found.rows, keyed, capturing), len(chunk.rows))
             on_step(found)
             after, rest = chunk.last_key, not chunk.done
         done = False
@@ -151,12 +151,12 @@ def compare(
 
 
 def _compared(
-    store: ReadingStore, reading: int, chunk: Chunk, table: CapturedTable, capturing: "_Capturing"
+    store: ReadingStore, reading: int, chunk: Chunk, rows_before: int, table: CapturedTable, capturing: "_Capturing"
 ) -> ComparedRows:
     """Compare a chunk, once all that its snapshot saw is captured."""
     capturing.until(chunk.high_lsn)
     while True:
-        rows = backfilled_rows(chunk, table, capturing.capture.name, capturing.generation, reading)
+        rows = backfilled_rows(chunk, table, capturing.capture.name, capturing.generation, reading, rows_before)
         done = store.compare_rows(reading, chunk.snapshot, chunk.high_lsn, rows)
         if done.status == "stored":
             return done

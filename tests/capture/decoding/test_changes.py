@@ -11,7 +11,7 @@ import pytest
 from millrace.resources.capture.declaration import CapturedTable
 from millrace.resources.capture.decoding.change import Change
 from millrace.resources.capture.decoding.changes import ChangeDecoder
-from millrace.resources.capture.decoding.fields import derived_id
+from millrace.resources.capture.decoding.fields import derived_id, packed_id, packed_ids
 from millrace.resources.capture.decoding.pgoutput import (
     UNCHANGED,
     Delete,
@@ -55,7 +55,7 @@ def test_a_change_says_where_it_is_from() -> None:
         decider="table:public.t",
         decider_id="[7]",
         action="inserted",
-        event_id=derived_id("3/0/64/0"),
+        event_id=packed_id(packed_ids(100, generation=3), 0),
         command_id=derived_id("3/0/64"),
         data=first.data,
     )
@@ -70,13 +70,14 @@ def test_a_change_says_where_it_is_from() -> None:
     assert (second.commit_idx, second.decider_id, body(second)) == (1, "[8]", {"record": {"id": 8, "note": None}})
 
 
-def test_ids_are_uuids_of_version_5_and_the_transaction_s_changes_share_a_command() -> None:
+def test_each_change_has_an_id_for_ever_and_those_of_a_transaction_share_a_command() -> None:
     first, second = decoded(encode(T), insert(b"7", b"a"), insert(b"7", b"a"))
     assert first.event_id != second.event_id
     assert first.command_id == second.command_id
-    assert {UUID(text).version for text in (first.event_id, first.command_id)} == {5}
-    # they name events for ever
-    assert first.event_id == "25a4c6ac-17e3-57dc-8c2e-60596e0775ba"
+    assert (first.event_id, first.command_id) == (
+        "00000c00-0000-8000-8000-064000000000",
+        derived_id("3/0/64"),
+    )
     assert {derived_id(f"{n}") for n in range(64)} == {str(uuid5(NAMESPACE, f"{n}")) for n in range(64)}
     again = decoded(encode(T), insert(b"7", b"a"), insert(b"7", b"a"))
     assert again == [first, second]
@@ -179,8 +180,7 @@ def test_a_changed_key_ends_one_row_and_goes_on_as_another() -> None:
         ("deleted", "[7]", {"record": {"id": 7}, "unavailable": ["note"], "new_key": [8]}),
         ("updated", "[8]", {"record": {"id": 8, "note": "a"}, "old_key": [7]}),
     ]
-    assert changes[1].event_id == derived_id("3/0/64/1")
-    assert changes[2].event_id == derived_id("3/0/64/2")
+    assert [change.event_id for change in changes] == [packed_id(packed_ids(100, generation=3), n) for n in range(4)]
 
 
 def test_a_changed_key_under_full_has_both_rows_whole() -> None:

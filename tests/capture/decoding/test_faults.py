@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from millrace.resources.capture.declaration import CapturedTable
 from millrace.resources.capture.decoding.change import Change
-from millrace.resources.capture.decoding.fields import MAX_DATA_CHARACTERS, derived_id
+from millrace.resources.capture.decoding.fields import MAX_DATA_CHARACTERS, packed_id, packed_ids
 from millrace.resources.capture.decoding.pgoutput import (
     UNCHANGED,
     Delete,
@@ -62,7 +62,7 @@ def test_what_cannot_be_decoded_is_a_change_with_its_fault_and_the_rest_goes_on(
     assert fault in bad.fault
     assert (bad.action, bad.decider, bad.decider_id, bad.commit_idx) == (action, "table:public.t", decider_id, 1)
     assert (bad.data, bad.raw, bad.relation) == (None, raw, encode(T))
-    assert bad.event_id == derived_id("3/0/64/1")
+    assert bad.event_id == packed_id(packed_ids(100, generation=3), 1)
     assert [(change.decider_id, change.commit_idx) for change in (before, after)] == [("[1]", 0), ("[2]", 2)]
 
 

@@ -48,8 +48,8 @@ def read_all(connection: psycopg.Connection, table: CapturedTable = T, limit: in
     return found
 
 
-def backfilled(chunk: Chunk, table: CapturedTable = T, generation: int = 1, offset: int = 1) -> list[ReadRow]:
-    return of_read(backfilled_rows(chunk, table, "shop", generation, offset))
+def backfilled(chunk: Chunk, generation: int = 1, offset: int = 1, before: int = 0) -> list[ReadRow]:
+    return of_read(backfilled_rows(chunk, T, "shop", generation, offset, before))
 
 
 @pytest.mark.parametrize("number", [0, 1, 2, 3, 6, 7])
@@ -286,16 +286,13 @@ def test_a_row_s_ids_are_those_of_its_backfill(reading: psycopg.Connection, sour
     source.run("create table t (id int primary key)", "insert into t values (1), (2)")
     chunk = read_chunk(reading, T, None, 10)
     first, second = backfilled(chunk)
-    assert first.event_id != second.event_id
+    assert first.event_id < second.event_id
     source.run("insert into t values (3)")
     # read again by the same one, as after a kill
     assert [row.event_id for row in backfilled(read_chunk(reading, T, None, 2))] == [first.event_id, second.event_id]
-    others = [
-        *backfilled(chunk, generation=2),
-        *backfilled(chunk, offset=2),
-        *backfilled(chunk, CapturedTable("t", decider="x")),
-    ]
-    assert not {row.event_id for row in others} & {first.event_id, second.event_id}
+    assert next(row.event_id for row in backfilled(chunk, before=1)) == second.event_id
+    others = [*backfilled(chunk, generation=2), *backfilled(chunk, offset=2), *backfilled(chunk, before=2)]
+    assert len({row.event_id for row in others} - {first.event_id, second.event_id}) == 6
 
 
 def test_a_row_that_cannot_be_decoded_says_why(reading: psycopg.Connection, source: Source) -> None:

@@ -2,7 +2,7 @@
 -- how many were compared. Stores nothing. One that is missing or another one raises MR032: the log of the source is not
 -- the one that was read. What purge_wal_events removed is passed over. A change that could not be read then and can be
 -- read now is the same. v_changes is a JSON array of {commit_lsn, commit_idx, xid, decider, decider_id, action,
--- event_id, data, fault}.
+-- data, fault}; its event_id says no more than its position does.
 create or replace function event_store.verify_changes(
   v_capture text,
   v_changes jsonb
@@ -43,7 +43,6 @@ begin
             ('decider', w.decider is distinct from e.change ->> 'decider'),
             ('decider_id', w.decider_id is distinct from e.change ->> 'decider_id' and w.decider_id is not null),
             ('action', w.action is distinct from e.change ->> 'action'),
-            ('event_id', w.event_id is distinct from (e.change ->> 'event_id')::uuid),
             ('data', w.data is not null and w.data is distinct from e.change -> 'data')
         ) k(what, differs)
         where k.differs
@@ -77,8 +76,8 @@ $$;
 
 comment on function event_store.verify_changes(text, jsonb) is
 'Compares changes that the source gave once more with what is stored, stores nothing, and returns how many were '
-'compared. v_changes is a JSON array of {commit_lsn, commit_idx, xid, decider, decider_id, action, event_id, data, '
-'fault}. What was purged is passed over. MR005 v_changes is malformed; MR030 unknown capture; MR032 one is missing or'
+'compared. v_changes is a JSON array of {commit_lsn, commit_idx, xid, decider, decider_id, action, data, fault}'
+'. What was purged is passed over. MR005 v_changes is malformed; MR030 unknown capture; MR032 one is missing or'
 ' another one.';
 revoke all on function event_store.verify_changes(text, jsonb) from public;
 grant execute on function event_store.verify_changes(text, jsonb) to event_store_owner;

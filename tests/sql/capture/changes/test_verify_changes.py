@@ -46,7 +46,6 @@ def test_a_replay_compares_and_changes_nothing(source: Source) -> None:
         ("decider", lambda c: replace(c, decider="table:public.u")),
         ("decider_id", lambda c: replace(c, decider_id="[2]")),
         ("action", lambda c: replace(c, action="deleted")),
-        ("event_id", lambda c: replace(c, event_id=str(uuid4()))),
         ("data", lambda c: with_data(c, record={"id": 1, "v": 2})),
         ("data", lambda c: replace(c, data=None, fault="unreadable")),
     ],
@@ -60,6 +59,15 @@ def test_the_same_position_with_other_content_raises_an_alarm(source: Source, wh
     assert str(original.commit_lsn) in str(refused)
     assert refused.detail is not None
     assert refused.detail.endswith(f"stored with another {what}")
+
+
+def test_a_change_keeps_the_id_that_it_was_stored_with_whichever_a_newer_version_would_give_it(source: Source) -> None:
+    (change,) = source.commit(inserted(1))
+    assert source.store.verify_changes("c", [replace(change, event_id=str(uuid4()))]) == 1
+    source.emit()
+    assert [str(each) for (each,) in rows(source.store.connection, "select event_id from event_store.events")] == [
+        change.event_id
+    ]
 
 
 def test_a_change_that_is_not_stored_raises_an_alarm(source: Source) -> None:
