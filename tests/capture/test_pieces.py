@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from millrace.resources.capture import drain as pipeline
+from millrace.resources.capture.drain import CaptureReport
 from millrace.resources.capture.store import CaptureStore, Emitted
 from tests.support.capturing.captured import Captured, Killed, captured, killed, new_source
 from tests.support.factories import rows, value
@@ -106,6 +107,91 @@ def test_killed_before_the_slot_is_moved_all_pieces_are_compared(
     report = filled.drain()
     assert (report.replayed, report.stored) == (3 * PIECES, 0)
     assert stored_and_emitted(filled) == (3 * PIECES, 3 * PIECES)
+
+
+def test_nothing_is_emitted_any_more_once_the_storing_has_failed(
+    filled: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy, emit = CaptureStore.copy_changes, CaptureStore.emit_changes
+    calls = iter(range(PIECES))
+
+    def dying(self: CaptureStore, *arguments: object) -> int:
+        if next(calls) == 4:
+            raise Killed
+        return copy(self, *arguments)  # type: ignore[arg-type]
+
+    def emitting(self: CaptureStore, *arguments: object) -> Emitted:
+        # the drain knows of it
+        assert process._failed.wait(60)
+        return emit(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(CaptureStore, "copy_changes", dying)
+    monkeypatch.setattr(CaptureStore, "emit_changes", emitting)
+    monkeypatch.setattr(pipeline, "EMIT", 1)
+    with filled.process() as process, pytest.raises(Killed):
+        process.drain(budget_s=60, idle_s=0)
+    assert stored_and_emitted(filled) == (12, 1)
+
+
+def test_what_is_stored_is_as_old_as_its_last_change_where_more_may_have_been_committed_since(
+    filled: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = "select stored_at = (select max(committed_at) from event_store.wal_events) from event_store.captures"
+    newest: list[object] = []
+    with filled.process() as process:
+        with monkeypatch.context() as patch:
+            patch.setattr(pipeline, "MOST_CHANGES", 12)
+            process.store(lambda: newest.append(value(filled.store, query)))
+        assert newest == [True] * len(newest)
+        process.store(lambda: newest.append(value(filled.store, query)))
+        # the slot has nothing more
+        monkeypatch.setattr(pipeline, "IDLE_ADVANCE_S", 0.0)
+        process.store()
+    assert newest[:-1] == [True] * (PIECES - 1)
+    assert not value(filled.store, query)
+
+
+def test_a_table_whose_columns_changed_is_read_anew_whichever_piece_told_it(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captured.source.run("insert into items values (1), (2)")
+    captured.drain()
+    monkeypatch.setattr(pipeline, "PIECE", 3)
+    captured.source.run(
+        "alter table items add column more int default 7",
+        "insert into items values (3)",
+        "insert into items values (4)",
+        "insert into items values (5)",
+    )
+    assert captured.drain().backfilled == 2
+    assert captured.replayed() == captured.table()
+
+
+def test_a_drain_goes_on_and_tells_of_it_while_an_emission_takes_long(
+    filled: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = CaptureStore.emit_changes
+    steps: list[int] = []
+    thrice = threading.Event()
+
+    def emitting(self: CaptureStore, *arguments: object) -> Emitted:
+        # one step for what came, and two for the emission
+        assert thrice.wait(60)
+        return original(self, *arguments)  # type: ignore[arg-type]
+
+    def step(report: CaptureReport) -> None:
+        steps.append(report.emitted)
+        if len(steps) == 3:
+            thrice.set()
+
+    monkeypatch.setattr(CaptureStore, "emit_changes", emitting)
+    # so few that nobody waits for the emission
+    monkeypatch.setattr(pipeline, "PIECE", 1000)
+    with filled.process() as process:
+        process.drain(budget_s=60, idle_s=0, on_step=step)
+    assert steps[:3] == [0, 0, 0]
+    # what was emitted at last is told, too
+    assert steps[-1] == 3 * PIECES
 
 
 def test_an_emission_that_fails_ends_the_drain_and_the_next_one_emits_what_is_stored(
