@@ -63,7 +63,6 @@ def _change_json(change: Change) -> str:
         "decider": change.decider,
         "decider_id": change.decider_id,
         "action": change.action,
-        "event_id": change.event_id,
         "fault": change.fault,
     }
     # data is JSON text already

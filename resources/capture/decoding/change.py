@@ -25,7 +25,7 @@ class Change:
             nothing names a table's rows, its generation and position as a JSON array; None if not even the key can be
             decoded.
         action: inserted, updated, deleted, truncated or schema_changed.
-        event_id: Derived from its position: the same whenever it is read again.
+        event_id: Made of its position: the same whenever it is read again.
         command_id: Derived from `commit_lsn`: all changes of a transaction share it.
         data: What happened, a JSON object; None if it cannot be decoded.
         fault: Why it cannot be decoded, a sentence; None if it can.
