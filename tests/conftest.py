@@ -35,7 +35,9 @@ _numbers = count()
 
 
 # Javas that live for a minute: no compiler that only pays after ten, no threads that collect garbage beside two cores.
-JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+# The one that all tests share fills the 48 MB of compiled code that the first compiler has by default, and would drop
+# and compile again what it still needs.
+JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 # Files that take longest, in this order: what is left for the end is short, whichever process is free for it.
 LONGEST = (
     "tests/platform_defs/local/test_run_everything.py",
