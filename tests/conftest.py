@@ -18,7 +18,7 @@ from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
 from millrace.resources.spark import spark_session
 from millrace.resources.spark.session import SPARK_TOKEN
-from tests.support.spark_server import shared_spark_server
+from tests.support.running.spark_server import shared_spark_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

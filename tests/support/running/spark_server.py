@@ -42,7 +42,9 @@ def _server(folder: Path, found: Path, entering: Path) -> Iterator[None]:
     settings, port = Settings(home=folder / "spark"), free_port()
     configuration = settings.home / "conf"
     configuration.mkdir(parents=True, exist_ok=True)
-    (configuration / "spark-defaults.conf").write_text("spark.python.daemon.module tests.support.spark_daemon\n")
+    (configuration / "spark-defaults.conf").write_text(
+        "spark.python.daemon.module tests.support.running.spark_daemon\n"
+    )
     env = {
         **os.environ,
         "JAVA_HOME": str(find_java(settings.home / "java").home),
