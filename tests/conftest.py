@@ -18,7 +18,7 @@ from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
 from millrace.resources.spark import spark_session
 from millrace.resources.spark.session import SPARK_TOKEN
-from tests.support.spark_server import shared_spark_server
+from tests.support.running.spark_server import shared_spark_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,21 +35,29 @@ _numbers = count()
 
 
 # Javas that live for a minute: no compiler that only pays after ten, no threads that collect garbage beside two cores.
-JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+# The one that all tests share fills the 48 MB of compiled code that the first compiler has by default, and would drop
+# and compile again what it still needs.
+JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 # Files that take longest, in this order: what is left for the end is short, whichever process is free for it.
 LONGEST = (
     "tests/platform_defs/local/test_run_everything.py",
     "tests/test_wheel.py",
     "tests/spark/test_cluster.py",
-    "tests/test_testing.py",
+    "tests/archive/test_rebuild_from_archive.py",
     "tests/consumption/test_consumer_failing_streams.py",
     "tests/consumption/test_rebuild_failing_streams.py",
-    "tests/archive/test_rebuild_from_archive.py",
-    "tests/read_models/test_given_when_then.py",
-    "tests/read_models/test_columns.py",
-    "tests/platform_defs/local/test_up.py",
+    "tests/assets/test_captures.py",
     "tests/assets/test_consumption.py",
+    "tests/archive/test_whole_files.py",
+    "tests/test_testing.py",
+    "tests/assets/test_shown_partitions.py",
+    "tests/read_models/test_given_when_then.py",
+    "tests/platform_defs/local/test_up.py",
     "tests/event_log_source/test_stream.py",
+    "tests/assets/test_rounds.py",
+    "tests/read_models/test_columns.py",
+    "tests/archive/test_history.py",
+    "tests/capture/test_failover.py",
 )
 
 

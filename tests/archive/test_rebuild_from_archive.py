@@ -71,10 +71,15 @@ def purge(store: EventStore, *, all_of_it: bool = True) -> None:
 
 
 def rebuild(
-    dsn: str, spark: "Callable[[], SparkSession]", root: Path | None, partition: int, model: ReadModel = Everything
+    dsn: str, spark: "Callable[[], SparkSession]", root: Path | None, *partitions: int, model: ReadModel = Everything
 ) -> Commit:
     with Consumer.open(dsn, model, spark, "rebuilder", archive=root) as consumer:
-        return consumer.rebuild(partition)
+        return consumer.rebuild(*partitions)
+
+
+def filled(store: EventStore, view: str = "everything") -> list[int]:
+    """Return the log partitions that have events of a view."""
+    return [lag.partition for lag in store.view_lag(view) if lag.position]
 
 
 @pytest.mark.parametrize("all_of_it", [True, pytest.param(False, marks=LONG)])
@@ -88,10 +93,9 @@ def test_a_shortened_log_is_rebuilt_from_archive_and_tail_to_the_rows_of_a_clean
     purge(things, all_of_it=all_of_it)
     expected = close(expected_everything(events))
     things.connection.execute("update read_models.everything_state set events = 0")
-    filled = [lag.partition for lag in things.view_lag("everything") if lag.position]
-    for partition in filled:
-        commit = rebuild(dsn, lambda: spark, tmp_path, partition)
-        assert commit.events == commit.leases[0].to_position
+    commit = rebuild(dsn, lambda: spark, tmp_path, *filled(things))
+    assert len(commit.leases) > 1
+    assert commit.events == sum(lease.to_position for lease in commit.leases)
     assert close(rows_of(things.connection, Everything)) == expected
     # and it goes on from there
     fill(things, 20, seed=2)
@@ -152,8 +156,7 @@ def test_folds_and_functions_of_whole_streams_are_rebuilt_from_the_archive_too(
     assert close(before) == close(expected(events))
     archive(dsn, tmp_path)
     purge(things)
-    for partition in [lag.partition for lag in things.view_lag(declared.view) if lag.position]:
-        rebuild(dsn, lambda: spark, tmp_path, partition, declared)
+    rebuild(dsn, lambda: spark, tmp_path, *filled(things, declared.view), model=declared)
     assert rows_of(things.connection, declared) == before
 
 
@@ -307,8 +310,7 @@ def test_an_archive_that_cannot_be_read_is_an_error_only_where_the_log_does_not_
         (root / archived(things.connection, partition).files[0].path).unlink()
     things.connection.execute("update read_models.everything_state set events = 0")
     with caplog.at_level(logging.WARNING):
-        for each in [lag.partition for lag in things.view_lag("everything") if lag.position]:
-            rebuild(dsn, lambda: spark, root, each)
+        rebuild(dsn, lambda: spark, root, *filled(things))
     assert "the archive is passed over, Postgres has everything" in caplog.text
     assert_equals_a_clean_run(things)
     ArchiveStore(things.connection).raise_low_water_mark(partition, 1)

@@ -12,6 +12,7 @@ from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.health import capture_health, has_work
 from millrace.resources.capture.source.slot import slot_state
 from millrace.resources.settings import PROJECT
+from tests.long import LONG
 from tests.support.capturing.captured import Captured, Killed, captured, did, killed, new_source
 from tests.support.factories import rows, start, value
 
@@ -214,11 +215,11 @@ def test_a_slot_of_idle_tables_follows_the_log_of_others(captured: Captured, mon
         assert (after.lag_bytes or 0) < 1_000_000
 
 
+@pytest.mark.parametrize("tries", [300, pytest.param(1000, marks=LONG)])
 def test_a_commit_that_races_the_idle_advance_is_never_skipped(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch
+    captured: Captured, monkeypatch: pytest.MonkeyPatch, tries: int
 ) -> None:
     monkeypatch.setattr(pipeline, "IDLE_ADVANCE_S", 0.0)
-    tries = 1000
     go, stop = threading.Semaphore(0), threading.Event()
 
     def commit() -> None:

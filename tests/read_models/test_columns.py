@@ -70,6 +70,12 @@ Typed = read_model(view="typed", deciders=["thing"], key=["thing_id"])(
 )
 
 
+def of_field(name: str) -> ReadModel:
+    """Return the model with the columns of one field alone: Spark plans few of them sooner."""
+    columns = {told: column for told, column in Typed.columns.items() if told.partition("_of_")[2] == name}
+    return replace(Typed, columns={**columns, f"last_{name}": Typed.columns[f"last_{name}"]})
+
+
 @pytest.fixture
 def things(store: EventStore) -> EventStore:
     for event in ("made", "used", "broken"):
@@ -202,9 +208,9 @@ def test_a_value_that_its_type_does_not_hold_fails_its_partition_with_the_value_
     (lease,) = things.claim_batch("typed", "test", 1_000, 600)
     taken = []
     for n, (name, json) in enumerate(REFUSED):
-        one = type(lease)(lease.partition, n, n + 1, lease.lease_token)
+        one, model = type(lease)(lease.partition, n, n + 1, lease.lease_token), of_field(name)
         with suppress(PySparkException):
-            (row,) = partial_rows(read_events(spark, dsn, Typed, [one]), Typed).collect()
+            (row,) = partial_rows(read_events(spark, dsn, model, [one]), model).collect()
             taken.append((name, json, row[f"last_{name}"]))
     assert taken == []
 

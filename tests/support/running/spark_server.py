@@ -40,11 +40,19 @@ def shared_spark_server(folder: Path) -> Iterator[tuple[int, str]]:
 @contextmanager
 def _server(folder: Path, found: Path, entering: Path) -> Iterator[None]:
     settings, port = Settings(home=folder / "spark"), free_port()
+    configuration = settings.home / "conf"
+    configuration.mkdir(parents=True, exist_ok=True)
+    (configuration / "spark-defaults.conf").write_text(
+        "spark.python.daemon.module tests.support.running.spark_daemon\n"
+    )
     env = {
         **os.environ,
         "JAVA_HOME": str(find_java(settings.home / "java").home),
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": str(PROJECT),
+        "SPARK_CONF_DIR": str(configuration),
+        # a process that forks has one thread
+        "OPENBLAS_NUM_THREADS": "1",
         SPARK_TOKEN: secrets.token_urlsafe(32),
     }
     with Supervisor(settings.home, [spark_service(settings, port, env)]):
