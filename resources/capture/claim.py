@@ -15,8 +15,8 @@ import psycopg
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.decoding.schemas import Schema
-from millrace.resources.capture.patterns import with_tables
 from millrace.resources.capture.schema_changes import schema_now
+from millrace.resources.capture.source.patterns import with_tables
 from millrace.resources.capture.source.publication import probed_tables
 from millrace.resources.capture.source.readiness import ready_tables
 from millrace.resources.capture.source.slot import slot_state

@@ -12,7 +12,6 @@ import psycopg
 
 from millrace.resources.capture.declaration import Capture
 from millrace.resources.capture.decoding.pgoutput import Begin, decode
-from millrace.resources.capture.patterns import with_tables
 from millrace.resources.capture.source.connection import (
     connect_source,
     flush_lsn,
@@ -20,6 +19,7 @@ from millrace.resources.capture.source.connection import (
     oldest_xid,
     source_identity,
 )
+from millrace.resources.capture.source.patterns import with_tables
 from millrace.resources.capture.source.probe import LOCKED
 from millrace.resources.capture.source.readiness import is_one_ready
 from millrace.resources.capture.source.slot import (
