@@ -88,6 +88,21 @@ class CaptureReport:
     busy_s: float = 0.0
 
 
+@dataclass(frozen=True)
+class StoredPiece:
+    """What became of a piece of what the slot gives.
+
+    Attributes:
+        to_lsn: Up to where the slot has given everything; None to leave it where it is.
+        stored: Changes that were stored.
+        rereads: Tables that are to be read anew.
+    """
+
+    to_lsn: Lsn | None
+    stored: int
+    rereads: int
+
+
 class CaptureDrain:
     """One process of a capture, from its claim to its release; a context manager.
 
@@ -231,9 +246,10 @@ class CaptureDrain:
         with self._messages(quiet=quiet) as messages:
             arriving = Arriving(self._decoder(), messages)
             while not arriving.ended:
-                to_lsn, copied, anew = self._store_piece(arriving, flushed, at)
-                rereads += anew
-                if copied:
+                piece = self._store_piece(arriving, flushed, at)
+                to_lsn = piece.to_lsn
+                rereads += piece.rereads
+                if piece.stored:
                     on_stored()
         if to_lsn is not None:
             # only now: the slot gives up what it is advanced past, and all of that is stored
@@ -246,11 +262,8 @@ class CaptureDrain:
             self._backfill.look_again()
         return arriving.changed
 
-    def _store_piece(self, arriving: Arriving, flushed: Lsn, at: datetime) -> tuple[Lsn | None, int, int]:
+    def _store_piece(self, arriving: Arriving, flushed: Lsn, at: datetime) -> StoredPiece:
         """Store the next whole transactions of the source in one of the store.
-
-        Return up to where the slot has given everything (None to leave it where it is), how many changes were stored,
-        and how many tables are to be read anew.
 
         Args:
             arriving: What the slot gives.
@@ -282,7 +295,7 @@ class CaptureDrain:
         if to_lsn is not None:
             self._stored_lsn = max(self._stored_lsn, to_lsn)
         self.report.stored += copied
-        return to_lsn, copied, rereads
+        return StoredPiece(to_lsn, copied, rereads)
 
     def _decoder(self) -> ChangeDecoder:
         """Make the decoder of one look into the slot."""

@@ -5,11 +5,11 @@ Belongs here: who waits for whom, and what becomes of an error. Not here: what i
 
 import threading
 from collections.abc import Callable
-from queue import Empty, Queue
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Self
 
-# Pieces of changes that may be stored and no events yet: about one look into the slot
+# Pieces of changes that may wait while one becomes events: about one look into the slot
 MOST_PIECES = 5
 
 
@@ -26,64 +26,65 @@ class Emitter:
         self._emit = emit
         self._rest = rest
         self._rest_s = rest_s
-        # True for a piece, False for the end
-        self._pieces: Queue[bool] = Queue(MOST_PIECES)
-        self._done = threading.Condition()
+        self._executor = ThreadPoolExecutor(1, "emit")
+        # guards the next three, and tells of each change to them
+        self._changed = threading.Condition()
         self._left = 0
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="emit", daemon=True)
+        self._ending = self._over = False
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._running: Future[None] = self._executor.submit(self._run)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._pieces.put(False)
-        self._thread.join()
+        with self._changed:
+            self._ending = True
+            self._changed.notify_all()
+        self._executor.shutdown()
         if error is None:
-            self._raise()
+            self._running.result()
 
     def hand_over(self) -> None:
-        """Say that more is stored. Waits while `MOST_PIECES` are not emitted yet.
+        """Say that more is stored. Waits while `MOST_PIECES` wait already.
 
         Raises what an emission has raised, as `wait` does.
         """
-        with self._done:
+        self._until(lambda: self._left <= MOST_PIECES)
+        with self._changed:
             self._left += 1
-        self._pieces.put(True)
-        self._raise()
+            self._changed.notify_all()
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until all that was handed over is emitted; return whether it is."""
-        with self._done:
-            done = self._done.wait_for(lambda: not self._left, timeout_s)
-        self._raise()
+        return self._until(lambda: not self._left, timeout_s)
+
+    def _until(self, fits: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        with self._changed:
+            done = self._changed.wait_for(lambda: self._over or fits(), timeout_s)
+            over = self._over
+        if over:
+            self._running.result()
         return done
 
-    def _raise(self) -> None:
-        if self._error is not None:
-            raise self._error
-
     def _run(self) -> None:
-        while True:
-            try:
-                more = self._pieces.get(timeout=self._rest_s)
-            except Empty:
-                self._unless_failed(self._rest)
-                continue
-            if not more:
-                return
-            self._unless_failed(self._emit)
-            with self._done:
-                self._left -= 1
-                self._done.notify_all()
+        try:
+            while self._due():
+                self._emit()
+                with self._changed:
+                    self._left -= 1
+                    self._changed.notify_all()
+        finally:
+            # after an error, too: nobody waits in vain
+            with self._changed:
+                self._over = True
+                self._changed.notify_all()
 
-    def _unless_failed(self, work: Callable[[], object]) -> None:
-        # after an error it only takes what comes, so that nobody waits for it in vain
-        if self._error is None:
-            try:
-                work()
-            except BaseException as error:  # noqa: BLE001 - whatever it is, the other thread raises it
-                self._error = error
+    def _due(self) -> bool:
+        """Wait for a piece; return whether there is one, and not the end."""
+        while True:
+            with self._changed:
+                if self._changed.wait_for(lambda: self._left or self._ending, self._rest_s):
+                    return self._left > 0
+            self._rest()
