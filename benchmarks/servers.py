@@ -16,35 +16,34 @@ from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
 
 
 def add_postgres_option(parser: argparse.ArgumentParser) -> None:
-    """Let a benchmark be asked for other programs: the argument `postgres`, None for ours."""
+    """Let a benchmark be asked for other programs: the argument `postgres`, ours by default."""
     parser.add_argument(
         "--postgres",
         type=lambda folder: Path(folder).resolve(),
+        default=PROGRAMS,
         metavar="DIR",
         help="the programs of another server, which runs with its own settings",
     )
 
 
 @contextmanager
-def started(
-    directory: Path, programs: Path | None, console: Console, *, logical: bool = False
-) -> Iterator[EmbeddedPostgres]:
+def started(directory: Path, programs: Path, console: Console, *, logical: bool = False) -> Iterator[EmbeddedPostgres]:
     """Start a server for a run: ours, or other programs with their own settings; say which.
 
     Args:
         directory: Where its data are.
-        programs: The folder of the other programs.
+        programs: The folder of its programs.
         console: Where it is said.
         logical: Whether tables of it are captured, which no server allows by its own settings.
     """
-    with EmbeddedPostgres(directory, programs or PROGRAMS) as server:
-        if programs:
+    with EmbeddedPostgres(directory, programs) as server:
+        if programs != PROGRAMS:
             reset_settings(server, logical=logical)
         console.log(described(server))
         yield server
 
 
-def reset_settings(server: EmbeddedPostgres, *, logical: bool = False) -> None:
+def reset_settings(server: EmbeddedPostgres, *, logical: bool) -> None:
     """Let a server run with the settings that it comes with; only its address stays, and `wal_level` where asked."""
     with psycopg.connect(server.dsn("postgres"), autocommit=True) as connection:
         ours = connection.execute(

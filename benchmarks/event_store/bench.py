@@ -159,7 +159,7 @@ def bench(
     rounds: int,
     small: bool,
     console: Console,
-    programs: Path | None = None,
+    programs: Path = PROGRAMS,
     events: int = 1_000_000,
     minutes: float = 2,
 ) -> Iterator[Bench]:

@@ -16,7 +16,7 @@ from rich.console import Console
 from benchmarks.cpu import of_server
 from benchmarks.event_store.bench import Bench, Result
 from benchmarks.servers import started
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
 
 
 @dataclass(kw_only=True)
@@ -68,7 +68,7 @@ class Costs:
 
 
 @contextmanager
-def ingest_bench(*, rounds: int, small: bool, console: Console, programs: Path | None = None) -> Iterator[IngestBench]:
+def ingest_bench(*, rounds: int, small: bool, console: Console, programs: Path = PROGRAMS) -> Iterator[IngestBench]:
     """Start both servers for a run, and remove them at the end: ours, or other programs with their own settings."""
     with (
         tempfile.TemporaryDirectory(prefix="bench-") as directory,

@@ -13,7 +13,7 @@ import psycopg
 
 from benchmarks.event_store.bench import Bench, Database
 from benchmarks.servers import started
-from millrace.resources.postgres.embedded import PROGRAMS, SUPERUSER, EmbeddedPostgres
+from millrace.resources.postgres.embedded import SUPERUSER, EmbeddedPostgres
 
 PATIENCE_S = 60
 
@@ -37,10 +37,9 @@ class Standby(EmbeddedPostgres):
 @contextmanager
 def another_server(bench: Bench) -> Iterator[EmbeddedPostgres]:
     """Start a second server as the benchmark's own: what a standby tells its primary counts for all its databases."""
-    others = None if bench.server.programs == PROGRAMS else bench.server.programs
     with (
         tempfile.TemporaryDirectory(prefix="bench-") as directory,
-        started(Path(directory), others, bench.console) as server,
+        started(Path(directory), bench.server.programs, bench.console) as server,
     ):
         yield server
 
