@@ -6,14 +6,13 @@ Belongs here: the storing of a piece beside the emission of those before it. Not
 
 import threading
 
-import psycopg
 import pytest
 
 from millrace.resources.capture import drain as pipeline
 from millrace.resources.capture.drain import CaptureReport
-from millrace.resources.capture.store import CaptureStore, Emitted
-from tests.support.capturing.captured import Captured, Killed, captured, killed, new_source
-from tests.support.factories import rows, value
+from millrace.resources.capture.store import CaptureStore
+from tests.support.capturing.captured import Captured, Killed, captured, dying, killed, new_source, preceded
+from tests.support.factories import rows, value, wait_until
 
 __all__ = ["captured", "new_source"]
 
@@ -51,19 +50,14 @@ def test_each_piece_is_a_transaction_of_the_store(filled: Captured) -> None:
 def test_a_piece_becomes_events_before_the_next_ones_are_stored(
     filled: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = CaptureStore.copy_changes
     found: list[int] = []
 
-    def copying(self: CaptureStore, *arguments: object) -> int:
+    def look() -> None:
         if found and not found[-1]:
-            # the one before it is emitted by somebody else
-            with psycopg.connect(filled.dsn, autocommit=True) as connection:
-                while not value(connection, "select count(*) from event_store.events"):
-                    threading.Event().wait(0.01)
+            wait_until(lambda: stored_and_emitted(filled)[1] > 0, "events of the piece before")
         found.append(stored_and_emitted(filled)[1])
-        return original(self, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(CaptureStore, "copy_changes", copying)
+    monkeypatch.setattr(CaptureStore, "copy_changes", preceded(CaptureStore.copy_changes, look))
     report = filled.drain()
     assert (report.stored, report.emitted, len(found)) == (3 * PIECES, 3 * PIECES, PIECES)
     assert found[0] == 0
@@ -74,16 +68,8 @@ def test_killed_between_two_pieces_the_first_ones_are_compared_and_the_others_st
     filled: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = slot_lsn(filled)
-    original = CaptureStore.copy_changes
-    calls = iter(range(PIECES))
-
-    def dying(self: CaptureStore, *arguments: object) -> int:
-        if next(calls) == 4:
-            raise Killed
-        return original(self, *arguments)  # type: ignore[arg-type]
-
     with monkeypatch.context() as patch:
-        patch.setattr(CaptureStore, "copy_changes", dying)
+        patch.setattr(CaptureStore, "copy_changes", dying(CaptureStore.copy_changes, 5))
         with pytest.raises(Killed):
             filled.drain()
     # the slot is moved behind all that it gave, or not at all
@@ -112,21 +98,12 @@ def test_killed_before_the_slot_is_moved_all_pieces_are_compared(
 def test_nothing_is_emitted_any_more_once_the_storing_has_failed(
     filled: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copy, emit = CaptureStore.copy_changes, CaptureStore.emit_changes
-    calls = iter(range(PIECES))
-
-    def dying(self: CaptureStore, *arguments: object) -> int:
-        if next(calls) == 4:
-            raise Killed
-        return copy(self, *arguments)  # type: ignore[arg-type]
-
-    def emitting(self: CaptureStore, *arguments: object) -> Emitted:
-        # the drain knows of it
+    def know() -> None:
+        # the drain knows that it failed
         assert process._failed.wait(60)
-        return emit(self, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(CaptureStore, "copy_changes", dying)
-    monkeypatch.setattr(CaptureStore, "emit_changes", emitting)
+    monkeypatch.setattr(CaptureStore, "copy_changes", dying(CaptureStore.copy_changes, 5))
+    monkeypatch.setattr(CaptureStore, "emit_changes", preceded(CaptureStore.emit_changes, know))
     monkeypatch.setattr(pipeline, "EMIT", 1)
     with filled.process() as process, pytest.raises(Killed):
         process.drain(budget_s=60, idle_s=0)
@@ -172,21 +149,19 @@ def test_a_table_whose_columns_changed_is_read_anew_whichever_piece_told_it(
 def test_a_drain_goes_on_and_tells_of_it_while_an_emission_takes_long(
     filled: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = CaptureStore.emit_changes
     steps: list[int] = []
     thrice = threading.Event()
 
-    def emitting(self: CaptureStore, *arguments: object) -> Emitted:
+    def wait() -> None:
         # one step for what came, and two for the emission
         assert thrice.wait(60)
-        return original(self, *arguments)  # type: ignore[arg-type]
 
     def step(report: CaptureReport) -> None:
         steps.append(report.emitted)
         if len(steps) == 3:
             thrice.set()
 
-    monkeypatch.setattr(CaptureStore, "emit_changes", emitting)
+    monkeypatch.setattr(CaptureStore, "emit_changes", preceded(CaptureStore.emit_changes, wait))
     # so few that nobody waits for the emission
     monkeypatch.setattr(pipeline, "PIECE", 1000)
     with filled.process() as process:
@@ -199,12 +174,9 @@ def test_a_drain_goes_on_and_tells_of_it_while_an_emission_takes_long(
 def test_an_emission_that_fails_ends_the_drain_and_the_next_one_emits_what_is_stored(
     filled: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(*_: object) -> Emitted:
-        raise Killed
-
     with filled.process() as process:
         with monkeypatch.context() as patch:
-            patch.setattr(CaptureStore, "emit_changes", failing)
+            patch.setattr(CaptureStore, "emit_changes", killed)
             with pytest.raises(Killed):
                 process.drain(budget_s=60, idle_s=0)
         assert stored_and_emitted(filled)[1] == 0
@@ -217,13 +189,7 @@ def test_a_drain_that_is_stopped_while_it_stores_ends_once_the_look_into_the_slo
     filled: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop = threading.Event()
-    original = CaptureStore.store_changes
-
-    def stopping(self: CaptureStore, *arguments: object) -> int:
-        stop.set()
-        return original(self, *arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(CaptureStore, "store_changes", stopping)
+    monkeypatch.setattr(CaptureStore, "store_changes", preceded(CaptureStore.store_changes, stop.set))
     with filled.process() as process:
         process.drain(budget_s=60, idle_s=60, stop=stop)
     assert stored_and_emitted(filled) == (3 * PIECES, 0)

@@ -1,7 +1,6 @@
 """Changes of columns and partitions: the history says them, and the rows that it leaves are the source's."""
 
 import json
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, LiteralString
 
@@ -15,7 +14,7 @@ from millrace.resources.capture.drain import CaptureReport
 from millrace.resources.capture.schema_changes import SchemaStore
 from millrace.resources.capture.source.chunks import read_chunk
 from millrace.resources.capture.store import CaptureStore
-from tests.support.capturing.captured import Captured, Killed, captured, new_source
+from tests.support.capturing.captured import Captured, Killed, captured, dying, new_source
 from tests.support.factories import rows, value
 
 __all__ = ["captured", "new_source"]
@@ -190,23 +189,6 @@ STEPS: dict[str, tuple[object, str, bool]] = {
     "after a chunk became events": (CaptureStore, "emit_backfill", True),
     "before the end": (CaptureStore, "finish_backfill", False),
 }
-
-
-def dying(work: Callable[..., Any], number: int, *, after: bool) -> Callable[..., Any]:
-    """Return the function, at whose so manieth call the process is killed."""
-    calls = 0
-
-    def counted(*args: object, **named: object) -> object:
-        nonlocal calls
-        calls += 1
-        if calls == number and not after:
-            raise Killed
-        done = work(*args, **named)
-        if calls == number:
-            raise Killed
-        return done
-
-    return counted
 
 
 @pytest.mark.parametrize("step", STEPS)

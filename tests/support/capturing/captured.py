@@ -76,6 +76,33 @@ def killed(*_: object) -> None:
     raise Killed
 
 
+def dying(work: Callable[..., Any], number: int, *, after: bool = False) -> Callable[..., Any]:
+    """Return the function, at whose so manieth call the process is killed."""
+    calls = 0
+
+    def counted(*args: object, **named: object) -> object:
+        nonlocal calls
+        calls += 1
+        if calls == number and not after:
+            raise Killed
+        done = work(*args, **named)
+        if calls == number:
+            raise Killed
+        return done
+
+    return counted
+
+
+def preceded(work: Callable[..., Any], before: Callable[[], object]) -> Callable[..., Any]:
+    """Return the function, with another one before each of its calls."""
+
+    def both(*args: object, **named: object) -> object:
+        before()
+        return work(*args, **named)
+
+    return both
+
+
 def killed_at(captured: Captured, monkeypatch: pytest.MonkeyPatch, where: object, step: str) -> None:
     """Capture until the process is killed where it would call the function `step` of a module or class."""
     with monkeypatch.context() as patch:
