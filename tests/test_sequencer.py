@@ -15,7 +15,6 @@ from millrace.resources.event_store.wake_ups import Wakeups
 from millrace.resources.producers import ProducerStore
 from millrace.resources.sequencer import run_sequencer
 from tests.support.factories import (
-    PATIENCE_S,
     Connect,
     append,
     assert_log_holds_every_event_once,
@@ -27,8 +26,8 @@ from tests.support.factories import (
     terminate,
     unprepared,
     value,
-    wait_until,
 )
+from tests.support.patience import patience, wait_until
 from tests.support.views.pooler import PROGRAM, pooled
 
 
@@ -40,7 +39,7 @@ def sequencer(dsn: str, *, pause_s: float = 0.01) -> Iterator[Future[None]]:
         yield running
     finally:
         stop.set()
-        assert running.result(PATIENCE_S) is None
+        assert running.result(patience()) is None
 
 
 @pytest.fixture
@@ -165,9 +164,9 @@ def test_a_loop_that_is_told_to_stop_while_postgres_is_away_ends_in_peace(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(psycopg, "connect", noticed)
         running = start(lambda: run_sequencer(f"postgresql://postgres@/none?host={nowhere}", stop))
-        assert failing.wait(PATIENCE_S)
+        assert failing.wait(patience())
         stop.set()
-        assert running.result(PATIENCE_S) is None
+        assert running.result(patience()) is None
 
 
 def test_a_view_that_is_deleted_between_two_looks_does_not_end_the_loop(
@@ -299,7 +298,7 @@ def test_who_waits_for_positions_is_woken_also_for_what_a_consumer_sequenced(sle
     with Wakeups(dsn) as positions:
         append(sleeping, "o-1")
         sleeping.sequence_events()  # whoever is first
-        assert positions.wait(PATIENCE_S)
+        assert positions.wait(patience())
 
 
 def test_behind_a_pooler_the_loop_polls(orders: EventStore, dsn: str, observer: psycopg.Connection) -> None:

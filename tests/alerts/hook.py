@@ -17,7 +17,7 @@ from typing import Any
 from standardwebhooks import Webhook
 
 from millrace.resources.alerts.receiver import AlertSettings
-from tests.support.factories import wait_until
+from tests.support.patience import wait_until
 
 SECRET = "whsec_c2VjcmV0IG9mIG91ciB0ZXN0cywgMzIgYnl0ZXMhISE="
 # the command as it is, but that a look and the end of an incident are not waited for

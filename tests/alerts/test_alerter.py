@@ -21,10 +21,10 @@ from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.settings import PROJECT
 from tests.alerts.hook import IMPATIENT, STUCK, Alert, Hook, environment, sequencing, settings_for
-from tests.support.factories import Connect, append_to, pump, register_orders, rows, start, value, wait_until
+from tests.support.factories import Connect, append_to, pump, register_orders, rows, start, value
 from tests.support.logins import logins
+from tests.support.patience import patience, wait_until
 
-PATIENCE_S = 20
 TOLD = [("began", ["mails"])]
 
 
@@ -67,7 +67,7 @@ def alerting(dsn: str, hook: Hook, *sources: Elsewhere, tick_s: float = 0.02) ->
         yield
     finally:
         stop.set()
-        assert running.result(PATIENCE_S) is None
+        assert running.result(patience()) is None
 
 
 def looks(connection: psycopg.Connection) -> Callable[[], bool]:
@@ -89,7 +89,7 @@ def test_a_sequencer_tells_of_a_dead_letter_once_and_when_it_is_over(mails: Even
         repair(mails)
         assert hook.until(2) == [*TOLD, ("over", ["mails"])]
         process.terminate()
-        assert process.wait(PATIENCE_S) == 0
+        assert process.wait(patience()) == 0
         assert process.stdout is not None
         said = process.stdout.read()
     assert "hidden" not in said
@@ -110,12 +110,12 @@ def test_who_is_killed_before_the_answer_tells_again_with_the_same_id_and_the_lo
 
     def hang(_: Alert) -> int:
         asked.set()
-        over.wait(PATIENCE_S)
+        over.wait(patience())
         return 204
 
     hook.answer = hang
     with sequencing(environment(dsn, hook.url)) as process:
-        assert asked.wait(PATIENCE_S)
+        assert asked.wait(patience())
         # the receiver has the message and says nothing; the sequencer does not wait for it
         append_to(mails, "o-9")
         wait_until(
@@ -164,7 +164,7 @@ def test_a_dagster_that_hangs_holds_up_neither_the_log_nor_alerts_nor_the_end(
             open_ones = AlertStore(mails.connection).open_incidents()
             assert ("unreadable", "dagster") in {(each.kind, each.subject) for each in open_ones}
             process.terminate()
-            assert process.wait(PATIENCE_S) == 0
+            assert process.wait(patience()) == 0
         asked.close()
 
 
@@ -331,7 +331,7 @@ def test_a_login_that_may_not_is_told_which_one_may(
         running = start(lambda: run_alerter(other, stop, settings_for(hook), tick_s=0.05))
         wait_until(lambda: "a member of event_store_owner" in caplog.text, "it is said")
         stop.set()
-        running.result(PATIENCE_S)
+        running.result(patience())
     # once, however often it is tried
     assert caplog.text.count("Alerts wait: ") == 1
 

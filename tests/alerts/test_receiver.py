@@ -15,8 +15,7 @@ from millrace.resources.alerts.messages import trial_message as trial
 from millrace.resources.alerts.receiver import AlertReceiver, AlertSettings, BadAlertSettings, Delivery, alert_settings
 from millrace.resources.settings import Settings
 from tests.alerts.hook import SECRET, Hook, settings_for
-
-PATIENCE_S = 20
+from tests.support.patience import patience
 
 Given = Callable[..., AlertSettings | None]
 
@@ -204,7 +203,7 @@ def raw(answer: Callable[[socket.socket], None]) -> Iterator[str]:
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{server.getsockname()[1]}/"
-        thread.join(PATIENCE_S)
+        thread.join(patience())
 
 
 @pytest.mark.parametrize("begin", [None, b"", b"HTTP/1.1 ", b"HTTP/1.1 500 No\r\nX: "], ids=repr)
@@ -216,7 +215,7 @@ def test_a_receiver_that_hangs_byte_by_byte_costs_its_deadline_only(
 
     def drip(to: socket.socket) -> None:
         if begin is None:
-            over.wait(PATIENCE_S)
+            over.wait(patience())
             return
         to.sendall(begin)
         while not over.wait(0.05):
@@ -231,7 +230,7 @@ def test_a_receiver_that_hangs_byte_by_byte_costs_its_deadline_only(
         took = time.monotonic() - began
         over.set()
     assert not said.delivered
-    assert took < PATIENCE_S / 2
+    assert took < patience() / 2
 
 
 def test_a_port_where_nothing_listens_is_said() -> None:

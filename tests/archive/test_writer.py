@@ -32,14 +32,8 @@ from millrace.resources.event_log_source import COLUMNS, LogRange
 from millrace.resources.event_store import EventStore, Json
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.settings import PROJECT
-from tests.support.factories import (
-    Connect,
-    append_to,
-    at_once,
-    ids_of_one_partition,
-    register_orders,
-    wait_until,
-)
+from tests.support.factories import Connect, append_to, at_once, ids_of_one_partition, register_orders
+from tests.support.patience import wait_until
 
 CHECKSUM = "0" * 64
 

@@ -22,10 +22,10 @@ from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.event_store.migrations import validate
 from millrace.resources.settings import PROJECT
-from tests.support.building.drains import eventually
 from tests.support.capturing.captured import Captured, captured, did, new_source
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import rows, value
+from tests.support.patience import wait_until
 
 __all__ = ["captured", "new_source"]
 
@@ -196,16 +196,16 @@ def test_terminating_a_run_in_its_work_releases_its_lease_at_once(
         env=environment, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     try:
-        eventually(
+        wait_until(
             lambda: value(captured.store, "select sum(backfilled_rows) from event_store.captured_tables"), "it works"
         )
         if follows == "follows":
-            eventually(
+            wait_until(
                 lambda: value(captured.store, "select count(backfill_generation) from event_store.captured_tables"),
                 "all is read",
             )
             captured.source.run("insert into items values (-1, 'later')")
-            eventually(lambda: did(captured) == [("inserted", "[-1]")], "what comes later is an event")
+            wait_until(lambda: did(captured) == [("inserted", "[-1]")], "what comes later is an event")
         owner = lease_owner(captured)
         # what Dagster does
         process.send_signal(signal.SIGINT)

@@ -23,8 +23,8 @@ from tests.support.factories import (
     rows,
     start,
     value,
-    wait_until,
 )
+from tests.support.patience import wait_until
 
 
 def test_events_that_have_no_partition_offset_yet_are_not_in_it_and_heads_are_those_of_the_log(

@@ -16,7 +16,8 @@ from millrace.resources.capture.store import CaptureGap, CaptureStore
 from millrace.resources.errors import LeaseLost
 from tests.support.capturing.captured import Killed, did, killed, killed_at
 from tests.support.capturing.failovers import Moving, cluster, moving
-from tests.support.factories import rows, start, value, wait_until
+from tests.support.factories import rows, start, value
+from tests.support.patience import wait_until
 
 __all__ = ["cluster", "moving"]
 

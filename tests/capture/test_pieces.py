@@ -12,7 +12,8 @@ from millrace.resources.capture import drain as pipeline
 from millrace.resources.capture.drain import CaptureReport
 from millrace.resources.capture.store import CaptureStore
 from tests.support.capturing.captured import Captured, Killed, captured, dying, killed, new_source, preceded
-from tests.support.factories import rows, value, wait_until
+from tests.support.factories import rows, value
+from tests.support.patience import wait_until
 
 __all__ = ["captured", "new_source"]
 

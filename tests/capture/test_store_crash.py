@@ -15,7 +15,8 @@ from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from tests.support.capturing.captured import Captured, captured, new_source
 from tests.support.capturing.captures import Source, source
-from tests.support.factories import rows, value, wait_until
+from tests.support.factories import rows, value
+from tests.support.patience import wait_until
 
 __all__ = ["captured", "new_source", "source"]
 

@@ -13,7 +13,8 @@ from millrace.resources.consumers.consumer import consume
 from millrace.resources.consumers.declaration import InvalidSubscription, Subscription, TryLater, subscription
 from millrace.resources.errors import UnknownView, ViewInUse, WrongMode
 from millrace.resources.event_store import EventStore, LeasedEvent, NewEvent
-from tests.support.factories import PATIENCE_S, Connect, append, append_to, register_orders, rows, value, wait_until
+from tests.support.factories import Connect, append, append_to, register_orders, rows, value
+from tests.support.patience import patience, wait_until
 from tests.support.views.consuming import Seen, consuming, fill, owed, wait_consumed, wait_waking
 
 
@@ -55,7 +56,7 @@ def test_as_many_streams_are_handled_at_once_as_declared_and_one_event_of_each(o
             busy.append(event.decider_id)
             most.append(len(busy))
         if event.version == 1 and event.decider_id != "s-5":
-            together.wait(PATIENCE_S)
+            together.wait(patience())
         with lock:
             busy.remove(event.decider_id)
 
@@ -112,10 +113,10 @@ def test_with_a_connection_nothing_stays_of_an_event_whose_lock_is_somebody_else
     def handle(event: LeasedEvent, connection: psycopg.Connection) -> None:
         connection.execute("insert into mails values (%s)", (event.attempt,))
         begun.set()
-        assert go_on.wait(PATIENCE_S)
+        assert go_on.wait(patience())
 
     with consuming(dsn, handled_by(handle, concurrency=1)) as running:
-        assert begun.wait(PATIENCE_S)
+        assert begun.wait(patience())
         operator = EventStore(connect(autocommit=False))
         # in one transaction: the consumer itself would get it again
         assert operator.end_locks("v") == 1
@@ -242,7 +243,7 @@ def test_two_consumers_of_a_view_share_its_streams(orders: EventStore, dsn: str)
     def shared(seen: Seen, own: threading.Event, others: threading.Event) -> Subscription:
         def handle(event: LeasedEvent) -> None:
             own.set()
-            assert others.wait(PATIENCE_S)
+            assert others.wait(patience())
             seen.add(event)
 
         return handled_by(handle, concurrency=2)

@@ -15,8 +15,9 @@ from millrace.resources.event_store import EventStore, LeasedEvent
 from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from tests.conftest import in_memory
-from tests.support.factories import PATIENCE_S, Connect, register_orders, rows, value, wait_until
+from tests.support.factories import Connect, register_orders, rows, value
 from tests.support.hostile_json import UNREADABLE, append_text
+from tests.support.patience import patience, wait_until
 from tests.support.views.consuming import Seen, consuming, fill, owed, wait_consumed, wait_locked, wait_waking
 from tests.support.views.pooler import PROGRAM, pooled
 
@@ -44,7 +45,7 @@ def test_locks_of_handlers_that_work_are_extended(orders: EventStore, dsn: str, 
 
     def handle(event: LeasedEvent) -> None:
         attempts.append(event.attempt)
-        assert go_on.wait(PATIENCE_S)
+        assert go_on.wait(patience())
 
     other = EventStore(connect())
     with consuming(dsn, handled_by(handle, lock_timeout_s=1)) as running:
@@ -63,7 +64,7 @@ def test_what_waits_for_a_thread_too_long_is_given_back_for_others(
 
     def handle(_: LeasedEvent) -> None:
         begun.set()
-        assert go_on.wait(PATIENCE_S)
+        assert go_on.wait(patience())
 
     other = EventStore(connect())
     taken: list[int] = []
@@ -73,7 +74,7 @@ def test_what_waits_for_a_thread_too_long_is_given_back_for_others(
         return len(taken) == 3
 
     with consuming(dsn, handled_by(handle, lock_timeout_s=1, concurrency=1)) as running:
-        assert begun.wait(PATIENCE_S)
+        assert begun.wait(patience())
         wait_until(others_have_three, "the others are given back")
         assert owed(orders, "v") == 4
         assert other.ack_events("v", taken) == set(taken)
@@ -117,7 +118,7 @@ def test_a_handler_that_returns_late_counts_for_nothing(orders: EventStore, dsn:
     go_on = threading.Event()
 
     def handle(_: LeasedEvent) -> None:
-        assert go_on.wait(PATIENCE_S)
+        assert go_on.wait(patience())
 
     with consuming(dsn, handled_by(handle, timeout_s=0.2)) as running:
         wait_until(lambda: running.counters["v"].failed == 1, "it failed")
@@ -134,7 +135,7 @@ def test_an_async_handler_that_takes_too_long_is_cancelled(orders: EventStore, d
 
     async def handle(_: LeasedEvent) -> None:
         try:
-            await asyncio.sleep(PATIENCE_S * 10)
+            await asyncio.sleep(patience() * 10)
         finally:
             ended.append("cancelled")
 
@@ -254,7 +255,7 @@ def test_a_restart_of_the_server_loses_nothing_and_keeps_the_order(
             half.set()
 
     with consuming(dsn, handled_by(handle, lock_timeout_s=1, max_attempts=1000)):
-        assert half.wait(PATIENCE_S)
+        assert half.wait(patience())
         own_server.stop()
         wait_until(lambda: bool(said("server is away")), "it noticed")
         own_server.start()
@@ -280,11 +281,11 @@ def test_a_stop_while_the_server_is_away_ends_and_says_what_is_not_answered(
     begun, go_on = threading.Barrier(4), threading.Event()
 
     def handle(_: LeasedEvent) -> None:
-        begun.wait(PATIENCE_S)
-        assert go_on.wait(PATIENCE_S)
+        begun.wait(patience())
+        assert go_on.wait(patience())
 
     with consuming(dsn, handled_by(handle, concurrency=3)) as running:
-        begun.wait(PATIENCE_S)
+        begun.wait(patience())
         own_server.stop()
         running.stop.set()
         go_on.set()
@@ -299,11 +300,11 @@ def test_a_stop_waits_for_handlers_and_gives_back_what_none_began(orders: EventS
     begun, go_on = threading.Barrier(3), threading.Event()
 
     def handle(_: LeasedEvent) -> None:
-        begun.wait(PATIENCE_S)
-        assert go_on.wait(PATIENCE_S)
+        begun.wait(patience())
+        assert go_on.wait(patience())
 
     with consuming(dsn, handled_by(handle, concurrency=2, max_attempts=1)) as running:
-        begun.wait(PATIENCE_S)
+        begun.wait(patience())
         wait_until(lambda: running.counters["v"].leased >= 5, "more are leased than handled")
         running.stop.set()
         wait_locked(orders, "v", 2)

@@ -9,7 +9,8 @@ from millrace.resources.consumers import consumer as consuming_of
 from millrace.resources.consumers.declaration import subscription
 from millrace.resources.event_store import EventStore, LeasedEvent
 from millrace.resources.sequencer import run_sequencer
-from tests.support.factories import PATIENCE_S, Connect, append, register_orders, rows, start, wait_until
+from tests.support.factories import Connect, append, register_orders, rows, start
+from tests.support.patience import patience, wait_until
 from tests.support.views.consuming import Seen, consuming
 
 
@@ -58,7 +59,7 @@ def test_a_word_of_the_sequencer_wakes_it(
                 wait_until(lambda n=number: len(seen.events) == n + 1, "the event is handled")  # type: ignore[misc]
     finally:
         stop.set()
-        sequencing.result(PATIENCE_S)
+        sequencing.result(patience())
 
 
 def test_while_nobody_sequences_it_does_so_itself(orders: EventStore, dsn: str) -> None:
@@ -70,4 +71,4 @@ def test_while_nobody_sequences_it_does_so_itself(orders: EventStore, dsn: str) 
     with consuming(dsn, subscription(view="v", start="-infinity")(handle)):
         assert not orders.is_attended()
         append(orders)
-        assert handled.wait(PATIENCE_S)
+        assert handled.wait(patience())

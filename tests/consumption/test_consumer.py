@@ -11,14 +11,12 @@ from millrace.resources.consumption.report import DrainReport
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.versions import ensure_version
 from tests.support.building.drains import (
-    PATIENCE_S,
     Crossing,
     Everything,
     all_events,
     assert_equals_a_clean_run,
     close,
     drain,
-    eventually,
     fill,
     observer,
     rows_of,
@@ -26,6 +24,7 @@ from tests.support.building.drains import (
 )
 from tests.support.building.read_models import expected_crossing
 from tests.support.factories import at_once, rows, start
+from tests.support.patience import patience, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,7 +48,7 @@ def test_a_drain_that_is_told_to_stop_ends_after_its_batch(things: EventStore, d
     stop = threading.Event()
     with Consumer.open(dsn, Everything, lambda: spark, "next") as consumer:
         report = consumer.drain(
-            budget_s=PATIENCE_S, idle_s=60, batch_events=10, stop=stop, on_commit=lambda _: stop.set()
+            budget_s=patience(), idle_s=60, batch_events=10, stop=stop, on_commit=lambda _: stop.set()
         )
     assert (report.batches, report.events) == (1, 10)
     assert things.lease_owners("everything") == []
@@ -62,16 +61,16 @@ def test_an_idle_drain_takes_what_comes_and_ends_when_nothing_came_for_its_idle_
     idle = replace(Everything, pooling_delay_s=0)
     with Consumer.open(dsn, idle, lambda: spark, "next") as consumer:
         running = start(
-            lambda: consumer.drain(budget_s=PATIENCE_S, idle_s=1, on_commit=lambda c: asked.append(c.events))
+            lambda: consumer.drain(budget_s=patience(), idle_s=1, on_commit=lambda c: asked.append(c.events))
         )
-        eventually(
+        wait_until(
             lambda: rows(
                 observer, "select from pg_stat_activity where query ilike '%%claim_batch(%%' and state = 'idle'"
             ),
             "the drain polled and found nothing",
         )
         fill(things, 30)
-        report = running.result(PATIENCE_S)
+        report = running.result(patience())
     assert (report.events, sum(asked)) == (30, 30)
     assert_equals_a_clean_run(things)
 

@@ -17,11 +17,9 @@ from millrace.resources.consumption.report import DrainReport, PartitionsFailed
 from millrace.resources.event_store import EventStore, Lease
 from millrace.resources.settings import PROJECT
 from tests.support.building.drains import (
-    PATIENCE_S,
     Everything,
     assert_equals_a_clean_run,
     drain,
-    eventually,
     fill,
     observer,
     rows_of,
@@ -31,6 +29,7 @@ from tests.support.building.drains import (
 from tests.support.building.poison import TOTALS, assert_holds_all_but, at, correct, locks, offsets_of, poison
 from tests.support.building.read_models import DECIDER
 from tests.support.factories import ids_of_one_partition, rows
+from tests.support.patience import patience, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -179,14 +178,14 @@ def test_while_log_partitions_are_built_one_by_one_the_leases_of_those_that_wait
                 raise PySparkException("only all together fail")
             waited.remove(leases[0].partition)
             before: dict[int, datetime] = dict(rows(observer, leased, waited))
-            eventually(
+            wait_until(
                 lambda: all(until > before[p] for p, until in rows(observer, leased, waited)),
                 "the leases of those that wait are extended",
             )
             return build(store, leases)
 
         monkeypatch.setattr(consumer._builder, "build", one_by_one)
-        report = consumer.drain(budget_s=PATIENCE_S, idle_s=0)
+        report = consumer.drain(budget_s=patience(), idle_s=0)
     assert (waited, report.failed, report.events) == ([], {}, 60)
     assert report.batches > 5
     assert_equals_a_clean_run(things)

@@ -17,10 +17,11 @@ from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.versions import ensure_version
 from millrace.resources.spark import spark_session
-from tests.support.building.drains import PATIENCE_S, Everything, assert_equals_a_clean_run, drain, fill, thing, things
+from tests.support.building.drains import Everything, assert_equals_a_clean_run, drain, fill, thing, things
 from tests.support.building.poison import TOTALS, Amounts, correct
 from tests.support.building.relay import Relay
 from tests.support.factories import ids_of_one_partition, rows
+from tests.support.patience import patience
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -117,7 +118,7 @@ def test_without_a_spark_server_a_drain_fails_in_one_sentence_and_gives_its_leas
             return session
 
     with pytest.raises(Unreachable) as gone, Consumer.open(dsn, Everything, nowhere, "next") as consumer:
-        consumer.drain(budget_s=PATIENCE_S, idle_s=0)
+        consumer.drain(budget_s=patience(), idle_s=0)
     assert gone.value.message == f"No Spark Connect server answers at {os.environ['SPARK_REMOTE']}."
     assert things.lease_owners("everything") == []
 

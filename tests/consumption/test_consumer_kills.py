@@ -14,14 +14,11 @@ from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.versions import ensure_version
 from tests.support.building import read_models as models
 from tests.support.building.drains import (
-    PATIENCE_S,
     Everything,
     all_events,
     assert_equals_a_clean_run,
     close,
     drain,
-    eventually,
-    eventually_blocked,
     fill,
     held,
     later,
@@ -29,6 +26,7 @@ from tests.support.building.drains import (
     rows_of,
     thing,
     things,
+    wait_blocked_in,
 )
 from tests.support.building.killed_drains import (
     consumed,
@@ -41,6 +39,7 @@ from tests.support.building.killed_drains import (
 from tests.support.building.poison import assert_holds_all_but, locks, offsets_of, poison
 from tests.support.building.read_models import expected_everything, expected_machines, expected_uses
 from tests.support.factories import Connect, start, terminate, value
+from tests.support.patience import patience, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -87,10 +86,10 @@ def test_after_a_kill_at_any_step_the_next_consumer_makes_the_model_equal_a_clea
         held(holder, f"lock table read_models.{model.state_table} in {'share' if blocks else 'access share'} mode"),
         victim(dsn, batch_events=40, model=name) as process,
     ):
-        eventually(lambda: step(observer) or process.poll() is not None, step.__name__)
+        wait_until(lambda: step(observer) or process.poll() is not None, step.__name__)
         assert process.poll() is None
         process.kill()
-        process.wait(PATIENCE_S)
+        process.wait(patience())
     assert consumed(observer) < 200
     drain(later(dsn), spark, model)
     assert close(rows_of(things.connection, model)) == close(expected(all_events(things)))
@@ -108,12 +107,12 @@ def test_kills_at_random_points_while_events_are_appended_leave_no_trace(
         goal, stage = consumed(observer) + dice.randrange(1, 80), dice.choice([lease_taken, rows_staged])
         with victim(dsn, batch_events=dice.randrange(20, 50)) as process:
             fill(things, 60, seed)
-            eventually(
+            wait_until(
                 lambda goal=goal, stage=stage: consumed(observer) >= goal and stage(observer),  # type: ignore[misc]
                 f"{goal} events and {stage.__name__}",
             )
             process.kill()
-            process.wait(PATIENCE_S)
+            process.wait(patience())
         things.release_owner("victim")  # as the next run does with a run that Dagster knows to be over
     drain(dsn, spark)
     assert_equals_a_clean_run(things)
@@ -127,8 +126,8 @@ def test_a_terminated_connection_during_the_merge_is_replaced_and_the_drain_goes
     observer, holder = connect(), connect()
     with held(holder, "lock table read_models.everything_state in share mode"):
         running = start(lambda: drain(dsn, spark))
-        terminate(observer, eventually_blocked(observer, 'insert into "read_models"'))
-    assert running.result(PATIENCE_S).events == 100
+        terminate(observer, wait_blocked_in(observer, 'insert into "read_models"'))
+    assert running.result(patience()).events == 100
     assert_equals_a_clean_run(things)
 
 
@@ -145,17 +144,17 @@ def test_staged_rows_that_vanish_are_noticed_and_the_batch_is_built_again(
     def building() -> "SparkSession":
         builds.append(1)
         claimed.set()
-        assert interfered.wait(PATIENCE_S)
+        assert interfered.wait(patience())
         return spark
 
     with Consumer.open(dsn, Everything, building, "next") as consumer:
-        running = start(lambda: consumer.drain(budget_s=PATIENCE_S, idle_s=0))
-        assert claimed.wait(PATIENCE_S)
+        running = start(lambda: consumer.drain(budget_s=patience(), idle_s=0))
+        assert claimed.wait(patience())
         with held(holder, "select from event_store.checkpoints for update"):
             interfered.set()
-            eventually_blocked(observer, "commit_batch")
+            wait_blocked_in(observer, "commit_batch")
             observer.execute("truncate read_models.everything_staging")
-        report = running.result(PATIENCE_S)
+        report = running.result(patience())
     assert (report.batches, report.events, len(builds)) == (1, 60, 2)
     assert_equals_a_clean_run(things)
 
@@ -171,10 +170,10 @@ def test_a_kill_after_the_failing_streams_were_handed_over_and_before_the_commit
         held(holder, "lock table read_models.everything_state in share mode"),
         victim(dsn, batch_events=1000) as process,
     ):
-        eventually(lambda: merged_but_not_committed(observer) or process.poll() is not None, "the merge waits")
+        wait_until(lambda: merged_but_not_committed(observer) or process.poll() is not None, "the merge waits")
         assert process.poll() is None
         process.kill()
-        process.wait(PATIENCE_S)
+        process.wait(patience())
     assert locks(things) == []
     assert value(observer, "select sum(position)::int from event_store.checkpoints") == 0
     assert drain(later(dsn), spark).failed_streams == 1

@@ -12,18 +12,17 @@ from millrace.resources.errors import LeaseLost
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.versions import ensure_version, reset_model
 from tests.support.building.drains import (
-    PATIENCE_S,
     Everything,
     assert_equals_a_clean_run,
     busiest,
     drain,
-    eventually,
     fill,
     later,
     observer,
     things,
 )
 from tests.support.factories import start, value
+from tests.support.patience import patience, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,7 +41,7 @@ def test_a_zombies_commit_is_refused_and_changes_nothing(things: EventStore, dsn
         return spark
 
     with Consumer.open(dsn, Everything, overtaken, "A") as zombie:
-        report = zombie.drain(budget_s=PATIENCE_S, idle_s=0)
+        report = zombie.drain(budget_s=patience(), idle_s=0)
     assert taken_over == [80]
     assert (report.batches, report.events) == (0, 0)
     assert_equals_a_clean_run(things)
@@ -99,12 +98,12 @@ def test_leases_are_kept_while_spark_builds_longer_than_they_last(
 
     def slow() -> "SparkSession":
         first = value(observer, until)
-        eventually(lambda: value(observer, "select clock_timestamp() > %s", first), "the first lease's time is over")
+        wait_until(lambda: value(observer, "select clock_timestamp() > %s", first), "the first lease's time is over")
         assert things.claim_batch(Everything.view, "B", 1_000, 600) == []
         return spark
 
     with Consumer.open(dsn, Everything, slow, "A", lease_s=1) as consumer:
-        report = consumer.drain(budget_s=PATIENCE_S, idle_s=0)
+        report = consumer.drain(budget_s=patience(), idle_s=0)
     assert (report.batches, report.events) == (1, 60)
     assert_equals_a_clean_run(things)
 
@@ -121,15 +120,15 @@ def test_two_drains_of_one_view_share_the_work_and_nothing_is_consumed_twice(
 
         def both_have_claimed() -> "SparkSession":
             if not met:
-                met.append(together.wait(PATIENCE_S))
+                met.append(together.wait(patience()))
             return spark
 
         with Consumer.open(dsn, Everything, both_have_claimed, owner) as consumer:
             # a poll during the other's claim finds nothing: it has to ask once more
-            return consumer.drain(budget_s=PATIENCE_S, idle_s=2, batch_events=30)
+            return consumer.drain(budget_s=patience(), idle_s=2, batch_events=30)
 
     reports = [start(lambda owner=owner: work(owner)) for owner in ("A", "B")]  # type: ignore[misc]
-    events = [report.result(PATIENCE_S).events for report in reports]
+    events = [report.result(patience()).events for report in reports]
     assert min(events) > 0
     assert sum(events) == 150
     assert_equals_a_clean_run(things)

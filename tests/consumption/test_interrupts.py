@@ -11,18 +11,18 @@ import pytest
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.versions import ensure_version
 from tests.support.building.drains import (
-    PATIENCE_S,
     Everything,
     all_blocked,
     assert_equals_a_clean_run,
     drain,
-    eventually_blocked,
     fill,
     held,
     observer,
     things,
+    wait_blocked_in,
 )
 from tests.support.factories import Connect, start
+from tests.support.patience import patience
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,7 +54,7 @@ def test_a_commit_that_waits_for_a_table_frees_every_lease_while_the_table_is_st
     assert main is not None
 
     def interrupt_in_its_wait() -> list[str]:
-        eventually_blocked(observer, Everything.name)
+        wait_blocked_in(observer, Everything.name)
         owners = things.lease_owners(Everything.view)
         signal.pthread_kill(main, signal.SIGUSR1)
         return owners
@@ -63,7 +63,7 @@ def test_a_commit_that_waits_for_a_table_frees_every_lease_while_the_table_is_st
         interrupted = start(interrupt_in_its_wait)
         with pytest.raises(Interrupted):
             drain(dsn, spark, owner="interrupted")
-        assert interrupted.result(PATIENCE_S) == ["interrupted"]
+        assert interrupted.result(patience()) == ["interrupted"]
         assert things.lease_owners(Everything.view) == []
         assert all_blocked(observer, Everything.name) == []
     drain(dsn, spark)

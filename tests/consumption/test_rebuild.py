@@ -13,13 +13,11 @@ from millrace.resources.errors import PartitionLeased
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.versions import ensure_version
 from tests.support.building.drains import (
-    PATIENCE_S,
     Everything,
     all_blocked,
     assert_equals_a_clean_run,
     busiest,
     drain,
-    eventually,
     fill,
     held,
     rows_of,
@@ -27,6 +25,7 @@ from tests.support.building.drains import (
     things,
 )
 from tests.support.factories import Connect, at_once, rows, start, value
+from tests.support.patience import patience, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,7 +61,7 @@ def test_a_rebuild_while_others_drain_and_events_are_appended_equals_a_clean_run
 
     def consume() -> DrainReport:
         with Consumer.open(dsn, Everything, lambda: spark, "drainer") as consumer:
-            return consumer.drain(budget_s=PATIENCE_S, idle_s=PATIENCE_S, stop=stop, batch_events=40)
+            return consumer.drain(budget_s=patience(), idle_s=patience(), stop=stop, batch_events=40)
 
     looking, draining = start(read), start(consume)
     try:
@@ -72,9 +71,9 @@ def test_a_rebuild_while_others_drain_and_events_are_appended_equals_a_clean_run
                 consumer.rebuild(*partitions, wait_s=30)
     finally:
         stop.set()
-        draining.result(PATIENCE_S)
+        draining.result(patience())
         done.set()
-    assert looking.result(PATIENCE_S) > 3
+    assert looking.result(patience()) > 3
     drain(dsn, spark)
     assert_equals_a_clean_run(things)
 
@@ -93,7 +92,7 @@ def test_a_rebuild_waits_for_a_leased_partition_and_says_who_has_it(
         assert 0.2 < time.monotonic() - began < 10
         running = start(lambda: consumer.rebuild(partition, wait_s=30))
         things.release_batch("everything", [lease])
-        assert running.result(PATIENCE_S).leases[0].partition == partition
+        assert running.result(patience()).leases[0].partition == partition
     drain(dsn, spark)
     assert_equals_a_clean_run(things)
 
@@ -162,11 +161,11 @@ def test_rebuilds_of_two_partitions_at_once_wait_for_a_reader_and_not_for_each_o
 
     with held(reader, "select from read_models.everything"):
         both = [start(lambda p=p: rebuild(p)) for p in (first, second)]  # type: ignore[misc]
-        eventually(
+        wait_until(
             lambda: value(observer, "select count(*) = 2 from pg_locks where not granted and locktype = 'relation'"),
             "both swaps wait for the reader",
         )
-    assert [one.result(PATIENCE_S).leases[0].partition for one in both] == [first, second]
+    assert [one.result(patience()).leases[0].partition for one in both] == [first, second]
     assert_equals_a_clean_run(things)
 
 
@@ -180,8 +179,8 @@ def test_swaps_of_two_partitions_that_come_at_the_same_moment_do_not_deadlock(
     claimed, go = threading.Barrier(3), threading.Event()
 
     def building() -> "SparkSession":
-        claimed.wait(PATIENCE_S)
-        assert go.wait(PATIENCE_S)
+        claimed.wait(patience())
+        assert go.wait(patience())
         return spark
 
     def rebuild(partition: int) -> Commit:
@@ -189,15 +188,15 @@ def test_swaps_of_two_partitions_that_come_at_the_same_moment_do_not_deadlock(
             return consumer.rebuild(partition)
 
     both = [start(lambda p=p: rebuild(p)) for p in partitions]  # type: ignore[misc]
-    claimed.wait(PATIENCE_S)
+    claimed.wait(patience())
     # both are held after their new tables were made and before they are swapped in
     with staging_holder.transaction():
         with held(rows_holder, "select from event_store.checkpoints for update"):
             go.set()
-            eventually(lambda: len(all_blocked(observer, "commit_batch")) == 2, "both have staged")
+            wait_until(lambda: len(all_blocked(observer, "commit_batch")) == 2, "both have staged")
             staging_holder.execute("lock table read_models.everything_staging in share mode")
-        eventually(lambda: len(all_blocked(observer, 'delete from "read_models"')) == 2, "both have their new tables")
-    assert [one.result(PATIENCE_S).leases[0].partition for one in both] == partitions
+        wait_until(lambda: len(all_blocked(observer, 'delete from "read_models"')) == 2, "both have their new tables")
+    assert [one.result(patience()).leases[0].partition for one in both] == partitions
     assert_equals_a_clean_run(things)
 
 

@@ -22,16 +22,8 @@ from millrace.resources.event_log_source import (
 from millrace.resources.event_log_source.reading import EventLogInput
 from millrace.resources.event_store import EventStore
 from tests.support.building.event_log_reads import SPARK_TYPES, filed, purge
-from tests.support.factories import (
-    append_to,
-    ids_of_one_partition,
-    register_orders,
-    rows,
-    set_clock,
-    terminate,
-    value,
-    wait_until,
-)
+from tests.support.factories import append_to, ids_of_one_partition, register_orders, rows, set_clock, terminate, value
+from tests.support.patience import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

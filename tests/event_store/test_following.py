@@ -21,7 +21,6 @@ from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.sequencer import run_sequencer
 from tests.conftest import in_memory
 from tests.support.factories import (
-    PATIENCE_S,
     Connect,
     append_many,
     append_to,
@@ -34,9 +33,9 @@ from tests.support.factories import (
     start,
     terminate,
     value,
-    wait_until,
 )
 from tests.support.incidents.servers import Copy, crash, either
+from tests.support.patience import patience, wait_until
 
 
 @pytest.fixture
@@ -70,7 +69,7 @@ def following(dsn: str, wanted: Wanted | None = None, *, limit: int = 10, patien
         yield screen
     finally:
         stop.set()
-        running.result(PATIENCE_S)
+        running.result(patience())
 
 
 def test_the_newest_are_shown_and_then_each_new_one_once(orders: EventStore, dsn: str) -> None:
@@ -262,7 +261,7 @@ def test_it_outlasts_a_restart_of_the_server_and_says_so_once(pytestconfig: pyte
         running = start(lambda: follow(dsn, Wanted(), 10, screen.show, stop, lost=screen.lost.append, patience_s=0))
         wait_until(lambda: bool(screen.shown), "it began")
         server.stop()
-        assert isinstance(running.exception(PATIENCE_S), psycopg.OperationalError)
+        assert isinstance(running.exception(patience()), psycopg.OperationalError)
 
 
 def test_a_word_of_new_positions_shows_them_and_a_lost_word_costs_a_wait(
@@ -322,6 +321,6 @@ def test_a_follower_and_the_sequencer_go_on_at_a_standby_that_is_promoted(pytest
             wait_until(lambda: screen.ids() == ["a", "b", "c"], "the third one")
         finally:
             stop.set()
-            loop.result(PATIENCE_S)
-            shown.result(PATIENCE_S)
+            loop.result(patience())
+            shown.result(patience())
     assert len(screen.lost) == 1

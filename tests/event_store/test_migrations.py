@@ -15,8 +15,9 @@ from millrace.resources.event_store.migrations import (
     migrate,
     validate,
 )
-from tests.support.factories import Connect, append_to, at_once, register_orders, rows, start, value, wait_until
+from tests.support.factories import Connect, append_to, at_once, register_orders, rows, start, value
 from tests.support.migrators import VERSIONS, WAITING, applied, empty
+from tests.support.patience import wait_until
 
 __all__ = ["empty"]
 

@@ -16,8 +16,9 @@ from millrace.resources.event_store.migrations import (
     validate,
 )
 from millrace.resources.postgres.embedded import EmbeddedPostgres
-from tests.support.factories import Connect, append_to, pump, register_orders, rows, start, value, wait_until
+from tests.support.factories import Connect, append_to, pump, register_orders, rows, start, value
 from tests.support.migrators import VERSIONS, WAITING, consume_rows, empty
+from tests.support.patience import wait_until
 from tests.support.schema_snapshot import snapshot
 
 __all__ = ["empty"]

@@ -10,7 +10,8 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from millrace.resources.errors import NeverSeen, TransactionOpen
 from millrace.resources.event_store import AsyncEventStore, EventStore
 from millrace.resources.event_store.waiting import FIRST_PAUSE_S, LAST_PAUSE_S
-from tests.support.factories import PATIENCE_S, append, register_orders, start, value, wait_until
+from tests.support.factories import append, register_orders, start, value
+from tests.support.patience import patience, wait_until
 
 Connect = Callable[..., psycopg.Connection]
 
@@ -38,11 +39,11 @@ def asking(connection: psycopg.Connection) -> None:
 
 def test_it_returns_when_the_event_is_committed_by_the_view(orders: EventStore, connect: Connect) -> None:
     event = append(orders)
-    waited = start(lambda: EventStore(connect()).wait_for("v", event, PATIENCE_S))
+    waited = start(lambda: EventStore(connect()).wait_for("v", event, patience()))
     asking(orders.connection)
     assert not waited.done()
     consume(orders)
-    assert waited.result(PATIENCE_S) is True
+    assert waited.result(patience()) is True
     assert orders.wait_for("v", event, 0) is True
 
 
@@ -62,7 +63,7 @@ def test_it_asks_soon_at_first_and_then_more_seldom_but_never_rarely(
             consume(orders)
 
     monkeypatch.setattr("time.sleep", pause)
-    assert orders.wait_for("v", append(orders), PATIENCE_S) is True
+    assert orders.wait_for("v", append(orders), patience()) is True
     assert pauses[0] == FIRST_PAUSE_S
     assert pauses == sorted(pauses)
     assert pauses[-2:] == [LAST_PAUSE_S, LAST_PAUSE_S]
@@ -72,21 +73,21 @@ def test_it_says_at_once_where_the_view_never_will(orders: EventStore) -> None:
     event = append(orders)
     orders.enable_view("v", False)
     with pytest.raises(NeverSeen) as never:
-        orders.wait_for("v", event, PATIENCE_S)
+        orders.wait_for("v", event, patience())
     assert (never.value.reason, never.value.detail) == ("disabled", "view 'v' is disabled")
     assert never.value.hint
     with pytest.raises(NeverSeen) as unknown:
-        orders.wait_for("w", event, PATIENCE_S)
+        orders.wait_for("w", event, patience())
     assert unknown.value.reason == "unknown"
 
 
 def test_a_view_that_is_disabled_meanwhile_ends_the_wait(orders: EventStore, connect: Connect) -> None:
     event = append(orders)
-    waited = start(lambda: EventStore(connect()).wait_for("v", event, PATIENCE_S))
+    waited = start(lambda: EventStore(connect()).wait_for("v", event, patience()))
     asking(orders.connection)
     orders.enable_view("v", False)
     with pytest.raises(NeverSeen, match="disabled"):
-        waited.result(PATIENCE_S)
+        waited.result(patience())
 
 
 @pytest.mark.parametrize("level", [*psycopg.IsolationLevel], ids=lambda level: level.name)
@@ -102,32 +103,32 @@ def test_within_a_transaction_it_refuses(orders: EventStore, connect: Connect, l
         store.wait_for("v", event, 0)
     connection.commit()
     consume(orders)
-    assert store.wait_for("v", event, PATIENCE_S) is True
+    assert store.wait_for("v", event, patience()) is True
 
 
 def test_between_two_questions_no_transaction_is_open(orders: EventStore, connect: Connect) -> None:
     event = append(orders)
     connection = connect(autocommit=False)
     connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-    waited = start(lambda: EventStore(connection).wait_for("v", event, PATIENCE_S))
+    waited = start(lambda: EventStore(connection).wait_for("v", event, patience()))
     states = "select state from pg_stat_activity where pid = %s"
     while value(orders.connection, states, connection.info.backend_pid) != "idle":
         pass
     # each has a snapshot of its own, or this would never be seen
     asking(orders.connection)
     consume(orders)
-    assert waited.result(PATIENCE_S) is True
+    assert waited.result(patience()) is True
 
 
 def test_with_a_pool_no_connection_is_kept_in_between(orders: EventStore, dsn: str) -> None:
     event = append(orders)
     with ConnectionPool(dsn, min_size=1, max_size=1) as pool:
         store = EventStore(pool)
-        waits = [start(lambda: store.wait_for("v", event, PATIENCE_S)) for _ in range(5)]
+        waits = [start(lambda: store.wait_for("v", event, patience())) for _ in range(5)]
         asking(orders.connection)
         assert store.is_registered("v")
         consume(orders)
-        assert [wait.result(PATIENCE_S) for wait in waits] == [True] * 5
+        assert [wait.result(patience()) for wait in waits] == [True] * 5
 
 
 def test_on_a_loop_many_wait_at_once(orders: EventStore, dsn: str) -> None:
@@ -136,7 +137,7 @@ def test_on_a_loop_many_wait_at_once(orders: EventStore, dsn: str) -> None:
     async def main() -> list[bool]:
         async with AsyncConnectionPool(dsn, min_size=1, max_size=1, open=False) as pool:
             store = AsyncEventStore(pool)
-            waits = [asyncio.create_task(store.wait_for("v", event, PATIENCE_S)) for _ in range(5)]
+            waits = [asyncio.create_task(store.wait_for("v", event, patience())) for _ in range(5)]
             while not (await store.has_seen("v", "order", "o-1", event.offset)).seen:
                 await store.sequence_events()
                 await store.commit_batch("v", await store.claim_batch("v", "me"))

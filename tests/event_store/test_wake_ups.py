@@ -12,17 +12,8 @@ import pytest
 
 from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.wake_ups import APPENDED, Wakeups
-from tests.support.factories import (
-    PATIENCE_S,
-    append,
-    append_to,
-    ids_of_one_partition,
-    register_orders,
-    rows,
-    start,
-    terminate,
-    wait_until,
-)
+from tests.support.factories import append, append_to, ids_of_one_partition, register_orders, rows, start, terminate
+from tests.support.patience import patience, wait_until
 from tests.support.views.pooler import PROGRAM, pooled
 
 
@@ -57,26 +48,26 @@ def test_a_word_ends_a_wait_and_names_the_log_partitions(orders: EventStore, dsn
     (first,), (second,) = (ids_of_one_partition(orders.connection, 1, n) for n in (3, 5))
     with waking(dsn) as positions:
         assert positions.listening
-        waiting = start(lambda: positions.wait(PATIENCE_S))
+        waiting = start(lambda: positions.wait(patience()))
         append_to(orders, first, second)
         announce(orders)
-        assert waiting.result(PATIENCE_S / 2) == frozenset({3, 5})
+        assert waiting.result(patience() / 2) == frozenset({3, 5})
 
 
 def test_a_word_that_came_between_two_waits_ends_the_next_one(orders: EventStore, dsn: str) -> None:
     with waking(dsn) as positions:
         append(orders)
         announce(orders)
-        assert positions.wait(PATIENCE_S)
+        assert positions.wait(patience())
         assert positions.wait(0) is None
 
 
 def test_a_word_of_anybody_with_anything_in_it_is_a_word(orders: EventStore, dsn: str) -> None:
     with waking(dsn) as positions:
         orders.connection.execute("notify event_store_positions, '1,x,²,-7,,9'")
-        assert positions.wait(PATIENCE_S) == frozenset({1, 9})
+        assert positions.wait(patience()) == frozenset({1, 9})
         orders.connection.execute("notify event_store_positions")
-        assert positions.wait(PATIENCE_S) == frozenset()
+        assert positions.wait(patience()) == frozenset()
 
 
 def test_without_a_word_a_wait_ends_in_time_and_a_stop_ends_it_sooner(dsn: str) -> None:
@@ -85,7 +76,7 @@ def test_without_a_word_a_wait_ends_in_time_and_a_stop_ends_it_sooner(dsn: str) 
         stop = threading.Event()
         waiting = start(lambda: positions.wait(600, stop))
         stop.set()
-        assert waiting.result(PATIENCE_S) is None
+        assert waiting.result(patience()) is None
 
 
 def test_a_lost_connection_is_made_again_and_a_wait_meanwhile_is_short(orders: EventStore, dsn: str) -> None:
@@ -94,12 +85,12 @@ def test_a_lost_connection_is_made_again_and_a_wait_meanwhile_is_short(orders: E
         terminate(orders.connection, pid)
         began = time.monotonic()
         assert positions.wait(600) is None
-        assert time.monotonic() - began < PATIENCE_S
+        assert time.monotonic() - began < patience()
         assert not positions.listening
         wait_until(lambda: positions.wait(600) is None and positions.listening, "it listens again")
         append(orders)
         announce(orders)
-        assert positions.wait(PATIENCE_S)
+        assert positions.wait(patience())
 
 
 def test_a_server_that_is_away_makes_it_poll(tmp_path: Path) -> None:
@@ -112,7 +103,7 @@ def test_a_server_that_is_away_makes_it_poll(tmp_path: Path) -> None:
 def test_it_waits_for_appends_as_well(orders: EventStore, dsn: str) -> None:
     with Wakeups(dsn, APPENDED) as appends:
         orders.connection.execute("notify event_store_appended")
-        assert appends.wait(PATIENCE_S) == frozenset()
+        assert appends.wait(patience()) == frozenset()
 
 
 @pytest.mark.skipif(PROGRAM is None, reason="pgbouncer is not installed: apt-get install pgbouncer")
@@ -127,5 +118,5 @@ def test_behind_a_pooler_of_transactions_it_polls_and_leaves_nobody_listening(
             announce(orders)
             began = time.monotonic()
             assert positions.wait(600) is None
-            assert time.monotonic() - began < PATIENCE_S
+            assert time.monotonic() - began < patience()
         assert listeners(orders.connection) == []

@@ -21,11 +21,10 @@ from millrace.resources.errors import Unreachable
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.settings import PROJECT
 from tests.support.capturing.sources import Source, new_source
-from tests.support.factories import wait_until
+from tests.support.patience import patience, wait_until
 
 __all__ = ["new_source"]
 
-PATIENCE_S = 60
 CHILD = "from millrace.platform_defs.cli import main; main()"
 
 
@@ -104,7 +103,7 @@ def test_it_waits_for_a_database_that_restarts_and_says_so(caplog: pytest.LogCap
                 wait_until(lambda: changed(dsn) > before + 20, "it goes on")
             finally:
                 stop.set()
-            assert running.result(PATIENCE_S) > 40
+            assert running.result(patience()) > 40
         assert "Retrying" in caplog.text
 
 
@@ -127,7 +126,7 @@ def test_the_command_ends_cleanly_on_a_signal(
     try:
         wait_until(lambda: changed(crm.dsn) > 3, "it changes something")
         child.send_signal(sent)
-        output, _ = child.communicate(timeout=PATIENCE_S)
+        output, _ = child.communicate(timeout=patience())
     finally:
         child.kill()
     assert child.returncode == 0

@@ -26,7 +26,8 @@ from millrace.resources.signing import made_secret, signed
 from millrace.resources.subscriptions.push import push_events
 from millrace.resources.subscriptions.store import PushStore
 from millrace.testing import event, given
-from tests.support.factories import PATIENCE_S, rows, start, value, wait_until
+from tests.support.factories import rows, start, value
+from tests.support.patience import patience, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,7 +53,7 @@ def served(app: Starlette) -> Iterator[str]:
         yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     finally:
         server.should_exit = True
-        running.join(PATIENCE_S)
+        running.join(patience())
 
 
 def test_an_order_is_placed_with_its_lines_and_confirmed_once(dsn: str) -> None:
@@ -105,17 +106,17 @@ def test_the_warehouse_takes_signed_events_once_and_no_others(
     with served(warehouse(own, secret)) as url:
         shop.register_view("warehouse", "-infinity", 30, 0, f"{url}/events", deciders=["order"])
         PushStore(shop.connection).set_push_secret("warehouse", secret)
-        report = push_events(dsn, "warehouse", budget_s=PATIENCE_S, idle_s=0, allowed=["127.0.0.1"])
+        report = push_events(dsn, "warehouse", budget_s=patience(), idle_s=0, allowed=["127.0.0.1"])
         assert report.events == 8
         body = b'{"event": "order_confirmed", "event_id": "%s", "decider_id": "order-3"}' % str(uuid4()).encode()
         for key, status in ((made_secret(), 401), (secret, 204), (secret, 204)):
             headers = signed("message-1", body, [key])
-            assert requests.post(f"{url}/events", body, headers=headers, timeout=PATIENCE_S).status_code == status
+            assert requests.post(f"{url}/events", body, headers=headers, timeout=patience()).status_code == status
             with psycopg.connect(own) as connection:
                 packed = [order_id for (order_id,) in rows(connection, "select order_id from parcels order by 1")]
             assert packed == ["order-1", "order-2", "order-3"][: 2 if status == 401 else 3]
-        assert requests.post(f"{url}/events", b"x" * (LARGEST + 1), timeout=PATIENCE_S).status_code == 413
-        assert requests.post(f"{url}/events", body, timeout=PATIENCE_S).status_code == 401
+        assert requests.post(f"{url}/events", b"x" * (LARGEST + 1), timeout=patience()).status_code == 413
+        assert requests.post(f"{url}/events", body, timeout=patience()).status_code == 401
 
 
 def test_a_page_shows_what_was_just_ordered(shop: EventStore, dsn: str, spark: "SparkSession") -> None:
@@ -126,32 +127,32 @@ def test_a_page_shows_what_was_just_ordered(shop: EventStore, dsn: str, spark: "
         wait_until(lambda: value(shop.connection, "select count(*) from event_store.events") == events, "it is placed")
         given(dsn=dsn, spark=spark).when(ORDERS, batch_events=1000)
 
-    with served(page(dsn, wait_s=PATIENCE_S)) as url, requests.Session() as browser:
-        form = browser.get(url, timeout=PATIENCE_S).text
+    with served(page(dsn, wait_s=patience())) as url, requests.Session() as browser:
+        form = browser.get(url, timeout=patience()).text
         command_id = form.partition('name="command_id" value="')[2][:36]
         order = {"command_id": command_id, "customer_id": "customer-7", "product": ["whisk", "kettle"]}
         for drained in (start(lambda: drain(3)), None):
             # sent twice, it is one order
-            answer = browser.post(f"{url}/orders", order, timeout=2 * PATIENCE_S)
+            answer = browser.post(f"{url}/orders", order, timeout=2 * patience())
             assert (answer.status_code, answer.url) == (200, f"{url}/orders/order-{command_id}")
             assert "2 lines, 59.94 euros: order_line_added" in answer.text
             if drained is not None:
-                drained.result(PATIENCE_S)
+                drained.result(patience())
         drained = start(lambda: drain(4))
-        confirmed = browser.post(f"{answer.url}/confirm", timeout=2 * PATIENCE_S)
+        confirmed = browser.post(f"{answer.url}/confirm", timeout=2 * patience())
         assert "2 lines, 59.94 euros: order_confirmed" in confirmed.text
-        drained.result(PATIENCE_S)
+        drained.result(patience())
 
 
 @pytest.mark.usefixtures("shop")
 def test_a_page_is_shown_without_what_takes_too_long_and_says_what_is_refused(dsn: str) -> None:
     order = {"command_id": str(uuid4()), "customer_id": "customer-7", "product": "whisk"}
     with served(page(dsn, wait_s=0)) as url:
-        answer = requests.post(f"{url}/orders", order, timeout=PATIENCE_S)
+        answer = requests.post(f"{url}/orders", order, timeout=patience())
         assert (answer.status_code, [each.status_code for each in answer.history]) == (404, [303])
         assert "not shown yet" in answer.text
-        unknown = requests.post(f"{url}/orders/order-0/confirm", timeout=PATIENCE_S)
+        unknown = requests.post(f"{url}/orders/order-0/confirm", timeout=patience())
         assert (unknown.status_code, unknown.text) == (409, "<p>There is no such order, or it was cancelled.</p>")
-        assert requests.post(f"{url}/orders", {"product": "whisk"}, timeout=PATIENCE_S).status_code == 400
-        refused = requests.post(f"{url}/orders", order | {"product": "<b>", "command_id": uuid4()}, timeout=PATIENCE_S)
+        assert requests.post(f"{url}/orders", {"product": "whisk"}, timeout=patience()).status_code == 400
+        refused = requests.post(f"{url}/orders", order | {"product": "<b>", "command_id": uuid4()}, timeout=patience())
         assert (refused.status_code, "&lt;b&gt;" in refused.text) == (409, True)

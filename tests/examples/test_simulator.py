@@ -30,8 +30,7 @@ from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.settings import PROJECT
-
-PATIENCE_S = 60
+from tests.support.patience import patience
 
 CHILD = "from millrace.platform_defs.cli import main; main()"
 
@@ -53,7 +52,7 @@ def count(dsn: str) -> int:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + patience()
     while not condition():
         assert time.monotonic() < deadline, "it never came this far"
 
@@ -288,7 +287,7 @@ def test_a_stop_ends_it_while_the_database_is_away(caplog: pytest.LogCaptureFixt
                 wait_until(lambda: bool(caplog.records))
             finally:
                 stop.set()
-            assert running.result(PATIENCE_S).events > 10
+            assert running.result(patience()).events > 10
 
 
 def test_a_database_that_never_answered_or_has_no_event_store_is_named(
@@ -314,7 +313,7 @@ def test_the_command_ends_cleanly_on_a_signal(dsn: str, sent: signal.Signals) ->
     try:
         wait_until(lambda: count(dsn) > 20)
         child.send_signal(sent)
-        output, _ = child.communicate(timeout=PATIENCE_S)
+        output, _ = child.communicate(timeout=patience())
     finally:
         child.kill()
     assert child.returncode == 0

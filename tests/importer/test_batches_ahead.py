@@ -14,8 +14,8 @@ from millrace.resources.errors import ImportRefused
 from millrace.resources.event_store import EventStore
 from millrace.resources.importer.importer import ImportProgress
 from millrace.resources.settings import PROJECT
-from tests.support.factories import wait_until
 from tests.support.import_logs import TIME, assert_each_row_once_in_order, many_rows, run, stored, write_csv
+from tests.support.patience import wait_until
 
 # says how far it has read: a batch is prepared when its last row was asked for
 CHILD = """

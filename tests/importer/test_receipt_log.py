@@ -26,6 +26,7 @@ from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.settings import PROJECT
 from millrace.resources.spark import spark_session
 from tests.support.factories import Connect, rows, value
+from tests.support.patience import patience
 
 EVENTS, STREAMS, KINDS = 8_577, 1_434, 27
 COLUMNS = (
@@ -42,7 +43,6 @@ BATCH_EVENTS = 1_000
 LEASE_S = 2
 # longer than the lease of a killed drain, so that the last one takes it over
 IDLE_S = 3 * LEASE_S
-PATIENCE_S = 120
 DRAIN = "import sys; from tests.importer.test_receipt_log import drain; drain(sys.argv[1])"
 
 
@@ -78,7 +78,7 @@ def drain(dsn: str) -> None:
             with Consumer.open(
                 dsn, MODELS[number], lambda: spark, f"process {os.getpid()}", lease_s=LEASE_S
             ) as consumer:
-                consumer.drain(budget_s=PATIENCE_S, idle_s=IDLE_S, batch_events=BATCH_EVENTS)
+                consumer.drain(budget_s=patience(), idle_s=IDLE_S, batch_events=BATCH_EVENTS)
 
         threads = [threading.Thread(target=one, args=(number,)) for number in range(len(MODELS))]
         for thread in threads:
@@ -94,7 +94,7 @@ def import_log(dsn: str, log: Path) -> dict[str, int]:
         env={**os.environ, "MILLRACE_DSN": dsn},
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=patience(),
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -131,7 +131,7 @@ def test_read_models_of_the_log_are_right_after_drains_that_were_killed(
             assert process.wait() == -signal.SIGKILL
     assert progress(observer) < whole
     with start_drain(dsn, spark_remote) as process:
-        assert process.wait(PATIENCE_S) == 0
+        assert process.wait(patience()) == 0
     assert progress(observer) == whole
     cases = rows(observer, "select * from read_models.receipt_cases")
     assert Counter(cases) == Counter(expected_cases(receipt_log))
@@ -149,7 +149,7 @@ def progress(observer: psycopg.Connection) -> int:
 
 
 def wait_for_progress(observer: psycopg.Connection, threshold: int, process: "subprocess.Popen[bytes]") -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + patience()
     while progress(observer) < threshold:
         assert process.poll() is None, "the drain ended by itself"
         assert time.monotonic() < deadline, f"the drain did not come to {threshold}"

@@ -18,11 +18,11 @@ from tests.support.factories import (
     rows,
     set_clock,
     value,
-    wait_until,
-)  # fmt: skip
+)
 from tests.support.incidents.clients import Appender, going_on, more
 from tests.support.incidents.page import declare, incident
 from tests.support.incidents.servers import room
+from tests.support.patience import wait_until
 
 OLD = 3000
 SETTINGS = "fsync = off\nmax_wal_size = '64MB'\nmin_wal_size = '32MB'\nshared_buffers = '16MB'\nmax_connections = 20"

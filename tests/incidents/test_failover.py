@@ -17,12 +17,13 @@ from millrace.resources.event_store import EventStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.read_models.versions import AheadOfLog
 from tests.incidents.conftest import STORE
-from tests.support.building.drains import Everything, all_events, assert_equals_a_clean_run, eventually, rows_of
+from tests.support.building.drains import Everything, all_events, assert_equals_a_clean_run, rows_of
 from tests.support.building.read_models import DECIDER, EVENTS
-from tests.support.factories import append, assert_log_holds_every_event_once, refusal, rows, start, value, wait_until
+from tests.support.factories import append, assert_log_holds_every_event_once, refusal, rows, start, value
 from tests.support.incidents.clients import Appender, going_on, more
 from tests.support.incidents.page import PROGRAMS, declare, incident
 from tests.support.incidents.servers import Copy, crash, either
+from tests.support.patience import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -153,7 +154,7 @@ def test_after_a_failover_all_that_was_acknowledged_is_there_once(
         with sequencing(dsn, tmp_path / "sequence.log"):
             with draining(dsn, spark) as failed, going_on(dsn, *both):
                 with psycopg.connect(dsn, autocommit=True) as connection:
-                    eventually(lambda: _consumed(connection) > 0, f"the drain commits {failed}")
+                    wait_until(lambda: _consumed(connection) > 0, f"the drain commits {failed}")
                 crash(primary)
                 with incident(
                     "Failover of Postgres", tmp_path, MILLRACE_DSN=dsn, STANDBY_DSN=second.dsn(STORE)
@@ -164,7 +165,7 @@ def test_after_a_failover_all_that_was_acknowledged_is_there_once(
                         more(writer.acknowledged)
                     with psycopg.connect(dsn, autocommit=True) as connection:
                         seen = _consumed(connection)
-                        eventually(lambda: _consumed(connection) > seen, "the drain goes on")
+                        wait_until(lambda: _consumed(connection) > seen, "the drain goes on")
                     operator.follow()
             with psycopg.connect(dsn, autocommit=True) as connection:
                 store = EventStore(connection)

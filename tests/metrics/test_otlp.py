@@ -22,10 +22,10 @@ from millrace.platform_defs.metrics.serve import serving_metrics
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore
 from tests.support.factories import append_to, register_orders
+from tests.support.patience import patience
 from tests.support.scrapes import scraped
 
 MAIN = "from millrace.platform_defs.cli import main; main()"
-PATIENCE_S = 60
 
 
 class Receiver(HTTPServer):
@@ -75,7 +75,7 @@ def sent(dsn: str, receiver: Receiver, requests: int) -> list[ExportMetricsServi
     sender = threading.Thread(target=send_metrics, args=(dsn, stop))
     sender.start()
     try:
-        return [receiver.received.get(timeout=PATIENCE_S) for _ in range(requests)]
+        return [receiver.received.get(timeout=patience()) for _ in range(requests)]
     finally:
         stop.set()
         sender.join()
@@ -137,6 +137,6 @@ def test_a_variable_that_is_not_readable_is_named(
 def test_the_command_sends_until_it_is_stopped(dsn: str, receiver: Receiver) -> None:
     command = [sys.executable, "-c", MAIN, "metrics", "--otlp", "--dsn", dsn]
     with subprocess.Popen(command, env={**os.environ}) as process:
-        receiver.received.get(timeout=PATIENCE_S)
+        receiver.received.get(timeout=patience())
         process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE_S) == 0
+        assert process.wait(patience()) == 0

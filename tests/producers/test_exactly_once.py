@@ -18,7 +18,6 @@ from millrace.resources.errors import (
 from millrace.resources.event_store import ChainedEvent, EventStore, Json
 from millrace.resources.producers import IdempotentProducer, ProducerStamp, ProducerStore, SettledMessage
 from millrace.resources.producers.exactly_once import ATTEMPTS, Answer, ExactlyOnce, Transaction
-from tests.support.building.drains import eventually
 from tests.support.factories import (
     Connect,
     append,
@@ -32,6 +31,7 @@ from tests.support.factories import (
     value,
     wait_blocked,
 )
+from tests.support.patience import wait_until
 from tests.support.producing.counting import Counting, total
 
 # One message -----------------------------------------------------------------------------------------------------
@@ -289,7 +289,7 @@ def test_a_session_that_the_server_ended_because_it_was_idle_is_replaced(
     if "transaction" in setting:
         session.execute("begin")
     pid = session.info.backend_pid
-    eventually(lambda: not rows(observer, "select from pg_stat_activity where pid = %s", pid), "the session ended")
+    wait_until(lambda: not rows(observer, "select from pg_stat_activity where pid = %s", pid), "the session ended")
     assert once.process(stamp, work).result == {"total": 1}
     assert (work.runs, total(once)) == (1, 1)
 

@@ -19,15 +19,8 @@ from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.producers import ProducerStore
 from millrace.resources.producers.exactly_once import ExactlyOnce, Transaction
 from millrace.resources.settings import PROJECT
-from tests.support.factories import (
-    Connect,
-    assert_log_holds_every_event_once,
-    new_event,
-    register_orders,
-    rows,
-    value,
-    wait_until,
-)
+from tests.support.factories import Connect, assert_log_holds_every_event_once, new_event, register_orders, rows, value
+from tests.support.patience import wait_until
 from tests.support.producing.killed_producers import SOURCE, payments, work
 
 

@@ -20,7 +20,7 @@ from tests.support.building.drains import (
     rows_of,
     things,
 )
-from tests.support.factories import wait_until
+from tests.support.patience import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,13 +13,11 @@ from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.merge import StagedRows, StagedRowsLost, fill_child, next_batch, swap_children
 from millrace.resources.read_models.tables import new_child_table
 from tests.support.building.drains import (
-    PATIENCE_S,
     Everything,
     all_blocked,
     assert_equals_a_clean_run,
     busiest,
     drain,
-    eventually,
     fill,
     held,
     observer,
@@ -28,6 +26,7 @@ from tests.support.building.drains import (
 )
 from tests.support.building.killed_drains import killed_in_the_end
 from tests.support.factories import Connect, refusal, rows, start, terminate, value
+from tests.support.patience import patience, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,11 +53,11 @@ class Building:
 
     def __call__(self) -> "SparkSession":
         self._asked.set()
-        assert self._told.wait(PATIENCE_S)
+        assert self._told.wait(patience())
         return self._spark
 
     def wait(self) -> None:
-        assert self._asked.wait(PATIENCE_S)
+        assert self._asked.wait(patience())
 
     def go(self) -> None:
         self._told.set()
@@ -94,8 +93,8 @@ def test_tables_are_filled_on_as_many_connections_as_allowed_at_the_same_time(
 
     with held(connect(), "lock table read_models.everything_staging in access exclusive mode"):
         running = start(filled)
-        eventually(lambda: len(all_blocked(observer, 'insert into "read_models"')) == 3, "three tables are filled")
-    assert running.result(PATIENCE_S) == 3000
+        wait_until(lambda: len(all_blocked(observer, 'insert into "read_models"')) == 3, "three tables are filled")
+    assert running.result(patience()) == 3000
     assert len(new_tables(observer)) == 16
     assert rows_of(observer, Everything) == before
 
@@ -113,11 +112,11 @@ def test_a_table_that_cannot_be_filled_ends_all_others_and_leaves_none(
 
     with held(connect(), "lock table read_models.everything_staging in access exclusive mode"):
         running = start(filled)
-        eventually(lambda: len(all_blocked(observer, 'insert into "read_models"')) == 3, "three tables are filled")
+        wait_until(lambda: len(all_blocked(observer, 'insert into "read_models"')) == 3, "three tables are filled")
         terminate(observer, all_blocked(observer, 'insert into "read_models"')[1])
         # although the others wait for a lock that nobody gives them
         with pytest.raises(psycopg.errors.AdminShutdown):
-            running.result(PATIENCE_S)
+            running.result(patience())
     assert new_tables(observer) == []
 
 
@@ -128,10 +127,10 @@ def test_after_a_kill_between_filling_and_swapping_the_next_rebuild_drops_what_w
     drain(dsn, spark)
     before = rows_of(things.connection, Everything)
     with held(connect(), "select from read_models.everything"), killed_in_the_end(VICTIM, dsn) as process:
-        eventually(lambda: all_blocked(observer, "detach partition"), "its tables are filled")
+        wait_until(lambda: all_blocked(observer, "detach partition"), "its tables are filled")
         process.kill()
-        process.wait(PATIENCE_S)
-        eventually(lambda: not all_blocked(observer, "detach partition"), "the server noticed")
+        process.wait(patience())
+        wait_until(lambda: not all_blocked(observer, "detach partition"), "the server noticed")
     assert len(new_tables(observer)) == 16
     assert rows_of(observer, Everything) == before
     things.release_owner("victim")
@@ -163,9 +162,9 @@ def test_a_rebuild_that_lost_its_lease_swaps_nothing_in_and_leaves_the_tables_of
     fill_child(observer, Everything, partition, theirs, [])
     with held(connect(), "select from event_store.checkpoints for update"):
         building.go()
-        eventually(lambda: all_blocked(observer, "commit_batch"), "both have filled a table")
+        wait_until(lambda: all_blocked(observer, "commit_batch"), "both have filled a table")
         assert new_tables(observer) != [new_child_table(theirs, partition)]
-    refusal(LeaseLost, lambda: losing.result(PATIENCE_S))
+    refusal(LeaseLost, lambda: losing.result(patience()))
     assert new_tables(observer) == [new_child_table(theirs, partition)]
     with observer.transaction():
         things.release_batch("everything", [lease])
@@ -190,9 +189,9 @@ def test_staged_rows_that_vanish_while_tables_are_filled_are_noticed(
     building.wait()
     with held(connect(), "select from event_store.checkpoints for update"):
         building.go()
-        eventually(lambda: all_blocked(observer, "commit_batch"), "its tables are filled")
+        wait_until(lambda: all_blocked(observer, "commit_batch"), "its tables are filled")
         # as after a crash of the server
         observer.execute("truncate read_models.everything_staging")
-    refusal(StagedRowsLost, lambda: running.result(PATIENCE_S))
+    refusal(StagedRowsLost, lambda: running.result(patience()))
     assert new_tables(observer) == []
     assert rows_of(observer, Everything) == before

@@ -16,17 +16,7 @@ from millrace.resources.read_models.versions import (
     serve_if_caught_up,
     versions,
 )
-from tests.support.building.drains import (
-    PATIENCE_S,
-    all_blocked,
-    drain,
-    eventually,
-    eventually_blocked,
-    fill,
-    held,
-    observer,
-    things,
-)
+from tests.support.building.drains import all_blocked, drain, fill, held, observer, things, wait_blocked_in
 from tests.support.building.model_versions import (
     EventsOf,
     Latest,
@@ -35,6 +25,7 @@ from tests.support.building.model_versions import (
     consume,
 )
 from tests.support.factories import Connect, start, terminate, value
+from tests.support.patience import patience, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,7 +47,7 @@ def test_of_consumers_that_switch_at_once_one_does_and_all_know(
         ]
         for thread in threads:
             thread.start()
-        eventually(lambda: len(all_blocked(observer, "event_store.lock_model")) == 3, "all wait")
+        wait_until(lambda: len(all_blocked(observer, "event_store.lock_model")) == 3, "all wait")
     for thread in threads:
         thread.join()
     assert served == [True, True, True]
@@ -77,10 +68,10 @@ def test_what_the_old_version_consumes_while_the_switch_waits_for_readers_is_not
     switching = connect()
     with held(connect(), "lock table read_models.everything in access share mode"):
         switch = start(lambda: serve_if_caught_up(switching, new))
-        eventually(lambda: all_blocked(observer, "replace view"), "the switch waits for a reader")
+        wait_until(lambda: all_blocked(observer, "replace view"), "the switch waits for a reader")
         fill(things, 20, seed=2)
         consume(things, built)
-    assert switch.result(PATIENCE_S) is False
+    assert switch.result(patience()) is False
     assert columns(things.connection) == ["thing_id", "events", "status"]
     consume(things, new)
     assert serve_if_caught_up(things.connection, new)
@@ -96,11 +87,11 @@ def test_nothing_of_the_old_version_moves_between_the_last_look_and_the_switch(
     leases = old_code.claim_batch(built.view, "old code", 1000)
     with held(connect(), "lock table read_models.declarations in share mode"):
         switch = start(lambda: serve_if_caught_up(switching, new))
-        eventually(lambda: all_blocked(observer, "event_store.serve_version"), "it has looked")
+        wait_until(lambda: all_blocked(observer, "event_store.serve_version"), "it has looked")
         commit = start(lambda: old_code.commit_batch(built.view, leases))
-        eventually(lambda: all_blocked(observer, "commit_batch"), "the old version's commit waits for the switch")
-    assert switch.result(PATIENCE_S)
-    commit.result(PATIENCE_S)
+        wait_until(lambda: all_blocked(observer, "commit_batch"), "the old version's commit waits for the switch")
+    assert switch.result(patience())
+    commit.result(patience())
     assert [v.version for v in versions(things.connection, "everything") if v.serves] == [2]
 
 
@@ -144,7 +135,7 @@ def test_a_drain_that_readers_keep_from_switching_goes_on_and_does_not_stop_them
         held(connect(), "lock table read_models.everything in access share mode"),
         Consumer.open(dsn, replace(Latest, pooling_delay_s=0), nothing, "next") as consumer,
     ):
-        consumer.drain(budget_s=PATIENCE_S, idle_s=0.3)
+        consumer.drain(budget_s=patience(), idle_s=0.3)
     assert len(tries) == 1
 
 
@@ -170,7 +161,7 @@ def test_a_consumer_that_dies_in_the_switch_leaves_the_old_version_serving(
     with held(connect(), "lock table read_models.everything in access share mode"):
         thread = threading.Thread(target=switch)
         thread.start()
-        terminate(observer, eventually_blocked(observer, "replace view"))
+        terminate(observer, wait_blocked_in(observer, "replace view"))
         thread.join()
     assert len(died) == 1
     assert [(v.version, v.serves) for v in versions(things.connection, "everything")] == [(1, True), (2, False)]
@@ -197,7 +188,7 @@ def test_readers_never_see_less_than_before_while_versions_change(
     thread.start()
     try:
         with Consumer.open(dsn, EventsOf, lambda: spark, "next") as consumer:
-            consumer.drain(budget_s=PATIENCE_S, idle_s=0, batch_events=20)
+            consumer.drain(budget_s=patience(), idle_s=0, batch_events=20)
     finally:
         done.set()
         thread.join()

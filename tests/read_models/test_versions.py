@@ -19,17 +19,7 @@ from millrace.resources.read_models.versions import (
     serve_if_caught_up,
     versions,
 )
-from tests.support.building.drains import (
-    PATIENCE_S,
-    Everything,
-    busiest,
-    drain,
-    fill,
-    observer,
-    rows_of,
-    thing,
-    things,
-)
+from tests.support.building.drains import Everything, busiest, drain, fill, observer, rows_of, thing, things
 from tests.support.building.model_versions import (
     EventsOf,
     Impossible,
@@ -41,7 +31,8 @@ from tests.support.building.model_versions import (
     expected,
     relations,
 )
-from tests.support.factories import Connect, wait_until
+from tests.support.factories import Connect
+from tests.support.patience import patience, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,7 +53,7 @@ def test_a_changed_declaration_is_built_beside_what_serves_and_serves_when_it_ha
     with Consumer.open(dsn, EventsOf, lambda: spark, "next") as consumer:
         assert (consumer.model.version, consumer.model.view) == (2, "everything_v2")
         consumer.drain(
-            budget_s=PATIENCE_S,
+            budget_s=patience(),
             idle_s=0,
             batch_events=30,
             on_commit=lambda _: seen.append(

@@ -17,7 +17,8 @@ from millrace.resources.read_models.versions import ensure_version
 from millrace.resources.settings import Settings
 from millrace.resources.spark.parallelism import batch_size, cores_of, task_number, tasks_on
 from millrace.resources.spark.session import ONE_MACHINE, TASK_EVENTS
-from tests.support.building.drains import PATIENCE_S, Everything, assert_equals_a_clean_run, fill, things
+from tests.support.building.drains import Everything, assert_equals_a_clean_run, fill, things
+from tests.support.patience import patience
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -107,7 +108,7 @@ def test_a_drain_that_has_more_before_it_than_a_batch_takes_as_much_as_the_sessi
     monkeypatch.setattr("millrace.resources.consumption.consumer.BATCH_EVENTS", 20)
     sizes: list[int] = []
     with Consumer.open(dsn, Everything, lambda: spark, "test", limits=Limits()) as consumer:
-        consumer.drain(budget_s=PATIENCE_S, idle_s=0, on_commit=lambda commit: sizes.append(commit.events))
+        consumer.drain(budget_s=patience(), idle_s=0, on_commit=lambda commit: sizes.append(commit.events))
     assert sizes == [20, 100]
     assert_equals_a_clean_run(things)
 
@@ -116,7 +117,7 @@ def test_a_batch_that_the_environment_bounds_stays_so(things: EventStore, dsn: s
     fill(things, 60)
     sizes: list[int] = []
     with Consumer.open(dsn, Everything, lambda: spark, "test", limits=Limits(batch_events=30)) as consumer:
-        consumer.drain(budget_s=PATIENCE_S, idle_s=0, on_commit=lambda commit: sizes.append(commit.events))
+        consumer.drain(budget_s=patience(), idle_s=0, on_commit=lambda commit: sizes.append(commit.events))
     assert sizes == [30, 30]
 
 

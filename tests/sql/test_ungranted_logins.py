@@ -15,6 +15,7 @@ from millrace.resources.reports import replace_day
 from tests.support.capturing.captures import Source
 from tests.support.factories import Connect, append_to, rows, start, value
 from tests.support.logins import logins
+from tests.support.patience import patience
 
 KEYS = (
     "event_store.history",
@@ -22,7 +23,6 @@ KEYS = (
     "reports.daily",
     *(f"event_store.archive.{n}" for n in range(16)),
 )
-PATIENCE_S = 30
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def stranger(orders: EventStore) -> Iterator[psycopg.Connection]:
 def soon(work: Callable[[], object]) -> object:
     """Do it within a while: waiting for the stranger would be for ever."""
     done: Future[object] = start(work)
-    return done.result(PATIENCE_S)
+    return done.result(patience())
 
 
 def test_history_is_placed_in_and_shortened(orders: EventStore, stranger: psycopg.Connection) -> None:

@@ -15,7 +15,8 @@ from millrace.resources.settings import Settings
 from millrace.resources.subscriptions.push import push_events
 from millrace.resources.subscriptions.receivers import Allowed, Answer, Endpoint
 from tests.subscriptions.test_receivers import JSON, raw
-from tests.support.factories import PATIENCE_S, append, pump, register_orders
+from tests.support.factories import append, pump, register_orders
+from tests.support.patience import patience
 
 PUBLIC = "93.184.216.34"
 OPENED, DONE = b"HTTP/1.0 200 Connection established\r\n\r\n", b"HTTP/1.1 204 No Content\r\n\r\n"
@@ -37,7 +38,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def ask(url: str, proxy: str | None, *listed: str) -> Answer:
     with Endpoint(url, Allowed(listed), proxy=proxy) as endpoint:
-        return endpoint.post(b"{}", JSON, PATIENCE_S)
+        return endpoint.post(b"{}", JSON, patience())
 
 
 def opened(connection: socket.socket) -> bytes:
@@ -119,7 +120,7 @@ def test_without_the_setting_no_proxy_of_the_environment_is_asked(monkeypatch: p
                 raise ConnectionRefusedError
 
             monkeypatch.setattr(socket.socket, "connect", connect)
-            assert endpoint.post(b"{}", JSON, PATIENCE_S).status == 0
+            assert endpoint.post(b"{}", JSON, patience()).status == 0
         monkeypatch.undo()
     assert connecting == [(PUBLIC, 443)]
     assert requests == []
@@ -160,6 +161,6 @@ def test_a_drain_of_a_view_pushes_through_the_proxy(store: EventStore, dsn: str)
     sent: list[bytes] = []
     with raw(lambda connection: sent.append(opened(connection))) as (port, requests):
         proxy = f"http://127.0.0.1:{port}"
-        assert push_events(dsn, "hook", budget_s=PATIENCE_S, idle_s=0, proxy=proxy).events == 1
+        assert push_events(dsn, "hook", budget_s=patience(), idle_s=0, proxy=proxy).events == 1
     assert requests[0].startswith(f"CONNECT {PUBLIC}:80 HTTP/1.".encode())
     assert sent[0].startswith(b"POST /mails HTTP/1.1")

@@ -14,8 +14,9 @@ from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.subscriptions import push
 from millrace.resources.subscriptions.push import push_events
-from tests.support.factories import PATIENCE_S, pump, rows
+from tests.support.factories import pump, rows
 from tests.support.hostile_json import UNREADABLE, append_text
+from tests.support.patience import patience
 from tests.support.views.receiver import Receiver, deliver, locks, place, pushed, received, receiver, wake
 
 __all__ = ["pushed", "receiver"]
@@ -161,7 +162,7 @@ def test_the_store_keeps_an_answers_status_and_hash_and_its_text_goes_to_the_run
     place(pushed, "a", events=("placed",))
     receiver.answer = lambda _: answer
     told: list[str] = []
-    push_events(dsn, "hook", budget_s=PATIENCE_S, idle_s=0, allowed=["127.0.0.1"], on_failure=told.append)
+    push_events(dsn, "hook", budget_s=patience(), idle_s=0, allowed=["127.0.0.1"], on_failure=told.append)
     kept = f"{error}, sha256 {sha(answer[1][:2000])}"
     assert [letter.last_error for letter in pushed.dead_letters()] == [kept]
     (offset,) = {letter.offset for letter in pushed.dead_letters()}
@@ -190,7 +191,7 @@ def test_an_answer_that_does_not_come_in_time_redelivers(
 
     def too_late_once(_: dict[str, Any]) -> int:
         if len(receiver.bodies) == 1:
-            answered.wait(PATIENCE_S)
+            answered.wait(patience())
         return 200
 
     receiver.answer = too_late_once
@@ -259,7 +260,7 @@ def test_sixteen_streams_are_delivered_at_once_and_each_in_order(
 
     def all_at_once(body: dict[str, Any]) -> int:
         if body["event"] == "placed":
-            together.wait(PATIENCE_S)
+            together.wait(patience())
         return 200
 
     receiver.answer = all_at_once
@@ -272,7 +273,7 @@ def test_a_receiver_that_is_gone_gets_no_more_and_the_view_is_disabled(
 ) -> None:
     place(pushed, "a", "b", "c", events=("placed",))
     receiver.answer = lambda _: 410
-    assert push_events(dsn, "hook", budget_s=PATIENCE_S, idle_s=0, allowed=["127.0.0.1"], concurrency=1).events == 0
+    assert push_events(dsn, "hook", budget_s=patience(), idle_s=0, allowed=["127.0.0.1"], concurrency=1).events == 0
     assert len(receiver.bodies) == 1
     assert [view.enabled for view in pushed.view_info("hook")] == [False]
     entry = next(entry for entry in pushed.audit_log("hook") if entry.operation == "enable_view")
@@ -292,7 +293,7 @@ def test_a_drain_that_may_not_disable_the_view_says_so_and_blames_no_event(
     said: list[str] = []
     as_consumer = make_conninfo(dsn, options="-c role=event_store_consumer")
     push_events(
-        as_consumer, "hook", budget_s=PATIENCE_S, idle_s=0, allowed=["127.0.0.1"], concurrency=1, on_failure=said.append
+        as_consumer, "hook", budget_s=patience(), idle_s=0, allowed=["127.0.0.1"], concurrency=1, on_failure=said.append
     )
     assert len(receiver.bodies) == 1
     assert "cannot be disabled: permission denied" in said[-1]
@@ -307,7 +308,7 @@ def test_a_receiver_that_says_when_it_is_back_gets_nothing_before(
     place(pushed, "a", "b", "c", events=("placed",))
     receiver.headers = {"Retry-After": "600"}
     receiver.answer = lambda _: status
-    assert push_events(dsn, "hook", budget_s=PATIENCE_S, idle_s=0, allowed=["127.0.0.1"], concurrency=1).events == 0
+    assert push_events(dsn, "hook", budget_s=patience(), idle_s=0, allowed=["127.0.0.1"], concurrency=1).events == 0
     assert len(receiver.bodies) == 1
     query: LiteralString = (
         "select locked_until > clock_timestamp() + interval '9 minutes', attempts from event_store.stream_locks"

@@ -16,7 +16,8 @@ from millrace.resources.event_store import EventStore
 from millrace.resources.subscriptions import push
 from millrace.resources.subscriptions.push import push_events
 from millrace.resources.subscriptions.receivers import Allowed, Answer, Endpoint
-from tests.support.factories import PATIENCE_S, rows
+from tests.support.factories import rows
+from tests.support.patience import patience
 from tests.support.views.receiver import Receiver, place, pushed, receiver
 
 __all__ = ["pushed", "receiver"]
@@ -47,10 +48,10 @@ def raw(answer: Callable[[socket.socket], None]) -> Iterator[tuple[int, list[byt
         thread.start()
         yield server.getsockname()[1], requests
         server.shutdown(socket.SHUT_RDWR)
-        thread.join(PATIENCE_S)
+        thread.join(patience())
 
 
-def ask(url: str, *listed: str, timeout_s: float = PATIENCE_S) -> Answer:
+def ask(url: str, *listed: str, timeout_s: float = patience()) -> Answer:
     with Endpoint(url, Allowed(listed)) as endpoint:
         return endpoint.post(b"{}", JSON, timeout_s)
 
@@ -68,7 +69,7 @@ def test_secrets_of_the_environment_are_sent_and_stand_nowhere(
         pushed.register_view("hook", edge_function_url=named % port)
         place(pushed, "a", events=("placed",))
         said: list[str] = []
-        push_events(dsn, "hook", budget_s=PATIENCE_S, idle_s=0, allowed=["127.0.0.1"], on_failure=said.append)
+        push_events(dsn, "hook", budget_s=patience(), idle_s=0, allowed=["127.0.0.1"], on_failure=said.append)
         (sent, *_) = requests
     assert sent.startswith(b"POST /a/s3%2Fcr%40t%3F%23?key=s3%2Fcr%40t%3F%23 HTTP/1.1")
     assert b"authorization: basic " + b64encode(b"me:p@ss:w/rd").lower() in sent.lower()
@@ -107,7 +108,7 @@ def test_no_other_variable_is_sent_and_no_secret_to_another_host(url: str) -> No
     }
     with raw(lambda _: None) as (port, requests):
         with Endpoint(url.format(port=port), Allowed(["127.0.0.1"]), environ) as endpoint:
-            answer = endpoint.post(b"{}", JSON, PATIENCE_S)
+            answer = endpoint.post(b"{}", JSON, patience())
         assert (answer.status, requests) == (0, [])
     assert "hunter2" not in answer.error + answer.said
     assert "The URL " in answer.error
@@ -205,7 +206,7 @@ def test_a_receiver_that_drips_holds_a_delivery_no_longer_than_its_deadline(begi
         answer = ask(f"http://127.0.0.1:{port}/", "127.0.0.1", timeout_s=0.5)
         took = time.monotonic() - began
         over.set()
-    assert 0.4 < took < PATIENCE_S / 2
+    assert 0.4 < took < patience() / 2
     assert answer.status == status
 
 
@@ -238,7 +239,7 @@ def test_of_an_answer_of_a_gigabyte_the_beginning_is_read_and_memory_stays_flat(
 
 def test_a_connection_is_kept_and_a_closed_one_is_opened_again(receiver: Receiver) -> None:
     with Endpoint(receiver.url, Allowed(["127.0.0.1"])) as endpoint:
-        assert [endpoint.post(b"{}", JSON, PATIENCE_S).status for _ in range(3)] == [204] * 3
+        assert [endpoint.post(b"{}", JSON, patience()).status for _ in range(3)] == [204] * 3
     assert len(receiver.bodies) == 3
 
 
@@ -247,7 +248,7 @@ def test_a_view_whose_url_leads_inwards_keeps_its_events_and_says_what_to_do(
 ) -> None:
     monkeypatch.setattr(push, "RETRY_MS", 60_000)
     place(pushed, "a", events=("placed",))
-    assert push_events(dsn, "hook", budget_s=PATIENCE_S, idle_s=0).events == 0
+    assert push_events(dsn, "hook", budget_s=patience(), idle_s=0).events == 0
     assert receiver.bodies == []
     ((error,),) = rows(pushed.connection, "select last_error from event_store.stream_locks")
     assert "MILLRACE_PUSH_ALLOW" in error

@@ -5,7 +5,6 @@ test.
 """
 
 import threading
-import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -18,11 +17,10 @@ import pytest
 
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import AppendedEvent, EventStore, Json, LeasedEvent, NewEvent, RecordedEvent
+from tests.support.patience import patience, wait_until
 
 Connect = Callable[..., psycopg.Connection]
 Result = TypeVar("Result")
-
-PATIENCE_S = 20
 
 
 def register_orders(store: EventStore) -> EventStore:
@@ -239,22 +237,15 @@ def at_once(works: Iterable[Callable[[], Result]]) -> list[Future[Result]]:
 
     def together(work: Callable[[], Result]) -> Callable[[], Result]:
         def run() -> Result:
-            barrier.wait(PATIENCE_S)
+            barrier.wait(patience())
             return work()
 
         return run
 
     futures = [start(together(work)) for work in todo]
     for future in futures:
-        future.exception(PATIENCE_S * 2)
+        future.exception(patience() * 2)
     return futures
-
-
-def wait_until(state: Callable[[], bool], what: str) -> None:
-    """Ask until the state is there."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not state():
-        assert time.monotonic() < deadline, f"never happened: {what}"
 
 
 def wait_blocked(observer: psycopg.Connection, pid: int) -> None:

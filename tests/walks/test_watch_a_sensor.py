@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from playwright.sync_api import Page, expect
 
-from tests.support.building.drains import eventually
+from tests.support.patience import wait_until
 from tests.support.running.deployment import Deployment
 from tests.walks.clicks import open_sensor, switch_sensor
 
@@ -24,13 +24,13 @@ def test_a_sensor_is_turned_off_and_on_and_its_ticks_are_read(
     open_sensor(page, "poll_orders")
     expect(page.get_by_text("Says how orders stands")).to_be_visible()
     switch_sensor(page, on=False)
-    eventually(lambda: status() == "STOPPED", "the sensor is off")  # the switch moves before Dagster has answered
+    wait_until(lambda: status() == "STOPPED", "the sensor is off")  # the switch moves before Dagster has answered
 
     ticks = page.get_by_role("row").filter(has_text="View logs")
     newest = ticks.first.get_by_role("cell").first
     before = newest.inner_text()
     switch_sensor(page, on=True)
-    eventually(lambda: status() == "RUNNING", "the sensor is on")
+    wait_until(lambda: status() == "RUNNING", "the sensor is on")
     expect(newest).not_to_have_text(before)
 
     ticks.first.get_by_role("button", name="requested").click()

@@ -33,7 +33,8 @@ from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from tests.support.capturing.captured import ITEMS, Captured, captured, did, new_source
 from tests.support.capturing.sources import Source
-from tests.support.factories import rows, start, value, wait_until
+from tests.support.factories import rows, start, value
+from tests.support.patience import wait_until
 
 __all__ = ["captured", "new_source"]
 

@@ -15,7 +15,8 @@ from millrace.resources.capture.source import slot as slots
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import CaptureInUse, LeaseLost
 from tests.support.capturing.captured import Captured, captured, did, new_source
-from tests.support.factories import start, value, wait_until
+from tests.support.factories import start, value
+from tests.support.patience import wait_until
 
 __all__ = ["captured", "new_source"]
 

@@ -12,7 +12,8 @@ from millrace.resources.capture.follow import follow
 from millrace.resources.capture.sessions import SessionsShared
 from millrace.resources.capture.store import CaptureStore
 from tests.support.capturing.captured import Captured, captured, did, new_source
-from tests.support.factories import at_once, start, value, wait_until
+from tests.support.factories import at_once, start, value
+from tests.support.patience import wait_until
 from tests.support.views.pooler import PROGRAM, pooled
 
 __all__ = ["captured", "new_source"]

@@ -30,7 +30,8 @@ from millrace.resources.capture.source.slot import (
 )
 from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
 from tests.support.capturing.sources import Source, new_source, source
-from tests.support.factories import start, value, wait_until
+from tests.support.factories import start, value
+from tests.support.patience import wait_until
 
 __all__ = ["new_source", "source"]
 

@@ -18,7 +18,8 @@ from millrace.resources.capture.source import chunks
 from millrace.resources.capture.source import connection as source_connection
 from tests.support.capturing.captured import Captured, captured, declared, killed_at, left, new_source
 from tests.support.capturing.two_tables import FILL, GOOD, both, info, problems
-from tests.support.factories import rows, start, wait_until
+from tests.support.factories import rows, start
+from tests.support.patience import wait_until
 
 __all__ = ["captured", "new_source"]
 

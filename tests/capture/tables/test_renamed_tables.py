@@ -16,7 +16,8 @@ from millrace.resources.capture.decoding.changes import TableRenamed
 from millrace.resources.capture.follow import follow
 from millrace.resources.capture.store import CaptureStore
 from tests.support.capturing.captured import Captured, captured, declared, did, killed_at, left, new_source
-from tests.support.factories import start, value, wait_until
+from tests.support.factories import start, value
+from tests.support.patience import wait_until
 
 __all__ = ["captured", "new_source"]
 

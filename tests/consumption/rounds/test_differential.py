@@ -27,8 +27,9 @@ from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.read_models.columns import Column, KeyColumn
 from millrace.resources.read_models.declaration import ReadModel
 from tests.long import seeds
-from tests.support.building.drains import PATIENCE_S, drain, machines, things
+from tests.support.building.drains import drain, machines, things
 from tests.support.building.read_models import DECIDER, EVENTS
+from tests.support.patience import patience
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -141,7 +142,7 @@ def test_any_models_together_have_the_state_that_each_has_by_itself(
     with SharedDrain(dsn, together, lambda: spark, "rounds") as shared:
         for _ in range(3):
             things.append_events(random_events(dice, dice.choice([1, 40, 150])))
-            shared.run(budget_s=PATIENCE_S, idle_s=0)
+            shared.run(budget_s=patience(), idle_s=0)
         assert [member.away for member in shared.members] == [None] * len(together)
     for model in together:
         alone = replace(model, name=f"{model.name}_alone", view=f"{model.view}_alone")

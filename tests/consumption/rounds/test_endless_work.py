@@ -23,11 +23,12 @@ from millrace.resources.read_models import fold_task
 from millrace.resources.settings import PROJECT
 from millrace.resources.spark import bounded, spark_session
 from tests.long import LONG
-from tests.support.building.drains import PATIENCE_S, eventually, eventually_blocked, fill, observer, thing, things
+from tests.support.building.drains import fill, observer, thing, things, wait_blocked_in
 from tests.support.building.hanging import Hanging, all_over, hang_at, processes
 from tests.support.building.relay import Relay
 from tests.support.building.shared_drains import ALL_WELL, FEW, assert_as_alone, positions, share, why_away
 from tests.support.factories import Connect, rows, start
+from tests.support.patience import patience, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,7 +52,7 @@ def test_a_function_that_does_not_return_leaves_its_round_by_itself_and_names_it
 ) -> None:
     warm.append_events([hang_at(tmp_path / "told", stubborn=False)])
     with SharedDrain(dsn, [*FEW, Hanging], lambda: spark, "rounds", limits=SOON) as shared:
-        shared.run(budget_s=PATIENCE_S, idle_s=0)
+        shared.run(budget_s=patience(), idle_s=0)
         away = why_away(shared)
         assert "failed at thing 'endless', offset 41" in (why := away.pop("hanging") or "")
         assert "the function had not returned after 5 s for the events of a round" in why
@@ -69,7 +70,7 @@ def test_a_function_that_nothing_in_python_ends_is_ended_with_its_process_and_th
     told = tmp_path / "told"
     warm.append_events([hang_at(told, stubborn=True)])
     with SharedDrain(dsn, [Hanging, *FEW], lambda: spark, "rounds", limits=SOON) as shared:
-        shared.run(budget_s=PATIENCE_S, idle_s=0)
+        shared.run(budget_s=patience(), idle_s=0)
         away = why_away(shared)
         assert away.pop("hanging") == "Spark had not ended after 10 s"
         assert away == ALL_WELL
@@ -87,7 +88,7 @@ def test_in_a_run_of_its_own_only_the_stream_waits_whose_event_the_function_does
     told = tmp_path / "told"
     warm.append_events([hang_at(told, stubborn=False), thing("endless"), thing("other")])
     with Consumer.open(dsn, Hanging, lambda: spark, "own") as consumer:
-        report = consumer.drain(budget_s=PATIENCE_S, idle_s=0)
+        report = consumer.drain(budget_s=patience(), idle_s=0)
     assert (report.failed_streams, report.failed) == (1, {})
     ((stream, error),) = rows(warm.connection, "select decider_id, last_error from event_store.stream_locks")
     assert stream == "endless"
@@ -105,7 +106,7 @@ def test_in_a_run_of_its_own_what_nothing_in_python_ends_fails_its_log_partition
         Consumer.open(dsn, Hanging, lambda: spark, "own", limits=SOON) as consumer,
         pytest.raises(PartitionsFailed, match="Spark had not ended after 15 s") as failed,
     ):
-        consumer.drain(budget_s=PATIENCE_S, idle_s=0)
+        consumer.drain(budget_s=patience(), idle_s=0)
     assert "1 log partition(s)" in str(failed.value)
     assert len(processes(told)) == 2
     all_over(told)
@@ -147,11 +148,11 @@ def test_a_lock_that_no_task_gets_past_makes_no_view_leave(
 
     with SharedDrain(dsn, FEW, spark_while_events_are_locked, "rounds", limits=Limits(round_s=4)) as shared:
         running = start(lambda: shared.run(budget_s=300, idle_s=0))
-        eventually_blocked(observer, "event_store.event_log s where")
+        wait_blocked_in(observer, "event_store.event_log s where")
         # two were tried alone, and the third was not
-        eventually(lambda: shared._failures, "the round is given up")
+        wait_until(lambda: shared._failures, "the round is given up")
         holder.rollback()
-        running.result(2 * PATIENCE_S)
+        running.result(2 * patience())
         assert why_away(shared) == ALL_WELL
     assert warm.owned_leases("rounds") == {}
     assert_as_alone(warm, dsn, spark, FEW)
@@ -169,11 +170,11 @@ def test_a_spark_server_that_does_not_answer_ends_the_drain_which_gives_its_leas
     relay = Relay(urlsplit(spark_remote).port or 0)
     monkeypatch.setenv("SPARK_REMOTE", f"sc://localhost:{relay.server_address[1]}")
     with spark_session() as session, SharedDrain(dsn, FEW, lambda: session, "rounds", limits=SOON) as shared:
-        shared.run(budget_s=PATIENCE_S, idle_s=0)
+        shared.run(budget_s=patience(), idle_s=0)
         fill(warm, 40, seed=2)
         relay.goes_on.clear()
         with pytest.raises(Unreachable, match="Spark had not ended after 10 s, and does not answer"):
-            shared.run(budget_s=PATIENCE_S, idle_s=0)
+            shared.run(budget_s=patience(), idle_s=0)
         relay.cut()
     assert warm.owned_leases("rounds") == {}
     assert share(dsn, spark, FEW) == ALL_WELL

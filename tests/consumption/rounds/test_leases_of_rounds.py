@@ -20,21 +20,12 @@ from millrace.resources.event_log_source import LogRange
 from millrace.resources.event_log_source.arrow import arrow_connection
 from millrace.resources.event_store import EventStore
 from tests.long import seeds
-from tests.support.building.drains import (
-    PATIENCE_S,
-    busiest,
-    drain,
-    eventually,
-    fill,
-    later,
-    observer,
-    thing,
-    things,
-)
+from tests.support.building.drains import busiest, drain, fill, later, observer, thing, things
 from tests.support.building.poison import poison
 from tests.support.building.shared_drains import FEW, TOGETHER, assert_as_alone, positions, share, why_away
 from tests.support.building.waiting import Waiting, let_go, met, stop_at
 from tests.support.factories import Connect, start, value
+from tests.support.patience import patience, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,12 +41,12 @@ def test_a_round_that_is_slower_than_its_leases_keeps_them(
     things.append_events([stop_at(told)])
     models = [*FEW, Waiting]
     with SharedDrain(dsn, models, lambda: spark, "rounds", lease_s=1) as shared:
-        running = start(lambda: shared.run(budget_s=PATIENCE_S, idle_s=0))
+        running = start(lambda: shared.run(budget_s=patience(), idle_s=0))
         met(told)
         until = "select min(leased_until) from event_store.checkpoints where lease_owner = 'rounds'"
         first = value(observer, until)
         # they would have ended long ago
-        eventually(
+        wait_until(
             lambda: (
                 value(observer, "select clock_timestamp() > %s + interval '2 s'", first)
                 and value(observer, until) > first
@@ -64,7 +55,7 @@ def test_a_round_that_is_slower_than_its_leases_keeps_them(
         )
         claimed = things.claim_views([model.view for model in models], "thief", lease_s=1)
         let_go(told)
-        running.result(PATIENCE_S)
+        running.result(patience())
         assert claimed == {}
         away = why_away(shared)
         # it held up the others; all that it built is committed
@@ -85,7 +76,7 @@ def test_what_others_took_over_and_committed_between_read_and_commit_is_not_doub
     for model in FEW:
         assert drain(later(dsn), spark, model, "thief").events == 81
     let_go(told)
-    running.result(PATIENCE_S)
+    running.result(patience())
     share(dsn, spark, models)
     assert_as_alone(things, dsn, spark, models)
 
@@ -176,8 +167,8 @@ def test_shared_drains_drains_of_a_view_and_rebuilds_at_once_while_events_come_l
     for number in range(12):
         before = reached(writer)
         fill(writer, dice.randrange(1, 40), (seed + 1) * 100 + number)
-        eventually(lambda before=before: reached(writer) > before, "somebody consumes")  # type: ignore[misc]
+        wait_until(lambda before=before: reached(writer) > before, "somebody consumes")  # type: ignore[misc]
     done.set()
-    assert all(one.result(PATIENCE_S) >= 1 for one in running)
+    assert all(one.result(patience()) >= 1 for one in running)
     share(dsn, spark)
     assert_as_alone(things, dsn, spark)

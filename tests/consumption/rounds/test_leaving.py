@@ -16,19 +16,7 @@ from millrace.resources.consumption.rounds.drain import SharedDrain
 from millrace.resources.consumption.rounds.leaf import union
 from millrace.resources.event_log_source import LogRange
 from millrace.resources.event_store import EventStore
-from tests.support.building.drains import (
-    PATIENCE_S,
-    Crossing,
-    Everything,
-    drain,
-    eventually,
-    fill,
-    held,
-    machines,
-    observer,
-    thing,
-    things,
-)
+from tests.support.building.drains import Crossing, Everything, drain, fill, held, machines, observer, thing, things
 from tests.support.building.poison import TOTALS, poison
 from tests.support.building.read_models import DECIDER
 from tests.support.building.shared_drains import (
@@ -41,6 +29,7 @@ from tests.support.building.shared_drains import (
     why_away,
 )
 from tests.support.factories import Connect, rows
+from tests.support.patience import patience, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,7 +54,7 @@ def test_a_value_that_a_type_does_not_hold_makes_its_view_leave_and_no_other(
     fill(things, 40)
     things.append_events([poison("bad")])
     with SharedDrain(dsn, FEW, lambda: spark, "rounds") as shared:
-        shared.run(budget_s=PATIENCE_S, idle_s=0)
+        shared.run(budget_s=patience(), idle_s=0)
         away = why_away(shared)
         # this one takes only events that have an owner
         assert away.pop("crossing") is None
@@ -83,13 +72,13 @@ def test_a_fold_that_fails_leaves_alone_and_comes_back_when_a_run_of_its_own_mad
     fill(things, 40)
     things.append_events([replace(poison("stone"), data={})])
     with SharedDrain(dsn, [Everything, Stumbling], lambda: spark, "rounds") as shared:
-        shared.run(budget_s=PATIENCE_S, idle_s=0)
+        shared.run(budget_s=patience(), idle_s=0)
         away = why_away(shared)
         assert away.pop("everything") is None
         assert "a stone" in (away["stumbling"] or "")
         assert (positions(things.connection, "everything"), positions(things.connection, "stumbling")) == (41, 0)
         # not at once: it would fail again
-        shared.run(budget_s=PATIENCE_S, idle_s=0)
+        shared.run(budget_s=patience(), idle_s=0)
         assert "a stone" in (why_away(shared)["stumbling"] or "")
 
         drain(dsn, spark, Stumbling, "a run of its own")
@@ -98,7 +87,7 @@ def test_a_fold_that_fails_leaves_alone_and_comes_back_when_a_run_of_its_own_mad
         assert positions(things.connection, "stumbling") == 41
         monkeypatch.setattr(membership, "LONGEST_AWAY_S", 0.0)
         shared.members[1].leave("again, as if it were long ago")
-        shared.run(budget_s=PATIENCE_S, idle_s=0)
+        shared.run(budget_s=patience(), idle_s=0)
         assert why_away(shared) == {"everything": None, "stumbling": None}
     # what follows the failing event waits with it
     assert rows(things.connection, "select decider_id from event_store.stream_locks") == [("stone",)]
@@ -149,11 +138,11 @@ def test_a_view_that_is_removed_between_rounds_leaves_and_the_others_go_on(
 ) -> None:
     monkeypatch.setattr(draining, "LOOK_EVERY_S", 0.0)
     with SharedDrain(dsn, FEW, lambda: spark, "rounds") as shared:
-        shared.run(budget_s=PATIENCE_S, idle_s=0)
+        shared.run(budget_s=patience(), idle_s=0)
         things.detach_consumer("crossing", "rounds")
         things.connection.execute("delete from event_store.views where view = 'crossing'")
         fill(things, 40)
-        shared.run(budget_s=PATIENCE_S, idle_s=0)
+        shared.run(budget_s=patience(), idle_s=0)
         assert why_away(shared)["crossing"] is not None
     assert (positions(things.connection, "everything"), positions(things.connection, "machines")) == (40, 40)
 
@@ -163,17 +152,17 @@ def test_a_view_that_a_run_of_its_own_consumes_leaves_and_comes_back_after_it(
 ) -> None:
     monkeypatch.setattr(draining, "LOOK_EVERY_S", 0.0)
     with SharedDrain(dsn, FEW, lambda: spark, "rounds") as shared:
-        shared.run(budget_s=PATIENCE_S, idle_s=0)
+        shared.run(budget_s=patience(), idle_s=0)
         with Consumer.open(dsn, Crossing, lambda: spark, "own"):
             fill(things, 40)
-            shared.run(budget_s=PATIENCE_S, idle_s=0)
+            shared.run(budget_s=patience(), idle_s=0)
             assert why_away(shared)["crossing"] == "a run of its own consumes it"
             assert positions(things.connection, "crossing") == 0
         # the session of the run that ended is known to be over a moment later
-        eventually(lambda: consumers(things, "crossing") == 0, "the run of its own is over")
+        wait_until(lambda: consumers(things, "crossing") == 0, "the run of its own is over")
         monkeypatch.setattr(membership, "BACK_AFTER_S", 0.0)
         shared.members[1].leave("a run of its own consumes it")
-        shared.run(budget_s=PATIENCE_S, idle_s=0)
+        shared.run(budget_s=patience(), idle_s=0)
         assert why_away(shared) == ALL_WELL
     assert_as_alone(things, dsn, spark, FEW)
 
@@ -207,7 +196,7 @@ def test_a_view_that_is_removed_after_the_claim_harms_no_other(
         return spark
 
     with SharedDrain(dsn, FEW, spark_while_a_view_goes, "rounds") as shared:
-        shared.run(budget_s=PATIENCE_S, idle_s=0)
+        shared.run(budget_s=patience(), idle_s=0)
     assert (positions(things.connection, "everything"), positions(things.connection, "machines")) == (60, 60)
 
 
@@ -216,10 +205,10 @@ def test_a_view_that_is_for_bulk_consumers_no_more_leaves(
 ) -> None:
     monkeypatch.setattr(draining, "ROUND_EVERY_S", 0.0)
     with SharedDrain(dsn, FEW, lambda: spark, "rounds") as shared:
-        shared.run(budget_s=PATIENCE_S, idle_s=0)
+        shared.run(budget_s=patience(), idle_s=0)
         things.connection.execute("update event_store.views set mode = 'rows' where view = 'crossing'")
         fill(things, 60)
-        shared.run(budget_s=PATIENCE_S, idle_s=1)
+        shared.run(budget_s=patience(), idle_s=1)
         assert why_away(shared)["crossing"] == "its view is not one of bulk consumers any more"
     assert (positions(things.connection, "everything"), positions(things.connection, "machines")) == (60, 60)
 
@@ -297,7 +286,7 @@ def test_a_view_far_behind_is_not_taken_on_and_what_lies_between_is_not_read(
     share(dsn, spark, [Everything])
     monkeypatch.setattr(membership, "LARGE_BACKLOG", 59)
     with SharedDrain(dsn, FEW, lambda: spark, "rounds") as shared:
-        shared.run(budget_s=PATIENCE_S, idle_s=0)
+        shared.run(budget_s=patience(), idle_s=0)
         assert [member.joined for member in shared.members] == [True, False, False]
 
 

@@ -13,8 +13,8 @@ from millrace.resources.consumption.rounds.drain import SharedDrain
 from millrace.resources.errors import Unreachable
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from tests.consumption.rounds.test_servers_that_go import assert_whole, fill_anew, server, store_at
-from tests.support.building.drains import PATIENCE_S
 from tests.support.building.shared_drains import ALL_WELL, FEW, share, why_away
+from tests.support.patience import patience
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,12 +37,12 @@ def test_a_password_that_is_changed_ends_the_drain_which_gives_its_leases_back(
         first, second = (make_conninfo(admin, user="rotating", password=password) for password in ("one", "two"))
         fill_anew(admin, 40)
         with SharedDrain(first, FEW, lambda: spark, "rounds") as shared:
-            shared.run(budget_s=PATIENCE_S, idle_s=1)
+            shared.run(budget_s=patience(), idle_s=1)
             assert why_away(shared) == ALL_WELL
             store.connection.execute("alter role rotating password 'two'")
             fill_anew(admin, 41)
             with pytest.raises(Unreachable, match="does not let this drain in any more"):
-                shared.run(budget_s=PATIENCE_S, idle_s=PATIENCE_S)
+                shared.run(budget_s=patience(), idle_s=patience())
         assert store.owned_leases("rounds") == {}
     assert (is_shut_out(first), is_shut_out(second), is_shut_out("host=/nowhere")) == (True, False, False)
     # nobody waits for long for a password to become right

@@ -21,19 +21,13 @@ from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.spark import spark_session
-from tests.support.building.drains import (
-    PATIENCE_S,
-    eventually_blocked,
-    fill,
-    held,
-    observer,
-    things,
-)
+from tests.support.building.drains import fill, held, observer, things, wait_blocked_in
 from tests.support.building.read_models import DECIDER, EVENTS
 from tests.support.building.relay import Relay
 from tests.support.building.shared_drains import ALL_WELL, FEW, assert_as_alone, share, why_away
 from tests.support.building.waiting import Waiting, let_go, met, stop_at
 from tests.support.factories import Connect, start, terminate
+from tests.support.patience import patience
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -79,7 +73,7 @@ def test_a_python_worker_that_is_killed_in_a_round_costs_no_view_its_place(
     running = start(lambda: share(dsn, spark, WITH_WAITING))
     os.kill(met(told), signal.SIGKILL)
     let_go(told)
-    assert running.result(PATIENCE_S) == {**ALL_WELL, "waiting": None}
+    assert running.result(patience()) == {**ALL_WELL, "waiting": None}
     assert_as_alone(things, dsn, spark, WITH_WAITING)
 
 
@@ -97,8 +91,8 @@ def test_a_drain_whose_backend_is_killed_in_a_commit_goes_on(
     with held(connect(), "lock table read_models.crossing_state in share mode"):
         running = start(lambda: share(dsn, spark, FEW))
         # the merge's statement begins so
-        terminate(observer, eventually_blocked(observer, "with fresh as"))
-    assert running.result(PATIENCE_S) == ALL_WELL
+        terminate(observer, wait_blocked_in(observer, "with fresh as"))
+    assert running.result(patience()) == ALL_WELL
     assert_as_alone(things, dsn, spark, FEW)
 
 
@@ -125,12 +119,12 @@ def test_connections_that_are_killed_while_the_worker_reads_are_replaced(
         return spark
 
     with SharedDrain(dsn, FEW, spark_while_events_are_locked, "rounds") as shared:
-        running = start(lambda: shared.run(budget_s=PATIENCE_S, idle_s=0))
-        terminate(observer, eventually_blocked(observer, READING))
+        running = start(lambda: shared.run(budget_s=patience(), idle_s=0))
+        terminate(observer, wait_blocked_in(observer, READING))
         if whose == "both":
             terminate(observer, shared._store.connection.info.backend_pid)
         holder.rollback()
-        running.result(PATIENCE_S)
+        running.result(patience())
         assert why_away(shared) == ALL_WELL
     assert things.owned_leases("rounds") == {}
     assert_as_alone(things, dsn, spark, FEW)
@@ -140,11 +134,11 @@ def test_a_postgres_that_restarts_between_two_rounds(server: EmbeddedPostgres, s
     dsn = server.dsn("own")
     fill_anew(dsn, 40)
     with SharedDrain(dsn, FEW, lambda: spark, "rounds") as shared:
-        shared.run(budget_s=PATIENCE_S, idle_s=0)
+        shared.run(budget_s=patience(), idle_s=0)
         server.stop()
         server.start()
         fill_anew(dsn, 41)
-        shared.run(budget_s=PATIENCE_S, idle_s=0)
+        shared.run(budget_s=patience(), idle_s=0)
         assert why_away(shared) == ALL_WELL
     assert_whole(dsn, spark, FEW)
 
@@ -161,7 +155,7 @@ def test_a_postgres_that_restarts_while_the_worker_folds(
     server.stop()
     server.start()
     let_go(told)
-    assert running.result(PATIENCE_S) == {**ALL_WELL, "waiting": None}
+    assert running.result(patience()) == {**ALL_WELL, "waiting": None}
     assert_whole(dsn, spark, WITH_WAITING)
 
 
@@ -179,11 +173,11 @@ def test_a_postgres_that_restarts_while_the_worker_reads(server: EmbeddedPostgre
             return spark
 
         with SharedDrain(dsn, FEW, spark_while_events_are_locked, "rounds") as shared:
-            running = start(lambda: shared.run(budget_s=PATIENCE_S, idle_s=0))
-            eventually_blocked(watcher, READING)
+            running = start(lambda: shared.run(budget_s=patience(), idle_s=0))
+            wait_blocked_in(watcher, READING)
             server.stop()
             server.start()
-            running.result(PATIENCE_S)
+            running.result(patience())
             assert why_away(shared) == ALL_WELL
     assert_whole(dsn, spark, FEW)
 
@@ -207,7 +201,7 @@ def test_a_spark_server_that_goes_in_mid_round_ends_the_drain_which_gives_its_le
         met(told)
         relay.cut()
         with pytest.raises(Unreachable, match="Spark"):
-            running.result(PATIENCE_S)
+            running.result(patience())
         let_go(told)
     assert things.owned_leases("rounds") == {}
     assert share(dsn, spark, WITH_WAITING) == {**ALL_WELL, "waiting": None}
@@ -220,11 +214,11 @@ def test_a_session_that_somebody_ended_ends_the_drain_which_gives_its_leases_bac
     monkeypatch.setenv("SPARK_REMOTE", spark_remote.split(";", maxsplit=1)[0])
     fill(things, 40)
     with spark_session() as session, SharedDrain(dsn, FEW, lambda: session, "rounds") as shared:
-        shared.run(budget_s=PATIENCE_S, idle_s=0)
+        shared.run(budget_s=patience(), idle_s=0)
         session.client.release_session()
         fill(things, 40, seed=2)
         with pytest.raises(Unreachable, match="Spark"):
-            shared.run(budget_s=PATIENCE_S, idle_s=0)
+            shared.run(budget_s=patience(), idle_s=0)
     assert things.owned_leases("rounds") == {}
     assert share(dsn, spark, FEW) == ALL_WELL
     assert_as_alone(things, dsn, spark, FEW)

@@ -17,18 +17,7 @@ from millrace.resources.consumption.rounds.member import Member
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.versions import ensure_version, versions
 from tests.support.building import read_models as models
-from tests.support.building.drains import (
-    PATIENCE_S,
-    Crossing,
-    Everything,
-    eventually,
-    eventually_blocked,
-    fill,
-    held,
-    observer,
-    thing,
-    things,
-)
+from tests.support.building.drains import Crossing, Everything, fill, held, observer, thing, things, wait_blocked_in
 from tests.support.building.shared_drains import (
     ALL_WELL,
     FEW,
@@ -40,6 +29,7 @@ from tests.support.building.shared_drains import (
     why_away,
 )
 from tests.support.factories import Connect, at_once, rows, start, terminate
+from tests.support.patience import patience, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,7 +54,7 @@ def test_views_of_every_kind_are_drained_in_one_job_each_with_its_own_commit(
         "rounds",
         on_commit=lambda member, commit: commits.update({member.declared.view: commit.events}),
     ) as shared:
-        shared.run(budget_s=PATIENCE_S, idle_s=0)
+        shared.run(budget_s=patience(), idle_s=0)
         assert why_away(shared) == NOBODY
         assert [consumers(things, view) for view in NOBODY] == [1] * len(NOBODY)
     assert commits == dict.fromkeys(NOBODY, 120)
@@ -101,7 +91,7 @@ def drained(dsn: str, spark: "SparkSession") -> list[int]:
             events.append(commit.events)
 
     with SharedDrain(dsn, FEW, lambda: spark, "rounds", on_commit=note) as shared:
-        shared.run(budget_s=PATIENCE_S, idle_s=0)
+        shared.run(budget_s=patience(), idle_s=0)
     return events
 
 
@@ -147,19 +137,19 @@ def test_a_drain_ends_when_newer_code_has_made_another_version_of_a_model(
     monkeypatch.setattr(draining, "LOOK_EVERY_S", 0.0)
     monkeypatch.setattr(draining, "ATTACH_EVERY_S", 0.0)
     with SharedDrain(dsn, FEW, lambda: spark, "rounds") as shared:
-        running = start(lambda: shared.run(budget_s=PATIENCE_S, idle_s=PATIENCE_S))
-        eventually(lambda: why_away(shared)["machines"] is None and shared.members[2].joined, "all take part")
+        running = start(lambda: shared.run(budget_s=patience(), idle_s=patience()))
+        wait_until(lambda: why_away(shared)["machines"] is None and shared.members[2].joined, "all take part")
         ensure_version(
             things.connection, replace(Crossing, columns={**Crossing.columns, "again": Crossing.columns["events"]})
         )
-        running.result(PATIENCE_S)
+        running.result(patience())
         assert shared.overtaken == ["crossing"]
 
 
 def test_two_shared_drains_at_once_consume_nothing_twice(things: EventStore, dsn: str, spark: "SparkSession") -> None:
     fill(things, 100)
     for work in at_once([lambda: share(dsn, spark, FEW, "A"), lambda: share(dsn, spark, FEW, "B")]):
-        work.result(PATIENCE_S)
+        work.result(patience())
     share(dsn, spark, FEW)
     assert_as_alone(things, dsn, spark, FEW)
 
@@ -186,7 +176,7 @@ def test_leases_that_were_taken_over_before_the_task_read_are_not_committed(
         shared.run(budget_s=0.1, idle_s=0)
         assert positions(things.connection, "everything") == 60
         assert positions(things.connection, "crossing") == 0
-        shared.run(budget_s=PATIENCE_S, idle_s=0)
+        shared.run(budget_s=patience(), idle_s=0)
     share(dsn, spark, FEW)
     assert_as_alone(things, dsn, spark, FEW)
 
@@ -206,8 +196,8 @@ def test_a_lost_connection_of_the_drain_and_one_of_the_task_are_replaced(
     holder = connect()
     with held(holder, "lock table event_store.checkpoints in share mode"):
         running = start(lambda: share(dsn, spark, FEW))
-        terminate(observer, eventually_blocked(observer, "claim_views"))
-    assert running.result(PATIENCE_S) == ALL_WELL
+        terminate(observer, wait_blocked_in(observer, "claim_views"))
+    assert running.result(patience()) == ALL_WELL
     assert_as_alone(things, dsn, spark, FEW)
 
 
@@ -225,7 +215,7 @@ def test_an_error_of_no_view_ends_the_drain_after_some_tries_and_gives_the_lease
         raise AnalysisException("a plan that nobody can make")
 
     with SharedDrain(dsn, FEW, broken, "rounds") as shared, pytest.raises(AnalysisException):
-        shared.run(budget_s=PATIENCE_S, idle_s=0)
+        shared.run(budget_s=patience(), idle_s=0)
     # all at once, and each by itself
     assert len(asked) == draining.FAILURES * (1 + len(FEW))
     assert things.owned_leases("rounds") == {}
@@ -236,9 +226,9 @@ def test_a_drain_that_is_told_to_stop_ends_soon_and_gives_the_leases_back(
 ) -> None:
     stop = threading.Event()
     with SharedDrain(dsn, FEW, lambda: spark, "rounds", on_commit=lambda *_: stop.set()) as shared:
-        running = start(lambda: shared.run(budget_s=PATIENCE_S, idle_s=PATIENCE_S, stop=stop))
+        running = start(lambda: shared.run(budget_s=patience(), idle_s=patience(), stop=stop))
         fill(things, 20)
-        running.result(PATIENCE_S)
+        running.result(patience())
     assert things.owned_leases("rounds") == {}
     # the server notices a closed session by itself
-    eventually(lambda: not any(consumers(things, model.view) for model in FEW), "the drain is attached no more")
+    wait_until(lambda: not any(consumers(things, model.view) for model in FEW), "the drain is attached no more")

@@ -26,11 +26,12 @@ from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.columns import Column
 from tests.consumption.rounds.test_differential import OTHER, random_events, random_model
 from tests.consumption.test_consumer_hostile_json import Texts, everything, kept, store
-from tests.support.building.drains import PATIENCE_S, Everything, drain, fill, thing, things
+from tests.support.building.drains import Everything, drain, fill, thing, things
 from tests.support.building.read_models import DECIDER, EVENTS
 from tests.support.building.shared_drains import assert_as_alone, share, state, why_away
 from tests.support.factories import rows, value
 from tests.support.hostile_json import UNREADABLE
+from tests.support.patience import patience
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -221,7 +222,7 @@ def test_forty_views_in_one_drain(things: EventStore, dsn: str, spark: "SparkSes
     with SharedDrain(dsn, models, lambda: spark, "rounds") as shared:
         for _ in range(3):
             things.append_events(random_events(dice, 80))
-            shared.run(budget_s=PATIENCE_S, idle_s=0)
+            shared.run(budget_s=patience(), idle_s=0)
         away = {view: why for view, why in why_away(shared).items() if why is not None}
     # a sum of these values may have more digits than a decimal
     assert [why for why in away.values() if "overflow in column" not in why] == []

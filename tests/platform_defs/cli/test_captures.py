@@ -29,8 +29,9 @@ from millrace.resources.errors import (
 from millrace.resources.event_store.migrations import validate
 from tests.platform_defs.cli.test_views import cells
 from tests.support.capturing.captured import Captured, captured, did, new_source
-from tests.support.factories import rows, start, value, wait_until
+from tests.support.factories import rows, start, value
 from tests.support.migrators import empty
+from tests.support.patience import wait_until
 
 __all__ = ["captured", "empty", "new_source"]
 

@@ -13,7 +13,8 @@ import pytest
 from millrace.platform_defs.cli.consumers import subscriptions_of
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore
-from tests.support.factories import PATIENCE_S, Connect, register_orders, rows, value, wait_until
+from tests.support.factories import Connect, register_orders, rows, value
+from tests.support.patience import patience, wait_until
 from tests.support.running.ending import ending_with_us
 from tests.support.views.consuming import fill, owed, wait_locked, wait_waking
 
@@ -61,7 +62,7 @@ def process(folder: Path, dsn: str, place: str = "shop_mails:send") -> Iterator[
             yield running
         finally:
             running.kill()
-            running.wait(PATIENCE_S)
+            running.wait(patience())
 
 
 @contextmanager
@@ -95,7 +96,7 @@ def test_a_kill_with_eight_handlers_at_work_loses_nothing_and_keeps_the_order(
     with held(connect) as wait_working, process(folder, dsn) as killed:
         wait_working(8)
         killed.kill()
-        killed.wait(PATIENCE_S)
+        killed.wait(patience())
     begun = value(orders.connection, "select count(*) from sent")
     assert begun == 8
     with process(folder, dsn):
@@ -118,7 +119,7 @@ def test_a_stop_with_handlers_at_work_handles_no_event_twice(
             stopped.send_signal(signal.SIGTERM)
             wait_until(lambda: "draining view=mails running=8" in said(folder), "it drains")
             assert stopped.poll() is None
-        assert stopped.wait(PATIENCE_S) == 0
+        assert stopped.wait(patience()) == 0
     assert rows(orders.connection, "select from event_store.stream_locks where in_flight is not null") == []
     assert "ended view=mails" in said(folder)
     assert "failed=0" in said(folder)
@@ -155,6 +156,6 @@ def test_a_declaration_that_cannot_work_is_one_red_text(folder: Path, dsn: str) 
         "from millrace import subscription\n@subscription(view='v', concurrency=0)\ndef f(event): ...\n"
     )
     with process(folder, dsn, "shop_wrong") as running:
-        assert running.wait(PATIENCE_S) == 1
+        assert running.wait(patience()) == 1
     assert "concurrency is from 1 to 256" in said(folder)
     assert "Traceback" not in said(folder)

@@ -19,7 +19,8 @@ from millrace.platform_defs.cli import app
 from millrace.resources.errors import EventNotRegistered, MillraceError
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.settings import PROJECT
-from tests.support.factories import PATIENCE_S, append_to, register_orders, set_clock
+from tests.support.factories import append_to, register_orders, set_clock
+from tests.support.patience import patience
 
 RUNNER = CliRunner()
 ACTING = "\x1b\x9b\r\x07\x7f\x08\u202e"
@@ -185,5 +186,5 @@ def test_new_events_are_followed_until_ctrl_c(orders: EventStore, dsn: str, argu
             # one line each, and no second header
             assert f"new-{number}" in process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        rest, said = process.communicate(timeout=PATIENCE_S)
+        rest, said = process.communicate(timeout=patience())
         assert (rest, said, process.returncode) == ("", "", 0)

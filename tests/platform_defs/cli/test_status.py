@@ -13,7 +13,8 @@ import pytest
 from millrace.platform_defs.cli.system import age, short
 from millrace.resources.event_store import EventStore
 from tests.platform_defs.cli.test_views import cells, millrace, park
-from tests.support.factories import append_to, new_event, pump, register_orders, set_clock, wait_until
+from tests.support.factories import append_to, new_event, pump, register_orders, set_clock
+from tests.support.patience import wait_until
 
 MILLRACE = str(Path(sys.executable).parent / "millrace")
 

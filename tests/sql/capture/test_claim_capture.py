@@ -10,7 +10,8 @@ from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.store import CaptureLease, CaptureStore
 from millrace.resources.errors import CaptureInUse, LeaseLost, Malformed, UnknownCapture
 from tests.support.capturing.captures import BEGAN, Source, events, inserted, source, table
-from tests.support.factories import Connect, at_once, refusal, rows, set_clock, start, value, wait_blocked, wait_until
+from tests.support.factories import Connect, at_once, refusal, rows, set_clock, start, value, wait_blocked
+from tests.support.patience import wait_until
 
 __all__ = ["source"]
 

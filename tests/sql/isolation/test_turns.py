@@ -9,7 +9,8 @@ import psycopg
 import pytest
 
 from millrace.resources.event_store import AppendedEvent, EventStore
-from tests.support.factories import Connect, append, at_once, new_event, rows, start, value, wait_blocked, wait_until
+from tests.support.factories import Connect, append, at_once, new_event, rows, start, value, wait_blocked
+from tests.support.patience import wait_until
 
 Batch = Callable[[EventStore], list[AppendedEvent]]
 

@@ -8,7 +8,8 @@ import pytest
 
 from millrace.resources.event_store import EventStore
 from tests.sql.rows.test_stream_events import fetched, view
-from tests.support.factories import Connect, append, pump, set_clock, value, wait_until
+from tests.support.factories import Connect, append, pump, set_clock, value
+from tests.support.patience import wait_until
 
 __all__ = ["view"]
 

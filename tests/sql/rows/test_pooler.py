@@ -11,7 +11,8 @@ import pytest
 from millrace.resources.errors import NotInFlight
 from millrace.resources.event_store import EventStore
 from tests.sql.rows.test_stream_events import view
-from tests.support.factories import append_to, at_once, pump, refusal, rows, set_clock, wait_until
+from tests.support.factories import append_to, at_once, pump, refusal, rows, set_clock
+from tests.support.patience import wait_until
 from tests.support.views.pooler import PROGRAM, pooled
 
 __all__ = ["view"]

@@ -19,8 +19,8 @@ from tests.support.factories import (
     rows,
     set_clock,
     value,
-    wait_until,
 )
+from tests.support.patience import wait_until
 
 
 def test_there_is_one_row_for_each_view(orders: EventStore) -> None:

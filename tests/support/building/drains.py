@@ -4,9 +4,7 @@ Belongs here: what several tests of the consumer share, its fixtures too. Not he
 """
 
 import random
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
@@ -21,6 +19,7 @@ from millrace.resources.read_models.declaration import ReadModel
 from tests.support.building import read_models as models
 from tests.support.building.read_models import DECIDER, EVENTS, expected_everything, random_events
 from tests.support.factories import Connect, rows, value
+from tests.support.patience import patience, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
 Everything = cast("ReadModel", models.Everything)
 Crossing = cast("ReadModel", models.Crossing)
 machines = cast("ReadModel", models.machines)
-
-PATIENCE_S = 60
 
 
 @pytest.fixture
@@ -76,7 +73,7 @@ def close(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
 
 def drain(dsn: str, spark: "SparkSession", model: ReadModel = Everything, owner: str = "next") -> DrainReport:
     with Consumer.open(dsn, model, lambda: spark, owner) as consumer:
-        return consumer.drain(budget_s=PATIENCE_S, idle_s=0)
+        return consumer.drain(budget_s=patience(), idle_s=0)
 
 
 def assert_equals_a_clean_run(store: EventStore) -> None:
@@ -90,15 +87,6 @@ def later(dsn: str) -> str:
     return f"{dsn}&options=-c%20event_store.clock%3D2099-01-01"
 
 
-def eventually(state: Callable[[], object], what: str) -> None:
-    """Ask until the state is there, without taking the core from those who have to bring it about."""
-    deadline = time.monotonic() + PATIENCE_S
-    turn = threading.Event()
-    while not state():
-        assert time.monotonic() < deadline, f"never happened: {what}"
-        turn.wait(0.01)
-
-
 def all_blocked(observer: psycopg.Connection, statement: str) -> list[int]:
     """Return the sessions of this database that wait for a lock in such a statement."""
     found = rows(
@@ -110,8 +98,8 @@ def all_blocked(observer: psycopg.Connection, statement: str) -> list[int]:
     return [pid for (pid,) in found]
 
 
-def eventually_blocked(observer: psycopg.Connection, statement: str) -> int:
-    eventually(lambda: all_blocked(observer, statement), f"a session waits for a lock: {statement}")
+def wait_blocked_in(observer: psycopg.Connection, statement: str) -> int:
+    wait_until(lambda: all_blocked(observer, statement), f"a session waits for a lock: {statement}")
     return all_blocked(observer, statement)[0]
 
 

@@ -12,8 +12,9 @@ from typing import cast
 
 from millrace import Event, ReadModel, State, fold
 from millrace.resources.event_store import NewEvent
-from tests.support.building.drains import eventually, thing
+from tests.support.building.drains import thing
 from tests.support.building.read_models import DECIDER
+from tests.support.patience import wait_until
 
 
 @fold(view="hanging", deciders=[DECIDER], key="thing_id", columns={"seen": "bigint"})
@@ -50,7 +51,7 @@ def processes(path: Path) -> list[int]:
 def all_over(path: Path) -> None:
     """Wait until all of these processes have ended."""
     assert processes(path)
-    eventually(
+    wait_until(
         lambda: not [pid for pid in processes(path) if _lives(pid)], "the processes of the function that hangs end"
     )
 

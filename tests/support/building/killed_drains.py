@@ -13,11 +13,9 @@ from contextlib import contextmanager, suppress
 import psycopg
 
 from millrace.resources.settings import PROJECT
-from tests.support.building.drains import (
-    PATIENCE_S,
-    all_blocked,
-)
+from tests.support.building.drains import all_blocked
 from tests.support.factories import value
+from tests.support.patience import patience
 
 # a drain in a process of its own, as a Dagster run is one
 VICTIM = """
@@ -64,7 +62,7 @@ def killed_in_the_end(script: str, *arguments: str) -> "Iterator[subprocess.Pope
     finally:
         with suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGKILL)
-        process.wait(PATIENCE_S)
+        process.wait(patience())
 
 
 def lease_taken(observer: psycopg.Connection) -> bool:

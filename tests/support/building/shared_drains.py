@@ -13,8 +13,9 @@ from millrace.resources.consumption.rounds.drain import SharedDrain
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.declaration import ReadModel
 from tests.support.building import read_models as models
-from tests.support.building.drains import PATIENCE_S, Crossing, Everything, drain, machines
+from tests.support.building.drains import Crossing, Everything, drain, machines
 from tests.support.factories import value
+from tests.support.patience import patience
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,7 +32,7 @@ def share(
 ) -> dict[str, str | None]:
     """Drain views together until nothing is left; return by view why it left."""
     with SharedDrain(dsn, declared, lambda: spark, owner) as shared:
-        shared.run(budget_s=PATIENCE_S, idle_s=0)
+        shared.run(budget_s=patience(), idle_s=0)
         return why_away(shared)
 
 

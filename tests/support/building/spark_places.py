@@ -16,8 +16,9 @@ from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.settings import PROJECT
 from millrace.resources.spark import spark_session
 from millrace.resources.spark.parallelism import batch_size, cores_of, task_number
-from tests.support.building.drains import PATIENCE_S, Everything
+from tests.support.building.drains import Everything
 from tests.support.building.event_log_reads import load
+from tests.support.patience import patience
 
 COLUMNS = ["partition", "position", "decider_id", "event"]
 READER = {"columns": COLUMNS, "extract": {"text": ["text"]}, "minPartitions": 2}
@@ -66,9 +67,9 @@ def main(dsn: str, configuration: str, partition: str) -> None:
             .trigger(availableNow=True)
             .start(str(folder / "events"))
         )
-        assert query.awaitTermination(PATIENCE_S)
+        assert query.awaitTermination(patience())
         with Consumer.open(dsn, Everything, lambda: spark, "test") as consumer:
-            consumer.drain(budget_s=PATIENCE_S, idle_s=0, batch_events=200)
+            consumer.drain(budget_s=patience(), idle_s=0, batch_events=200)
             consumer.rebuild(int(partition))
         built = Built(
             batch=sorted(list(row) for row in load(spark, dsn, **READER).collect()),

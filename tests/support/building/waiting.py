@@ -11,8 +11,9 @@ from typing import cast
 
 from millrace import Event, ReadModel, State, fold
 from millrace.resources.event_store import NewEvent
-from tests.support.building.drains import PATIENCE_S, eventually, thing
+from tests.support.building.drains import thing
 from tests.support.building.read_models import DECIDER
+from tests.support.patience import patience, wait_until
 
 
 @fold(view="waiting", deciders=[DECIDER], key="thing_id", columns={"seen": "bigint"})
@@ -22,7 +23,7 @@ def waiting(state: State | None, event: Event) -> State:
     if told is not None:
         with Path(told).open("a") as file:
             file.write(f"{os.getpid()}\n")
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + patience()
         while not Path(f"{told}.go").exists():
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -45,7 +46,7 @@ def met(path: Path, times: int = 1) -> int:
             return [int(line) for line in path.read_text().splitlines()]
         return []
 
-    eventually(lambda: len(pids()) >= times, "the fold is at its event")
+    wait_until(lambda: len(pids()) >= times, "the fold is at its event")
     return pids()[-1]
 
 

@@ -19,8 +19,9 @@ from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.postgres.embedded import EmbeddedPostgres, major_version
 from tests.support.capturing.captured import ITEMS, Captured
 from tests.support.capturing.sources import Source
-from tests.support.factories import rows, value, wait_until
+from tests.support.factories import rows, value
 from tests.support.incidents.servers import crash
+from tests.support.patience import wait_until
 
 SETTINGS = (
     "fsync = off\nmax_connections = 30\nshared_buffers = '16MB'\nautovacuum = off\nwal_receiver_status_interval = 1s\n"

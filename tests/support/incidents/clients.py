@@ -12,7 +12,8 @@ from uuid import UUID, uuid4
 import psycopg
 
 from millrace.resources.event_store import EventStore, Json
-from tests.support.factories import PATIENCE_S, start, wait_until
+from tests.support.factories import start
+from tests.support.patience import patience, wait_until
 
 Work = Callable[[EventStore], None]
 
@@ -91,7 +92,7 @@ def going_on(dsn: str, *works: Work) -> Iterator[None]:
     finally:
         stop.set()
         for thread in threads:
-            thread.result(PATIENCE_S)
+            thread.result(patience())
 
 
 def more(numbers: list[UUID], by: int = 20) -> None:

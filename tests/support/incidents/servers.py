@@ -16,7 +16,8 @@ import pytest
 
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.processes import wait_ended
-from tests.support.factories import PATIENCE_S, rows, wait_until
+from tests.support.factories import rows
+from tests.support.patience import patience, wait_until
 
 
 class Copy(EmbeddedPostgres):
@@ -49,7 +50,7 @@ def crash(server: EmbeddedPostgres) -> None:
     postmaster = psutil.Process(pid)
     processes = [postmaster, *postmaster.children(recursive=True)]
     postmaster.send_signal(signal.SIGQUIT)
-    assert not wait_ended(processes, PATIENCE_S)
+    assert not wait_ended(processes, patience())
 
 
 def either(database: str, *servers: EmbeddedPostgres) -> str:

@@ -15,7 +15,8 @@ from millrace.resources.consumers.consumer import consume
 from millrace.resources.consumers.declaration import Subscription
 from millrace.resources.consumers.telling import Counters
 from millrace.resources.event_store import EventStore, LeasedEvent
-from tests.support.factories import PATIENCE_S, new_event, start, value, wait_until
+from tests.support.factories import new_event, start, value
+from tests.support.patience import patience, wait_until
 
 
 @dataclass
@@ -45,7 +46,7 @@ def consuming(dsn: str, *subscriptions: Subscription) -> Iterator[Running]:
         yield running
     finally:
         stop.set()
-        running.ended.exception(PATIENCE_S)
+        running.ended.exception(patience())
     running.ended.result(0)
 
 

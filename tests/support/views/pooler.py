@@ -13,7 +13,7 @@ from pathlib import Path
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from tests.support.factories import wait_until
+from tests.support.patience import wait_until
 
 # Debian puts it where only root's path looks
 PROGRAM = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")

@@ -16,7 +16,8 @@ import pytest
 from millrace.resources.event_store import EventStore
 from millrace.resources.subscriptions import push
 from millrace.resources.subscriptions.push import push_events
-from tests.support.factories import PATIENCE_S, new_event, pump, register_orders, rows
+from tests.support.factories import new_event, pump, register_orders, rows
+from tests.support.patience import patience
 
 Answer = Callable[[dict[str, Any]], int | tuple[int, bytes]]
 
@@ -96,7 +97,7 @@ def place(store: EventStore, *decider_ids: str, events: tuple[str, ...] = ("plac
     pump(store, "hook")
 
 
-def deliver(dsn: str, *, budget_s: float = PATIENCE_S) -> int:
+def deliver(dsn: str, *, budget_s: float = patience()) -> int:
     return push_events(dsn, "hook", budget_s=budget_s, idle_s=0, allowed=["127.0.0.1"]).events
 
 

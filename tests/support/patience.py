@@ -1,0 +1,24 @@
+"""How long a test waits for a state that has to come.
+
+Belongs here: the limit, which grows with the machine's load, and the wait itself. Not here: which state.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+
+_QUIET_S = 60
+
+
+def patience() -> int:
+    """Return for how many seconds to wait: the limit of a quiet machine, times the processes that share a core."""
+    return round(_QUIET_S * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)))
+
+
+def wait_until(state: Callable[[], object], what: str) -> None:
+    """Ask until the state is there, without taking the core from the processes that bring it about."""
+    began, pause = time.monotonic(), threading.Event()
+    while not state():
+        assert time.monotonic() - began < patience(), f"never happened: {what}"
+        pause.wait(0.01)
