@@ -176,7 +176,7 @@ def test_a_claim_is_not_stopped_by_operators_who_keep_their_transactions_open(
     operator = connect(autocommit=False)
     EventStore(operator).retry_dead_letters("v", "order", bad)
     EventStore(operator).discard_dead_letter("v", "order", other, "a test")
-    bulk.connection.execute("set statement_timeout = 5000")
+    bulk.connection.execute("set lock_timeout = '30s'")
     leases = bulk.claim_batch("v", "me")
     assert [event.decider_id for event in bulk.read_batch("v", leases[0])] == [good]
     operator.commit()

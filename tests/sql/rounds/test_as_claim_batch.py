@@ -12,6 +12,7 @@ import pytest
 
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.event_store import EventStore, Lease, LogEvent, StreamFailure
+from tests.long import seeds
 from tests.support.factories import new_event, rows, set_clock, value
 
 FILTERS: dict[str, dict[str, list[str]]] = {
@@ -108,7 +109,7 @@ def ranges(leases: list[Lease]) -> list[tuple[int, int, int]]:
     )
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_many_views_are_leased_what_each_would_be_alone(orders: EventStore, seed: int) -> None:
     life = RandomPast(orders, seed)
     compared: Counter[str] = Counter()
@@ -131,7 +132,7 @@ def test_many_views_are_leased_what_each_would_be_alone(orders: EventStore, seed
     assert compared["none"] == compared["off"] == 0
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_over_a_life_each_event_is_delivered_as_often_as_it_failed_and_once(orders: EventStore, seed: int) -> None:
     """Rounds take the new events, each view alone its retries; a reader of ranges leaves out streams with a lock."""
     life = RandomPast(orders, seed + 100)

@@ -1,6 +1,7 @@
-"""A transaction's changes: invisible before the commit, all there after it, once; late and unknown ones are refused."""
+"""A transaction of a producer: invisible before its commit, all there after it, once; nothing after an abort."""
 
 from dataclasses import replace
+from functools import partial
 from uuid import uuid4
 
 import pytest
@@ -16,7 +17,7 @@ from millrace.resources.errors import (
     UnknownTransaction,
 )
 from millrace.resources.event_store import ChainedEvent, EventStore, NewEvent
-from millrace.resources.producers import ProducerStore
+from millrace.resources.producers import ProducerStore, SettledMessage
 from tests.support.factories import (
     Connect,
     append,
@@ -30,6 +31,7 @@ from tests.support.factories import (
     value,
     wait_blocked,
 )
+from tests.support.patience import patience
 from tests.support.producing.messages import (
     LATER,
     START,
@@ -120,7 +122,7 @@ def test_two_sessions_that_commit_one_transaction_at_once_get_the_same_answer(
     late = start(lambda: second.commit_transaction(transaction, "done"))
     wait_blocked(producer.connection, second.connection.info.backend_pid)
     first.connection.commit()
-    assert late.result(20) == settled
+    assert late.result(patience()) == settled
 
 
 def test_a_lower_epoch_is_fenced_at_commit(producer: ProducerStore, connect: Connect) -> None:
@@ -145,14 +147,14 @@ def test_an_instance_that_registers_while_a_commit_waits_fences_it_or_comes_afte
     wait_blocked(producer.connection, committing.connection.info.backend_pid)
     registering.connection.commit()
     with pytest.raises(ProducerFenced):
-        late.result(20)
+        late.result(patience())
 
     first, later = ProducerStore(connect(autocommit=False)), another(connect)
     first.commit_transaction(staged(producer, 0, epoch=2), "done")
     registered = start(lambda: later.register_producer("p"))
     wait_blocked(producer.connection, later.connection.info.backend_pid)
     first.connection.commit()
-    assert (registered.result(20).epoch, registered.result(20).next_sequence) == (3, 1)
+    assert (registered.result(patience()).epoch, registered.result(patience()).next_sequence) == (3, 1)
 
 
 def test_an_unknown_transaction_says_so(producer: ProducerStore) -> None:
@@ -189,29 +191,29 @@ def test_a_commit_just_before_the_deadline_counts(producer: ProducerStore) -> No
     assert producer.commit_transaction(transaction).next_sequence == 1
 
 
-@pytest.mark.parametrize("error", [Conflict, StreamClosed, EventNotRegistered, Malformed])
-def test_a_refused_event_refuses_the_commit_and_the_transaction_stays_open(
-    producer: ProducerStore, error: type[MillraceError]
-) -> None:
-    last = append(EventStore(producer.connection), "closed", final=error is StreamClosed)
-    event: NewEvent = {
-        Conflict: ChainedEvent(**vars(new_event("closed")), previous_id=uuid4()),
-        StreamClosed: new_event("closed"),
-        EventNotRegistered: new_event("x", event="lost"),
-        Malformed: new_event(""),
-    }[error]
-    transaction = staged(producer, 0, total=1)
-    producer.add_events(transaction, [event])
-    before = effects(producer)
-    refusal(error, lambda: producer.commit_transaction(transaction))
-    assert effects(producer) == before
-    assert statistics(producer).open == 1
-    if error is EventNotRegistered:
-        EventStore(producer.connection).register_decider_event("order", "lost", "The order was lost.")
-        assert len(producer.commit_transaction(transaction).offsets) == 3
-    else:
-        producer.abort_transaction(transaction)
-        assert last.offset < do(producer, 0)[0]
+def test_a_refused_event_refuses_the_commit_and_the_transaction_stays_open(producer: ProducerStore) -> None:
+    store = EventStore(producer.connection)
+    append(store, "closed", final=True)
+    append(store, "open")
+    refused: list[tuple[type[MillraceError], NewEvent]] = [
+        (Conflict, ChainedEvent(**vars(new_event("open")), previous_id=uuid4())),
+        (StreamClosed, new_event("closed")),
+        (Malformed, new_event("")),
+        (EventNotRegistered, new_event("x", event="lost")),
+    ]
+    for sequence, (error, event) in enumerate(refused):
+        transaction = staged(producer, sequence, total=1)
+        producer.add_events(transaction, [event])
+        before = effects(producer)
+        refusal(error, partial(producer.commit_transaction, transaction))
+        assert effects(producer) == before
+        assert statistics(producer).open == 1
+        if error is EventNotRegistered:
+            store.register_decider_event("order", "lost", "The order was lost.")
+            assert len(producer.commit_transaction(transaction).offsets) == 3
+        else:
+            producer.abort_transaction(transaction)
+            do(producer, sequence)
 
 
 def test_an_event_that_is_stored_already_is_taken_as_it_is(producer: ProducerStore) -> None:
@@ -224,12 +226,11 @@ def test_an_event_that_is_stored_already_is_taken_as_it_is(producer: ProducerSto
     assert value(producer.connection, "select count(*) from event_store.events") == 2
 
 
-@pytest.mark.parametrize("key", [None, "", "x" * 1025])
-def test_a_key_that_is_null_empty_or_too_long_is_refused(producer: ProducerStore, key: str) -> None:
+def test_a_key_that_is_empty_or_too_long_is_refused(producer: ProducerStore) -> None:
     transaction = opened(producer, 0)
-    refusal(Malformed, lambda: producer.add_state_change(transaction, key, 1))
-    if key is not None:
-        refusal(Malformed, lambda: producer.ingest_events("p", 0, 1, 0, state={key: 1}))
+    for key in ("", "x" * 1025):
+        refusal(Malformed, partial(producer.add_state_change, transaction, key, 1))
+        refusal(Malformed, partial(producer.ingest_events, "p", 0, 1, 0, state={key: 1}))
 
 
 def test_staged_events_that_are_no_events_are_refused_at_once(producer: ProducerStore) -> None:
@@ -238,12 +239,6 @@ def test_staged_events_that_are_no_events_are_refused_at_once(producer: Producer
     broken = replace(new_event("a"), event_id="no uuid")  # type: ignore[arg-type]
     with pytest.raises(Malformed):
         producer.add_events(transaction, [broken])
-    for call in (
-        lambda: producer.commit_transaction(None),  # type: ignore[arg-type]
-        lambda: producer.abort_transaction(None),  # type: ignore[arg-type]
-        lambda: producer.add_state_change(None, "k", 1),  # type: ignore[arg-type]
-    ):
-        refusal(Malformed, call)
 
 
 def test_killed_between_begin_and_commit_the_redelivery_is_done_once(producer: ProducerStore, connect: Connect) -> None:
@@ -272,7 +267,7 @@ def test_killed_in_the_commit_with_several_keys_all_or_none(
     wait_blocked(producer.connection, doomed.connection.info.backend_pid)
     terminate(producer.connection, doomed.connection.info.backend_pid)
     holder.rollback()
-    assert killed.exception(20) is not None
+    assert killed.exception(patience()) is not None
     assert effects(producer) == before
     # the transaction is open still: whoever has its id may commit it
     settled = producer.commit_transaction(transaction, "done")
@@ -297,3 +292,106 @@ def test_a_transaction_that_was_open_when_the_server_crashed_is_unknown_and_is_b
     refusal(UnknownTransaction, lambda: producer.commit_transaction(transaction))
     do(producer, 0, total=1)
     assert state_of(producer) == {"total": 1}
+
+
+def test_after_an_abort_nothing_is_visible_and_the_same_stamp_is_retryable(producer: ProducerStore) -> None:
+    before = effects(producer)
+    transaction = staged(producer, 0, total=1)
+    producer.abort_transaction(transaction)
+    assert effects(producer) == before
+    assert rows(producer.connection, "select from event_store.staged_changes") == []
+    assert begin(producer, 0).status == "opened"
+    do(producer, 0, total=2)
+    assert state_of(producer) == {"total": 2}
+    assert statistics(producer).aborted == 1
+
+
+def test_a_second_abort_is_a_no_op(producer: ProducerStore) -> None:
+    transaction = opened(producer, 0)
+    for _ in range(3):
+        producer.abort_transaction(transaction)
+    assert statistics(producer).aborted == 1
+
+
+def test_after_an_abort_the_transaction_takes_no_changes_and_no_commit(producer: ProducerStore) -> None:
+    transaction = staged(producer, 0)
+    producer.abort_transaction(transaction)
+    for call in (
+        lambda: producer.commit_transaction(transaction),
+        lambda: producer.abandon_transaction(transaction, "why"),
+        lambda: producer.add_state_change(transaction, "k", 1),
+        lambda: producer.add_events(transaction, two_events()),
+    ):
+        assert "aborted" in str(refusal(TransactionEnded, call))
+
+
+def test_what_is_committed_or_abandoned_stays_so(producer: ProducerStore) -> None:
+    committed = staged(producer, 0)
+    producer.commit_transaction(committed)
+    abandoned = staged(producer, 1)
+    producer.abandon_transaction(abandoned, "why")
+    for transaction, outcome, other in (
+        (committed, "committed", partial(producer.abandon_transaction, committed, "why")),
+        (abandoned, "abandoned", partial(producer.commit_transaction, abandoned)),
+    ):
+        for call in (
+            partial(producer.abort_transaction, transaction),
+            partial(producer.add_state_change, transaction, "k", 1),
+            other,
+        ):
+            assert outcome in str(refusal(TransactionEnded, call))
+
+
+def test_what_has_expired_or_was_superseded_or_fenced_needs_no_abort(producer: ProducerStore, connect: Connect) -> None:
+    set_clock(producer.connection, START)
+    expired, superseded = opened(producer, 0, timeout_s=60), opened(producer, 0, timeout_s=3600)
+    set_clock(producer.connection, LATER)
+    producer.expire_transactions()
+    do(producer, 0)
+    producer.commit_transaction(superseded)
+    fenced = opened(producer, 1)
+    another(connect).register_producer("p")
+    for transaction in (expired, superseded, fenced):
+        producer.abort_transaction(transaction)
+    found = statistics(producer)
+    assert (found.expired, found.superseded, found.aborted) == (1, 1, 1)
+
+
+def test_an_abandoned_message_is_final_and_the_next_one_is_accepted(producer: ProducerStore) -> None:
+    transaction = staged(producer, 0, total=1)
+    settled = producer.abandon_transaction(transaction, "line 1 is no order")
+    assert settled == SettledMessage(False, "abandoned", None, [], [], 1)
+    assert (effects(producer)["events"], state_of(producer)) == ([], {})
+    again = begin(producer, 0)
+    assert (again.status, again.outcome, again.result, again.offsets) == ("duplicate", "abandoned", None, [])
+    query = "select reason from event_store.producer_results"
+    assert rows(producer.connection, query) == [("line 1 is no order",)]
+    do(producer, 1)
+    found = statistics(producer)
+    assert (found.abandoned, found.committed) == (1, 1)
+
+
+def test_a_second_abandonment_gives_the_same_answer(producer: ProducerStore) -> None:
+    transaction = opened(producer, 0)
+    first = producer.abandon_transaction(transaction, "why")
+    assert producer.abandon_transaction(transaction, "another why") == first
+    assert statistics(producer).abandoned == 1
+
+
+def test_of_a_commit_and_an_abandonment_of_one_message_the_first_one_counts(producer: ProducerStore) -> None:
+    commits, abandons = staged(producer, 0, total=1), opened(producer, 0)
+    producer.abandon_transaction(abandons, "why")
+    assert producer.commit_transaction(commits) == SettledMessage(True, "abandoned", None, [], [], 1)
+    commits, abandons = staged(producer, 1, total=1), opened(producer, 1)
+    settled = producer.commit_transaction(commits, "done")
+    assert producer.abandon_transaction(abandons, "why") == SettledMessage(
+        True, "committed", "done", settled.offsets, settled.appended, 2
+    )
+    assert state_of(producer) == {"total": 1}
+    assert statistics(producer).superseded == 2
+
+
+def test_an_abandonment_needs_a_reason(producer: ProducerStore) -> None:
+    transaction = opened(producer, 0)
+    refusal(Malformed, lambda: producer.abandon_transaction(transaction, ""))
+    assert statistics(producer).open == 1

@@ -1,0 +1,369 @@
+"""Rows that a backfill reads: those that are as their streams say make no event, new ones become one as they are."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from millrace.resources.capture.store import CaptureStore, EmittedRows
+from tests.support.capturing.captures import (
+    ReadRow,
+    Row,
+    Source,
+    append_foreign,
+    as_read,
+    decider_id,
+    deleted,
+    events,
+    faulty,
+    inserted,
+    progress_of,
+    source,
+    stream,
+    table,
+    truncated,
+    updated,
+    with_data,
+)
+from tests.support.factories import (
+    Connect,
+    rows,
+    value,
+)
+
+__all__ = ["source"]
+
+
+def read(source: Source, row: Row, record: str) -> EmittedRows:
+    """Read a row with this JSON as its record."""
+    (registered,) = source.store.captured_tables("c")
+    made = source._row(row.key, "t", None, registered.backfill_offset)
+    now = f"{source.xid}:{source.xid}:"
+    made = made._replace(data=f'{{"record": {record}}}')
+    return source.store.emit_backfill(
+        "c", source.token, "public", "t", now, source.lsn, as_read([made]), decider_id(row.key), done=True
+    )
+
+
+def found(source: Source) -> list[tuple[int, str]]:
+    """Return what backfills that are under way found unchanged."""
+    return rows(source.store.connection, "select * from event_store.unchanged_rows order by decider_id")
+
+
+def counted(source: Source) -> tuple[int, int, int]:
+    """Return how many rows were read, were unchanged, and are gone."""
+    return rows(
+        source.store.connection, "select backfilled_rows, unchanged_rows, gone_rows from event_store.captured_tables"
+    )[0]
+
+
+def test_only_what_differs_makes_an_event(source: Source) -> None:
+    source.commit(inserted(1, "as it is"), inserted(2, "other"), inserted(3, "gone"), inserted(4, "back"), deleted(4))
+    source.commit(updated(5, "as it is"))
+    source.emit()
+    before = events(source.store)
+    source.begin()
+    assert source.backfill(1, 5, value="as it is", done=False) == EmittedRows("stored", 0, 0, 0, 2)
+    assert source.backfill(2, 6, value="read", done=False) == EmittedRows("stored", 2, 0, 0, 0)
+    assert source.backfill(4, value="back") == EmittedRows("stored", 1, 0, 0, 0)
+    source.finish(limit=2)
+    assert sorted(events(source.store)[len(before) :]) == [
+        ("[2]", "backfilled"),
+        ("[3]", "deleted"),
+        ("[4]", "backfilled"),
+        ("[6]", "backfilled"),
+    ]
+    assert counted(source) == (5, 2, 1)
+    assert found(source) == []
+    # and once more: now nothing differs
+    source.begin()
+    assert source.backfill(1, 5, value="as it is", done=False).unchanged == 2
+    assert source.backfill(2, 6, value="read", done=False).unchanged == 2
+    assert source.backfill(4, value="back").unchanged == 1
+    source.finish()
+    assert len(events(source.store)) == len(before) + 4
+    assert counted(source) == (5, 5, 0)
+
+
+def test_values_are_compared_to_their_last_digit(source: Source) -> None:
+    assert read(source, Row(1), '{"id": 1, "n": 1.0}').appended == 1
+    for record, appended in (
+        ('{"n": 1.0, "id": 1}', 0),
+        ('{"id": 1, "n": 1.00}', 1),
+        ('{"id": 1, "n": "1.00"}', 1),
+        ('{"id": 1}', 1),
+        ('{"id": 1, "n": null}', 1),
+        ('{"id": 1, "n": null, "more": {"a": [1, {}]}}', 1),
+        ('{"more": {"a": [1, {}]}, "id": 1, "n": null}', 0),
+    ):
+        source.begin()
+        assert (record, read(source, Row(1), record).appended) == (record, appended)
+
+
+def test_values_that_the_last_change_lacks_are_those_before_it(source: Source) -> None:
+    source.commit(inserted(1, "far back"))
+    for number in (1, 2):
+        (change,) = source.changes(updated(1))
+        source.save([with_data(change, record={"id": 1, "n": number}, unavailable=["v"])])
+    source.emit()
+    source.begin()
+    assert read(source, Row(1), '{"id": 1, "n": 2, "v": "far back"}').unchanged == 1
+    source.begin()
+    assert read(source, Row(1), '{"id": 1, "n": 1, "v": "far back"}').unchanged == 0
+    source.begin()
+    (change,) = source.changes(updated(1))
+    source.save([with_data(change, record={"id": 1}, unavailable=["v", "n"])])
+    source.emit()
+    assert read(source, Row(1), '{"id": 1, "n": 1, "v": "far back"}').unchanged == 1
+
+
+def test_values_that_no_event_of_the_row_holds_make_an_event(source: Source) -> None:
+    for key, before in enumerate(("another row", "moved here", "not an update", "no record", "nothing")):
+        if before != "nothing":
+            source.commit(inserted(key, "kept"))
+        if before == "another row":
+            source.commit(deleted(key))
+        elif before == "not an update":
+            (bad,) = source.changes(inserted(key))
+            source.save([with_data(bad, record={"id": key}, unavailable=["v"])])
+        elif before == "no record":
+            source.emit()
+            append_foreign(source.store, "updated", key)
+        (lacking,) = source.changes(updated(key))
+        moved = {"old_key": [100]} if before == "moved here" else {}
+        source.save([with_data(lacking, record={"id": key}, unavailable=["v"], **moved)])
+    source.emit()
+    source.begin()
+    assert source.backfill(0, 1, 2, 3, 4, value="kept") == EmittedRows("stored", 5, 0, 0, 0)
+
+
+def test_a_row_that_changes_after_it_was_read_is_as_the_log_says(source: Source) -> None:
+    source.commit(*[inserted(n, "read") for n in (1, 2, 3)])
+    source.emit()
+    source.begin()
+    snapshot = f"{source.xid}:{source.xid}:"
+    assert source.backfill(1, 2, 3, snapshot=snapshot).unchanged == 3
+    source.commit(updated(2, "later"), deleted(3))
+    source.emit()
+    source.finish()
+    assert [stream(source.store, n)[-1] for n in (1, 2, 3)] == [
+        ("inserted", "read"),
+        ("updated", "later"),
+        ("deleted", None),
+    ]
+    # what the snapshot did not see is newer, also where it is equal
+    source.begin()
+    snapshot = f"{source.xid}:{source.xid}:"
+    source.commit(updated(1, "read"))
+    source.emit()
+    assert source.backfill(1, snapshot=snapshot) == EmittedRows("stored", 0, 1, 0, 0)
+
+
+def test_a_chunk_that_is_given_again_finds_the_same(source: Source) -> None:
+    source.commit(inserted(1, "read"))
+    source.emit()
+    source.begin()
+    for _ in range(2):
+        assert source.backfill(1, done=False).unchanged == 1
+    assert len(found(source)) == 1
+
+
+@pytest.mark.parametrize("anew", ["a new slot", "another declaration", "taken out and put back"])
+def test_what_a_reading_found_that_never_ended_counts_no_more(source: Source, anew: str) -> None:
+    source.commit(inserted(1, "read"), inserted(2, "read"))
+    source.emit()
+    source.begin()
+    source.backfill(1, 2)
+    assert len(found(source)) == 2
+    if anew == "a new slot":
+        source.begin()
+    else:
+        if anew == "taken out and put back":
+            source.store.register_capture("c", "slot_c", "pub_c", [table("u")])
+        source.store.register_capture("c", "slot_c", "pub_c", [table(fingerprint="2")])
+        source.store.publish_tables("c", source.token, source.xid)
+    assert found(source) == []
+    # 2 went meanwhile, and nobody saw it
+    source.backfill(1)
+    source.finish()
+    assert events(source.store)[2:] == [("[2]", "deleted")]
+
+
+def test_the_end_takes_bounded_calls_and_each_removes_what_it_looked_at(source: Source) -> None:
+    source.commit(*[inserted(n, "read") for n in range(7)])
+    source.emit()
+    source.begin()
+    source.backfill(0, 1, 2, 4, 5, 6)
+    left = []
+    while not source.store.finish_backfill("c", source.token, "public", "t", 3):
+        left.append(len(found(source)))
+    assert left == [3, 1]
+    assert events(source.store)[7:] == [("[3]", "deleted")]
+    assert value(source.store.connection, "select gone_rows from event_store.captured_tables") == 1
+
+
+def test_a_plan_that_was_made_for_an_empty_store_looks_at_the_events_of_the_rows_only(source: Source) -> None:
+    connection = source.store.connection
+    connection.execute("vacuum analyze")
+    source.backfill()
+    source.finish()
+    source.begin()
+    source.backfill(*range(1000), done=False)
+    with connection.transaction():
+        assert source.backfill(0, 1000, 1001, done=False).appended == 2
+        fetched = value(connection, "select idx_tup_fetch from pg_stat_xact_user_tables where relname = 'events'")
+    assert fetched < 50
+    source.backfill(2000)
+    with connection.transaction():
+        source.finish(limit=10)
+        fetched = value(connection, "select idx_tup_fetch from pg_stat_xact_user_tables where relname = 'events'")
+    assert fetched < 10 * 1000
+
+
+def test_a_table_that_events_told_of_before_is_ended_by_a_look_at_its_streams(source: Source) -> None:
+    source.backfill(1, 2)
+    assert source.begin() == 2
+    source.backfill(2, done=False)
+    source.backfill()
+    assert progress_of(source) == ("[2]", 1, True, None)
+    assert source.finish() == 1
+    assert progress_of(source) == ("[2]", 1, True, 2)
+    assert events(source.store)[-1] == ("[1]", "deleted")
+
+
+def is_new(source: Source) -> bool:
+    return bool(value(source.store.connection, "select is_new from event_store.captured_tables"))
+
+
+def test_a_table_is_new_until_it_is_read_anew(source: Source) -> None:
+    assert is_new(source)
+    source.store.register_capture("c", "slot_c", "pub_c", [table()])
+    assert is_new(source)
+    source.store.register_capture("c", "slot_c", "pub_c", [table(fingerprint="2")])
+    assert not is_new(source)
+
+
+def test_a_table_that_was_never_published_stays_new(connect: Connect) -> None:
+    source = Source(CaptureStore(connect()))
+    source.store.register_capture("c", "slot_c", "pub_c", [table(fingerprint="2")])
+    assert is_new(source)
+    source.begin()
+    assert is_new(source)
+    source.begin()
+    assert not is_new(source)
+
+
+def test_a_table_that_is_added_to_a_capture_is_not_new_for_its_slot_may_lack_changes(source: Source) -> None:
+    source.store.register_capture("c", "slot_c", "pub_c", [table(), table("u")])
+    source.store.publish_tables("c", source.token, source.xid)
+    query = "select table_name, is_new from event_store.captured_tables order by 1"
+    assert rows(source.store.connection, query) == [("t", True), ("u", False)]
+
+
+def test_a_table_that_was_captured_before_is_not_new(source: Source) -> None:
+    source.forget_lease()
+    source.store.release_capture("c", source.token)
+    source.store.unregister_capture("c")
+    again = Source(source.store)
+    again.begin()
+    assert not is_new(again)
+    assert again.backfill(1).appended == 1
+    assert progress_of(again)[3] is None
+
+
+# append_new_rows as if each row had to be compared with its stream
+NONE_NEW = """
+    create or replace function event_store_private.append_new_rows(
+      v_table event_store.captured_tables, v_decider_ids text[], v_event_ids uuid[], v_command_id uuid, v_data text[], v_faults text[]
+    )
+    returns uuid[] language sql as $$ select '{}'::uuid[] $$
+"""
+
+
+def both_ways(source: Source, read: Sequence[ReadRow], snapshot: str | None = None) -> EmittedRows:
+    """Append rows by what compares each with its stream alone, and as ever; return what became of them, the same."""
+    connection = source.store.connection
+    outcomes = []
+    for compares_all in (True, False):
+        with connection.transaction():
+            if compares_all:
+                connection.execute(NONE_NEW)
+            stored = source.store.emit_backfill(
+                "c",
+                source.token,
+                "public",
+                "t",
+                snapshot or f"{source.xid}:{source.xid}:",
+                source.lsn,
+                as_read(read),
+                None,
+                done=False,
+            )
+            told = rows(
+                connection,
+                "select event, event_id, event_version, decider, decider_id, data, command_id, previous_id, final, version, metadata"
+                " from event_store.events order by decider_id, version",
+            )
+            quarantined = rows(
+                connection,
+                "select decider_id, action, event_id, command_id, data::text, fault from event_store.quarantined_changes"
+                " order by event_id",
+            )
+            kept = rows(connection, "select decider_id from event_store.unchanged_rows order by 1")
+            progressed = progress_of(source)
+            outcomes.append((stored, told, quarantined, kept, progressed))
+            raise psycopg.Rollback
+    compared, appended = outcomes
+    assert compared == appended
+    return compared[0]
+
+
+def test_rows_become_the_same_events_whichever_way_they_take(source: Source) -> None:
+    source.commit(inserted(1, "read"), inserted(2, "other"), inserted(3), deleted(3), faulty(4))
+    source.emit_all()
+    one = source._row(5, "t", "read", 1)
+    large = one._replace(decider_id="[6]", event_id=str(uuid4()), data=json.dumps({"record": "x" * 2_000_000}))
+    digits = one._replace(decider_id="[7]", event_id=str(uuid4()), data='{"record": 1e1000}')
+    doubtful = one._replace(decider_id="[10]", event_id=str(uuid4()), fault="column v: not UTF-8")
+    unreadable = one._replace(decider_id="[8]", event_id=str(uuid4()), data=None, fault="column v: not UTF-8")
+    nameless = unreadable._replace(decider_id=None, event_id=str(uuid4()))
+    noted = one._replace(decider_id="[9]", event_id=str(uuid4()), data='{"record": {}, "annotations": {"user": "me"}}')
+    known = [source._row(key, "t", "read", 1) for key in (1, 2, 3, 4)]
+    assert both_ways(source, [one, noted]) == EmittedRows("stored", 2, 0, 0, 0)
+    found = both_ways(source, [one, large, digits, doubtful, unreadable, nameless, noted, *known])
+    # 2 and 3 are other than their streams say, and 4 waits behind its fault
+    assert (found.appended, found.held, found.unchanged) == (4, 6, 1)
+
+
+def test_new_rows_of_one_stream_are_refused_or_taken_as_ever(source: Source) -> None:
+    one = source._row(5, "t", "read", 1)
+    again = one._replace(event_id=str(uuid4()))
+    assert both_ways(source, [one, again]).appended == 2
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_rows_that_a_truncation_removed_since_they_were_read_are_left_out(source: Source, waits: bool) -> None:
+    before = f"{source.xid}:{source.xid}:"
+    if waits:
+        source.commit(replace(truncated(), fault="it waits"))
+    else:
+        source.commit(truncated())
+    source.emit_all()
+    assert both_ways(source, [source._row(1, "t", "read", 1)], before) == EmittedRows("stored", 0, 1, 0)
+    assert both_ways(source, [source._row(1, "t", "read", 1)]).appended == 1
+
+
+def test_a_new_row_whose_stream_was_purged_follows_it(source: Source) -> None:
+    source.store.connection.execute(
+        "insert into event_store.purged_streams (decider, decider_id, last_event_id, last_offset, version, final)"
+        " values ('table:public.t', '[1]', gen_random_uuid(), 1, 3, false)"
+    )
+    assert both_ways(source, [source._row(1, "t", "read", 1), source._row(2, "t", "read", 1)]).appended == 2
+
+
+def test_new_rows_are_taken_at_any_isolation(source: Source) -> None:
+    source.store.connection.execute("set default_transaction_isolation = serializable")
+    assert both_ways(source, [source._row(1, "t", "read", 1)]).appended == 1
