@@ -3,10 +3,8 @@
 import json
 from typing import LiteralString
 
-from tests.support.capturing.captures import Source, inserted, later, source, table, truncated, updated, with_data
+from tests.support.capturing.captures import Source, inserted, later, table, truncated, updated, with_data
 from tests.support.factories import rows, value
-
-__all__ = ["source"]
 
 
 def test_a_change_has_its_columns(source: Source) -> None:

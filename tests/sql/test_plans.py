@@ -14,10 +14,7 @@ from millrace.resources.event_store.sql_functions import SqlFunctions
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.producers import ProducerStore
 from tests.support.factories import Connect, append, append_to, new_event, register_orders, rows, set_clock
-from tests.support.producing.messages import begin, do, producer, staged, statistics
-
-__all__ = ["producer"]
-
+from tests.support.producing.messages import begin, do, staged, statistics
 
 FETCHED: LiteralString = "select pg_stat_get_xact_tuples_fetched('event_store.events'::regclass)"
 TABLES = ("events", "event_log", "purged_streams", "stream_locks")

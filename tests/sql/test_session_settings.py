@@ -51,13 +51,14 @@ def test_an_owner_finishes_no_restore_that_has_not_begun(orders: EventStore, gra
 
 
 def test_a_bare_insert_of_a_login_is_checked_whatever_it_states(orders: EventStore, granted: EventStore) -> None:
-    granted.connection.execute(ROW, ("placed", Jsonb({}), None, None))
+    granted.connection.execute(ROW, ("placed", Jsonb({}), 5, 5))
     for stated in (None, 5):
         for event, error in (("unheard of", EventNotRegistered), ("placed", Conflict)):
             with pytest.raises(error), refusals():
                 granted.connection.execute(ROW, (event, Jsonb({}), stated, stated))
-    (event_,) = orders.read_stream("order", "o-1")
-    assert event_.version == 1
+    (stored,) = orders.read_stream("order", "o-1")
+    assert stored.version == 1
+    assert stored.offset != 5
 
 
 def test_a_bare_insert_of_the_owner_is_checked(orders: EventStore) -> None:

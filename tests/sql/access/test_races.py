@@ -14,7 +14,6 @@ from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import HistoryNeeded, NotInFlight, NotViewOwner
 from millrace.resources.event_store import EventStore
 from tests.sql.archive.test_raise_low_water_mark import ids
-from tests.sql.bulk.test_claim_batch import bulk
 from tests.sql.rows.test_stream_events import view
 from tests.support.factories import (
     Connect,
@@ -34,7 +33,7 @@ from tests.support.factories import (
 from tests.support.logins import Login, logins
 from tests.support.patience import patience
 
-__all__ = ["bulk", "ids", "view"]
+__all__ = ["ids", "view"]
 
 ENDS = ["commit", "kill"]
 
@@ -88,7 +87,7 @@ def test_end_locks_leaves_a_lock_that_is_being_acknowledged_to_the_ack(
     consumer = connect(autocommit=False)
     (event,) = view.lease_events("v", 1, 3600)
     EventStore(consumer).ack_event("v", "a", event.offset, event.lease_token)
-    view.connection.execute("set lock_timeout = '2s'")
+    view.connection.execute("set lock_timeout = '30s'")
     assert view.end_locks("v") == 0
     end(view.connection, consumer, how)
     assert view.end_locks("v") == (how != "commit")
@@ -122,7 +121,7 @@ def test_consumers_and_operators_who_end_their_locks_at_once_count_every_event_o
             ended.append(store.end_locks("v"))
 
     for result in at_once([consume, consume, consume, operate, operate]):
-        result.result(0)
+        result.result()
     assert len(acked) == len(set(acked)) == 100
     for stream in {decider_id for decider_id, _ in acked}:
         offsets = [

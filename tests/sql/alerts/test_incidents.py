@@ -243,7 +243,7 @@ def test_two_that_claim_at_once_get_a_message_once(watched: Watched, connect: Co
     late = start(lambda: AlertStore(second).claim_alert(LEASE_S))
     wait_blocked(watched.store.connection, second.info.backend_pid)
     first.commit()
-    assert late.result() == []
+    assert late.result(patience()) == []
     assert claimed.tries == 1
 
 

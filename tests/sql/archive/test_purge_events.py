@@ -10,7 +10,6 @@ from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import ForbiddenChange, Malformed, PositionOutOfRange, UnknownPartition
 from millrace.resources.event_store import ChainedEvent, EventStore
 from millrace.resources.event_store.refusals import refusals
-from tests.sql.bulk.test_claim_batch import bulk
 from tests.support.factories import (
     Connect,
     append,
@@ -26,9 +25,6 @@ from tests.support.factories import (
     wait_blocked,
 )
 from tests.support.patience import patience
-
-__all__ = ["bulk"]
-
 
 CHECKSUM = "0" * 64
 BY_HAND: list[LiteralString] = [

@@ -8,7 +8,6 @@ import pytest
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import HistoryNeeded, LeaseLost, PositionOutOfRange
 from millrace.resources.event_store import EventStore, StreamFailure
-from tests.sql.bulk.test_claim_batch import bulk
 from tests.support.factories import (
     Connect,
     append_to,
@@ -22,8 +21,6 @@ from tests.support.factories import (
     wait_blocked,
 )
 from tests.support.patience import patience
-
-__all__ = ["bulk"]
 
 
 @pytest.fixture

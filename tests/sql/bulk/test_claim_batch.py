@@ -17,7 +17,6 @@ from tests.support.factories import (
     rows,
     set_clock,
     start,
-    terminate,
     value,
 )
 from tests.support.patience import patience
@@ -155,14 +154,6 @@ def test_racing_consumers_take_every_event_exactly_once(bulk: EventStore, connec
     assert len(log) == total
 
 
-def test_a_consumer_that_is_killed_in_its_claim_leases_nothing(bulk: EventStore, connect: Connect) -> None:
-    append_to(bulk, *[f"o-{n}" for n in range(30)])
-    killed = connect(autocommit=False)
-    assert size(EventStore(killed).claim_batch("v", "killed")) == 30
-    terminate(bulk.connection, killed.info.backend_pid)
-    assert size(bulk.claim_batch("v", "me")) == 30
-
-
 def test_a_claim_is_not_stopped_by_operators_who_keep_their_transactions_open(
     bulk: EventStore, connect: Connect
 ) -> None:
@@ -203,14 +194,6 @@ def test_events_that_the_view_does_not_want_are_passed_over(orders: EventStore) 
     for view in ("orders", "paid"):
         (lease,) = orders.claim_batch(view, "me")
         assert (lease.from_position, lease.to_position) == (6, 7)
-
-
-def test_a_view_that_is_not_enabled_is_given_nothing(bulk: EventStore) -> None:
-    append(bulk)
-    bulk.connection.execute("update event_store.views set enabled = false")
-    assert bulk.claim_batch("v", "me") == []
-    bulk.connection.execute("update event_store.views set enabled = true")
-    assert len(bulk.claim_batch("v", "me")) == 1
 
 
 def test_a_wrong_claim_is_refused(bulk: EventStore) -> None:

@@ -1,7 +1,6 @@
 """Effect and position commit together, fenced by the lease's token."""
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
@@ -9,11 +8,8 @@ import pytest
 from millrace.resources.errors import LeaseLost, Malformed, PositionOutOfRange, UnknownView, WrongMode
 from millrace.resources.event_store import EventStore, Lease
 from millrace.resources.event_store.refusals import refusals
-from tests.sql.bulk.test_claim_batch import bulk
-from tests.support.factories import Connect, append_to, at_once, rows, set_clock, start, terminate, value, wait_blocked
+from tests.support.factories import Connect, append_to, rows, set_clock, start, terminate, value, wait_blocked
 from tests.support.patience import patience
-
-__all__ = ["bulk"]
 
 
 def progress(store: EventStore) -> list[tuple[Any, ...]]:
@@ -55,13 +51,6 @@ def test_effect_and_position_commit_together(bulk: EventStore, leases: list[Leas
         assert (progress(bulk) == before) is not done
 
 
-def test_a_part_of_a_range_can_be_committed(bulk: EventStore, leases: list[Lease]) -> None:
-    lease = max(leases, key=lambda each: each.to_position)
-    bulk.commit_batch("v", [replace(lease, to_position=1)])
-    (again,) = [each for each in bulk.claim_batch("v", "me") if each.partition == lease.partition]
-    assert (again.from_position, again.to_position) == (1, lease.to_position)
-
-
 # A12, B9
 
 
@@ -99,15 +88,6 @@ def test_a_zombie_that_waits_for_its_successors_commit_is_fenced(
     successor.commit()
     with pytest.raises(LeaseLost):
         late.result(patience())
-
-
-def test_of_two_commits_of_one_batch_at_once_one_succeeds(
-    bulk: EventStore, leases: list[Lease], connect: Connect
-) -> None:
-    stores = [EventStore(connect()) for _ in range(3)]
-    results = at_once([partial(store.commit_batch, "v", leases) for store in stores])
-    assert sorted(type(result.exception()).__name__ for result in results) == ["LeaseLost", "LeaseLost", "NoneType"]
-    assert sum(position for _, position, _, _ in progress(bulk)) == 40
 
 
 # A13

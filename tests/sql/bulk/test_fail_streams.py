@@ -17,12 +17,8 @@ from millrace.resources.errors import (
 )
 from millrace.resources.event_store import EventStore, Lease, StreamFailure
 from millrace.resources.event_store.refusals import refusals
-from tests.sql.bulk.test_claim_batch import bulk
 from tests.support.factories import Connect, append, append_to, at_once, ids_of_one_partition, rows, value
-from tests.support.views.failing_streams import Delivered, at, failure, finish, locks, read, state, streams
-
-__all__ = ["bulk", "streams"]
-
+from tests.support.views.failing_streams import Delivered, at, failure, finish, locks, read, state
 
 # A21
 

@@ -6,12 +6,8 @@ import pytest
 
 from millrace.resources.errors import LeaseLost, PositionOutOfRange
 from millrace.resources.event_store import EventStore, StreamFailure
-from tests.sql.bulk.test_claim_batch import bulk
 from tests.support.factories import Connect, append, append_to, ids_of_one_partition, terminate
-from tests.support.views.failing_streams import at, failure, finish, locks, read, state, streams
-
-__all__ = ["bulk", "streams"]
-
+from tests.support.views.failing_streams import at, failure, finish, locks, read, state
 
 # Parts of a batch
 
@@ -197,20 +193,3 @@ def test_a_lease_that_was_taken_over_neither_reads_nor_fails_nor_commits(
     finish(other, leases)
     with pytest.raises(LeaseLost, match="no lease"):
         bulk.read_batch("v", late)
-
-
-def test_a_retry_that_was_taken_over_is_not_acknowledged_by_its_former_owner(
-    bulk: EventStore, streams: list[str], connect: Connect
-) -> None:
-    append_to(bulk, streams[0])
-    finish(bulk, bulk.claim_batch("v", "me"), streams)
-    at(bulk, 5)
-    (late,) = bulk.claim_batch("v", "me", lease_s=60)
-    other = EventStore(connect())
-    at(other, 65)
-    leases = other.claim_batch("v", "them")
-    with pytest.raises(LeaseLost):
-        bulk.commit_batch("v", [late])
-    assert [e.decider_id for e in read(other, leases)] == [streams[0]]
-    finish(other, leases, streams)
-    assert locks(bulk) == [(streams[0], 2)]

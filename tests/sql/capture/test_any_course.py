@@ -19,7 +19,6 @@ from tests.support.capturing.captures import (
     deleted,
     faulty,
     inserted,
-    source,
     table,
     truncated,
     updated,
@@ -30,8 +29,6 @@ from tests.support.factories import (
     rows,
     value,
 )
-
-__all__ = ["source"]
 
 
 class Lives:

@@ -21,7 +21,6 @@ from tests.support.capturing.captures import (
     held,
     inserted,
     progress_of,
-    source,
     stream,
     table,
     truncated,
@@ -38,9 +37,6 @@ from tests.support.factories import (
     wait_blocked,
 )
 from tests.support.patience import patience
-
-__all__ = ["source"]
-
 
 ID = "0b5c1d9e-0000-4000-8000-0000000000ff"
 

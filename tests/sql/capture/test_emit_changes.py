@@ -23,7 +23,6 @@ from tests.support.capturing.captures import (
     faulty,
     held,
     inserted,
-    source,
     stream,
     table,
     truncated,
@@ -42,8 +41,6 @@ from tests.support.factories import (
     wait_blocked,
 )
 from tests.support.patience import patience
-
-__all__ = ["source"]
 
 
 def position(source: Source) -> Any:  # noqa: ANN401 - the columns decide

@@ -12,7 +12,6 @@ from tests.support.capturing.captures import (
     faulty,
     held,
     inserted,
-    source,
     stream,
     table,
     truncated,
@@ -20,8 +19,6 @@ from tests.support.capturing.captures import (
     with_data,
 )
 from tests.support.factories import rows, value
-
-__all__ = ["source"]
 
 THIS: LiteralString = "where c.ctid = event_store_private.newest_capture('c')"
 PLAIN: LiteralString = f"select r.* from event_store.captures c, event_store_private.emit_plain_range(c, 100) r {THIS}"

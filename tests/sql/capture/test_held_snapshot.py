@@ -2,10 +2,8 @@
 
 from millrace.resources.capture.store import CaptureStore
 from tests.sql.test_held_snapshots import SLACK, held_snapshot
-from tests.support.capturing.captures import Row, Source, inserted, source, table
+from tests.support.capturing.captures import Row, Source, inserted, table
 from tests.support.factories import Connect, buffers, value
-
-__all__ = ["source"]
 
 
 def test_a_capture_reads_no_more_pages_the_more_it_stored(source: Source, connect: Connect) -> None:

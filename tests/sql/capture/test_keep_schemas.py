@@ -9,10 +9,8 @@ from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.schema_changes import SchemaStore
 from millrace.resources.capture.store import CaptureStore, RegisteredTable
 from millrace.resources.errors import LeaseLost, Malformed, UnknownCapture
-from tests.support.capturing.captures import START, Source, inserted, later, source
+from tests.support.capturing.captures import START, Source, inserted, later
 from tests.support.factories import Connect, refusal
-
-__all__ = ["source"]
 
 ID = {"name": "id", "type_oid": 23, "type_modifier": -1, "type": "integer", "key": True}
 V = {"name": "v", "type_oid": 25, "type_modifier": -1, "type": "text", "key": False}

@@ -17,15 +17,12 @@ from tests.support.capturing.captures import (
     events,
     faulty,
     inserted,
-    source,
     table,
     truncated,
     updated,
 )
 from tests.support.factories import Connect, at_once, refusal, rows, start, value, wait_blocked
 from tests.support.patience import patience
-
-__all__ = ["source"]
 
 
 @pytest.fixture

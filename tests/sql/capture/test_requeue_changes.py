@@ -19,7 +19,6 @@ from tests.support.capturing.captures import (
     faulty,
     held,
     inserted,
-    source,
     stream,
     table,
     truncated,
@@ -27,8 +26,6 @@ from tests.support.capturing.captures import (
 )
 from tests.support.factories import Connect, refusal, start, terminate, wait_blocked
 from tests.support.patience import patience
-
-__all__ = ["source"]
 
 
 def repair(source: Source, key: object = 1, which: int = 0, value: object = "repaired") -> None:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from uuid import uuid4
 
 import psycopg
@@ -21,10 +20,8 @@ from tests.support.capturing.captures import (
     faulty,
     inserted,
     progress_of,
-    source,
     stream,
     table,
-    truncated,
     updated,
     with_data,
 )
@@ -33,8 +30,6 @@ from tests.support.factories import (
     rows,
     value,
 )
-
-__all__ = ["source"]
 
 
 def read(source: Source, row: Row, record: str) -> EmittedRows:
@@ -342,18 +337,6 @@ def test_new_rows_of_one_stream_are_refused_or_taken_as_ever(source: Source) -> 
     one = source._row(5, "t", "read", 1)
     again = one._replace(event_id=str(uuid4()))
     assert both_ways(source, [one, again]).appended == 2
-
-
-@pytest.mark.parametrize("waits", [False, True])
-def test_rows_that_a_truncation_removed_since_they_were_read_are_left_out(source: Source, waits: bool) -> None:
-    before = f"{source.xid}:{source.xid}:"
-    if waits:
-        source.commit(replace(truncated(), fault="it waits"))
-    else:
-        source.commit(truncated())
-    source.emit_all()
-    assert both_ways(source, [source._row(1, "t", "read", 1)], before) == EmittedRows("stored", 0, 1, 0)
-    assert both_ways(source, [source._row(1, "t", "read", 1)]).appended == 1
 
 
 def test_a_new_row_whose_stream_was_purged_follows_it(source: Source) -> None:

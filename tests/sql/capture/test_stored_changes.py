@@ -25,7 +25,6 @@ from tests.support.capturing.captures import (
     held,
     inserted,
     later,
-    source,
     table,
     truncated,
     updated,
@@ -33,8 +32,6 @@ from tests.support.capturing.captures import (
 )
 from tests.support.factories import Connect, refusal, rows, start, terminate, value, wait_blocked
 from tests.support.patience import patience
-
-__all__ = ["source"]
 
 
 def number_stored(source: Source) -> int:

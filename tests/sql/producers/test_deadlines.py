@@ -12,13 +12,10 @@ from tests.support.producing.messages import (
     do,
     effects,
     opened,
-    producer,
     staged,
     state_of,
     statistics,
 )
-
-__all__ = ["producer"]
 
 
 def test_transactions_end_after_their_deadline_with_their_changes_and_others_do_not(producer: ProducerStore) -> None:
@@ -64,7 +61,7 @@ def test_it_waits_for_nobody_and_leaves_what_somebody_is_at_to_the_next_call(
     set_clock(producer.connection, LATER)
     busy = ProducerStore(connect(autocommit=False))
     busy.register_producer("p")
-    producer.connection.execute("set lock_timeout = '2s'")
+    producer.connection.execute("set lock_timeout = '30s'")
     assert producer.expire_transactions() == ExpiredTransactions(0, 0)
     busy.connection.rollback()
     set_clock(busy.connection, START)

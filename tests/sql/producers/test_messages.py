@@ -20,15 +20,11 @@ from tests.support.producing.messages import (
     do,
     effects,
     opened,
-    producer,
     staged,
     state_of,
     statistics,
     two_events,
 )
-
-__all__ = ["producer"]
-
 
 RULES = {
     # the producer is at epoch 2 and sequence 3

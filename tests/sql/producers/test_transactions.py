@@ -40,14 +40,11 @@ from tests.support.producing.messages import (
     do,
     effects,
     opened,
-    producer,
     staged,
     state_of,
     statistics,
     two_events,
 )
-
-__all__ = ["producer"]
 
 
 def test_staged_changes_are_invisible_before_the_commit_and_together_after_it(
@@ -93,11 +90,6 @@ def test_a_json_null_is_a_value_and_an_sql_null_removes(producer: ProducerStore)
         )
     producer.commit_transaction(transaction)
     assert rows(producer.connection, "select key, value::text from event_store.producer_state") == [("null", "null")]
-
-
-def test_a_transaction_may_be_empty(producer: ProducerStore) -> None:
-    settled = producer.commit_transaction(opened(producer, 0))
-    assert (settled.outcome, settled.result, settled.offsets, settled.next_sequence) == ("committed", None, [], 1)
 
 
 def test_a_second_commit_gives_the_same_answer(producer: ProducerStore, connect: Connect) -> None:
@@ -184,13 +176,6 @@ def test_a_late_commit_is_refused_and_its_message_may_be_begun_again(producer: P
     do(producer, 0)
 
 
-def test_a_commit_just_before_the_deadline_counts(producer: ProducerStore) -> None:
-    set_clock(producer.connection, START)
-    transaction = staged(producer, 0, timeout_s=60)
-    set_clock(producer.connection, "2030-01-01 00:00:59.999+00")
-    assert producer.commit_transaction(transaction).next_sequence == 1
-
-
 def test_a_refused_event_refuses_the_commit_and_the_transaction_stays_open(producer: ProducerStore) -> None:
     store = EventStore(producer.connection)
     append(store, "closed", final=True)
@@ -216,16 +201,6 @@ def test_a_refused_event_refuses_the_commit_and_the_transaction_stays_open(produ
             do(producer, sequence)
 
 
-def test_an_event_that_is_stored_already_is_taken_as_it_is(producer: ProducerStore) -> None:
-    event = new_event("a")
-    (stored,) = EventStore(producer.connection).append_events([event])
-    transaction = opened(producer, 0)
-    producer.add_events(transaction, [event, new_event("a")])
-    settled = producer.commit_transaction(transaction)
-    assert settled.offsets[0] == stored.offset
-    assert value(producer.connection, "select count(*) from event_store.events") == 2
-
-
 def test_a_key_that_is_empty_or_too_long_is_refused(producer: ProducerStore) -> None:
     transaction = opened(producer, 0)
     for key in ("", "x" * 1025):
@@ -239,16 +214,6 @@ def test_staged_events_that_are_no_events_are_refused_at_once(producer: Producer
     broken = replace(new_event("a"), event_id="no uuid")  # type: ignore[arg-type]
     with pytest.raises(Malformed):
         producer.add_events(transaction, [broken])
-
-
-def test_killed_between_begin_and_commit_the_redelivery_is_done_once(producer: ProducerStore, connect: Connect) -> None:
-    doomed = another(connect)
-    staged(doomed, 0, total=1)
-    terminate(producer.connection, doomed.connection.info.backend_pid)
-    assert (effects(producer)["events"], state_of(producer)) == ([], {})
-    offsets = do(producer, 0, total=1)
-    assert begin(producer, 0).offsets == offsets
-    assert value(producer.connection, "select count(*) from event_store.events") == 2
 
 
 @pytest.mark.parametrize("point", ["an event's stream", "a key of the state"])
