@@ -95,7 +95,7 @@ def test_a_view_whose_role_is_gone_is_the_operators_who_may_give_it_away(
 
 def test_another_consumer_sees_no_url_and_neither_the_locks_nor_the_leases(orders: EventStore, login: Login) -> None:
     """Which functions refuse it: docs/who_may_do_what.md."""
-    append_to(orders, "a", "b")
+    append_to(orders, "a")
     url = "https://example.com/hook?key=secret"
     holder, other = login("event_store_consumer"), login("event_store_consumer")
     holder.register_view("v", "-infinity", edge_function_url=url)

@@ -11,6 +11,7 @@ import pytest
 from millrace.resources.alerts.store import AlertStore, ClaimedIncident
 from millrace.resources.errors import Malformed
 from tests.support.factories import Connect, buffers, refusal, rows, set_clock, start, terminate, value, wait_blocked
+from tests.support.patience import patience
 
 START = datetime.fromisoformat("2030-01-01T00:00:00+00:00")
 MINUTE, HOUR, DAY = 60, 3600, 86_400

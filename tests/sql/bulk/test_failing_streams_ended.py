@@ -154,23 +154,6 @@ def test_between_fail_and_commit_a_crash_changes_nothing(
     assert locks(bulk) == []
 
 
-def test_after_a_crash_the_next_claim_delivers_the_same(bulk: EventStore, streams: list[str], connect: Connect) -> None:
-    append_to(bulk, *streams)
-    finish(bulk, bulk.claim_batch("v", "me"), streams[:1])
-    append_to(bulk, *streams)
-    at(bulk, 5)
-    lost = read(bulk, bulk.claim_batch("v", "me", lease_s=60))
-    other = EventStore(connect())
-    at(other, 64)
-    assert other.claim_batch("v", "them") == []
-    at(other, 65)
-    leases = other.claim_batch("v", "them")
-    assert read(other, leases) == lost
-    assert len(lost) == 4
-    finish(other, leases)
-    assert other.claim_batch("v", "them") == []
-
-
 def test_a_lease_that_was_taken_over_neither_reads_nor_fails_nor_commits(
     bulk: EventStore, streams: list[str], connect: Connect
 ) -> None:

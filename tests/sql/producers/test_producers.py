@@ -48,6 +48,7 @@ def test_what_the_instance_before_has_open_is_aborted_and_cannot_be_committed(pr
     producer.register_producer("p")
     found = statistics(producer)
     assert (found.aborted, found.open) == (1, 0)
+    refusal(ProducerFenced, lambda: producer.abandon_transaction(transaction, "why"))
     refused = refusal(ProducerFenced, lambda: producer.commit_transaction(transaction))
     assert "is of epoch 1, the producer is at epoch 2" in str(refused)
     assert rows(producer.connection, "select from event_store.staged_changes") == []

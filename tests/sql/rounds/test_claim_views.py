@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from millrace.resources.errors import Malformed, WrongMode
+from millrace.resources.errors import Malformed
 from millrace.resources.event_store import EventStore, Lease, StreamFailure
 from tests.support.factories import Connect, append, append_to, refusal, set_clock
 
@@ -87,14 +87,6 @@ def test_what_cannot_be_claimed_is_left_out_and_the_others_go_on(bulk: EventStor
     bulk.enable_view("off", False, reason="a test")
     assert set(bulk.claim_views(["off", "nobody", "all", "all"], "me")) == {"all"}
     assert bulk.claim_views([], "me") == {}
-
-
-def test_a_rows_view_is_refused(bulk: EventStore) -> None:
-    append_to(bulk, "o-1")
-    bulk.register_view("rows", "-infinity")
-    with pytest.raises(WrongMode):
-        bulk.claim_views(["all", "rows"], "me")
-    assert bulk.owned_leases("me") == {}
 
 
 def test_a_malformed_call_is_refused(bulk: EventStore) -> None:

@@ -165,15 +165,6 @@ def test_checkpoints_stay_until_200_unwanted_positions_are_ahead_also_beside_app
     assert written(bulk) == before
 
 
-def test_unwanted_positions_before_a_wanted_one_are_passed_over_with_its_claim(bulk: EventStore) -> None:
-    (stream,) = ids_of_one_partition(bulk.connection, 1)
-    append_to(bulk, *[stream] * 50)
-    assert bulk.claim_views(["paid"], "me") == {}
-    bulk.append_events([new_event(stream, event="paid")])
-    (lease,) = bulk.claim_views(["paid"], "me")["paid"]
-    assert (lease.from_position, lease.to_position) == (50, 51)
-
-
 def test_what_lies_behind_many_unwanted_positions_is_reached(bulk: EventStore) -> None:
     """A view that is further behind than all views are looked at together."""
     (stream,) = ids_of_one_partition(bulk.connection, 1)
@@ -189,16 +180,6 @@ def test_what_lies_behind_many_unwanted_positions_is_reached(bulk: EventStore) -
         value(bulk.connection, "select position from event_store.checkpoints where view = 'invoices' and partition = 0")
         > 2500
     )
-
-
-def test_a_claim_that_finds_nothing_wanted_writes_and_locks_nothing(bulk: EventStore, connect: Connect) -> None:
-    append_to(bulk, *[f"o-{n}" for n in range(100)])
-    bulk.sequence_events()
-    idle = EventStore(connect(autocommit=False))
-    set_clock(idle.connection, "2020-01-01 00:00:00+00")  # the sequencer need not note that it looked
-    assert idle.claim_views(["paid", "invoices"], "me") == {}
-    assert value(idle.connection, "select pg_current_xact_id_if_assigned()") is None
-    assert set(bulk.claim_batch("all", "them"))  # beside its open transaction
 
 
 def test_a_view_is_dropped_registered_disabled_or_switched_between_two_calls(bulk: EventStore) -> None:
