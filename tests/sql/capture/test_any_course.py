@@ -24,11 +24,7 @@ from tests.support.capturing.captures import (
     updated,
     with_data,
 )
-from tests.support.factories import (
-    assert_log_holds_every_event_once,
-    rows,
-    value,
-)
+from tests.support.factories import assert_log_holds_every_event_once, rows, value
 
 
 class Lives:

@@ -27,15 +27,7 @@ from tests.support.capturing.captures import (
     updated,
     with_data,
 )
-from tests.support.factories import (
-    Connect,
-    refusal,
-    rows,
-    start,
-    terminate,
-    value,
-    wait_blocked,
-)
+from tests.support.factories import Connect, refusal, rows, start, terminate, value, wait_blocked
 from tests.support.patience import patience
 
 ID = "0b5c1d9e-0000-4000-8000-0000000000ff"

@@ -7,7 +7,6 @@ from millrace.resources.capture.store import Emitted
 from tests.support.capturing.captures import (
     Row,
     Source,
-    append_foreign,
     deleted,
     faulty,
     held,
@@ -96,19 +95,6 @@ def test_what_waits_beside_the_range_changes_nothing(source: Source) -> None:
     assert source.emit() == Emitted(5, 0, 0, behind=False)
 
 
-def test_a_range_with_a_change_that_has_to_wait_is_left(source: Source) -> None:
-    connection = source.store.connection
-    waiting(source, "a row")
-    waiting(source, "a change of the columns")
-    for number, row in enumerate((updated(7), deleted(7), Row((), "schema_changed"))):
-        ahead = source.changes(inserted((number, 1)), row, inserted((number, 2)))
-        source.save([replace(each, decider_id="schema") if each.action == "schema_changed" else each for each in ahead])
-        before = rows(connection, EVENTS)
-        ((changes, _, _), after) = emitted(source, PLAIN)
-        assert (changes, after) == (None, before)
-        assert source.emit() == Emitted(2, 0, 1, behind=False)
-
-
 def test_a_row_of_another_table_with_the_key_of_one_that_waits_goes_on(source: Source) -> None:
     source.store.register_capture("c", "slot_c", "pub_c", [table("t"), table("u")])
     waiting(source, "a row")
@@ -150,34 +136,6 @@ def test_thousands_that_wait_are_looked_up_by_the_streams_of_the_range(source: S
             "select idx_tup_fetch + seq_tup_read from pg_stat_xact_user_tables where relname = 'quarantined_changes'",
         )
     assert fetched < 10
-
-
-def test_what_is_out_of_the_ordinary_is_left_as_it_is(source: Source) -> None:
-    source.commit(inserted(1))
-    source.emit()
-    connection = source.store.connection
-    for what in ("a fault", "a truncation", "the quarantine", "a closed stream", "an unknown event"):
-        with connection.transaction(force_rollback=True):
-            if what == "the quarantine":
-                source.commit(faulty(1))
-                source.emit()
-            if what == "a closed stream":
-                append_foreign(source.store, "inserted", 2, final=True)
-            before = rows(connection, EVENTS)
-            odd = {"a fault": faulty(2), "a truncation": truncated()}
-            source.commit(updated(1), odd.get(what, inserted(2)))
-            if what == "an unknown event":
-                connection.execute("set session_replication_role = replica")
-                connection.execute("delete from event_store.deciders where event = 'updated'")
-                connection.execute("reset session_replication_role")
-            ((changes, _, _), after) = emitted(source, PLAIN)
-            assert (what, changes, after) == (what, None, before)
-
-
-def test_only_so_many_are_taken_and_only_what_is_stored(source: Source) -> None:
-    source.commit(*(inserted(n) for n in range(150)))
-    ((changes, _, to_idx), found) = emitted(source, PLAIN)
-    assert (changes, to_idx, len(found)) == (100, 99, 100)
 
 
 def test_about_32_mib_are_taken_at_once(source: Source) -> None:

@@ -26,11 +26,7 @@ from tests.support.capturing.captures import (
     updated,
     with_data,
 )
-from tests.support.factories import (
-    Connect,
-    rows,
-    value,
-)
+from tests.support.factories import Connect, rows, value
 
 
 def read(source: Source, row: Row, record: str) -> EmittedRows:

@@ -5,17 +5,7 @@ from functools import partial
 from millrace.resources.errors import Malformed, TransactionEnded, UnknownTransaction
 from millrace.resources.producers import ExpiredTransactions, ProducerStore
 from tests.support.factories import Connect, refusal, rows, set_clock
-from tests.support.producing.messages import (
-    LATER,
-    START,
-    another,
-    do,
-    effects,
-    opened,
-    staged,
-    state_of,
-    statistics,
-)
+from tests.support.producing.messages import LATER, START, another, do, effects, opened, staged, state_of, statistics
 
 
 def test_transactions_end_after_their_deadline_with_their_changes_and_others_do_not(producer: ProducerStore) -> None:

@@ -12,17 +12,7 @@ from psycopg.errors import LockNotAvailable
 from millrace.resources.errors import Malformed, MillraceError, NotProducerOwner, ProducerFenced
 from millrace.resources.event_store import EventStore
 from millrace.resources.producers import ProducerStore, RegisteredProducer
-from tests.support.factories import (
-    Connect,
-    append_to,
-    at_once,
-    refusal,
-    rows,
-    set_clock,
-    start,
-    value,
-    wait_blocked,
-)
+from tests.support.factories import Connect, append_to, at_once, refusal, rows, set_clock, start, value, wait_blocked
 from tests.support.logins import Login, logins
 from tests.support.patience import patience
 from tests.support.producing.messages import another, begin, do, effects, opened, staged, statistics
@@ -77,20 +67,8 @@ def test_of_instances_that_register_at_once_each_has_an_epoch_of_its_own(
 
 
 def test_any_text_round_trips_as_producer_id(producer: ProducerStore) -> None:
-    for name in (
-        "x",
-        " ",
-        "ü" * 512,
-        "a'b\"c",
-        "a,b/c|d",
-        "line\nbreak\ttab",
-        "🐘",
-        "null",
-        "\\N",
-        "%s",
-        "{}",
-        "' or true --",
-    ):
+    odd = ["x", " ", "a'b\"c", "a,b/c|d", "line\nbreak\ttab", "🐘", "null", "\\N", "%s", "{}", "' or true --"]
+    for name in ("ü" * 512, *odd):
         assert producer.register_producer(name).producer_id == name
         assert producer.ingest_events(name, 0, 1, 0, state={name[:500]: name}, result=name).result == name
         assert producer.ingest_events(name, 0, 1, 0).status == "duplicate"

@@ -1,7 +1,7 @@
 """Owners that claim the same views at once, owners that are killed, views that change between two calls.
 
 Belongs here: races and kills of claim_views and what stands beside it. Not here: what one call leases
-(test_claim_views, test_as_claim_batch).
+(test_claim_views, test_lives).
 """
 
 from functools import partial
