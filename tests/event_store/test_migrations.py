@@ -17,19 +17,9 @@ from millrace.resources.event_store.migrations import (
 )
 from tests.support.factories import Connect, append_to, at_once, register_orders, rows, start, value
 from tests.support.migrators import VERSIONS, WAITING, applied, empty
-from tests.support.patience import wait_until
+from tests.support.patience import patience, wait_until
 
 __all__ = ["empty"]
-
-
-def test_an_empty_database_is_brought_to_the_schema_of_the_code(empty: str) -> None:
-    with pytest.raises(SchemaMismatch, match="millrace migrate"):
-        validate(empty)
-    report = migrate(empty, log_partitions=4)
-    assert (report.version, len(report.applied), report.functions_replaced) == (VERSIONS, VERSIONS, True)
-    validate(empty)
-    with psycopg.connect(empty) as connection:
-        assert value(connection, "select count(*) from event_store.partitions") == 4
 
 
 def test_migrating_again_only_reads_and_waits_for_nobody(dsn: str, connect: Connect) -> None:
@@ -41,12 +31,21 @@ def test_migrating_again_only_reads_and_waits_for_nobody(dsn: str, connect: Conn
     assert (report.applied, report.functions_replaced, report.version) == ((), False, VERSIONS)
 
 
-def test_ten_migrators_at_once_apply_each_version_once(empty: str) -> None:
-    reports = [result.result() for result in at_once([lambda: migrate(empty) for _ in range(10)])]
+def test_ten_migrators_at_once_bring_an_empty_database_to_the_schema_of_the_code(empty: str) -> None:
+    with pytest.raises(SchemaMismatch, match="millrace migrate"):
+        validate(empty)
+    reports = [result.result() for result in at_once([lambda: migrate(empty, log_partitions=4) for _ in range(10)])]
     assert sorted(name for report in reports for name in report.applied) == [m.name for m in known_migrations()]
     assert sum(report.functions_replaced for report in reports) == 1
+    assert {report.version for report in reports} == {VERSIONS}
     assert applied(empty) == list(range(VERSIONS + 1))
     validate(empty)
+    with psycopg.connect(empty) as connection:
+        assert value(connection, "select count(*) from event_store.partitions") == 4
+    for call in (lambda: migrate(empty), lambda: migrate(empty, log_partitions=8)):
+        with pytest.raises(SchemaMismatch, match="has 4 log partitions, not") as refused:
+            call()
+        assert refused.value.hint == "Set MILLRACE_LOG_PARTITIONS=4."
 
 
 def killed_migrator(dsn: str, obstacle: str) -> None:
@@ -57,23 +56,16 @@ def killed_migrator(dsn: str, obstacle: str) -> None:
         killed = start(lambda: migrate(dsn))
         kill = f"select pg_terminate_backend(pid) {WAITING}"
         wait_until(lambda: observer.execute(kill.encode()).fetchall() == [(True,)], "the migrator waits, and is killed")
-        assert isinstance(killed.exception(20), psycopg.OperationalError)
+        assert isinstance(killed.exception(patience()), psycopg.OperationalError)
         blocker.rollback()
 
 
-def test_killed_within_a_migration_nothing_of_it_stays_and_the_next_call_does_it(empty: str) -> None:
+def test_what_a_killed_migrator_was_at_is_undone_and_the_next_one_does_it(empty: str) -> None:
     killed_migrator(empty, "create table event_store.streams ()")
     with psycopg.connect(empty) as connection:
         assert value(connection, "select count(*) from pg_class where relnamespace = 'event_store'::regnamespace") == 0
-    assert len(migrate(empty).applied) == VERSIONS
-    validate(empty)
-
-
-def test_killed_within_the_functions_the_last_migration_is_not_done_either(empty: str) -> None:
-    killed_migrator(
-        empty,
-        "create function event_store.view_lag(text) returns int language sql as 'select 1'",
-    )
+    # within the functions, which belong to the last migration
+    killed_migrator(empty, "create function event_store.view_lag(text) returns int language sql as 'select 1'")
     assert applied(empty) == list(range(1, VERSIONS))
     with pytest.raises(SchemaMismatch, match="behind the code"):
         validate(empty)
@@ -82,21 +74,25 @@ def test_killed_within_the_functions_the_last_migration_is_not_done_either(empty
     validate(empty)
 
 
-def test_a_failing_migration_leaves_those_before_it_and_is_resumed(empty: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_migration_leaves_those_before_it_and_is_resumed(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     known = known_migrations()
-    broken = Migration(VERSIONS + 1, "0099_broken", "create table event_store.half (); select 1/0")
-    monkeypatch.setattr(migrations, "known_migrations", lambda: [*known, broken])
+    before, broken, mended = (
+        Migration(VERSIONS + 1, "0098_before", "create table event_store.whole ()"),
+        Migration(VERSIONS + 2, "0099_broken", "create table event_store.half (); select 1/0"),
+        Migration(VERSIONS + 2, "0099_mended", "create table event_store.half ()"),
+    )
+    monkeypatch.setattr(migrations, "known_migrations", lambda: [*known, before, broken])
     with pytest.raises(psycopg.errors.DivisionByZero):
-        migrate(empty)
-    assert applied(empty) == list(range(1, VERSIONS + 1))
-    with psycopg.connect(empty) as connection:
+        migrate(dsn)
+    assert applied(dsn) == list(range(VERSIONS + 2))
+    with psycopg.connect(dsn) as connection:
         assert value(connection, "select to_regclass('event_store.half')") is None
+        assert value(connection, "select to_regclass('event_store.whole') is not null")
     with pytest.raises(SchemaMismatch, match="missing: 0099_broken"):
-        validate(empty)
-    mended = Migration(VERSIONS + 1, "0099_mended", "create table event_store.half ()")
-    monkeypatch.setattr(migrations, "known_migrations", lambda: [*known, mended])
-    assert migrate(empty).applied == ("0099_mended",)
-    validate(empty)
+        validate(dsn)
+    monkeypatch.setattr(migrations, "known_migrations", lambda: [*known, before, mended])
+    assert migrate(dsn).applied == ("0099_mended",)
+    validate(dsn)
 
 
 def test_a_newer_schema_than_the_code_is_refused_and_left_alone(dsn: str) -> None:
@@ -110,36 +106,22 @@ def test_a_newer_schema_than_the_code_is_refused_and_left_alone(dsn: str) -> Non
         assert rows(connection, "select * from event_store.migrations order by version") == before
 
 
-def test_functions_of_another_version_are_found_and_replaced(dsn: str) -> None:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute("update event_store.migrations set name = 'other' where version = 0")
-        connection.execute(
-            "create or replace function event_store.sequence_events() returns bigint language sql as 'select 7::bigint'"
-        )
-        with pytest.raises(SchemaMismatch, match="functions of another version"):
-            validate(dsn)
-        assert migrate(dsn).functions_replaced
-        assert value(connection, "select event_store.sequence_events()") == 0
-
-
-def test_the_number_of_log_partitions_is_fixed(dsn: str) -> None:
-    with pytest.raises(SchemaMismatch, match="has 16 log partitions, not 8") as refused:
-        migrate(dsn, log_partitions=8)
-    assert refused.value.hint == "Set MILLRACE_LOG_PARTITIONS=16."
-    with psycopg.connect(dsn) as connection:
-        assert value(connection, "select count(*) from event_store.partitions") == 16
-
-
-def test_migrating_keeps_what_is_stored(dsn: str) -> None:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        store = register_orders(EventStore(connection))
-        store.register_view("v", "-infinity")
-        append_to(store, "o-1", "o-2", "o-1")
-        store.sequence_events()
-        connection.execute("update event_store.migrations set name = 'other' where version = 0")
-        migrate(dsn)
-        assert store.sequence_events() == 0
-        assert len(store.get_events("o-1", "order")) == 2
+def test_functions_of_another_version_are_found_and_replaced_and_what_is_stored_stays(
+    dsn: str, store: EventStore
+) -> None:
+    register_orders(store).register_view("v", "-infinity")
+    append_to(store, "o-1", "o-2", "o-1")
+    store.sequence_events()
+    connection = store.connection
+    connection.execute("update event_store.migrations set name = 'other' where version = 0")
+    connection.execute(
+        "create or replace function event_store.sequence_events() returns bigint language sql as 'select 7::bigint'"
+    )
+    with pytest.raises(SchemaMismatch, match="functions of another version"):
+        validate(dsn)
+    assert migrate(dsn).functions_replaced
+    assert store.sequence_events() == 0
+    assert len(store.get_events("o-1", "order")) == 2
 
 
 def test_incidents_that_were_open_before_sources_had_turns_can_still_end(empty: str) -> None:

@@ -4,7 +4,6 @@ import re
 from dataclasses import replace
 from datetime import datetime
 
-import pytest
 from standardwebhooks import Webhook
 
 from millrace.resources.errors import Malformed
@@ -91,8 +90,8 @@ def test_a_view_changes_its_form_and_back_and_the_audit_log_has_it(
     assert receiver.given[0]["content-type"] == "application/json"
 
 
-@pytest.mark.parametrize("form", ["CloudEvents", "binary", ""])
-def test_another_form_is_refused(store: EventStore, form: str) -> None:
-    refused = refusal(Malformed, lambda: store.register_view("hook", push_format=form))
-    assert "v_push_format must be json or cloudevents" in str(refused)
+def test_another_form_is_refused(store: EventStore) -> None:
+    for form in ("CloudEvents", "binary", ""):
+        refused = refusal(Malformed, lambda form=form: store.register_view("hook", push_format=form))  # type: ignore[misc]
+        assert "v_push_format must be json or cloudevents" in str(refused)
     assert not store.is_registered("hook")
