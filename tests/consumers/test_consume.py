@@ -9,11 +9,13 @@ from uuid import uuid4
 import psycopg
 import pytest
 
+from millrace.resources.consumers import consumer as consuming_of
 from millrace.resources.consumers.consumer import consume
 from millrace.resources.consumers.declaration import InvalidSubscription, Subscription, TryLater, subscription
 from millrace.resources.errors import UnknownView, ViewInUse, WrongMode
 from millrace.resources.event_store import EventStore, LeasedEvent, NewEvent
-from tests.support.factories import Connect, append, append_to, register_orders, rows, value
+from millrace.resources.sequencer import run_sequencer
+from tests.support.factories import Connect, append, append_to, register_orders, rows, start, value
 from tests.support.patience import patience, wait_until
 from tests.support.views.consuming import Seen, consuming, fill, owed, wait_consumed, wait_waking
 
@@ -349,3 +351,61 @@ def test_what_a_handler_appends_is_caused_by_the_event_and_correlates_with_it(or
         where (bill.decider, cause.decider) = ('invoice', 'order')
     """
     assert rows(orders.connection, causes) == [(True,)] * 9
+
+
+# Words: beside a sequencer it need not poll for what is new --------------------------------------------------------
+
+
+def listens(connection: psycopg.Connection) -> bool:
+    return bool(
+        rows(
+            connection,
+            "select from pg_stat_activity where datname = current_database() and query ~* '^listen.*event_store_positions'",
+        )
+    )
+
+
+def is_quiet(connection: psycopg.Connection, other: psycopg.Connection) -> bool:
+    """Say whether a consumer, and not the other one, has asked for nothing for a while; these are what it asks last."""
+    return bool(
+        rows(
+            connection,
+            "select from pg_stat_activity where datname = current_database() and state = 'idle'"
+            " and query ~ 'select event_store.(dispatch_events|is_attended)' and pid <> %s"
+            " and state_change < clock_timestamp() - interval '0.3 s'",
+            other.info.backend_pid,
+        )
+    )
+
+
+def test_a_word_of_the_sequencer_wakes_it(
+    orders: EventStore, dsn: str, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # by polling alone nothing would come in time
+    for name in ("LONGEST_PAUSE_S", "LONGEST_ATTENDED_S", "GROWTH"):
+        monkeypatch.setattr(consuming_of, name, 60_000.0)
+    observer, seen, stop = connect(), Seen(), threading.Event()
+    sequencing = start(lambda: run_sequencer(dsn, stop))
+    try:
+        wait_until(orders.is_attended, "a sequencer is at work")
+        with consuming(dsn, handled_by(seen.add)):
+            wait_until(lambda: listens(observer), "the consumer listens")
+            for number in range(3):
+                wait_until(lambda: is_quiet(observer, orders.connection), "the consumer waits")
+                append(orders, f"o-{number}")
+                wait_until(lambda n=number: len(seen.events) == n + 1, "the event is handled")  # type: ignore[misc]
+    finally:
+        stop.set()
+        sequencing.result(patience())
+
+
+def test_while_nobody_sequences_it_does_so_itself(orders: EventStore, dsn: str) -> None:
+    handled = threading.Event()
+
+    def handle(_: LeasedEvent) -> None:
+        handled.set()
+
+    with consuming(dsn, handled_by(handle)):
+        assert not orders.is_attended()
+        append(orders)
+        assert handled.wait(patience())

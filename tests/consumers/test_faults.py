@@ -12,8 +12,8 @@ import psycopg
 import pytest
 
 from millrace.resources.consumers.consumer import HandlersHang
-from millrace.resources.consumers.declaration import Subscription, subscription
 from millrace.resources.event_store import EventStore, LeasedEvent
+from tests.consumers.test_consume import handled_by
 from tests.support.factories import Connect, register_orders, rows, value
 from tests.support.hostile_json import UNREADABLE, append_text
 from tests.support.patience import patience, wait_until
@@ -30,10 +30,6 @@ def said(caplog: pytest.LogCaptureFixture) -> Callable[[str], list[str]]:
     """Return how the log lines are found that begin with some words."""
     caplog.set_level(logging.INFO, "millrace.consumers")
     return lambda words: [line for line in caplog.messages if line.startswith(words)]
-
-
-def handled_by(handler: Callable[..., object], **settings: object) -> Subscription:
-    return subscription(**{"view": "v", "start": "-infinity", **settings})(handler)  # type: ignore[arg-type]
 
 
 def test_locks_of_handlers_that_work_are_extended(orders: EventStore, dsn: str, connect: Connect) -> None:

@@ -37,19 +37,18 @@ def asking(connection: psycopg.Connection) -> None:
     wait_until(lambda: bool(value(connection, asked)), "another session has asked")
 
 
-def test_it_returns_when_the_event_is_committed_by_the_view(orders: EventStore, connect: Connect) -> None:
+def test_it_returns_false_at_the_timeout_and_true_when_the_event_is_committed_by_the_view(
+    orders: EventStore, connect: Connect
+) -> None:
     event = append(orders)
+    assert orders.wait_for("v", event, 0) is False
+    assert orders.wait_for("v", event, 0.02) is False
     waited = start(lambda: EventStore(connect()).wait_for("v", event, patience()))
     asking(orders.connection)
     assert not waited.done()
     consume(orders)
     assert waited.result(patience()) is True
     assert orders.wait_for("v", event, 0) is True
-
-
-def test_it_returns_false_at_the_timeout(orders: EventStore) -> None:
-    assert orders.wait_for("v", append(orders), 0) is False
-    assert orders.wait_for("v", append(orders, "o-2"), 0.02) is False
 
 
 def test_it_asks_soon_at_first_and_then_more_seldom_but_never_rarely(
@@ -69,9 +68,15 @@ def test_it_asks_soon_at_first_and_then_more_seldom_but_never_rarely(
     assert pauses[-2:] == [LAST_PAUSE_S, LAST_PAUSE_S]
 
 
-def test_it_says_at_once_where_the_view_never_will(orders: EventStore) -> None:
+def test_a_view_that_never_will_ends_the_wait_at_once_and_also_where_it_is_disabled_meanwhile(
+    orders: EventStore, connect: Connect
+) -> None:
     event = append(orders)
+    waited = start(lambda: EventStore(connect()).wait_for("v", event, patience()))
+    asking(orders.connection)
     orders.enable_view("v", False)
+    with pytest.raises(NeverSeen, match="disabled"):
+        waited.result(patience())
     with pytest.raises(NeverSeen) as never:
         orders.wait_for("v", event, patience())
     assert (never.value.reason, never.value.detail) == ("disabled", "view 'v' is disabled")
@@ -79,15 +84,6 @@ def test_it_says_at_once_where_the_view_never_will(orders: EventStore) -> None:
     with pytest.raises(NeverSeen) as unknown:
         orders.wait_for("w", event, patience())
     assert unknown.value.reason == "unknown"
-
-
-def test_a_view_that_is_disabled_meanwhile_ends_the_wait(orders: EventStore, connect: Connect) -> None:
-    event = append(orders)
-    waited = start(lambda: EventStore(connect()).wait_for("v", event, patience()))
-    asking(orders.connection)
-    orders.enable_view("v", False)
-    with pytest.raises(NeverSeen, match="disabled"):
-        waited.result(patience())
 
 
 def test_within_a_transaction_it_refuses(orders: EventStore, connect: Connect) -> None:

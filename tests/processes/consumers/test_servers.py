@@ -9,11 +9,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from millrace.resources.consumers.declaration import Subscription, subscription
 from millrace.resources.event_store import EventStore, LeasedEvent
 from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from tests.conftest import in_memory
+from tests.consumers.test_consume import handled_by
 from tests.support.factories import register_orders, rows
 from tests.support.patience import patience, wait_until
 from tests.support.views.consuming import Seen, consuming, fill, owed, wait_consumed, wait_waking
@@ -46,10 +46,6 @@ def filled(server: EmbeddedPostgres, name: str, streams: int, events: int) -> st
         fill(register_orders(EventStore(connection)), streams, events)
         connection.execute("create table mails (event_id uuid)")
     return server.dsn(name)
-
-
-def handled_by(handler: Callable[..., object], **settings: object) -> Subscription:
-    return subscription(**{"view": "v", "start": "-infinity", **settings})(handler)  # type: ignore[arg-type]
 
 
 def test_a_restart_of_the_server_loses_nothing_and_keeps_the_order(
