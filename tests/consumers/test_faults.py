@@ -91,7 +91,7 @@ def test_a_handler_that_never_returns_fails_its_event_names_its_thread_and_the_o
             forever.wait()
         seen.add(event)
 
-    with consuming(dsn, handled_by(handle, concurrency=2, timeout_s=0.5, max_attempts=3)) as running:
+    with consuming(dsn, handled_by(handle, concurrency=2, timeout_s=2, max_attempts=3)) as running:
         wait_waking(orders, lambda: bool(orders.dead_letters("v")), "the stream is parked")
         wait_until(lambda: owed(orders, "v") == 3, "all others are consumed")
     # no second handler of the stream beside the first

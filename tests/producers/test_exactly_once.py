@@ -1,6 +1,8 @@
-"""The work of a message is done once: duplicates, failures, repetitions, another instance."""
+"""The work of a message is done once: duplicates, failures, repetitions, another instance.
 
-import threading
+Not here: the rules of stamps, races of one stamp, deadlines (tests/sql/producers).
+"""
+
 from uuid import UUID, uuid4
 
 import psycopg
@@ -9,20 +11,15 @@ from psycopg.errors import DeadlockDetected, SerializationFailure
 
 from millrace.resources.errors import (
     Conflict,
-    Malformed,
     ProducerFenced,
-    SequenceGap,
-    TransactionEnded,
-    UnknownProducer,
 )
 from millrace.resources.event_store import ChainedEvent, EventStore, Json
-from millrace.resources.producers import IdempotentProducer, ProducerStamp, ProducerStore, SettledMessage
+from millrace.resources.producers import ProducerStamp, ProducerStore, SettledMessage
 from millrace.resources.producers.exactly_once import ATTEMPTS, Answer, ExactlyOnce, Transaction
 from tests.support.factories import (
     Connect,
     append,
     append_to,
-    at_once,
     new_event,
     refusal,
     rows,
@@ -82,24 +79,6 @@ def test_an_abandoned_message_is_answered_as_such_and_its_work_is_not_run(once: 
     assert not once.process(producer.issue(), work).duplicate
 
 
-def test_a_registered_producer_goes_on_at_the_source_position(once: ExactlyOnce, work: Counting) -> None:
-    producer = once.register("p")
-    for _ in range(3):
-        once.process(producer.issue(), work)
-    again = IdempotentProducer.register(once.store, "p")
-    assert (again.epoch, again.current_sequence) == (2, 3)
-    assert once.register("p", 1).current_sequence == 0
-
-
-def test_a_gap_is_refused_with_the_expected_value(once: ExactlyOnce, work: Counting) -> None:
-    producer = once.register("p")
-    once.process(producer.issue(), work)
-    gap = refusal(SequenceGap, lambda: once.process(producer.reissue(2), work))
-    assert isinstance(gap, SequenceGap)
-    assert gap.expected == 1
-    assert work.runs == 1
-
-
 def test_an_instance_is_fenced_by_the_next_one_before_and_during_its_work(
     once: ExactlyOnce, other: ExactlyOnce, work: Counting
 ) -> None:
@@ -113,61 +92,6 @@ def test_an_instance_is_fenced_by_the_next_one_before_and_during_its_work(
     refusal(ProducerFenced, lambda: once.process(old.reissue(0), work))
     assert (work.runs, total(once)) == (1, None)
     assert other.process(ProducerStamp("p", 0, 2, 0), work).result == {"total": 1}
-
-
-def test_an_epoch_that_nobody_registered_and_an_unknown_producer_are_refused(once: ExactlyOnce, work: Counting) -> None:
-    once.register("p")
-    refusal(UnknownProducer, lambda: once.process(ProducerStamp("p", 0, 2, 0), work))
-    refusal(UnknownProducer, lambda: once.process(ProducerStamp("q", 0, 1, 0), work))
-    refusal(Malformed, lambda: once.process(ProducerStamp("p", 0, 1, -1), work))
-    assert work.runs == 0
-
-
-def test_work_that_took_too_long_is_refused_and_may_be_done_again(once: ExactlyOnce, work: Counting) -> None:
-    stamp = once.register("p").issue()
-
-    def long(transaction: Transaction) -> Json:
-        once.store.connection.execute(
-            "select set_config('event_store.clock', (clock_timestamp() + interval '60 s')::text, false)"
-        )
-        return {"late": transaction.state("total")}
-
-    refusal(TransactionEnded, lambda: once.process(stamp, long, timeout_s=60))
-    assert once.process(stamp, work).result == {"total": 1}
-
-
-def test_partitions_of_a_source_go_their_own_ways_at_once(once: ExactlyOnce, dsn: str) -> None:
-    def run(partition: int) -> list[Json]:
-        work = Counting()
-        with ExactlyOnce(dsn) as mine:
-            producer = mine.register("p", partition)
-            return [mine.process(producer.issue(), work).result for _ in range(10)]
-
-    results = at_once([lambda n=n: run(n) for n in range(3)])  # type: ignore[misc]
-    assert [result.result() for result in results] == [[{"total": n} for n in range(1, 11)]] * 3
-    assert value(once.store.connection, "select count(*) from event_store.events") == 30
-
-
-def test_two_processes_race_one_stamp_one_wins_and_the_other_gets_its_answer(
-    once: ExactlyOnce, other: ExactlyOnce
-) -> None:
-    stamp = once.register("p").issue()
-    both_begun = threading.Barrier(2)
-
-    def raced(name: str, transaction: Transaction) -> Json:
-        transaction.set_state("total", 1)
-        transaction.append_events([new_event("a")])
-        both_begun.wait(patience())
-        return name
-
-    results = [
-        result.result()
-        for result in at_once([lambda: once.process(stamp, lambda t: raced("one", t)),
-                               lambda: other.process(stamp, lambda t: raced("other", t))])
-    ]  # fmt: skip
-    assert sorted(result.duplicate for result in results) == [False, True]
-    assert results[0].result == results[1].result
-    assert total(once) == 1
 
 
 # What passes -----------------------------------------------------------------------------------------------------
