@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Sequence
 from uuid import uuid4
 
 import psycopg
@@ -11,7 +10,7 @@ import pytest
 
 from millrace.resources.consumers import consumer as consuming_of
 from millrace.resources.consumers.consumer import consume
-from millrace.resources.consumers.declaration import InvalidSubscription, Subscription, TryLater, subscription
+from millrace.resources.consumers.declaration import Subscription, TryLater, subscription
 from millrace.resources.errors import UnknownView, ViewInUse, WrongMode
 from millrace.resources.event_store import EventStore, LeasedEvent, NewEvent
 from millrace.resources.sequencer import run_sequencer
@@ -289,38 +288,6 @@ def test_a_view_of_another_mode_is_refused(orders: EventStore, dsn: str) -> None
 def test_a_server_that_is_not_there_at_the_beginning_is_an_error() -> None:
     with pytest.raises(psycopg.OperationalError):
         consume("host=/nowhere", [handled_by(ignore)], stop=threading.Event())
-
-
-def test_what_cannot_work_is_refused_when_it_is_declared() -> None:
-    for settings, said in (
-        ({"view": ""}, "names no view"),
-        ({"concurrency": 0}, "concurrency"),
-        ({"concurrency": 257}, "concurrency"),
-        ({"events": "placed"}, "lists"),
-        ({"deciders": "order"}, "lists"),
-        ({"lock_timeout_s": 0}, "lock_timeout_s"),
-        ({"lock_timeout_s": 3601}, "lock_timeout_s"),
-        ({"timeout_s": 0}, "timeout_s"),
-        ({"version": -1}, "version"),
-        ({"max_attempts": 0}, "max_attempts"),
-    ):
-        with pytest.raises(InvalidSubscription, match=said):
-            handled_by(ignore, **settings)
-
-    async def both(event: LeasedEvent, connection: psycopg.Connection) -> None: ...
-
-    for handler in (lambda: None, lambda a, b, c: (a, b, c), both):
-        with pytest.raises(InvalidSubscription, match="event"):
-            handled_by(handler)
-    assert not handled_by(lambda event, more=1: (event, more)).takes_connection
-
-
-def test_a_subscription_is_called_as_its_function_and_each_view_has_one() -> None:
-    assert handled_by(lambda event: [event])("e") == ["e"]
-    wrong: Sequence[Sequence[Subscription]] = ([], [handled_by(ignore), handled_by(ignore)])
-    for each in wrong:
-        with pytest.raises(InvalidSubscription):
-            consume("host=/nowhere", each, stop=threading.Event())
 
 
 def test_what_a_handler_appends_is_caused_by_the_event_and_correlates_with_it(orders: EventStore, dsn: str) -> None:

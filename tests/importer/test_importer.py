@@ -32,29 +32,7 @@ from tests.support.import_logs import (
 )
 from tests.support.patience import patience
 
-RECEIPT = Columns("case:concept:name", "concept:name", "time:timestamp")
-
 # What a row becomes ----------------------------------------------------------------------------------------
-
-
-def test_the_receipt_log_is_8577_events_in_1434_streams_of_27_kinds(
-    dsn: str, store: EventStore, receipt_log: Path, tmp_path: Path
-) -> None:
-    options = {"columns": RECEIPT, "rejects": tmp_path / "rejects.jsonl"}
-    report = run(dsn, receipt_log, **options)
-    assert (report.rows, report.appended, report.already_there, report.rejected) == (8577, 8577, 0, 0)
-    assert (report.streams, report.event_types, report.rejects) == (1434, 27, None)
-    counts = store.connection.execute(
-        "select count(*), count(distinct decider_id), count(distinct event) from event_store.events"
-    ).fetchone()
-    assert counts == (8577, 1434, 27)
-    first = store.get_events("case-10011", "permit")[0]
-    assert first.event == "Confirmation of receipt"
-    assert first.data["time:timestamp"] == "2011-10-11T13:45:40.276000+02:00"
-    assert first.data["case:enddate"] is None
-    assert "concept:name" not in first.data
-    again = run(dsn, receipt_log, **options)
-    assert (again.appended, again.already_there, again.streams) == (0, 8577, 1434)
 
 
 def test_a_csv_cell_is_text_an_empty_one_is_null_and_a_byte_order_mark_is_no_part_of_the_first_column(

@@ -31,7 +31,7 @@ def go_on(connection: psycopg.Connection) -> None:
         "update event_store.stream_locks set locked_until = '-infinity'",
         # the search for free locks begins later than that, but once a minute at the beginning
         "update event_store.dispatches set swept_at = '-infinity'",
-        "update event_store.checkpoints set leased_until = '-infinity'",
+        "update event_store.checkpoints set leased_until = '-infinity' where leased_until is not null",
     ):
         connection.execute(statement)
     owed = {view: sum(each.lag for each in store.view_lag(view)) for view in ("invoices", "orders")}
