@@ -14,7 +14,6 @@ from millrace.resources.commands.decider import Decider, Emit, GaveUp, HistoryPu
 from millrace.resources.commands.handling import handle
 from millrace.resources.errors import StreamClosed
 from millrace.resources.event_store import AsyncEventStore, EventStore, NewEvent, RecordedEvent, causing
-from tests.support.factories import at_once
 
 Connect = Callable[..., psycopg.Connection]
 
@@ -116,18 +115,6 @@ def test_it_gives_up_after_so_many_tries(accounts: EventStore) -> None:
         handle(accounts, meddling(accounts, 9, seen), "a-1", 1, tries=3)
     assert seen == [0, 10, 20]
     assert amounts(accounts) == [10, 10, 10]
-
-
-def test_many_writers_of_one_stream_all_get_their_turn(accounts: EventStore, connect: Connect) -> None:
-    stores = [EventStore(connect()) for _ in range(4)]
-
-    def paying(store: EventStore) -> None:
-        for _ in range(5):
-            handle(store, ACCOUNT, "a-1", 1, tries=50)
-
-    for done in at_once([lambda store=store: paying(store) for store in stores]):  # type: ignore[misc]
-        done.result()
-    assert handle(accounts, ACCOUNT, "a-1", 0).state == 20
 
 
 def test_a_conflict_in_a_transaction_of_the_callers_leaves_it_going(accounts: EventStore, connect: Connect) -> None:

@@ -19,7 +19,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 from psycopg.rows import dict_row
-from psycopg_pool import AsyncConnectionPool, ConnectionPool
+from psycopg_pool import ConnectionPool
 
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import Conflict
@@ -182,28 +182,3 @@ def test_on_a_loop_events_are_appended_read_consumed_and_refused(store: EventSto
     (caused,) = store.read_stream("order", "o-3")
     (first, _) = store.read_stream("order", "o-1")
     assert caused.metadata["causation_id"] == str(first.event_id)
-
-
-def test_on_a_loop_calls_go_to_a_pool_side_by_side_and_a_transaction_to_one_of_its_connections(
-    store: EventStore, dsn: str
-) -> None:
-    register_orders(store)
-
-    async def main() -> None:
-        async with AsyncConnectionPool(dsn, min_size=1, max_size=3, open=False) as pool:
-            store = AsyncEventStore(pool)
-            await asyncio.gather(*(store.append_events([new_event(f"o-{n}")]) for n in range(20)))
-            assert len(await store.latest_events(100)) == 20
-            with pytest.raises(TypeError, match="on_one_connection"):
-                _ = store.connection
-            with suppress(ZeroDivisionError):
-                async with store.on_one_connection() as one:
-                    await one.append_events([new_event("o-99")])
-                    assert await one.get_events("o-99", "order")
-                    raise ZeroDivisionError
-            assert await store.get_events("o-99", "order") == []
-            async with store.on_one_connection() as one:
-                await one.append_events([new_event("o-99")])
-            assert await store.get_events("o-99", "order")
-
-    asyncio.run(main())

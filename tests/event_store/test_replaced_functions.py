@@ -9,15 +9,13 @@ import pytest
 from millrace.resources.errors import MillraceError, SchemaMismatch
 from millrace.resources.event_store import EventStore, migrations
 from millrace.resources.event_store.migrations import (
-    Migration,
-    known_migrations,
     known_replaceable,
     migrate,
     validate,
 )
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from tests.support.factories import Connect, append_to, pump, register_orders, rows, start, value
-from tests.support.migrators import VERSIONS, WAITING, consume_rows, empty
+from tests.support.migrators import WAITING, consume_rows, empty
 from tests.support.patience import patience, wait_until
 from tests.support.schema_snapshot import snapshot
 
@@ -52,24 +50,6 @@ def test_removed_and_changed_functions_leave_nothing_behind_and_one_that_somebod
     assert snapshot(dsn) == before
     connection.execute("drop view public.theirs")
     assert migrate(dsn).functions_replaced
-    assert snapshot(dsn) == fresh
-
-
-def test_a_migration_drops_a_trigger_and_its_function(
-    dsn: str, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    connection = connect()
-    fresh = snapshot(dsn)
-    connection.execute("create function event_store.gone() returns trigger language plpgsql as 'begin end'")
-    connection.execute(
-        "create trigger gone before insert on event_store.views for each row execute function event_store.gone()"
-    )
-    known = known_migrations()
-    dropping = "drop trigger gone on event_store.views; drop function event_store.gone()"
-    monkeypatch.setattr(
-        migrations, "known_migrations", lambda: [*known, Migration(VERSIONS + 1, "0099_dropping", dropping)]
-    )
-    assert migrate(dsn).applied == ("0099_dropping",)
     assert snapshot(dsn) == fresh
 
 

@@ -1,6 +1,6 @@
 """The work of a message is done once: duplicates, failures, repetitions, another instance.
 
-Not here: the rules of stamps, races of one stamp, deadlines (tests/sql/producers).
+Not here: the rules of stamps, races of one stamp (tests/sql/producers).
 """
 
 from uuid import UUID, uuid4
@@ -9,10 +9,7 @@ import psycopg
 import pytest
 from psycopg.errors import DeadlockDetected, SerializationFailure
 
-from millrace.resources.errors import (
-    Conflict,
-    ProducerFenced,
-)
+from millrace.resources.errors import Conflict, Malformed, ProducerFenced, TransactionEnded, UnknownProducer
 from millrace.resources.event_store import ChainedEvent, EventStore, Json
 from millrace.resources.producers import ProducerStamp, ProducerStore, SettledMessage
 from millrace.resources.producers.exactly_once import ATTEMPTS, Answer, ExactlyOnce, Transaction
@@ -92,6 +89,27 @@ def test_an_instance_is_fenced_by_the_next_one_before_and_during_its_work(
     refusal(ProducerFenced, lambda: once.process(old.reissue(0), work))
     assert (work.runs, total(once)) == (1, None)
     assert other.process(ProducerStamp("p", 0, 2, 0), work).result == {"total": 1}
+
+
+def test_an_epoch_that_nobody_registered_and_an_unknown_producer_are_refused(once: ExactlyOnce, work: Counting) -> None:
+    once.register("p")
+    refusal(UnknownProducer, lambda: once.process(ProducerStamp("p", 0, 2, 0), work))
+    refusal(UnknownProducer, lambda: once.process(ProducerStamp("q", 0, 1, 0), work))
+    refusal(Malformed, lambda: once.process(ProducerStamp("p", 0, 1, -1), work))
+    assert work.runs == 0
+
+
+def test_work_that_took_too_long_is_refused_and_may_be_done_again(once: ExactlyOnce, work: Counting) -> None:
+    stamp = once.register("p").issue()
+
+    def long(transaction: Transaction) -> Json:
+        once.store.connection.execute(
+            "select set_config('event_store.clock', (clock_timestamp() + interval '60 s')::text, false)"
+        )
+        return {"late": transaction.state("total")}
+
+    refusal(TransactionEnded, lambda: once.process(stamp, long, timeout_s=60))
+    assert once.process(stamp, work).result == {"total": 1}
 
 
 # What passes -----------------------------------------------------------------------------------------------------
