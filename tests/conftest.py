@@ -123,7 +123,7 @@ def spares(databases: Databases) -> Callable[[], str]:
 
 
 @pytest.fixture
-def database(databases: Databases) -> Iterator[Database]:
+def lent_database(databases: Databases) -> Iterator[Database]:
     """Yield an empty event store of the test's own, with its sessions."""
     taken = databases.take()
     yield taken
@@ -131,17 +131,17 @@ def database(databases: Databases) -> Iterator[Database]:
 
 
 @pytest.fixture
-def dsn(postgres: EmbeddedPostgres, database: Database) -> str:
+def dsn(postgres: EmbeddedPostgres, lent_database: Database) -> str:
     """Return the connection string of an empty event store of the test's own."""
-    return postgres.dsn(database.name)
+    return postgres.dsn(lent_database.name)
 
 
 @pytest.fixture
-def connect(databases: Databases, database: Database) -> Callable[..., psycopg.Connection]:
+def connect(databases: Databases, lent_database: Database) -> Callable[..., psycopg.Connection]:
     """Return an opener of sessions, which end when the test does."""
 
     def open_connection(*, autocommit: bool = True) -> psycopg.Connection:
-        return databases.connect(database, autocommit=autocommit)
+        return databases.connect(lent_database, autocommit=autocommit)
 
     return open_connection
 
