@@ -1,4 +1,4 @@
-"""A real Postgres for the whole run, and a database of its own for each test, cloned from a migrated template."""
+"""A real Postgres and a real Spark for the whole run, and an empty event store for each test."""
 
 import os
 import shutil
@@ -36,7 +36,7 @@ RECEIPT_LOG = Path(__file__).resolve().parents[2] / "shared" / "data" / "receipt
 # The one that all tests share fills the 48 MB of compiled code that the first compiler has by default, and would drop
 # and compile again what it still needs.
 JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
-# A database of a test lives for half a second: on a disk, making it is nine tenths of the work.
+# A test takes a fraction of a second: on a disk, making its database would be nine tenths of that.
 MEMORY = Path("/dev/shm")
 ROOM = 4 * 2**30
 
