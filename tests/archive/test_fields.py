@@ -69,25 +69,24 @@ def test_a_file_holds_a_path_of_one_name_that_has_a_column_or_occurs_nowhere() -
     assert not fields.hold(["A"])
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        b"",
-        b"no json",
-        b"[" * 100_000,
-        b"[]",
-        b'{"columns": ["a"]}',
-        b'{"columns": "a", "others": []}',
-        b'{"columns": [1], "others": []}',
-        b'{"columns": ["a"], "others": {}}',
-        b'{"columns": ["b"], "others": []}',
-        b"\xff",
-    ],
-)
-def test_of_a_file_that_says_nothing_readable_no_field_is_known(said: bytes) -> None:
+UNREADABLE = [
+    b"",
+    b"no json",
+    b"[" * 100_000,
+    b"[]",
+    b'{"columns": ["a"]}',
+    b'{"columns": "a", "others": []}',
+    b'{"columns": [1], "others": []}',
+    b'{"columns": ["a"], "others": {}}',
+    b'{"columns": ["b"], "others": []}',
+    b"\xff",
+]
+
+
+def test_of_a_file_that_says_nothing_readable_no_field_is_known() -> None:
     schema = with_columns(SCHEMA, ["a"]).with_metadata(Fields(("a",), ()).metadata)
     assert stated_fields(schema) == Fields(("a",), ())
-    assert stated_fields(schema.with_metadata({METADATA: said})) == Fields()
+    assert [said for said in UNREADABLE if stated_fields(schema.with_metadata({METADATA: said})) != Fields()] == []
     assert stated_fields(SCHEMA) == Fields()
 
 

@@ -41,6 +41,25 @@ def fill(store: EventStore) -> EventStore:
     return store
 
 
+# keys of data with every kind of character
+KEYS = ["plain", "with space", "quote'", 'double"', "back\\slash", "{brace,}", "ключ", "tick`", "100%", "%s", "A", "a"]
+
+
+def append_odd(store: EventStore) -> None:
+    """Append one event of an odd stream whose data has such keys, and values of every kind."""
+    data = {key: f"value of {key}" for key in KEYS} | {
+        "null": None,
+        "number": 12.50,
+        "big": 10**30,
+        "truth": True,
+        "object": {"inner": {"deep": "found", "list": [10, {"x": "y"}]}},
+        "empty": "",
+        "text": "a'b\"c\\d\ne\U0001f600",
+    }
+    store.append_events([NewEvent("order", 'it\'s \\ "ü"', "placed", uuid4(), data, uuid4())])
+    store.sequence_events()
+
+
 SPARK_TYPES = {
     "int": IntegerType(),
     "bigint": LongType(),
@@ -65,14 +84,19 @@ def reader_of(dsn: str, **options: object) -> EventLogReader:
 
 
 def options_of(**options: object) -> EventLogOptions:
-    return EventLogOptions.read({k: v if isinstance(v, str) else json.dumps(v) for k, v in options.items()})
+    return EventLogOptions.read(_said(options))
 
 
 def load(spark: "SparkSession", dsn: str, **options: object) -> "DataFrame":
-    reader = spark.read.format("event_log").option("dsn", dsn)
-    for name, option in options.items():
-        reader = reader.option(name, option if isinstance(option, str) else json.dumps(option))
-    return reader.load()
+    return spark.read.format("event_log").options(dsn=dsn, **_said(options)).load()
+
+
+def stream(spark: "SparkSession", dsn: str, **options: object) -> "DataFrame":
+    return spark.readStream.format("event_log").options(dsn=dsn, **_said(options)).load()
+
+
+def _said(options: dict[str, object]) -> dict[str, str]:
+    return {name: option if isinstance(option, str) else json.dumps(option) for name, option in options.items()}
 
 
 def purge(log: EventStore, partition: int, below: int) -> None:
