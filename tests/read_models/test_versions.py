@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -15,6 +16,7 @@ from millrace.resources.read_models import versions as read_model_versions
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.tables import DependentObjects
 from millrace.resources.read_models.versions import (
+    WrongView,
     attach_version,
     current_version,
     drop_unused_versions,
@@ -24,7 +26,18 @@ from millrace.resources.read_models.versions import (
     serve_if_caught_up,
     versions,
 )
-from tests.support.building.drains import Everything, busiest, drain, fill, held, observer, rows_of, thing, things
+from tests.support.building.drains import (
+    Everything,
+    assert_equals_a_clean_run,
+    busiest,
+    drain,
+    fill,
+    held,
+    observer,
+    rows_of,
+    thing,
+    things,
+)
 from tests.support.building.model_versions import (
     EventsOf,
     Impossible,
@@ -309,3 +322,33 @@ def test_who_reads_the_old_tables_or_depends_on_them_keeps_them_and_nobody_waits
     things.connection.execute("drop view states")
     drop_unused_versions(things.connection, new)
     assert built.state_table not in relations(things.connection)
+
+
+# Views that are not what they were
+
+
+def test_a_model_whose_view_was_removed_is_refused_and_counts_nothing_twice(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    fill(things, 30)
+    drain(dsn, spark)
+    things.connection.execute("delete from event_store.views where view = 'everything'")
+    with pytest.raises(WrongView, match="was removed"), Consumer.open(dsn, Everything, lambda: spark, "next"):
+        pass
+    reset_model(things.connection, Everything)
+    drain(dsn, spark)
+    assert_equals_a_clean_run(things)
+
+    wait_until(lambda: not any(poll.consumers for poll in things.poll_views()), "the drain's session ended")
+    # a reset after the view was renamed removes the old one
+    reset_model(things.connection, replace(Everything, view="renamed"))
+    assert things.poll_views() == []
+
+
+def test_a_view_that_is_somebody_elses_is_not_taken_over(things: EventStore, dsn: str, spark: "SparkSession") -> None:
+    things.register_view("everything", mode="bulk")
+    with (
+        pytest.raises(WrongView, match="registered already"),
+        Consumer.open(dsn, Everything, lambda: spark, "next"),
+    ):
+        pass
