@@ -24,6 +24,7 @@ from millrace.resources.archive.listing import archived
 from millrace.resources.archive.writer import archive_partition
 from millrace.resources.event_log_source import LogRange
 from millrace.resources.event_store import EventStore
+from tests.support.building.event_log_reads import append_json
 from tests.support.factories import ids_of_one_partition, register_orders
 
 
@@ -98,12 +99,7 @@ def log(store: EventStore) -> EventStore:
 
 def append(store: EventStore, *data: str) -> None:
     (stream,) = ids_of_one_partition(store.connection, 1)
-    for each in data:
-        store.connection.execute(
-            "select event_store.append_events(jsonb_build_array(jsonb_build_object('decider', 'order', 'decider_id', %s::text,"
-            " 'event', 'placed', 'event_id', gen_random_uuid(), 'command_id', gen_random_uuid(), 'data', %s::jsonb)))",
-            (stream, each),
-        )
+    append_json(store, "order", [(stream, "placed", each) for each in data])
     store.sequence_events()
 
 

@@ -32,7 +32,7 @@ from millrace.resources.event_log_source import COLUMNS, LogRange
 from millrace.resources.event_store import EventStore, NewEvent
 from tests.archive.test_json_fields import NUMBERS, ODD
 from tests.long import LONG
-from tests.support.building.event_log_reads import ALL, KEYS, append_odd, fill, positions, read
+from tests.support.building.event_log_reads import ALL, KEYS, append_json, append_odd, fill, positions, read
 from tests.support.factories import ids_of_one_partition, register_orders
 
 if TYPE_CHECKING:
@@ -156,12 +156,7 @@ def random_text(dice: random.Random, depth: int = 0) -> str:
 
 def append(store: EventStore, texts: Sequence[str]) -> None:
     (stream,) = ids_of_one_partition(store.connection, 1)
-    for text in texts:
-        store.connection.execute(
-            "select event_store.append_events(jsonb_build_array(jsonb_build_object('decider', 'order', 'decider_id', %s::text,"
-            " 'event', 'placed', 'event_id', gen_random_uuid(), 'command_id', gen_random_uuid(), 'data', %s::jsonb)))",
-            (stream, text),
-        )
+    append_json(store, "order", [(stream, "placed", each) for each in texts])
     store.sequence_events()
 
 

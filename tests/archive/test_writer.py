@@ -32,6 +32,7 @@ from millrace.resources.event_log_source import COLUMNS, LogRange
 from millrace.resources.event_store import EventStore, Json
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.settings import PROJECT
+from tests.support.building.event_log_reads import append_json
 from tests.support.factories import Connect, append_to, at_once, ids_of_one_partition, register_orders
 from tests.support.patience import patience, wait_until
 
@@ -143,12 +144,8 @@ def test_values_of_every_kind_come_back(log: EventStore, dsn: str, tmp_path: Pat
     log.register_decider_event(odd, odd, "odd")
     (stream,) = ids_of_one_partition(log.connection, 1)
     kinds: list[Json] = [{odd: [None, 1.50, 10**30, True, {}]}, None, "text", [], odd, 0]
-    for data in kinds:
-        log.connection.execute(
-            "select event_store.append_events(jsonb_build_array(jsonb_build_object('decider', %s::text, 'decider_id', %s::text,"
-            " 'event', %s::text, 'event_id', gen_random_uuid(), 'command_id', gen_random_uuid(), 'data', %s::jsonb)))",
-            (odd, stream, odd, json.dumps(data)),
-        )
+    append_json(log, odd, [(stream, odd, json.dumps(data)) for data in kinds])
+    log.sequence_events()
     extend(dsn, tmp_path, max_events=1000)
     assert archived(log.connection, 0).archived_position == 16
     assert_archive_is_the_log(log, tmp_path)

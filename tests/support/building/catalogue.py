@@ -9,7 +9,6 @@ archive. A drain takes a second, so tests of values read the rows of these and b
 
 import json
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -26,6 +25,7 @@ from millrace.resources.read_models.columns import Column, KeyColumn
 from millrace.resources.read_models.declaration import ReadModel
 from tests.support.building import read_models as models
 from tests.support.building.drains import drain
+from tests.support.building.event_log_reads import append_json
 from tests.support.building.read_models import DECIDER, EVENTS, random_events
 from tests.support.building.shared_drains import TOGETHER, state, why_away
 from tests.support.patience import patience
@@ -213,22 +213,6 @@ def random_documents(dice: random.Random, number: int) -> list[NewEvent]:
         )
         for _ in range(number)
     ]
-
-
-def append_json(store: EventStore, decider: str, values: Sequence[tuple[str, str, str]]) -> None:
-    """Append (stream, event, data as JSON): Python's numbers would not hold what the JSON says."""
-    store.connection.execute(
-        """
-        select event_store.append_events((
-          select jsonb_agg(jsonb_build_object(
-            'decider', %s::text, 'decider_id', decider_id, 'event', event, 'event_id', gen_random_uuid(),
-            'command_id', gen_random_uuid(), 'data', data::jsonb
-          ) order by n)
-          from unnest(%s::text[], %s::text[], %s::text[]) with ordinality t(decider_id, event, data, n)
-        ))
-        """,
-        (decider, *map(list, zip(*values, strict=True))),
-    )
 
 
 @dataclass(frozen=True)

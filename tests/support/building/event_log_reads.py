@@ -1,6 +1,7 @@
 """What tests of the source `event_log` share: a small log, and reads of it as Spark's tasks do, without Spark."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -58,6 +59,22 @@ def append_odd(store: EventStore) -> None:
     }
     store.append_events([NewEvent("order", 'it\'s \\ "ü"', "placed", uuid4(), data, uuid4())])
     store.sequence_events()
+
+
+def append_json(store: EventStore, decider: str, values: Sequence[tuple[str, str, str]]) -> None:
+    """Append (stream, event, data as JSON): Python's numbers would not hold what the JSON says."""
+    store.connection.execute(
+        """
+        select event_store.append_events((
+          select jsonb_agg(jsonb_build_object(
+            'decider', %s::text, 'decider_id', decider_id, 'event', event, 'event_id', gen_random_uuid(),
+            'command_id', gen_random_uuid(), 'data', data::jsonb
+          ) order by n)
+          from unnest(%s::text[], %s::text[], %s::text[]) with ordinality t(decider_id, event, data, n)
+        ))
+        """,
+        (decider, *map(list, zip(*values, strict=True))),
+    )
 
 
 SPARK_TYPES = {
