@@ -45,15 +45,15 @@ def write(path: Path, values: list[str | None], **options: object) -> Path:
 
 
 def test_a_small_file_that_repeats_a_value_is_decoded_bit_by_bit(tmp_path: Path) -> None:
-    path = write(tmp_path / "repeated", ["x" * 967_000] * 1000)
+    path = write(tmp_path / "repeated", ["x" * 967_000] * 300)
     assert path.stat().st_size < 10_000
     said, most = read(path)
-    assert said == "1000"
+    assert said == "300"
     assert most < 6 * BATCH_BYTES
 
 
 def test_a_value_that_millrace_never_writes_is_refused_in_bounded_memory(tmp_path: Path) -> None:
-    path = write(tmp_path / "long", ["x" * (VALUE_BYTES + 1)] * 60)
+    path = write(tmp_path / "long", ["x" * (VALUE_BYTES + 1)] * 12)
     said, most = read(path)
     assert said == "TooLarge 0"
     assert most < 6 * BATCH_BYTES
@@ -87,9 +87,8 @@ def lie(path: Path, truth: int, lie: int) -> None:
     path.write_bytes(content.replace(said, number(lie, len(said))))
 
 
-@pytest.mark.parametrize("dictionary", [True, False])
-def test_a_footer_that_lies_about_a_large_page_makes_room_for_none(tmp_path: Path, dictionary: bool) -> None:
-    path = write(tmp_path / "lie", ["x" * (CHUNK_BYTES + MIB), "y"], use_dictionary=dictionary)
+def test_a_footer_that_lies_about_a_large_page_makes_room_for_none(tmp_path: Path) -> None:
+    path = write(tmp_path / "lie", ["x" * (CHUNK_BYTES + MIB), "y"])
     chunk = pq.ParquetFile(path).metadata.row_group(0).column(1)
     lie(path, chunk.total_uncompressed_size, 2000)
     assert pq.ParquetFile(path).metadata.row_group(0).column(1).total_uncompressed_size == 2000
@@ -159,8 +158,7 @@ def test_whatever_stands_in_the_place_of_a_header_is_a_size_or_damage(content: b
         assert all(size >= 0 for size in page_sizes(BytesIO(content), 0, len(content)))
 
 
-@pytest.mark.parametrize("version", ["1.0", "2.0"])
-@pytest.mark.parametrize("codec", ["none", "snappy", "zstd"])
+@pytest.mark.parametrize(("version", "codec"), [("1.0", "none"), ("2.0", "snappy"), ("2.0", "zstd")])
 def test_the_pages_of_every_kind_of_file_are_found(tmp_path: Path, version: str, codec: str) -> None:
     table = pa.table(
         {

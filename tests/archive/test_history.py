@@ -1,102 +1,100 @@
-"""Archive and tail as one DataFrame: the log, each event once, with the source's values."""
+"""Archive and tail as one DataFrame: the log, each event once, with the source's values, from the listed files alone.
 
+Spark's own reader takes files that have columns of all wanted fields, tasks of ours the others.
+"""
+
+import io
 import json
+import random
+import shutil
+from collections.abc import Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from millrace.resources.archive import files
+from millrace.resources.archive.fields import stated_fields
+from millrace.resources.archive.files import file_checksum, path_of, read_file, write_file
 from millrace.resources.archive.folder import ForeignArchive
 from millrace.resources.archive.history import LogIncomplete, read_history
-from millrace.resources.archive.json_fields import field
+from millrace.resources.archive.listing import ArchivedFile, archived
+from millrace.resources.archive.spark_reader import FileUnreadable
 from millrace.resources.archive.store import ArchiveStore
+from millrace.resources.archive.whole_files import fields_of
 from millrace.resources.archive.writer import archive_partition
-from millrace.resources.event_log_source import COLUMNS
+from millrace.resources.consumption.build_errors import Fault, build_errors, fault_of
+from millrace.resources.event_log_source import COLUMNS, LogRange
 from millrace.resources.event_store import EventStore, NewEvent
-from tests.event_log_source.test_values import KEYS, odd
-from tests.support.building.event_log_reads import ALL, fill, load
-from tests.support.factories import ids_of_one_partition, value
-
-__all__ = ["odd"]
+from tests.archive.test_json_fields import NUMBERS, ODD
+from tests.long import LONG
+from tests.support.building.event_log_reads import ALL, KEYS, append_json, append_odd, fill, positions, read
+from tests.support.factories import ids_of_one_partition, register_orders
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# what JSON may hold, as jsonb prints it
-ODD: list[Any] = [
-    {}, [], None, True, False, 0, -0.0, "", "null", "1", '{"a": 1}', " \u007f\u2028\U0001f600\b\f\n\r\t\"\\/\u0001\u001f",
-    {"a": None}, {"a": {"b": None}}, {"a": {"b": [1, {"c": "d"}, None]}}, {"a": '{"b": 1}'}, {"a": [[1, 2], [3]]}, {"a": "1"},
-    {"1": "key"}, {"a": {"1": "key", "-1": "k"}}, [{"a": 1}], [1, "two", [3]], {"": "empty"}, {"a": {"": {"b": ""}}},
-    {"b": {"z": 1, "aa": 2, "B": [True, False, None]}}, {"a": 1e300}, {"a": 10**400},
-]  # fmt: skip
-NUMBERS = ["12.50", "0.1234567890123456789012345", "-0.00", "1E+5", "1e-7", "123456789012345678901234567890.10"]
-PATHS = [
-    ["a"], ["a", "b"], ["a", "b", "1", "c"], ["a", "b", "-1"], ["a", "b", "-2", "c"], ["a", "0"], ["a", "0", "1"], ["a", "1", "5"],
-    ["1"], ["a", "1"], ["a", "-1"], ["0"], ["0", "a"], ["2", "0"], [" 1"], ["+1"], ["01"], ["1 "], ["1.0"], ["-9"], [""], ["a", "", "b"],
-    ["b"], ["b", "B", "2"], ["b", "B"], ["missing", "a"],
-]  # fmt: skip
+# keys of objects: as documents have them, and as those who attack do
+HOSTILE = ["a", "b", "A", "a.b", "data", "data:a", "1", "-1", "", " ", "`", '"', "\\", "\\u0061", "ключ", "\U0001f600", "{", "null", "*"]  # fmt: skip
+
+SCALARS = {*HOSTILE[::2]}
 
 
-def test_a_field_is_what_postgres_says_of_odd_values(store: EventStore) -> None:
-    texts = [json.dumps(each) for each in ODD] + [f'{{"a": {n}, "b": [{n}]}}' for n in NUMBERS]
-    for text in texts:
-        stored = value(store.connection, "select %s::jsonb::text", text)
-        for path in PATHS:
-            expected = value(store.connection, "select %s::jsonb #>> %s::text[]", text, path)
-            assert field(stored, path) == expected, (stored, path)
-
-
-def archive_all(dsn: str, root: Path, *, tail: bool = True, partitions: int = 16) -> None:
+def archive_all(dsn: str, root: Path, *, tail: bool = True, partitions: int = 3) -> None:
     for partition in range(partitions):
         archive_partition(dsn, root, partition, max_events=2, min_events=2, tail=tail)
 
 
+def archive_whole(dsn: str, root: Path, *, partitions: int = 3, max_events: int = 1000) -> None:
+    for partition in range(partitions):
+        archive_partition(dsn, root, partition, max_events=max_events, min_events=1, tail=True)
+
+
 def collected(frame: "DataFrame") -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = frame.toArrow().to_pylist()
+    return in_order(frame.toArrow().to_pylist())
+
+
+def in_order(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: json.dumps(row, default=str))
 
 
-@pytest.mark.parametrize("archived", ["nothing", "full files", "everything"])
-def test_archive_and_tail_are_the_log_each_event_once(
-    store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession", archived: str
-) -> None:
-    fill(store)
-    if archived != "nothing":
-        archive_all(dsn, tmp_path, tail=archived == "everything")
-    store.sequence_events()
-    frame = read_history(spark, dsn, tmp_path)
-    source = load(spark, dsn)
-    assert frame.dtypes == source.dtypes == [(name, type_) for name, (type_, _) in COLUMNS.items()]
-    assert collected(frame) == collected(source)
-    positions = sorted((row["partition"], row["position"]) for row in collected(frame))
-    assert positions == ALL
-
-
-def test_what_was_purged_is_read_from_the_archive_and_the_rest_from_the_log(
+def test_archive_and_tail_are_the_log_each_event_once_also_where_it_is_purged(
     store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession"
 ) -> None:
     fill(store)
-    before = collected(load(spark, dsn))
-    archive_all(dsn, tmp_path)
+    log = in_order(read(dsn))
+    assert positions(log) == ALL
+    # nothing, full files, everything
+    for tail in (None, False, True):
+        if tail is not None:
+            archive_all(dsn, tmp_path, tail=tail)
+        frame = read_history(spark, dsn, tmp_path)
+        assert frame.dtypes == [(name, type_) for name, (type_, _) in COLUMNS.items()]
+        assert collected(frame) == log
     (ours,) = ids_of_one_partition(store.connection, 1)
     store.append_events([NewEvent("order", ours, "paid", uuid4(), {"n": 9}, uuid4())])
     store.sequence_events()
     ArchiveStore(store.connection).raise_low_water_mark(0, 5)
     assert ArchiveStore(store.connection).purge_events(0) == 5
     after = collected(read_history(spark, dsn, tmp_path))
-    assert len(after) == len(before) + 1
-    assert [row for row in after if row in before] == before
+    assert len(after) == len(log) + 1
+    assert [row for row in after if row in log] == log
 
 
 def test_fields_filters_and_columns_are_those_of_the_source(
-    odd: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession"
+    store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession"
 ) -> None:
-    (other,) = ids_of_one_partition(odd.connection, 1)
-    odd.append_events([NewEvent("invoice", other, "paid", uuid4(), each, uuid4()) for each in ODD[:-1]])
-    odd.append_events([NewEvent("order", other, "shipped", uuid4(), {"a": {"b": 1}}, uuid4())])
-    odd.sequence_events()
-    archive_all(dsn, tmp_path, tail=False)
+    register_orders(store)
+    append_odd(store)
+    (other,) = ids_of_one_partition(store.connection, 1)
+    store.append_events([NewEvent("invoice", other, "paid", uuid4(), each, uuid4()) for each in ODD[:-1]])
+    store.append_events([NewEvent("order", other, "shipped", uuid4(), {"a": {"b": 1}}, uuid4())])
+    store.sequence_events()
+    archive_all(dsn, tmp_path, tail=False, partitions=16)
     extract = {f"{key} of it": [key] for key in KEYS} | {
         "deep": ["object", "inner", "list", "1", "x"],
         "a b": ["a", "b"],
@@ -108,12 +106,12 @@ def test_fields_filters_and_columns_are_those_of_the_source(
         {"columns": ["offset"], "partitions": [0], "deciders": []},
     ]
     for each in options:
-        frame, source = read_history(spark, dsn, tmp_path, **each), load(spark, dsn, **each)
-        assert frame.dtypes == source.dtypes
-        assert collected(frame) == collected(source)
+        frame = read_history(spark, dsn, tmp_path, **each)
+        assert frame.columns == [*each["columns"], *each.get("extract", {})]
+        assert collected(frame) == in_order(read(dsn, **each))
 
 
-def test_events_that_nobody_has_are_an_error_that_names_them(
+def test_events_that_nobody_has_and_the_archive_of_another_store_are_errors(
     store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession"
 ) -> None:
     fill(store)
@@ -121,17 +119,198 @@ def test_events_that_nobody_has_are_an_error_that_names_them(
     ArchiveStore(store.connection).raise_low_water_mark(0, 3)
     with pytest.raises(LogIncomplete, match="log partition 0: positions 0 to 3"):
         read_history(spark, dsn, tmp_path)
-    archive_partition(dsn, tmp_path, 0, tail=True)
+    archive_all(dsn, tmp_path)
     with pytest.raises(LogIncomplete, match="log partition 0: positions 0 to 3"):
         read_history(spark, dsn, tmp_path)
     assert read_history(spark, dsn, tmp_path, partitions=[1, 2]).count() == 4
+    (tmp_path / "archive.json").write_text('{"archive": "another"}')
+    with pytest.raises(ForeignArchive, match="another event store"):
+        read_history(spark, dsn, tmp_path, partitions=[1, 2])
 
 
-def test_the_archive_of_another_store_is_not_read(
+def plan_of(frame: "DataFrame") -> str:
+    with redirect_stdout(io.StringIO()) as said:
+        frame.explain()
+    return said.getvalue()
+
+
+def by_spark(frame: "DataFrame") -> bool:
+    return "parquet" in plan_of(frame).lower()
+
+
+def by_tasks(frame: "DataFrame") -> bool:
+    return "mapinarrow" in plan_of(frame).lower()
+
+
+def random_text(dice: random.Random, depth: int = 0) -> str:
+    """Return a document as text, with keys that may be there twice."""
+    odd = [json.dumps(each) for each in ODD if depth < 9 or not isinstance(each, dict | list)]
+    odd += [*NUMBERS, '"\\u0061"', "1e899", "-1e-890", "0.10", "-0", '"1e400"', "  7 "]
+    if depth > 2 or dice.random() < (0.1 if depth == 0 else 0.7):
+        return dice.choice(odd)
+    keys = [dice.choice(HOSTILE) for _ in range(dice.randint(0, 8))]
+    # at the top some keys have scalars alone, so that they get columns
+    members = [f"{json.dumps(key)}: {random_text(dice, depth + 1 + 9 * (key in SCALARS))}" for key in keys]
+    return "{" + ", ".join(members) + "}"
+
+
+def append(store: EventStore, texts: Sequence[str]) -> None:
+    (stream,) = ids_of_one_partition(store.connection, 1)
+    append_json(store, "order", [(stream, "placed", each) for each in texts])
+    store.sequence_events()
+
+
+@pytest.mark.parametrize("seed", [2, *(pytest.param(seed, marks=LONG) for seed in (0, 1, 3))])
+def test_each_field_of_hostile_documents_is_what_postgres_says(
+    store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    dice = random.Random(seed)
+    if seed:
+        # most events are not looked at before their file is written
+        monkeypatch.setattr(files, "SMALL_RANGE", 3)
+        monkeypatch.setattr(files, "LOOKED_AT", 4)
+    register_orders(store)
+    # short and long files, with and without arrays and fields of every kind
+    append(store, [random_text(dice) for _ in range((10, 60, 60, 60)[seed])])
+    archive_whole(dsn, tmp_path, partitions=1, max_events=(1, 10, 100, 17)[seed])
+    extract = {f"field {n}": [key] for n, key in enumerate([*HOSTILE, "nowhere"])}
+    options: dict[str, Any] = {"columns": ["position", "data", "created_at"], "extract": extract}
+    log = read(dsn, **options)
+    assert collected(read_history(spark, dsn, tmp_path, **options)) == in_order(log)
+    # one by one: more files have columns for one field than for all
+    directly = set()
+    for name, path in [*extract.items()][::2]:
+        frame = read_history(spark, dsn, tmp_path, columns=["position"], extract={name: path})
+        directly |= {by_spark(frame), not by_tasks(frame)}
+        assert collected(frame) == in_order([{"position": row["position"], name: row[name]} for row in log]), path
+    assert True in directly
+
+
+def test_all_columns_with_filters_are_read_by_spark_alone_from_a_folder_of_any_name(
     store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession"
 ) -> None:
     fill(store)
-    archive_all(dsn, tmp_path)
-    (tmp_path / "archive.json").write_text('{"archive": "another"}')
-    with pytest.raises(ForeignArchive, match="another event store"):
-        read_history(spark, dsn, tmp_path)
+    root = tmp_path.joinpath("a b%20c", "[x]{y,z}*?", "back\\slash", "date=2024-01-01", "ключ", ".hidden")
+    archive_whole(dsn, root, max_events=2)
+    options: list[dict[str, Any]] = [
+        {},
+        {"extract": {"n": ["n"], "nowhere": ["nowhere"]}},
+        {"columns": ["event_id"], "deciders": ["invoice"]},
+        {"columns": ["offset"], "deciders": ["invoice", "none"], "events": ["paid"], "extract": {"event x": ["n"]}},
+        {"columns": ["offset"], "deciders": []},
+        {"columns": ["created_at", "data"]},
+        {"columns": ["final"]},
+    ]
+    for each in options:
+        frame = read_history(spark, dsn, root, **each)
+        # of no decider nothing is read
+        assert by_spark(frame) or each.get("deciders") == []
+        assert not by_tasks(frame)
+        columns = [(name, COLUMNS[name][0]) for name in each.get("columns", COLUMNS)]
+        assert frame.dtypes == [*columns, *((name, "string") for name in each.get("extract", {}))]
+        assert collected(frame) == in_order(read(dsn, **each))
+    shutil.copytree(root, tmp_path / "_x:y")
+    assert read_history(spark, dsn, tmp_path / "_x:y").count() == len(ALL)
+
+
+def test_files_without_columns_of_fields_are_read_as_before_beside_the_others(
+    store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession"
+) -> None:
+    fill(store)
+    archive_whole(dsn, tmp_path, max_events=2)
+    # as it was written before fields had columns
+    old = archived(store.connection, 0).files[0]
+    rewritten = write_file(tmp_path, old.range, [*read_file(tmp_path / old.path, old.range)])
+    ArchiveStore(store.connection).list_archive_file(
+        0, old.range.from_position, old.range.to_position, old.path, rewritten.bytes, rewritten.checksum
+    )
+    options: dict[str, Any] = {"columns": ["partition", "position"], "extract": {"n": ["n"]}}
+    frame = read_history(spark, dsn, tmp_path, **options)
+    assert by_spark(frame)
+    assert by_tasks(frame)
+    assert collected(frame) == in_order(read(dsn, **options))
+    # without fields Spark reads it, too
+    assert not by_tasks(read_history(spark, dsn, tmp_path, columns=["offset"]))
+
+
+def forged(path: Path, wanted: LogRange) -> None:
+    """Replace a file by one that reads as well, with as many rows, and another text."""
+    table = pq.read_table(path)
+    at = table.schema.names.index("decider_id")
+    pq.write_table(table.set_column(at, "decider_id", pa.array(["another"] * wanted.size)), path)
+
+
+def bomb(path: Path, wanted: LogRange) -> None:
+    """Replace a file by a small one whose texts decode to gigabytes."""
+    table = pq.read_table(path)
+    text = pa.array(["x" * 967_000] * wanted.size)
+    pq.write_table(pa.concat_tables([table.set_column(8, "data", text)] * 4), path, compression="zstd")
+
+
+def shortened(path: Path, wanted: LogRange) -> None:
+    pq.write_table(pq.read_table(path).slice(0, wanted.size - 1), path)
+
+
+def gone(path: Path, _: LogRange) -> None:
+    path.unlink()
+
+
+def test_a_file_that_is_not_the_listed_one_is_refused_before_spark_decodes_it(
+    store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession"
+) -> None:
+    fill(store)
+    archive_whole(dsn, tmp_path)
+    (file,) = archived(store.connection, 0).files
+    path = tmp_path / file.path
+    content = path.read_bytes()
+    assert fields_of(tmp_path, file) == stated_fields(pq.read_schema(path))
+    for attack in (forged, bomb, shortened):
+        attack(path, file.range)
+        with pytest.raises(FileUnreadable, match=str(path)):
+            fields_of(tmp_path, file)
+        with pytest.raises(build_errors(), match="is not the file that was written") as failed:
+            read_history(spark, dsn, tmp_path).collect()
+        assert fault_of(failed.value) is Fault.SERVER
+        path.write_bytes(content)
+    # it is there when the read is planned; no setting of Spark makes it pass over a file that is gone
+    settings = ("spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignoreCorruptFiles")
+    for name in settings:
+        spark.conf.set(name, "true")
+    try:
+        frame = read_history(spark, dsn, tmp_path)
+        path.unlink()
+        with pytest.raises(build_errors()) as failed:
+            frame.collect()
+        assert fault_of(failed.value) is Fault.SERVER
+    finally:
+        for name in settings:
+            spark.conf.unset(name)
+    with pytest.raises(FileUnreadable, match=str(path)):
+        fields_of(tmp_path, file)
+
+
+def test_a_listed_path_that_is_not_that_of_its_range_is_refused(tmp_path: Path) -> None:
+    held = LogRange(0, 0, 5)
+    (tmp_path / "secret").write_bytes(b"12345")
+    for path in ("secret", str(tmp_path / "secret"), "../secret"):
+        with pytest.raises(FileUnreadable, match="has not the name"):
+            fields_of(tmp_path, ArchivedFile(held, path, 5, file_checksum(tmp_path / "secret")))
+    assert path_of(held).startswith("p0000/")
+
+
+def test_fields_whose_names_differ_in_case_are_read_where_spark_does_not_tell_them_apart(
+    store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession"
+) -> None:
+    register_orders(store)
+    append(store, [json.dumps({"a": "lower", "A": "upper", "other": str(uuid4())}), '{"a": 1}'])
+    archive_whole(dsn, tmp_path, partitions=1)
+    spark.conf.set("spark.sql.caseSensitive", "false")
+    try:
+        for keys in (["a"], ["A", "other"], ["OTHER", "none", "NONE"]):
+            options: dict[str, Any] = {
+                "columns": ["position"],
+                "extract": {f"{n}": [key] for n, key in enumerate(keys)},
+            }
+            assert collected(read_history(spark, dsn, tmp_path, **options)) == in_order(read(dsn, **options))
+    finally:
+        spark.conf.set("spark.sql.caseSensitive", "true")

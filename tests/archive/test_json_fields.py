@@ -4,14 +4,26 @@ import json
 from typing import Any
 
 import pyarrow as pa
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millrace.resources.archive.json_fields import PlainTexts, field, fields
 from millrace.resources.event_store import EventStore
-from tests.archive.test_history import NUMBERS, ODD, PATHS
 from tests.support.factories import rows
+
+# what JSON may hold, as jsonb prints it
+ODD: list[Any] = [
+    {}, [], None, True, False, 0, -0.0, "", "null", "1", '{"a": 1}', " \u007f\u2028\U0001f600\b\f\n\r\t\"\\/\u0001\u001f",
+    {"a": None}, {"a": {"b": None}}, {"a": {"b": [1, {"c": "d"}, None]}}, {"a": '{"b": 1}'}, {"a": [[1, 2], [3]]}, {"a": "1"},
+    {"1": "key"}, {"a": {"1": "key", "-1": "k"}}, [{"a": 1}], [1, "two", [3]], {"": "empty"}, {"a": {"": {"b": ""}}},
+    {"b": {"z": 1, "aa": 2, "B": [True, False, None]}}, {"a": 1e300}, {"a": 10**400},
+]  # fmt: skip
+NUMBERS = ["12.50", "0.1234567890123456789012345", "-0.00", "1E+5", "1e-7", "123456789012345678901234567890.10"]
+PATHS = [
+    ["a"], ["a", "b"], ["a", "b", "1", "c"], ["a", "b", "-1"], ["a", "b", "-2", "c"], ["a", "0"], ["a", "0", "1"], ["a", "1", "5"],
+    ["1"], ["a", "1"], ["a", "-1"], ["0"], ["0", "a"], ["2", "0"], [" 1"], ["+1"], ["01"], ["1 "], ["1.0"], ["-9"], [""], ["a", "", "b"],
+    ["b"], ["b", "B", "2"], ["b", "B"], ["missing", "a"],
+]  # fmt: skip
 
 # what looks like the text around a value, and what the text is made of
 PIECES = [
@@ -99,9 +111,10 @@ def test_fields_of_any_texts_at_any_paths_are_what_postgres_says(
         assert [a for a, _ in known] == [b for _, b in known]
 
 
-def test_fields_of_odd_texts_are_what_postgres_says_in_a_slice_among_nulls_too(store: EventStore) -> None:
+def test_fields_of_odd_texts_are_what_postgres_says_one_by_one_and_in_a_slice_among_nulls(store: EventStore) -> None:
     found = [json.dumps(each) for each in ODD] + [f'{{"a": {n}, "b": [{n}]}}' for n in NUMBERS]
     stored, expected = by_postgres(store, found, PATHS)
+    assert [[field(text, path) for text in stored] for path in PATHS] == expected
     array = pa.array([*stored, None, "{}", *stored * 300], pa.string())
     here = slice(3, len(stored) + 9)
     wanted = [[*values, None, None, *values[:7]][3:] for values in expected]
@@ -110,11 +123,12 @@ def test_fields_of_odd_texts_are_what_postgres_says_in_a_slice_among_nulls_too(s
     assert all(values.to_pylist() == [] for values in fields(array[:0], PATHS))
 
 
-@pytest.mark.parametrize("depth", [400, 1500, 4000])
-def test_fields_of_deep_texts_are_what_postgres_says(store: EventStore, depth: int) -> None:
-    deep = "[" * depth + "]" * depth
-    objects = '{"b": ' * depth + "1" + "}" * depth
-    found = [f'{{"a": {deep}}}', f'{{"a": {{"x": {deep}}}, "bb": 1}}', f'{{"a": {objects}}}']
+def test_fields_of_deep_texts_are_what_postgres_says(store: EventStore) -> None:
+    found = []
+    for depth in (400, 1500, 4000):
+        deep = "[" * depth + "]" * depth
+        objects = '{"b": ' * depth + "1" + "}" * depth
+        found += [f'{{"a": {deep}}}', f'{{"a": {{"x": {deep}}}, "bb": 1}}', f'{{"a": {objects}}}']
     paths = [["a"], ["bb"], ["a", "x"], ["a", "0"], ["a", "b", "b"]]
     stored, expected = by_postgres(store, found, paths)
     assert [values.to_pylist() for values in fields(pa.array(stored), paths)] == expected
@@ -132,29 +146,30 @@ def test_fields_of_flat_objects_are_found_without_parsing() -> None:
         assert all(unparsed(found, path)), path
 
 
-@pytest.mark.parametrize(
-    ("text", "path", "without"),
-    [
-        ('{"a": 1, "b": {"a": 2}}', ["a"], True),
-        ('{"b": {"a": 2}, "cc": 1}', ["cc"], False),  # after another object
-        ('{"b": {"c": 2.50}}', ["b", "c"], True),
-        ('{"b": {"c": {"d": "x"}}}', ["b", "c", "d"], True),
-        ('{"b": {}, "c": {"d": 1}}', ["b", "d"], False),  # the key is another object's
-        ('{"b": {"x": 1}, "c": 2}', ["b", "c"], False),
-        (
-            '{"a": "x", ": ": 1}',
-            [", "],
-            False,
-        ),  # looks like a key, from the end of one string to the beginning of another
-        ('{"b": {"c": 2}}', ["b"], False),  # a value that is an object
-        ('{"b": "x\\"y"}', ["b"], False),
-        ('{"b": "x", "c": "\\n"}', ["b"], True),  # a backslash behind it
-        ('{"b": "{", "c": 1}', ["c"], False),
-        ('{"b": [1, 2]}', ["b", "0"], False),
-        ('[{"b": 1}]', ["b"], False),
-        ('{"}b": 1}', ["}b"], False),  # not a plain key
-    ],
-)
-def test_what_is_told_without_parsing(text: str, path: list[str], without: bool) -> None:
-    assert unparsed([text], path) == [without]
-    assert fields(pa.array([text]), [path])[0].to_pylist() == [field(text, path)]
+# a text, a path, and whether the value is known without parsing
+PLAIN: list[tuple[str, list[str], bool]] = [
+    ('{"a": 1, "b": {"a": 2}}', ["a"], True),
+    ('{"b": {"a": 2}, "cc": 1}', ["cc"], False),  # after another object
+    ('{"b": {"c": 2.50}}', ["b", "c"], True),
+    ('{"b": {"c": {"d": "x"}}}', ["b", "c", "d"], True),
+    ('{"b": {}, "c": {"d": 1}}', ["b", "d"], False),  # the key is another object's
+    ('{"b": {"x": 1}, "c": 2}', ["b", "c"], False),
+    (
+        '{"a": "x", ": ": 1}',
+        [", "],
+        False,
+    ),  # looks like a key, from the end of one string to the beginning of another
+    ('{"b": {"c": 2}}', ["b"], False),  # a value that is an object
+    ('{"b": "x\\"y"}', ["b"], False),
+    ('{"b": "x", "c": "\\n"}', ["b"], True),  # a backslash behind it
+    ('{"b": "{", "c": 1}', ["c"], False),
+    ('{"b": [1, 2]}', ["b", "0"], False),
+    ('[{"b": 1}]', ["b"], False),
+    ('{"}b": 1}', ["}b"], False),  # not a plain key
+]
+
+
+def test_what_is_told_without_parsing() -> None:
+    assert [(text, path, *unparsed([text], path)) for text, path, _ in PLAIN] == PLAIN
+    for text, path, _ in PLAIN:
+        assert fields(pa.array([text]), [path])[0].to_pylist() == [field(text, path)]

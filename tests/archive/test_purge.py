@@ -43,6 +43,14 @@ def kept(store: EventStore) -> list[tuple[int, int]]:
     return rows(store.connection, "select partition, position from event_store.event_log order by 1, 2")
 
 
+def command(dsn: str, folder: Path) -> Result:
+    return CliRunner().invoke(
+        app,
+        ["purge", "--before", "2026-01-05T12:00:00", "--archive", str(folder), "--dsn", dsn],
+        env={"COLUMNS": "400"},
+    )
+
+
 def test_what_is_old_and_archived_goes_and_the_rest_stays(old: EventStore, tmp_path: Path) -> None:
     before = kept(old)
     dry = purge_before(old.connection, tmp_path, NOON, dry_run=True)
@@ -85,22 +93,10 @@ def test_what_a_view_needs_stays_and_other_log_partitions_are_done(old: EventSto
     assert "unregister_view" in str(refused.refused)
     assert (refused.events, done.events, done.refused) == (0, 2, None)
     assert len(kept(old)) == 10
-    said = CliRunner().invoke(
-        app,
-        ["purge", "--before", "2026-01-05T12:00:00", "--archive", str(tmp_path), "--dsn", dsn],
-        env={"COLUMNS": "400"},
-    )
+    said = command(dsn, tmp_path)
     assert isinstance(said.exception, HistoryNeeded)
     assert "1 of 16 log partitions keep their events" in str(said.exception)
     assert "view 'late' stands at 0" in said.output
-
-
-def command(dsn: str, folder: Path) -> Result:
-    return CliRunner().invoke(
-        app,
-        ["purge", "--before", "2026-01-05T12:00:00", "--archive", str(folder), "--dsn", dsn],
-        env={"COLUMNS": "400"},
-    )
 
 
 @pytest.mark.parametrize("ending", ["commit", "prepare"])

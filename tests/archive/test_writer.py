@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
 
@@ -32,10 +32,9 @@ from millrace.resources.event_log_source import COLUMNS, LogRange
 from millrace.resources.event_store import EventStore, Json
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.settings import PROJECT
+from tests.support.building.event_log_reads import append_json
 from tests.support.factories import Connect, append_to, at_once, ids_of_one_partition, register_orders
-from tests.support.patience import wait_until
-
-CHECKSUM = "0" * 64
+from tests.support.patience import patience, wait_until
 
 
 @pytest.fixture
@@ -145,12 +144,8 @@ def test_values_of_every_kind_come_back(log: EventStore, dsn: str, tmp_path: Pat
     log.register_decider_event(odd, odd, "odd")
     (stream,) = ids_of_one_partition(log.connection, 1)
     kinds: list[Json] = [{odd: [None, 1.50, 10**30, True, {}]}, None, "text", [], odd, 0]
-    for data in kinds:
-        log.connection.execute(
-            "select event_store.append_events(jsonb_build_array(jsonb_build_object('decider', %s::text, 'decider_id', %s::text,"
-            " 'event', %s::text, 'event_id', gen_random_uuid(), 'command_id', gen_random_uuid(), 'data', %s::jsonb)))",
-            (odd, stream, odd, json.dumps(data)),
-        )
+    append_json(log, odd, [(stream, odd, json.dumps(data)) for data in kinds])
+    log.sequence_events()
     extend(dsn, tmp_path, max_events=1000)
     assert archived(log.connection, 0).archived_position == 16
     assert_archive_is_the_log(log, tmp_path)
@@ -167,21 +162,19 @@ def test_what_was_purged_stays_in_the_archive_and_the_rest_goes_on(log: EventSto
     assert require_files(tmp_path, archived(log.connection, 0), 13) == 2  # of what the log still holds
 
 
-@pytest.mark.parametrize(
-    ("mark", "tail", "expected"),
-    [
+def test_a_plan_fills_files_and_leaves_a_small_rest() -> None:
+    plans: list[tuple[int, bool, list[tuple[int, int]]]] = [
         (0, True, []),
         (9, False, []),
         (9, True, [(0, 9)]),
         (10, False, [(0, 10)]),
         (205, False, [(0, 100), (100, 200)]),
         (205, True, [(0, 100), (100, 200), (200, 205)]),
-    ],
-)
-def test_a_plan_fills_files_and_leaves_a_small_rest(mark: int, tail: bool, expected: list[tuple[int, int]]) -> None:
-    held = ArchivedPartition(uuid4(), 3, 0, 0, mark, ())
-    ranges = plan(held, max_events=100, min_events=10, tail=tail)
-    assert [(r.partition, r.from_position, r.to_position) for r in ranges] == [(3, *pair) for pair in expected]
+    ]
+    for mark, tail, expected in plans:
+        held = ArchivedPartition(uuid4(), 3, 0, 0, mark, ())
+        ranges = plan(held, max_events=100, min_events=10, tail=tail)
+        assert [(r.partition, r.from_position, r.to_position) for r in ranges] == [(3, *pair) for pair in expected]
 
 
 # Killed, at once, torn, foreign
@@ -218,7 +211,7 @@ archive.archive_partition({dsn!r}, Path({str(tmp_path)!r}), 0, max_events=4, min
 """
     replaced = tmp_path / path_of(LogRange(0, 8, 10))
     os.utime(replaced, (0, 0))  # it was written long ago
-    done = subprocess.run([sys.executable, "-c", killed], cwd=PROJECT, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", killed], cwd=PROJECT, timeout=patience(), check=False)
     assert done.returncode == -signal.SIGKILL
     assert_archive_is_the_log(log, tmp_path)
     # who planned to read what was replaced still finds it
@@ -277,24 +270,20 @@ def rows_of(log: EventStore, dsn: str, wanted: LogRange) -> list[pa.RecordBatch]
         return list(read_range(cursor, wanted))
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        lambda _: [],
-        lambda batches: [batch.slice(1) for batch in batches],
-        lambda batches: [batch.slice(0, len(batch) - 1) for batch in batches],
-        lambda batches: [*batches, *batches],
-        lambda batches: [batch.take(pa.array([0, 1, 3])) for batch in batches],
-        lambda batches: [batch.take(pa.array([1, 0, 2, 3])) for batch in batches],
-    ],
-    ids=["nothing", "late", "short", "twice", "a hole", "in disorder"],
-)
-def test_what_is_not_exactly_the_range_gets_no_name(
-    log: EventStore, dsn: str, tmp_path: Path, wrong: "Iterable[pa.RecordBatch]"
-) -> None:
+def test_what_is_not_exactly_the_range_gets_no_name(log: EventStore, dsn: str, tmp_path: Path) -> None:
     wanted = LogRange(0, 2, 6)
-    with pytest.raises(ArchiveDamaged, match="would not hold positions 2 to 6"):
-        write_file(tmp_path, wanted, wrong(rows_of(log, dsn, wanted)))  # type: ignore[operator]
+    (batch,) = rows_of(log, dsn, wanted)
+    wrong: dict[str, list[pa.RecordBatch]] = {
+        "nothing": [],
+        "late": [batch.slice(1)],
+        "short": [batch.slice(0, len(batch) - 1)],
+        "twice": [batch, batch],
+        "a hole": [batch.take(pa.array([0, 1, 3]))],
+        "in disorder": [batch.take(pa.array([1, 0, 2, 3]))],
+    }
+    for batches in wrong.values():
+        with pytest.raises(ArchiveDamaged, match="would not hold positions 2 to 6"):
+            write_file(tmp_path, wanted, batches)
     assert files(tmp_path) == []
 
 

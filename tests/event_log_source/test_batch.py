@@ -20,13 +20,11 @@ from millrace.resources.event_log_source.ranges import stated_ranges
 from millrace.resources.event_log_source.reading import PLAN, EventLogInput, query
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.postgres.embedded import EmbeddedPostgres
+from tests.support.building.event_log_reads import ALL, fill, load, options_of, positions, purge, read, reader_of
 from tests.support.factories import Connect, append_to, ids_of_one_partition, register_orders, set_clock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-from tests.support.building.event_log_reads import ALL, fill, load, options_of, positions, purge, read, reader_of
 
 
 @pytest.fixture
@@ -38,115 +36,100 @@ def log(store: EventStore) -> EventStore:
 # Options ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("log")
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({}, ALL),
-        ({"startingOffsets": "earliest", "endingOffsets": "latest"}, ALL),
-        ({"startingOffsets": {"0": 3, "1": 3}}, [(0, 3), (0, 4), (2, 0)]),
-        ({"endingOffsets": {"0": 2, "1": 0}}, [(0, 0), (0, 1), (2, 0)]),
-        ({"startingOffsets": {"0": 1, "1": 1}, "endingOffsets": {"0": 2, "1": 3}}, [(0, 1), (1, 1), (1, 2)]),
-        ({"startingOffsets": {"0": 2}, "endingOffsets": {"0": 2}}, []),
-        ({"startingOffsets": {}, "endingOffsets": {}}, []),
-        ({"partitions": [1, 2]}, [(1, 0), (1, 1), (1, 2), (2, 0)]),
-        ({"partitions": [15]}, []),
-        ({"partitions": []}, []),
-        ({"deciders": ["invoice"]}, [(0, 1), (0, 3), (1, 1)]),
-        ({"deciders": ["nobody"]}, []),
-        ({"deciders": []}, []),
-        ({"events": ["placed"]}, [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)]),
-        ({"deciders": ["order"], "events": ["paid", "shipped"]}, [(0, 2), (0, 4), (1, 2)]),
-        ({"maxRecordsPerPartition": "1"}, ALL),
-        ({"MAXRECORDSPERPARTITION": "2", "STARTINGOFFSETS": "earliest"}, ALL),
-    ],
-)
-def test_options_choose_what_is_read(dsn: str, options: dict[str, object], expected: list[tuple[int, int]]) -> None:
-    assert positions(read(dsn, **options)) == expected
+CHOSEN: list[tuple[dict[str, object], list[tuple[int, int]]]] = [
+    ({}, ALL),
+    ({"startingOffsets": "earliest", "endingOffsets": "latest"}, ALL),
+    ({"startingOffsets": {"0": 3, "1": 3}}, [(0, 3), (0, 4), (2, 0)]),
+    ({"endingOffsets": {"0": 2, "1": 0}}, [(0, 0), (0, 1), (2, 0)]),
+    ({"startingOffsets": {"0": 1, "1": 1}, "endingOffsets": {"0": 2, "1": 3}}, [(0, 1), (1, 1), (1, 2)]),
+    ({"startingOffsets": {"0": 2}, "endingOffsets": {"0": 2}}, []),
+    ({"startingOffsets": {}, "endingOffsets": {}}, []),
+    ({"partitions": [1, 2]}, [(1, 0), (1, 1), (1, 2), (2, 0)]),
+    ({"partitions": [15]}, []),
+    ({"partitions": []}, []),
+    ({"deciders": ["invoice"]}, [(0, 1), (0, 3), (1, 1)]),
+    ({"deciders": ["nobody"]}, []),
+    ({"deciders": []}, []),
+    ({"events": ["placed"]}, [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)]),
+    ({"deciders": ["order"], "events": ["paid", "shipped"]}, [(0, 2), (0, 4), (1, 2)]),
+    ({"maxRecordsPerPartition": "1"}, ALL),
+    ({"MAXRECORDSPERPARTITION": "2", "STARTINGOFFSETS": "earliest"}, ALL),
+]
 
 
 @pytest.mark.usefixtures("log")
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"partitions": [3, 99]}, "option 'partitions' is 99; allowed: log partitions 0, 1, 2"),
-        ({"startingOffsets": {"99": 0}}, "option 'startingOffsets' is 99; allowed: log partitions 0, 1, 2"),
-        ({"endingOffsets": {"99": 0}}, "option 'endingOffsets' is 99; allowed: log partitions 0, 1, 2"),
-        (
-            {"startingOffsets": {"2": 0}, "partitions": [0, 1]},
-            "option 'startingOffsets' is 2; allowed: log partitions 0, 1",
-        ),
-        (
-            {"startingOffsets": {"0": 0, "1": 0}, "endingOffsets": {"0": 5}},
-            "option 'startingOffsets' is '{\"0\": 0, \"1\": 0}'; allowed: exactly those that endingOffsets names: 0",
-        ),
-        (
-            {"startingOffsets": {"0": 0}, "endingOffsets": {"0": 5}, "partitions": [0, 1]},
-            "option 'partitions' is [0, 1]; allowed: exactly those that endingOffsets names: 0",
-        ),
-        (
-            {"startingOffsets": {"99": 0}, "endingOffsets": {"99": 5}},
-            "'endingOffsets' is 99; allowed: log partitions 0, 1, 2",
-        ),
-        (
-            {"startingOffsets": {"0": 3}, "endingOffsets": {"0": 2}},
-            "'startingOffsets' is 3; allowed: positions up to 2 of log partition 0, where endingOffsets ends",
-        ),
-        ({"startingOffsets": {"0": 6}}, "option 'startingOffsets' is 6; allowed: positions 0 to 5 of log partition 0"),
-        ({"endingOffsets": {"0": 6}}, "option 'endingOffsets' is 6; allowed: positions 0 to 5 of log partition 0"),
-        (
-            {"startingOffsets": {"1": 0}, "endingOffsets": {"1": 4}},
-            "option 'endingOffsets' is 4; allowed: positions 0 to 3 of log partition 1",
-        ),
-    ],
-)
-def test_what_the_log_does_not_hold_is_refused_and_never_read_as_fewer_rows(
-    dsn: str, options: dict[str, object], sentence: str
-) -> None:
-    with pytest.raises(InvalidOption) as refused:
-        read(dsn, **options)
-    assert sentence in str(refused.value)
+def test_options_choose_what_is_read(dsn: str) -> None:
+    assert [(options, positions(read(dsn, **options))) for options, _ in CHOSEN] == CHOSEN
 
 
-def test_history_that_is_removed_is_refused_where_it_is_asked_for_and_earliest_begins_after_it(
-    log: EventStore, dsn: str
-) -> None:
-    purge(log, 0, 2)
-    assert positions(read(dsn, partitions=[0])) == [(0, 2), (0, 3), (0, 4)]
-    for options in ({"startingOffsets": {"0": 1}}, {"startingOffsets": {"0": 0}, "endingOffsets": {"0": 5}}):
-        with pytest.raises(DataLoss) as lost:
+REFUSED: list[tuple[dict[str, object], str]] = [
+    ({"partitions": [3, 99]}, "option 'partitions' is 99; allowed: log partitions 0, 1, 2"),
+    ({"startingOffsets": {"99": 0}}, "option 'startingOffsets' is 99; allowed: log partitions 0, 1, 2"),
+    ({"endingOffsets": {"99": 0}}, "option 'endingOffsets' is 99; allowed: log partitions 0, 1, 2"),
+    (
+        {"startingOffsets": {"2": 0}, "partitions": [0, 1]},
+        "option 'startingOffsets' is 2; allowed: log partitions 0, 1",
+    ),
+    (
+        {"startingOffsets": {"0": 0, "1": 0}, "endingOffsets": {"0": 5}},
+        "option 'startingOffsets' is '{\"0\": 0, \"1\": 0}'; allowed: exactly those that endingOffsets names: 0",
+    ),
+    (
+        {"startingOffsets": {"0": 0}, "endingOffsets": {"0": 5}, "partitions": [0, 1]},
+        "option 'partitions' is [0, 1]; allowed: exactly those that endingOffsets names: 0",
+    ),
+    (
+        {"startingOffsets": {"99": 0}, "endingOffsets": {"99": 5}},
+        "'endingOffsets' is 99; allowed: log partitions 0, 1, 2",
+    ),
+    (
+        {"startingOffsets": {"0": 3}, "endingOffsets": {"0": 2}},
+        "'startingOffsets' is 3; allowed: positions up to 2 of log partition 0, where endingOffsets ends",
+    ),
+    ({"startingOffsets": {"0": 6}}, "option 'startingOffsets' is 6; allowed: positions 0 to 5 of log partition 0"),
+    ({"endingOffsets": {"0": 6}}, "option 'endingOffsets' is 6; allowed: positions 0 to 5 of log partition 0"),
+    (
+        {"startingOffsets": {"1": 0}, "endingOffsets": {"1": 4}},
+        "option 'endingOffsets' is 4; allowed: positions 0 to 3 of log partition 1",
+    ),
+]
+
+
+@pytest.mark.usefixtures("log")
+def test_what_the_log_does_not_hold_is_refused_and_never_read_as_fewer_rows(dsn: str) -> None:
+    unsaid = []
+    for options, sentence in REFUSED:
+        with pytest.raises(InvalidOption) as refused:
             read(dsn, **options)
-        assert "to 5 of log partition 0 are to be read, and it holds positions 2 to 5 of log partition 0" in str(
-            lost.value
-        )
-        assert "Option 'failOnDataLoss' is 'true'; allowed: true, or false to go on with what is there" in str(
-            lost.value
-        )
+        if sentence not in str(refused.value):
+            unsaid.append((options, str(refused.value)))
+    assert unsaid == []
 
 
-def test_a_time_that_removed_history_may_have_had_is_refused_as_well(log: EventStore, dsn: str) -> None:
-    purge(log, 0, 2)
-    assert positions(read(dsn, startingTimestamp="2100-01-01T00:00:00Z", partitions=[0])) == []
-    with pytest.raises(DataLoss, match="positions 1 to 5 of log partition 0 are to be read"):
-        read(dsn, startingTimestamp="0", partitions=[0])
-    assert positions(read(dsn, startingTimestamp="0", partitions=[0], failOnDataLoss="false")) == [
-        (0, 2),
-        (0, 3),
-        (0, 4),
-    ]
-
-
-def test_without_failing_on_data_loss_a_batch_has_what_is_kept_and_warns(
+def test_history_that_is_removed_is_refused_where_it_is_asked_for_or_left_out_with_a_warning(
     log: EventStore, dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     purge(log, 0, 2)
-    for options in (
+    kept = [(0, 2), (0, 3), (0, 4)]
+    holds = "to 5 of log partition 0 are to be read, and it holds positions 2 to 5 of log partition 0"
+    assert positions(read(dsn, partitions=[0])) == kept
+    # a time that it may have had is asked for, too
+    assert positions(read(dsn, startingTimestamp="2100-01-01T00:00:00Z", partitions=[0])) == []
+    asked: list[dict[str, object]] = [
         {"startingOffsets": {"0": 1}, "partitions": [0]},
         {"startingOffsets": {"0": 0}, "endingOffsets": {"0": 5}},
-    ):
+        {"startingTimestamp": "0", "partitions": [0]},
+    ]
+    for options in asked:
+        with pytest.raises(DataLoss) as lost:
+            read(dsn, **options)
+        assert holds in str(lost.value)
+        assert "Option 'failOnDataLoss' is 'true'; allowed: true, or false to go on with what is there" in str(
+            lost.value
+        )
         caplog.clear()
-        assert positions(read(dsn, failOnDataLoss="false", **options)) == [(0, 2), (0, 3), (0, 4)]
-        assert "to 5 of log partition 0 are to be read, and it holds positions 2 to 5 of log partition 0" in caplog.text
+        assert positions(read(dsn, failOnDataLoss="false", **options)) == kept
+        assert holds in caplog.text
         assert "going on, as failOnDataLoss is false" in caplog.text
     assert read(dsn, failOnDataLoss="FALSE", startingOffsets={"0": 0}, endingOffsets={"0": 1}) == []
 
@@ -164,32 +147,25 @@ def test_what_is_removed_between_planning_and_reading_is_no_silent_loss(log: Eve
 # The connection --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stated", [False, True], ids=["on the driver", "in a task"])
-@pytest.mark.parametrize(
-    "nowhere",
-    [
+def test_who_does_not_answer_is_named_without_the_password_and_a_dsn_that_cannot_be_read_is_not_shown() -> None:
+    in_a_task = {"startingOffsets": {"0": 0}, "endingOffsets": {"0": 1}}
+    for nowhere in (
         "postgresql://me:hunter2@127.0.0.1:1/events?sslpassword=hunter2",
         "host=127.0.0.1 port=1 user=me password=hunter2 dbname=events",
-    ],
-)
-def test_who_does_not_answer_is_named_without_the_password(nowhere: str, *, stated: bool) -> None:
-    options = {"startingOffsets": {"0": 0}, "endingOffsets": {"0": 1}} if stated else {}
-    with pytest.raises(Unreadable) as failed:
-        read(nowhere, **options)
-    assert "option 'dsn' is 'user=me dbname=events host=127.0.0.1 port=1'" in str(failed.value) or (
-        "option 'dsn' is 'host=127.0.0.1 port=1 user=me dbname=events'" in str(failed.value)
-    )
-    assert "hunter2" not in "".join(traceback.format_exception(failed.value))
-
-
-@pytest.mark.parametrize("unreadable", ["hunter2", "postgresql://me:hun ter2@h:x/", "host=h pasword=hunter2"])
-def test_a_dsn_that_cannot_be_read_is_not_shown(unreadable: str) -> None:
-    for options in ({}, {"startingOffsets": {"0": 0}, "endingOffsets": {"0": 1}}):
-        with pytest.raises(
-            InvalidOption, match="option 'dsn' is '…'; allowed: a Postgres connection string"
-        ) as refused:
-            read(unreadable, **options)
-        assert "hun" not in "".join(traceback.format_exception_only(refused.value))
+    ):
+        for options in ({}, in_a_task):
+            with pytest.raises(Unreadable, match="option 'dsn' is '") as failed:
+                read(nowhere, **options)
+            for part in ("host=127.0.0.1", "port=1", "user=me", "dbname=events"):
+                assert part in str(failed.value)
+            assert "hunter2" not in "".join(traceback.format_exception(failed.value))
+    for unreadable in ("hunter2", "postgresql://me:hun ter2@h:x/", "host=h pasword=hunter2"):
+        for options in ({}, in_a_task):
+            with pytest.raises(
+                InvalidOption, match="option 'dsn' is '…'; allowed: a Postgres connection string"
+            ) as refused:
+                read(unreadable, **options)
+            assert "hun" not in "".join(traceback.format_exception_only(refused.value))
     assert "hunter2" not in repr(options_of(dsn="password=hunter2"))
 
 
@@ -217,31 +193,18 @@ def tasks(dsn: str, **options: object) -> list[list[tuple[int, int, int]]]:
 
 
 @pytest.mark.usefixtures("log")
-@pytest.mark.parametrize(
-    ("records", "expected"),
-    [
+def test_tasks_are_as_few_as_may_be_and_each_has_a_slice_of_every_log_partition(dsn: str) -> None:
+    for records, expected in (
         (100, [[(0, 0, 5), (1, 0, 3), (2, 0, 1)]]),
         (9, [[(0, 0, 5), (1, 0, 3), (2, 0, 1)]]),
         (8, [[(0, 0, 2), (1, 0, 1), (2, 0, 1)], [(0, 2, 5), (1, 1, 3)]]),
         (4, [[(0, 0, 1), (1, 0, 1), (2, 0, 1)], [(0, 1, 3), (1, 1, 2)], [(0, 3, 5), (1, 2, 3)]]),
-    ],
-)
-def test_tasks_are_as_few_as_may_be_and_each_has_a_slice_of_every_log_partition(
-    dsn: str, records: int, expected: list[list[tuple[int, int, int]]]
-) -> None:
-    assert tasks(dsn, maxRecordsPerPartition=str(records)) == expected
-
-
-@pytest.mark.usefixtures("log")
-@pytest.mark.parametrize(
-    ("wanted", "records", "sizes"),
-    [("1", "100", [9]), ("2", "100", [4, 5]), ("4", "8", [2, 2, 2, 3]), ("100", "100", [1] * 9), ("2", "3", [3, 3, 3])],
-)
-def test_one_large_log_partition_is_read_by_as_many_tasks_as_are_wanted(
-    dsn: str, wanted: str, records: str, sizes: list[int]
-) -> None:
-    found = tasks(dsn, minPartitions=wanted, maxRecordsPerPartition=records)
-    assert sorted(sum(end - start for _, start, end in task) for task in found) == sizes
+    ):
+        assert tasks(dsn, maxRecordsPerPartition=str(records)) == expected
+    # one large log partition is read by as many as are wanted
+    for wanted, records, sizes in ((1, 100, [9]), (2, 100, [4, 5]), (4, 8, [2, 2, 2, 3]), (100, 100, [1] * 9)):
+        found = tasks(dsn, minPartitions=str(wanted), maxRecordsPerPartition=str(records))
+        assert sorted(sum(end - start for _, start, end in task) for task in found) == sizes
 
 
 def test_stated_ranges_are_planned_without_asking_postgres() -> None:
@@ -308,32 +271,29 @@ def milliseconds(time: str) -> str:
     return str(int(datetime.fromisoformat(time).timestamp() * 1000))
 
 
+TIMES: list[tuple[dict[str, object], list[tuple[int, int]]]] = [
+    ({"startingTimestamp": "2030-01-31T02:00:00Z"}, [(0, 2), (0, 3), (0, 4), (1, 0)]),
+    ({"startingTimestamp": "2030-01-31T03:00:00+01:00"}, [(0, 2), (0, 3), (0, 4), (1, 0)]),
+    ({"startingTimestamp": milliseconds("2030-01-31T02:00:00Z")}, [(0, 2), (0, 3), (0, 4), (1, 0)]),
+    ({"startingTimestamp": "2030-01-31T02:00:00.000001Z"}, [(0, 3), (0, 4)]),
+    ({"startingTimestamp": "0"}, [(0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (1, 0)]),
+    ({"startingTimestamp": "2031-01-01T00:00:00Z"}, []),
+    ({"endingTimestamp": "2030-01-31T02:00:00Z"}, [(0, 0), (0, 1)]),
+    ({"endingTimestamp": "2031-01-01T00:00:00Z"}, [(0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (1, 0)]),
+    (
+        {"startingTimestamp": "2030-01-31T01:00:00Z", "endingTimestamp": "2030-01-31T03:00:00Z"},
+        [(0, 1), (0, 2), (1, 0)],
+    ),
+    ({"startingTimestamp": "2030-01-31T01:00:00Z", "endingTimestamp": "2030-01-31T01:00:00Z"}, []),
+    ({"startingTimestamp": "2030-01-31T01:00:00Z", "partitions": [1]}, [(1, 0)]),
+    ({"startingTimestamp": "2030-01-31T03:00:00Z", "endingOffsets": {"0": 2, "1": 1}}, []),
+    ({"startingOffsets": {"0": 4}, "endingTimestamp": "2030-01-31T03:00:00Z"}, [(1, 0)]),
+]
+
+
 @pytest.mark.usefixtures("hours")
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"startingTimestamp": "2030-01-31T02:00:00Z"}, [(0, 2), (0, 3), (0, 4), (1, 0)]),
-        ({"startingTimestamp": "2030-01-31T03:00:00+01:00"}, [(0, 2), (0, 3), (0, 4), (1, 0)]),
-        ({"startingTimestamp": milliseconds("2030-01-31T02:00:00Z")}, [(0, 2), (0, 3), (0, 4), (1, 0)]),
-        ({"startingTimestamp": "2030-01-31T02:00:00.000001Z"}, [(0, 3), (0, 4)]),
-        ({"startingTimestamp": "0"}, [(0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (1, 0)]),
-        ({"startingTimestamp": "2031-01-01T00:00:00Z"}, []),
-        ({"endingTimestamp": "2030-01-31T02:00:00Z"}, [(0, 0), (0, 1)]),
-        ({"endingTimestamp": "2031-01-01T00:00:00Z"}, [(0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (1, 0)]),
-        (
-            {"startingTimestamp": "2030-01-31T01:00:00Z", "endingTimestamp": "2030-01-31T03:00:00Z"},
-            [(0, 1), (0, 2), (1, 0)],
-        ),
-        ({"startingTimestamp": "2030-01-31T01:00:00Z", "endingTimestamp": "2030-01-31T01:00:00Z"}, []),
-        ({"startingTimestamp": "2030-01-31T01:00:00Z", "partitions": [1]}, [(1, 0)]),
-        ({"startingTimestamp": "2030-01-31T03:00:00Z", "endingOffsets": {"0": 2, "1": 1}}, []),
-        ({"startingOffsets": {"0": 4}, "endingTimestamp": "2030-01-31T03:00:00Z"}, [(1, 0)]),
-    ],
-)
-def test_times_choose_from_the_first_event_at_or_after_one_to_the_first_at_or_after_the_other(
-    dsn: str, options: dict[str, object], expected: list[tuple[int, int]]
-) -> None:
-    assert positions(read(dsn, **options)) == expected
+def test_times_choose_from_the_first_event_at_or_after_one_to_the_first_at_or_after_the_other(dsn: str) -> None:
+    assert [(options, positions(read(dsn, **options))) for options, _ in TIMES] == TIMES
 
 
 # Through Spark ---------------------------------------------------------------------------------------------
@@ -346,18 +306,14 @@ def test_spark_reads_the_whole_log_over_several_tasks(dsn: str, spark: "SparkSes
 
 
 @pytest.mark.usefixtures("log")
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"columns": '["amount"]'}, "event_log: option 'columns' is '[\"amount\"]'; allowed: JSON list of partition"),
-        ({"partitions": "[99]"}, "event_log: option 'partitions' is 99; allowed: log partitions 0, 1"),
-        ({"endingOffsets": '{"0": 99}'}, "event_log: option 'endingOffsets' is 99; allowed: positions 0 to 5 of log"),
-    ],
-    ids=["when the schema is asked for", "when tasks are planned", "when a task reads"],
-)
-def test_the_user_of_spark_sees_which_option_is_wrong(
-    dsn: str, spark: "SparkSession", options: dict[str, object], sentence: str
-) -> None:
-    with pytest.raises(PySparkException) as failed:
-        load(spark, dsn, **options).collect()
-    assert sentence in str(failed.value)
+def test_the_user_of_spark_sees_which_option_is_wrong(dsn: str, spark: "SparkSession") -> None:
+    wrong: list[tuple[dict[str, object], str]] = [
+        # when the schema is asked for, when tasks are planned, when a task reads
+        ({"columns": ["amount"]}, "event_log: option 'columns' is '[\"amount\"]'; allowed: JSON list of partition"),
+        ({"partitions": [99]}, "event_log: option 'partitions' is 99; allowed: log partitions 0, 1"),
+        ({"endingOffsets": {"0": 99}}, "event_log: option 'endingOffsets' is 99; allowed: positions 0 to 5 of log"),
+    ]
+    for options, sentence in wrong:
+        with pytest.raises(PySparkException) as failed:
+            load(spark, dsn, **options).collect()
+        assert sentence in str(failed.value)

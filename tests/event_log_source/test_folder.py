@@ -15,12 +15,11 @@ from pyspark import cloudpickle
 
 from millrace.resources.event_store import EventStore
 from millrace.resources.settings import PROJECT
+from tests.support.building.event_log_reads import ALL, filed, fill, positions
+from tests.support.patience import patience
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-from tests.support.building.event_log_reads import ALL, filed, fill, positions
 
 
 @pytest.fixture
@@ -69,5 +68,5 @@ def test_the_folder_alone_can_be_sent_to_workers_that_do_not_have_it(
     stream = spark.readStream.format("copied_event_log").option("dsn", dsn).load()
     writer = stream.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
     query = writer.trigger(availableNow=True).start(str(tmp_path / "rows"))
-    assert query.awaitTermination(100)
+    assert query.awaitTermination(patience())
     assert filed(tmp_path / "rows") == ALL

@@ -27,7 +27,7 @@ def delivered(store: EventStore, leases: "Sequence[Lease]") -> list[tuple[str, i
     return sorted((e.decider_id, e.offset) for lease in leases for e in store.read_batch("v", lease))
 
 
-def options(leases: "Sequence[Lease]", retried: "Sequence[int]", view: str = "v") -> dict[str, Any]:
+def stated(leases: "Sequence[Lease]", retried: "Sequence[int]", view: str = "v") -> dict[str, Any]:
     return {
         "startingOffsets": {str(lease.partition): lease.from_position for lease in leases},
         "endingOffsets": {str(lease.partition): lease.to_position for lease in leases},
@@ -65,34 +65,32 @@ def test_it_reads_ranges_without_locked_streams_and_what_the_lease_tries_again(
     # whatever is appended now is not in it
     append_to(bulk, due, good)
     bulk.sequence_events()
-    found = read(dsn, **options(leases, [0]))
+    found = read(dsn, **stated(leases, [0]))
     assert sorted((row["decider_id"], row["offset"]) for row in found) == expected
-    unlocked = read(dsn, **options(leases, []))
+    unlocked = read(dsn, **stated(leases, []))
     assert {row["decider_id"] for row in unlocked} == {good, elsewhere}
-    nothing_new = options(leases, [0]) | {"startingOffsets": options(leases, [])["endingOffsets"]}
+    nothing_new = stated(leases, [0]) | {"startingOffsets": stated(leases, [])["endingOffsets"]}
     assert {row["decider_id"] for row in read(dsn, **nothing_new)} == {due}
     # a task for what is tried again, beside those for ranges
-    assert len(reader_of(dsn, **options(leases, [0])).partitions()) == 2
+    assert len(reader_of(dsn, **stated(leases, [0])).partitions()) == 2
 
 
 def test_a_view_that_has_no_locks_leaves_nothing_out(bulk: EventStore, dsn: str) -> None:
     append_to(bulk, "o-1", "o-2")
     leases = bulk.claim_batch("v", "me")
-    assert sorted((row["decider_id"], row["offset"]) for row in read(dsn, **options(leases, []))) == delivered(
+    assert sorted((row["decider_id"], row["offset"]) for row in read(dsn, **stated(leases, []))) == delivered(
         bulk, leases
     )
 
 
-@pytest.mark.parametrize(
-    ("wrong", "sentence"),
-    [
+def test_tokens_that_fit_no_range_are_refused() -> None:
+    wrong: list[tuple[dict[str, Any], str]] = [
         ({"leaseTokens": {"0": 1}, "endingOffsets": {"0": 1}}, "only with the option view"),
         ({"leaseTokens": {"0": 1}, "view": "v"}, "log partitions that endingOffsets names"),
         ({"leaseTokens": {"1": 1}, "view": "v", "endingOffsets": {"0": 1}}, "log partitions that endingOffsets names"),
         ({"leaseTokens": ["0"], "view": "v"}, "token of its lease"),
-    ],
-)
-def test_tokens_that_fit_no_range_are_refused(wrong: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(InvalidOption, match=sentence) as refused:
-        options_of(dsn="postgresql://", **wrong)
-    assert json.dumps(wrong["leaseTokens"]) in str(refused.value)
+    ]
+    for options, sentence in wrong:
+        with pytest.raises(InvalidOption, match=sentence) as refused:
+            options_of(dsn="postgresql://", **options)
+        assert json.dumps(options["leaseTokens"]) in str(refused.value)

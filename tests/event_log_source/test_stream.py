@@ -21,13 +21,12 @@ from millrace.resources.event_log_source import (
 )
 from millrace.resources.event_log_source.reading import EventLogInput
 from millrace.resources.event_store import EventStore
-from tests.support.building.event_log_reads import SPARK_TYPES, filed, purge
+from tests.support.building.event_log_reads import SPARK_TYPES, purge, stream
 from tests.support.factories import append_to, ids_of_one_partition, register_orders, rows, set_clock, terminate, value
-from tests.support.patience import wait_until
+from tests.support.patience import patience, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 Positions = list[tuple[int, int]]
@@ -86,9 +85,15 @@ def offset(**stated: int) -> dict[str, int]:
     return {str(p): stated.get(f"p{p}", 0) for p in range(16)}
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
+def test_a_new_query_begins_where_the_options_say_and_names_log_partitions_in_order_or_is_refused(
+    log: EventStore, reader_of: Callable[..., EventLogStreamReader]
+) -> None:
+    set_clock(log.connection, "2030-01-31 00:00:00+00")
+    grow(log, {0: 3, 2: 4, 10: 1})
+    set_clock(log.connection, "2030-01-31 01:00:00+00")
+    grow(log, {0: 2})
+    purge(log, 2, 2)
+    begins: list[tuple[dict[str, object], dict[str, int]]] = [
         ({}, offset(p2=2)),
         ({"startingOffsets": "earliest"}, offset(p2=2)),
         ({"startingOffsets": "latest"}, offset(p0=5, p2=4, p10=1)),
@@ -96,39 +101,19 @@ def offset(**stated: int) -> dict[str, int]:
         ({"startingTimestamp": "2030-01-31T01:00:00Z"}, offset(p0=3, p2=4, p10=1)),
         ({"startingTimestamp": "2031-01-31T01:00:00Z", "partitions": [10, 0]}, {"0": 5, "10": 1}),
         ({"partitions": []}, {}),
-    ],
-)
-def test_a_new_query_begins_where_the_options_say_and_names_log_partitions_in_order(
-    log: EventStore,
-    reader_of: Callable[..., EventLogStreamReader],
-    options: dict[str, object],
-    expected: dict[str, int],
-) -> None:
-    set_clock(log.connection, "2030-01-31 00:00:00+00")
-    grow(log, {0: 3, 2: 4, 10: 1})
-    set_clock(log.connection, "2030-01-31 01:00:00+00")
-    grow(log, {0: 2})
-    purge(log, 2, 2)
-    begin = reader_of(**options).initialOffset()
-    assert json.dumps(begin) == json.dumps(expected)
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
+    ]
+    for options, expected in begins:
+        assert json.dumps(reader_of(**options).initialOffset()) == json.dumps(expected)
+    refused: list[tuple[dict[str, object], str]] = [
         ({"partitions": [3, 99]}, "option 'partitions' is 99; allowed: log partitions 0, 1, 2"),
         ({"startingOffsets": {"99": 0}}, "option 'startingOffsets' is 99; allowed: log partitions 0, 1, 2"),
         ({"startingOffsets": {"1": 0}, "partitions": [0]}, "option 'startingOffsets' is 1; allowed: log partitions 0"),
         ({"startingOffsets": {"0": 6}}, "option 'startingOffsets' is 6; allowed: positions 0 to 5 of log partition 0"),
-    ],
-)
-def test_a_beginning_that_the_log_does_not_have_is_refused(
-    log: EventStore, reader_of: Callable[..., EventLogStreamReader], options: dict[str, object], sentence: str
-) -> None:
-    grow(log, {0: 5})
-    with pytest.raises(InvalidOption) as refused:
-        reader_of(**options).initialOffset()
-    assert sentence in str(refused.value)
+    ]
+    for options, sentence in refused:
+        with pytest.raises(InvalidOption) as failed:
+            reader_of(**options).initialOffset()
+        assert sentence in str(failed.value)
 
 
 def test_a_batch_takes_what_the_limit_allows_and_spark_may_ask_for_everything(
@@ -259,34 +244,15 @@ class Query:
         self.checkpoint = folder / "checkpoint"
         self.batches = folder / "batches"
         self.batches.mkdir()
-        self.files = folder / "files"
-
-    def rows(self, **options: object) -> "DataFrame":
-        reader = (
-            self.spark.readStream.format("event_log").option("dsn", self.dsn).option("columns", json.dumps(COLUMNS))
-        )
-        for name, option in options.items():
-            reader = reader.option(name, option if isinstance(option, str) else json.dumps(option))
-        return reader.load()
 
     def writer(self, effect: "Callable[[DataFrame, int], None] | None" = None, **options: object) -> "DataStreamWriter":
-        writer = self.rows(**options).writeStream.option("checkpointLocation", str(self.checkpoint))
+        rows_ = stream(self.spark, self.dsn, columns=list(COLUMNS), **options)
+        writer = rows_.writeStream.option("checkpointLocation", str(self.checkpoint))
         return writer.foreachBatch(effect or once_per_batch(self.batches))
 
-    def available_now(
-        self, effect: "Callable[[DataFrame, int], None] | None" = None, **options: object
-    ) -> "StreamingQuery":
+    def available_now(self, effect: "Callable[[DataFrame, int], None] | None" = None, **options: object) -> None:
         query = self.writer(effect, **options).trigger(availableNow=True).start()
-        assert query.awaitTermination(100)
-        return query
-
-    def to_files(self, **options: object) -> None:
-        writer = self.rows(**options).writeStream.option("checkpointLocation", str(self.checkpoint))
-        query = writer.format("parquet").trigger(availableNow=True).start(str(self.files))
-        assert query.awaitTermination(100)
-
-    def filed(self) -> Positions:
-        return filed(self.files)
+        assert query.awaitTermination(patience())
 
     def written(self) -> list[Positions]:
         files = sorted(self.batches.glob("*.json"), key=lambda file: int(file.stem))
@@ -335,22 +301,13 @@ def query(spark: "SparkSession", dsn: str, tmp_path: Path) -> Iterator[Query]:
         left.stop()
 
 
-def test_each_event_comes_once_though_the_query_is_stopped_and_killed_and_the_log_grows(
-    log: EventStore, query: Query
-) -> None:
+def test_each_event_comes_once_though_the_query_is_killed_and_the_log_grows(log: EventStore, query: Query) -> None:
     grow(log, {0: 9, 3: 5, 7: 1})
-    running = query.writer(maxOffsetsPerTrigger="6").trigger(processingTime="0 seconds").start()
-    running.processAllAvailable()
-    running.stop()
-    assert [len(batch) for batch in query.written() if batch] == [6, 6, 3]
-
-    grow(log, {3: 8, 4: 4})
-    killed = len(query.written())
     with pytest.raises(StreamingQueryException):
-        query.available_now(once_per_batch(query.batches, die_after=killed), maxOffsetsPerTrigger="6")
-    assert len(query.written()) == killed + 1
+        query.available_now(once_per_batch(query.batches, die_after=1), maxOffsetsPerTrigger="6")
+    assert [len(batch) for batch in query.written()] == [6, 6]
 
-    grow(log, {0: 3})
+    grow(log, {0: 3, 4: 4})
     there = all_of(log)
     effect = once_per_batch_while_the_log_grows(query.batches, query.dsn)
     query.available_now(effect, maxOffsetsPerTrigger="6", minPartitions="3")
@@ -358,31 +315,11 @@ def test_each_event_comes_once_though_the_query_is_stopped_and_killed_and_the_lo
     assert len(all_of(log)) > len(there)
 
 
-def test_a_restarted_query_goes_on_where_it_was_and_says_what_was_removed_before(log: EventStore, query: Query) -> None:
-    grow(log, {0: 4, 1: 2})
-    query.to_files(startingOffsets={"0": 2, "1": 0})
-    begun = [(0, 2), (0, 3), (1, 0), (1, 1)]
-    assert query.filed() == begun
-    grow(log, {0: 3, 2: 1})
-    purge(log, 0, 6)
-    with pytest.raises(
-        StreamingQueryException, match=r"stands at position 4 of log partition 0.*'failOnDataLoss' is 'true'"
-    ):
-        query.to_files(startingOffsets="latest")
-    # what it had not read in the other log partitions comes, too: the checkpoint decides, and not startingOffsets
-    query.to_files(startingOffsets="latest", failOnDataLoss="false", deciders=["order"])
-    assert query.filed() == sorted([*begun, (0, 6), (2, 0)])
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"endingOffsets": "latest"}, "option 'endingOffsets' is 'latest'; allowed: only with spark.read, not"),
-        ({"partitions": "[99]"}, "option 'partitions' is 99; allowed: log partitions 0, 1"),
+def test_the_user_of_a_stream_sees_which_option_is_wrong(query: Query) -> None:
+    for options, sentence in (
         ({"maxOffsetPerTrigger": "5"}, "option 'maxoffsetpertrigger' is '5'; allowed: dsn, startingOffsets"),
-    ],
-)
-def test_the_user_of_a_stream_sees_which_option_is_wrong(query: Query, options: dict[str, str], sentence: str) -> None:
-    with pytest.raises(PySparkException) as failed:
-        query.rows(**options).writeStream.format("noop").trigger(availableNow=True).start().awaitTermination(100)
-    assert sentence in str(failed.value)
+        ({"partitions": [99]}, "option 'partitions' is 99; allowed: log partitions 0, 1"),
+    ):
+        with pytest.raises(PySparkException) as failed:
+            query.available_now(**options)
+        assert sentence in str(failed.value)

@@ -1,77 +1,53 @@
 """The rows of the source: values, names and types as Postgres has them."""
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import psycopg
 import pytest
 from psycopg import sql
 
-from millrace import last, read_model, stream_id
-from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.event_log_source import COLUMNS
 from millrace.resources.event_store import EventStore, NewEvent
-from millrace.resources.read_models.declaration import ReadModel
+from tests.support.building.event_log_reads import KEYS, append_odd, fill, load, read
 from tests.support.factories import Connect, register_orders, rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-
-from tests.support.building.event_log_reads import fill, load, read
-
-# Values ----------------------------------------------------------------------------------------------------
-
-KEYS = ["plain", "with space", "quote'", 'double"', "back\\slash", "{brace,}", "ключ", "tick`", "100%", "%s", "A", "a"]
+# a path in the data of the odd event, and the text that stands there
+FOUND: list[tuple[list[str], str | None]] = [
+    (["missing"], None),
+    (["null"], None),
+    (["plain", "deeper"], None),
+    (["empty"], ""),
+    (["number"], "12.5"),
+    (["big"], str(10**30)),
+    (["truth"], "true"),
+    (["text"], "a'b\"c\\d\ne\U0001f600"),
+    (["object", "inner", "deep"], "found"),
+    (["object", "inner", "list", "1", "x"], "y"),
+    (["object", "inner", "list", "0"], "10"),
+    (["object", "inner", "list"], '[10, {"x": "y"}]'),
+    (["object", "missing", "deep"], None),
+    *(([key], f"value of {key}") for key in KEYS),
+]
 
 
 @pytest.fixture
 def odd(store: EventStore) -> EventStore:
     register_orders(store)
-    data = {key: f"value of {key}" for key in KEYS} | {
-        "null": None,
-        "number": 12.50,
-        "big": 10**30,
-        "truth": True,
-        "object": {"inner": {"deep": "found", "list": [10, {"x": "y"}]}},
-        "empty": "",
-        "text": "a'b\"c\\d\ne\U0001f600",
-    }
-    store.append_events([NewEvent("order", 'it\'s \\ "ü"', "placed", uuid4(), data, uuid4())])
-    store.sequence_events()
+    append_odd(store)
     return store
 
 
-def extracted(dsn: str, *path: str) -> object:
-    (row,) = read(dsn, columns=["offset"], extract={"found": list(path)})
-    return row["found"]
-
-
 @pytest.mark.usefixtures("odd")
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        (["missing"], None),
-        (["null"], None),
-        (["plain", "deeper"], None),
-        (["empty"], ""),
-        (["number"], "12.5"),
-        (["big"], str(10**30)),
-        (["truth"], "true"),
-        (["text"], "a'b\"c\\d\ne\U0001f600"),
-        (["object", "inner", "deep"], "found"),
-        (["object", "inner", "list", "1", "x"], "y"),
-        (["object", "inner", "list", "0"], "10"),
-        (["object", "inner", "list"], '[10, {"x": "y"}]'),
-        (["object", "missing", "deep"], None),
-        *(([key], f"value of {key}") for key in KEYS),
-    ],
-)
-def test_extract_takes_a_field_by_its_path_as_text_and_null_where_it_is_not(
-    dsn: str, path: list[str], expected: str | None
-) -> None:
-    assert extracted(dsn, *path) == expected
+def test_extract_takes_a_field_by_its_path_as_text_and_null_where_it_is_not(dsn: str) -> None:
+    (row,) = read(dsn, columns=["offset"], extract={str(n): path for n, (path, _) in enumerate(FOUND)})
+    assert [(path, row[str(n)]) for n, (path, _) in enumerate(FOUND)] == FOUND
+    # by itself, too
+    assert read(dsn, columns=["offset"], extract={"found": ["text"]})[0]["found"] == FOUND[7][1]
 
 
 @pytest.mark.usefixtures("odd")
@@ -130,19 +106,3 @@ def test_names_that_are_longer_than_postgres_keeps_are_names_all_the_same(odd: E
     (row,) = read(dsn, columns=["offset", "event"], extract={name: [KEYS[n]] for n, name in enumerate(names)})
     assert list(row) == ["offset", "event", *names]
     assert [row[name] for name in names] == [f"value of {KEYS[n]}" for n in range(len(names))]
-
-
-def test_a_read_model_may_use_a_field_with_a_long_name(odd: EventStore, dsn: str, spark: "SparkSession") -> None:
-    long = "a name that nobody would call short, and that goes on and on " * 2
-    odd.append_events([NewEvent("order", "o", "placed", uuid4(), {long: {long: "found"}}, uuid4())])
-
-    @read_model(view="long", deciders=["order"], key=["order_id"])
-    class Long:
-        """One row per order."""
-
-        order_id = stream_id()
-        found = last(f"data.{long}.{long}")
-
-    with Consumer.open(dsn, cast("ReadModel", Long), lambda: spark, "test") as consumer:
-        consumer.drain(budget_s=60, idle_s=0)
-    assert rows(odd.connection, "select found from read_models.long where order_id = 'o'") == [("found",)]

@@ -4,38 +4,27 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
-from uuid import uuid4
+from typing import TYPE_CHECKING, Any, LiteralString
 
 import pytest
 
 from millrace import Event, State, fold
-from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.staging import stage_batch
-from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.column_types import exact
-from millrace.resources.read_models.declaration import InvalidReadModel, ReadModel
+from millrace.resources.read_models.declaration import InvalidReadModel
 from millrace.resources.read_models.fold import Fold
 from millrace.resources.read_models.fold_task import stored_row
 from millrace.resources.read_models.merge import merge_batch, next_batch
-from tests.support.building.drains import things
+from tests.support.building.drains import drain, thing, things
 from tests.support.building.read_models import DECIDER
-from tests.support.factories import rows
+from tests.support.factories import rows, value
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 __all__ = ["things"]
-
-
-def build(dsn: str, spark: "SparkSession", model: ReadModel) -> None:
-    with Consumer.open(dsn, model, lambda: spark, "test") as consumer:
-        consumer.drain(budget_s=60, idle_s=0)
-
-
-def event(decider_id: str, name: str = "made", **data: object) -> NewEvent:
-    return NewEvent(DECIDER, decider_id, name, uuid4(), data, uuid4())
 
 
 def counted(state: State | None, event: Event) -> State | None:
@@ -53,25 +42,25 @@ def declare(function: Callable[..., State | None] = counted, **options: Any) -> 
     )
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"key": "Thing"}, "read model counted: 'Thing' is no name: use a-z, 0-9, _, at most 40 characters"),
-        ({"key": "partition"}, "'partition' is taken: use none of"),
-        ({"key": "n"}, "'n' is a column and in the key: rename one"),
-        ({"deciders": None, "columns": {"decider": "string"}}, "'decider' is a column and in the key"),
-        ({"columns": {}}, "'columns' is empty: name at least one public column and its type"),
-        ({"columns": {"n": "number"}}, "'n' has type 'number'; allowed: bigint, boolean, date"),
-        ({"columns": {"_state": "int"}}, "'_state' is no name"),
-        ({"deciders": "thing"}, "'thing' is a text: write a list"),
-        ({"events": []}, "'events' is an empty list: leave it out for all"),
-        ({"function": undocumented}, "read model undocumented: 'undocumented' has no docstring"),
-    ],
-)
-def test_a_fold_that_cannot_work_is_refused_in_a_sentence(options: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(InvalidReadModel) as refused:
-        declare(**options)
-    assert sentence in str(refused.value)
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"key": "Thing"}, "read model counted: 'Thing' is no name: use a-z, 0-9, _, at most 40 characters"),
+    ({"key": "partition"}, "'partition' is taken: use none of"),
+    ({"key": "n"}, "'n' is a column and in the key: rename one"),
+    ({"deciders": None, "columns": {"decider": "string"}}, "'decider' is a column and in the key"),
+    ({"columns": {}}, "'columns' is empty: name at least one public column and its type"),
+    ({"columns": {"n": "number"}}, "'n' has type 'number'; allowed: bigint, boolean, date"),
+    ({"columns": {"_state": "int"}}, "'_state' is no name"),
+    ({"deciders": "thing"}, "'thing' is a text: write a list"),
+    ({"events": []}, "'events' is an empty list: leave it out for all"),
+    ({"function": undocumented}, "read model undocumented: 'undocumented' has no docstring"),
+]
+
+
+def test_a_fold_that_cannot_work_is_refused_in_a_sentence() -> None:
+    for options, sentence in REFUSED:
+        with pytest.raises(InvalidReadModel) as refused:
+            declare(**options)
+        assert sentence in str(refused.value)
 
 
 def test_a_fold_is_keyed_by_the_stream_with_its_decider_unless_that_is_always_the_same() -> None:
@@ -101,99 +90,93 @@ def test_the_fingerprint_changes_with_the_code_and_with_nothing_around_it() -> N
     assert len({model.fingerprint for model in [declare(), *changed]}) == 5
 
 
-@pytest.mark.parametrize(
-    ("value", "type_", "expected"),
-    [
-        (5, "int", 5),
-        (2**63 - 1, "bigint", 2**63 - 1),
-        (1, "double", 1.0),
-        (0.5, "double", 0.5),
-        (True, "boolean", True),
-        ("12.5", "decimal(18,2)", Decimal("12.50")),
-        (0.1, "decimal(18,2)", Decimal("0.10")),
-        (12, "decimal(3,1)", Decimal("12.0")),
-        ("9" * 38, "decimal(38,0)", Decimal("9" * 38)),
-        ("-0." + "9" * 38, "decimal(38,38)", Decimal("-0." + "9" * 38)),
-        ("2024-02-29", "date", date(2024, 2, 29)),
-        ("2024-02-29T12:00:00+02:00", "timestamp", datetime(2024, 2, 29, 10, tzinfo=UTC)),
-        ("ä", "string", "ä"),
-    ],
-)
-def test_a_value_of_a_state_is_taken_as_it_is(value: object, type_: str, expected: object) -> None:
-    assert exact(value, type_) == expected
+TAKEN: list[tuple[object, str, object]] = [
+    (5, "int", 5),
+    (2**63 - 1, "bigint", 2**63 - 1),
+    (1, "double", 1.0),
+    (0.5, "double", 0.5),
+    (True, "boolean", True),
+    ("12.5", "decimal(18,2)", Decimal("12.50")),
+    (0.1, "decimal(18,2)", Decimal("0.10")),
+    (12, "decimal(3,1)", Decimal("12.0")),
+    ("9" * 38, "decimal(38,0)", Decimal("9" * 38)),
+    ("-0." + "9" * 38, "decimal(38,38)", Decimal("-0." + "9" * 38)),
+    ("2024-02-29", "date", date(2024, 2, 29)),
+    ("2024-02-29T12:00:00+02:00", "timestamp", datetime(2024, 2, 29, 10, tzinfo=UTC)),
+    ("ä", "string", "ä"),
+]
 
 
-@pytest.mark.parametrize(
-    ("value", "type_"),
-    [
-        (2**31, "int"),
-        (5.0, "int"),
-        (True, "int"),
-        ("5", "int"),
-        (True, "bigint"),
-        (True, "double"),
-        (False, "double"),
-        (float("nan"), "double"),
-        (1, "boolean"),
-        ("12.345", "decimal(18,2)"),
-        (100, "decimal(3,1)"),
-        ("NaN", "decimal(18,2)"),
-        ("Infinity", "decimal(18,2)"),
-        ("1e400", "decimal(18,2)"),
-        (True, "decimal(18,2)"),
-        ("2024-02-30", "date"),
-        ("yesterday", "timestamp"),
-        (5, "string"),
-        ("a\0b", "string"),
-        ("\ud800", "string"),
-        ([], "string"),
-    ],
-)
-def test_a_value_that_its_type_does_not_hold_is_never_changed(value: object, type_: str) -> None:
-    with pytest.raises(ValueError, match="is not exactly a"):
-        exact(value, type_)
+def test_a_value_of_a_state_is_taken_as_it_is() -> None:
+    found = [(given, type_, exact(given, type_)) for given, type_, _ in TAKEN]
+    assert found == TAKEN
 
 
-@pytest.mark.parametrize(
-    ("state", "sentence"),
-    [
-        ([1], "the state is a list; return a dict or None"),
-        ({"a": (1, 2)}, "JSON would change the state: use texts as keys, and lists, not tuples"),
-        ({1: 2}, "JSON would change the state"),
-        ({"a": {1, 2}}, "set is not JSON serializable"),
-        ({"a": float("nan")}, "not JSON compliant"),
-        ({"n": "five"}, "column n: 'five' is not exactly a int"),
-    ],
-)
-def test_a_state_that_json_does_not_hold_as_it_is_is_refused(state: Any, sentence: str) -> None:  # noqa: ANN401 - what is refused
-    with pytest.raises((TypeError, ValueError), match=sentence):
-        stored_row(state, {"n": "int"})
+NOT_HELD: list[tuple[object, str]] = [
+    (2**31, "int"),
+    (5.0, "int"),
+    (True, "int"),
+    ("5", "int"),
+    (True, "bigint"),
+    (True, "double"),
+    (False, "double"),
+    (float("nan"), "double"),
+    (1, "boolean"),
+    ("12.345", "decimal(18,2)"),
+    (100, "decimal(3,1)"),
+    ("NaN", "decimal(18,2)"),
+    ("Infinity", "decimal(18,2)"),
+    ("1e400", "decimal(18,2)"),
+    (True, "decimal(18,2)"),
+    ("2024-02-30", "date"),
+    ("yesterday", "timestamp"),
+    (5, "string"),
+    ("a\0b", "string"),
+    ("\ud800", "string"),
+    ([], "string"),
+]
 
 
-def test_a_failure_names_the_event_and_why_in_one_line(things: EventStore, dsn: str, spark: "SparkSession") -> None:
-    things.append_events([event("a", n=1), event("a", n=2), event("a", "used"), event("b", n=1)])
-    (used,) = rows(things.connection, "select \"offset\" from event_store.events where event = 'used'")
-    model = declare()
-    build(dsn, spark, model)
-    ((said,),) = rows(things.connection, "select last_error from event_store.stream_locks where view = 'counted'")
-    assert f"read model counted failed at thing 'a', offset {used[0]}, event 'used': KeyError: 'n'" in said
-    # what came before it is there, and so is everybody else
-    assert rows(things.connection, "select * from read_models.counted order by 1") == [("a", 3), ("b", 1)]
+def test_a_value_that_its_type_does_not_hold_is_never_changed() -> None:
+    for given, type_ in NOT_HELD:
+        with pytest.raises(ValueError, match="is not exactly a"):
+            exact(given, type_)
 
 
-def test_reading_events_again_that_are_folded_already_changes_nothing(
+NO_STATES: list[tuple[Any, str]] = [
+    ([1], "the state is a list; return a dict or None"),
+    ({"a": (1, 2)}, "JSON would change the state: use texts as keys, and lists, not tuples"),
+    ({1: 2}, "JSON would change the state"),
+    ({"a": {1, 2}}, "set is not JSON serializable"),
+    ({"a": float("nan")}, "not JSON compliant"),
+    ({"n": "five"}, "column n: 'five' is not exactly a int"),
+]
+
+
+def test_a_state_that_json_does_not_hold_as_it_is_is_refused() -> None:
+    for state, sentence in NO_STATES:
+        with pytest.raises((TypeError, ValueError), match=sentence):
+            stored_row(state, {"n": "int"})
+
+
+def test_a_failure_names_its_event_in_one_line_and_what_is_folded_already_changes_nothing_when_it_is_read_again(
     things: EventStore, dsn: str, spark: "SparkSession"
 ) -> None:
-    things.append_events([event("a", n=1), event("a", n=2)])
+    things.append_events([thing("a", n=1), thing("a", n=2), thing("b", n=1), thing("b", n=2)])
+    things.append_events([replace(thing("a"), event="used")])
+    used = value(things.connection, "select \"offset\" from event_store.events where event = 'used'")
     model = declare()
-    build(dsn, spark, model)
-    before = rows(things.connection, "select * from read_models.counted_state")
-    partition, position = before[0][0], before[0][2]
-    lease = things.claim_partition("counted", partition, "test", 600)
+    drain(dsn, spark, model)
+    said = value(things.connection, "select last_error from event_store.stream_locks where view = 'counted'")
+    assert f"read model counted failed at thing 'a', offset {used}, event 'used': KeyError: 'n'" in said
+    # what came before it is there, and so is everybody else
+    assert rows(things.connection, "select * from read_models.counted order by 1") == [("a", 3), ("b", 3)]
+
+    stored: LiteralString = "select * from read_models.counted_state where thing_id = 'b'"
+    (before,) = rows(things.connection, stored)
+    lease = things.claim_partition("counted", before[0], "test", 600)
     # as a drain that begins in the middle would
-    again = replace(lease, from_position=position)
-    batch = next_batch(things.connection)
+    again, batch = replace(lease, from_position=before[2]), next_batch(things.connection)
     staged = stage_batch(spark, dsn, model, [again], batch)
-    assert staged == []
-    assert merge_batch(things.connection, model, batch, staged) == 0
-    assert rows(things.connection, "select * from read_models.counted_state") == before
+    assert (staged, merge_batch(things.connection, model, batch, staged)) == ([], 0)
+    assert rows(things.connection, stored) == [before]

@@ -3,7 +3,8 @@
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, LiteralString, cast
 
 import pytest
 
@@ -11,12 +12,12 @@ from millrace import recompute
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.limits import Limits
 from millrace.resources.event_store import EventStore
-from millrace.resources.read_models.declaration import InvalidReadModel, ReadModel
+from millrace.resources.read_models.declaration import InvalidReadModel
 from millrace.resources.read_models.plans import FunctionFailed
 from millrace.resources.read_models.recompute import Recompute
-from tests.support.building.drains import busiest, thing, things
+from tests.support.building.drains import drain, thing, things
 from tests.support.building.read_models import DECIDER
-from tests.support.factories import ids_of_one_partition, rows
+from tests.support.factories import ids_of_one_partition, rows, value
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -25,18 +26,13 @@ if TYPE_CHECKING:
 __all__ = ["things"]
 
 
-def build(dsn: str, spark: "SparkSession", model: ReadModel) -> None:
-    with Consumer.open(dsn, model, lambda: spark, "test") as consumer:
-        consumer.drain(budget_s=60, idle_s=0)
-
-
 def last_texts(events: "DataFrame") -> "DataFrame":
-    """One row per thing and number that is not taken back."""
+    """One row per stream and number that is not taken back."""
     from pyspark.sql import functions as f
 
     number = f.get_json_object("data", "$.number").cast("int").alias("number")
     text = f.max_by(f.get_json_object("data", "$.text"), "offset").alias("text")
-    return events.groupBy("decider_id", number).agg(text).where("text <> 'gone' or text is null")
+    return events.groupBy("decider", "decider_id", number).agg(text).where("text <> 'gone' or text is null")
 
 
 def undocumented(events: "DataFrame") -> "DataFrame":
@@ -50,27 +46,27 @@ def declare(function: Callable[["DataFrame"], "DataFrame"] = last_texts, **optio
     )(function)
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        (
-            {"key": "thing_id"},
-            "read model last_texts: 'key' is no list: begin with what the stream's decider_id is called",
-        ),
-        ({"key": []}, "'key' is no list"),
-        ({"key": ["thing_id", "line"]}, "'line' is named in key= but not in columns="),
-        ({"key": ["number"]}, "'number' is a column and in the key: rename one"),
-        ({"columns": {}}, "'columns' is empty: name at least one public column and its type"),
-        ({"columns": {"number": "float"}}, "'number' has type 'float'; allowed: bigint"),
-        ({"columns": {"number": "int", "batch": "int"}}, "'batch' is taken"),
-        ({"deciders": []}, "'deciders' is an empty list"),
-        ({"function": undocumented}, "'undocumented' has no docstring"),
-    ],
-)
-def test_a_function_that_cannot_work_is_refused_in_a_sentence(options: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(InvalidReadModel) as refused:
-        declare(**options)
-    assert sentence in str(refused.value)
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    (
+        {"key": "thing_id"},
+        "read model last_texts: 'key' is no list: begin with what the stream's decider_id is called",
+    ),
+    ({"key": []}, "'key' is no list"),
+    ({"key": ["thing_id", "line"]}, "'line' is named in key= but not in columns="),
+    ({"key": ["number"]}, "'number' is a column and in the key: rename one"),
+    ({"columns": {}}, "'columns' is empty: name at least one public column and its type"),
+    ({"columns": {"number": "float"}}, "'number' has type 'float'; allowed: bigint"),
+    ({"columns": {"number": "int", "batch": "int"}}, "'batch' is taken"),
+    ({"deciders": []}, "'deciders' is an empty list"),
+    ({"function": undocumented}, "'undocumented' has no docstring"),
+]
+
+
+def test_a_function_that_cannot_work_is_refused_in_a_sentence() -> None:
+    for options, sentence in REFUSED:
+        with pytest.raises(InvalidReadModel) as refused:
+            declare(**options)
+        assert sentence in str(refused.value)
 
 
 def test_the_public_columns_are_the_stream_and_those_declared() -> None:
@@ -78,47 +74,30 @@ def test_the_public_columns_are_the_stream_and_those_declared() -> None:
     assert list(declare(deciders=None).public_columns()) == ["decider", "thing_id", "number", "text"]
 
 
-def test_rows_that_the_function_returns_no_more_are_gone_and_other_streams_are_not_touched(
+def test_rows_that_the_function_returns_no_more_are_gone_and_no_other_stream_is_touched_not_of_the_same_id_either(
     things: EventStore, dsn: str, spark: "SparkSession"
 ) -> None:
-    model, public = declare(), "select * from read_models.last_texts order by thing_id, number"
+    model = declare(deciders=None, key=["id", "number"])
+    public: LiteralString = "select * from read_models.last_texts order by decider, id, number"
+    stored: LiteralString = (
+        "select xmin from read_models.last_texts_state where (decider, id) <> (%s, %s) order by decider, id"
+    )
+    things.register_decider_event("other", "made", "another thing was made")
     a, b = ids_of_one_partition(things.connection, 2, partition=7)
     things.append_events([thing(a, number=1, text="x"), thing(a, number=2, text=None), thing(b, number=1, text="ä")])
-    build(dsn, spark, model)
-    assert rows(things.connection, public) == sorted([(a, 1, "x"), (a, 2, None), (b, 1, "ä")])
-    (untouched,) = rows(things.connection, "select xmin from read_models.last_texts_state where thing_id = %s", b)
+    things.append_events([replace(thing(a, number=1, text="y"), decider="other")])
+    drain(dsn, spark, model)
+    others = sorted([("other", a, 1, "y"), (DECIDER, a, 2, None), (DECIDER, b, 1, "ä")])
+    assert rows(things.connection, public) == sorted([*others, (DECIDER, a, 1, "x")])
+    untouched = rows(things.connection, stored, DECIDER, a)
+    assert len(untouched) == 2
     things.append_events([thing(a, number=1, text="gone")])
-    build(dsn, spark, model)
-    assert rows(things.connection, public) == sorted([(a, 2, None), (b, 1, "ä")])
-    assert rows(things.connection, "select xmin from read_models.last_texts_state where thing_id = %s", b) == [
-        untouched
-    ]
+    drain(dsn, spark, model)
+    assert rows(things.connection, public) == others
+    assert rows(things.connection, stored, DECIDER, a) == untouched
     with Consumer.open(dsn, model, lambda: spark, "rebuilder") as consumer:
-        assert consumer.rebuild(busiest(things)).rows == 2
-    assert rows(things.connection, public) == sorted([(a, 2, None), (b, 1, "ä")])
-
-
-def test_streams_of_several_deciders_that_share_an_id_are_told_apart(
-    things: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
-    def kinds(events: "DataFrame") -> "DataFrame":
-        """One row per stream: how many events it has."""
-        return events.groupBy("decider", "decider_id").count().withColumnRenamed("count", "events")
-
-    model = declare(kinds, deciders=None, key=["id"], columns={"events": "bigint"})
-    things.register_decider_event("other", "made", "another thing was made")
-    other = thing("a")
-    other = type(other)(
-        "other", *(getattr(other, n) for n in ("decider_id", "event", "event_id", "data", "command_id"))
-    )
-    things.append_events([thing("a"), thing("a"), other])
-    build(dsn, spark, model)
-    things.append_events([thing("a")])
-    build(dsn, spark, model)
-    assert rows(things.connection, "select * from read_models.kinds order by 1") == [
-        ("other", "a", 1),
-        (DECIDER, "a", 3),
-    ]
+        assert consumer.rebuild(7).rows == 3
+    assert rows(things.connection, public) == others
 
 
 def test_two_rows_of_one_key_or_a_stream_that_nobody_has_fail_the_stream_and_say_so(
@@ -134,18 +113,17 @@ def test_two_rows_of_one_key_or_a_stream_that_nobody_has_fail_the_stream_and_say
 
         return events.select(f.lit("nobody").alias("decider_id"), "event").limit(1)
 
-    things.append_events([thing("a"), thing("a"), thing("b")])
-    errors = []
-    for function in (twice, made_up):
+    things.append_events([thing("a"), thing("a")])
+    for function, sentence in (
+        (twice, "its function returned stream 'a', which has two rows of one key"),
+        (made_up, "its function returned stream 'nobody', which it was given no event of"),
+    ):
         model = declare(function, view=function.__name__, key=["thing_id"], columns={"event": "string"})
-        build(dsn, spark, model)
-        errors += rows(
-            things.connection, "select last_error from event_store.stream_locks where view = %s limit 1", model.view
-        )
-    assert "its function returned stream 'a', which has two rows of one key" in errors[0][0]
-    assert "its function returned stream 'nobody', which it was given no event of" in errors[1][0]
+        drain(dsn, spark, model)
+        query: LiteralString = "select last_error from event_store.stream_locks where view = %s"
+        assert sentence in value(things.connection, query, model.view)
     # what came before the event that made it two is there
-    assert rows(things.connection, "select * from read_models.twice order by 1") == [("a", "made"), ("b", "made")]
+    assert rows(things.connection, "select * from read_models.twice order by 1") == [("a", "made")]
 
 
 def missing(events: "DataFrame") -> "DataFrame":
@@ -163,27 +141,20 @@ def no_frame(_: "DataFrame") -> "DataFrame":
     return cast("DataFrame", None)
 
 
-@pytest.mark.parametrize(
-    ("function", "detail"),
-    [
+def test_a_function_that_fails_or_returns_other_columns_ends_the_drain_and_nothing_moves(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    things.append_events([thing("a")])
+    for function, detail in (
         (missing, "number is missing, text is missing"),
         (other_type, "number is string"),
         (no_frame, "AttributeError: 'NoneType' object has no attribute 'schema'"),
-    ],
-)
-def test_a_function_that_fails_or_returns_other_columns_ends_the_drain_and_nothing_moves(
-    things: EventStore,
-    dsn: str,
-    spark: "SparkSession",
-    function: Callable[["DataFrame"], "DataFrame"],
-    detail: str,
-) -> None:
-    things.append_events([thing("a")])
-    with pytest.raises(FunctionFailed) as failed:
-        build(dsn, spark, declare(function, view="wrong"))
-    assert detail in (failed.value.detail or "")
-    assert failed.value.message.startswith(f"Read model {function.__name__}: its function")
-    assert sum(lag.behind for lag in things.view_lag("wrong")) == 1
+    ):
+        with pytest.raises(FunctionFailed) as failed:
+            drain(dsn, spark, declare(function, view=function.__name__))
+        assert detail in (failed.value.detail or "")
+        assert failed.value.message.startswith(f"Read model {function.__name__}: its function")
+        assert sum(lag.behind for lag in things.view_lag(function.__name__)) == 1
 
 
 def endless(_: "DataFrame") -> "DataFrame":
@@ -200,7 +171,7 @@ def test_a_function_that_does_not_return_a_plan_is_ended_and_named_and_its_lease
     monkeypatch.setattr(Limits, "plan_s", 0.2)
     things.append_events([thing("a")])
     with pytest.raises(FunctionFailed, match="Read model endless: its function failed") as failed:
-        build(dsn, spark, declare(endless, view="wrong"))
+        drain(dsn, spark, declare(endless, view="wrong"))
     assert failed.value.detail == "TimeoutError: the function had not returned after 0.2 s"
     assert things.lease_owners("wrong") == []
     assert sum(lag.behind for lag in things.view_lag("wrong")) == 1

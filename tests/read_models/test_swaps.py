@@ -12,6 +12,7 @@ from millrace.resources.errors import LeaseLost
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.merge import StagedRows, StagedRowsLost, fill_child, next_batch, swap_children
 from millrace.resources.read_models.tables import new_child_table
+from millrace.resources.read_models.versions import ensure_version
 from tests.support.building.drains import (
     Everything,
     all_blocked,
@@ -24,7 +25,6 @@ from tests.support.building.drains import (
     rows_of,
     things,
 )
-from tests.support.building.killed_drains import killed_in_the_end
 from tests.support.factories import Connect, refusal, rows, start, terminate, value
 from tests.support.patience import patience, wait_until
 
@@ -32,16 +32,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["observer", "things"]
-
-# a rebuild in a process of its own, as a Dagster run is one
-VICTIM = """
-import sys
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.spark import spark_session
-from tests.support.building.drains import Everything
-with spark_session() as spark, Consumer.open(sys.argv[1], Everything, lambda: spark, "victim", lease_s=600) as consumer:
-    consumer.rebuild(*range(16))
-"""
 
 
 class Building:
@@ -79,13 +69,16 @@ def staged(store: EventStore, partition: int, number: int) -> tuple[int, list[St
     return batch, [StagedRows(7, number)]
 
 
+@pytest.fixture
+def empty(things: EventStore) -> EventStore:
+    ensure_version(things.connection, Everything)
+    return things
+
+
 def test_tables_are_filled_on_as_many_connections_as_allowed_at_the_same_time(
-    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect, observer: psycopg.Connection
+    empty: EventStore, dsn: str, connect: Connect, observer: psycopg.Connection
 ) -> None:
-    fill(things, 60)
-    drain(dsn, spark)
-    before = rows_of(things.connection, Everything)
-    batch, rows_ = staged(things, 0, 3000)
+    batch, rows_ = staged(empty, 0, 3000)
 
     def filled() -> int:
         with filled_children(dsn, connect(), Everything, range(16), batch, rows_, 3) as found:
@@ -96,15 +89,13 @@ def test_tables_are_filled_on_as_many_connections_as_allowed_at_the_same_time(
         wait_until(lambda: len(all_blocked(observer, 'insert into "read_models"')) == 3, "three tables are filled")
     assert running.result(patience()) == 3000
     assert len(new_tables(observer)) == 16
-    assert rows_of(observer, Everything) == before
+    assert rows_of(observer, Everything) == []
 
 
 def test_a_table_that_cannot_be_filled_ends_all_others_and_leaves_none(
-    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect, observer: psycopg.Connection
+    empty: EventStore, dsn: str, connect: Connect, observer: psycopg.Connection
 ) -> None:
-    fill(things, 60)
-    drain(dsn, spark)
-    batch, rows_ = staged(things, 0, 3000)
+    batch, rows_ = staged(empty, 0, 3000)
 
     def filled() -> None:
         with filled_children(dsn, connect(), Everything, range(16), batch, rows_, 3):
@@ -120,72 +111,19 @@ def test_a_table_that_cannot_be_filled_ends_all_others_and_leaves_none(
     assert new_tables(observer) == []
 
 
-def test_after_a_kill_between_filling_and_swapping_the_next_rebuild_drops_what_was_left(
+def test_a_rebuild_that_lost_its_staged_rows_or_its_lease_swaps_nothing_in_and_the_next_one_drops_what_was_left(
     things: EventStore, dsn: str, spark: "SparkSession", connect: Connect, observer: psycopg.Connection
 ) -> None:
     fill(things, 120)
     drain(dsn, spark)
-    before = rows_of(things.connection, Everything)
-    with held(connect(), "select from read_models.everything"), killed_in_the_end(VICTIM, dsn) as process:
-        wait_until(lambda: all_blocked(observer, "detach partition"), "its tables are filled")
-        process.kill()
-        process.wait(patience())
-        wait_until(lambda: not all_blocked(observer, "detach partition"), "the server noticed")
-    assert len(new_tables(observer)) == 16
-    assert rows_of(observer, Everything) == before
-    things.release_owner("victim")
-    with Consumer.open(dsn, Everything, lambda: spark, "next") as consumer:
-        consumer.rebuild(3)
-        assert len(new_tables(observer)) == 15
-        consumer.rebuild(*range(16))
-    assert new_tables(observer) == []
-    assert_equals_a_clean_run(things)
+    before, partition = rows_of(things.connection, Everything), busiest(things)
 
-
-def test_a_rebuild_that_lost_its_lease_swaps_nothing_in_and_leaves_the_tables_of_the_next_one(
-    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect, observer: psycopg.Connection
-) -> None:
-    fill(things, 120)
-    drain(dsn, spark)
-    partition = busiest(things)
-    building = Building(spark)
-
-    def late() -> None:
-        with Consumer.open(dsn, Everything, building, "late") as consumer:
-            consumer.rebuild(partition)
-
-    losing = start(late)
-    building.wait()
-    things.release_owner("late")
-    lease = things.claim_partition("everything", partition, "next", 600)
-    theirs = next_batch(observer)
-    fill_child(observer, Everything, partition, theirs, [])
-    with held(connect(), "select from event_store.checkpoints for update"):
-        building.go()
-        wait_until(lambda: all_blocked(observer, "commit_batch"), "both have filled a table")
-        assert new_tables(observer) != [new_child_table(theirs, partition)]
-    refusal(LeaseLost, lambda: losing.result(patience()))
-    assert new_tables(observer) == [new_child_table(theirs, partition)]
-    with observer.transaction():
-        things.release_batch("everything", [lease])
-        swap_children(observer, Everything, [partition], theirs, [])
-    assert value(observer, "select count(*) from read_models.everything_state where partition = %s", partition) == 0
-
-
-def test_staged_rows_that_vanish_while_tables_are_filled_are_noticed(
-    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect, observer: psycopg.Connection
-) -> None:
-    fill(things, 120)
-    drain(dsn, spark)
-    before = rows_of(things.connection, Everything)
+    def rebuild(owner: str, building: Building, *partitions: int) -> None:
+        with Consumer.open(dsn, Everything, building, owner) as consumer:
+            consumer.rebuild(*partitions)
 
     building = Building(spark)
-
-    def rebuild() -> None:
-        with Consumer.open(dsn, Everything, building, "rebuilder") as consumer:
-            consumer.rebuild(*range(16))
-
-    running = start(rebuild)
+    running = start(lambda: rebuild("crashed", building, *range(16)))
     building.wait()
     with held(connect(), "select from event_store.checkpoints for update"):
         building.go()
@@ -195,3 +133,31 @@ def test_staged_rows_that_vanish_while_tables_are_filled_are_noticed(
     refusal(StagedRowsLost, lambda: running.result(patience()))
     assert new_tables(observer) == []
     assert rows_of(observer, Everything) == before
+
+    late = Building(spark)
+    losing = start(lambda: rebuild("late", late, partition))
+    late.wait()
+    things.release_owner("late")
+    lease = things.claim_partition("everything", partition, "next", 600)
+    theirs = next_batch(observer)
+    fill_child(observer, Everything, partition, theirs, [])
+    with held(connect(), "select from event_store.checkpoints for update"):
+        late.go()
+        wait_until(lambda: all_blocked(observer, "commit_batch"), "both have filled a table")
+        assert new_tables(observer) != [new_child_table(theirs, partition)]
+    refusal(LeaseLost, lambda: losing.result(patience()))
+    assert new_tables(observer) == [new_child_table(theirs, partition)]
+    with observer.transaction():
+        things.release_batch("everything", [lease])
+        swap_children(observer, Everything, [partition], theirs, [])
+    assert value(observer, "select count(*) from read_models.everything_state where partition = %s", partition) == 0
+
+    # as a rebuild leaves it that was killed before it swapped
+    for left in (partition, (partition + 1) % 16):
+        fill_child(observer, Everything, left, next_batch(observer), [])
+    with Consumer.open(dsn, Everything, lambda: spark, "next") as consumer:
+        consumer.rebuild(partition)
+        assert len(new_tables(observer)) == 1
+        consumer.rebuild(*range(16))
+    assert new_tables(observer) == []
+    assert_equals_a_clean_run(things)

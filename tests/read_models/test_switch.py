@@ -188,7 +188,7 @@ def test_readers_never_see_less_than_before_while_versions_change(
     thread.start()
     try:
         with Consumer.open(dsn, EventsOf, lambda: spark, "next") as consumer:
-            consumer.drain(budget_s=patience(), idle_s=0, batch_events=20)
+            consumer.drain(budget_s=patience(), idle_s=0, batch_events=60)
     finally:
         done.set()
         thread.join()

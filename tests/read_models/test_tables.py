@@ -1,6 +1,7 @@
 """Whose the tables of a read model are: made by one login, rebuilt and reset by another."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
@@ -115,26 +116,27 @@ def test_readers_read_what_an_owner_made(login: Login) -> None:
     assert rows(login("event_store_reader"), "select * from read_models.everything") == []
 
 
-@pytest.mark.parametrize("relation", ["everything", "everything_state", "everything_staging", "everything_state_p0007"])
 def test_tables_of_somebody_else_are_refused_before_anything_is_built_and_the_remedy_is_said(
-    dsn: str, connect: Connect, login: Login, relation: str
+    dsn: str, connect: Connect, login: Login
 ) -> None:
     admin, other, owner = connect(), login("event_store_reader"), login("event_store_owner")
     ensure_version(admin, Everything)
-    admin.execute(f"alter table read_models.{relation} owner to {other.info.user}".encode())
-    admin.execute(f"grant all on read_models.{relation} to event_store_owner".encode())
     before = rows(admin, "select model from read_models.declarations")
 
     def not_asked() -> Any:  # noqa: ANN401 - it returns never
         pytest.fail("Spark was asked")
 
-    with Consumer.open(make_conninfo(dsn, user=owner.info.user), Everything, not_asked, "test") as consumer:
-        refused = refusal(NotOwned, lambda: consumer.rebuild(7))
-    assert other.info.user in refused.message
-    assert owner.info.user in str(refused.detail)
-    assert "millrace reset everything" in str(refused.hint)
-    refusal(NotOwned, lambda: reset_model(owner, Everything))
-    assert rows(admin, "select model from read_models.declarations") == before
+    for relation in ("everything", "everything_state", "everything_staging", "everything_state_p0007"):
+        admin.execute(f"alter table read_models.{relation} owner to {other.info.user}".encode())
+        admin.execute(f"grant all on read_models.{relation} to event_store_owner".encode())
+        with Consumer.open(make_conninfo(dsn, user=owner.info.user), Everything, not_asked, "test") as consumer:
+            refused = refusal(NotOwned, partial(consumer.rebuild, 7))
+        assert other.info.user in refused.message
+        assert owner.info.user in str(refused.detail)
+        assert "millrace reset everything" in str(refused.hint)
+        refusal(NotOwned, lambda: reset_model(owner, Everything))
+        assert rows(admin, "select model from read_models.declarations") == before
+        admin.execute(f"alter table read_models.{relation} owner to event_store_owner".encode())
     reset_model(admin, Everything)
 
 

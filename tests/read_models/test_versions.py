@@ -1,15 +1,22 @@
 """A changed declaration is built beside the version that people read, and takes its place when it has caught up."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import PartitionsFailed
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore
+from millrace.resources.read_models import versions as read_model_versions
 from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.tables import DependentObjects
 from millrace.resources.read_models.versions import (
+    WrongView,
     attach_version,
     current_version,
     drop_unused_versions,
@@ -19,7 +26,18 @@ from millrace.resources.read_models.versions import (
     serve_if_caught_up,
     versions,
 )
-from tests.support.building.drains import Everything, busiest, drain, fill, observer, rows_of, thing, things
+from tests.support.building.drains import (
+    Everything,
+    assert_equals_a_clean_run,
+    busiest,
+    drain,
+    fill,
+    held,
+    observer,
+    rows_of,
+    thing,
+    things,
+)
 from tests.support.building.model_versions import (
     EventsOf,
     Impossible,
@@ -31,7 +49,7 @@ from tests.support.building.model_versions import (
     expected,
     relations,
 )
-from tests.support.factories import Connect
+from tests.support.factories import Connect, rows
 from tests.support.patience import patience, wait_until
 
 if TYPE_CHECKING:
@@ -73,48 +91,41 @@ def test_a_changed_declaration_is_built_beside_what_serves_and_serves_when_it_ha
     assert rows_of(things.connection, EventsOf) == expected(things)
 
 
-def test_a_build_that_fails_leaves_the_old_version_serving_and_a_corrected_one_takes_its_place(
+def test_a_build_that_fails_leaves_the_old_version_serving_until_its_streams_are_settled_or_another_takes_its_place(
     things: EventStore, dsn: str, spark: "SparkSession"
 ) -> None:
-    things.append_events([thing(f"thing-{n}", text="no date") for n in range(20)])
+    things.append_events([thing(f"bad-{n}", text="no date") for n in range(8)])
     drain(dsn, spark, EventsOf)
     before = rows_of(things.connection, EventsOf)
     with pytest.raises(PartitionsFailed):
         drain(dsn, spark, Impossible)
     assert rows_of(things.connection, EventsOf) == before
     assert [(v.version, v.serves) for v in versions(things.connection, "everything")] == [(1, True), (2, False)]
-    wait_until(lambda: not any(poll.consumers for poll in things.poll_views()), "the drain's session ended")
+
+    # beside streams that can be built these eight alone wait
+    things.append_events([thing(f"good-{n}", text=f"2024-01-0{n}") for n in range(1, 9)])
     things.release_owner("next")
-
-    drain(dsn, spark, Latest)
-    assert columns(things.connection) == ["thing_id", "status", "seen"]
-    assert relations(things.connection) == {"everything", "everything_state_v3", "everything_staging_v3"}
-    assert [poll.view for poll in things.poll_views()] == ["everything_v3"]
-
-
-def test_streams_that_fail_only_in_the_new_version_keep_it_from_serving_until_they_are_settled(
-    things: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
-    things.append_events([thing(f"thing-{n}", text=f"2024-01-0{n}") for n in range(1, 9)])
-    things.append_events([thing("thing-9", text="no date")])
-    drain(dsn, spark, EventsOf)
-    assert drain(dsn, spark, Impossible).failed_streams == 1
-    assert columns(things.connection) == ["thing_id", "events", "status"]
+    assert drain(dsn, spark, Impossible).failed_streams == 8
     model = current_version(things.connection, Impossible)
     assert model is not None
     assert not is_ready_to_serve(things.connection, model)
-
     things.connection.execute(
         "update event_store.stream_locks set parked_at = now(), locked_until = 'infinity' where view = %s",
         (model.view,),
     )
     drain(dsn, spark, Impossible)
     assert columns(things.connection) == ["thing_id", "events", "status"]
-    (letter,) = things.dead_letters(model.view)
-    things.discard_dead_letter(model.view, letter.decider, letter.decider_id, "a test")
+    for letter in things.dead_letters(model.view):
+        things.discard_dead_letter(model.view, letter.decider, letter.decider_id, "a test")
     assert is_ready_to_serve(things.connection, model)
     drain(dsn, spark, Impossible)
     assert columns(things.connection) == ["thing_id", "least"]
+
+    wait_until(lambda: not any(poll.consumers for poll in things.poll_views()), "the drain's session ended")
+    drain(dsn, spark, Latest)
+    assert columns(things.connection) == ["thing_id", "status", "seen"]
+    assert relations(things.connection) == {"everything", "everything_state_v3", "everything_staging_v3"}
+    assert [poll.view for poll in things.poll_views()] == ["everything_v3"]
 
 
 def test_the_version_that_serves_goes_on_where_its_own_code_still_runs(
@@ -212,3 +223,132 @@ def test_a_reset_removes_every_version(things: EventStore, built: ReadModel) -> 
     assert relations(things.connection) == set()
     assert things.poll_views() == []
     assert ensure_version(things.connection, Latest).version == built.version == 1
+
+
+# Readers of a model: their privileges, and objects that depend on the view
+
+
+@contextmanager
+def roles(connection: psycopg.Connection, *names: str) -> Iterator[None]:
+    for name in names:
+        connection.execute(f"create role {name}".encode())
+    try:
+        yield
+    finally:
+        connection.execute("reset role")
+        for name in names:
+            connection.execute(f"drop owned by {name}".encode())
+            connection.execute(f"drop role {name}".encode())
+
+
+def privileges(connection: psycopg.Connection) -> list[tuple[Any, ...]]:
+    """Return the privileges on the view and its columns, except its owner's."""
+    return rows(
+        connection,
+        """
+        select grantee::text, column_name::text, privilege_type::text, is_grantable::text
+        from information_schema.column_privileges p
+        where table_schema = 'read_models' and table_name = 'everything' and column_name in ('thing_id', 'status')
+          and grantee not in (select rolname from pg_roles r join pg_class c on c.relowner = r.oid where c.relname = table_name)
+        order by 1, 2, 3
+        """,
+    )
+
+
+@pytest.mark.parametrize("after", [Latest, Wider])
+@pytest.mark.usefixtures("built")
+def test_who_may_read_the_old_version_may_read_the_new_one(things: EventStore, after: ReadModel) -> None:
+    connection = things.connection
+    with roles(connection, "analyst", "lead", "clerk"):
+        connection.execute("grant select on read_models.everything to analyst, public")
+        connection.execute("grant select on read_models.everything to lead with grant option")
+        connection.execute("grant select (status) on read_models.everything to clerk")
+        before = privileges(connection)
+        assert len(before) == 2 * 4 + 1
+        new = ensure_version(connection, after)
+        consume(things, new)
+        assert serve_if_caught_up(connection, new)
+        assert privileges(connection) == before
+        connection.execute("grant usage on schema read_models to clerk")
+        connection.execute("set role clerk")
+        assert rows(connection, "select status from read_models.everything") == []
+
+
+@pytest.mark.usefixtures("built")
+def test_what_depends_on_the_view_stays_where_columns_are_added_at_the_end(things: EventStore) -> None:
+    things.connection.execute("create view statuses as select status from read_models.everything")
+    new = ensure_version(things.connection, Wider)
+    consume(things, new)
+    assert serve_if_caught_up(things.connection, new)
+    assert rows(things.connection, "select * from statuses") == []
+    assert relations(things.connection) == {"everything", "everything_state_v2", "everything_staging_v2"}
+
+
+def test_what_depends_on_other_columns_is_named_and_keeps_the_old_version_serving(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    fill(things, 30)
+    drain(dsn, spark, EventsOf)
+    before = rows_of(things.connection, EventsOf)
+    things.connection.execute("create view statuses as select status from read_models.everything")
+    with pytest.raises(DependentObjects, match=r"view statuses depends on view read_models\.everything"):
+        drain(dsn, spark, Latest)
+    assert rows_of(things.connection, EventsOf) == before
+    model = current_version(things.connection, Latest)
+    assert model is not None
+    assert is_ready_to_serve(things.connection, model)
+    assert sum(lag.behind for lag in things.view_lag(model.view)) == 0
+    with pytest.raises(DependentObjects):
+        reset_model(things.connection, Latest)
+
+    things.connection.execute("drop view statuses")
+    assert drain(dsn, spark, Latest).events == 0
+    assert columns(things.connection) == ["thing_id", "status", "seen"]
+
+
+def test_who_reads_the_old_tables_or_depends_on_them_keeps_them_and_nobody_waits(
+    things: EventStore, built: ReadModel, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = ensure_version(things.connection, Latest)
+    consume(things, new)
+    monkeypatch.setattr(read_model_versions, "LOCK_TIMEOUT", "50ms")
+    both = {"everything", "everything_state", "everything_staging", "everything_state_v2", "everything_staging_v2"}
+    with held(connect(), "lock table read_models.everything_state in access share mode"):
+        assert serve_if_caught_up(things.connection, new)
+        assert relations(things.connection) == both
+    things.connection.execute("create view states as select * from read_models.everything_state")
+    assert attach_version(connect(), Latest) == new
+    assert relations(things.connection) == both
+    things.connection.execute("drop view states")
+    drop_unused_versions(things.connection, new)
+    assert built.state_table not in relations(things.connection)
+
+
+# Views that are not what they were
+
+
+def test_a_model_whose_view_was_removed_is_refused_and_counts_nothing_twice(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    fill(things, 30)
+    drain(dsn, spark)
+    things.connection.execute("delete from event_store.views where view = 'everything'")
+    with pytest.raises(WrongView, match="was removed"), Consumer.open(dsn, Everything, lambda: spark, "next"):
+        pass
+    reset_model(things.connection, Everything)
+    drain(dsn, spark)
+    assert_equals_a_clean_run(things)
+
+    wait_until(lambda: not any(poll.consumers for poll in things.poll_views()), "the drain's session ended")
+    # a reset after the view was renamed removes the old one
+    reset_model(things.connection, replace(Everything, view="renamed"))
+    assert things.poll_views() == []
+
+
+def test_a_view_that_is_somebody_elses_is_not_taken_over(things: EventStore, dsn: str, spark: "SparkSession") -> None:
+    things.register_view("everything", mode="bulk")
+    with (
+        pytest.raises(WrongView, match="registered already"),
+        Consumer.open(dsn, Everything, lambda: spark, "next"),
+    ):
+        pass

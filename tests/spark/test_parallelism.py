@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from millrace.resources.archive.history import history_frame, log_history
+from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.limits import Limits
 from millrace.resources.consumption.staging import read_events, stage_batch
-from millrace.resources.event_store import EventStore, Lease
-from millrace.resources.read_models.merge import merge_batch, next_batch
+from millrace.resources.event_store import EventStore
+from millrace.resources.read_models.merge import next_batch
 from millrace.resources.read_models.versions import ensure_version
 from millrace.resources.settings import Settings
 from millrace.resources.spark.parallelism import batch_size, cores_of, task_number, tasks_on
-from millrace.resources.spark.session import ONE_MACHINE, TASK_EVENTS
+from millrace.resources.spark.session import ONE_MACHINE, SESSION_CONFIGURATION, TASK_EVENTS
 from tests.support.building.drains import Everything, assert_equals_a_clean_run, fill, things
 from tests.support.patience import patience
 
@@ -42,83 +43,61 @@ def told(spark: "SparkSession", **settings: str) -> Iterator[None]:
             spark.conf.set(names[name], value)
 
 
-def claimed(store: EventStore) -> list[Lease]:
-    ensure_version(store.connection, Everything)
-    return store.claim_batch(Everything.view, "test", 1000, 600)
-
-
-def reading_tasks(events: "DataFrame") -> int:
+def read_by(events: "DataFrame") -> tuple[int, int]:
+    """Return how many tasks read events, and how many events that are."""
     from pyspark.sql import functions as f
 
-    return events.select(f.spark_partition_id()).distinct().count()
+    found = events.groupBy(f.spark_partition_id()).count().collect()
+    return len(found), sum(row["count"] for row in found)
 
 
 def test_tasks_grow_with_the_cores_and_none_is_too_small_for_what_it_costs() -> None:
     assert [tasks_on(8, events) for events in (0, 49_999, 100_000, 1_200_000, 10**8)] == [1, 1, 2, 24, 24]
 
 
-def test_one_machine_has_sizes_of_its_own(spark: "SparkSession") -> None:
-    for name, value in ONE_MACHINE.items():
+def test_a_session_has_the_settings_that_make_rows_equal_everywhere_and_the_sizes_of_one_machine(
+    spark: "SparkSession",
+) -> None:
+    for name, value in {**SESSION_CONFIGURATION, **ONE_MACHINE}.items():
         assert spark.conf.get(name) == value
     assert (task_number(spark, 0), task_number(spark, 1_000_000), batch_size(spark)) == (1, 9, 500_000)
-
-
-def test_a_session_behind_spark_connect_tells_its_cores(spark: "SparkSession") -> None:
+    # also behind Spark Connect
     assert cores_of(spark) == len(os.sched_getaffinity(0))
 
 
-def test_no_more_tasks_read_postgres_than_allowed(things: EventStore, dsn: str, spark: "SparkSession") -> None:
-    fill(things, 60)
-    leases = claimed(things)
-    with told(spark, millrace_taskEvents="10"):
-        for allowed, tasks in ((64, 7), (7, 7), (3, 3), (1, 1)):
-            events = read_events(spark, dsn, Everything, leases, limits=Limits(live_readers=allowed))
-            assert (reading_tasks(events), events.count()) == (tasks, 60)
-
-
-def test_no_more_tasks_read_the_tail_of_an_archive_than_allowed(
+def test_no_more_tasks_read_events_or_write_rows_than_allowed(
     things: EventStore, dsn: str, spark: "SparkSession", tmp_path: "Path"
 ) -> None:
     fill(things, 60)
     things.sequence_events()
+    ensure_version(things.connection, Everything)
+    leases = things.claim_batch(Everything.view, "test", 1000, 600)
+    with told(spark, millrace_taskEvents="10"):
+        for allowed, tasks in ((64, 7), (3, 3)):
+            events = read_events(spark, dsn, Everything, leases, limits=Limits(live_readers=allowed))
+            assert read_by(events) == (tasks, 60)
+    # the tail of an archive
     history = log_history(things.connection, tmp_path)
-    for allowed, tasks in ((None, 7), (7, 7), (2, 2)):
-        events = history_frame(spark, dsn, history, columns=["offset"], min_partitions=7, live_readers=allowed)
-        assert (reading_tasks(events), events.count()) == (tasks, 60)
-
-
-def test_no_more_tasks_write_rows_than_allowed(things: EventStore, dsn: str, spark: "SparkSession") -> None:
-    fill(things, 120)
-    leases = claimed(things)
+    for tail_allowed, tasks in ((None, 7), (2, 2)):
+        events = history_frame(spark, dsn, history, columns=["offset"], min_partitions=7, live_readers=tail_allowed)
+        assert read_by(events) == (tasks, 60)
     with told(spark, sql_shuffle_partitions="3", sql_adaptive_enabled="false"):
         for allowed, tasks in ((32, 3), (2, 2)):
-            batch = next_batch(things.connection)
-            staged = stage_batch(spark, dsn, Everything, leases, batch, limits=Limits(staging_connections=allowed))
-            assert len(staged) == tasks
-    with things.connection.transaction():
-        things.commit_batch(Everything.view, leases)
-        merge_batch(things.connection, Everything, batch, staged)
-    assert_equals_a_clean_run(things)
+            limits, batch = Limits(staging_connections=allowed), next_batch(things.connection)
+            assert len(stage_batch(spark, dsn, Everything, leases, batch, limits=limits)) == tasks
 
 
-def test_a_drain_that_has_more_before_it_than_a_batch_takes_as_much_as_the_session_is_worth(
+def test_a_batch_is_what_the_session_is_worth_where_more_is_pending_unless_the_environment_bounds_it(
     things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(things, 120)
     monkeypatch.setattr("millrace.resources.consumption.consumer.BATCH_EVENTS", 20)
-    sizes: list[int] = []
-    with Consumer.open(dsn, Everything, lambda: spark, "test", limits=Limits()) as consumer:
-        consumer.drain(budget_s=patience(), idle_s=0, on_commit=lambda commit: sizes.append(commit.events))
-    assert sizes == [20, 100]
+    for seed, limits, expected in ((1, Limits(), [20, 40]), (2, Limits(batch_events=30), [30, 30])):
+        fill(things, 60, seed)
+        commits: list[Commit] = []
+        with Consumer.open(dsn, Everything, lambda: spark, "test", limits=limits) as consumer:
+            consumer.drain(budget_s=patience(), idle_s=0, on_commit=commits.append)
+        assert [commit.events for commit in commits] == expected
     assert_equals_a_clean_run(things)
-
-
-def test_a_batch_that_the_environment_bounds_stays_so(things: EventStore, dsn: str, spark: "SparkSession") -> None:
-    fill(things, 60)
-    sizes: list[int] = []
-    with Consumer.open(dsn, Everything, lambda: spark, "test", limits=Limits(batch_events=30)) as consumer:
-        consumer.drain(budget_s=patience(), idle_s=0, on_commit=lambda commit: sizes.append(commit.events))
-    assert sizes == [30, 30]
 
 
 def test_the_environment_says_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,6 @@ import pytest
 from millrace.resources.errors import Unreachable
 from millrace.resources.processes import alive
 from millrace.resources.spark.session import (
-    LOCAL_CONFIGURATION,
-    SESSION_CONFIGURATION,
     SPARK_TOKEN,
     session_for,
     spark_session,
@@ -62,16 +60,27 @@ def test_only_a_session_of_ones_own_is_released_on_the_server(
         assert own.client._session_id not in spark_remote
 
 
-def test_every_session_has_the_settings_that_make_rows_equal_everywhere(spark: "SparkSession") -> None:
-    for name, value in SESSION_CONFIGURATION.items():
-        assert spark.conf.get(name) == value
-    assert "spark.driver.host" in LOCAL_CONFIGURATION
-
-
-def test_a_server_that_is_not_there_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARK_REMOTE", "sc://127.0.0.1:1")
-    with pytest.raises(Unreachable, match="No Spark Connect server answers"), spark_session():
+@pytest.mark.parametrize(
+    ("variable", "address", "sentence"),
+    [
+        ("SPARK_REMOTE", "sc://127.0.0.1:1", "No Spark Connect server answers"),
+        (
+            "SPARK_MASTER",
+            "spark://127.0.0.1:1,127.0.0.1:2",
+            "No Spark master answers at spark://127.0.0.1:1,127.0.0.1:2",
+        ),
+        ("SPARK_MASTER", "k8s://https://127.0.0.1:1", "No Spark master answers at k8s://https://127.0.0.1:1"),
+    ],
+)
+def test_a_server_or_master_that_is_not_there_is_said_at_once(
+    monkeypatch: pytest.MonkeyPatch, variable: str, address: str, sentence: str
+) -> None:
+    monkeypatch.delenv("SPARK_REMOTE", raising=False)
+    monkeypatch.setenv(variable, address)
+    with pytest.raises(Unreachable, match=sentence) as refusal, spark_session():
         pass
+    assert "127.0.0.1:1" in f"{refusal.value.detail} {refusal.value.message}"
+    assert variable in (refusal.value.hint or "")
 
 
 def test_a_token_that_spark_would_not_send_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

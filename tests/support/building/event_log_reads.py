@@ -1,6 +1,7 @@
 """What tests of the source `event_log` share: a small log, and reads of it as Spark's tasks do, without Spark."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -41,6 +42,41 @@ def fill(store: EventStore) -> EventStore:
     return store
 
 
+# keys of data with every kind of character
+KEYS = ["plain", "with space", "quote'", 'double"', "back\\slash", "{brace,}", "ключ", "tick`", "100%", "%s", "A", "a"]
+
+
+def append_odd(store: EventStore) -> None:
+    """Append one event of an odd stream whose data has such keys, and values of every kind."""
+    data = {key: f"value of {key}" for key in KEYS} | {
+        "null": None,
+        "number": 12.50,
+        "big": 10**30,
+        "truth": True,
+        "object": {"inner": {"deep": "found", "list": [10, {"x": "y"}]}},
+        "empty": "",
+        "text": "a'b\"c\\d\ne\U0001f600",
+    }
+    store.append_events([NewEvent("order", 'it\'s \\ "ü"', "placed", uuid4(), data, uuid4())])
+    store.sequence_events()
+
+
+def append_json(store: EventStore, decider: str, values: Sequence[tuple[str, str, str]]) -> None:
+    """Append (stream, event, data as JSON): Python's numbers would not hold what the JSON says."""
+    store.connection.execute(
+        """
+        select event_store.append_events((
+          select jsonb_agg(jsonb_build_object(
+            'decider', %s::text, 'decider_id', decider_id, 'event', event, 'event_id', gen_random_uuid(),
+            'command_id', gen_random_uuid(), 'data', data::jsonb
+          ) order by n)
+          from unnest(%s::text[], %s::text[], %s::text[]) with ordinality t(decider_id, event, data, n)
+        ))
+        """,
+        (decider, *map(list, zip(*values, strict=True))),
+    )
+
+
 SPARK_TYPES = {
     "int": IntegerType(),
     "bigint": LongType(),
@@ -65,14 +101,19 @@ def reader_of(dsn: str, **options: object) -> EventLogReader:
 
 
 def options_of(**options: object) -> EventLogOptions:
-    return EventLogOptions.read({k: v if isinstance(v, str) else json.dumps(v) for k, v in options.items()})
+    return EventLogOptions.read(_said(options))
 
 
 def load(spark: "SparkSession", dsn: str, **options: object) -> "DataFrame":
-    reader = spark.read.format("event_log").option("dsn", dsn)
-    for name, option in options.items():
-        reader = reader.option(name, option if isinstance(option, str) else json.dumps(option))
-    return reader.load()
+    return spark.read.format("event_log").options(dsn=dsn, **_said(options)).load()
+
+
+def stream(spark: "SparkSession", dsn: str, **options: object) -> "DataFrame":
+    return spark.readStream.format("event_log").options(dsn=dsn, **_said(options)).load()
+
+
+def _said(options: dict[str, object]) -> dict[str, str]:
+    return {name: option if isinstance(option, str) else json.dumps(option) for name, option in options.items()}
 
 
 def purge(log: EventStore, partition: int, below: int) -> None:

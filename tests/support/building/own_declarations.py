@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from millrace.resources.settings import PROJECT
+from tests.support.patience import patience
 
 # A user's package: a fold in a folder without __init__, and a module that it imports. Spark pickles the fold itself by
 # value, and what it calls by name.
@@ -30,7 +31,7 @@ from millrace.resources.spark import spark_session
 from my_platform.read_models.greetings import greetings
 dsn, configuration = sys.argv[1:]
 with spark_session(json.loads(configuration)) as spark, Consumer.open(dsn, greetings, lambda: spark, "test") as consumer:
-    consumer.drain(budget_s=60, idle_s=0)
+    consumer.drain(budget_s=600, idle_s=0)
 """
 # several jobs, so that Python processes of the server which have imported something are used again
 SAY_WORDS = """
@@ -77,7 +78,7 @@ def run_own(program: str, place: Place, folder: Path, *arguments: str) -> str:
         env={**place.env, "MILLRACE_DECLARATIONS": "my_platform"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=5 * patience(),
         check=False,
     )
     assert done.returncode == 0, done.stderr[-6000:]

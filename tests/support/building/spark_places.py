@@ -17,7 +17,7 @@ from millrace.resources.settings import PROJECT
 from millrace.resources.spark import spark_session
 from millrace.resources.spark.parallelism import batch_size, cores_of, task_number
 from tests.support.building.drains import Everything
-from tests.support.building.event_log_reads import load
+from tests.support.building.event_log_reads import load, stream
 from tests.support.patience import patience
 
 COLUMNS = ["partition", "position", "decider_id", "event"]
@@ -47,7 +47,7 @@ def build_at(env: Mapping[str, str], dsn: str, folder: Path, configuration: Mapp
         env=dict(env),
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=8 * patience(),
         check=False,
     )
     assert done.returncode == 0, done.stderr[-6000:]
@@ -57,11 +57,8 @@ def build_at(env: Mapping[str, str], dsn: str, folder: Path, configuration: Mapp
 def main(dsn: str, configuration: str, partition: str) -> None:
     folder = Path.cwd()
     with spark_session(json.loads(configuration)) as spark:
-        stream = spark.readStream.format("event_log").option("dsn", dsn).option("maxOffsetsPerTrigger", 250)
-        for name, option in READER.items():
-            stream = stream.option(name, json.dumps(option))
         query = (
-            stream.load()
+            stream(spark, dsn, maxOffsetsPerTrigger=250, **READER)
             .writeStream.format("parquet")
             .option("checkpointLocation", str(folder / "checkpoint"))
             .trigger(availableNow=True)

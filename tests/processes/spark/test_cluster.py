@@ -4,31 +4,25 @@ The cluster is a real one, a master and two workers on loopback. Its Python has 
 processes work in folders of their own, so what tasks import of ours is what the session brought along.
 """
 
-import io
 import json
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
 import venv
-import zipfile
 from collections.abc import Iterator
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
 from millrace.platform_defs.local.services import free_port
 from millrace.platform_defs.local.supervisor import Service, Supervisor
-from millrace.resources.errors import Unreachable
 from millrace.resources.event_store import EventStore
-from millrace.resources.settings import PROJECT, Settings
+from millrace.resources.settings import Settings
 from millrace.resources.spark.java import find_java
-from millrace.resources.spark.session import SPARK_TOKEN, require_master, session_for, spark_session
-from millrace.resources.spark.shipped_code import PackageMissing, packages_to_ship, shipped_code, zip_of
+from millrace.resources.spark.session import SPARK_TOKEN, require_master
 from tests.long import LONG
 from tests.support.building.drains import assert_equals_a_clean_run, busiest, fill, thing, things
 from tests.support.building.own_declarations import BUILD_GREETINGS, Place, declare, run_own, unset
@@ -168,7 +162,6 @@ def test_a_read_model_a_batch_and_a_stream_give_the_same_rows_wherever_spark_run
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("place", ["connect", "cluster"], indirect=True)
 def test_a_fold_of_the_users_own_package_runs_where_only_the_session_brings_it(
     things: EventStore, dsn: str, place: Place, tmp_path: Path
 ) -> None:
@@ -180,55 +173,6 @@ def test_a_fold_of_the_users_own_package_runs_where_only_the_session_brings_it(
     assert built == [("a", "hello", 2), ("b", "hello", 1)]
 
 
-def test_other_code_gets_another_session_and_the_same_code_the_same() -> None:
-    shared = f"sc://127.0.0.1:15002/;token=t;session_id={uuid4()};user_id=u"
-    one, other = Path("millrace-1.zip"), Path("millrace-2.zip")
-    assert session_for(one, shared, {}) == session_for(one, shared, {}) != session_for(other, shared, {})
-    assert session_for(one, shared, {}).split(";")[::3] == shared.split(";")[::3]
-    assert session_for(one, "sc://127.0.0.1:15002", {}) == "sc://127.0.0.1:15002"
-
-
-def test_declarations_that_cannot_be_brought_along_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("MILLRACE_DECLARATIONS", "millrace.examples.shop")
-    assert packages_to_ship() == ["millrace"]
-    monkeypatch.setenv("MILLRACE_DECLARATIONS", "not_here.declared")
-    assert packages_to_ship() == ["millrace", "not_here"]
-    with pytest.raises(PackageMissing, match="no package not_here"):
-        shipped_code()
-    (tmp_path / "not_here.py").touch()
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(PackageMissing, match="a single file"):
-        shipped_code()
-
-
-@pytest.mark.parametrize(
-    "master", ["spark://127.0.0.1:1", "spark://127.0.0.1:1,127.0.0.1:2", "k8s://https://127.0.0.1:1"]
-)
-def test_a_master_that_is_not_there_is_said_at_once(master: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SPARK_REMOTE", raising=False)
-    monkeypatch.setenv("SPARK_MASTER", master)
-    with pytest.raises(Unreachable, match=f"No Spark master answers at {master}") as refusal, spark_session():
-        pass
-    assert "127.0.0.1:1" in (refusal.value.detail or "")
-    assert "SPARK_MASTER" in (refusal.value.hint or "")
-
-
 def test_an_address_is_enough_of_several_masters(master: str) -> None:
     require_master(master.replace("spark://", "spark://127.0.0.1:1,"))
     require_master("yarn")
-
-
-def test_the_same_code_makes_the_same_file_with_every_module_that_tasks_import(tmp_path: Path) -> None:
-    packages = {"millrace": [tmp_path / "millrace"]}
-    shutil.copytree(PROJECT / "millrace", tmp_path / "millrace")
-    code = zip_of(packages)
-    for path in tmp_path.rglob("*.py"):
-        os.utime(path, (0, 0))
-    assert zip_of(packages) == code
-    with zipfile.ZipFile(io.BytesIO(code)) as archive:
-        names = set(archive.namelist())
-    assert {
-        "millrace/resources/event_log_source/__init__.py",
-        "millrace/resources/read_models/columns.py",
-        "millrace/examples/shop/read_models/orders.py",
-    } <= names

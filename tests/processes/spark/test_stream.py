@@ -1,0 +1,48 @@
+"""A streaming query that is started again and again, each time with processes of its own on the server."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from millrace.resources.event_store import EventStore
+from tests.support.building.event_log_reads import filed, purge, stream
+from tests.support.factories import append_to, ids_of_one_partition, register_orders
+from tests.support.patience import patience
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def grow(log: EventStore, sizes: dict[int, int]) -> None:
+    """Append and sequence so many events in each log partition."""
+    for partition, size in sizes.items():
+        append_to(log, *ids_of_one_partition(log.connection, 1, partition) * size)
+    log.sequence_events()
+
+
+def test_a_restarted_query_goes_on_where_it_was_and_says_what_was_removed_before(
+    store: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
+) -> None:
+    register_orders(store)
+    files = tmp_path / "files"
+
+    def run(**options: object) -> None:
+        rows = stream(spark, dsn, columns=["partition", "position"], **options)
+        writer = rows.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint")).format("parquet")
+        assert writer.trigger(availableNow=True).start(str(files)).awaitTermination(patience())
+
+    grow(store, {0: 4, 1: 2})
+    run(startingOffsets={"0": 2, "1": 0})
+    begun = [(0, 2), (0, 3), (1, 0), (1, 1)]
+    assert filed(files) == begun
+    grow(store, {0: 3, 2: 1})
+    purge(store, 0, 6)
+    with pytest.raises(
+        StreamingQueryException, match=r"stands at position 4 of log partition 0.*'failOnDataLoss' is 'true'"
+    ):
+        run(startingOffsets="latest")
+    # what it had not read in the other log partitions comes, too: the checkpoint decides, and not startingOffsets
+    run(startingOffsets="latest", failOnDataLoss="false", deciders=["order"])
+    assert filed(files) == sorted([*begun, (0, 6), (2, 0)])

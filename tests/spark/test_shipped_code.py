@@ -1,0 +1,113 @@
+"""The code that a session brings to Spark: ours, the user's, what lies beside it; and what runs after it changed."""
+
+import io
+import os
+import shutil
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from millrace.resources.event_store import EventStore
+from millrace.resources.settings import PROJECT
+from millrace.resources.spark.session import SPARK_TOKEN
+from millrace.resources.spark.shipped_code import (
+    PackageMissing,
+    packages_to_ship,
+    shipped_code,
+    with_their_helpers,
+    zip_of,
+)
+from tests.support.building.drains import thing, things
+from tests.support.building.own_declarations import BUILD_GREETINGS, Place, declare, run_own, unset
+from tests.support.factories import rows
+
+__all__ = ["things"]
+
+
+def write(folder: Path, **files: str) -> None:
+    for name, text in files.items():
+        path = folder / f"{name.replace('__', '/')}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+@pytest.mark.timeout(600)
+def test_a_fold_of_the_users_own_package_is_built_and_anew_after_a_helper_changed_and_its_version_was_raised(
+    things: EventStore, dsn: str, spark_remote: str, tmp_path: Path
+) -> None:
+    assert ";session_id=" in spark_remote
+    shared = Place({**unset(), SPARK_TOKEN: os.environ[SPARK_TOKEN], "SPARK_REMOTE": spark_remote}, {}, sys.executable)
+    things.append_events([thing("a"), thing("b"), thing("a")])
+    things.sequence_events()
+    for version, word in enumerate(("hello", "goodbye"), start=1):
+        declare(tmp_path, word)
+        greetings = tmp_path / "my_platform" / "read_models" / "greetings.py"
+        greetings.write_text(greetings.read_text().replace("@fold(", f"@fold(version={version}, "))
+        run_own(BUILD_GREETINGS, shared, tmp_path, dsn, "{}")
+        built = rows(things.connection, "select thing, word, times from read_models.greetings order by 1")
+        assert built == [("a", word, 2), ("b", word, 1)]
+
+
+def test_declarations_that_cannot_be_brought_along_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MILLRACE_DECLARATIONS", "millrace.examples.shop")
+    assert packages_to_ship() == ["millrace"]
+    monkeypatch.setenv("MILLRACE_DECLARATIONS", "not_here.declared")
+    assert packages_to_ship() == ["millrace", "not_here"]
+    with pytest.raises(PackageMissing, match="no package not_here"):
+        shipped_code()
+    (tmp_path / "not_here.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(PackageMissing, match="a single file"):
+        shipped_code()
+
+
+def test_the_same_code_makes_the_same_file_with_every_module_that_tasks_import(tmp_path: Path) -> None:
+    packages = {"millrace": [tmp_path / "millrace"]}
+    shutil.copytree(PROJECT / "millrace", tmp_path / "millrace")
+    code = zip_of(packages)
+    for path in tmp_path.rglob("*.py"):
+        os.utime(path, (0, 0))
+    assert zip_of(packages) == code
+    with zipfile.ZipFile(io.BytesIO(code)) as archive:
+        names = set(archive.namelist())
+    assert {
+        "millrace/resources/event_log_source/__init__.py",
+        "millrace/resources/read_models/columns.py",
+        "millrace/examples/shop/read_models/orders.py",
+    } <= names
+
+
+def test_source_beside_a_package_comes_along_and_what_is_installed_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    write(
+        tmp_path,
+        ours__a="import json\nimport pyarrow\nimport file_beside\nfrom . import b",
+        ours__b="def late():\n    from beside.deep import x\n    import not_there.at_all",
+        ours__broken="def (",
+        file_beside="import beside_again, __main__",
+        beside_again="import ours.a",
+        beside__deep="import with_data.a",
+        with_data__a="import of_with_data",
+        of_with_data="x = 1",
+        unused="x = 1",
+    )
+    (tmp_path / "with_data" / "rates.json").write_text("{}")
+    ours = {"millrace": [tmp_path / "millrace"], "ours": [tmp_path / "ours"]}
+    shipped, left = with_their_helpers(ours)
+    assert shipped == ours | {
+        "file_beside": [tmp_path / "file_beside.py"],
+        "beside_again": [tmp_path / "beside_again.py"],
+        "beside": [tmp_path / "beside"],
+        "of_with_data": [tmp_path / "of_with_data.py"],
+    }
+    assert left == {"with_data": [tmp_path / "with_data"]}
+
+    # what does not come along is imported anew all the same: its state has a session of its own
+    before = zip_of({}, left)
+    assert zip_of({}, left) == before
+    (tmp_path / "with_data" / "rates.json").write_text('{"eur": 1}')
+    assert zip_of({}, left) != before

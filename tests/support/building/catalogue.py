@@ -1,0 +1,323 @@
+"""One log of good, odd and hostile values, and the models that are built of it once, by each door.
+
+Belongs here: what is appended, what is declared, who builds it, and the rows that each door left. Not here: what the
+rows must be, but for the values that stand beside what is appended.
+
+A door is a way to rows: rounds that views share, a drain of a view's own, a rebuild from the log, and one from the
+archive. A drain takes a second, so tests of values read the rows of these and build nothing by themselves.
+"""
+
+import json
+import random
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+from uuid import UUID
+
+import psycopg
+
+from millrace import all_, any_, avg, count, field, first, last, max_, min_, read_model, set_union, stream_id, sum_
+from millrace.resources.archive.writer import archive_partition
+from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.consumption.rounds.drain import SharedDrain
+from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.read_models.columns import Column, KeyColumn
+from millrace.resources.read_models.declaration import ReadModel
+from tests.support.building import read_models as models
+from tests.support.building.drains import drain
+from tests.support.building.event_log_reads import append_json
+from tests.support.building.read_models import DECIDER, EVENTS, random_events
+from tests.support.building.shared_drains import TOGETHER, state, why_away
+from tests.support.patience import patience
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MONEY = "decimal(18,2)"
+TINY = "decimal(38,36)"
+# a field of data, and its type
+TYPES = {
+    **{name: name for name in ("int", "bigint", "double", "boolean", "date", "timestamp", "string")},
+    "money": MONEY,
+    "tiny": TINY,
+}
+# keys of data that are told apart, and one that is longer than Postgres keeps a name
+ODD_KEYS = ["id", "ID", "a`b", 'q"q', "it's", "back\\slash", "ключ", "with space"]
+LONG_KEY = "a name that nobody would call short, and that goes on and on " * 2
+
+ODD, REFUSED_BY, OTHER = "odd value", "refused value", "widget"
+
+Values = read_model(view="values_of_types", deciders=[ODD], key=["value_id"])(
+    type(
+        "ValuesOfTypes",
+        (),
+        {"__doc__": "One row per value: every kind of column, over every type.", "value_id": stream_id()}
+        | {
+            f"{kind.__name__.rstrip('_')}_{name}": kind(f"data.{name}", type=type_)
+            for name, type_ in TYPES.items()
+            for kind in (first, last, min_, max_)
+            if name != "boolean" or kind in (first, last)
+        }
+        | {f"sum_{name}": sum_(f"data.{name}", type=TYPES[name]) for name in ("bigint", "money", "tiny")}
+        | {"mean_money": avg("data.money", type=MONEY)}
+        | {f"odd_key_{n}": last(f"data.{key}") for n, key in enumerate(ODD_KEYS)}
+        | {"long_key": last(f"data.{LONG_KEY}.{LONG_KEY}")}
+        | {
+            "made": sum_("data.n", events=["made"]),
+            "used": sum_("data.n", type=MONEY, events=["used"]),
+            "texts": count("data.n"),
+        },
+    )
+)
+Refusing = read_model(view="refusing", deciders=[REFUSED_BY], key=["value_id"])(
+    type(
+        "Refusing",
+        (),
+        {"__doc__": "One row per value: the last of each type.", "value_id": stream_id()}
+        | {f"last_{name}": last(f"data.{name}", type=type_) for name, type_ in TYPES.items()},
+    )
+)
+
+# A field, its value in JSON, and the text of what Postgres must hold: the value that the JSON says, digit by digit.
+TAKEN: list[tuple[str, str, str]] = [
+    ("int", "5", "5"),
+    ("int", '"-5"', "-5"),
+    ("int", "1e3", "1000"),
+    ("bigint", "9223372036854775807", "9223372036854775807"),
+    ("bigint", "-9223372036854775808", "-9223372036854775808"),
+    ("money", "12.34", "12.34"),
+    ("money", "12.340", "12.34"),
+    ("money", "12", "12.00"),
+    ("money", '"12.5"', "12.50"),
+    ("money", "-0.01", "-0.01"),
+    ("money", "1.5e3", "1500.00"),
+    ("money", "9999999999999999.99", "9999999999999999.99"),
+    ("tiny", "0.000000000000000000000000000000000001", "0.000000000000000000000000000000000001"),
+    ("double", "0.1", "0.1"),
+    ("double", "-1.5e300", "-1.5e+300"),
+    ("double", "1e-400", "0"),
+    ("boolean", "true", "true"),
+    ("boolean", '"no"', "false"),
+    ("boolean", "1", "true"),
+    ("date", '"2024-02-29"', "2024-02-29"),
+    ("timestamp", '"2024-02-29"', "2024-02-29 00:00:00+00"),
+    ("timestamp", '"2024-02-29T12:00:00.123456+02:00"', "2024-02-29 10:00:00.123456+00"),
+    ("timestamp", '"2024-02-29 12:00:00"', "2024-02-29 12:00:00+00"),
+    ("string", "12.340", "12.340"),
+    ("string", '{"b": [1, null], "a": "\\u00e9"}', '{"a": "é", "b": [1, null]}'),
+    ("string", '""', ""),
+    ("string", "[" * 190 + "]" * 190, "[" * 190 + "]" * 190),
+]
+# what no value of the field's type is
+REFUSED: list[tuple[str, str]] = [
+    *(("int", value) for value in ("2147483648", "5.5", "5.0", '"five"', '""', "true")),
+    *(("bigint", value) for value in ("9223372036854775808", "1e400", "[1]")),
+    *(("money", value) for value in ("12.345", "0.001", '"1e-3"', "1e400", "10000000000000000", '"NaN"', '"12,50"')),
+    *(("money", value) for value in ("true", '{"amount": 1}')),
+    *(("tiny", value) for value in ("0.0000000000000000000000000000000000001", "100")),
+    *(("double", value) for value in ("1e400", '"NaN"', '"Infinity"', '"1d"', "true")),
+    *(("boolean", value) for value in ('"maybe"', "2")),
+    *(("date", value) for value in ('"2024-02-30"', '"2024"', '"2024-02-29T10:00:00"', "20240229")),
+    *(("timestamp", value) for value in ('"10:30"', '"T10:30:00"', '"now"', '"2024"', "1709200000")),
+]
+HIGH = {"int": 2, "bigint": 2, "money": "1.5", "tiny": "0.2", "double": 1.5, "boolean": True, "string": "b"}
+HIGH |= {"date": "2024-01-02", "timestamp": "2024-01-02"}
+LOW = {"int": 1, "bigint": 1, "money": "0.5", "tiny": "0.1", "double": 0.5, "boolean": False, "string": "a"}
+LOW |= {"date": "2024-01-01", "timestamp": "2024-01-01"}
+EXACT = ["0.100000000000000000000000000000000001", "0.200000000000000000000000000000000002"]
+
+# Fields of random documents: each one's type, and values that the type holds exactly.
+FIELDS: dict[str, tuple[str, list[object]]] = {
+    "text": ("string", ["a", "B", "ä", "", "\U0001f600", "a'b\"c\\", "{1,2}", "null", "10", "9"]),
+    "units": ("bigint", [0, -5, 2**40, -(2**62), 7]),
+    "small": ("int", [0, 1, -(2**31), 2**31 - 1]),
+    "worth": (MONEY, [0, -12.34, 99999.99, 5]),
+    "exactly": ("decimal(38,18)", ["0.000000000000000001", "12345678901234567890.5"]),
+    "ratio": ("double", [0.1, -1e300, 5, 1e-300]),
+    "good": ("boolean", [True, False]),
+    "day": ("date", ["2024-02-29", "0001-01-01", "9999-12-31"]),
+    "moment": ("timestamp", ["2024-02-29T12:00:00.000001Z", "1969-12-31T23:59:59.999999Z", "0001-01-01T00:00:00Z"]),
+    "nested": ("string", [{"cause": "rust"}, {"cause": None}, {"cause": ["x"]}]),
+}
+KEYS: dict[str, KeyColumn] = {
+    "by_stream": stream_id(),
+    "by_text": field("data.text"),
+    "by_units": field("data.units", type="bigint"),
+    "by_worth": field("data.worth", type=MONEY),
+    "by_good": field("data.good", type="boolean"),
+    "by_day": field("data.day", type="date"),
+    "by_moment": field("data.moment", type="timestamp"),
+    "by_event": field("event"),
+    "by_created": field("created_at"),
+    "by_final": field("final"),
+}
+
+
+def random_column(dice: random.Random) -> Column:
+    """Return a column of any kind, over a field that it takes."""
+    only = dice.choice([None, None, [dice.choice(EVENTS)], ["made", "used"]])
+    name = dice.choice([*FIELDS])
+    type_, source = FIELDS[name][0], f"data.{name}"
+    kinds = [
+        lambda: count(events=only),
+        lambda: count(source, events=only),
+        lambda: first(source, type=type_, events=only),
+        lambda: last(source, type=type_, events=only),
+        lambda: last("event", events=only),
+        lambda: max_("created_at", events=only),
+        lambda: min_("offset", events=only),
+        lambda: last("decider_id", events=only),
+        lambda: any_("final", events=only),
+        lambda: last("version", events=only),
+    ]
+    if type_ != "boolean":
+        kinds += [lambda: min_(source, type=type_, events=only), lambda: max_(source, type=type_, events=only)]
+    if type_ != "double":
+        kinds += [lambda: set_union(source, type=type_, events=only)]
+    if name in ("small", "worth", "exactly"):
+        exact = "bigint" if type_ == "int" else type_
+        kinds += [lambda: sum_(source, type=exact, events=only), lambda: avg(source, type=exact, events=only)]
+    if type_ == "boolean":
+        kinds += [lambda: any_(source, events=only), lambda: all_(source, events=only)]
+    return dice.choice(kinds)()
+
+
+def random_model(dice: random.Random, number: int) -> ReadModel:
+    name = f"model_{number}"
+    return ReadModel(
+        name=name,
+        view=name,
+        description="Some rows.",
+        keys={key: KEYS[key] for key in dice.sample([*KEYS], dice.choice([1, 1, 2, 3]))},
+        columns={f"c{n}": random_column(dice) for n in range(dice.randint(1, 9))},
+        deciders=dice.choice([(OTHER,), (DECIDER, OTHER)]),
+        events=dice.choice([None, None, ("made", "used")]),
+        deletes=dice.choice([(), (), ("used",)]),
+    )
+
+
+def random_documents(dice: random.Random, number: int) -> list[NewEvent]:
+    """Make events of the other decider, with any of the fields."""
+    return [
+        NewEvent(
+            OTHER,
+            f"id-{dice.randrange(15)}",
+            dice.choice(EVENTS),
+            UUID(int=dice.getrandbits(128)),
+            {
+                name: None if dice.random() < 0.1 else dice.choice(values)
+                for name, (_, values) in FIELDS.items()
+                if dice.random() < 0.8
+            },
+            UUID(int=dice.getrandbits(128)),
+        )
+        for _ in range(number)
+    ]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a door left of a model: the public rows, in no order, and the stored ones as texts."""
+
+    public: list[tuple[Any, ...]]
+    stored: list[tuple[str]]
+
+
+# by door, the models that it builds: rounds take a tenth of what a drain takes
+DOORS = {
+    "rounds": ("everything", "crossing", "going", "going_across", "machines", "values_of_types", "model_0", "model_1"),
+    "drain": ("everything", "crossing", "going_across", "machines", "uses", "values_of_types", "model_0"),
+    "rebuild": ("everything", "machines", "model_1"),
+    "archive": ("machines", "uses", "model_0"),
+}
+# drained in two parts: the second one merges into the rows of the first
+IN_PARTS = ("everything", "going_across", "machines", "values_of_types")
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """A log and what was built of it.
+
+    Attributes:
+        store: The log, and the tables of the models.
+        rows: By door and by the name of the model, the rows at the end of the log.
+    """
+
+    store: EventStore
+    rows: dict[str, dict[str, Rows]]
+
+
+def build_catalogue(dsn: str, spark: "SparkSession", folder: Path, seed: int = 0) -> Catalogue:
+    """Append to an empty store in parts, build each part by rounds and by drains, and then all of it anew."""
+    dice = random.Random(seed)
+    store = EventStore(psycopg.connect(dsn, autocommit=True))
+    for decider in (DECIDER, OTHER, ODD, REFUSED_BY):
+        for event in EVENTS:
+            store.register_decider_event(decider, event, f"it was {event}")
+    every = [*TOGETHER, Values, cast("ReadModel", models.uses), *(random_model(dice, number) for number in range(2))]
+    # beside those that share rounds
+    alone = {model.name: replace(model, name=f"{model.name}_alone", view=f"{model.view}_alone") for model in every}
+    rows: dict[str, dict[str, Rows]] = {door: {} for door in DOORS}
+
+    def keep(door: str, name: str, model: ReadModel) -> None:
+        public = store.connection.execute(f"select * from read_models.{model.name}".encode()).fetchall()
+        rows[door][name] = Rows(public, state(store.connection, model))
+
+    with SharedDrain(dsn, every, lambda: spark, "rounds") as shared:
+        for part, number in enumerate((1, dice.randint(41, 60), dice.randint(1, 60))):
+            store.append_events(random_events(dice, number))
+            store.append_events(random_documents(dice, 2 * number))
+            append_json(store, ODD, odd_values(part))
+            shared.run(budget_s=patience(), idle_s=0)
+            for name in DOORS["drain"]:
+                if part == 2 or (part == 1 and name in IN_PARTS):
+                    drain(dsn, spark, alone[name], "alone")
+        assert set(why_away(shared).values()) == {None}
+    for model in every:
+        if model.name in DOORS["rounds"]:
+            keep("rounds", model.name, model)
+        if model.name in DOORS["drain"]:
+            keep("drain", model.name, alone[model.name])
+    append_json(store, REFUSED_BY, refused_values())
+    drain(dsn, spark, Refusing, "alone")
+    for partition in range(16):
+        archive_partition(dsn, folder, partition, max_events=7, min_events=1, tail=True)
+    for door, root in (("rebuild", None), ("archive", folder)):
+        for name in DOORS[door]:
+            # what is not built anew stays away
+            with Consumer.open(dsn, alone[name], lambda: spark, "rebuilder", archive=root) as consumer:
+                store.connection.execute(f"delete from read_models.{consumer.model.state_table}".encode())
+                consumer.rebuild(*range(16))
+            keep(door, name, alone[name])
+    return Catalogue(store, rows)
+
+
+def odd_values(part: int) -> list[tuple[str, str, str]]:
+    """Return a part of the odd values: (stream, event, data as JSON)."""
+    if part == 0:
+        return [(f"taken-{n:03}", "made", f'{{"{name}": {value}}}') for n, (name, value, _) in enumerate(TAKEN)]
+    if part == 1:
+        return [
+            ("extremes", "made", json.dumps(HIGH)),
+            ("keys", "made", json.dumps({key: f"value of {key}" for key in ODD_KEYS})),
+            ("keys", "used", json.dumps({LONG_KEY: {LONG_KEY: "found"}})),
+            ("events", "made", '{"n": 1}'),
+            ("events", "used", '{"n": 2.5}'),
+            *(("sums", "made", f'{{"tiny": {each}, "money": "0.10", "bigint": {2**53 + 1}}}') for each in EXACT),
+        ]
+    return [
+        ("extremes", "made", json.dumps(LOW)),
+        ("events", "broken", '{"n": "broken"}'),
+        ("events", "made", '{"n": null}'),
+    ]
+
+
+def refused_values() -> list[tuple[str, str, str]]:
+    """Return each value that no type takes in a stream of its own, behind and beside good ones."""
+    streams = [(f"refused-{n:03}", f'{{"{name}": {value}}}') for n, (name, value) in enumerate(REFUSED)]
+    return [
+        *((stream, "made", '{"string": "good"}') for stream, _ in streams),
+        *((f"good-{n}", "made", '{"string": "good"}') for n in range(5)),
+        *((stream, "used", data) for stream, data in streams),
+        *((stream, "made", '{"string": "late"}') for stream, _ in streams),
+    ]
