@@ -1,10 +1,9 @@
 """What every view is doing, in numbers."""
 
-from millrace.resources.errors import UnknownView
 from millrace.resources.event_store import EventStore
 from tests.sql.rows.test_stream_events import view
 from tests.sql.views.test_dead_letters import park
-from tests.support.factories import append_to, pump, refusal, rows, set_clock, value
+from tests.support.factories import append_to, pump, set_clock
 
 __all__ = ["view"]
 
@@ -60,9 +59,3 @@ def test_it_counts_live_consumers_and_says_mode_and_whether_it_is_enabled(view: 
     assert list(infos) == ["b", "v"]
     assert (infos["b"].mode, infos["b"].enabled, infos["b"].consumers) == ("bulk", False, 0)
     assert (infos["v"].mode, infos["v"].enabled, infos["v"].consumers) == ("rows", True, 1)
-
-
-def test_an_unknown_view_is_refused(view: EventStore) -> None:
-    refusal(UnknownView, lambda: view.view_info("unknown"))
-    assert value(view.connection, "select count(*) from event_store.view_info(v_view => 'v')") == 1
-    assert len(rows(view.connection, "select * from event_store.view_info()")) == 1
