@@ -4,7 +4,7 @@ import psycopg
 import pytest
 
 from millrace.resources.event_store import EventStore
-from tests.support.factories import Connect, append, append_to, ids_of_one_partition
+from tests.support.factories import Connect, append_to, ids_of_one_partition
 
 
 @pytest.fixture
@@ -41,17 +41,6 @@ def test_the_word_names_the_log_partitions_that_grew_and_the_answer_has_their_ma
     assert words(listener) == ["2"]
     assert orders.announce_positions(known) == known == marks(orders)
     assert words(listener) == []
-
-
-def test_who_knows_nothing_announces_all_that_holds_something(orders: EventStore, listener: psycopg.Connection) -> None:
-    append(orders)
-    orders.sequence_events()
+    # one that knows nothing is told of all that holds something
     orders.announce_positions([])
-    orders.announce_positions([])
-    assert len(words(listener)) == 2
-
-
-def test_null_is_refused(orders: EventStore) -> None:
-    with pytest.raises(psycopg.Error, match="v_known is null") as refused:
-        orders.connection.execute("select event_store.announce_positions(null)")
-    assert refused.value.sqlstate == "MR005"
+    assert words(listener) == ["0,2"]
