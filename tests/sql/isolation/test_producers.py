@@ -13,9 +13,9 @@ from psycopg.errors import SerializationFailure
 from millrace.resources.producers import ProducerStore
 from tests.support.factories import Connect, at_once, new_event, value
 from tests.support.producing.messages import another, begin, do, effects, opened, producer, staged, state_of, statistics
-from tests.support.views.isolation import level, repeat, snapshot
+from tests.support.views.isolation import level, racing, repeat, snapshot
 
-__all__ = ["level", "producer"]
+__all__ = ["level", "producer", "racing"]
 
 
 def old(connect: Connect, level: IsolationLevel) -> ProducerStore:
@@ -76,7 +76,7 @@ def test_what_the_snapshot_does_not_see_is_a_serialization_failure_and_its_repet
 
 
 def test_callers_that_repeat_do_each_message_once(
-    producer: ProducerStore, connect: Connect, level: IsolationLevel
+    producer: ProducerStore, connect: Connect, racing: IsolationLevel
 ) -> None:
     def work(store: ProducerStore) -> int:
         won = 0
@@ -89,7 +89,7 @@ def test_callers_that_repeat_do_each_message_once(
             won += received.status == "committed"
         return won
 
-    stores = [old(connect, level) for _ in range(3)]
+    stores = [old(connect, racing) for _ in range(3)]
     results = at_once([partial(work, s) for s in stores])
     assert sum(result.result() for result in results) == 15
     assert value(producer.connection, "select count(*) from event_store.events") == 15

@@ -25,9 +25,10 @@ from tests.support.factories import (
     start,
     value,
 )
-from tests.support.views.isolation import level, repeat, snapshot
+from tests.support.patience import patience
+from tests.support.views.isolation import level, racing, repeat, snapshot
 
-__all__ = ["level", "view"]
+__all__ = ["level", "racing", "view"]
 
 
 def taken(store: EventStore, limit: int = 100) -> list[tuple[str, int]]:
@@ -136,7 +137,7 @@ def test_an_answer_to_what_somebody_took_over_since_the_snapshot_changes_nothing
 
 
 def test_racing_consumers_who_repeat_get_every_event_once_and_in_order(
-    view: EventStore, connect: Connect, level: IsolationLevel
+    view: EventStore, connect: Connect, racing: IsolationLevel
 ) -> None:
     total = 120
     mutex = Mutex()
@@ -150,7 +151,7 @@ def test_racing_consumers_who_repeat_get_every_event_once_and_in_order(
 
     def consume(seed: int) -> None:
         random = Random(seed)
-        store = snapshot(connect, level)
+        store = snapshot(connect, racing)
         store.connection.rollback()
         while len(effects) < total:
             try:
@@ -166,7 +167,7 @@ def test_racing_consumers_who_repeat_get_every_event_once_and_in_order(
     producer = start(produce)
     for result in at_once([partial(consume, seed) for seed in range(3)]):
         result.result()
-    producer.result(20)
+    producer.result(patience())
     assert Counter(effects).most_common(1)[0][1] == 1
     assert len(effects) == total
     for n in range(7):

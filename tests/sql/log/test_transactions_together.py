@@ -180,7 +180,7 @@ def test_no_stream_is_inverted_and_each_transaction_lies_together(connect: Conne
     run_state_machine_as_test(
         Here,
         settings=settings(
-            max_examples=20, stateful_step_count=100, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=8, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
         ),
     )
     # how often is chance: some rules come seldom
