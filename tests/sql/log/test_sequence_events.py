@@ -31,32 +31,6 @@ from tests.support.patience import patience
 # B1, B2
 
 
-def test_a_rolled_back_append_leaves_no_hole(orders: EventStore, connect: Connect) -> None:
-    first, second, third = ids_of_one_partition(orders.connection, 3)
-    append(orders, first)
-    doomed = connect(autocommit=False)
-    append(EventStore(doomed), second)
-    append(orders, third)
-    doomed.rollback()
-    assert orders.sequence_events() == 2
-    assert [entry.decider_id for entry in read_log(orders.connection)] == [first, third]
-    assert_log_holds_every_event_once(orders.connection)
-
-
-def test_a_rolled_back_savepoint_leaves_no_hole_and_a_kept_one_its_event(orders: EventStore, connect: Connect) -> None:
-    connection = connect(autocommit=False)
-    writer = EventStore(connection)
-    append(writer, "o-1")
-    with connection.transaction():
-        append(writer, "o-2")
-    with connection.transaction() as savepoint:
-        append(writer, "o-3")
-        raise psycopg.Rollback(savepoint)
-    connection.commit()
-    assert orders.sequence_events() == 2
-    assert_log_holds_every_event_once(orders.connection)
-
-
 def test_a_stream_stays_in_one_partition_for_all_deciders(orders: EventStore) -> None:
     orders.append_events([new_event(f"o-{n}", decider=d) for n in range(200) for d in ("order", "invoice")])
     assert orders.sequence_events() == 400
@@ -301,12 +275,3 @@ def test_a_rebase_beside_an_open_transaction_inverts_no_stream(orders: EventStor
     while orders.sequence_events():
         pass
     assert_log_holds_every_event_once(orders.connection)
-
-
-def test_a_template_clone_goes_on_where_it_was(orders: EventStore) -> None:
-    """Every test database is such a clone; it is the same cluster, so nothing is re-based."""
-    notices: list[str | None] = []
-    orders.connection.add_notice_handler(lambda notice: notices.append(notice.message_primary))
-    append(orders)
-    assert orders.sequence_events() == 1
-    assert notices == []

@@ -74,16 +74,6 @@ def test_an_ack_of_anything_but_the_event_in_flight_is_refused(view: EventStore)
     view.ack_event("v", "a", appended[1].offset)
 
 
-def test_a_rolled_back_ack_leaves_the_event_in_flight(view: EventStore, connect: Connect) -> None:
-    (event,) = append_to(view, "a")
-    pump(view, "v")
-    view.stream_events("v")
-    consumer = connect(autocommit=False)
-    EventStore(consumer).ack_event("v", "a", event.offset)
-    consumer.rollback()
-    view.ack_event("v", "a", event.offset)
-
-
 # A12
 
 
@@ -189,20 +179,6 @@ def test_of_two_deciders_that_share_an_id_the_offset_tells_which_is_answered(vie
     assert (lock.offset, lock.last_offset) == (order.offset, order.offset)
 
 
-def test_a_late_nack_of_an_offset_does_not_free_the_other_decider(view: EventStore, connect: Connect) -> None:
-    append(view, "x")
-    pump(view, "v")
-    holder = EventStore(connect())
-    _, held = take_over(view, holder)
-    holder.ack_event("v", "x", held.offset)
-    append(view, "x", decider="invoice")
-    pump(view, "v")
-    assert [event.decider for event in holder.stream_events("v", 10)] == ["invoice"]
-    before = locks(view)
-    refusal(NotInFlight, lambda: view.nack_event("v", "x", held.offset))
-    assert locks(view) == before
-
-
 def test_why_it_was_given_back_is_the_locks_error_until_the_event_is_acknowledged(view: EventStore) -> None:
     append(view, "a")
     pump(view, "v")
@@ -235,19 +211,6 @@ def test_an_extended_lock_lasts_from_now_on_as_the_caller_or_the_view_says(
     (lock,) = view.extend_lock("v", "a", event.offset, seconds, event.lease_token)
     assert lock.locked_until == at(view, seconds=lasts)
     assert [e.attempt for e in view.lease_events("v")] == [2]
-
-
-def test_a_lock_is_extended_as_often_as_one_likes_and_is_one_delivery(view: EventStore) -> None:
-    append(view, "a")
-    pump(view, "v")
-    at(view)
-    (event,) = view.lease_events("v", 1, 60)
-    for minute in range(1, 10):
-        at(view, minutes=minute)
-        view.extend_lock("v", "a", event.offset, 61, event.lease_token)
-        assert view.lease_events("v") == []
-    view.nack_event("v", "a", event.offset, event.lease_token)
-    assert [e.attempt for e in view.lease_events("v")] == [1]
 
 
 def test_it_extends_by_the_wall_clock_inside_a_long_transaction(view: EventStore, connect: Connect) -> None:
@@ -331,14 +294,6 @@ def test_an_ack_begins_the_count_of_attempts_anew(view: EventStore) -> None:
         assert event.attempt == 2
         view.ack_event("v", "a", event.offset, event.lease_token)
     assert view.dead_letters("v") == []
-
-
-def test_a_view_with_one_attempt_parks_at_once(view: EventStore) -> None:
-    view.register_view("v", max_attempts=1)
-    append(view, "a")
-    pump(view, "v")
-    fail(view, "a")
-    assert [letter.decider_id for letter in view.dead_letters("v")] == ["a"]
 
 
 # Refusals

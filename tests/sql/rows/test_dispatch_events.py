@@ -234,18 +234,6 @@ def test_one_call_makes_no_more_locks_than_can_be_swept_at_once(view: EventStore
     assert view.dispatch_events("v", 2**31 - 1, 2**31 - 1) >= 1000
 
 
-def test_an_event_that_is_in_flight_when_the_filter_is_narrowed_is_answered_as_ever(view: EventStore) -> None:
-    first = append(view, "a")
-    second = append(view, "a", first.event_id, event="paid")
-    pump(view, "v")
-    (event,) = view.lease_events("v")
-    view.register_view("v", deciders=["order"], events=["paid"])
-    pump(view, "v")
-    (lock,) = view.ack_event("v", "a", event.offset, event.lease_token)
-    assert lock.last_offset == first.offset
-    assert [e.offset for e in view.lease_events("v")] == [second.offset]
-
-
 def test_a_widened_filter_counts_for_later_events(orders: EventStore) -> None:
     orders.register_view("v", "-infinity", events=["paid"])
     placed = append(orders, "a")

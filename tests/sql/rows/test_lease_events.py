@@ -15,12 +15,10 @@ from tests.support.factories import (
     at_once,
     pump,
     refusal,
-    rows,
     set_clock,
     start,
     take_over,
     terminate,
-    value,
     wait_blocked,
 )
 from tests.support.patience import patience
@@ -103,14 +101,6 @@ def test_after_the_lock_ended_an_answer_counts_with_its_token_only_while_nobody_
         assert answer(view, event, event.lease_token), name
 
 
-def test_a_session_that_took_over_from_itself_is_fenced_by_its_tokens(view: EventStore) -> None:
-    append(view, "a")
-    pump(view, "v")
-    late, held = take_over(view, view)
-    refusal(NotInFlight, lambda: view.ack_event("v", "a", late.offset, late.lease_token))
-    view.ack_event("v", "a", held.offset, held.lease_token)
-
-
 def test_an_answer_during_a_takeover_counts_only_if_that_is_rolled_back(view: EventStore, connect: Connect) -> None:
     for ends in ("commit", "rollback"):
         for _, answer in each_answer(view):
@@ -130,20 +120,6 @@ def test_an_answer_during_a_takeover_counts_only_if_that_is_rolled_back(view: Ev
             else:
                 holder.connection.rollback()
                 assert answered.result(patience())
-
-
-# A20
-
-
-def test_two_consumers_at_once_never_hold_the_same_stream(view: EventStore, connect: Connect) -> None:
-    append_to(view, *[f"o-{n}" for n in range(40)])
-    pump(view, "v")
-    stores = [EventStore(connect()) for _ in range(4)]
-    results = [result.result() for result in at_once([partial(s.lease_events, "v", 15) for s in stores])]
-    held = [event.decider_id for events in results for event in events]
-    assert len(held) == len(set(held))
-    held += [event.decider_id for event in view.lease_events("v", 100)]
-    assert sorted(held) == sorted({f"o-{n}" for n in range(40)})
 
 
 # A21
@@ -185,17 +161,6 @@ def test_a_dead_letter_says_what_went_wrong_before_its_last_consumer_died(view: 
         view.lease_events("v", 1, 60)
     (letter,) = view.dead_letters("v")
     assert letter.last_error == "The lock ended without an answer, at delivery 2. Before that: no such customer"
-
-
-def test_what_is_given_back_is_no_attempt_however_often(view: EventStore) -> None:
-    view.register_view("v", max_attempts=2)
-    append(view, "a")
-    pump(view, "v")
-    for _ in range(5):
-        (event,) = view.lease_events("v")
-        assert event.attempt == 1
-        view.nack_event("v", "a", event.offset, event.lease_token)
-    assert view.dead_letters("v") == []
 
 
 def test_a_stream_that_is_parked_leaves_its_turn_to_the_next(view: EventStore) -> None:
@@ -244,27 +209,6 @@ def test_an_answer_that_is_given_twice_at_once_counts_once(view: EventStore, con
 
 
 # Transactions and arguments
-
-
-def test_calls_in_one_transaction_see_each_other_and_commit_together(view: EventStore, connect: Connect) -> None:
-    first, second, third = append_to(view, "a", "a", "a")
-    pump(view, "v")
-    connection = connect(autocommit=False)
-    store = EventStore(connection)
-    for expected in (first, second):
-        (event,) = store.lease_events("v", 10)
-        assert event.offset == expected.offset
-        store.extend_lock("v", "a", event.offset, 60, event.lease_token)
-        store.ack_event("v", "a", event.offset, event.lease_token)
-    (event,) = store.lease_events("v", 10)
-    store.fail_event("v", "a", event.offset, "no", event.lease_token)
-    assert store.lease_events("v", 10) == []
-    assert value(view.connection, "select last_offset < %s from event_store.stream_locks", first.offset)
-    connection.commit()
-    assert rows(view.connection, "select last_offset, last_error, attempts from event_store.stream_locks") == [
-        (second.offset, "no", 1)
-    ]
-    assert event.offset == third.offset
 
 
 def test_a_malformed_request_is_refused_and_the_largest_and_smallest_are_served(view: EventStore) -> None:

@@ -1,10 +1,6 @@
 """Rows mode: the next event of each free stream, one consumer at a time."""
 
-from collections import Counter
 from datetime import UTC, datetime, timedelta
-from functools import partial
-from random import Random
-from threading import Lock as Mutex
 from typing import LiteralString
 from uuid import UUID
 
@@ -15,8 +11,6 @@ from tests.support.factories import (
     Connect,
     append,
     append_to,
-    assert_rising,
-    at_once,
     pump,
     rows,
     set_clock,
@@ -245,49 +239,6 @@ def test_a_stream_whose_next_event_is_not_sequenced_does_not_keep_others_waiting
     connect(autocommit=False).execute("select from event_store.sequencer for update")
     view.connection.execute("update event_store.stream_locks set locked_until = '-infinity' where decider_id = 'a'")
     assert [decider_id for decider_id, _ in fetched(view, 1)] == ["b"]
-
-
-def test_racing_consumers_get_every_event_once_and_in_order(view: EventStore, connect: Connect) -> None:
-    """Five consumers, some in transactions that they keep open or roll back, during appends."""
-    total = 300
-    mutex = Mutex()
-    effects: list[tuple[str, int]] = []
-
-    def produce() -> None:
-        store = EventStore(connect())
-        for n in range(total // 10):
-            append_to(store, *[f"o-{(n + k) % 23}" for k in range(10)])
-            pump(store, "v")
-
-    def consume(seed: int) -> None:
-        random = Random(seed)
-        connection = connect(autocommit=False)
-        store = EventStore(connection)
-        while len(effects) < total:
-            pump(store, "v")
-            connection.commit()
-            mine = []
-            for _ in range(random.randrange(1, 3)):
-                for event in store.stream_events("v", random.randrange(1, 9)):
-                    store.ack_event("v", event.decider_id, event.offset)
-                    mine.append((event.decider_id, event.offset))
-            if random.random() < 0.2:
-                connection.rollback()
-            else:
-                with mutex:  # as an effect that commits with the ack
-                    connection.commit()
-                    effects.extend(mine)
-
-    producer = start(produce)
-    for result in at_once([partial(consume, seed) for seed in range(4)]):
-        result.result()
-    producer.result(patience())
-    assert Counter(effects).most_common(1)[0][1] == 1
-    assert len(effects) == total
-    for n in range(23):
-        assert_rising([offset for decider_id, offset in effects if decider_id == f"o-{n}"])
-    pump(view, "v")
-    assert rows(view.connection, "select from event_store.stream_locks") == []
 
 
 # Filters, other views, refusals

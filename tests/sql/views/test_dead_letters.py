@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from millrace.resources.errors import Malformed, NotInFlight, NotParked
+from millrace.resources.errors import Malformed, NotParked
 from millrace.resources.event_store import EventStore, StreamFailure
 from tests.sql.rows.test_answers import locks
 from tests.sql.rows.test_stream_events import view
@@ -150,17 +150,6 @@ def test_retrying_at_once_retries_once(view: EventStore, connect: Connect) -> No
     assert sorted(result.result() for result in results) == [0, 0, 3]
 
 
-def test_an_event_that_went_by_while_its_stream_was_parked_is_not_lost(view: EventStore) -> None:
-    append(view, "a")
-    park(view, "a")
-    append_to(view, *["a", "b"] * 3)
-    for _ in range(3):
-        pump(view, "v")
-        drained(view)
-    view.retry_dead_letters("v")
-    assert [decider_id for decider_id, _ in drained(view)] == ["a"] * 4
-
-
 # Given up: written down, and the stream goes on (A21)
 
 
@@ -203,33 +192,6 @@ def test_an_event_that_the_stream_does_not_stand_at_any_more_is_not_given_up(vie
     discarded = view.discard_dead_letter("v", "order", "a", "yes", first.offset)
     assert discarded is not None
     assert discarded.offset == first.offset
-
-
-def test_a_late_answer_for_a_discarded_event_is_refused(view: EventStore) -> None:
-    append_to(view, "a", "a")
-    view.register_view("v", max_attempts=1)
-    pump(view, "v")
-    (event,) = view.lease_events("v")
-    view.fail_event("v", "a", event.offset, "no", event.lease_token)
-    view.discard_dead_letter("v", "order", "a", "no")
-    before = locks(view)
-    refusal(NotInFlight, lambda: view.ack_event("v", "a", event.offset, event.lease_token))
-    refusal(NotInFlight, lambda: view.nack_event("v", "a"))
-    assert locks(view) == before
-
-
-def test_after_it_any_session_may_answer_for_the_next_event(view: EventStore, connect: Connect) -> None:
-    """The former event was taken over; of the next one there is one delivery only."""
-    append_to(view, "a", "a")
-    view.register_view("v", max_attempts=1)
-    pump(view, "v")
-    set_clock(view.connection, "2030-01-01 00:00:00+00")
-    view.stream_events("v", 1, 60)
-    set_clock(view.connection, "2030-01-01 00:01:00+00")
-    assert view.stream_events("v") == []  # its consumer never answered: parked
-    view.discard_dead_letter("v", "order", "a", "kills its consumers")
-    (event,) = view.stream_events("v")
-    EventStore(connect()).ack_event("v", "a", event.offset)
 
 
 def test_a_stream_of_which_the_view_wants_nothing_any_more_is_freed(view: EventStore) -> None:

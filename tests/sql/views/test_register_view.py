@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from millrace.resources.errors import BelongsToReadModel, Malformed, MillraceError, ViewInUse, WrongMode
-from millrace.resources.event_store import EventStore, StreamFailure
+from millrace.resources.event_store import EventStore
 from tests.support.factories import (
     Connect,
     append,
     append_to,
-    at_once,
     give_to_read_model,
     pump,
     refusal,
@@ -129,57 +128,6 @@ def test_a_view_starts_now_unless_it_says_otherwise(orders: EventStore) -> None:
 # A15
 
 
-@pytest.mark.parametrize("mode", ["rows", "bulk"])
-def test_a_view_registered_while_an_append_is_in_flight_receives_that_event(
-    orders: EventStore, connect: Connect, mode: str
-) -> None:
-    append(orders, "before")
-    writer = connect(autocommit=False)
-    append(EventStore(writer), "in-flight")
-    orders.register_view("v", mode=mode)
-    append(orders, "after")
-    writer.commit()
-    if mode == "rows":
-        pump(orders, "v")
-        assert {event.decider_id for event in orders.stream_events("v", 10)} == {"in-flight", "after"}
-    else:
-        assert drained(orders, "v") == 2
-
-
-def test_a_view_registered_while_somebody_sequences_receives_what_is_not_sequenced(
-    orders: EventStore, connect: Connect
-) -> None:
-    sequencer = connect(autocommit=False)
-    EventStore(sequencer).sequence_events()
-    set_clock(orders.connection, "2026-01-01 00:00:00+00")
-    append(orders, "o-1")
-    orders.register_view("v", "2025-01-01 00:00:00+00", mode="bulk")
-    sequencer.rollback()
-    assert drained(orders, "v") == 1
-
-
-def test_registering_at_once_registers_once(orders: EventStore, connect: Connect) -> None:
-    append_to(orders, *[f"o-{n}" for n in range(20)])
-    stores = [EventStore(connect()) for _ in range(4)]
-    results = at_once([partial(s.register_view, "v", "-infinity", mode="bulk") for s in stores])
-    assert len({str(result.result()) for result in results}) == 1
-    assert drained(orders, "v") == 20
-    assert len(progress(orders)) == 16
-
-
-def test_a_view_that_is_removed_while_somebody_registers_it_is_registered_anew(
-    orders: EventStore, connect: Connect
-) -> None:
-    orders.register_view("v", max_attempts=9)
-    remover, other = EventStore(connect(autocommit=False)), EventStore(connect())
-    remover.unregister_view("v")
-    registered = start(lambda: other.register_view("v", "-infinity"))
-    wait_blocked(orders.connection, other.connection.info.backend_pid)
-    remover.connection.commit()
-    assert registered.result(patience()).max_attempts == 5
-    assert orders.view_info("v")[0].behind == 0
-
-
 def test_the_first_registration_decides_the_start_also_for_one_that_waits(orders: EventStore, connect: Connect) -> None:
     append(orders)
     first, second = connect(autocommit=False), connect()
@@ -275,94 +223,6 @@ def test_settings_change_while_a_consumer_keeps_its_transaction_open(orders: Eve
 # A22
 
 
-def delivered_by_rows(store: EventStore) -> list[str]:
-    """Fetch and acknowledge all that a rows view gives."""
-    got = []
-    pump(store, "v")
-    while events := store.lease_events("v", 100):
-        for event in events:
-            store.ack_event("v", event.decider_id, event.offset, event.lease_token)
-            got.append(str(event.event_id))
-        pump(store, "v")
-    return got
-
-
-def delivered_by_bulk(store: EventStore) -> list[str]:
-    """Claim, read and commit all that a bulk view gives."""
-    got = []
-    while leases := store.claim_batch("v", "owner"):
-        got += [str(event.event_id) for lease in leases for event in store.read_batch("v", lease)]
-        store.commit_batch("v", leases)
-    return got
-
-
-def stored(store: EventStore) -> list[str]:
-    return [str(row[0]) for row in rows(store.connection, "select event_id from event_store.events order by event_id")]
-
-
-def test_from_rows_to_bulk_nothing_is_lost_or_delivered_twice(orders: EventStore) -> None:
-    """Streams are acknowledged in part, free, given back, backing off, parked, leased by the dead or undispatched."""
-    orders.register_view("v", "-infinity", max_attempts=1)
-    set_clock(orders.connection, "2030-01-01 00:00:00+00")
-    append_to(orders, *["part", "back", "parked", "dead"] * 2)
-    pump(orders, "v")
-    part, back, parked, _ = orders.lease_events("v", 10, 60)
-    orders.ack_event("v", "part", part.offset)
-    orders.schedule_nack_event("v", "back", 30_000, back.offset)
-    orders.fail_event("v", "parked", parked.offset, "no")
-    orders.register_view("v", max_attempts=5)
-    append_to(orders, "fails", "free", "fails")
-    pump(orders, "v")
-    (fails,) = [event for event in orders.lease_events("v", 10, 60) if event.decider_id == "fails"]
-    orders.fail_event("v", "fails", fails.offset, "no")
-    append_to(orders, "new", "part", "parked")
-
-    set_clock(orders.connection, "2030-01-01 00:02:00+00")
-    orders.register_view("v", mode="bulk")
-    assert [letter.decider_id for letter in orders.dead_letters("v")] == ["parked"]
-    got = delivered_by_bulk(orders)
-    held_back = {str(event.event_id) for event in orders.get_events("parked", "order")}
-    assert sorted([*got, str(part.event_id)]) == sorted(set(stored(orders)) - held_back)
-    assert orders.retry_dead_letters("v") == 1
-    rest = delivered_by_bulk(orders)
-    assert rest == [str(event.event_id) for event in orders.get_events("parked", "order")]
-    assert delivered_by_bulk(orders) == []
-    assert value(orders.connection, "select count(*) from event_store.stream_locks") == 0
-
-
-def test_from_bulk_to_rows_nothing_is_lost_or_delivered_twice(orders: EventStore) -> None:
-    orders.register_view("v", "-infinity", mode="bulk", max_attempts=2)
-    set_clock(orders.connection, "2030-01-01 00:00:00+00")
-    append_to(orders, *["parked", "waits", "good"] * 2)
-    got: list[str] = []
-    for hour, failing in ((0, ["parked"]), (1, ["parked", "waits"])):
-        set_clock(orders.connection, f"2030-01-01 0{hour}:00:00+00")
-        append_to(orders, "waits")
-        leases = orders.claim_batch("v", "owner")
-        for lease in leases:
-            events = orders.read_batch("v", lease)
-            names = {event.decider_id for event in events} & set(failing)
-            got += [str(event.event_id) for event in events if event.decider_id not in names]
-            if names:
-                failures = [StreamFailure("order", name, "no") for name in names]
-                orders.fail_streams("v", lease, failures)
-        orders.commit_batch("v", leases)
-    append_to(orders, "new", "parked", "good")
-    dead = orders.claim_batch("v", "dies", lease_s=60)
-    assert dead
-    set_clock(orders.connection, "2030-01-01 02:00:00+00")
-
-    orders.register_view("v", mode="rows")
-    assert [letter.decider_id for letter in orders.dead_letters("v")] == ["parked"]
-    got += delivered_by_rows(orders)
-    assert orders.retry_dead_letters("v") == 1
-    rest = delivered_by_rows(orders)
-    assert rest == [str(event.event_id) for event in orders.get_events("parked", "order")]
-    assert sorted(got + rest) == stored(orders)
-    assert delivered_by_rows(orders) == []
-    assert value(orders.connection, "select count(*) from event_store.stream_locks") == 0
-
-
 @pytest.mark.parametrize("mode", ["rows", "bulk"])
 def test_the_mode_does_not_change_while_something_is_in_flight(orders: EventStore, mode: str) -> None:
     other = "bulk" if mode == "rows" else "rows"
@@ -403,7 +263,7 @@ def test_an_answer_that_waits_while_the_mode_changes_is_refused(orders: EventSto
     operator.connection.commit()
     refusal(WrongMode, lambda: answered.result(patience()))
     set_clock(orders.connection, "2030-01-01 00:01:00+00")
-    assert delivered_by_bulk(orders) == [str(event.event_id)]
+    assert drained(orders, "v") == 1
 
 
 def test_a_consumer_gets_nothing_while_the_mode_changes(orders: EventStore, connect: Connect) -> None:

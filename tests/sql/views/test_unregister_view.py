@@ -199,15 +199,3 @@ def test_an_answer_that_waits_while_its_view_is_removed_is_refused(view: EventSt
     wait_blocked(view.connection, late.connection.info.backend_pid)
     remover.connection.commit()
     refusal(UnknownView, lambda: answered.result(patience()))
-
-
-def test_a_failed_removal_leaves_everything(view: EventStore, connect: Connect) -> None:
-    append(view, "a")
-    pump(view, "v")
-    before = remains(view)
-    remover = EventStore(connect(autocommit=False))
-    remover.unregister_view("v")
-    terminate(view.connection, remover.connection.info.backend_pid)
-    assert remains(view) == before
-    assert rows(view.connection, "select from event_store.audit_log where operation <> 'register_view'") == []
-    assert len(view.stream_events("v")) == 1

@@ -75,18 +75,6 @@ def test_lag_is_mark_minus_position_and_0_at_the_end(orders: EventStore) -> None
     assert sum(each.behind for each in orders.view_lag("v")) == 0
 
 
-def test_events_that_the_view_does_not_want_are_not_pending(orders: EventStore) -> None:
-    orders.register_view("v", "-infinity", mode="bulk", deciders=["order"], events=["paid"])
-    (decider_id,) = ids_of_one_partition(orders.connection, 1)
-    first = append(orders, decider_id)
-    append(orders, decider_id, first.event_id, event="paid")
-    append(orders, decider_id, decider="invoice", event="paid")
-    orders.sequence_events()
-    (lag, *_) = orders.view_lag("v")
-    assert (lag.behind, lag.lag) == (3, 1)
-    assert lag.lag_seconds is not None
-
-
 def test_in_rows_mode_what_waits_in_a_lock_is_pending(orders: EventStore) -> None:
     orders.register_view("v", "-infinity")
     (decider_id,) = ids_of_one_partition(orders.connection, 1)

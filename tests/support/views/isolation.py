@@ -42,7 +42,7 @@ def racing(request: pytest.FixtureRequest) -> IsolationLevel:
     return chosen
 
 
-def snapshot(connect: Connect, level: IsolationLevel) -> EventStore:
+def snapshot(connect: Connect, level: IsolationLevel | None) -> EventStore:
     """Open a session in a transaction that sees the store as it is now, whatever others commit from now on."""
     connection = connect(autocommit=False)
     connection.isolation_level = level
