@@ -82,22 +82,26 @@ def test_a_forgotten_transaction_of_one_message_keeps_the_log_from_nobody_for_lo
 def test_where_a_sequencer_is_at_work_a_caller_leaves_it_alone(
     view: EventStore, connect: Connect, isolation: psycopg.IsolationLevel
 ) -> None:
+    consumer = connect(autocommit=False)
+    consumer.isolation_level = isolation
+    for connection in (view.connection, consumer):
+        set_clock(connection, "2030-01-01 00:00:00+00")
+    consumer.commit()
     pump(view, "v")
     view.attend_log(10)
     append(view, "a")
-    consumer = connect(autocommit=False)
-    consumer.isolation_level = isolation
     assert EventStore(consumer).stream_events("v", 10) == []
     assert value(consumer, "show idle_in_transaction_session_timeout") != "10s"
     assert view.sequence_events() == 1  # nobody holds the sequencer's row
 
 
 def test_who_only_says_that_it_sequences_keeps_nobody_from_it(view: EventStore) -> None:
+    set_clock(view.connection, "2030-01-01 00:00:00+00")
     pump(view, "v")
     view.attend_log(10)
     append(view, "a")
     assert fetched(view) == []
-    set_clock(view.connection, (datetime.now(UTC) + timedelta(seconds=3)).isoformat())
+    set_clock(view.connection, "2030-01-01 00:00:03+00")
     assert len(fetched(view)) == 1
 
 

@@ -58,9 +58,11 @@ def test_by_itself_it_sequences_and_dispatches_where_nobody_does(view: EventStor
 
 
 def test_it_leaves_sequencing_to_others_where_somebody_did_it_just_now(view: EventStore, connect: Connect) -> None:
+    consumer = connect(autocommit=False)
+    for connection in (view.connection, consumer):
+        set_clock(connection, "2030-01-01 00:00:00+00")
     append(view, "a")
     pump(view, "v")
-    consumer = connect(autocommit=False)
     consumer.execute("select pg_current_xact_id()")
     assert len(EventStore(consumer).stream_events("v", 10)) == 1
     append(view, "b")

@@ -125,9 +125,6 @@ def test_a_view_starts_now_unless_it_says_otherwise(orders: EventStore) -> None:
     assert [drained(orders, view) for view in ("now", "all", "later")] == [1, 21, 1]
 
 
-# A15
-
-
 def test_the_first_registration_decides_the_start_also_for_one_that_waits(orders: EventStore, connect: Connect) -> None:
     append(orders)
     first, second = connect(autocommit=False), connect()

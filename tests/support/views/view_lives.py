@@ -32,7 +32,7 @@ from tests.support.views.view_model import PARTITIONS, Consumer, Entry, Model, N
 from tests.support.views.view_sessions import Sessions
 
 _common = settings(stateful_step_count=50, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-settings.register_profile("repeatable", _common, max_examples=10, derandomize=True)
+settings.register_profile("repeatable", _common, max_examples=15, derandomize=True)
 settings.register_profile("long", _common, max_examples=1000, derandomize=False)
 PROFILE = settings.get_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
