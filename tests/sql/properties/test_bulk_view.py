@@ -15,7 +15,7 @@ from millrace.resources.errors import LeaseLost, NotInFlight, PartitionLeased, P
 from millrace.resources.event_store import Lease, StreamFailure
 from tests.support.factories import Connect, rows
 from tests.support.views.view_lives import (
-    PATIENCE_S,
+    LIMIT_S,
     Life,
     Seek,
     consumers,
@@ -336,6 +336,8 @@ class BulkLife(Life):
             self.the_store_and_the_model_agree_on_what_is_pending()
 
 
-@pytest.mark.timeout(PATIENCE_S)
-def test_every_wanted_event_of_a_bulk_view_is_acknowledged_once_in_order(connect: Connect) -> None:
-    live(BulkLife, connect)
+@pytest.mark.timeout(LIMIT_S)
+def test_every_wanted_event_of_a_bulk_view_is_acknowledged_once_in_order(
+    connect: Connect, pytestconfig: pytest.Config
+) -> None:
+    live(BulkLife, connect, pytestconfig)

@@ -14,7 +14,7 @@ from millrace.resources.errors import Malformed, NotInFlight
 from millrace.resources.event_store import LeasedEvent, Lock, RecordedEvent
 from tests.support.factories import Connect, rows
 from tests.support.views.view_lives import (
-    PATIENCE_S,
+    LIMIT_S,
     Life,
     Seek,
     consumers,
@@ -276,6 +276,8 @@ class RowsLife(Life):
         self.positions = self.positions_of(self.operator)
 
 
-@pytest.mark.timeout(PATIENCE_S)
-def test_every_wanted_event_of_a_rows_view_is_acknowledged_once_in_order(connect: Connect) -> None:
-    live(RowsLife, connect)
+@pytest.mark.timeout(LIMIT_S)
+def test_every_wanted_event_of_a_rows_view_is_acknowledged_once_in_order(
+    connect: Connect, pytestconfig: pytest.Config
+) -> None:
+    live(RowsLife, connect, pytestconfig)
