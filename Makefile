@@ -4,10 +4,10 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-ui lint format bench bench-views clean
+.PHONY: help setup run test test-processes lint format bench bench-views clean
 
 help: ## List what one can do
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(STAMP): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Millrace needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Run: make PYTHON=/path/to/python3.11")'
@@ -23,11 +23,11 @@ setup: $(STAMP)
 run: $(STAMP) ## Start everything: Postgres, Spark, Dagster on http://127.0.0.1:3000, the example shop
 	@exec $(BIN)/millrace up
 
-test: $(STAMP) ## Run all tests on real Postgres servers and real Sparks, two at a time
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+test: $(STAMP) ## Test every promise once, on real Postgres servers and a real Spark; ONLY=sql runs one folder of tests
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/$(ONLY) $(ARGS)
 
-test-ui: $(STAMP) ## Walk through the UI of a running platform in a real browser, Debian's package chromium
-	$(BIN)/python -m pytest tests/walks $(ARGS)
+test-processes: $(STAMP) ## Test whole platforms, clusters, wheels and many kills, and walk through the UI in a browser
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/processes $(ARGS)
 
 lint: $(STAMP) ## Check style and types
 	$(BIN)/ruff check .

@@ -4,8 +4,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from itertools import count
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,8 @@ from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
 from millrace.resources.spark import spark_session
 from millrace.resources.spark.session import SPARK_TOKEN
+from tests.support import cpu_seconds
+from tests.support.databases import Database, Databases
 from tests.support.running.spark_server import shared_spark_server
 
 if TYPE_CHECKING:
@@ -31,36 +32,10 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 RECEIPT_LOG = Path(__file__).resolve().parents[2] / "shared" / "data" / "receipt.csv"
 
-_numbers = count()
-
-
 # Javas that live for a minute: no compiler that only pays after ten, no threads that collect garbage beside two cores.
 # The one that all tests share fills the 48 MB of compiled code that the first compiler has by default, and would drop
 # and compile again what it still needs.
 JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
-# Files that take longest, in this order: what is left for the end is short, whichever process is free for it.
-LONGEST = (
-    "tests/platform_defs/local/test_run_everything.py",
-    "tests/test_wheel.py",
-    "tests/spark/test_cluster.py",
-    "tests/archive/test_rebuild_from_archive.py",
-    "tests/consumption/test_consumer_failing_streams.py",
-    "tests/consumption/test_rebuild_failing_streams.py",
-    "tests/assets/test_captures.py",
-    "tests/assets/test_consumption.py",
-    "tests/archive/test_whole_files.py",
-    "tests/test_testing.py",
-    "tests/assets/test_shown_partitions.py",
-    "tests/read_models/test_given_when_then.py",
-    "tests/platform_defs/local/test_up.py",
-    "tests/event_log_source/test_stream.py",
-    "tests/assets/test_rounds.py",
-    "tests/read_models/test_columns.py",
-    "tests/archive/test_history.py",
-    "tests/capture/test_failover.py",
-)
-
-
 # A database of a test lives for half a second: on a disk, making it is nine tenths of the work.
 MEMORY = Path("/dev/shm")
 ROOM = 4 * 2**30
@@ -71,7 +46,8 @@ def in_memory() -> Path | None:
     return MEMORY if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM else None
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    cpu_seconds.register(config)
     os.environ.setdefault("JAVA_TOOL_OPTIONS", JAVA_OPTIONS)
 
 
@@ -80,8 +56,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         long = [item for item in items if item.get_closest_marker("long")]
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if item not in long]
-    order = {file: place for place, file in enumerate(LONGEST)}
-    items.sort(key=lambda item: order.get(item.nodeid.partition("::")[0], len(LONGEST)))
+    # the files with Spark take longest: what is left for the end is short, whichever process is free for it
+    long_files = {item.path for item in items if "spark_remote" in getattr(item, "fixturenames", ())}
+    items.sort(key=lambda item: item.path not in long_files)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -133,46 +110,40 @@ def template(postgres: EmbeddedPostgres) -> str:
 
 
 @pytest.fixture(scope="session")
-def spares(postgres: EmbeddedPostgres, template: str) -> Iterator[Callable[[], str]]:
-    """Yield a maker of empty event stores, which copies one ahead of its use: that takes as long as many a test."""
+def databases(postgres: EmbeddedPostgres, template: str) -> Iterator[Databases]:
+    """Yield the maker of empty event stores."""
+    with Databases(postgres, template) as made:
+        yield made
 
-    def make() -> str:
-        name = f"test_{next(_numbers)}"
-        with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
-            admin.execute(f"create database {name} template {template} strategy file_copy".encode())
-        return name
 
-    with ThreadPoolExecutor(1, "spares") as worker:
-        ahead = [worker.submit(make)]
-
-        def take() -> str:
-            ahead.append(worker.submit(make))
-            return ahead.pop(0).result()
-
-        yield take
+@pytest.fixture(scope="session")
+def spares(databases: Databases) -> Callable[[], str]:
+    """Return a maker of further event stores, by name, for a test that needs two."""
+    return databases.spare
 
 
 @pytest.fixture
-def dsn(postgres: EmbeddedPostgres, spares: Callable[[], str]) -> Iterator[str]:
-    """Yield an empty event store of the test's own."""
-    name = spares()
-    yield postgres.dsn(name)
-    with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
-        admin.execute(f"drop database {name} with (force)".encode())
+def database(databases: Databases) -> Iterator[Database]:
+    """Yield an empty event store of the test's own, with its sessions."""
+    taken = databases.take()
+    yield taken
+    databases.give_back(taken)
 
 
 @pytest.fixture
-def connect(dsn: str) -> Iterator[Callable[..., psycopg.Connection]]:
-    """Yield an opener of connections, which are closed when the test ends."""
-    opened: list[psycopg.Connection] = []
+def dsn(postgres: EmbeddedPostgres, database: Database) -> str:
+    """Return the connection string of an empty event store of the test's own."""
+    return postgres.dsn(database.name)
+
+
+@pytest.fixture
+def connect(databases: Databases, database: Database) -> Callable[..., psycopg.Connection]:
+    """Return an opener of sessions, which end when the test does."""
 
     def open_connection(*, autocommit: bool = True) -> psycopg.Connection:
-        opened.append(psycopg.connect(dsn, autocommit=autocommit))
-        return opened[-1]
+        return databases.connect(database, autocommit=autocommit)
 
-    yield open_connection
-    for connection in opened:
-        connection.close()
+    return open_connection
 
 
 @pytest.fixture
@@ -190,11 +161,12 @@ def receipt_log() -> Path:
 
 
 @pytest.fixture(scope="session")
-def spark_remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def spark_remote(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[str]:
     """Start a Spark Connect server as `make run` does, for the whole run; SPARK_REMOTE leads to a session there."""
     own = tmp_path_factory.getbasetemp()
     folder = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
-    with shared_spark_server(folder) as (port, token), pytest.MonkeyPatch.context() as patch:
+    counted = partial(cpu_seconds.apart, pytestconfig, "the Spark server of all tests")
+    with shared_spark_server(folder, counted) as (port, token), pytest.MonkeyPatch.context() as patch:
         remote = shared_session(port)
         patch.setenv("SPARK_REMOTE", remote)
         patch.setenv(SPARK_TOKEN, token)

@@ -1,9 +1,15 @@
-"""A store whose deciders are registered, for the tests of the SQL functions."""
+"""What tests of the SQL functions share: a store whose deciders are registered, a bulk view, a capture, a producer."""
 
 import pytest
 
 from millrace.resources.event_store import EventStore
+from tests.sql.bulk.test_claim_batch import bulk
+from tests.support.capturing.captures import source
 from tests.support.factories import register_orders
+from tests.support.producing.messages import producer
+from tests.support.views.failing_streams import streams
+
+__all__ = ["bulk", "producer", "source", "streams"]
 
 
 @pytest.fixture

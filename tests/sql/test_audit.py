@@ -1,9 +1,9 @@
 """Every change of settings leaves a line, with who did it, and no line is ever changed or removed."""
 
 from collections.abc import Iterator
+from itertools import product
 from typing import LiteralString
 
-import psycopg
 import pytest
 
 from millrace.resources.archive.store import ArchiveStore
@@ -57,43 +57,17 @@ def test_another_version_of_the_functions_is_written_down(orders: EventStore, ds
     assert operations(orders) == [("migrate", orders.connection.info.user)]
 
 
-@pytest.mark.parametrize("setting", ["", "ignore"])
-@pytest.mark.parametrize(
-    "change",
-    [
-        "update event_store.audit_log set done_by = 'somebody'",
-        "delete from event_store.audit_log",
-        "truncate event_store.audit_log",
-    ],
-)
-def test_nobody_changes_what_was_audited(orders: EventStore, change: LiteralString, setting: str) -> None:
+def test_nobody_changes_what_was_audited(orders: EventStore) -> None:
     orders.register_view("v")
     before = operations(orders)
     assert before
-    orders.connection.execute("select set_config('event_store.on_forbidden_change', %s, false)", (setting,))
-    with pytest.raises(ForbiddenChange), refusals():
-        orders.connection.execute(change)
-    assert operations(orders) == before
-
-
-@pytest.mark.parametrize(
-    "role", ["event_store_writer", "event_store_consumer", "event_store_reader", "event_store_owner"]
-)
-def test_no_role_writes_to_the_audit_log(login: Login, role: str) -> None:
-    connection = login(role)
-    for change in (
-        "insert into event_store.audit_log (done_at, done_by, operation, detail) values (now(), 'x', 'migrate', '{}')",
+    changes: tuple[LiteralString, ...] = (
+        "update event_store.audit_log set done_by = 'somebody'",
         "delete from event_store.audit_log",
-        "select event_store_private.audit('migrate', null, null, '{}')",
-    ):
-        with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            connection.execute(change.encode())
-
-
-def test_owners_hang_no_trigger_on_what_drains_of_others_write(login: Login) -> None:
-    connection = login("event_store_owner")
-    connection.execute("create function pg_temp.grab() returns trigger language plpgsql as 'begin return new; end'")
-    with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        connection.execute(
-            "create trigger grab before insert on read_models.declarations execute function pg_temp.grab()"
-        )
+        "truncate event_store.audit_log",
+    )
+    for setting, change in product(["", "ignore"], changes):
+        orders.connection.execute("select set_config('event_store.on_forbidden_change', %s, false)", (setting,))
+        with pytest.raises(ForbiddenChange), refusals():
+            orders.connection.execute(change)
+    assert operations(orders) == before

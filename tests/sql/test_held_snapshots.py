@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from typing import LiteralString
 
 import psycopg
@@ -9,12 +10,34 @@ import pytest
 from psycopg import sql
 
 from millrace.resources.event_store import EventStore
-from tests.support.factories import Connect, append_to, buffers, ids_of_one_partition, rows, set_clock, value
+from tests.support.factories import Connect, append_to, buffers, ids_of_one_partition, pump, rows, set_clock, value
 
 # beyond the first of them each index has its levels
-FIRST, ROUNDS = 300, 600
+FIRST, MORE = 300, 150
 # some pages more for what grew with the events; dead versions that are walked are hundreds
 SLACK = 10
+
+
+INGEST: LiteralString = "select event_store.ingest_events('p', 0, 1, %s, null, '{\"total\": 1}')"
+
+
+class Life:
+    """What goes on beside the snapshot: events of one log partition that both views consume, and messages."""
+
+    def __init__(self, store: EventStore) -> None:
+        self.store = store
+        self.ids = iter(ids_of_one_partition(store.connection, 1000))
+        self.sent = count()
+
+    def go_on(self, rounds: int) -> None:
+        for _ in range(rounds):
+            append_to(self.store, next(self.ids))
+            self.store.sequence_events()
+            self.store.dispatch_events("rows")
+            (event,) = self.store.stream_events("rows", 1)
+            self.store.ack_event("rows", event.decider_id, event.offset)
+            self.store.commit_batch("bulk", self.store.claim_batch("bulk", "me"))
+            self.store.connection.execute(INGEST, (next(self.sent),))
 
 
 @contextmanager
@@ -24,16 +47,6 @@ def held_snapshot(connection: psycopg.Connection) -> Iterator[None]:
     connection.execute("select count(*) from event_store.events")
     yield
     connection.rollback()
-
-
-def consume(store: EventStore, decider_id: str) -> None:
-    """Append an event and take it through the log, a rows view and a bulk view."""
-    append_to(store, decider_id)
-    store.sequence_events()
-    store.dispatch_events("rows")
-    (event,) = store.stream_events("rows", 1)
-    store.ack_event("rows", event.decider_id, event.offset)
-    store.commit_batch("bulk", store.claim_batch("bulk", "me"))
 
 
 def behind_the_last_second(store: EventStore) -> None:
@@ -63,7 +76,12 @@ def held(orders: EventStore, connect: Connect) -> Iterator[EventStore]:
     analyze_nothing_by_itself(orders.connection)
     orders.register_view("rows", "-infinity")
     orders.register_view("bulk", "-infinity", mode="bulk")
-    consume(orders, "o-0")
+    orders.connection.execute("select event_store.register_producer('p')")
+    append_to(orders, "first")
+    pump(orders, "rows")
+    (event,) = orders.stream_events("rows", 1)
+    orders.ack_event("rows", event.decider_id, event.offset)
+    orders.commit_batch("bulk", orders.claim_batch("bulk", "me"))
     with held_snapshot(connect(autocommit=False)):
         yield orders
 
@@ -81,19 +99,38 @@ def test_calls_read_no_more_pages_the_longer_a_snapshot_is_held(held: EventStore
         "poll_views of one": "select * from event_store.poll_views('{bulk}')",
         "view_info": "select * from event_store.view_info('bulk')",
         "available_offset_range": "select * from event_store.available_offset_range()",
+        "a duplicate": "select event_store.ingest_events('p', 0, 1, 0)",
+        "a look at a key": "select * from event_store.get_producer_state('p', 0, 'total')",
     }
+    life = Life(held)
 
     def read() -> dict[str, int]:
         for call in calls.values():
             held.connection.execute(call).fetchall()  # what a session looks up once is looked up
-        return {name: buffers(held.connection, call) for name, call in calls.items()}
+        ((transaction,),) = rows(
+            held.connection, "select transaction_id from event_store.begin_transaction('p', 0, 1, %s)", next(life.sent)
+        )
+        held.connection.execute("select event_store.add_state_change(%s, 'total', '2')", (transaction,))
+        return {
+            **{name: buffers(held.connection, call) for name, call in calls.items()},
+            "a commit": buffers(held.connection, "select event_store.commit_transaction(%s)", transaction),
+            "an ingest": buffers(held.connection, INGEST, next(life.sent)),
+        }
 
-    for number in range(1, FIRST):
-        consume(held, f"o-{number}")
+    life.go_on(FIRST)
+    # free streams are searched from where the oldest lock is
+    ((free_from, oldest),) = rows(
+        held.connection,
+        """
+        select free_from, (select min(locked_until) from event_store.stream_locks) from event_store.dispatches
+        where view = 'rows'
+        """,
+    )
+    assert oldest is None or free_from <= oldest
     behind_the_last_second(held)
+    read()
     before = read()
-    for number in range(FIRST, ROUNDS):
-        consume(held, f"o-{number}")
+    life.go_on(MORE)
     behind_the_last_second(held)
     after = read()
     assert {name: (before[name], pages) for name, pages in after.items() if pages > before[name] + SLACK} == {}
@@ -101,9 +138,10 @@ def test_calls_read_no_more_pages_the_longer_a_snapshot_is_held(held: EventStore
 
 def test_statistics_lead_no_call_to_dead_versions(held: EventStore) -> None:
     """They know of few rows, where a plan that reads them all looks as good as one that searches."""
+    life = Life(held)
 
     def read() -> dict[str, int]:
-        append_to(held, *[next(ids) for _ in range(20)])
+        append_to(held, *[next(life.ids) for _ in range(20)])
         held.sequence_events()
         held.dispatch_events("rows")
         pages = {
@@ -120,29 +158,16 @@ def test_statistics_lead_no_call_to_dead_versions(held: EventStore) -> None:
             " where view = 'bulk' and lease_owner is not null",
         )
         pages["commit"] = buffers(held.connection, "select event_store.commit_batch('bulk', %s, %s, %s)", *leased[0])
-        pages["ingest"] = buffers(
-            held.connection, "select event_store.ingest_events('p', 0, 1, %s, null, '{\"total\": 1}')", next(sent)
-        )
+        pages["ingest"] = buffers(held.connection, INGEST, next(life.sent))
         pages["sequence"] = buffers(held.connection, "select event_store.sequence_events()")
         behind_the_last_second(held)
         return pages
 
-    sent = iter(range(10_000))
-    ids = iter(ids_of_one_partition(held.connection, ROUNDS + 100))
-    held.connection.execute("select event_store.register_producer('p')")
-
-    def go_on(rounds: range) -> None:
-        for _ in rounds:
-            consume(held, next(ids))
-            held.connection.execute(
-                "select event_store.ingest_events('p', 0, 1, %s, null, '{\"total\": 1}')", (next(sent),)
-            )
-
-    go_on(range(1, FIRST))
+    life.go_on(FIRST)
     held.connection.execute("analyze")
     read()
     before = read()
-    go_on(range(FIRST, ROUNDS))
+    life.go_on(MORE)
     after = read()
     assert {name: (before[name], pages) for name, pages in after.items() if pages > before[name] * 1.2 + SLACK} == {}
 
@@ -159,52 +184,6 @@ def test_whoever_searches_the_newest_version_of_a_row_lets_no_plan_fetch_all_of_
         """,
     )
     assert found == []
-
-
-def test_a_producer_reads_no_more_pages_the_more_messages_it_sent(held: EventStore) -> None:
-    held.connection.execute("select event_store.register_producer('p')")
-    sent = iter(range(10_000))
-
-    def send() -> None:
-        held.connection.execute(
-            "select event_store.ingest_events('p', 0, 1, %s, null, '{\"total\": 1}')", (next(sent),)
-        )
-
-    def read() -> dict[str, int]:
-        ((transaction,),) = rows(
-            held.connection, "select transaction_id from event_store.begin_transaction('p', 0, 1, %s)", next(sent)
-        )
-        held.connection.execute("select event_store.add_state_change(%s, 'total', '2')", (transaction,))
-        return {
-            "commit": buffers(held.connection, "select event_store.commit_transaction(%s)", transaction),
-            "ingest": buffers(
-                held.connection, "select event_store.ingest_events('p', 0, 1, %s, null, '{\"total\": 3}')", next(sent)
-            ),
-            "duplicate": buffers(held.connection, "select event_store.ingest_events('p', 0, 1, 0)"),
-            "state": buffers(held.connection, "select * from event_store.get_producer_state('p', 0, 'total')"),
-        }
-
-    for _ in range(FIRST):
-        send()
-    read()  # what a session looks up once is looked up
-    before = read()
-    for _ in range(FIRST, ROUNDS):
-        send()
-    after = read()
-    assert {name: (before[name], pages) for name, pages in after.items() if pages > before[name] + SLACK} == {}
-
-
-def test_free_streams_are_searched_from_where_the_oldest_lock_is(held: EventStore) -> None:
-    for number in range(1, FIRST):
-        consume(held, f"o-{number}")
-    oldest, found = rows(
-        held.connection,
-        """
-        select free_from, (select min(locked_until) from event_store.stream_locks) from event_store.dispatches
-        where view = 'rows'
-        """,
-    )[0]
-    assert found is None or oldest <= found
 
 
 def test_a_lock_before_that_is_found_within_a_minute(held: EventStore) -> None:

@@ -25,6 +25,7 @@ from tests.support.factories import (
     value,
     wait_blocked,
 )
+from tests.support.patience import patience
 
 __all__ = ["view"]
 
@@ -43,7 +44,8 @@ POINTS = {
     "leasing": "select pg_advisory_xact_lock(4712)",
 }
 WHERE_A_CALL_STOPS = [
-    *[(call, point) for call in ("stream_events", "lease_events") for point in POINTS],
+    *[("lease_events", point) for point in POINTS],
+    ("stream_events", "leasing"),
     ("dispatch_events", "dispatching"),
     ("dispatch_events", "removing"),
 ]
@@ -74,7 +76,7 @@ def stopped(store: EventStore, connect: Connect, call: Call, point: str) -> Iter
     wait_blocked(store.connection, doomed.info.backend_pid)
     yield doomed
     holder.rollback()
-    assert isinstance(result.exception(20), psycopg.OperationalError)
+    assert isinstance(result.exception(patience()), psycopg.OperationalError)
 
 
 def consumed(store: EventStore) -> list[tuple[str, int, int]]:
@@ -103,7 +105,7 @@ def test_a_call_killed_half_way_loses_no_lock_and_no_event_and_leases_nothing(
     if point != "sequencing":
         view.sequence_events()
     with stopped(view, connect, CALLS[call], point) as doomed:
-        view.connection.execute("set lock_timeout = '2s'")
+        view.connection.execute("set lock_timeout = '30s'")
         waiting += append_to(view, "new", "done", "newest")
         terminate(view.connection, doomed.info.backend_pid)
     assert value(view.connection, "select count(*) from event_store.stream_locks where in_flight is not null") == 0
@@ -130,7 +132,7 @@ def test_while_a_call_hangs_others_are_given_what_it_does_not_hold_and_after_its
     append_to(view, "new")
     view.sequence_events()
     other = EventStore(connect())
-    other.connection.execute("set lock_timeout = '2s'")
+    other.connection.execute("set lock_timeout = '30s'")
     with stopped(view, connect, CALLS[call], point) as doomed:
         held = other.lease_events("v", 100)
         assert [e.decider_id for e in held] == ([] if point == "leasing" else ["waits"])
@@ -165,7 +167,7 @@ def test_an_ack_that_is_killed_while_it_waits_leaves_the_event_with_its_holder(
     wait_blocked(view.connection, doomed.connection.info.backend_pid)
     terminate(view.connection, doomed.connection.info.backend_pid)
     operator.rollback()
-    assert isinstance(answered.exception(20), psycopg.OperationalError)
+    assert isinstance(answered.exception(patience()), psycopg.OperationalError)
     assert view.lease_events("v") == []  # until its time is over
     set_clock(view.connection, "2030-01-01 00:01:00+00")
     (again,) = view.lease_events("v")

@@ -1,6 +1,7 @@
 """Hot queries use their index, as the functions really run them: counted by Postgres, by the index's name."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import LiteralString
 
@@ -12,9 +13,10 @@ from millrace.resources.event_store import EventStore, StreamFailure
 from millrace.resources.event_store.migrations import migrate
 from millrace.resources.event_store.sql_functions import SqlFunctions
 from millrace.resources.postgres.embedded import EmbeddedPostgres
-from tests.support.factories import append, append_to, new_event, register_orders, rows, set_clock
+from millrace.resources.producers import ProducerStore
+from tests.support.factories import Connect, append, append_to, new_event, register_orders, rows, set_clock, value
+from tests.support.producing.messages import begin, do, staged, statistics
 
-FETCHED: LiteralString = "select pg_stat_get_xact_tuples_fetched('event_store.events'::regclass)"
 TABLES = ("events", "event_log", "purged_streams", "stream_locks")
 
 
@@ -56,121 +58,109 @@ def scans(store: SqlFunctions) -> dict[str, int]:
     return dict(rows(store.connection, query))
 
 
-def assert_only(store: EventStore, before: dict[str, int], *indexes: str, seq: tuple[str, ...] = ()) -> None:
-    after = scans(store)
-    for index in indexes:
-        assert after[index] > before[index], f"{index} was not used"
-    for table in TABLES:
-        if table not in seq:
-            assert after[table] == before[table], f"{table} was scanned"
+@contextmanager
+def only_by(
+    store: EventStore, *indexes: str, most: int | None = None, of: LiteralString = "events", seq: tuple[str, ...] = ()
+) -> Iterator[None]:
+    """Assert that what is done in the block uses these indexes, scans no table, and fetches no more rows of one."""
+    fetched = f"select pg_stat_get_xact_tuples_fetched('event_store.{of}'::regclass)"
+    before, already = scans(store), value(store.connection, fetched)
+    yield
+    after, now = scans(store), value(store.connection, fetched)
+    assert [index for index in indexes if after[index] == before[index]] == [], "not used"
+    assert [table for table in TABLES if table not in seq and after[table] > before[table]] == [], "scanned"
+    assert most is None or now - already <= most
 
 
-def test_an_append_reads_by_index(session: EventStore) -> None:
-    before = scans(session)
-    append(session, "o-new")
-    assert_only(session, before, "events_stream_key", "events_event_id_key")
+def test_appends_read_by_index(session: EventStore) -> None:
+    with only_by(session, "events_stream_key", "events_event_id_key"):
+        append(session, "o-new")
+    batch = [new_event(decider_id) for decider_id in ("o-1", "o-2", "o-newer")]
+    with only_by(session, "events_stream_key", seq=("purged_streams",)):
+        session.append_events(batch)
+    with only_by(session, "events_event_id_key"):
+        session.append_events(batch)
 
 
-def test_a_batch_reads_by_index(session: EventStore) -> None:
-    batch = [new_event(decider_id) for decider_id in ("o-1", "o-2", "o-new")]
-    before = scans(session)
-    session.append_events(batch)
-    assert_only(session, before, "events_stream_key", seq=("purged_streams",))
-    before = scans(session)
-    session.append_events(batch)
-    assert_only(session, before, "events_event_id_key")
-
-
-def test_a_stream_is_read_by_its_index(session: EventStore) -> None:
-    before = scans(session)
-    assert len(session.get_events("o-17", "order")) == 4
-    assert_only(session, before, "events_stream_idx")
-
-
-def test_the_last_event_and_the_head_are_found_by_the_streams_key(session: EventStore) -> None:
-    before = scans(session)
-    assert session.get_last_event("o-17", "order") is not None
-    assert_only(session, before, "events_stream_key")
-    before = scans(session)
-    assert session.stream_head("o-17", "order") is not None
-    assert_only(session, before, "events_stream_key", seq=("purged_streams",))
+def test_a_stream_and_its_head_are_read_by_its_indexes(session: EventStore) -> None:
+    with only_by(session, "events_stream_idx"):
+        assert len(session.get_events("o-17", "order")) == 4
+    with only_by(session, "events_stream_key"):
+        assert session.get_last_event("o-17", "order") is not None
+    with only_by(session, "events_stream_key", seq=("purged_streams",)):
+        assert session.stream_head("o-17", "order") is not None
+    with only_by(session, "events_stream_idx", "event_log_offset_key", "checkpoints_pkey", "stream_locks_pkey", most=4):
+        found = session.stream_views("order", "o-17")
+    assert [(view.view, view.owed) for view in found] == [("bulk", 4), ("rows", 4)]
 
 
 def test_the_sequencer_finds_fresh_events_by_transaction(large: str, session: EventStore) -> None:
     with psycopg.connect(large, autocommit=True) as other:
         append_to(EventStore(other), "o-1", "o-2", "o-3")
-    before = scans(session)
-    assert session.sequence_events() == 3
-    assert_only(session, before, "events_transaction_id_idx")
-    after = rows(session.connection, "select pg_stat_get_xact_tuples_fetched('event_store.events'::regclass)")
-    assert after[0][0] < 100
+    with only_by(session, "events_transaction_id_idx", most=99):
+        assert session.sequence_events() == 3
 
 
-def test_a_claim_reads_by_index(session: EventStore) -> None:
-    before = scans(session)
-    assert session.claim_batch("bulk", "me")
-    assert_only(session, before, "event_log_pkey")
+def test_the_log_is_read_and_purged_by_its_index(session: EventStore) -> None:
+    with only_by(session, "event_log_pkey", "events_pkey"):
+        assert len(session.read_log(3, 100, 100)) == 100
+    for view in ("rows", "bulk"):
+        session.unregister_view(view)
+    archive = ArchiveStore(session.connection)
+    archive.mark_archived(3, 500)
+    archive.raise_low_water_mark(3, 500)
+    with only_by(session, "event_log_pkey", "events_pkey"):
+        assert archive.purge_events(3, 300) == 300
+
+
+def test_a_bulk_view_is_claimed_read_and_committed_by_index(session: EventStore) -> None:
+    with only_by(session, "event_log_pkey"):
+        leases = session.claim_batch("bulk", "me", 2000)
+    with only_by(session, "event_log_pkey", "events_pkey", "stream_locks_pkey"):
+        assert sum(len(session.read_batch("bulk", lease)) for lease in leases) == 2000
+        session.commit_batch("bulk", leases)
 
 
 def test_a_claim_of_many_views_and_its_leases_are_found_by_index(session: EventStore) -> None:
     session.register_view("placed", "-infinity", mode="bulk", events=["placed"])
     session.register_view("paid", "-infinity", mode="bulk", events=["paid"])
-    views = ["bulk", "placed", "paid"]
-    before = scans(session)
-    assert set(session.claim_views(views, "me")) == {"bulk", "placed"}
-    assert_only(session, before, "event_log_pkey", "events_pkey", "checkpoints_pkey")
-    before = scans(session)
-    assert len(session.owned_leases("me")["placed"]) == 16
-    assert session.locked_streams("me") == []
-    assert session.extend_owner("me", 60) == 32
-    assert_only(session, before, "checkpoints_pkey", "stream_locks_pkey")
-    fetched: LiteralString = "select pg_stat_get_xact_tuples_fetched('event_store.checkpoints'::regclass)"
-    ((already,),) = rows(session.connection, fetched)
-    session.owned_leases("me")
+    with only_by(session, "event_log_pkey", "events_pkey", "checkpoints_pkey"):
+        assert set(session.claim_views(["bulk", "placed", "paid"], "me")) == {"bulk", "placed"}
+    with only_by(session, "checkpoints_pkey", "stream_locks_pkey"):
+        assert len(session.owned_leases("me")["placed"]) == 16
+        assert session.locked_streams("me") == []
+        assert session.extend_owner("me", 60) == 32
     # one version of each checkpoint of four views
-    assert rows(session.connection, fetched)[0][0] - already <= 4 * 16
+    with only_by(session, most=4 * 16, of="checkpoints"):
+        session.owned_leases("me")
 
 
 def test_a_poll_reads_by_index_and_as_many_events_as_it_says(session: EventStore) -> None:
     session.register_view("paid", "-infinity", mode="bulk", events=["paid"])
     session.register_view("placed", "-infinity", mode="bulk", events=["placed"])
-    before = scans(session)
-    polls = {row.view: row for row in session.poll_views(["paid", "placed"])}
+    with only_by(session, "event_log_pkey", "events_pkey", "checkpoints_pkey"):
+        polls = {row.view: row for row in session.poll_views(["paid", "placed"])}
     assert (polls["paid"].due, polls["placed"].due) == (1, 1000)
     assert polls["paid"].ahead == polls["placed"].ahead >= 20_000
-    assert_only(session, before, "event_log_pkey", "events_pkey", "checkpoints_pkey")
-    read: LiteralString = "select pg_stat_get_xact_tuples_fetched('event_store.events'::regclass)"
-    ((already,),) = rows(session.connection, read)
-    session.poll_views()
     # 20,000 for views that are far behind, and a thousand in each log partition for all others
-    assert rows(session.connection, read)[0][0] - already <= 36_000
-
-
-def test_a_batch_of_a_bulk_view_is_read_and_committed_by_index(session: EventStore) -> None:
-    leases = session.claim_batch("bulk", "me", 2000)
-    before = scans(session)
-    events = [event for lease in leases for event in session.read_batch("bulk", lease)]
-    assert len(events) == 2000
-    session.commit_batch("bulk", leases)
-    assert_only(session, before, "event_log_pkey", "events_pkey", "stream_locks_pkey")
+    with only_by(session, most=36_000):
+        session.poll_views()
 
 
 def test_failing_streams_are_handed_over_and_retried_by_index(session: EventStore) -> None:
     leases = session.claim_batch("bulk", "me", 100)
     failed = {event.decider_id: lease for lease in leases for event in session.read_batch("bulk", lease)}
-    before = scans(session)
-    for decider_id, lease in failed.items():
-        session.fail_streams("bulk", lease, [StreamFailure("order", decider_id, "a test")])
-    session.commit_batch("bulk", leases)
-    assert_only(session, before, "events_stream_idx", "event_log_offset_key")
+    with only_by(session, "events_stream_idx", "event_log_offset_key"):
+        for decider_id, lease in failed.items():
+            session.fail_streams("bulk", lease, [StreamFailure("order", decider_id, "a test")])
+        session.commit_batch("bulk", leases)
     set_clock(session.connection, "2100-01-01 00:00:00+00")
-    before = scans(session)
-    leases = session.claim_batch("bulk", "me")
-    retried = {event.decider_id for lease in leases for event in session.read_batch("bulk", lease)}
-    assert retried >= set(failed)
-    session.commit_batch("bulk", leases)
+    with only_by(session, "events_stream_idx", "stream_locks_pkey"):
+        leases = session.claim_batch("bulk", "me")
+        retried = {event.decider_id for lease in leases for event in session.read_batch("bulk", lease)}
+        assert retried >= set(failed)
+        session.commit_batch("bulk", leases)
     set_clock(session.connection, "")
-    assert_only(session, before, "events_stream_idx", "stream_locks_pkey")
 
 
 def test_the_retries_of_a_lease_are_found_by_index_however_many_streams_are_parked(session: EventStore) -> None:
@@ -182,83 +172,113 @@ def test_the_retries_of_a_lease_are_found_by_index_however_many_streams_are_park
         select 'bulk', 'order', 'parked-' || n, n % 16, 0, 'infinity', now(), now(), now() from generate_series(1, 5000) n
         """
     )
-    read: LiteralString = "select pg_stat_get_xact_tuples_fetched('event_store.stream_locks'::regclass)"
     leases = session.claim_batch("bulk", "me", 100)
-    before, ((already,),) = scans(session), rows(session.connection, read)
-    assert sum(len(session.read_batch("bulk", lease)) for lease in leases) == 100
-    session.commit_batch("bulk", leases)
-    assert_only(session, before, "stream_locks_in_flight_idx")
-    assert rows(session.connection, read)[0][0] - already < 100
+    with only_by(session, "stream_locks_in_flight_idx", most=99, of="stream_locks"):
+        assert sum(len(session.read_batch("bulk", lease)) for lease in leases) == 100
+        session.commit_batch("bulk", leases)
 
 
-def test_a_log_partition_is_purged_by_index(session: EventStore) -> None:
-    for view in ("rows", "bulk"):
-        session.unregister_view(view)
-    ArchiveStore(session.connection).mark_archived(3, 500)
-    ArchiveStore(session.connection).raise_low_water_mark(3, 500)
-    before = scans(session)
-    assert ArchiveStore(session.connection).purge_events(3, 300) == 300
-    assert_only(session, before, "event_log_pkey", "events_pkey")
-
-
-def test_a_page_of_the_log_is_read_by_index(session: EventStore) -> None:
-    before = scans(session)
-    assert len(session.read_log(3, 100, 100)) == 100
-    assert_only(session, before, "event_log_pkey", "events_pkey")
-
-
-def test_people_find_the_newest_events_of_a_stream_by_its_index_and_read_no_others(session: EventStore) -> None:
-    before, ((already,),) = scans(session), rows(session.connection, FETCHED)
-    assert len(session.latest_events(3, "order", "o-17")) == 3
-    assert len(session.latest_events(3, decider_id="o-17")) == 3
-    assert_only(session, before, "events_stream_idx", "event_log_offset_key")
+def test_people_find_the_newest_events_by_index_and_read_no_others(session: EventStore) -> None:
     # three each, and of the second call those that invoice has: none
-    assert rows(session.connection, FETCHED)[0][0] - already <= 6
-
-
-def test_people_find_the_newest_events_of_a_correlation_by_its_index_and_read_no_others(session: EventStore) -> None:
+    with only_by(session, "events_stream_idx", "event_log_offset_key", most=6):
+        assert len(session.latest_events(3, "order", "o-17")) == 3
+        assert len(session.latest_events(3, decider_id="o-17")) == 3
+    with only_by(session, "events_pkey", "event_log_offset_key", most=20):
+        assert len(session.latest_events(20)) == 20
     session.append_events(
         [
             replace(new_event(f"c-{n}"), metadata={"correlation_id": "request-7" if n % 100 == 0 else f"other-{n}"})
             for n in range(1000)
         ]
     )
-    before, ((already,),) = scans(session), rows(session.connection, FETCHED)
-    assert len(session.latest_events(5, correlation_id="request-7")) == 5
-    assert_only(session, before, "events_correlation_idx")
-    assert rows(session.connection, FETCHED)[0][0] - already <= 5
-
-
-def test_people_find_the_newest_events_of_all_by_reading_those_only(session: EventStore) -> None:
-    before, ((already,),) = scans(session), rows(session.connection, FETCHED)
-    assert len(session.latest_events(20)) == 20
-    assert_only(session, before, "events_pkey", "event_log_offset_key")
-    assert rows(session.connection, FETCHED)[0][0] - already <= 20
-
-
-def test_what_views_have_of_a_stream_is_found_by_index(session: EventStore) -> None:
-    before, ((already,),) = scans(session), rows(session.connection, FETCHED)
-    assert [(view.view, view.owed) for view in session.stream_views("order", "o-17")] == [("bulk", 4), ("rows", 4)]
-    assert_only(session, before, "events_stream_idx", "event_log_offset_key", "checkpoints_pkey", "stream_locks_pkey")
-    assert rows(session.connection, FETCHED)[0][0] - already <= 4
+    with only_by(session, "events_correlation_idx", most=5):
+        assert len(session.latest_events(5, correlation_id="request-7")) == 5
 
 
 def test_rows_are_streamed_by_index(session: EventStore) -> None:
     # somebody just did, so this call does not dispatch: that reads all events here
     session.connection.execute("update event_store.dispatches set dispatched_at = event_store_private.clock()")
     session.connection.execute("update event_store.sequencer set sequenced_at = event_store_private.clock()")
-    before = scans(session)
-    assert len(session.stream_events("rows", 10)) == 10
-    assert_only(session, before, "stream_locks_due_idx", "events_stream_idx")
+    with only_by(session, "stream_locks_due_idx", "events_stream_idx"):
+        assert len(session.stream_events("rows", 10)) == 10
 
 
-def test_a_range_of_the_log_is_read_by_index(session: EventStore) -> None:
-    before = scans(session)
-    session.connection.execute(
-        """
-        select e.* from event_store.event_log l join event_store.events e using ("offset")
-        where l.partition = 3 and l.position >= 100 and l.position < 200
-        order by l.position
-        """
-    ).fetchall()
-    assert_only(session, before, "event_log_pkey", "events_pkey")
+TABLES_OF_PRODUCERS = (
+    "producers", "producer_progress", "producer_results", "producer_state", "transactions", "staged_changes",
+)  # fmt: skip
+
+
+@pytest.fixture
+def old_session(producer: ProducerStore, connect: Connect) -> Iterator[ProducerStore]:
+    """Yield a session that did everything once in an empty, never analyzed store, which then filled."""
+    assert statistics(producer).received == 0
+    connection = connect()
+    connection.execute("set plan_cache_mode = force_generic_plan")
+    store = ProducerStore(connection)
+    do(store, 0, a=1)
+    store.abort_transaction(staged(store, 1, a=1))
+    store.ingest_events("p", 0, 1, 1, [new_event("a")], {"a": 2})
+    store.get_producer_state("p", 0, "a")
+    store.expire_transactions(0)
+    store.register_producer("p")
+    with psycopg.connect(connection.info.dsn, autocommit=True) as other:
+        other.execute(
+            """
+            insert into event_store.producers (producer_id, partition, epoch, registered_at, owner)
+            select 'other-' || n, 0, 1, now(), 'event_store_writer' from generate_series(1, 5000) n;
+            insert into event_store.producer_progress (producer_id, partition, updated_at)
+            select 'other-' || n, 0, now() from generate_series(1, 5000) n;
+            insert into event_store.producer_state (producer_id, partition, key, value, sequence)
+            select 'p', 0, 'key-' || n, '1', 0 from generate_series(1, 5000) n;
+            insert into event_store.producer_results (producer_id, partition, sequence, outcome, offsets, appended, ended_at)
+            select 'other-1', 0, n, 'committed', '{}', '{}', now() from generate_series(1, 5000) n;
+            with begun as (
+              insert into event_store.transactions (producer_id, partition, epoch, sequence, begun_at, expires_at)
+              select 'other-' || n, 0, 1, 0, now(), now() + interval '1 day' from generate_series(1, 5000) n
+              returning transaction_id
+            )
+            insert into event_store.staged_changes (transaction_id, ordinal, key, value)
+            select transaction_id, 1, 'k', '1' from begun
+            """
+        )
+    connection.autocommit = False
+    connection.execute("select")
+    yield store
+    connection.rollback()
+
+
+def fetched(store: ProducerStore) -> int:
+    """Rows that were read from the tables of producers in this transaction."""
+    return sum(
+        n
+        for (n,) in rows(
+            store.connection,
+            "select pg_stat_get_xact_tuples_returned(oid) + pg_stat_get_xact_tuples_fetched(oid) from pg_class"
+            " where relnamespace = 'event_store'::regnamespace and relkind = 'r' and relname = any (%s)",
+            list(TABLES_OF_PRODUCERS),
+        )
+    )
+
+
+def test_no_call_of_a_producer_scans_a_table(old_session: ProducerStore) -> None:
+    store = old_session
+    before = scans(store)
+    calls: dict[str, Callable[[], object]] = {
+        "a duplicate": lambda: begin(store, 0, epoch=2),
+        "a commit": lambda: do(store, 2, epoch=2, a=3, b=1),
+        "an abort": lambda: store.abort_transaction(staged(store, 3, epoch=2, a=1)),
+        "an abandonment": lambda: store.abandon_transaction(staged(store, 3, epoch=2, a=1), "why"),
+        "an ingest": lambda: store.ingest_events("p", 0, 2, 4, [new_event("a")], {"key-7": 2, "b": None}),
+        "a look at a key": lambda: store.get_producer_state("p", 0, "key-7"),
+        "a registration": lambda: store.register_producer("p"),
+        "an expiry": lambda: store.expire_transactions(0),
+    }
+    reads = {}
+    for name, call in calls.items():
+        read = fetched(store)
+        call()
+        reads[name] = fetched(store) - read
+    assert {name: read for name, read in reads.items() if read > 60} == {}
+    after = scans(store)
+    assert [table for table in TABLES_OF_PRODUCERS if after[table] > before[table]] == []
+    assert [table for table in TABLES_OF_PRODUCERS if after[f"{table}_pkey"] == before[f"{table}_pkey"]] == []

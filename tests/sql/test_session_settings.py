@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from typing import LiteralString
-from uuid import uuid4
 
 import psycopg
 import pytest
@@ -12,6 +11,7 @@ from millrace.resources.errors import Conflict, EventNotRegistered, ForbiddenCha
 from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.refusals import refusals
 from tests.support.factories import append, append_to, rows, value
+from tests.support.logins import logins
 
 GUARDS = ("purging", "rebasing")
 # as a COPY of another store's events would state them
@@ -28,20 +28,15 @@ def open_all(connection: psycopg.Connection) -> None:
 
 
 @pytest.fixture
-def granted(orders: EventStore, dsn: str) -> Iterator[EventStore]:
+def granted(orders: EventStore) -> Iterator[EventStore]:
     """Yield a login that was granted all on the store's tables, and nothing else."""
-    user = f"user_{uuid4().hex}"
-    for grant in (
-        f"create role {user} login in role event_store_owner",
-        f"grant all on all tables in schema event_store to {user}",
-        f"grant all on all sequences in schema event_store to {user}",
-    ):
-        orders.connection.execute(grant.encode())
-    with psycopg.connect(dsn, user=user, autocommit=True) as connection:
+    with logins(orders.connection) as login:
+        connection = login("event_store_owner")
+        for kind in ("tables", "sequences"):
+            grant = f"grant all on all {kind} in schema event_store to {connection.info.user}"
+            orders.connection.execute(grant.encode())
         open_all(connection)
         yield EventStore(connection)
-    orders.connection.execute(f"drop owned by {user}".encode())
-    orders.connection.execute(f"drop role {user}".encode())
 
 
 def test_an_owner_finishes_no_restore_that_has_not_begun(orders: EventStore, granted: EventStore) -> None:
@@ -55,18 +50,15 @@ def test_an_owner_finishes_no_restore_that_has_not_begun(orders: EventStore, gra
     append_to(orders, "o-2")
 
 
-@pytest.mark.parametrize("stated", [None, 5])
-def test_a_bare_insert_of_a_login_is_checked_whatever_it_states(
-    orders: EventStore, granted: EventStore, stated: int | None
-) -> None:
-    with pytest.raises(EventNotRegistered), refusals():
-        granted.connection.execute(ROW, ("unheard of", Jsonb({}), stated, stated))
-    granted.connection.execute(ROW, ("placed", Jsonb({}), stated, stated))
-    with pytest.raises(Conflict), refusals():
-        granted.connection.execute(ROW, ("placed", Jsonb({}), stated, stated))
-    (event,) = orders.read_stream("order", "o-1")
-    assert event.version == 1
-    assert event.offset != stated
+def test_a_bare_insert_of_a_login_is_checked_whatever_it_states(orders: EventStore, granted: EventStore) -> None:
+    granted.connection.execute(ROW, ("placed", Jsonb({}), 5, 5))
+    for stated in (None, 5):
+        for event, error in (("unheard of", EventNotRegistered), ("placed", Conflict)):
+            with pytest.raises(error), refusals():
+                granted.connection.execute(ROW, (event, Jsonb({}), stated, stated))
+    (stored,) = orders.read_stream("order", "o-1")
+    assert stored.version == 1
+    assert stored.offset != 5
 
 
 def test_a_bare_insert_of_the_owner_is_checked(orders: EventStore) -> None:
@@ -90,23 +82,19 @@ def test_an_event_in_a_restores_clothes_is_refused(orders: EventStore, granted: 
             store.connection.execute(statement.encode())
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
+def test_a_login_with_every_right_to_the_tables_changes_no_event(orders: EventStore, granted: EventStore) -> None:
+    append_to(orders, "o-1")
+    before = rows(orders.connection, "select * from event_store.events")
+    changes: tuple[LiteralString, ...] = (
         "delete from event_store.events",
         "update event_store.events set transaction_id = '3'",
         "update event_store.events set data = '{}'",
         "truncate event_store.events",
         "delete from event_store.deciders",
-    ],
-)
-def test_a_login_with_every_right_to_the_tables_changes_no_event(
-    orders: EventStore, granted: EventStore, change: LiteralString
-) -> None:
-    append_to(orders, "o-1")
-    before = rows(orders.connection, "select * from event_store.events")
-    with pytest.raises((ForbiddenChange, psycopg.errors.InsufficientPrivilege)), refusals():
-        granted.connection.execute(change)
+    )
+    for change in changes:
+        with pytest.raises((ForbiddenChange, psycopg.errors.InsufficientPrivilege)), refusals():
+            granted.connection.execute(change)
     assert rows(orders.connection, "select * from event_store.events") == before
 
 

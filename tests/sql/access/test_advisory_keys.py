@@ -1,41 +1,60 @@
-"""A login without any grant takes every advisory key that it likes: no consumer, operator or poller notices."""
+"""A login without any right to the store takes every advisory key and any name of a session: it holds nothing up."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from datetime import date
 from typing import LiteralString
-from uuid import uuid4
 
 import psycopg
 import pytest
 
+from millrace.resources.archive.store import ArchiveStore
+from millrace.resources.capture.store import CaptureStore
 from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.migrations import migrate
 from millrace.resources.read_models.store import ReadModelStore
-from tests.support.factories import append_to, pump, rows
+from millrace.resources.reports import replace_day
+from tests.support.capturing.captures import Source
+from tests.support.factories import Connect, append_to, pump, rows, start, value
+from tests.support.logins import logins
+from tests.support.patience import patience
 
 # as anybody could compute them who reads the functions
 KEYS: tuple[LiteralString, ...] = (
-    "select pg_advisory_lock(hashtextextended('event_store.views v', 0))",
-    "select pg_advisory_lock(hashtextextended('event_store.views b', 0))",
-    "select pg_advisory_lock(hashtextextended('read_models.m', 0))",
+    *(
+        f"select pg_advisory_lock(hashtextextended('{key}', 0))"
+        for key in (
+            "event_store.views v", "event_store.views b", "read_models.m", "event_store.history", "event_store.migrations",
+            "reports.daily", "event_store.archive.0", "event_store.archive.1",
+        )
+    ),
     "select pg_advisory_lock(hashtext('event_store.attach_consumer'), hashtext('v'))",
     "select pg_advisory_lock_shared(hashtext('event_store.attach_consumer'), hashtext('b'))",
-)
+)  # fmt: skip
 
 
 @pytest.fixture
-def nobody(dsn: str, orders: EventStore) -> Iterator[psycopg.Connection]:
-    """Yield a session of a login without any grant, which holds the keys."""
-    user = f"user_{uuid4().hex}"
-    orders.connection.execute(f"create role {user} login".encode())
-    with psycopg.connect(dsn, user=user, autocommit=True) as connection:
+def stranger(orders: EventStore) -> Iterator[psycopg.Connection]:
+    """Yield a login with no role that holds every key which it can compute."""
+    with logins(orders.connection) as login:
+        connection = login("event_store_reader")
+        orders.connection.execute(f"revoke event_store_reader from {connection.info.user}".encode())
         for key in KEYS:
             connection.execute(key)
         yield connection
-    orders.connection.execute(f"drop role {user}".encode())
 
 
-def test_a_login_without_grants_stops_no_view_by_any_key(orders: EventStore, nobody: psycopg.Connection) -> None:
-    assert not nobody.closed
-    orders.connection.execute("set lock_timeout = '5s'")
+def soon(work: Callable[[], object]) -> object:
+    """Do it within a while: waiting for the stranger would be for ever."""
+    done: Future[object] = start(work)
+    return done.result(patience())
+
+
+def test_views_are_consumed_placed_and_removed_and_history_is_shortened(
+    orders: EventStore, stranger: psycopg.Connection
+) -> None:
+    assert not stranger.closed
+    orders.connection.execute("set lock_timeout = '30s'")
     orders.register_view("v", "-infinity")
     orders.register_view("b", "-infinity", mode="bulk")
     assert {poll.consumers for poll in orders.poll_views()} == {0}
@@ -49,11 +68,16 @@ def test_a_login_without_grants_stops_no_view_by_any_key(orders: EventStore, nob
     orders.release_batch("b", [rebuilt])
     orders.end_locks("v")
     orders.register_view("v", mode="bulk")
-    orders.seek_view("v", "RESET_TO_EARLIEST")
+    orders.seek_view("v", "RESET_TO_LATEST")
     orders.attach_consumer("v")
     with orders.connection.transaction():
         ReadModelStore(orders.connection).lock_model("m")
     orders.unregister_view("b")
+    archive = ArchiveStore(orders.connection)
+    partition = leases[0].partition
+    assert archive.lock_archive(partition, "me")
+    archive.mark_archived(partition, 1)
+    assert archive.raise_low_water_mark(partition, 1) == 1
 
 
 def test_no_function_takes_an_advisory_key(orders: EventStore) -> None:
@@ -62,3 +86,42 @@ def test_no_function_takes_an_advisory_key(orders: EventStore) -> None:
         where pronamespace in ('event_store'::regnamespace, 'event_store_private'::regnamespace) and prosrc ~ 'pg_\\w*advisory'
     """
     assert rows(orders.connection, taking) == []
+
+
+def test_a_database_is_migrated(stranger: psycopg.Connection, dsn: str) -> None:
+    assert stranger
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("update event_store.migrations set name = 'another version' where version = 0")
+    soon(lambda: migrate(dsn))
+
+
+def test_a_report_is_written(orders: EventStore, stranger: psycopg.Connection) -> None:
+    assert stranger
+    day = date(2026, 1, 5)
+    columns = {"day": ("date", "The day."), "n": ("int", "A number.")}
+    assert soon(lambda: replace_day(orders.connection, "reports.daily", columns, day, [{"n": 1}])) == 1
+
+
+def test_two_that_make_a_report_make_it_once(connect: Connect) -> None:
+    columns = {"day": ("date", "The day."), "n": ("int", "A number.")}
+    first = connect(autocommit=False)
+    replace_day(first, "reports.daily", columns, date(2026, 1, 5), [{"n": 1}])
+    second = connect()
+    late = start(lambda: replace_day(second, "reports.daily", columns, date(2026, 1, 6), [{"n": 2}]))
+    first.commit()
+    assert late.result(patience()) == 2
+
+
+def test_a_session_that_calls_itself_a_captures_is_not_touched(
+    orders: EventStore, stranger: psycopg.Connection
+) -> None:
+    stranger.execute("set application_name = 'millrace capture c'")
+    source = Source(CaptureStore(orders.connection))
+    source.begin()
+    former = psycopg.connect(orders.connection.info.dsn, autocommit=True, application_name="millrace capture c")
+    CaptureStore(former).join_capture("c", source.lease.lease_token)
+    assert source.store.end_capture_sessions("c", source.lease.lease_token) == 1
+    with pytest.raises(psycopg.OperationalError):
+        former.execute("select 1")
+    assert value(stranger, "select 1") == 1
+    assert source.store.end_capture_sessions("c", source.lease.lease_token) == 0

@@ -9,32 +9,20 @@ import psycopg
 import pytest
 
 from millrace.resources.errors import Malformed, NotViewOwner
-from millrace.resources.event_store import EventStore, StreamFailure
+from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.versions import WrongView, ensure_version
 from tests.support.building.drains import Everything
 from tests.support.factories import append, append_to, pump, refusal, rows, value
+from tests.support.logins import logins
 
 Login = Callable[..., EventStore]
 
 
 @pytest.fixture
-def login(dsn: str, orders: EventStore) -> Iterator[Login]:
+def login(orders: EventStore) -> Iterator[Login]:
     """Yield a login: it connects as a new user who is a member of some roles and of nothing else."""
-    made: list[str] = []
-    opened: list[psycopg.Connection] = []
-
-    def connect(*roles: str) -> EventStore:
-        user = f"user_{uuid4().hex}"
-        orders.connection.execute(f"create role {user} login in role {', '.join(roles)}".encode())
-        made.append(user)
-        opened.append(psycopg.connect(dsn, user=user, autocommit=True))
-        return EventStore(opened[-1])
-
-    yield connect
-    for connection in opened:
-        connection.close()
-    for user in made:
-        orders.connection.execute(f"drop role if exists {user}".encode())
+    with logins(orders.connection) as made:
+        yield lambda *roles: EventStore(made(*roles))
 
 
 @pytest.fixture
@@ -48,13 +36,6 @@ def team(orders: EventStore) -> Iterator[str]:
 
 def owner(store: EventStore, view: str) -> str:
     return str(value(store.connection, "select owner from event_store.views where view = %s", view))
-
-
-def state(store: EventStore) -> list[object]:
-    return [
-        rows(store.connection, f"select to_jsonb(t) from event_store.{table} t order by 1::text")
-        for table in ("views", "checkpoints", "stream_locks", "consumers", "audit_log")
-    ]
 
 
 def test_a_view_belongs_to_the_login_that_registers_it(orders: EventStore, login: Login) -> None:
@@ -112,39 +93,26 @@ def test_a_view_whose_role_is_gone_is_the_operators_who_may_give_it_away(
     assert consumer.stream_events("v") == []
 
 
-def test_another_consumer_can_do_nothing_to_a_rows_view(orders: EventStore, login: Login) -> None:
-    append_to(orders, "a", "b")
+def test_another_consumer_sees_no_url_and_neither_the_locks_nor_the_leases(orders: EventStore, login: Login) -> None:
+    """Which functions refuse it: docs/who_may_do_what.md."""
+    append_to(orders, "a")
+    url = "https://example.com/hook?key=secret"
     holder, other = login("event_store_consumer"), login("event_store_consumer")
-    holder.register_view("v", "-infinity", edge_function_url="https://example.com/hook?key=secret")
-    pump(orders, "v")
-    (event, _) = holder.lease_events("v", 2)
-    before = state(orders)
-    stream, offset, token = event.decider_id, event.offset, event.lease_token
-    for call in (
-        partial(other.register_view, "v"),
-        partial(other.register_view, "v", edge_function_url="https://example.org/mine"),
-        partial(other.register_view, "v", deciders=["nothing"]),
-        partial(other.register_view, "v", owner="event_store_consumer"),
-        partial(other.stream_events, "v"),
-        partial(other.lease_events, "v"),
-        partial(other.ack_event, "v", stream, offset),
-        partial(other.ack_event, "v", stream, offset, token),
-        partial(other.ack_events, "v", [offset], [token]),
-        partial(other.nack_event, "v", stream, offset, token),
-        partial(other.schedule_nack_event, "v", stream, 1, offset, token),
-        partial(other.fail_event, "v", stream, offset, "no", token),
-        partial(other.extend_lock, "v", stream, offset, 60, token),
-        partial(other.attach_consumer, "v"),
-        partial(other.detach_consumer, "v", "run"),
-    ):
-        assert "is no member" in str(refusal(NotViewOwner, call).detail)
+    holder.register_view("v", "-infinity", edge_function_url=url)
+    holder.register_view("b", "-infinity", mode="bulk")
+    leases = holder.claim_batch("b", "run 1")
+    refused = refusal(NotViewOwner, lambda: other.register_view("v", edge_function_url="https://example.org/mine"))
+    assert "is no member" in str(refused.detail)
+    assert {poll.view: poll.edge_function_url for poll in other.poll_views()} == {"v": None, "b": None}
+    assert {poll.view: poll.edge_function_url for poll in holder.poll_views()} == {"v": url, "b": None}
     # what the sequencer does for every view, anybody may
-    assert other.dispatch_events("v") == 0
-    assert state(orders) == before
-    (poll,) = other.poll_views()
-    assert poll.edge_function_url is None
-    (poll,) = holder.poll_views()
-    assert poll.edge_function_url == "https://example.com/hook?key=secret"
+    other.dispatch_events("v")
+    assert other.release_owner("run 1") == 0
+    assert other.extend_owner("run 1", 60) == 0
+    assert other.owned_leases("run 1") == {}
+    assert other.locked_streams("run 1") == []
+    assert holder.owned_leases("run 1") == orders.owned_leases("run 1") == {"b": leases}
+    holder.commit_batch("b", leases)
 
 
 def test_readers_of_tables_do_not_see_urls(orders: EventStore, login: Login) -> None:
@@ -164,34 +132,6 @@ def test_readers_of_tables_do_not_see_urls(orders: EventStore, login: Login) -> 
     assert value(owner, "select edge_function_url from event_store.views") == url
 
 
-def test_another_consumer_can_do_nothing_to_a_bulk_view(orders: EventStore, login: Login) -> None:
-    append_to(orders, "a")
-    holder, other = login("event_store_consumer"), login("event_store_consumer")
-    holder.register_view("b", "-infinity", mode="bulk")
-    leases = holder.claim_batch("b", "run 1")
-    before = state(orders)
-    for call in (
-        partial(other.claim_batch, "b", "run 2"),
-        partial(other.claim_views, ["b"], "run 2"),
-        partial(other.claim_partition, "b", leases[0].partition, "run 2"),
-        partial(other.pass_over_unwanted, "b"),
-        partial(other.read_batch, "b", leases[0]),
-        partial(other.locked_partitions, "b", leases),
-        partial(other.fail_streams, "b", leases[0], [StreamFailure("order", "a", "no")]),
-        partial(other.commit_batch, "b", leases),
-        partial(other.extend_lease, "b", leases, 60),
-        partial(other.release_batch, "b", leases),
-    ):
-        refusal(NotViewOwner, call)
-    assert other.release_owner("run 1") == 0
-    assert other.extend_owner("run 1", 60) == 0
-    assert other.owned_leases("run 1") == {}
-    assert other.locked_streams("run 1") == []
-    assert state(orders) == before
-    assert holder.owned_leases("run 1") == orders.owned_leases("run 1") == {"b": leases}
-    holder.commit_batch("b", leases)
-
-
 def test_without_a_role_that_owns_nothing_of_another_is_waited_for(orders: EventStore, login: Login) -> None:
     """A refused call keeps no lock, also in a transaction that goes on."""
     holder, other = login("event_store_consumer"), login("event_store_consumer")
@@ -199,13 +139,13 @@ def test_without_a_role_that_owns_nothing_of_another_is_waited_for(orders: Event
     other.connection.autocommit = False
     with suppress(NotViewOwner), other.connection.transaction():
         other.register_view("v", max_attempts=1)
-    orders.connection.execute("set lock_timeout = '2s'")
+    orders.connection.execute("set lock_timeout = '30s'")
     orders.unregister_view("v")
     other.connection.rollback()
 
 
-@pytest.mark.parametrize("seconds", [3601, 2**31 - 1])
-def test_no_lease_outlasts_an_hour(orders: EventStore, login: Login, seconds: int) -> None:
+def test_no_lease_outlasts_an_hour(orders: EventStore, login: Login) -> None:
+    seconds = 3601
     append(orders)
     consumer = login("event_store_consumer")
     consumer.register_view("v", "-infinity")
@@ -247,23 +187,6 @@ def test_giving_back_another_runs_leases_is_written_down(orders: EventStore) -> 
     ended = [e for e in orders.audit_log("b") if e.operation == "release_owner"]
     partitions = sorted(lease.partition for lease in leases)
     assert [e.detail for e in ended] == [{"owner": "run 1", "partitions": partitions}]
-
-
-def test_a_read_models_view_is_the_operators_own(orders: EventStore, login: Login) -> None:
-    """By any of these a consumer would make its rows lack events for ever, with everything green."""
-    append_to(orders, "a")
-    ensure_version(login("event_store_owner").connection, Everything)
-    assert owner(orders, Everything.view) == "event_store_owner"
-    consumer = login("event_store_consumer")
-    before = state(orders)
-    for call in (
-        partial(consumer.register_view, Everything.view, events=["nothing"]),
-        partial(consumer.pass_over_unwanted, Everything.view),
-        partial(consumer.claim_batch, Everything.view, "me"),
-        partial(consumer.attach_consumer, Everything.view),
-    ):
-        refusal(NotViewOwner, call)
-    assert state(orders) == before
 
 
 def test_who_takes_the_name_of_a_read_models_view_is_the_operators_to_remove(orders: EventStore, login: Login) -> None:

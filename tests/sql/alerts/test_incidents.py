@@ -1,15 +1,68 @@
 """observe_incidents, claim_alert, settle_alert: from the first look to the last message, by a clock that tests move."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
+from functools import partial
 from typing import LiteralString
 from uuid import uuid4
 
+import psycopg
 import pytest
 
 from millrace.resources.alerts.store import AlertStore, ClaimedIncident
 from millrace.resources.errors import Malformed
-from tests.sql.alerts.watched import DAY, HOLD_S, HOUR, LEASE_S, MINUTE, START, Watched, seen
 from tests.support.factories import Connect, buffers, refusal, rows, set_clock, start, terminate, value, wait_blocked
+from tests.support.patience import patience
+
+START = datetime.fromisoformat("2030-01-01T00:00:00+00:00")
+MINUTE, HOUR, DAY = 60, 3600, 86_400
+HOLD_S = 120
+LEASE_S = 120
+
+
+class Watched:
+    """A store, what is wrong in it, and the seconds since the beginning."""
+
+    def __init__(self, connection: psycopg.Connection) -> None:
+        self.store = AlertStore(connection)
+        self.at(0)
+
+    def at(self, seconds: float) -> None:
+        set_clock(self.store.connection, (START + timedelta(seconds=seconds)).isoformat())
+
+    def look(self, *subjects: str, at: float | None = None, sources: tuple[str, ...] = ("a",), wait_s: int = 0) -> int:
+        """Look once: these are late, as the first of the sources says."""
+        if at is not None:
+            self.at(at)
+        return self.store.observe_incidents([seen(each, sources[0], wait_s) for each in subjects], sources, HOLD_S)
+
+    def send(self, at: float | None = None, *, error: str | None = None) -> list[tuple[str, list[str]]]:
+        """Claim and settle all that is due; return phase and subjects of each message."""
+        if at is not None:
+            self.at(at)
+        sent = []
+        while claimed := self.store.claim_alert(LEASE_S):
+            assert self.store.settle_alert(claimed[0].message_id, claimed[0].lease_token, error)
+            sent.append((claimed[0].phase, [each.subject for each in claimed]))
+        return sent
+
+
+def seen(subject: str, source: str = "a", wait_s: int = 0, **other: object) -> dict[str, object]:
+    return {
+        "source": source,
+        "kind": "late",
+        "subject": subject,
+        "severity": "ticket",
+        "cause": f"first cause of {subject}",
+        "remedy": "look",
+        "page": "",
+        "wait_s": wait_s,
+        **other,
+    }
+
+
+@pytest.fixture
+def watched(connect: Connect) -> Watched:
+    return Watched(connect())
 
 
 def test_one_message_when_it_begins_and_one_when_it_is_over(watched: Watched) -> None:
@@ -191,7 +244,7 @@ def test_two_that_claim_at_once_get_a_message_once(watched: Watched, connect: Co
     late = start(lambda: AlertStore(second).claim_alert(LEASE_S))
     wait_blocked(watched.store.connection, second.info.backend_pid)
     first.commit()
-    assert late.result() == []
+    assert late.result(patience()) == []
     assert claimed.tries == 1
 
 
@@ -229,20 +282,16 @@ def test_a_look_that_finds_nothing_new_writes_no_incident(watched: Watched) -> N
     assert rows(watched.store.connection, version) == before
 
 
-@pytest.mark.parametrize(
-    "found",
-    [
-        [seen("orders", "unread")],
-        [seen("orders", severity="fatal")],
-        [seen("orders", wait_s=-1)],
-        [seen("x" * 1025)],
-        [seen("orders", cause=None)],
-        [{}],
-    ],
-    ids=["source", "severity", "wait", "long", "null", "empty"],
-)
-def test_an_incident_that_lacks_something_is_refused(watched: Watched, found: list[dict[str, object]]) -> None:
-    refusal(Malformed, lambda: watched.store.observe_incidents(found, ["a"], HOLD_S))
+def test_an_incident_that_lacks_something_is_refused(watched: Watched) -> None:
+    for found in (
+        seen("orders", "unread"),
+        seen("orders", severity="fatal"),
+        seen("orders", wait_s=-1),
+        seen("x" * 1025),
+        seen("orders", cause=None),
+        {},
+    ):
+        refusal(Malformed, partial(watched.store.observe_incidents, [found], ["a"], HOLD_S))
     assert watched.store.alert_state().observed_at is None
 
 
@@ -279,3 +328,124 @@ def test_what_is_over_costs_who_looks_nothing(watched: Watched) -> None:
             for _ in range(2):
                 read = buffers(connection, call)
             assert read < 100, call
+
+
+def test_a_source_that_is_not_read_ends_nothing(watched: Watched) -> None:
+    watched.look("orders", sources=("dagster",))
+    assert watched.send() == [("began", ["orders"])]
+    for hour in range(1, 10):
+        assert watched.look(at=hour * HOUR, sources=("store",)) == 1
+    assert watched.send() == []
+    watched.look(at=10 * HOUR, sources=("store", "dagster"))
+    watched.look(at=11 * HOUR, sources=("store", "dagster"))
+    assert watched.send() == [("over", ["orders"])]
+
+
+def test_what_two_sources_see_is_over_when_neither_does(watched: Watched) -> None:
+    both = [seen("orders", "store"), seen("orders", "dagster")]
+    assert watched.store.observe_incidents(both, ["store", "dagster"], HOLD_S) == 1
+    assert watched.send() == [("began", ["orders"])]
+    # one of them sees it no more, the other one is not read
+    assert watched.look(at=HOUR, sources=("store",)) == 1
+    assert watched.look(at=2 * HOUR, sources=("store",)) == 1
+    (open_one,) = watched.store.open_incidents()
+    assert (open_one.sources, open_one.missing_since) == (["dagster"], None)
+    watched.look(at=3 * HOUR, sources=("dagster",))
+    assert watched.look(at=4 * HOUR, sources=("store",)) == 0
+
+
+def claimed(store: AlertStore, every_s: int, sources: list[str]) -> set[str]:
+    return {each.source for each in store.claim_look(every_s, sources)}
+
+
+def test_who_looks_has_the_turn_for_a_while(watched: Watched, connect: Connect) -> None:
+    other = AlertStore(connect())
+    assert claimed(watched.store, 15, ["a", "b", "a"]) == {"a", "b"}
+    set_clock(other.connection, (START + timedelta(seconds=14)).isoformat())
+    assert claimed(other, 15, ["a"]) == set()
+    # who knows one source more keeps nobody from it, nor is kept
+    assert claimed(other, 15, ["a", "c"]) == {"c"}
+    assert claimed(other, 15, []) == set()
+    set_clock(other.connection, (START + timedelta(seconds=15)).isoformat())
+    assert claimed(other, 15, ["a", "b", "c"]) == {"a", "b"}
+    # a clock that was set back a day
+    set_clock(other.connection, (START - timedelta(days=1)).isoformat())
+    assert claimed(other, 15, ["a"]) == {"a"}
+
+
+def test_a_look_that_took_long_says_nothing_of_what_a_later_one_saw(watched: Watched) -> None:
+    (slow,) = watched.store.claim_look(0, ["a"])
+    watched.at(MINUTE)
+    (quick,) = watched.store.claim_look(0, ["a"])
+    assert slow.looked_at < quick.looked_at
+    watched.store.observe_incidents([], ["a"], HOLD_S, quick.looked_at)
+    # it saw what was repaired meanwhile, and what another source has
+    late = [seen("orders", "a"), seen("mails", "b")]
+    assert watched.store.observe_incidents(late, ["a", "b"], HOLD_S, slow.looked_at) == 1
+    assert [each.subject for each in watched.store.open_incidents()] == ["mails"]
+    # nor does it end anything
+    watched.look("orders", "mails", at=HOUR)
+    watched.store.observe_incidents([], ["a"], HOLD_S, quick.looked_at)
+    assert [each.missing_since for each in watched.store.open_incidents()] == [None, None]
+    # when it is stored does not matter, but when it began
+    (slow,) = watched.store.claim_look(0, ["a"])
+    watched.at(HOUR + 1)
+    (quick,) = watched.store.claim_look(0, ["a"])
+    watched.at(HOUR + 2)
+    watched.store.observe_incidents([seen("orders"), seen("mails")], ["a"], HOLD_S, slow.looked_at)
+    watched.store.observe_incidents([seen("mails")], ["a"], HOLD_S, quick.looked_at)
+    assert {each.subject for each in watched.store.open_incidents() if each.missing_since} == {"orders"}
+    # after a clock was set back, those of before it are later in vain
+    watched.at(-DAY)
+    (again,) = watched.store.claim_look(0, ["a"])
+    assert watched.store.observe_incidents([seen("new")], ["a"], HOLD_S, again.looked_at) == 3
+
+
+def test_a_source_that_nobody_asks_for_a_week_is_forgotten_with_what_it_saw(watched: Watched) -> None:
+    both = [seen("of both", "store"), seen("of both", "dagster"), seen("of dagster", "dagster")]
+    watched.store.observe_incidents(both, ["store", "dagster"], HOLD_S)
+    # asked all the time, and it cannot be read: nobody knows that anything is over
+    for day in range(20):
+        watched.at(day * DAY)
+        watched.store.claim_look(15, ["store", "dagster"])
+        assert watched.look("of both", sources=("store",)) == 2
+    # its DAGSTER_HOME is taken away
+    asked_until = 19 * DAY + 15
+    assert watched.look("of both", at=asked_until + 7 * DAY, sources=("store",)) == 2
+    watched.look("of both", at=asked_until + 7 * DAY + 1, sources=("store",))
+    assert {each.subject: each.sources for each in watched.store.open_incidents()} == {
+        "of both": ["store"],
+        "of dagster": [],
+    }
+    assert watched.look("of both", at=asked_until + 7 * DAY + HOUR, sources=("store",)) == 1
+    assert rows(watched.store.connection, "select source from event_store.alert_sources") == [("store",)]
+
+
+def test_a_clock_that_is_set_back_holds_nothing_up_for_longer(watched: Watched) -> None:
+    now, back = 10 * DAY, 5 * DAY
+    watched.look("told", "tried", "held", at=now)
+    (tried, *_) = watched.store.claim_alert(LEASE_S)
+    watched.store.settle_alert(tried.message_id, tried.lease_token)
+    watched.look("told", at=now)
+    watched.store.observe_incidents([seen("told"), seen("later", wait_s=HOUR)], ["a"], HOLD_S)
+    watched.look("told", "later", at=back)
+    open_ones = {each.subject: each for each in watched.store.open_incidents()}
+    assert open_ones["tried"].missing_since == START + timedelta(seconds=back)
+    assert not open_ones["later"].confirmed
+    # what was missing is over when it would have been, and what waits is told when it would have been
+    watched.look("told", "later", at=back + HOLD_S - 1)
+    assert watched.send() == []
+    watched.look("told", "later", at=back + HOLD_S)
+    ((phase, subjects),) = watched.send()
+    assert (phase, sorted(subjects)) == ("over", ["held", "tried"])
+    assert watched.send(at=back + HOUR) == [("began", ["later"])]
+
+
+def test_a_lease_of_before_a_clock_was_set_back_ends_as_it_would_have(watched: Watched) -> None:
+    watched.look("orders", at=DAY)
+    (held,) = watched.store.claim_alert(LEASE_S)
+    watched.look("orders", at=0)
+    assert watched.send(at=LEASE_S - 1) == []
+    watched.at(LEASE_S)
+    (again,) = watched.store.claim_alert(LEASE_S)
+    assert again.message_id == held.message_id

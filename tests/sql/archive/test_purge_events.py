@@ -1,5 +1,6 @@
-"""Deleting archived history in pieces: nothing else changes, and nobody else may."""
+"""The archive's books and the purge: files without a gap, history deleted in pieces, nothing else changed."""
 
+from functools import partial
 from typing import Any, LiteralString
 
 import psycopg
@@ -7,9 +8,8 @@ import pytest
 
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import ForbiddenChange, Malformed, PositionOutOfRange, UnknownPartition
-from millrace.resources.event_store import ChainedEvent, EventStore, RecordedEvent
+from millrace.resources.event_store import ChainedEvent, EventStore
 from millrace.resources.event_store.refusals import refusals
-from tests.sql.bulk.test_claim_batch import bulk
 from tests.support.factories import (
     Connect,
     append,
@@ -17,15 +17,16 @@ from tests.support.factories import (
     at_once,
     ids_of_one_partition,
     new_event,
+    refusal,
     rows,
     start,
     terminate,
     value,
     wait_blocked,
 )
+from tests.support.patience import patience
 
-__all__ = ["bulk"]
-
+CHECKSUM = "0" * 64
 BY_HAND: list[LiteralString] = [
     "delete from event_store.events",
     "update event_store.events set data = '{}'",
@@ -88,24 +89,13 @@ def test_all_of_a_log_partition_can_go_and_its_streams_go_on(bulk: EventStore, g
     assert bulk.get_events(one, "order") == []
     appended = append(bulk, one, last[one], event="paid")
     assert appended.previous_id == last[one]
-    (batched,) = bulk.append_events([new_event(two)])
+    (batched,) = bulk.append_events([ChainedEvent(**vars(new_event(two)), previous_id=last[two])])
     assert batched.previous_id == last[two]
     (lease,) = bulk.claim_batch("v", "me")
     assert (lease.from_position, lease.to_position) == (10, 12)
     assert [event.event_id for event in bulk.read_batch("v", lease)] == [appended.event_id, batched.event_id]
     versions = rows(bulk.connection, "select distinct version from event_store.streams")
     assert versions == [(6,)]
-
-
-def test_a_chain_goes_on_after_a_deleted_event(bulk: EventStore, given_up: list[str]) -> None:
-    last: RecordedEvent | None = bulk.get_last_event(given_up[0], "order")
-    assert last is not None
-    ArchiveStore(bulk.connection).mark_archived(0, 10)
-    ArchiveStore(bulk.connection).raise_low_water_mark(0, 10)
-    ArchiveStore(bulk.connection).purge_events(0)
-    event = new_event(given_up[0])
-    (appended,) = bulk.append_events([ChainedEvent(**vars(event), previous_id=last.event_id)])
-    assert (appended.previous_id, appended.appended) == (last.event_id, True)
 
 
 def test_events_are_not_changed_by_hand_before_during_nor_after(
@@ -157,18 +147,12 @@ def test_a_purge_works_where_changes_are_ignored(bulk: EventStore, given_up: lis
     assert len(kept(bulk)) == 4
 
 
-@pytest.mark.parametrize("ending", ["rollback", "kill"])
-def test_killed_anywhere_nothing_is_half_done(
-    bulk: EventStore, given_up: list[str], connect: Connect, ending: str
-) -> None:
+def test_after_a_kill_nothing_is_half_done(bulk: EventStore, given_up: list[str], connect: Connect) -> None:
     assert given_up
     before = kept(bulk)
     connection = connect(autocommit=False)
     assert ArchiveStore(connection).purge_events(0, 3) == 3
-    if ending == "kill":
-        terminate(bulk.connection, connection.info.backend_pid)
-    else:
-        connection.rollback()
+    terminate(bulk.connection, connection.info.backend_pid)
     assert kept(bulk) == before
     assert ArchiveStore(bulk.connection).purge_events(0) == 6
 
@@ -212,13 +196,21 @@ def test_a_purge_of_nothing_given_up_deletes_nothing(bulk: EventStore) -> None:
     assert sum(ArchiveStore(bulk.connection).purge_events(partition, 2**63 - 1) for partition in range(16)) == 0
 
 
-def test_a_malformed_purge_is_refused(bulk: EventStore) -> None:
-    for limit in (0, -1, None):
+def test_what_is_out_of_range_is_refused(bulk: EventStore) -> None:
+    archive = ArchiveStore(bulk.connection)
+    for limit in (0, -1):
         with pytest.raises(Malformed, match="v_limit"):
-            ArchiveStore(bulk.connection).purge_events(0, limit)  # type: ignore[arg-type]
-    for partition in (16, -1, None):
-        with pytest.raises(UnknownPartition, match="0 to 15"):
-            ArchiveStore(bulk.connection).purge_events(partition)  # type: ignore[arg-type]
+            archive.purge_events(0, limit)
+    for partition in (16, -1):
+        for call in (
+            partial(archive.purge_events, partition),
+            partial(archive.mark_archived, partition, 0),
+            partial(archive.raise_low_water_mark, partition, 0),
+            partial(archive.list_archive_file, partition, 0, 1, "c", 1, CHECKSUM),
+            partial(archive.archive_state, partition),
+            partial(archive.lock_archive, partition, "me"),
+        ):
+            refusal(UnknownPartition, call)
 
 
 def test_a_purge_that_waits_for_a_lock_of_the_log_goes_on_with_what_is_left(
@@ -230,5 +222,59 @@ def test_a_purge_that_waits_for_a_lock_of_the_log_goes_on_with_what_is_left(
     waiting = start(lambda: ArchiveStore(purger).purge_events(0))
     wait_blocked(bulk.connection, purger.info.backend_pid)
     holder.rollback()
-    assert waiting.result(20) == 6
+    assert waiting.result(patience()) == 6
     assert value(bulk.connection, "select count(*) from event_store.events") == 4
+
+
+def listed(store: EventStore) -> list[tuple[int | None, int | None]]:
+    return [(row.from_position, row.to_position) for row in ArchiveStore(store.connection).archive_state(0)]
+
+
+@pytest.fixture
+def at_ten(orders: EventStore) -> EventStore:
+    """Log partition 0 holds ten events, of which eight are listed in two files."""
+    append_to(orders, *ids_of_one_partition(orders.connection, 2) * 5)
+    orders.sequence_events()
+    ArchiveStore(orders.connection).list_archive_file(0, 0, 4, "a", 1, CHECKSUM)
+    ArchiveStore(orders.connection).list_archive_file(0, 4, 8, "b", 1, CHECKSUM)
+    return orders
+
+
+def test_a_listed_file_is_archived_and_replaces_files_within_its_range(at_ten: EventStore) -> None:
+    assert ArchiveStore(at_ten.connection).list_archive_file(0, 4, 10, "c", 1, CHECKSUM) == 10
+    assert listed(at_ten) == [(0, 4), (4, 10)]
+    assert at_ten.partition_info()[0].archived_position == 10
+
+
+def test_a_file_that_leaves_a_gap_overlaps_or_goes_beyond_the_log_is_refused(at_ten: EventStore) -> None:
+    for begin, end in ((9, 10), (6, 10), (2, 9), (8, 11), (8, 8), (-1, 4)):
+        refused = refusal(
+            PositionOutOfRange,
+            partial(ArchiveStore(at_ten.connection).list_archive_file, 0, begin, end, "c", 1, CHECKSUM),
+        )
+        assert str(begin) in str(refused.detail)
+    assert listed(at_ten) == [(0, 4), (4, 8)]
+    for path, size, checksum in (("", 1, CHECKSUM), ("c", 0, CHECKSUM), ("c", 1, "abc")):
+        with pytest.raises(Malformed):
+            ArchiveStore(at_ten.connection).list_archive_file(0, 8, 10, path, size, checksum)
+
+
+def test_listing_and_marking_happen_together_or_not_at_all(at_ten: EventStore, connect: Connect) -> None:
+    doomed = EventStore(connect(autocommit=False))
+    ArchiveStore(doomed.connection).list_archive_file(0, 8, 10, "c", 1, CHECKSUM)
+    doomed.connection.rollback()
+    assert listed(at_ten) == [(0, 4), (4, 8)]
+    assert rows(at_ten.connection, "select archived_position from event_store.partitions where partition = 0") == [(8,)]
+
+
+# B8
+
+
+def test_what_is_archived_never_moves_back_nor_beyond_the_high_water_mark(orders: EventStore) -> None:
+    append_to(orders, *ids_of_one_partition(orders.connection, 1) * 5)
+    orders.sequence_events()
+    assert [ArchiveStore(orders.connection).mark_archived(0, offset) for offset in (0, 3, 2, 5)] == [0, 3, 3, 5]
+    for offset in (6, -1, 2**62):
+        with pytest.raises(PositionOutOfRange, match="cannot be archived; earliest position 0, high-water mark 5"):
+            ArchiveStore(orders.connection).mark_archived(0, offset)
+    assert orders.partition_info()[0].archived_position == 5

@@ -1,7 +1,6 @@
 """Effect and position commit together, fenced by the lease's token."""
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
@@ -9,10 +8,8 @@ import pytest
 from millrace.resources.errors import LeaseLost, Malformed, PositionOutOfRange, UnknownView, WrongMode
 from millrace.resources.event_store import EventStore, Lease
 from millrace.resources.event_store.refusals import refusals
-from tests.sql.bulk.test_claim_batch import bulk
-from tests.support.factories import Connect, append_to, at_once, rows, set_clock, start, terminate, value, wait_blocked
-
-__all__ = ["bulk"]
+from tests.support.factories import Connect, append_to, rows, set_clock, start, terminate, value, wait_blocked
+from tests.support.patience import patience
 
 
 def progress(store: EventStore) -> list[tuple[Any, ...]]:
@@ -54,13 +51,6 @@ def test_effect_and_position_commit_together(bulk: EventStore, leases: list[Leas
         assert (progress(bulk) == before) is not done
 
 
-def test_a_part_of_a_range_can_be_committed(bulk: EventStore, leases: list[Lease]) -> None:
-    lease = max(leases, key=lambda each: each.to_position)
-    bulk.commit_batch("v", [replace(lease, to_position=1)])
-    (again,) = [each for each in bulk.claim_batch("v", "me") if each.partition == lease.partition]
-    assert (again.from_position, again.to_position) == (1, lease.to_position)
-
-
 # A12, B9
 
 
@@ -84,23 +74,6 @@ def test_a_commit_after_another_consumer_took_over_changes_nothing_and_says_so(
         bulk.commit_batch("v", late)
 
 
-def test_a_lease_past_its_time_holds_until_somebody_else_takes_it(bulk: EventStore) -> None:
-    append_to(bulk, "o-1")
-    set_clock(bulk.connection, "2030-01-01 00:00:00+00")
-    leases = bulk.claim_batch("v", "me", lease_s=60)
-    set_clock(bulk.connection, "2030-01-02 00:00:00+00")
-    bulk.commit_batch("v", leases)
-    assert bulk.claim_batch("v", "me") == []
-
-
-def test_a_second_commit_of_a_batch_is_refused(bulk: EventStore, leases: list[Lease]) -> None:
-    bulk.commit_batch("v", leases)
-    before = progress(bulk)
-    with pytest.raises(LeaseLost):
-        bulk.commit_batch("v", leases)
-    assert progress(bulk) == before
-
-
 def test_a_zombie_that_waits_for_its_successors_commit_is_fenced(
     bulk: EventStore, leases: list[Lease], connect: Connect
 ) -> None:
@@ -114,16 +87,7 @@ def test_a_zombie_that_waits_for_its_successors_commit_is_fenced(
     wait_blocked(bulk.connection, zombie.info.backend_pid)
     successor.commit()
     with pytest.raises(LeaseLost):
-        late.result(20)
-
-
-def test_of_two_commits_of_one_batch_at_once_one_succeeds(
-    bulk: EventStore, leases: list[Lease], connect: Connect
-) -> None:
-    stores = [EventStore(connect()) for _ in range(3)]
-    results = at_once([partial(store.commit_batch, "v", leases) for store in stores])
-    assert sorted(type(result.exception()).__name__ for result in results) == ["LeaseLost", "LeaseLost", "NoneType"]
-    assert sum(position for _, position, _, _ in progress(bulk)) == 40
+        late.result(patience())
 
 
 # A13
@@ -148,35 +112,20 @@ def test_a_commit_of_nothing_new_is_allowed(bulk: EventStore, leases: list[Lease
     assert sum(position for _, position, _, _ in progress(bulk)) == 0
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
+def test_a_malformed_batch_is_refused(bulk: EventStore, leases: list[Lease]) -> None:
+    before, lease = progress(bulk), leases[0]
+    for arguments in (
         ([], [], []),
-        (None, None, None),
         ([0, 1], [1, 1], [1]),
         ([0], [1], []),
         ([0, 0], [1, 0], [1, 1]),
-    ],
-    ids=str,
-)
-def test_a_malformed_batch_is_refused(bulk: EventStore, leases: list[Lease], arguments: tuple[object, ...]) -> None:
-    before = progress(bulk)
-    with pytest.raises(Malformed), refusals():
-        bulk.connection.execute(
-            "select event_store.commit_batch('v', %s::int[], %s::bigint[], %s::bigint[])", arguments
-        )
+        *[([lease.partition], to, [lease.lease_token]) for to in ([], [1, 2], [None])],
+    ):
+        with pytest.raises((PositionOutOfRange, Malformed)), refusals():
+            bulk.connection.execute(
+                "select event_store.commit_batch('v', %s::int[], %s::bigint[], %s::bigint[])", arguments
+            )
     assert progress(bulk) == before
-    assert leases
-
-
-@pytest.mark.parametrize("to_position", ["{}", "{1,2}", "{null}"])
-def test_a_partition_without_its_offset_is_refused(bulk: EventStore, leases: list[Lease], to_position: str) -> None:
-    lease = leases[0]
-    with pytest.raises((PositionOutOfRange, Malformed)), refusals():
-        bulk.connection.execute(
-            "select event_store.commit_batch('v', %s, %s::bigint[], %s)",
-            ([lease.partition], to_position, [lease.lease_token]),
-        )
 
 
 def test_a_wrong_view_or_partition_is_refused(bulk: EventStore, leases: list[Lease]) -> None:

@@ -1,21 +1,19 @@
-"""A backfill: the rows that a table had, beside its log, whatever happens while they are read."""
+"""A backfill: the rows that a table had, beside its log, which may overtake them between reading and storing."""
 
-from random import Random
 from typing import Any
 
 import pytest
 
+from millrace.resources.capture.decoding.change import Change
 from millrace.resources.capture.decoding.pgoutput import Lsn
-from millrace.resources.capture.store import CaptureStore, EmittedRows
-from millrace.resources.errors import EventIdReused, Malformed
+from millrace.resources.capture.store import CaptureStore, EmittedRows, TableRegistration
+from millrace.resources.errors import Malformed
 from millrace.resources.event_store import EventStore
 from tests.support.capturing.captures import (
     PUBLISHED,
-    STEP,
-    Row,
     Source,
+    T,
     append_foreign,
-    as_read,
     decider_id,
     deleted,
     events,
@@ -23,25 +21,14 @@ from tests.support.capturing.captures import (
     held,
     inserted,
     progress_of,
-    source,
     stream,
     table,
     truncated,
     updated,
     with_data,
 )
-from tests.support.factories import (
-    Connect,
-    assert_log_holds_every_event_once,
-    refusal,
-    rows,
-    start,
-    terminate,
-    value,
-    wait_blocked,
-)
-
-__all__ = ["source"]
+from tests.support.factories import Connect, refusal, rows, start, terminate, value, wait_blocked
+from tests.support.patience import patience
 
 ID = "0b5c1d9e-0000-4000-8000-0000000000ff"
 
@@ -169,7 +156,7 @@ def test_a_kill_in_a_chunk_leaves_neither_events_nor_progress_of(source: Source,
     call = start(lambda: source.backfill(1, 2, 3, 4))
     wait_blocked(observer, doomed.info.backend_pid)
     terminate(observer, doomed.info.backend_pid)
-    assert call.exception(20) is not None
+    assert call.exception(patience()) is not None
     holder.rollback()
     source.store = CaptureStore(connect())
     assert (events(source.store), progress_of(source)) == ([], (None, 0, False, None))
@@ -182,15 +169,9 @@ def test_malformed_chunks_and_unknown_tables_are_refused(source: Source) -> None
     call = "select (event_store.emit_backfill('c', %s, 'public', 't', %s, %s, %s, %s, %s, %s, %s, null, %s)).appended"
     one, data = ["0b5c1d9e-0000-4000-8000-000000000001"], ["{}"]
     cases: tuple[tuple[object, ...], ...] = (
-        (None, "0/1", [], [], ID, [], [], True),
-        ("800:800:", None, [], [], ID, [], [], True),
-        ("800:800:", "0/1", [], [], ID, [], [], None),
-        ("800:800:", "0/1", [], [], None, [], [], True),
-        ("800:800:", "0/1", None, [], ID, [], [], True),
         ("800:800:", "0/1", [], one, ID, data, [], True),
         ("800:800:", "0/1", ["[1]"], one, ID, [], [], True),
         ("800:800:", "0/1", ["[1]"], one, ID, data, [None, None], True),
-        ("800:800:", "0/1", ["[1]"], one, ID, data, None, True),
         ("800:800:", "0/1", ["[1]"], one, ID, ["{"], [], True),
         ("800:800:", "0/1", ["[1]"], [None], ID, data, [], True),
     )
@@ -208,174 +189,168 @@ def test_an_event_id_of_somebody_else_is_refused_by_the_append_or_left_out(sourc
         (source.token, change.event_id, ID),
     )
     assert stream(source.store, 9) == []
-    assert issubclass(EventIdReused, Exception)
 
 
-# any course
+def now(source: Source) -> str:
+    """Return a snapshot of the source that sees all that happened in it."""
+    return f"{source.xid}:{source.xid}:"
 
 
-class Lives:
-    """A source with a table, transactions that overlap, and the process that captures it, in any course."""
+def toasted(source: Source, key: int, **record: object) -> Change:
+    """Make an update in the source's log that has all but the value of v, which did not change."""
+    (change,) = source.changes(updated(key))
+    return with_data(change, record={"id": key} | record, unavailable=["v"])
 
-    def __init__(self, source: Source, random: Random) -> None:
-        self.source = source
-        self.random = random
-        self.rows: dict[int, object] = {}
-        self.open: dict[int, Row] = {}
-        self.unread: list[Any] = []
-        self.chunk: tuple[Any, ...] | None = None
-        self.number = 0
 
-    def snapshot(self) -> str:
-        xip = ",".join(str(xid) for xid in sorted(self.open))
-        return f"{min(self.open, default=self.source.xid)}:{self.source.xid}:{xip}"
+def last(source: Source, key: int) -> tuple[str, Any]:
+    """Return the newest event of a row: name and record."""
+    event = EventStore(source.store.connection).get_events(decider_id(key), T)[-1]
+    return event.event, event.data["record"]
 
-    def begin(self) -> None:
-        """Begin a transaction that writes a row which no other one writes."""
-        free = [key for key in range(8) if all(row.key != key for row in self.open.values())]
-        if not free or any(row.action == "truncated" for row in self.open.values()):
-            return
-        self.open[self.source.xid] = Row(self.random.choice(free))
-        self.source.xid += 1
 
-    def commit(self) -> None:
-        if not self.open:
-            return
-        xid = self.random.choice(list(self.open))
-        key = self.open.pop(xid).key
-        assert isinstance(key, int)
-        self.number += 1
-        if key in self.rows and self.random.random() < 0.5:
-            del self.rows[key]
-            done = deleted(key)
-        elif key in self.rows and self.random.random() < 0.5:
-            # v stays as it is, and the log does not hold it
-            (change,) = self.source.changes(updated(key), xid=xid)
-            self.unread.append(with_data(change, record={"id": key, "n": self.number}, unavailable=["v"]))
-            return
-        else:
-            done = (updated if key in self.rows else inserted)(key, self.number)
-            self.rows[key] = self.number
-        self.unread += self.source.changes(done, xid=xid)
+# a TRUNCATE
 
-    def truncate(self) -> None:
-        if self.open or self.random.random() < 0.7:
-            return
-        self.rows.clear()
-        self.unread += self.source.changes(truncated())
 
-    def store(self) -> None:
-        """Read a part of the log, or all of it."""
-        if not self.unread:
-            return
-        part = self.unread[: self.random.randint(1, len(self.unread))]
-        self.source.save(part, Lsn(part[-1].commit_lsn + STEP))
-        del self.unread[: len(part)]
+def test_rows_that_a_truncate_removed_since_they_were_read_are_left_out(source: Source) -> None:
+    snapshot = now(source)
+    source.commit(truncated())
+    source.commit(inserted(3, "new"))
+    source.emit_all()
+    assert source.backfill(1, 2, 3, snapshot=snapshot, done=False) == EmittedRows("stored", 0, 3, 0)
+    assert source.backfill(3) == EmittedRows("stored", 1, 0, 0)
+    assert [key for key, _ in events(source.store)] == ["[]", "[3]", "[3]"]
 
-    def emit(self) -> None:
-        self.source.emit(self.random.randint(1, 5))
 
-    def read(self) -> None:
-        """Read the next chunk of the table in a snapshot; it may be stored much later, or never."""
-        (registered,) = self.source.store.captured_tables("c")
-        if self.chunk is not None or registered.rows_read:
-            return
-        after = -1 if registered.backfill_key is None else int(registered.backfill_key.strip("[]"))
-        keys = sorted(key for key in self.rows if key > after)[:3]
-        rest = any(key > (keys[-1] if keys else after) for key in self.rows)
-        values = [self.rows[key] for key in keys]
-        self.chunk = (keys, values, self.snapshot(), self.source.lsn, not rest, registered.backfill_offset)
+@pytest.mark.parametrize("sees", ["the snapshot", "the slot before"])
+def test_a_truncate_from_before_leaves_no_row_out(source: Source, sees: str) -> None:
+    snapshot = now(source)
+    source.commit(truncated())
+    source.emit_all()
+    if sees == "the slot before":
+        source.begin(published_xid=700)
+    else:
+        snapshot = now(source)
+    assert source.backfill(1, 2, snapshot=snapshot) == EmittedRows("stored", 2, 0, 0)
 
-    def write(self) -> None:
-        """Store the chunk that was read; forget it, as a kill does, now and then."""
-        if self.chunk is None:
-            return
-        if self.random.random() < 0.7:
-            while self.unread:
-                self.store()
-            self.source.emit_all()
-        keys, values, snapshot, high_lsn, done, backfill_offset = self.chunk
-        read = [self.source._row(key, "t", value, backfill_offset) for key, value in zip(keys, values, strict=True)]
-        last = decider_id(keys[-1]) if keys else None
-        stored = self.source.store.emit_backfill(
-            "c", self.source.token, "public", "t", snapshot, high_lsn, as_read(read), last, done=done
+
+def test_a_truncate_in_the_quarantine_leaves_the_rows_out_too(source: Source) -> None:
+    snapshot = now(source)
+    source.commit(faulty((), action="truncated"))
+    source.emit_all()
+    assert held(source.store) == [("[]", "truncated", True)]
+    assert source.backfill(1, snapshot=snapshot) == EmittedRows("stored", 0, 1, 0)
+    assert source.backfill(2) == EmittedRows("stored", 0, 0, 0)
+
+
+# values that the log does not hold
+
+
+def test_a_row_whose_newer_changes_lack_a_value_is_appended_as_it_is_now(source: Source) -> None:
+    snapshot = now(source)
+    for number in (1, 2):
+        source.save([toasted(source, 1, n=number)])
+    source.save([toasted(source, 2, n=3)])
+    source.commit(updated(3, "whole"))
+    source.emit()
+    assert source.backfill(1, 2, 3, 4, snapshot=snapshot) == EmittedRows("stored", 3, 1, 0)
+    assert last(source, 1) == ("backfilled", {"id": 1, "v": "read", "n": 2})
+    assert last(source, 2) == ("backfilled", {"id": 2, "v": "read", "n": 3})
+    assert last(source, 3) == ("updated", {"id": 3, "v": "whole"})
+    source.finish()
+    assert last(source, 1)[0] == "backfilled"
+
+
+def test_a_value_that_changed_since_it_was_read_and_is_lacking_after_that_is_the_changed_one(source: Source) -> None:
+    source.commit(updated(1, "seen"))
+    snapshot = now(source)
+    source.commit(updated(1, "changed"))
+    source.save([toasted(source, 1, n=1)])
+    source.emit()
+    assert source.backfill(1, snapshot=snapshot).appended == 1
+    assert last(source, 1) == ("backfilled", {"id": 1, "v": "changed", "n": 1})
+
+
+def test_a_row_is_left_out_where_it_was_another_one_or_is_gone_or_waits(source: Source) -> None:
+    snapshot = now(source)
+    source.commit(deleted(1), inserted(1), deleted(2))
+    source.save([toasted(source, 1, n=1), toasted(source, 3, n=1)])
+    source.commit(faulty(3))
+    source.emit()
+    assert source.backfill(1, 2, 3, snapshot=snapshot) == EmittedRows("stored", 0, 3, 0)
+
+
+def test_a_change_that_lacks_a_value_and_that_the_snapshot_sees_is_followed_by_the_row_as_it_was_read(
+    source: Source,
+) -> None:
+    source.save([toasted(source, 1, n=1)])
+    source.emit()
+    assert source.backfill(1).appended == 1
+    assert last(source, 1) == ("backfilled", {"id": 1, "v": "read"})
+
+
+def test_a_row_that_grows_too_large_by_what_changed_since_is_quarantined(source: Source) -> None:
+    source.store.connection.execute("set event_store.max_data_bytes = 1000")
+    snapshot = now(source)
+    source.save([toasted(source, 1, n="x" * 600)])
+    source.emit()
+    assert source.backfill(1, value="y" * 600, snapshot=snapshot) == EmittedRows("stored", 0, 0, 1)
+    assert held(source.store) == [("[1]", "backfilled", True)]
+
+
+def test_only_a_stream_that_lacks_a_value_is_read(source: Source) -> None:
+    snapshot = now(source)
+    source.commit(*[updated(n % 3, n) for n in range(3000)])
+    source.emit()
+    connection = source.store.connection
+    with connection.transaction():
+        assert source.backfill(0, 1, 2, snapshot=snapshot).left_out == 3
+        looked_at = value(connection, "select idx_tup_fetch from pg_stat_xact_user_tables where relname = 'events'")
+    assert looked_at < 20
+
+
+# begun anew
+
+
+def test_a_table_that_is_taken_out_and_put_back_is_read_anew_under_other_ids(source: Source) -> None:
+    store = source.store
+    both = [table("t"), table("u")]
+    store.register_capture("c", "slot_c", "pub_c", both)
+    store.publish_tables("c", source.token, source.xid)
+    source.backfill(1, 2, 3, name="u")
+    source.finish("u")
+    store.register_capture("c", "slot_c", "pub_c", both[:1])
+    # unseen: 1 is changed, 2 is deleted
+    store.register_capture("c", "slot_c", "pub_c", both)
+    store.publish_tables("c", source.token, source.xid)
+    assert source.backfill(1, 3, name="u", value="changed") == EmittedRows("stored", 2, 0, 0)
+    source.finish("u")
+    decider = "table:public.u"
+    assert stream(store, 1, decider) == [("backfilled", "read"), ("backfilled", "changed")]
+    assert stream(store, 2, decider) == [("backfilled", "read"), ("deleted", None)]
+    assert stream(store, 3, decider)[-1] == ("backfilled", "changed")
+    # and once more: what it ends has other ids, too
+    store.register_capture("c", "slot_c", "pub_c", both[:1])
+    store.register_capture("c", "slot_c", "pub_c", both)
+    store.publish_tables("c", source.token, source.xid)
+    source.backfill(2, name="u", value="back", done=False)
+    source.backfill(name="u")
+    source.finish("u")
+    assert [name for name, _ in stream(store, 2, decider)] == ["backfilled", "deleted", "backfilled"]
+    assert [name for name, _ in stream(store, 1, decider)] == ["backfilled", "backfilled", "deleted"]
+
+
+def test_a_table_whose_decider_is_renamed_and_renamed_back_is_read_each_time(source: Source) -> None:
+    for decider in (T, "x", T, "x"):
+        source.store.register_capture("c", "slot_c", "pub_c", [TableRegistration("public", "t", decider, None, "1")])
+        source.store.publish_tables("c", source.token, source.xid)
+        # what happened while it had the other decider, nobody saw
+        assert (
+            source.backfill(1, value=f"{decider} again" if stream(source.store, 1, decider) else "read").appended == 1
         )
-        if stored.status != "behind" or self.random.random() < 0.2:
-            self.chunk = None
-
-    def lose(self) -> None:
-        """Lose the slot with its unread changes, and make another one."""
-        if self.open or self.random.random() < 0.5:
-            return
-        self.source.emit_all()
-        self.unread.clear()
-        self.source.begin()
-        self.chunk = None
-
-    def finish(self) -> None:
-        (registered,) = self.source.store.captured_tables("c")
-        if registered.rows_read:
-            self.source.store.finish_backfill("c", self.source.token, "public", "t", self.random.randint(1, 4))
-
-    def declare(self) -> None:
-        """Declare another filter: some rows are captured no more, silently in the log, and everything is read anew."""
-        if self.random.random() < 0.5:
-            return
-        self.number += 1
-        written = {row.key for row in self.open.values()}
-        for key in [key for key in self.rows if key not in written and self.random.random() < 0.3]:
-            del self.rows[key]
-        self.source.store.register_capture("c", "slot_c", "pub_c", [table(fingerprint=str(self.number))])
-        self.source.store.publish_tables("c", self.source.token, self.source.xid)
-        self.chunk = None
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_in_any_course_the_live_streams_are_the_table(source: Source, seed: int) -> None:
-    random = Random(seed)
-    lives = Lives(source, random)
-    for _ in range(random.randint(20, 150)):
-        random.choice(
-            [
-                lives.begin, lives.begin, lives.commit, lives.commit, lives.truncate, lives.store, lives.emit, lives.read,
-                lives.write, lives.lose, lives.finish, lives.declare,
-            ]
-        )()  # fmt: skip
-    while lives.open:
-        lives.commit()
-    while True:
-        while lives.unread:
-            lives.store()
-        source.emit_all()
-        (registered,) = source.store.captured_tables("c")
-        if registered.backfill_generation is not None:
-            break
-        lives.read()
-        lives.write()
-        lives.finish()
-    live: dict[str, object] = {}
-    for key, event, data in rows(
-        source.store.connection,
-        "select decider_id, event, data from event_store.events where decider_id <> '[]' order by \"offset\"",
-    ):
-        if event == "deleted":
-            live.pop(key, None)
-        elif "unavailable" not in data:
-            live[key] = data["record"]["v"]
-        else:
-            live.setdefault(key, "in no event")
-    assert live == {decider_id(key): found for key, found in lives.rows.items()}
-    doubled = rows(
-        source.store.connection,
-        """
-        select e.decider_id, e.version
-        from event_store.events e
-        join event_store.events b on (b.decider_id, b.decider, b.version) = (e.decider_id, e.decider, e.version - 1)
-        where e.event = 'backfilled' and b.event <> 'deleted' and not b.data ? 'unavailable'
-          and e.data -> 'record' = b.data -> 'record'
-        """,
-    )
-    assert doubled == []
-    assert value(source.store.connection, "select count(*) from event_store.unchanged_rows") == 0
-    EventStore(source.store.connection).sequence_events()
-    assert_log_holds_every_event_once(source.store.connection)
+        source.finish()
+    assert rows(source.store.connection, 'select decider from event_store.events order by "offset"') == [
+        (T,),
+        ("x",),
+        (T,),
+        ("x",),
+    ]

@@ -17,14 +17,12 @@ from tests.support.capturing.captures import (
     T,
     U,
     append_foreign,
-    decider_id,
     deleted,
     event_ids,
     events,
     faulty,
     held,
     inserted,
-    source,
     stream,
     table,
     truncated,
@@ -42,8 +40,7 @@ from tests.support.factories import (
     value,
     wait_blocked,
 )
-
-__all__ = ["source"]
+from tests.support.patience import patience
 
 
 def position(source: Source) -> Any:  # noqa: ANN401 - the columns decide
@@ -66,14 +63,7 @@ def test_changes_become_events_in_the_order_of_commits_and_within_their_transact
     assert_log_holds_every_event_once(source.store.connection)
 
 
-def test_two_updates_of_one_row_in_one_transaction_are_two_events(source: Source) -> None:
-    source.commit(updated(1, "a"), updated(1, "b"))
-    source.emit()
-    found = EventStore(source.store.connection).get_events("[1]", T)
-    assert [(event.data["commit_idx"], event.data["record"]["v"]) for event in found] == [(0, "a"), (1, "b")]
-
-
-@pytest.mark.parametrize("limit", [1, 2, 7, 1000])
+@pytest.mark.parametrize("limit", [1, 7])
 def test_a_limit_ends_a_call_anywhere_also_within_a_transaction(source: Source, limit: int) -> None:
     done = [source.commit(*[inserted((n, m)) for m in range(5)]) for n in range(4)]
     calls = 0
@@ -90,12 +80,6 @@ def test_nothing_is_emitted_beyond_what_is_said_to_be_stored(source: Source, con
     other.copy_changes(source.generation, source.changes(inserted(1)))
     assert source.emit() == Emitted(0, 0, 0, behind=False)
     other.connection.rollback()
-
-
-def test_a_change_at_the_very_start_of_the_slot_is_emitted(source: Source) -> None:
-    (change,) = source.commit(inserted(1))
-    assert str(change.commit_lsn) == str(Lsn.parse("0/1000"))
-    assert source.emit().emitted == 1
 
 
 def test_a_faulty_change_and_all_later_ones_of_its_stream_wait_the_rest_flows(source: Source) -> None:
@@ -117,16 +101,6 @@ def test_a_change_whose_key_nobody_can_read_holds_up_nobody(source: Source) -> N
     assert held(source.store) == [(None, "updated", True)]
 
 
-@pytest.mark.parametrize("text", ["x" * 3000, "".join(chr(33 + n * 7919 % 90) for n in range(3000))])
-def test_oversize_data_are_quarantined_whether_or_not_they_compress(source: Source, text: str) -> None:
-    source.store.connection.execute("set event_store.max_data_bytes = 3000")
-    source.commit(inserted(1, text), inserted(2, text[:2000]))
-    assert source.emit() == Emitted(1, 1, 0, behind=False)
-    (change,) = source.store.quarantined_changes("c")
-    assert change.fault is not None
-    assert "event_store.max_data_bytes allows 3000" in change.fault
-
-
 def test_data_of_every_size_around_the_limit_are_judged_as_an_append_judges_them(source: Source) -> None:
     source.store.connection.execute("set event_store.max_data_bytes = 2500")
     noise = "".join(chr(33 + n * 7919 % 90) for n in range(3000))
@@ -135,17 +109,13 @@ def test_data_of_every_size_around_the_limit_are_judged_as_an_append_judges_them
     done = source.emit()
     assert done.emitted + done.quarantined == 800
     assert 200 < done.quarantined < 600
+    faults = {change.fault for change in source.store.quarantined_changes("c", limit=1000)}
+    assert all("event_store.max_data_bytes allows 2500" in str(fault) for fault in faults)
 
 
 def test_a_key_that_is_too_long_for_a_stream_is_quarantined(source: Source) -> None:
     source.commit(inserted("k" * 2000), inserted(1))
     assert source.emit() == Emitted(1, 1, 0, behind=False)
-
-
-def test_a_lot_of_data_takes_several_statements_and_one_call(source: Source) -> None:
-    noise = "".join(chr(33 + n * 7919 % 90) for n in range(500_000))
-    source.commit(*[inserted(n, noise[n:]) for n in range(100)])
-    assert source.emit() == Emitted(100, 0, 0, behind=False)
 
 
 def test_a_stream_that_somebody_closed_holds_up_nobody_else(source: Source) -> None:
@@ -204,8 +174,8 @@ def test_a_truncation_ends_every_live_stream_of_its_table_before_what_follows(co
     assert last.data == truncation.data | {"truncated": True}
 
 
-@pytest.mark.parametrize("limit", [1, 3, 10])
-def test_a_truncation_of_many_rows_takes_bounded_calls_and_goes_on_where_it_was(source: Source, limit: int) -> None:
+def test_a_truncation_of_many_rows_takes_bounded_calls_and_goes_on_where_it_was(source: Source) -> None:
+    limit = 3
     source.commit(*[inserted(n) for n in range(20)])
     source.emit_all()
     source.commit(truncated(), inserted(5))
@@ -244,16 +214,6 @@ def test_truncations_in_a_row_are_events_each(source: Source) -> None:
 # fencing and failing
 
 
-def test_it_is_refused_without_the_lease_in_force(source: Source) -> None:
-    source.commit(inserted(1))
-    for token in (source.token - 1, source.token + 1):
-        refused = refusal(LeaseLost, lambda token=token: source.store.emit_changes("c", token))  # type: ignore[misc]
-        assert str(source.token) in str(refused)
-    source.store.release_capture("c", source.token)
-    refusal(LeaseLost, source.emit)
-    assert events(source.store) == []
-
-
 def test_an_unknown_capture_and_a_bad_limit_are_refused(source: Source) -> None:
     refusal(UnknownCapture, lambda: source.store.emit_changes("none", 1))
     for limit in (0, -1, 100_001):
@@ -265,24 +225,19 @@ def test_a_capture_without_a_slot_has_nothing_to_emit(connect: Connect) -> None:
     assert source.emit() == Emitted(0, 0, 0, behind=False)
 
 
-@pytest.mark.parametrize(
-    ("said", "metadata"),
-    [
-        ({"correlation_id": "request-7", "by": "me"}, {"correlation_id": "request-7", "by": "me"}),
-        ({"correlation_id": 7}, None),  # as no metadata may have it: it stays in the change's data
-        ({}, None),
-        (None, None),
-    ],
-)
-def test_what_the_sources_transaction_said_is_what_led_to_the_event(
-    source: Source, said: dict[str, object] | None, metadata: dict[str, object] | None
-) -> None:
-    (change,) = source.changes(inserted(1))
-    source.save([change if said is None else with_data(change, annotations=said)])
+def test_what_the_sources_transaction_said_is_what_led_to_the_event(source: Source) -> None:
+    said: list[dict[str, object] | None] = [
+        {"correlation_id": "request-7", "by": "me"},
+        {"correlation_id": 7},  # as no metadata may have it: it stays in the change's data
+        {},
+        None,
+    ]
+    changes = source.changes(*[inserted(n) for n in range(len(said))])
+    source.save([c if a is None else with_data(c, annotations=a) for c, a in zip(changes, said, strict=True)])
     source.emit()
-    (event,) = EventStore(source.store.connection).read_stream(T, "[1]")
-    assert event.metadata == metadata
-    assert event.data.get("annotations") == said
+    found = [event for n in range(len(said)) for event in EventStore(source.store.connection).read_stream(T, f"[{n}]")]
+    assert [event.metadata for event in found] == [said[0], None, None, None]
+    assert [event.data.get("annotations") for event in found] == said
 
 
 def test_a_truncation_ends_streams_whose_events_are_purged_too(source: Source) -> None:
@@ -311,7 +266,7 @@ def test_a_kill_in_the_middle_leaves_nothing_half(source: Source, connect: Conne
     call = start(source.emit)
     wait_blocked(observer, doomed.info.backend_pid)
     terminate(observer, doomed.info.backend_pid)
-    assert call.exception(20) is not None
+    assert call.exception(patience()) is not None
     holder.rollback()
     source.store = CaptureStore(connect())
     assert (events(source.store), position(source)) == before
@@ -329,28 +284,27 @@ def test_emitting_goes_on_beside_appends_of_others_to_the_same_streams(source: S
     call = start(source.emit)
     wait_blocked(connect(), source.store.connection.info.backend_pid)
     other.commit()
-    assert call.result(20).emitted == 2
+    assert call.result(patience()).emitted == 2
     assert len(EventStore(source.store.connection).get_events("[2]", T)) == 3
     EventStore(source.store.connection).sequence_events()
     assert_log_holds_every_event_once(source.store.connection)
 
 
-def test_a_hundred_thousand_changes_are_emitted_in_calls_of_ten_thousand(source: Source) -> None:
+def test_many_changes_are_emitted_in_calls_of_ten_thousand(source: Source) -> None:
     source.store.connection.execute(
         """
         insert into event_store.wal_events
-        select %s, ('0/1000'::pg_lsn + n / 100 * 256), n %% 100, '700', now(), %s, format('[%%s]', n %% 30000), 'updated',
-          gen_random_uuid(), gen_random_uuid(), jsonb_build_object('record', jsonb_build_object('id', n % 30000, 'v', n))
-        from generate_series(0, 99999) n
-        """.replace("n % 30000", "n %% 30000"),
+        select %s, ('0/1000'::pg_lsn + n / 100 * 256), n %% 100, '700', now(), %s, format('[%%s]', n %% 6000), 'updated',
+          gen_random_uuid(), gen_random_uuid(), jsonb_build_object('record', jsonb_build_object('id', n % 6000, 'v', n))
+        from generate_series(0, 19999) n
+        """.replace("n % 6000", "n %% 6000"),
         (source.generation, T),
     )
-    end = Lsn(0x1000 + 1000 * 256)
-    assert source.store.store_changes("c", source.token, end, BEGAN) == 100_000
-    for call in range(10):
-        assert source.emit() == Emitted(10_000, 0, 0, behind=call < 9)
-    assert [v for _, v in stream(source.store, 7)] == [7, 30007, 60007, 90007]
-    assert decider_id(7) == "[7]"
+    end = Lsn(0x1000 + 200 * 256)
+    assert source.store.store_changes("c", source.token, end, BEGAN) == 20_000
+    for call in range(2):
+        assert source.emit() == Emitted(10_000, 0, 0, behind=call < 1)
+    assert [v for _, v in stream(source.store, 7)] == [7, 6007, 12007, 18007]
 
 
 def test_a_truncation_reads_no_more_the_more_changes_each_row_had(source: Source) -> None:

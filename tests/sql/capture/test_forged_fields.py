@@ -15,14 +15,11 @@ from tests.support.capturing.captures import (
     T,
     faulty,
     inserted,
-    source,
     stream,
     truncated,
     updated,
     with_data,
 )
-
-__all__ = ["source"]
 
 VALUES: dict[str, list[Any]] = {
     "source": ["text", [], None, 7],

@@ -6,6 +6,7 @@ import pytest
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.store import ModelVersion, ReadModelStore, Version
 from tests.support.factories import Connect, rows, start, wait_blocked
+from tests.support.patience import patience
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def test_one_transaction_at_a_time_changes_the_versions_of_a_model(models: ReadM
     wait_blocked(models.connection, other.connection.info.backend_pid)
     assert not waiting.done()
     holder.connection.rollback()
-    waiting.result(20)
+    waiting.result(patience())
 
 
 def test_events_that_were_discarded_and_purged_are_told_for_every_version(models: ReadModelStore) -> None:

@@ -7,9 +7,11 @@ import fcntl
 import os
 import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+
+import psutil
 
 from millrace.platform_defs.local.services import free_port, spark_service
 from millrace.platform_defs.local.supervisor import Supervisor
@@ -20,17 +22,18 @@ from millrace.resources.spark.session import SPARK_TOKEN
 
 
 @contextmanager
-def shared_spark_server(folder: Path) -> Iterator[tuple[int, str]]:
+def shared_spark_server(folder: Path, started: Callable[[psutil.Process], None]) -> Iterator[tuple[int, str]]:
     """Yield the server's port and its token. The first process starts it, and ends it when the last one has left it.
 
     Args:
         folder: A folder of this test run, the same for all its processes.
+        started: Is told of the server by the process that has started it.
     """
     found, entering = folder / "spark.port", folder / "spark.lock"
     with ExitStack() as stack:
         with only_one(entering):
             if not found.exists():
-                stack.enter_context(_server(folder, found, entering))
+                stack.enter_context(_server(folder, found, entering, started))
             port, token = found.read_text().split()
             # the kernel takes a killed guest's lock away
             fcntl.flock(stack.enter_context(_guests(folder, port).open("a")), fcntl.LOCK_SH)
@@ -38,7 +41,7 @@ def shared_spark_server(folder: Path) -> Iterator[tuple[int, str]]:
 
 
 @contextmanager
-def _server(folder: Path, found: Path, entering: Path) -> Iterator[None]:
+def _server(folder: Path, found: Path, entering: Path, started: Callable[[psutil.Process], None]) -> Iterator[None]:
     settings, port = Settings(home=folder / "spark"), free_port()
     configuration = settings.home / "conf"
     configuration.mkdir(parents=True, exist_ok=True)
@@ -55,7 +58,8 @@ def _server(folder: Path, found: Path, entering: Path) -> Iterator[None]:
         "OPENBLAS_NUM_THREADS": "1",
         SPARK_TOKEN: secrets.token_urlsafe(32),
     }
-    with Supervisor(settings.home, [spark_service(settings, port, env)]):
+    with Supervisor(settings.home, [spark_service(settings, port, env)]) as supervisor:
+        started(psutil.Process(supervisor.states()[0].pid))
         found.write_text(f"{port} {env[SPARK_TOKEN]}")
         yield
         # who comes from now on starts another one

@@ -1,11 +1,15 @@
-"""A table that is read anew: what is as its streams say makes no event, and is not taken for gone."""
+"""Rows that a backfill reads: those that are as their streams say make no event, new ones become one as they are."""
 
-from dataclasses import replace
+import json
+from collections.abc import Sequence
+from uuid import uuid4
 
 import pytest
 
-from millrace.resources.capture.store import EmittedRows
+from millrace.resources.capture.store import CaptureStore, EmittedRows
+from millrace.resources.event_store import EventStore
 from tests.support.capturing.captures import (
+    ReadRow,
     Row,
     Source,
     append_foreign,
@@ -13,16 +17,16 @@ from tests.support.capturing.captures import (
     decider_id,
     deleted,
     events,
+    faulty,
+    held,
     inserted,
-    source,
+    progress_of,
     stream,
     table,
     updated,
     with_data,
 )
-from tests.support.factories import rows, value
-
-__all__ = ["source"]
+from tests.support.factories import Connect, rows, value
 
 
 def read(source: Source, row: Row, record: str) -> EmittedRows:
@@ -108,28 +112,24 @@ def test_values_that_the_last_change_lacks_are_those_before_it(source: Source) -
     assert read(source, Row(1), '{"id": 1, "n": 1, "v": "far back"}').unchanged == 1
 
 
-@pytest.mark.parametrize("before", ["another row", "moved here", "not an update", "no record", "nothing"])
-def test_values_that_no_event_of_the_row_holds_make_an_event(source: Source, before: str) -> None:
-    if before != "nothing":
-        source.commit(inserted(1, "kept"))
-    (lacking,) = source.changes(updated(1))
-    lacking = with_data(lacking, record={"id": 1}, unavailable=["v"])
-    if before == "another row":
-        source.commit(deleted(1))
-    elif before == "moved here":
-        lacking = with_data(lacking, old_key=[2])
-    elif before == "not an update":
-        (bad,) = source.changes(inserted(1))
-        source.save([with_data(bad, record={"id": 1}, unavailable=["v"])])
-    elif before == "no record":
-        source.emit()
-        append_foreign(source.store, "updated", 1)
-    lacking = replace(lacking, commit_lsn=source.lsn)
-    source.save([lacking], type(source.lsn)(source.lsn + 1))
+def test_values_that_no_event_of_the_row_holds_make_an_event(source: Source) -> None:
+    for key, before in enumerate(("another row", "moved here", "not an update", "no record", "nothing")):
+        if before != "nothing":
+            source.commit(inserted(key, "kept"))
+        if before == "another row":
+            source.commit(deleted(key))
+        elif before == "not an update":
+            (bad,) = source.changes(inserted(key))
+            source.save([with_data(bad, record={"id": key}, unavailable=["v"])])
+        elif before == "no record":
+            source.emit()
+            append_foreign(source.store, "updated", key)
+        (lacking,) = source.changes(updated(key))
+        moved = {"old_key": [100]} if before == "moved here" else {}
+        source.save([with_data(lacking, record={"id": key}, unavailable=["v"], **moved)])
     source.emit()
-    source.lsn = type(source.lsn)(source.lsn + 0x100)
     source.begin()
-    assert source.backfill(1, value="kept") == EmittedRows("stored", 1, 0, 0, 0)
+    assert source.backfill(0, 1, 2, 3, 4, value="kept") == EmittedRows("stored", 5, 0, 0, 0)
 
 
 def test_a_row_that_changes_after_it_was_read_is_as_the_log_says(source: Source) -> None:
@@ -213,3 +213,90 @@ def test_a_plan_that_was_made_for_an_empty_store_looks_at_the_events_of_the_rows
         source.finish(limit=10)
         fetched = value(connection, "select idx_tup_fetch from pg_stat_xact_user_tables where relname = 'events'")
     assert fetched < 10 * 1000
+
+
+def test_a_table_that_events_told_of_before_is_ended_by_a_look_at_its_streams(source: Source) -> None:
+    source.backfill(1, 2)
+    assert source.begin() == 2
+    source.backfill(2, done=False)
+    source.backfill()
+    assert progress_of(source) == ("[2]", 1, True, None)
+    assert source.finish() == 1
+    assert progress_of(source) == ("[2]", 1, True, 2)
+    assert events(source.store)[-1] == ("[1]", "deleted")
+
+
+def is_new(source: Source) -> bool:
+    return bool(value(source.store.connection, "select is_new from event_store.captured_tables"))
+
+
+def test_a_table_is_new_until_it_is_read_anew(source: Source) -> None:
+    assert is_new(source)
+    source.store.register_capture("c", "slot_c", "pub_c", [table()])
+    assert is_new(source)
+    # the slot of the capture may lack changes of a table that is added
+    source.store.register_capture("c", "slot_c", "pub_c", [table(), table("u")])
+    source.store.publish_tables("c", source.token, source.xid)
+    query = "select table_name, is_new from event_store.captured_tables order by 1"
+    assert rows(source.store.connection, query) == [("t", True), ("u", False)]
+    source.store.register_capture("c", "slot_c", "pub_c", [table(fingerprint="2")])
+    assert not is_new(source)
+    source.store.release_capture("c", source.token)
+    source.store.unregister_capture("c")
+    again = Source(source.store)
+    again.begin()
+    assert not is_new(again)
+    assert again.backfill(1).appended == 1
+    assert progress_of(again)[3] is None
+
+
+def test_a_table_that_was_never_published_stays_new(connect: Connect) -> None:
+    source = Source(CaptureStore(connect()))
+    source.store.register_capture("c", "slot_c", "pub_c", [table(fingerprint="2")])
+    assert is_new(source)
+    source.begin()
+    assert is_new(source)
+    source.begin()
+    assert not is_new(source)
+
+
+def read_rows(source: Source, read: Sequence[ReadRow]) -> EmittedRows:
+    now = f"{source.xid}:{source.xid}:"
+    return source.store.emit_backfill(
+        "c", source.token, "public", "t", now, source.lsn, as_read(read), None, done=False
+    )
+
+
+def test_rows_that_no_event_tells_of_become_events_or_wait(source: Source) -> None:
+    source.commit(inserted(1, "read"), inserted(2, "other"), inserted(3), deleted(3), faulty(4))
+    source.emit_all()
+    one = source._row(5, "t", "read", 1)
+    large = one._replace(decider_id="[6]", event_id=str(uuid4()), data=json.dumps({"record": "x" * 2_000_000}))
+    digits = one._replace(decider_id="[7]", event_id=str(uuid4()), data='{"record": 1e1000}')
+    doubtful = one._replace(decider_id="[10]", event_id=str(uuid4()), fault="column v: not UTF-8")
+    unreadable = one._replace(decider_id="[8]", event_id=str(uuid4()), data=None, fault="column v: not UTF-8")
+    nameless = unreadable._replace(decider_id=None, event_id=str(uuid4()))
+    noted = one._replace(decider_id="[9]", event_id=str(uuid4()), data='{"record": {}, "annotations": {"user": "me"}}')
+    known = [source._row(key, "t", "read", 1) for key in (1, 2, 3, 4)]
+    found = read_rows(source, [one, large, digits, doubtful, unreadable, nameless, noted, *known])
+    # 2 and 3 are other than their streams say, and 4 waits behind its fault
+    assert found == EmittedRows("stored", 4, 0, 6, 1)
+    assert sorted(key for key, name in events(source.store) if name == "backfilled") == ["[2]", "[3]", "[5]", "[9]"]
+    assert {key for key, *_ in held(source.store)} == {"[4]", "[6]", "[7]", "[10]", "[8]", None}
+    (event,) = EventStore(source.store.connection).read_stream("table:public.t", "[9]")
+    assert event.metadata == {"user": "me"}
+
+
+def test_new_rows_follow_what_is_before_them_in_their_stream(source: Source) -> None:
+    """Another row of the same call, or events that were purged; at any isolation."""
+    connection = source.store.connection
+    connection.execute("set default_transaction_isolation = serializable")
+    connection.execute(
+        "insert into event_store.purged_streams (decider, decider_id, last_event_id, last_offset, version, final)"
+        " values ('table:public.t', '[1]', gen_random_uuid(), 1, 3, false)"
+    )
+    one = source._row(5, "t", "read", 1)
+    again = one._replace(event_id=str(uuid4()))
+    assert read_rows(source, [source._row(1, "t", "read", 1), one, again]).appended == 3
+    versions = rows(connection, "select decider_id, version from event_store.events order by 1, 2")
+    assert versions == [("[1]", 4), ("[5]", 1), ("[5]", 2)]

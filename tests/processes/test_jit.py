@@ -10,24 +10,11 @@ import pytest
 from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
-from tests.support.factories import append_to, register_orders, rows, value
+from tests.support.factories import append_to, register_orders, value
 from tests.support.filled_store import fill
 
 # Debian's, and those that `--postgres` is given most often; the wheel's has no LLVM
 SERVERS = [PROGRAMS, *(Path(f"/usr/lib/postgresql/{major}/bin") for major in (18, 17, 16, 15))]
-
-
-def test_every_function_that_scans_by_index_only_compiles_nothing(store: EventStore) -> None:
-    compiled = rows(
-        store.connection,
-        """
-        select oid::regprocedure::text from pg_proc
-        where pronamespace in ('event_store'::regnamespace, 'event_store_private'::regnamespace)
-          and proconfig @> array['enable_seqscan=off'] and not proconfig @> array['jit=off']
-        """,
-    )
-    assert compiled == []
-    assert value(store.connection, "select count(*) > 30 from pg_proc where proconfig @> array['jit=off']")
 
 
 def use(store: EventStore) -> None:

@@ -1,7 +1,6 @@
-"""What claim_views leases of many views at once is what claim_batch leases of each alone, whatever came before.
+"""Whole random lives of views that are consumed in rounds, and each alone for its retries.
 
-Belongs here: random stores, and whole random lives of views that are consumed in rounds. Not here: single promises
-(test_claim_views), sessions that race (test_racing_rounds).
+Not here: single promises (test_claim_views), sessions that race (test_racing_rounds).
 """
 
 from collections import Counter
@@ -10,8 +9,8 @@ from random import Random
 
 import pytest
 
-from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.event_store import EventStore, Lease, LogEvent, StreamFailure
+from tests.long import seeds
 from tests.support.factories import new_event, rows, set_clock, value
 
 FILTERS: dict[str, dict[str, list[str]]] = {
@@ -25,11 +24,10 @@ FILTERS: dict[str, dict[str, list[str]]] = {
 }
 # mostly what some views pass over
 RARE = ["placed"] * 8 + ["paid"]
-Ranges = dict[str, list[tuple[int, int, int]]]
 
 
-class RandomPast:
-    """A store with views, whose past is random."""
+class RandomLife:
+    """A store with views, and what happens to it."""
 
     def __init__(self, store: EventStore, seed: int) -> None:
         self.store, self.random, self.now = store, Random(seed), 0
@@ -56,85 +54,11 @@ class RandomPast:
         )
         self.store.sequence_events()
 
-    def consume_alone(self) -> None:
-        """Let an owner claim something of a view, and commit it, fail a stream of it, or keep it."""
-        view = self.random.choice([*FILTERS])
-        limit = self.random.choice([1, 3, 10, 1000])
-        leases = self.store.claim_batch(view, f"owner {self.random.randrange(3)}", limit, 60)
-        for lease in leases:
-            fate = self.random.random()
-            if fate < 0.3:
-                continue
-            if fate < 0.6 and (events := self.store.read_batch(view, lease)):
-                one = self.random.choice(events)
-                self.store.fail_streams(view, lease, [StreamFailure(one.decider, one.decider_id, "no")])
-            self.store.commit_batch(view, [lease])
 
-    def shorten(self) -> None:
-        """Give up what no view needs of one log partition."""
-        partition, mark = self.random.choice(
-            rows(
-                self.store.connection,
-                """
-                select p.partition, least(
-                  p.high_water_mark, min(case when c.lease_owner is null then c.position else least(c.position, c.leased_from) end)
-                )
-                from event_store.partitions p join event_store.checkpoints c using (partition)
-                where not exists (select from event_store.stream_locks k where k.partition = p.partition)
-                group by p.partition, p.high_water_mark
-                """,
-            )
-            or [(0, 0)]
-        )
-        archive = ArchiveStore(self.store.connection)
-        if mark > 0:
-            archive.mark_archived(partition, mark)
-            archive.raise_low_water_mark(partition, mark)
-            while archive.purge_events(partition, 10):
-                pass
-
-    def step(self) -> None:
-        work = self.random.choice([self.append, self.consume_alone, self.consume_alone, self.shorten, self.wait])
-        work()
-
-    def wait(self) -> None:
-        self.pass_time(self.random.choice([1, 5, 30, 61]))
-
-
-def ranges(leases: list[Lease]) -> list[tuple[int, int, int]]:
-    """Return the ranges that hold something: a claim of one view has empty ones for streams to try again."""
-    return sorted(
-        (one.partition, one.from_position, one.to_position) for one in leases if one.to_position > one.from_position
-    )
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_many_views_are_leased_what_each_would_be_alone(orders: EventStore, seed: int) -> None:
-    life = RandomPast(orders, seed)
-    compared: Counter[str] = Counter()
-    for step in range(60):
-        life.step()
-        limit = life.random.choice([1, 2, 7, 25, 20_000])
-        views = life.random.sample([*FILTERS], life.random.randrange(1, len(FILTERS) + 1))
-        with orders.connection.transaction(force_rollback=True):
-            together = {view: ranges(of) for view, of in orders.claim_views([*views, "nobody"], "round", limit).items()}
-        alone: Ranges = {}
-        for view in views:
-            with orders.connection.transaction(force_rollback=True):
-                if found := ranges(orders.claim_batch(view, "round", limit)):
-                    alone[view] = found
-        assert together == alone, f"step {step}"
-        compared.update({view: len(of) for view, of in alone.items()})
-        due = {row.view: row.due - row.retries > 0 for row in orders.poll_views(views) if row.enabled}
-        assert {*alone} <= {view for view, is_due in due.items() if is_due}, f"step {step}"
-    assert min(compared[view] for view in ("all", "orders", "paid", "invoices_paid")) > 10
-    assert compared["none"] == compared["off"] == 0
-
-
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_over_a_life_each_event_is_delivered_as_often_as_it_failed_and_once(orders: EventStore, seed: int) -> None:
     """Rounds take the new events, each view alone its retries; a reader of ranges leaves out streams with a lock."""
-    life = RandomPast(orders, seed + 100)
+    life = RandomLife(orders, seed)
     taken: Counter[tuple[str, int]] = Counter()
 
     def settle(view: str, lease: Lease, events: list[LogEvent], *, may_fail: bool) -> None:

@@ -1,24 +1,11 @@
-"""Transactions end after their deadline, and are forgotten long after it."""
+"""Transactions end after their deadline, are told of while they are open after it, and are forgotten long after it."""
 
-import pytest
+from functools import partial
 
 from millrace.resources.errors import Malformed, TransactionEnded, UnknownTransaction
 from millrace.resources.producers import ExpiredTransactions, ProducerStore
 from tests.support.factories import Connect, refusal, rows, set_clock
-from tests.support.producing.messages import (
-    LATER,
-    START,
-    another,
-    do,
-    effects,
-    opened,
-    producer,
-    staged,
-    state_of,
-    statistics,
-)
-
-__all__ = ["producer"]
+from tests.support.producing.messages import LATER, START, another, do, effects, opened, staged, state_of, statistics
 
 
 def test_transactions_end_after_their_deadline_with_their_changes_and_others_do_not(producer: ProducerStore) -> None:
@@ -64,7 +51,7 @@ def test_it_waits_for_nobody_and_leaves_what_somebody_is_at_to_the_next_call(
     set_clock(producer.connection, LATER)
     busy = ProducerStore(connect(autocommit=False))
     busy.register_producer("p")
-    producer.connection.execute("set lock_timeout = '2s'")
+    producer.connection.execute("set lock_timeout = '30s'")
     assert producer.expire_transactions() == ExpiredTransactions(0, 0)
     busy.connection.rollback()
     set_clock(busy.connection, START)
@@ -88,6 +75,35 @@ def test_a_call_ends_no_more_than_its_limit(producer: ProducerStore, connect: Co
     assert statistics(producer).expired == 3
 
 
-@pytest.mark.parametrize("arguments", [(None, 1), (-1, 1), (2**31, 1), (1, None), (1, 0)])
-def test_arguments_that_make_no_sense_are_refused(producer: ProducerStore, arguments: tuple[int, int]) -> None:
-    refusal(Malformed, lambda: producer.expire_transactions(*arguments))
+def test_arguments_out_of_range_are_refused(producer: ProducerStore) -> None:
+    for keep_s, limit in ((-1, 1), (2**31, 1), (1, 0)):
+        refusal(Malformed, partial(producer.expire_transactions, keep_s, limit))
+    for late_s, limit in ((-1, 1), (2**31, 1), (0, 0)):
+        refusal(Malformed, partial(producer.overdue_transactions, late_s, limit))
+
+
+def found(producer: ProducerStore, late_s: int = 120, limit: int = 100) -> list[tuple[str, int, int]]:
+    return [(each.producer_id, each.partition, each.sequence) for each in producer.overdue_transactions(late_s, limit)]
+
+
+def test_those_that_are_open_so_long_after_their_deadline_are_told_the_oldest_first(producer: ProducerStore) -> None:
+    set_clock(producer.connection, START)
+    second, first = opened(producer, 0, timeout_s=30), opened(producer, 0, timeout_s=20)
+    assert found(producer, 0) == []
+    set_clock(producer.connection, LATER)  # a minute
+    assert [each.transaction_id for each in producer.overdue_transactions(30)] == [first, second]
+    assert [each.transaction_id for each in producer.overdue_transactions(31)] == [first]
+    assert [each.transaction_id for each in producer.overdue_transactions(0, 1)] == [first]
+    assert found(producer) == []
+    assert found(producer, 40) == [("p", 0, 0)]
+    assert found(producer, 41) == []
+
+
+def test_one_that_ended_is_not_told(producer: ProducerStore) -> None:
+    set_clock(producer.connection, START)
+    opened(producer, 0, timeout_s=20)
+    do(producer, 0)
+    set_clock(producer.connection, LATER)
+    assert found(producer, 0) == [("p", 0, 0)]
+    producer.expire_transactions()
+    assert found(producer, 0) == []

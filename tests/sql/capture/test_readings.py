@@ -16,14 +16,11 @@ from tests.support.capturing.captures import (
     faulty,
     held,
     inserted,
-    source,
     stream,
     table,
     updated,
 )
 from tests.support.factories import Connect, refusal, rows, value
-
-__all__ = ["source"]
 
 
 class Reading:

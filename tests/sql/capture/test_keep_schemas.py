@@ -9,10 +9,8 @@ from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.schema_changes import SchemaStore
 from millrace.resources.capture.store import CaptureStore, RegisteredTable
 from millrace.resources.errors import LeaseLost, Malformed, UnknownCapture
-from tests.support.capturing.captures import START, Source, inserted, later, source
+from tests.support.capturing.captures import START, Source, inserted, later
 from tests.support.factories import Connect, refusal
-
-__all__ = ["source"]
 
 ID = {"name": "id", "type_oid": 23, "type_modifier": -1, "type": "integer", "key": True}
 V = {"name": "v", "type_oid": 25, "type_modifier": -1, "type": "text", "key": False}
@@ -59,22 +57,19 @@ def test_the_first_look_at_a_table_that_is_not_read_yet_is_where_its_columns_beg
     assert keep(source, said(ID, V, leaves=[]), read_lsn=START) == 0
 
 
-@pytest.mark.parametrize(
-    "column",
-    [V | {"name": "w"}, V | {"type_oid": 23}, V | {"type_modifier": 24}, None],
-)
-@pytest.mark.parametrize("lsn", [None, START + 1])
-def test_other_names_or_types_have_the_table_read_anew(
-    read: Source, column: dict[str, Any] | None, lsn: int | None
-) -> None:
+def test_other_names_or_types_have_the_table_read_anew(read: Source) -> None:
     before = registered(read)
-    assert keep(read, said(ID, *([column] if column else []), lsn=lsn), read_lsn=START + 2) == 1
-    after = registered(read)
-    assert (after.published_xid, after.backfill_key, after.backfilled_rows, after.rows_read) == (None, None, 0, False)
-    assert after.backfill_offset > before.backfill_offset
-    assert after.backfill_generation is None
-    # once
-    assert keep(read, said(ID, *([column] if column else []), lsn=lsn and lsn + 5), read_lsn=START + 3) == 0
+    for lsn in (None, START + 1):
+        for column in (V | {"name": "w"}, V | {"type_oid": 23}, V | {"type_modifier": 24}, None):
+            columns = [ID, column] if column else [ID]
+            with read.store.connection.transaction(force_rollback=True):
+                assert keep(read, said(*columns, lsn=lsn), read_lsn=START + 2) == 1
+                after = registered(read)
+                assert (after.published_xid, after.backfill_key, after.rows_read) == (None, None, False)
+                assert (after.backfilled_rows, after.backfill_generation) == (0, None)
+                assert after.backfill_offset > before.backfill_offset
+                # once
+                assert keep(read, said(*columns, lsn=lsn and lsn + 5), read_lsn=START + 3) == 0
 
 
 def test_columns_that_exchange_their_names_have_the_table_read_anew(read: Source) -> None:
@@ -119,14 +114,18 @@ def test_a_table_of_an_older_version_is_compared_with_the_first_that_the_log_say
     assert keep(read, said(ID, lsn=START + 2), read_lsn=START + 2) == 1
 
 
-@pytest.mark.parametrize(
-    ("leaves", "filled", "rereads"), [([1], [], 0), ([1, 2], [], 0), ([1, 2], [2], 1), ([2], [], 1), ([], [], 1)]
-)
-def test_partitions_that_go_or_come_with_rows_have_the_table_read_anew(
-    read: Source, leaves: list[int], filled: list[int], rereads: int
-) -> None:
-    assert keep(read, said(ID, V, leaves=leaves, filled=filled), read_lsn=START) == rereads
-    assert registered(read).leaves == leaves
+def test_partitions_that_go_or_come_with_rows_have_the_table_read_anew(read: Source) -> None:
+    cases: list[tuple[list[int], list[int], int]] = [
+        ([1], [], 0),
+        ([1, 2], [], 0),
+        ([1, 2], [2], 1),
+        ([2], [], 1),
+        ([], [], 1),
+    ]
+    for leaves, filled, rereads in cases:
+        with read.store.connection.transaction(force_rollback=True):
+            assert keep(read, said(ID, V, leaves=leaves, filled=filled), read_lsn=START) == rereads
+            assert registered(read).leaves == leaves
 
 
 def test_schemas_that_no_replay_reaches_are_left_out(read: Source) -> None:
@@ -150,8 +149,7 @@ def test_what_cannot_be_kept_is_refused(read: Source) -> None:
     refusal(Malformed, lambda: keep(read, said(ID, lsn=1) | {"commit_lsn": "x"}))
     refusal(Malformed, lambda: keep(read, said(ID, table="other")))
     statement = "select event_store.keep_schemas('c', %s, %s::pg_lsn, %s::jsonb)"
-    for lsn, schemas in ((None, "[]"), ("0/1", "{}"), ("0/1", None)):
-        refusal(Malformed, lambda a=(read.token, lsn, schemas): read.store._value(int, statement, a))  # type: ignore[misc]
+    refusal(Malformed, lambda: read.store._value(int, statement, (read.token, "0/1", "{}")))
     store = SchemaStore(read.store.connection)
     refusal(LeaseLost, lambda: store.keep_schemas("c", read.token + 1, START, []))
     refusal(UnknownCapture, lambda: store.keep_schemas("other", read.token, START, []))

@@ -1,6 +1,8 @@
-"""A transaction's changes: invisible before the commit, all there after it, once; late and unknown ones are refused."""
+"""A transaction of a producer: invisible before its commit, all there after it, once; nothing after an abort."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from uuid import uuid4
 
 import pytest
@@ -16,7 +18,7 @@ from millrace.resources.errors import (
     UnknownTransaction,
 )
 from millrace.resources.event_store import ChainedEvent, EventStore, NewEvent
-from millrace.resources.producers import ProducerStore
+from millrace.resources.producers import ProducerStore, SettledMessage
 from tests.support.factories import (
     Connect,
     append,
@@ -30,6 +32,7 @@ from tests.support.factories import (
     value,
     wait_blocked,
 )
+from tests.support.patience import patience
 from tests.support.producing.messages import (
     LATER,
     START,
@@ -38,14 +41,11 @@ from tests.support.producing.messages import (
     do,
     effects,
     opened,
-    producer,
     staged,
     state_of,
     statistics,
     two_events,
 )
-
-__all__ = ["producer"]
 
 
 def test_staged_changes_are_invisible_before_the_commit_and_together_after_it(
@@ -93,11 +93,6 @@ def test_a_json_null_is_a_value_and_an_sql_null_removes(producer: ProducerStore)
     assert rows(producer.connection, "select key, value::text from event_store.producer_state") == [("null", "null")]
 
 
-def test_a_transaction_may_be_empty(producer: ProducerStore) -> None:
-    settled = producer.commit_transaction(opened(producer, 0))
-    assert (settled.outcome, settled.result, settled.offsets, settled.next_sequence) == ("committed", None, [], 1)
-
-
 def test_a_second_commit_gives_the_same_answer(producer: ProducerStore, connect: Connect) -> None:
     transaction = staged(producer, 0, total=1)
     first = producer.commit_transaction(transaction, "first")
@@ -120,19 +115,7 @@ def test_two_sessions_that_commit_one_transaction_at_once_get_the_same_answer(
     late = start(lambda: second.commit_transaction(transaction, "done"))
     wait_blocked(producer.connection, second.connection.info.backend_pid)
     first.connection.commit()
-    assert late.result(20) == settled
-
-
-def test_a_lower_epoch_is_fenced_at_commit(producer: ProducerStore, connect: Connect) -> None:
-    transaction = staged(producer, 0, total=1)
-    another(connect).register_producer("p")
-    for call in (
-        lambda: producer.commit_transaction(transaction),
-        lambda: producer.abandon_transaction(transaction, "why"),
-    ):
-        refusal(ProducerFenced, call)
-    assert (effects(producer)["events"], state_of(producer)) == ([], {})
-    do(producer, 0, epoch=2)
+    assert late.result(patience()) == settled
 
 
 def test_an_instance_that_registers_while_a_commit_waits_fences_it_or_comes_after_it(
@@ -145,14 +128,14 @@ def test_an_instance_that_registers_while_a_commit_waits_fences_it_or_comes_afte
     wait_blocked(producer.connection, committing.connection.info.backend_pid)
     registering.connection.commit()
     with pytest.raises(ProducerFenced):
-        late.result(20)
+        late.result(patience())
 
     first, later = ProducerStore(connect(autocommit=False)), another(connect)
     first.commit_transaction(staged(producer, 0, epoch=2), "done")
     registered = start(lambda: later.register_producer("p"))
     wait_blocked(producer.connection, later.connection.info.backend_pid)
     first.connection.commit()
-    assert (registered.result(20).epoch, registered.result(20).next_sequence) == (3, 1)
+    assert (registered.result(patience()).epoch, registered.result(patience()).next_sequence) == (3, 1)
 
 
 def test_an_unknown_transaction_says_so(producer: ProducerStore) -> None:
@@ -182,54 +165,36 @@ def test_a_late_commit_is_refused_and_its_message_may_be_begun_again(producer: P
     do(producer, 0)
 
 
-def test_a_commit_just_before_the_deadline_counts(producer: ProducerStore) -> None:
-    set_clock(producer.connection, START)
-    transaction = staged(producer, 0, timeout_s=60)
-    set_clock(producer.connection, "2030-01-01 00:00:59.999+00")
-    assert producer.commit_transaction(transaction).next_sequence == 1
+def test_a_refused_event_refuses_the_commit_and_the_transaction_stays_open(producer: ProducerStore) -> None:
+    store = EventStore(producer.connection)
+    append(store, "closed", final=True)
+    append(store, "open")
+    refused: list[tuple[type[MillraceError], NewEvent]] = [
+        (Conflict, ChainedEvent(**vars(new_event("open")), previous_id=uuid4())),
+        (StreamClosed, new_event("closed")),
+        (Malformed, new_event("")),
+        (EventNotRegistered, new_event("x", event="lost")),
+    ]
+    for sequence, (error, event) in enumerate(refused):
+        transaction = staged(producer, sequence, total=1)
+        producer.add_events(transaction, [event])
+        before = effects(producer)
+        refusal(error, partial(producer.commit_transaction, transaction))
+        assert effects(producer) == before
+        assert statistics(producer).open == 1
+        if error is EventNotRegistered:
+            store.register_decider_event("order", "lost", "The order was lost.")
+            assert len(producer.commit_transaction(transaction).offsets) == 3
+        else:
+            producer.abort_transaction(transaction)
+            do(producer, sequence)
 
 
-@pytest.mark.parametrize("error", [Conflict, StreamClosed, EventNotRegistered, Malformed])
-def test_a_refused_event_refuses_the_commit_and_the_transaction_stays_open(
-    producer: ProducerStore, error: type[MillraceError]
-) -> None:
-    last = append(EventStore(producer.connection), "closed", final=error is StreamClosed)
-    event: NewEvent = {
-        Conflict: ChainedEvent(**vars(new_event("closed")), previous_id=uuid4()),
-        StreamClosed: new_event("closed"),
-        EventNotRegistered: new_event("x", event="lost"),
-        Malformed: new_event(""),
-    }[error]
-    transaction = staged(producer, 0, total=1)
-    producer.add_events(transaction, [event])
-    before = effects(producer)
-    refusal(error, lambda: producer.commit_transaction(transaction))
-    assert effects(producer) == before
-    assert statistics(producer).open == 1
-    if error is EventNotRegistered:
-        EventStore(producer.connection).register_decider_event("order", "lost", "The order was lost.")
-        assert len(producer.commit_transaction(transaction).offsets) == 3
-    else:
-        producer.abort_transaction(transaction)
-        assert last.offset < do(producer, 0)[0]
-
-
-def test_an_event_that_is_stored_already_is_taken_as_it_is(producer: ProducerStore) -> None:
-    event = new_event("a")
-    (stored,) = EventStore(producer.connection).append_events([event])
+def test_a_key_that_is_empty_or_too_long_is_refused(producer: ProducerStore) -> None:
     transaction = opened(producer, 0)
-    producer.add_events(transaction, [event, new_event("a")])
-    settled = producer.commit_transaction(transaction)
-    assert settled.offsets[0] == stored.offset
-    assert value(producer.connection, "select count(*) from event_store.events") == 2
-
-
-@pytest.mark.parametrize("key", [None, "", "x" * 1025])
-def test_a_key_that_is_null_empty_or_too_long_is_refused(producer: ProducerStore, key: str) -> None:
-    transaction = opened(producer, 0)
-    refusal(Malformed, lambda: producer.add_state_change(transaction, key, 1))
-    if key is not None:
-        refusal(Malformed, lambda: producer.ingest_events("p", 0, 1, 0, state={key: 1}))
+    for key in ("", "x" * 1025):
+        refusal(Malformed, partial(producer.add_state_change, transaction, key, 1))
+        refusal(Malformed, partial(producer.ingest_events, "p", 0, 1, 0, state={key: 1}))
 
 
 def test_staged_events_that_are_no_events_are_refused_at_once(producer: ProducerStore) -> None:
@@ -238,22 +203,6 @@ def test_staged_events_that_are_no_events_are_refused_at_once(producer: Producer
     broken = replace(new_event("a"), event_id="no uuid")  # type: ignore[arg-type]
     with pytest.raises(Malformed):
         producer.add_events(transaction, [broken])
-    for call in (
-        lambda: producer.commit_transaction(None),  # type: ignore[arg-type]
-        lambda: producer.abort_transaction(None),  # type: ignore[arg-type]
-        lambda: producer.add_state_change(None, "k", 1),  # type: ignore[arg-type]
-    ):
-        refusal(Malformed, call)
-
-
-def test_killed_between_begin_and_commit_the_redelivery_is_done_once(producer: ProducerStore, connect: Connect) -> None:
-    doomed = another(connect)
-    staged(doomed, 0, total=1)
-    terminate(producer.connection, doomed.connection.info.backend_pid)
-    assert (effects(producer)["events"], state_of(producer)) == ([], {})
-    offsets = do(producer, 0, total=1)
-    assert begin(producer, 0).offsets == offsets
-    assert value(producer.connection, "select count(*) from event_store.events") == 2
 
 
 @pytest.mark.parametrize("point", ["an event's stream", "a key of the state"])
@@ -272,7 +221,7 @@ def test_killed_in_the_commit_with_several_keys_all_or_none(
     wait_blocked(producer.connection, doomed.connection.info.backend_pid)
     terminate(producer.connection, doomed.connection.info.backend_pid)
     holder.rollback()
-    assert killed.exception(20) is not None
+    assert killed.exception(patience()) is not None
     assert effects(producer) == before
     # the transaction is open still: whoever has its id may commit it
     settled = producer.commit_transaction(transaction, "done")
@@ -297,3 +246,96 @@ def test_a_transaction_that_was_open_when_the_server_crashed_is_unknown_and_is_b
     refusal(UnknownTransaction, lambda: producer.commit_transaction(transaction))
     do(producer, 0, total=1)
     assert state_of(producer) == {"total": 1}
+
+
+def test_after_an_abort_nothing_is_visible_and_the_same_stamp_is_retryable(producer: ProducerStore) -> None:
+    before = effects(producer)
+    transaction = staged(producer, 0, total=1)
+    producer.abort_transaction(transaction)
+    assert effects(producer) == before
+    assert rows(producer.connection, "select from event_store.staged_changes") == []
+    assert begin(producer, 0).status == "opened"
+    do(producer, 0, total=2)
+    assert state_of(producer) == {"total": 2}
+    assert statistics(producer).aborted == 1
+
+
+def test_a_second_abort_is_a_no_op(producer: ProducerStore) -> None:
+    transaction = opened(producer, 0)
+    for _ in range(3):
+        producer.abort_transaction(transaction)
+    assert statistics(producer).aborted == 1
+
+
+def test_a_transaction_that_ended_takes_nothing_more_and_stays_what_it_is(producer: ProducerStore) -> None:
+    aborted, committed = staged(producer, 0), staged(producer, 0)
+    producer.abort_transaction(aborted)
+    producer.commit_transaction(committed)
+    abandoned = staged(producer, 1)
+    producer.abandon_transaction(abandoned, "why")
+    for transaction, outcome in ((aborted, "aborted"), (committed, "committed"), (abandoned, "abandoned")):
+        calls: dict[str, Callable[[], object]] = {
+            "aborted": partial(producer.abort_transaction, transaction),
+            "committed": partial(producer.commit_transaction, transaction),
+            "abandoned": partial(producer.abandon_transaction, transaction, "why"),
+            "a change": partial(producer.add_state_change, transaction, "k", 1),
+            "events": partial(producer.add_events, transaction, two_events()),
+        }
+        for name, call in calls.items():
+            if name != outcome:
+                assert outcome in str(refusal(TransactionEnded, call))
+
+
+def test_what_has_expired_or_was_superseded_or_fenced_needs_no_abort(producer: ProducerStore, connect: Connect) -> None:
+    set_clock(producer.connection, START)
+    expired, superseded = opened(producer, 0, timeout_s=60), opened(producer, 0, timeout_s=3600)
+    set_clock(producer.connection, LATER)
+    producer.expire_transactions()
+    do(producer, 0)
+    producer.commit_transaction(superseded)
+    fenced = opened(producer, 1)
+    another(connect).register_producer("p")
+    for transaction in (expired, superseded, fenced):
+        producer.abort_transaction(transaction)
+    found = statistics(producer)
+    assert (found.expired, found.superseded, found.aborted) == (1, 1, 1)
+
+
+def test_an_abandoned_message_is_final_and_the_next_one_is_accepted(producer: ProducerStore) -> None:
+    transaction = staged(producer, 0, total=1)
+    settled = producer.abandon_transaction(transaction, "line 1 is no order")
+    assert settled == SettledMessage(False, "abandoned", None, [], [], 1)
+    assert (effects(producer)["events"], state_of(producer)) == ([], {})
+    again = begin(producer, 0)
+    assert (again.status, again.outcome, again.result, again.offsets) == ("duplicate", "abandoned", None, [])
+    query = "select reason from event_store.producer_results"
+    assert rows(producer.connection, query) == [("line 1 is no order",)]
+    do(producer, 1)
+    found = statistics(producer)
+    assert (found.abandoned, found.committed) == (1, 1)
+
+
+def test_a_second_abandonment_gives_the_same_answer(producer: ProducerStore) -> None:
+    transaction = opened(producer, 0)
+    first = producer.abandon_transaction(transaction, "why")
+    assert producer.abandon_transaction(transaction, "another why") == first
+    assert statistics(producer).abandoned == 1
+
+
+def test_of_a_commit_and_an_abandonment_of_one_message_the_first_one_counts(producer: ProducerStore) -> None:
+    commits, abandons = staged(producer, 0, total=1), opened(producer, 0)
+    producer.abandon_transaction(abandons, "why")
+    assert producer.commit_transaction(commits) == SettledMessage(True, "abandoned", None, [], [], 1)
+    commits, abandons = staged(producer, 1, total=1), opened(producer, 1)
+    settled = producer.commit_transaction(commits, "done")
+    assert producer.abandon_transaction(abandons, "why") == SettledMessage(
+        True, "committed", "done", settled.offsets, settled.appended, 2
+    )
+    assert state_of(producer) == {"total": 1}
+    assert statistics(producer).superseded == 2
+
+
+def test_an_abandonment_needs_a_reason(producer: ProducerStore) -> None:
+    transaction = opened(producer, 0)
+    refusal(Malformed, lambda: producer.abandon_transaction(transaction, ""))
+    assert statistics(producer).open == 1

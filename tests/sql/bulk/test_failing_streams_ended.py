@@ -1,17 +1,13 @@
-"""Failing streams in batches that are committed in part, and in rebuilds."""
+"""Failing streams in batches that are committed in part, in rebuilds, and after a kill or a takeover."""
 
 from dataclasses import replace
 
 import pytest
 
-from millrace.resources.errors import PositionOutOfRange
+from millrace.resources.errors import LeaseLost, PositionOutOfRange
 from millrace.resources.event_store import EventStore, StreamFailure
-from tests.sql.bulk.test_claim_batch import bulk
-from tests.support.factories import append, append_to, ids_of_one_partition
-from tests.support.views.failing_streams import at, failure, finish, locks, read, state, streams
-
-__all__ = ["bulk", "streams"]
-
+from tests.support.factories import Connect, append, append_to, ids_of_one_partition, terminate
+from tests.support.views.failing_streams import at, failure, finish, locks, read, state
 
 # Parts of a batch
 
@@ -132,3 +128,51 @@ def test_a_stream_that_was_half_retried_is_read_whole_by_a_rebuild_and_retried_w
         bulk.commit_batch("v", [lease])
     at(bulk, 10)
     assert [each for _, each in finish(bulk, bulk.claim_batch("v", "me"))] == events
+
+
+def test_between_fail_and_commit_a_crash_changes_nothing(
+    bulk: EventStore, streams: list[str], connect: Connect
+) -> None:
+    append_to(bulk, *streams)
+    finish(bulk, bulk.claim_batch("v", "me"), streams[:1])
+    at(bulk, 5)
+    append_to(bulk, *streams)
+    (lease,) = bulk.claim_batch("v", "me")
+    events, before = read(bulk, [lease]), state(bulk)
+    for ending in ("rollback", "kill"):
+        connection = connect(autocommit=False)
+        doomed = EventStore(connection)
+        assert doomed.fail_streams("v", lease, [failure(each) for each in streams]) == 0
+        if ending == "kill":
+            terminate(bulk.connection, connection.info.backend_pid)
+        else:
+            doomed.commit_batch("v", [lease])
+            connection.rollback()
+        assert state(bulk) == before
+        assert read(bulk, [lease]) == events
+    finish(bulk, [lease])
+    assert locks(bulk) == []
+
+
+def test_a_lease_that_was_taken_over_neither_reads_nor_fails_nor_commits(
+    bulk: EventStore, streams: list[str], connect: Connect
+) -> None:
+    append_to(bulk, *streams)
+    (late,) = bulk.claim_batch("v", "me", lease_s=60)
+    other = EventStore(connect())
+    at(other, 60)
+    leases = other.claim_batch("v", "them")
+    before = state(bulk)
+    for call in (
+        lambda: bulk.read_batch("v", late),
+        lambda: bulk.fail_streams("v", late, [failure(streams[0])]),
+        lambda: bulk.commit_batch("v", [late]),
+        lambda: bulk.extend_lease("v", [late]),
+    ):
+        with pytest.raises(LeaseLost, match=f"token {late.lease_token} stated") as refused:
+            call()
+        assert refused.value.hint is not None
+        assert state(bulk) == before
+    finish(other, leases)
+    with pytest.raises(LeaseLost, match="no lease"):
+        bulk.read_batch("v", late)

@@ -3,18 +3,14 @@
 from dataclasses import replace
 from typing import Any, LiteralString
 
-import pytest
-
 from millrace.resources.capture.store import Emitted
 from tests.support.capturing.captures import (
     Row,
     Source,
-    append_foreign,
     deleted,
     faulty,
     held,
     inserted,
-    source,
     stream,
     table,
     truncated,
@@ -22,8 +18,6 @@ from tests.support.capturing.captures import (
     with_data,
 )
 from tests.support.factories import rows, value
-
-__all__ = ["source"]
 
 THIS: LiteralString = "where c.ctid = event_store_private.newest_capture('c')"
 PLAIN: LiteralString = f"select r.* from event_store.captures c, event_store_private.emit_plain_range(c, 100) r {THIS}"
@@ -87,34 +81,18 @@ def waiting(source: Source, what: str) -> None:
     source.emit_all()
 
 
-@pytest.mark.parametrize(
-    "what",
-    ["a row", "thousands", "a null key", "another capture's", "a truncation", "a change of the columns"],
-)
-def test_what_waits_beside_the_range_changes_nothing(source: Source, what: str) -> None:
+def test_what_waits_beside_the_range_changes_nothing(source: Source) -> None:
     connection = source.store.connection
     source.commit(inserted(1), inserted(3))
     source.emit()
-    waiting(source, what)
+    for what in ("a row", "a null key", "another capture's", "a truncation", "a change of the columns"):
+        waiting(source, what)
     assert value(connection, "select count(*) from event_store.quarantined_changes") > 0
     source.commit(updated(1), inserted(2), deleted(3), inserted(("a", 5)), inserted(3))
     plain, careful = emitted(source, PLAIN), emitted(source, ANY)
     assert plain[0][0] == 5
     assert plain == careful
     assert source.emit() == Emitted(5, 0, 0, behind=False)
-
-
-@pytest.mark.parametrize("row", [updated(7), deleted(7), Row((), "schema_changed")])
-def test_a_range_with_a_change_that_has_to_wait_is_left(source: Source, row: Row) -> None:
-    connection = source.store.connection
-    waiting(source, "a row")
-    waiting(source, "a change of the columns")
-    ahead = source.changes(inserted(1), row, inserted(2))
-    source.save([replace(each, decider_id="schema") if each.action == "schema_changed" else each for each in ahead])
-    before = rows(connection, EVENTS)
-    ((changes, _, _), after) = emitted(source, PLAIN)
-    assert (changes, after) == (None, before)
-    assert source.emit() == Emitted(2, 0, 1, behind=False)
 
 
 def test_a_row_of_another_table_with_the_key_of_one_that_waits_goes_on(source: Source) -> None:
@@ -160,45 +138,11 @@ def test_thousands_that_wait_are_looked_up_by_the_streams_of_the_range(source: S
     assert fetched < 10
 
 
-@pytest.mark.parametrize("what", ["a fault", "a truncation", "the quarantine", "a closed stream", "an unknown event"])
-def test_what_is_out_of_the_ordinary_is_left_as_it_is(source: Source, what: str) -> None:
-    source.commit(inserted(1))
-    source.emit()
-    connection = source.store.connection
-    if what == "the quarantine":
-        source.commit(faulty(1))
-        source.emit()
-    if what == "a closed stream":
-        append_foreign(source.store, "inserted", 2, final=True)
-    before = rows(connection, EVENTS)
-    source.commit(
-        updated(1), faulty(2) if what == "a fault" else truncated() if what == "a truncation" else inserted(2)
-    )
-    if what == "an unknown event":
-        connection.execute("set session_replication_role = replica")
-        connection.execute("delete from event_store.deciders where event = 'updated'")
-        connection.execute("reset session_replication_role")
-    ((changes, _, _), after) = emitted(source, PLAIN)
-    assert changes is None
-    assert after == before
-
-
-def test_only_so_many_are_taken_and_only_what_is_stored(source: Source) -> None:
-    source.commit(*(inserted(n) for n in range(150)))
-    ((changes, _, to_idx), found) = emitted(source, PLAIN)
-    assert (changes, to_idx, len(found)) == (100, 99, 100)
-
-
-def test_what_was_copied_and_is_not_stored_is_left(source: Source) -> None:
-    source.commit(inserted(1))
-    source.store.copy_changes(source.generation, source.changes(inserted(2)))
-    assert emitted(source, PLAIN)[0][0] == 1
-
-
 def test_about_32_mib_are_taken_at_once(source: Source) -> None:
     source.save([with_data(each, much="x" * 1_000_000) for each in source.changes(*(inserted(n) for n in range(40)))])
     ((changes, *_), found) = emitted(source, PLAIN)
     assert changes == len(found) == 34
+    assert source.emit() == Emitted(40, 0, 0, behind=False)
 
 
 def test_an_event_that_is_stored_already_is_not_stored_again(source: Source) -> None:

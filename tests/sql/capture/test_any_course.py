@@ -1,0 +1,222 @@
+"""Backfills and the quarantine in any course: random lives of a source and of the process that captures it."""
+
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from millrace.resources.capture.decoding.pgoutput import Lsn
+from millrace.resources.event_store import EventStore
+from tests.long import seeds
+from tests.support.capturing.captures import (
+    STEP,
+    Row,
+    Source,
+    T,
+    as_read,
+    decider_id,
+    deleted,
+    faulty,
+    inserted,
+    table,
+    truncated,
+    updated,
+    with_data,
+)
+from tests.support.factories import assert_log_holds_every_event_once, rows, value
+
+
+class Lives:
+    """A source with a table, transactions that overlap, and the process that captures it, in any course."""
+
+    def __init__(self, source: Source, random: Random) -> None:
+        self.source = source
+        self.random = random
+        self.rows: dict[int, object] = {}
+        self.open: dict[int, Row] = {}
+        self.unread: list[Any] = []
+        self.chunk: tuple[Any, ...] | None = None
+        self.number = 0
+
+    def snapshot(self) -> str:
+        xip = ",".join(str(xid) for xid in sorted(self.open))
+        return f"{min(self.open, default=self.source.xid)}:{self.source.xid}:{xip}"
+
+    def begin(self) -> None:
+        """Begin a transaction that writes a row which no other one writes."""
+        free = [key for key in range(8) if all(row.key != key for row in self.open.values())]
+        if not free or any(row.action == "truncated" for row in self.open.values()):
+            return
+        self.open[self.source.xid] = Row(self.random.choice(free))
+        self.source.xid += 1
+
+    def commit(self) -> None:
+        if not self.open:
+            return
+        xid = self.random.choice(list(self.open))
+        key = self.open.pop(xid).key
+        assert isinstance(key, int)
+        self.number += 1
+        if key in self.rows and self.random.random() < 0.5:
+            del self.rows[key]
+            done = deleted(key)
+        elif key in self.rows and self.random.random() < 0.5:
+            # v stays as it is, and the log does not hold it
+            (change,) = self.source.changes(updated(key), xid=xid)
+            self.unread.append(with_data(change, record={"id": key, "n": self.number}, unavailable=["v"]))
+            return
+        else:
+            done = (updated if key in self.rows else inserted)(key, self.number)
+            self.rows[key] = self.number
+        self.unread += self.source.changes(done, xid=xid)
+
+    def truncate(self) -> None:
+        if self.open or self.random.random() < 0.7:
+            return
+        self.rows.clear()
+        self.unread += self.source.changes(truncated())
+
+    def store(self) -> None:
+        """Read a part of the log, or all of it."""
+        if not self.unread:
+            return
+        part = self.unread[: self.random.randint(1, len(self.unread))]
+        self.source.save(part, Lsn(part[-1].commit_lsn + STEP))
+        del self.unread[: len(part)]
+
+    def emit(self) -> None:
+        self.source.emit(self.random.randint(1, 5))
+
+    def read(self) -> None:
+        """Read the next chunk of the table in a snapshot; it may be stored much later, or never."""
+        (registered,) = self.source.store.captured_tables("c")
+        if self.chunk is not None or registered.rows_read:
+            return
+        after = -1 if registered.backfill_key is None else int(registered.backfill_key.strip("[]"))
+        keys = sorted(key for key in self.rows if key > after)[:3]
+        rest = any(key > (keys[-1] if keys else after) for key in self.rows)
+        values = [self.rows[key] for key in keys]
+        self.chunk = (keys, values, self.snapshot(), self.source.lsn, not rest, registered.backfill_offset)
+
+    def write(self) -> None:
+        """Store the chunk that was read; forget it, as a kill does, now and then."""
+        if self.chunk is None:
+            return
+        if self.random.random() < 0.7:
+            while self.unread:
+                self.store()
+            self.source.emit_all()
+        keys, values, snapshot, high_lsn, done, backfill_offset = self.chunk
+        read = [self.source._row(key, "t", value, backfill_offset) for key, value in zip(keys, values, strict=True)]
+        last = decider_id(keys[-1]) if keys else None
+        stored = self.source.store.emit_backfill(
+            "c", self.source.token, "public", "t", snapshot, high_lsn, as_read(read), last, done=done
+        )
+        if stored.status != "behind" or self.random.random() < 0.2:
+            self.chunk = None
+
+    def lose(self) -> None:
+        """Lose the slot with its unread changes, and make another one."""
+        if self.open or self.random.random() < 0.5:
+            return
+        self.source.emit_all()
+        self.unread.clear()
+        self.source.begin()
+        self.chunk = None
+
+    def finish(self) -> None:
+        (registered,) = self.source.store.captured_tables("c")
+        if registered.rows_read:
+            self.source.store.finish_backfill("c", self.source.token, "public", "t", self.random.randint(1, 4))
+
+    def declare(self) -> None:
+        """Declare another filter: some rows are captured no more, silently in the log, and everything is read anew."""
+        if self.random.random() < 0.5:
+            return
+        self.number += 1
+        written = {row.key for row in self.open.values()}
+        for key in [key for key in self.rows if key not in written and self.random.random() < 0.3]:
+            del self.rows[key]
+        self.source.store.register_capture("c", "slot_c", "pub_c", [table(fingerprint=str(self.number))])
+        self.source.store.publish_tables("c", self.source.token, self.source.xid)
+        self.chunk = None
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, *seeds(40)])
+def test_in_any_course_the_live_streams_are_the_table(source: Source, seed: int) -> None:
+    random = Random(seed)
+    lives = Lives(source, random)
+    for _ in range(random.randint(20, 150)):
+        random.choice(
+            [
+                lives.begin, lives.begin, lives.commit, lives.commit, lives.truncate, lives.store, lives.emit, lives.read,
+                lives.write, lives.lose, lives.finish, lives.declare,
+            ]
+        )()  # fmt: skip
+    while lives.open:
+        lives.commit()
+    while True:
+        while lives.unread:
+            lives.store()
+        source.emit_all()
+        (registered,) = source.store.captured_tables("c")
+        if registered.backfill_generation is not None:
+            break
+        lives.read()
+        lives.write()
+        lives.finish()
+    live: dict[str, object] = {}
+    for key, event, data in rows(
+        source.store.connection,
+        "select decider_id, event, data from event_store.events where decider_id <> '[]' order by \"offset\"",
+    ):
+        if event == "deleted":
+            live.pop(key, None)
+        elif "unavailable" not in data:
+            live[key] = data["record"]["v"]
+        else:
+            live.setdefault(key, "in no event")
+    assert live == {decider_id(key): found for key, found in lives.rows.items()}
+    doubled = rows(
+        source.store.connection,
+        """
+        select e.decider_id, e.version
+        from event_store.events e
+        join event_store.events b on (b.decider_id, b.decider, b.version) = (e.decider_id, e.decider, e.version - 1)
+        where e.event = 'backfilled' and b.event <> 'deleted' and not b.data ? 'unavailable'
+          and e.data -> 'record' = b.data -> 'record'
+        """,
+    )
+    assert doubled == []
+    assert value(source.store.connection, "select count(*) from event_store.unchanged_rows") == 0
+    EventStore(source.store.connection).sequence_events()
+    assert_log_holds_every_event_once(source.store.connection)
+
+
+@pytest.mark.parametrize("seed", seeds(10))
+def test_in_any_course_each_stream_has_its_changes_in_order_and_none_is_lost(source: Source, seed: int) -> None:
+    random = Random(seed)
+    stored: dict[str, list[UUID]] = {}
+    for _ in range(40):
+        done = [
+            (faulty if random.random() < 0.1 else updated)(random.randint(0, 3)) for _ in range(random.randint(1, 6))
+        ]
+        for change in source.commit(*done):
+            stored.setdefault(str(change.decider_id), []).append(UUID(change.event_id))
+        if random.random() < 0.5:
+            source.emit(random.randint(1, 20))
+        if random.random() < 0.5 and (there := source.store.quarantined_changes("c")):
+            which = random.choice(there)
+            source.store.repair_change(which.quarantine_id, str(which.decider_id), '{"record": null}')
+        if random.random() < 0.5:
+            source.store.requeue_changes("c", *random.choice([(), (T,), (T, "[1]")]))
+    source.emit_all()
+    found: dict[str, list[UUID]] = {}
+    for key, event_id in rows(
+        source.store.connection, 'select decider_id, event_id from event_store.events order by "offset"'
+    ):
+        found.setdefault(key, []).append(event_id)
+    for left in source.store.quarantined_changes("c", limit=1000):
+        found.setdefault(str(left.decider_id), []).append(left.event_id)
+    assert found == stored

@@ -1,0 +1,315 @@
+"""The lease of a capture, and its generations: a number for each slot, positions from its start, its timelines."""
+
+from datetime import UTC, datetime
+from functools import partial
+from typing import LiteralString
+
+import pytest
+from psycopg.errors import UniqueViolation
+
+from millrace.resources.capture.decoding.pgoutput import Lsn
+from millrace.resources.capture.store import CaptureLease, CaptureStore, Emitted
+from millrace.resources.errors import CaptureInUse, ChangesWaiting, LeaseLost, Malformed, UnknownCapture
+from millrace.resources.event_store import EventStore
+from tests.support.capturing.captures import (
+    BEGAN,
+    START,
+    Source,
+    deleted,
+    event_ids,
+    events,
+    inserted,
+    table,
+    truncated,
+    updated,
+)
+from tests.support.factories import Connect, at_once, refusal, rows, set_clock, start, value, wait_blocked
+from tests.support.patience import patience, wait_until
+
+WAITING: LiteralString = """
+    select from pg_stat_activity where wait_event_type = 'Lock' and query like '%%claim_capture%%' and datname = current_database()
+"""
+
+
+def test_a_lease_says_where_the_capture_stands(connect: Connect) -> None:
+    store = CaptureStore(connect())
+    store.register_capture("c", "s", "p", [table()])
+    lease = store.claim_capture("c", "me")
+    assert (lease.slot, lease.publication, lease.source_generation, lease.stored_lsn, lease.gap) == (
+        "s", "p", None, None, False,
+    )  # fmt: skip
+    store.begin_generation("c", lease.lease_token, "77", "crm", Lsn(4096), 700, "1")
+    again = store.claim_capture("c", "me")
+    assert (again.source_generation, again.system_identifier, again.database) == (1, "77", "crm")
+    assert (again.stored_lsn, again.emitted_lsn, again.emitted_idx) == (Lsn(4096), Lsn(4096), -1)
+
+
+def test_after_its_time_it_is_taken_over_and_the_former_owner_is_fenced(source: Source, connect: Connect) -> None:
+    source.forget_lease()
+    other = source.claimed_by(connect(), "you")
+    assert other.token > source.token
+    refusal(LeaseLost, lambda: source.store.extend_capture("c", source.token))
+    refusal(LeaseLost, lambda: source.save([]))
+    refusal(LeaseLost, source.emit)
+    refusal(LeaseLost, lambda: source.store.publish_tables("c", source.token, 1))
+    refusal(LeaseLost, lambda: source.store.begin_generation("c", source.token, "1", "d", Lsn(1), 1, "1"))
+    refusal(LeaseLost, lambda: source.backfill(1))
+    refusal(LeaseLost, source.finish)
+    assert not source.store.release_capture("c", source.token)
+    assert value(source.store.connection, "select lease_owner from event_store.captures") == "you"
+
+
+def test_a_lease_past_its_time_holds_as_long_as_nobody_took_it(source: Source) -> None:
+    source.forget_lease()
+    source.commit(inserted(1))
+    assert source.emit().emitted == 1
+    assert source.store.extend_capture("c", source.token) > BEGAN
+
+
+def test_the_same_owner_gets_a_new_token_and_its_former_self_is_fenced(source: Source, connect: Connect) -> None:
+    again = source.claimed_by(connect(), "me")
+    assert again.token > source.token
+    refusal(LeaseLost, source.emit)
+
+
+def test_a_lease_lasts_as_long_as_is_said_by_the_clock_of_the_store(source: Source, connect: Connect) -> None:
+    other = CaptureStore(connect())
+    for store in (source.store, other):
+        set_clock(store.connection, "2030-01-01 00:00:00+00")
+    lease = source.store.claim_capture("c", "me", 30)
+    set_clock(other.connection, "2030-01-01 00:00:29.9+00")
+    refused = refusal(CaptureInUse, lambda: other.claim_capture("c", "you"))
+    assert "leased by me until 2030-01-01 00:00" in str(refused)
+    source.store.extend_capture("c", lease.lease_token, 60)
+    set_clock(other.connection, "2030-01-01 00:00:59.9+00")
+    refusal(CaptureInUse, lambda: other.claim_capture("c", "you"))
+    set_clock(other.connection, "2030-01-01 00:01:00+00")
+    assert other.claim_capture("c", "you").lease_token > lease.lease_token
+
+
+def test_what_was_given_back_is_free_at_once(source: Source, connect: Connect) -> None:
+    assert source.store.release_capture("c", source.token)
+    assert not source.store.release_capture("c", source.token)
+    assert CaptureStore(connect()).claim_capture("c", "you").lease_token > source.token
+
+
+def test_of_many_that_claim_at_once_one_gets_it(connect: Connect) -> None:
+    CaptureStore(connect()).register_capture("c", "s", "p", [table()])
+
+    def claim(owner: str) -> CaptureLease:
+        return CaptureStore(connect()).claim_capture("c", owner)
+
+    results = at_once([partial(claim, f"owner-{n}") for n in range(8)])
+    assert sorted(type(result.exception()).__name__ for result in results) == ["CaptureInUse"] * 7 + ["NoneType"]
+
+
+def test_a_process_that_hangs_in_its_transaction_is_in_use(source: Source, connect: Connect) -> None:
+    hanging = CaptureStore(connect(autocommit=False))
+    source.forget_lease()
+    hanging.extend_capture("c", source.token, 1)
+    other = CaptureStore(connect())
+    refused = refusal(CaptureInUse, lambda: other.claim_capture("c", "you"))
+    assert "5 s" in str(refused)
+    hanging.connection.rollback()
+    assert other.claim_capture("c", "you").lease_token > source.token
+
+
+def test_who_takes_over_while_changes_are_being_copied_stores_them_and_the_former_owner_does_not(
+    source: Source, connect: Connect
+) -> None:
+    changes = source.changes(inserted(1), inserted(2))
+    slow = CaptureStore(connect(autocommit=False))
+    slow.copy_changes(source.generation, changes)
+    source.forget_lease()
+    other = source.claimed_by(connect(), "you")
+    # the same rows: whoever copies them second waits for the first
+    saving = start(lambda: other.save(changes))
+    wait_blocked(source.store.connection, other.store.connection.info.backend_pid)
+    refusal(LeaseLost, lambda: slow.store_changes("c", source.token, source.lsn, BEGAN))
+    slow.connection.rollback()
+    assert saving.result(patience()) == 2
+    assert other.emit().emitted == 2
+    assert len(events(source.store)) == 2
+
+
+def test_what_was_stored_before_the_take_over_is_what_the_next_one_goes_on_from(
+    source: Source, connect: Connect
+) -> None:
+    changes = source.changes(inserted(1))
+    slow = CaptureStore(connect(autocommit=False))
+    slow.copy_changes(source.generation, changes)
+    source.forget_lease()
+    slow.store_changes("c", source.token, source.lsn, BEGAN)
+    taking = start(lambda: source.claimed_by(connect(), "you"))
+    wait_until(lambda: bool(rows(source.store.connection, WAITING)), "somebody waits for the capture")
+    slow.connection.commit()
+    other = taking.result(patience())
+    assert other.lease.stored_lsn == source.lsn
+    assert other.store.verify_changes("c", changes) == 1
+    with pytest.raises(UniqueViolation):
+        other.save(changes)
+    assert other.emit().emitted == 1
+
+
+def test_unknown_captures_and_bad_arguments_are_refused(source: Source) -> None:
+    store = source.store
+    refused = refusal(UnknownCapture, lambda: store.claim_capture("none", "me"))
+    assert "there are: c" in str(refused)
+    refusal(Malformed, lambda: store.claim_capture("c", ""))
+    for seconds in (0, -1, 2**31):
+        refusal(Malformed, partial(store.claim_capture, "c", "me", seconds))
+        refusal(Malformed, partial(store.extend_capture, "c", source.token, seconds))
+    refusal(UnknownCapture, lambda: store.release_capture("none", 1))
+
+
+def test_a_generation_begins_at_the_start_of_its_slot_with_every_table_to_be_read(source: Source) -> None:
+    (info,) = source.store.capture_info("c")
+    assert (info.source_generation, info.stored_lsn, info.emitted_lsn) == (1, source.lsn, source.lsn)
+    assert (info.tables, info.tables_to_backfill, info.gaps) == (1, 1, 0)
+    (registered,) = source.store.captured_tables("c")
+    assert registered.published_xid == 700
+
+
+def test_a_number_is_never_given_out_twice_also_where_a_capture_went(source: Source, connect: Connect) -> None:
+    numbers = [source.generation, source.begin()]
+    source.store.release_capture("c", source.token)
+    source.store.unregister_capture("c")
+    again = Source(CaptureStore(connect()))
+    numbers.append(again.begin())
+    assert numbers == [1, 2, 3]
+    assert value(again.store.connection, "select count(*) from event_store.source_generations") == 3
+
+
+def test_captures_that_begin_at_once_get_numbers_of_their_own(connect: Connect) -> None:
+    sources = [Source(CaptureStore(connect()), name, table(f"t{name}")) for name in "abcdef"]
+    numbers = [future.result() for future in at_once([partial(each.begin) for each in sources])]
+    assert sorted(numbers) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_truncation_must_be_emitted_whole_before(source: Source) -> None:
+    source.commit(*[inserted(n) for n in range(5)], truncated())
+    while source.emit(2).behind:
+        assert "generation 1" in str(refusal(ChangesWaiting, source.begin))
+    assert source.begin() == 2
+
+
+def test_the_same_positions_in_another_slot_are_other_events(source: Source) -> None:
+    first = source.commit(inserted(1))
+    source.emit()
+    source.lsn = first[0].commit_lsn
+    source.begin()
+    second = source.commit(inserted(1))
+    assert source.emit() == Emitted(1, 0, 0, behind=False)
+    assert second[0].commit_lsn == first[0].commit_lsn
+    assert event_ids(first) != event_ids(second)
+
+
+def test_an_open_gap_ends_with_it(source: Source) -> None:
+    gap = source.store.record_gap("c", source.lsn, None, "The slot is gone.")
+    assert source.store.claim_capture("c", "me").gap
+    source.lease = source.store.claim_capture("c", "me")
+    source.begin()
+    assert not source.store.claim_capture("c", "me").gap
+    (closed,) = source.store.capture_gaps("c")
+    assert (closed.gap_id, closed.resolved_by_generation, closed.source_generation) == (gap, 2, 1)
+
+
+def test_a_new_slot_without_a_recorded_gap_is_one(source: Source) -> None:
+    source.begin()
+    (gap,) = source.store.capture_gaps("c")
+    assert (gap.from_lsn, gap.source_generation, gap.resolved_by_generation) == (source.lsn, 1, 2)
+
+
+def test_after_a_gap_the_table_is_read_anew_and_what_is_gone_is_deleted(source: Source) -> None:
+    source.commit(inserted(1), inserted(2), inserted(3), inserted(4), deleted(4))
+    source.emit()
+    source.lsn = Lsn(source.lsn + 0x10000)
+    source.begin()
+    source.commit(updated(3), deleted(3))
+    source.emit()
+    source.backfill(1, 5)
+    assert source.finish() == 1
+    live = {}
+    for key, name in events(source.store):
+        live[key] = name != "deleted"
+    assert live == {"[1]": True, "[2]": False, "[3]": False, "[4]": False, "[5]": True}
+    (*_, gone) = EventStore(source.store.connection).get_events("[2]", "table:public.t")
+    assert gone.data["gap"] is True
+    # ended by the log, or before: nothing more
+    assert [name for key, name in events(source.store) if key in ("[3]", "[4]")].count("deleted") == 2
+
+
+def test_what_the_source_says_must_be_stated(source: Source) -> None:
+    for stated in (("", "d", "1", "1"), ("1", "", "1", "1"), ("1", "d", "1", "1 0/10")):
+        statement = "select event_store.begin_generation('c', %s, %s, %s, '0/1', %s::xid8, %s)"
+        refusal(Malformed, partial(source.store._value, int, statement, (source.token, *stated)))
+    assert rows(source.store.connection, "select max(source_generation) from event_store.source_generations") == [(1,)]
+
+
+def stands(source: Source) -> tuple[str | None, Lsn | None]:
+    (info,) = source.store.capture_info("c")
+    return info.timelines, info.stored_lsn
+
+
+def followed(source: Source, timelines: str, common: Lsn | None) -> Lsn | None:
+    return source.store.follow_timelines("c", source.token, timelines, common)
+
+
+def test_where_all_that_is_stored_is_in_the_new_one_only_the_timelines_change(source: Source) -> None:
+    source.commit(inserted(1))
+    assert followed(source, f"1 {source.lsn}, 2", source.lsn) == source.lsn
+    assert stands(source) == (f"1 {source.lsn}, 2", source.lsn)
+    assert source.store.claim_capture("c", "me").timelines == f"1 {source.lsn}, 2"
+
+
+def test_what_nothing_is_stored_of_is_taken_back(source: Source) -> None:
+    (change,) = source.commit(inserted(1))
+    common = source.lsn
+    source.save([], Lsn(common + 500))
+    assert followed(source, f"1 {common}, 2", common) == common
+    assert stands(source)[1] == common
+    # what comes there is new
+    source.lsn = common
+    source.commit(inserted(2))
+    assert source.emit().emitted == 2
+    assert change.commit_lsn < common
+
+
+def test_where_something_is_stored_that_the_new_one_lacks_nothing_changes_also_when_it_is_purged(
+    source: Source,
+) -> None:
+    (change,) = source.commit(inserted(1))
+    source.emit()
+    before = stands(source)
+    for purged in (False, True):
+        assert source.store.purge_wal_events("c", datetime(2200, 1, 1, tzinfo=UTC)) == 1 if purged else True
+        assert followed(source, f"1 {change.commit_lsn}, 2", change.commit_lsn) is None
+        assert stands(source) == before == ("1", source.lsn)
+
+
+def test_a_slot_that_is_younger_than_the_switch_gave_changes_of_the_former_source_only(source: Source) -> None:
+    source.save([], Lsn(source.lsn + 500))
+    assert followed(source, "1 0/100, 2", Lsn(START - 1)) is None
+    assert followed(source, f"1 {START}, 2", START) == START
+
+
+def test_without_a_known_history_the_present_one_is_taken(source: Source) -> None:
+    refusal(Malformed, lambda: followed(source, "2", None))
+    source.store.connection.execute("update event_store.captures set timelines = null")
+    assert followed(source, "1 0/100, 2", None) == source.lsn
+    assert stands(source) == ("1 0/100, 2", source.lsn)
+
+
+def test_what_is_no_history_is_refused(source: Source) -> None:
+    for timelines in ("", "x", "0", "1 0/1", "1 0/1,2", "1 0/1, 2\n", "1 0/1, 2, "):
+        refusal(Malformed, partial(followed, source, timelines, START))
+
+
+def test_only_the_lease_s_owner_follows_and_only_with_a_slot(source: Source, connect: Connect) -> None:
+    refusal(LeaseLost, lambda: source.store.follow_timelines("c", source.token + 1, "2", START))
+    slotless = Source(CaptureStore(connect()), "d", table("w"))
+    refusal(Malformed, lambda: slotless.store.follow_timelines("d", slotless.token, "2", START))
+    assert rows(source.store.connection, "select timelines from event_store.captures order by capture") == [
+        ("1",),
+        (None,),
+    ]

@@ -1,0 +1,340 @@
+"""Captures as they are declared, shown, restarted and removed: one per decider, which keeps the names of its rows."""
+
+from functools import partial
+
+import pytest
+
+from millrace.resources.capture.decoding.pgoutput import Lsn
+from millrace.resources.capture.store import CaptureStore, RegisteredTable, TableRegistration
+from millrace.resources.errors import CaptureInUse, DeciderCaptured, Malformed, UnknownCapture
+from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.refusals import refusals
+from tests.support.capturing.captures import (
+    BEGAN,
+    Source,
+    T,
+    deleted,
+    events,
+    faulty,
+    inserted,
+    table,
+    truncated,
+    updated,
+)
+from tests.support.factories import Connect, at_once, refusal, rows, start, value, wait_blocked
+from tests.support.patience import patience
+
+
+@pytest.fixture
+def captures(connect: Connect) -> CaptureStore:
+    return CaptureStore(connect())
+
+
+def registered(store: CaptureStore, name: str = "t", capture: str = "c") -> RegisteredTable:
+    (found,) = [each for each in store.captured_tables(capture) if each.table_name == name]
+    return found
+
+
+def test_a_capture_is_registered_once_with_the_events_of_its_tables(captures: CaptureStore) -> None:
+    assert captures.register_capture("c", "s", "p", [table("t"), table("u", key=["a", "b"])])
+    before = captures.captured_tables("c")
+    assert not captures.register_capture("c", "s", "p", [table("u", key=["a", "b"]), table("t")])
+    assert captures.captured_tables("c") == before
+    assert [(each.table_name, each.key_columns, each.backfill_generation) for each in before] == [
+        ("t", None, None),
+        ("u", ["a", "b"], None),
+    ]
+    named = rows(captures.connection, "select event from event_store.deciders where decider = %s order by 1", T)
+    assert [row[0] for row in named] == ["backfilled", "deleted", "inserted", "schema_changed", "truncated", "updated"]
+
+
+def test_a_changed_declaration_adds_removes_and_backfills_anew_only_what_changed(source: Source) -> None:
+    store = source.store
+    store.register_capture("c", "slot_c", "pub_c", [table("t"), table("u")])
+    store.publish_tables("c", source.token, 700)
+    for name in ("t", "u"):
+        source.backfill(1, name=name)
+        source.finish(name)
+    before = registered(store, "u")
+    assert store.register_capture("c", "slot_c", "pub_c", [table("u", "2"), table("w")])
+    w, u = registered(store, "w"), registered(store, "u")
+    assert (w.published_xid, w.backfill_generation) == (None, None)
+    assert (u.published_xid, u.backfill_key, u.backfilled_rows, u.rows_read) == (None, None, 0, False)
+    assert u.backfill_offset > before.backfill_offset
+    assert [each.table_name for each in store.captured_tables("c")] == ["u", "w"]
+    # the events of what is no longer captured stay
+    assert [event.event for event in EventStore(store.connection).get_events("[1]", T)] == ["backfilled"]
+    assert not store.register_capture("c", "slot_c", "pub_c", [table("u", "2"), table("w")])
+
+
+def test_other_key_columns_are_another_declaration(source: Source) -> None:
+    assert source.store.register_capture("c", "slot_c", "pub_c", [table(key=["a"])])
+    assert registered(source.store).published_xid is None
+
+
+def test_a_table_may_get_another_decider_and_two_may_swap(source: Source) -> None:
+    store = source.store
+    store.register_capture("c", "slot_c", "pub_c", [table("t"), table("u")])
+    swapped = [
+        TableRegistration("public", "t", "table:public.u", None, "1"),
+        TableRegistration("public", "u", "table:public.t", None, "1"),
+    ]
+    assert store.register_capture("c", "slot_c", "pub_c", swapped)
+    assert registered(store, "t").decider == "table:public.u"
+
+
+def test_a_decider_belongs_to_one_capture(captures: CaptureStore) -> None:
+    captures.register_capture("c", "s", "p", [table("t")])
+    refused = refusal(DeciderCaptured, lambda: captures.register_capture("d", "s", "p", [table("u"), table("t")]))
+    assert "public.t of capture c" in str(refused)
+    assert [info.capture for info in captures.capture_info()] == ["c"]
+
+
+def test_of_two_captures_that_register_one_decider_at_once_one_gets_it(connect: Connect) -> None:
+    def register(capture: str) -> bool:
+        return CaptureStore(connect()).register_capture(capture, "s", "p", [table("t"), table("u")])
+
+    outcomes = [type(future.exception()) for future in at_once([partial(register, name) for name in "abcd"])]
+    assert sorted(outcomes, key=str) == sorted([type(None), *[DeciderCaptured] * 3], key=str)
+
+
+def test_a_registration_that_waits_for_another_one_sees_what_that_did(connect: Connect) -> None:
+    first, second = CaptureStore(connect(autocommit=False)), CaptureStore(connect())
+    first.register_capture("c", "s", "p", [table("t")])
+    call = start(lambda: second.register_capture("c", "s", "p", [table("t")]))
+    wait_blocked(connect(), second.connection.info.backend_pid)
+    first.connection.commit()
+    assert call.result(patience()) is False
+
+
+def test_a_malformed_capture_is_refused_and_nothing_is_registered(captures: CaptureStore) -> None:
+    for name in ("", "1a", "A", "a b", "a" * 32, "ä"):
+        refusal(Malformed, partial(captures.register_capture, name, "s", "p", [table()]))
+    refusal(Malformed, lambda: captures.register_capture("c", "", "p", [table()]))
+    refusal(Malformed, lambda: captures.register_capture("c", "s", "", [table()]))
+    for tables in (
+        "null", "{}", "[]", "[1]", '[{"schema": "s", "table": "t", "decider": "d"}]',
+        '[{"schema": "", "table": "t", "decider": "d", "fingerprint": ""}]',
+        '[{"schema": 1, "table": "t", "decider": "d", "fingerprint": ""}]',
+        '[{"schema": "s", "table": "t", "decider": "d", "fingerprint": "", "key_columns": "a"}]',
+        '[{"schema": "s", "table": "t", "decider": "d", "fingerprint": "", "key_columns": [1]}]',
+        '[{"schema": "s", "table": "t", "decider": "d", "fingerprint": ""}, {"schema": "s", "table": "t", "decider": "e", "fingerprint": ""}]',
+        '[{"schema": "s", "table": "t", "decider": "d", "fingerprint": ""}, {"schema": "s", "table": "u", "decider": "d", "fingerprint": ""}]',
+    ):  # fmt: skip
+        with pytest.raises(Malformed), refusals():
+            captures.connection.execute("select event_store.register_capture('c', 's', 'p', %s::jsonb)", (tables,))
+    assert captures.capture_info() == []
+
+
+def test_a_registration_changes_nothing_of_what_is_stored(source: Source) -> None:
+    source.commit(inserted(1))
+    before = source.store.capture_info("c")
+    source.store.register_capture("c", "slot_c", "pub_c", [table("t", "2")])
+    (after,) = source.store.capture_info("c")
+    assert (after.stored_lsn, after.unemitted, after.source_generation) == (before[0].stored_lsn, 1, 1)
+    assert source.emit().emitted == 1
+
+
+KEYED = ["id"]
+NAMELESS: list[str] = []
+PLACE = (1, "0/1000", 0)
+
+
+def register(source: Source, key: list[str] | None, fingerprint: str, name: str = "t", decider: str = "t") -> bool:
+    declared = TableRegistration("public", name, f"table:public.{decider}", key, fingerprint)
+    return source.store.register_capture("c", "slot_c", "pub_c", [declared, table("beside")])
+
+
+def declared_tables(source: Source) -> list[tuple[object, ...]]:
+    return rows(source.store.connection, "select c from event_store.captured_tables c order by table_name")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "key", "said"),
+    [
+        (KEYED, NAMELESS, 7, r"such as \[7\] of rows that a key names; nothing names the rows of public\.t now"),
+        (NAMELESS, KEYED, PLACE, r'such as \[1,"0/1000",0\] of rows that nothing names; a key names .* public\.t now'),
+        # a key that is unknown, because the table is stopped
+        (NAMELESS, None, PLACE, r'such as \[1,"0/1000",0\] of rows that nothing names; a key names .* public\.t now'),
+    ],
+)
+def test_live_streams_keep_their_decider_from_rows_that_are_named_otherwise(
+    source: Source, before: list[str] | None, after: list[str] | None, key: object, said: str
+) -> None:
+    register(source, before, "2")
+    source.commit(deleted(1), inserted(key))
+    source.emit()
+    found = declared_tables(source)
+    with pytest.raises(DeciderCaptured, match=rf"(?s)table:public\.t has live streams, {said}.*another decider"):
+        register(source, after, "3")
+    assert declared_tables(source) == found
+    # it may be declared otherwise in all else
+    assert register(source, before, "3")
+    assert register(source, after, "4", decider="other")
+
+
+@pytest.mark.parametrize(("before", "after", "key"), [(KEYED, NAMELESS, 7), (NAMELESS, KEYED, PLACE)])
+def test_where_no_stream_is_live_rows_may_be_named_otherwise(
+    source: Source, before: list[str], after: list[str], key: object
+) -> None:
+    register(source, before, "2")
+    source.commit(inserted(key), inserted((1, "0/2000", 0)), truncated())
+    source.emit_all()
+    assert register(source, after, "3")
+
+
+def test_what_is_stored_and_what_waits_counts_as_live(source: Source) -> None:
+    register(source, KEYED, "2")
+    source.commit(faulty(7))
+    with pytest.raises(DeciderCaptured, match="changes of it are stored that are no events yet"):
+        register(source, NAMELESS, "3")
+    source.emit()
+    with pytest.raises(DeciderCaptured, match=r"such as \[7\]"):
+        register(source, NAMELESS, "3")
+
+
+def test_a_table_that_was_taken_out_meanwhile_is_refused_as_well(source: Source) -> None:
+    store = source.store
+    register(source, KEYED, "2")
+    source.commit(inserted(7))
+    source.emit()
+    store.register_capture("c", "slot_c", "pub_c", [table("beside")])
+    with pytest.raises(DeciderCaptured, match=r"such as \[7\]"):
+        register(source, NAMELESS, "3")
+    assert register(source, KEYED, "3")
+
+
+def test_rows_that_nothing_named_go_on_after_they_were_taken_out(source: Source) -> None:
+    register(source, NAMELESS, "2")
+    source.commit(inserted(PLACE))
+    source.emit()
+    source.store.register_capture("c", "slot_c", "pub_c", [table("beside")])
+    assert register(source, NAMELESS, "2")
+
+
+def test_the_live_stream_is_found_behind_thousands_that_ended(source: Source) -> None:
+    register(source, KEYED, "2")
+    source.commit(*(inserted(n) for n in range(1500)), *(deleted(n) for n in range(1500)), inserted("last"))
+    source.emit_all()
+    with pytest.raises(DeciderCaptured, match=r'such as \["last"\]'):
+        register(source, NAMELESS, "3")
+
+
+def test_a_decider_of_another_capture_is_told_as_such(source: Source) -> None:
+    register(source, KEYED, "2")
+    source.commit(inserted(7))
+    source.emit()
+    other = CaptureStore(source.store.connection)
+    declared = TableRegistration("public", "w", "table:public.t", NAMELESS, "1")
+    with pytest.raises(DeciderCaptured, match=r"belongs to public\.t of capture c"):
+        other.register_capture("d", "slot_d", "pub_d", [declared])
+
+
+def test_all_goes_but_events_numbers_and_gaps(source: Source, connect: Connect) -> None:
+    other = Source(CaptureStore(connect()), "d", table("u"))
+    other.begin()
+    other.commit(faulty(1, "u"))
+    other.emit()
+    source.commit(inserted(1), faulty(2))
+    source.emit()
+    source.begin()
+    source.commit(inserted(3))
+    source.store.release_capture("c", source.token)
+    source.store.unregister_capture("c", "switched off")
+    store = source.store
+    assert [info.capture for info in store.capture_info()] == ["d"]
+    assert events(store) == [("[1]", "inserted")]
+    assert store.captured_tables("c") == []
+    assert store.quarantined_changes("c") == []
+    assert len(store.quarantined_changes("d")) == 1
+    assert value(store.connection, "select count(*) from event_store.wal_events") == 1
+    assert len(store.capture_gaps("c")) == 1
+    assert len(rows(store.connection, "select from event_store.source_generations where capture = 'c'")) == 2
+    entry, *_ = EventStore(store.connection).audit_log()
+    assert (entry.operation, entry.reason, entry.detail["wal_events"], entry.detail["quarantined"]) == (
+        "unregister_capture", "switched off", 3, 1,
+    )  # fmt: skip
+    refusal(UnknownCapture, lambda: store.unregister_capture("c"))
+
+
+def test_a_capture_in_use_stays(source: Source) -> None:
+    refused = refusal(CaptureInUse, lambda: source.store.unregister_capture("c"))
+    assert "leased by me" in str(refused)
+    source.forget_lease()
+    source.store.unregister_capture("c")
+    assert source.store.capture_info() == []
+
+
+def test_its_deciders_are_free_again(source: Source, connect: Connect) -> None:
+    source.commit(inserted(1))
+    source.emit()
+    source.store.release_capture("c", source.token)
+    source.store.unregister_capture("c")
+    again = Source(CaptureStore(connect()), "d", table("t"))
+    again.begin()
+    again.backfill(2)
+    again.finish()
+    # what the new capture did not read is gone
+    assert [name for key, name in events(again.store) if key == "[1]"] == ["inserted", "deleted"]
+
+
+def test_every_capture_with_how_far_it_is_what_waits_and_who_works_on_it(connect: Connect) -> None:
+    one = Source(CaptureStore(connect()), "c", table("t"), table("u"))
+    other = Source(CaptureStore(connect()), "d", table("w"))
+    one.begin()
+    one.commit(inserted(1), faulty(1), updated(1))
+    one.emit()
+    one.backfill(2, 3)
+    one.finish()
+    one.commit(inserted(4), inserted(5))
+    other.store.release_capture("d", other.token)
+    first, second = one.store.capture_info()
+    assert (first.capture, first.source_generation, first.slot, first.publication) == ("c", 1, "slot_c", "pub_c")
+    assert (first.stored_lsn, first.stored_at, first.unemitted) == (one.lsn, BEGAN, 2)
+    assert (first.quarantined, first.held, first.open_gaps, first.gaps) == (1, 1, 0, 0)
+    assert (first.tables, first.tables_to_backfill, first.backfilled_rows) == (2, 1, 2)
+    assert (first.lease_owner, first.leased_until) == ("me", one.lease.leased_until)
+    assert (second.capture, second.source_generation, second.stored_lsn, second.lease_owner) == ("d", None, None, None)
+    assert one.store.capture_info("d") == [second]
+
+
+def test_an_unknown_capture_is_refused(connect: Connect) -> None:
+    refusal(UnknownCapture, lambda: CaptureStore(connect()).capture_info("none"))
+
+
+def test_a_gap_is_recorded_once_while_it_is_open(source: Source, connect: Connect) -> None:
+    def record(n: int) -> int:
+        return CaptureStore(connect()).record_gap("c", Lsn(n), Lsn(n + 1), f"reason {n}")
+
+    gaps = {future.result() for future in at_once([partial(record, n) for n in range(1, 6)])}
+    (gap,) = source.store.capture_gaps("c")
+    assert gaps == {gap.gap_id}
+    assert gap.from_lsn is not None
+    assert (gap.to_lsn, gap.reason) == (Lsn(gap.from_lsn + 1), f"reason {int(gap.from_lsn)}")
+    assert gap.resolved_by_generation is None
+    (info,) = source.store.capture_info("c")
+    assert (info.open_gaps, info.gaps) == (1, 1)
+    source.begin()
+    assert source.store.record_gap("c", None, None, "another one") != gap.gap_id
+    assert [each.reason for each in source.store.capture_gaps("c")] == ["another one", gap.reason]
+
+
+def test_a_new_start_is_a_gap_from_what_is_stored_and_audited(source: Source) -> None:
+    source.commit(inserted(1))
+    source.store.restart_capture("c", "the source was set back")
+    (gap,) = source.store.capture_gaps("c")
+    assert gap.from_lsn == source.lsn
+    assert "the source was set back" in gap.reason
+    assert source.store.claim_capture("c", "me").gap
+    entry, *_, registered = EventStore(source.store.connection).audit_log()
+    assert registered.operation == "register_capture"
+    assert (entry.operation, entry.reason, entry.detail["gap_id"]) == (
+        "restart_capture", "the source was set back", gap.gap_id,
+    )  # fmt: skip
+
+
+def test_a_reason_and_a_known_capture_are_needed(source: Source) -> None:
+    refusal(Malformed, lambda: source.store.record_gap("c", None, None, ""))
+    refusal(Malformed, lambda: source.store.restart_capture("c", ""))
+    refusal(UnknownCapture, lambda: source.store.record_gap("none", None, None, "x"))
+    refusal(UnknownCapture, lambda: source.store.restart_capture("none", "x"))

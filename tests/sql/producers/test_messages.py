@@ -1,0 +1,256 @@
+"""Which message of a producer is the next one, a duplicate, a gap, or somebody else's; begun, or whole in one call."""
+
+from dataclasses import replace
+from functools import partial
+from uuid import uuid4
+
+import pytest
+from psycopg.types.json import Jsonb
+
+from millrace.resources.errors import Conflict, Malformed, UnknownProducer
+from millrace.resources.event_store import ChainedEvent, EventStore
+from millrace.resources.event_store.refusals import refusals
+from millrace.resources.producers import ProducerStore, ReceivedMessage
+from tests.support.factories import Connect, at_once, new_event, refusal, rows, set_clock, start, value, wait_blocked
+from tests.support.patience import patience
+from tests.support.producing.messages import (
+    START,
+    another,
+    begin,
+    do,
+    effects,
+    opened,
+    staged,
+    state_of,
+    statistics,
+    two_events,
+)
+
+RULES = {
+    # the producer is at epoch 2 and sequence 3
+    "the one before": (2, 2, "duplicate"),
+    "the first one": (2, 0, "duplicate"),
+    "one is left out": (2, 4, "gap"),
+    "many are left out": (2, 10**15, "gap"),
+    "next of a lower epoch": (1, 3, "fenced"),
+    "duplicate of a lower epoch": (1, 1, "fenced"),
+    "gap of a lower epoch": (1, 9, "fenced"),
+    "next of a higher epoch": (3, 3, "unknown_epoch"),
+    "duplicate of a higher epoch": (3, 1, "unknown_epoch"),
+    "gap of a higher epoch": (3, 9, "unknown_epoch"),
+    "the next one": (2, 3, "opened"),
+}
+
+
+def test_the_producer_rules(producer: ProducerStore) -> None:
+    offsets = {n: do(producer, n) for n in range(3)}
+    producer.register_producer("p")
+    for rule, (epoch, sequence, status) in RULES.items():
+        before = effects(producer), statistics(producer)
+        received = begin(producer, sequence, epoch=epoch)
+        assert (received.status, received.next_sequence, received.epoch) == (status, 3, 2), rule
+        assert (received.transaction_id is not None) == (status == "opened"), rule
+        assert (received.expires_at is not None) == (status == "opened"), rule
+        duplicate = status == "duplicate"
+        assert received.outcome == ("committed" if duplicate else None), rule
+        assert received.result == ({"did": sequence} if duplicate else None), rule
+        assert received.offsets == (offsets[sequence] if duplicate else None), rule
+        assert effects(producer) == before[0], rule
+        counted = statistics(producer)
+        assert counted.received == before[1].received + 1, rule
+        assert counted.opened == before[1].opened + (status == "opened"), rule
+        assert counted.duplicates == before[1].duplicates + duplicate, rule
+        assert counted.refused == before[1].refused + (status in {"gap", "fenced", "unknown_epoch"}), rule
+        # the same rule in one call
+        ingested = producer.ingest_events("p", 0, epoch, sequence)
+        assert ingested.status == {"opened": "committed"}.get(status, status), rule
+        if duplicate:
+            assert (ingested.outcome, ingested.result, ingested.offsets) == (
+                "committed",
+                received.result,
+                received.offsets,
+            )
+        assert status == "opened" or effects(producer) == before[0], rule
+
+
+def test_after_many_later_messages_and_in_a_new_session_it_still_is_a_duplicate_with_its_result(
+    producer: ProducerStore, connect: Connect
+) -> None:
+    """Rows stand for the messages, for as many calls take minutes: the mark and the results are theirs."""
+    offsets = do(producer, 0)
+    producer.connection.execute(
+        """
+        insert into event_store.producer_results (producer_id, partition, sequence, outcome, offsets, appended, ended_at)
+        select 'p', 0, n, 'committed', '{}', '{}', clock_timestamp() from generate_series(1, 100000) n
+        """
+    )
+    producer.connection.execute(
+        "update event_store.producer_progress set next_sequence = 100001, committed = committed + 100000,"
+        " received = received + 100000, opened = opened + 100000"
+    )
+    producer.connection.close()
+    fresh = another(connect)
+    fresh.expire_transactions(0)
+    received = begin(fresh, 0)
+    assert (received.status, received.result, received.offsets) == ("duplicate", {"did": 0}, offsets)
+    assert begin(fresh, 50_000).status == "duplicate"
+    assert begin(fresh, 100_002).status == "gap"
+    do(fresh, 100_001)
+    assert statistics(fresh).next_sequence == 100_002
+
+
+def test_several_transactions_of_one_message_may_be_open_so_that_nobody_waits_for_a_deadline(
+    producer: ProducerStore, connect: Connect
+) -> None:
+    killed, again = opened(producer, 0, timeout_s=3600), opened(another(connect), 0)
+    assert killed != again
+    assert producer.commit_transaction(again).next_sequence == 1
+
+
+def test_of_two_transactions_of_one_stamp_one_wins_and_the_other_gets_its_answer(
+    producer: ProducerStore, connect: Connect
+) -> None:
+    first, second = ProducerStore(connect(autocommit=False)), another(connect)
+    mine, theirs = staged(producer, 0, total=1), staged(producer, 0, total=2)
+    won = first.commit_transaction(mine, "mine")
+    lost = start(lambda: second.commit_transaction(theirs, "theirs"))
+    wait_blocked(producer.connection, second.connection.info.backend_pid)
+    first.connection.commit()
+    answer = lost.result(patience())
+    assert (answer.duplicate, answer.result, answer.offsets) == (True, "mine", won.offsets)
+    assert state_of(producer) == {"total": 1}
+    assert value(producer.connection, "select count(*) from event_store.events") == 2
+    found = statistics(producer)
+    assert (found.opened, found.committed, found.superseded, found.open) == (2, 1, 1, 0)
+    # and again, from anybody
+    assert producer.commit_transaction(theirs) == answer
+
+
+def test_a_message_that_waits_for_the_commit_of_the_same_one_is_a_duplicate(
+    producer: ProducerStore, connect: Connect
+) -> None:
+    first, second = ProducerStore(connect(autocommit=False)), another(connect)
+    first.commit_transaction(staged(producer, 0), "mine")
+    late = start(lambda: begin(second, 0))
+    wait_blocked(producer.connection, second.connection.info.backend_pid)
+    first.connection.commit()
+    assert (late.result(patience()).status, late.result(patience()).result) == ("duplicate", "mine")
+
+
+def test_the_deadline_is_so_many_seconds_from_now_by_the_stores_clock(producer: ProducerStore) -> None:
+    set_clock(producer.connection, START)
+    received = begin(producer, 0, timeout_s=90)
+    assert received.expires_at is not None
+    assert received.expires_at.isoformat() == "2030-01-01T00:01:30+00:00"
+
+
+def test_an_unknown_producer_is_refused_and_another_partition_is_one(producer: ProducerStore) -> None:
+    refused = refusal(UnknownProducer, lambda: producer.begin_transaction("nobody", 0, 1, 0))
+    assert "'nobody', partition 0" in str(refused)
+    refusal(UnknownProducer, lambda: producer.begin_transaction("p", 1, 1, 0))
+    assert rows(producer.connection, "select count(*) from event_store.producers") == [(1,)]
+
+
+def test_arguments_out_of_range_are_refused_and_count_nothing(producer: ProducerStore) -> None:
+    for arguments in (
+        ("", 0, 1, 0, 60), ("p", -1, 1, 0, 60), ("p", 0, 0, 0, 60), ("p", 0, 1, -1, 60), ("p", 0, 1, 0, 0),
+        ("p", 0, 1, 0, 2**31),
+    ):  # fmt: skip
+        refusal(Malformed, partial(producer.begin_transaction, *arguments))
+    assert statistics(producer).received == 0
+
+
+def test_it_says_of_each_event_whether_it_was_new(producer: ProducerStore) -> None:
+    store = EventStore(producer.connection)
+    batch = [new_event("a"), new_event("b"), new_event("c"), new_event("a")]
+    stored = store.append_events(batch[1:3])
+    received = producer.ingest_events("p", 0, 1, 0, batch)
+    assert received.appended == [True, False, False, True]
+    assert received.offsets is not None
+    assert received.offsets[1:3] == [event.offset for event in stored]
+    assert [event.version for event in store.read_stream("order", "a")] == [1, 2]
+    again = producer.ingest_events("p", 0, 1, 0, batch)
+    assert (again.status, again.offsets, again.appended) == ("duplicate", received.offsets, received.appended)
+    transaction = opened(producer, 1)
+    producer.add_events(transaction, [batch[0], new_event("d")])
+    assert producer.commit_transaction(transaction).appended == [False, True]
+
+
+def test_events_state_and_result_are_there_at_once_and_counted(producer: ProducerStore) -> None:
+    received = producer.ingest_events("p", 0, 1, 0, two_events(), {"x": 1, "y": [None, "ü"]}, {"did": 0})
+    offsets = [row[0] for row in rows(producer.connection, 'select "offset" from event_store.events order by 1')]
+    assert received == ReceivedMessage("committed", None, None, "committed", {"did": 0}, offsets, [True, True], 1, 1)
+    assert state_of(producer) == {"x": 1, "y": [None, "ü"]}
+    found = statistics(producer)
+    assert (found.received, found.opened, found.committed, found.open) == (1, 1, 1, 0)
+    assert rows(producer.connection, "select from event_store.transactions") == []
+
+
+def test_each_of_its_events_says_which_message_it_is_of(producer: ProducerStore) -> None:
+    events = [new_event("a"), replace(new_event("b"), metadata={"user": "ada", "message_id": "mine"})]
+    producer.ingest_events("p", 0, 1, 0, events)
+    assert rows(producer.connection, 'select metadata from event_store.events order by "offset"') == [
+        ({"message_id": "p/0/0"},),
+        ({"user": "ada", "message_id": "p/0/0"},),
+    ]
+
+
+def test_metadata_that_are_no_object_are_refused_as_elsewhere(producer: ProducerStore) -> None:
+    odd = replace(new_event("a"), metadata=["no", "object"])
+    assert "not an object" in str(refusal(Malformed, lambda: producer.ingest_events("p", 0, 1, 0, [odd])).detail)
+
+
+def test_a_json_null_in_the_state_removes_the_key(producer: ProducerStore) -> None:
+    producer.ingest_events("p", 0, 1, 0, state={"x": 1, "y": 1})
+    producer.ingest_events("p", 0, 1, 1, state={"x": None, "never": None})
+    producer.ingest_events("p", 0, 1, 2, state={})
+    assert state_of(producer) == {"y": 1}
+
+
+def test_it_and_transactions_take_turns(producer: ProducerStore, connect: Connect) -> None:
+    transaction = staged(producer, 0, total=1)
+    assert producer.ingest_events("p", 0, 1, 0, state={"total": 2}, result="mine").status == "committed"
+    settled = producer.commit_transaction(transaction)
+    assert (settled.duplicate, settled.result, state_of(producer)) == (True, "mine", {"total": 2})
+    first = ProducerStore(connect(autocommit=False))
+    first.commit_transaction(opened(producer, 1), "theirs")
+    second = another(connect)
+    late = start(lambda: second.ingest_events("p", 0, 1, 1, two_events()))
+    wait_blocked(producer.connection, second.connection.info.backend_pid)
+    first.connection.commit()
+    assert (late.result(patience()).status, late.result(patience()).result) == ("duplicate", "theirs")
+    assert do(producer, 2)
+
+
+def test_two_processes_race_one_stamp_one_wins_and_the_other_gets_its_answer(
+    producer: ProducerStore, connect: Connect
+) -> None:
+    stores = [another(connect) for _ in range(4)]
+    for sequence in range(10):
+        works = [
+            lambda n=n, s=s, q=sequence: s.ingest_events("p", 0, 1, q, [new_event("a")], {"n": n}, n)
+            for n, s in enumerate(stores)
+        ]
+        results = [result.result() for result in at_once(works)]
+        assert sorted(result.status for result in results) == ["committed", "duplicate", "duplicate", "duplicate"]
+        assert len({(result.result, str(result.offsets)) for result in results}) == 1
+        assert state_of(producer) == {"n": results[0].result}
+    assert value(producer.connection, "select count(*) from event_store.events") == 10
+    statistics(producer)
+
+
+def test_a_refused_event_refuses_all_and_counts_nothing(producer: ProducerStore) -> None:
+    before = effects(producer), statistics(producer)
+    wrong = ChainedEvent(**vars(new_event("a")), previous_id=uuid4())
+    refusal(Conflict, lambda: producer.ingest_events("p", 0, 1, 0, [new_event("b"), wrong], {"x": 1}))
+    assert (effects(producer), statistics(producer)) == before
+    assert begin(producer, 0).status == "opened"
+
+
+def test_an_unknown_producer_and_a_state_that_is_no_object_are_refused(producer: ProducerStore) -> None:
+    refusal(UnknownProducer, lambda: producer.ingest_events("nobody", 0, 1, 0))
+    for state in (Jsonb([1]), Jsonb(1)):
+        with pytest.raises(Malformed), refusals():
+            producer.connection.execute(
+                "select * from event_store.ingest_events('p', 0, 1, 0, v_state => %s)", (state,)
+            )

@@ -1,0 +1,282 @@
+"""Producers: registered, owned by a role, counted, held for a backup's cut."""
+
+from collections.abc import Iterator
+from functools import partial
+from random import Random
+from uuid import UUID
+
+import psycopg
+import pytest
+from psycopg.errors import LockNotAvailable
+
+from millrace.resources.errors import Malformed, MillraceError, NotProducerOwner, ProducerFenced
+from millrace.resources.event_store import EventStore
+from millrace.resources.producers import ProducerStore, RegisteredProducer
+from tests.support.factories import Connect, append_to, at_once, refusal, rows, set_clock, start, value, wait_blocked
+from tests.support.logins import Login, logins
+from tests.support.patience import patience
+from tests.support.producing.messages import another, begin, do, effects, opened, staged, statistics
+
+
+def test_the_first_epoch_is_1_and_each_registration_raises_it(producer: ProducerStore) -> None:
+    assert producer.register_producer("new") == RegisteredProducer("new", 0, 1, 0)
+    assert producer.register_producer("new") == RegisteredProducer("new", 0, 2, 0)
+
+
+def test_a_new_instance_goes_on_where_the_one_before_was(producer: ProducerStore) -> None:
+    do(producer, 0)
+    do(producer, 1)
+    assert producer.register_producer("p") == RegisteredProducer("p", 0, 2, 2)
+    # each partition of a producer is by itself
+    assert producer.register_producer("p", 1) == RegisteredProducer("p", 1, 1, 0)
+    assert producer.begin_transaction("p", 1, 1, 0).status == "opened"
+    assert begin(producer, 2, epoch=2).status == "opened"
+
+
+def test_what_the_instance_before_has_open_is_aborted_and_cannot_be_committed(producer: ProducerStore) -> None:
+    transaction = staged(producer, 0, total=1)
+    producer.register_producer("p")
+    found = statistics(producer)
+    assert (found.aborted, found.open) == (1, 0)
+    refusal(ProducerFenced, lambda: producer.abandon_transaction(transaction, "why"))
+    refused = refusal(ProducerFenced, lambda: producer.commit_transaction(transaction))
+    assert "is of epoch 1, the producer is at epoch 2" in str(refused)
+    assert rows(producer.connection, "select from event_store.staged_changes") == []
+    assert effects(producer)["events"] == []
+
+
+def test_whoever_is_at_a_transaction_keeps_nobody_from_registering_and_is_fenced_at_its_commit(
+    producer: ProducerStore, connect: Connect
+) -> None:
+    transaction = opened(producer, 0)
+    busy = ProducerStore(connect(autocommit=False))
+    busy.add_state_change(transaction, "total", 1)
+    another(connect).register_producer("p")
+    busy.connection.commit()
+    refusal(ProducerFenced, lambda: producer.commit_transaction(transaction))
+    assert effects(producer)["state"] == []
+
+
+def test_of_instances_that_register_at_once_each_has_an_epoch_of_its_own(
+    producer: ProducerStore, connect: Connect
+) -> None:
+    stores = [another(connect) for _ in range(4)]
+    results = [result.result() for result in at_once([lambda s=s: s.register_producer("new") for s in stores])]  # type: ignore[misc]
+    assert sorted(registered.epoch for registered in results) == [1, 2, 3, 4]
+    assert producer.register_producer("new").epoch == 5
+
+
+def test_any_text_round_trips_as_producer_id(producer: ProducerStore) -> None:
+    odd = ["x", " ", "a'b\"c", "a,b/c|d", "line\nbreak\ttab", "🐘", "null", "\\N", "%s", "{}", "' or true --"]
+    for name in ("ü" * 512, *odd):
+        assert producer.register_producer(name).producer_id == name
+        assert producer.ingest_events(name, 0, 1, 0, state={name[:500]: name}, result=name).result == name
+        assert producer.ingest_events(name, 0, 1, 0).status == "duplicate"
+        ((entry),) = producer.get_producer_state(name, 0)
+        assert (entry.key, entry.value) == (name[:500], name)
+        assert [found.producer_id for found in producer.producer_statistics(name)] == [name]
+
+
+def test_a_malformed_producer_is_refused(producer: ProducerStore) -> None:
+    for name, partition in (("", 0), ("x" * 1025, 0), ("ü" * 513, 0), ("x", -1)):
+        refusal(Malformed, partial(producer.register_producer, name, partition))
+    with pytest.raises(Malformed):
+        producer.register_producer("a\0b")
+
+
+def test_each_message_is_counted_as_what_it_became(producer: ProducerStore) -> None:
+    do(producer, 0)
+    producer.abandon_transaction(opened(producer, 1), "why")
+    producer.abort_transaction(opened(producer, 2))
+    late = opened(producer, 2)
+    producer.ingest_events("p", 0, 1, 2)
+    producer.commit_transaction(late)
+    for sequence, epoch in ((0, 1), (9, 1), (3, 2)):
+        begin(producer, sequence, epoch=epoch)
+    opened(producer, 3)
+    found = statistics(producer)
+    assert (found.received, found.duplicates, found.refused, found.opened) == (9, 1, 2, 6)
+    assert (found.committed, found.abandoned, found.aborted, found.superseded, found.open) == (2, 1, 1, 1, 1)
+    assert (found.producer_id, found.partition, found.epoch, found.next_sequence) == ("p", 0, 1, 3)
+
+
+def test_one_producer_or_all_in_order(producer: ProducerStore) -> None:
+    for name, partition in (("q", 1), ("q", 0), ("a", 0)):
+        producer.register_producer(name, partition)
+    found = [(each.producer_id, each.partition) for each in producer.producer_statistics()]
+    assert found == [("a", 0), ("p", 0), ("q", 0), ("q", 1)]
+    assert [each.partition for each in producer.producer_statistics("q")] == [0, 1]
+    assert producer.producer_statistics("nobody") == []
+
+
+def test_counters_add_up_after_any_course(producer: ProducerStore) -> None:
+    """Random calls, right and wrong: each refusal undoes its own count, and only that."""
+    random = Random(7)
+    transactions: list[UUID] = []
+    epoch, seconds = 1, 0
+    for _ in range(400):
+        sequence = statistics(producer).next_sequence + random.choice([0, 0, 0, -1, 1])
+        call = random.choice(["begin", "begin", "commit", "commit", "abort", "abandon", "ingest", "register", "expire"])
+        transaction = random.choice(transactions) if transactions else None
+        try:
+            if call == "begin" and sequence >= 0:
+                if (begun := begin(producer, sequence, epoch=epoch, timeout_s=30).transaction_id) is not None:
+                    transactions.append(begun)
+            elif call == "commit" and transaction:
+                producer.commit_transaction(transaction)
+            elif call == "abort" and transaction:
+                producer.abort_transaction(transaction)
+            elif call == "abandon" and transaction:
+                producer.abandon_transaction(transaction, "why")
+            elif call == "ingest" and sequence >= 0:
+                producer.ingest_events("p", 0, epoch, sequence, state={"n": sequence})
+            elif call == "register" and random.random() < 0.2:
+                epoch = producer.register_producer("p").epoch
+            elif call == "expire":
+                seconds += 20
+                set_clock(
+                    producer.connection, f"2030-01-01 {seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}+00"
+                )
+                producer.expire_transactions()
+        except MillraceError:
+            pass
+    found = statistics(producer)
+    assert (
+        min(
+            found.duplicates,
+            found.refused,
+            found.committed,
+            found.aborted,
+            found.abandoned,
+            found.expired,
+            found.superseded,
+        )
+        > 0
+    )
+    results = value(
+        producer.connection, "select array_agg(sequence order by sequence) from event_store.producer_results"
+    )
+    assert results == list(range(found.next_sequence))
+
+
+WRITER = "event_store_writer"
+
+
+@pytest.fixture
+def login(orders: EventStore) -> Iterator[Login]:
+    with logins(orders.connection) as made:
+        yield made
+
+
+def name(connection: psycopg.Connection) -> str:
+    return connection.info.user
+
+
+def test_another_writer_does_nothing_with_a_producer(login: Login) -> None:
+    """Each function that refuses it: docs/who_may_do_what.md."""
+    owner, other = ProducerStore(login(WRITER)), ProducerStore(login(WRITER))
+    owner.register_producer("p")
+    settled = owner.begin_transaction("p", 0, 1, 0).transaction_id
+    assert settled is not None
+    owner.commit_transaction(settled, "the answer")
+    for attempt in (
+        partial(other.register_producer, "p", 0, name(other.connection)),
+        partial(other.begin_transaction, "p", 0, 1, 1),
+        partial(other.commit_transaction, settled),
+    ):
+        assert name(owner.connection) in str(refusal(NotProducerOwner, attempt).detail)
+
+
+def test_members_of_the_owning_role_share_it(orders: EventStore, login: Login) -> None:
+    team = name(login(WRITER))
+    one, other = (ProducerStore(login(WRITER, team)) for _ in range(2))
+    one.register_producer("p", 0, team)
+    assert other.register_producer("p").epoch == 2
+    assert other.ingest_events("p", 0, 2, 0, state={"a": 1}).status == "committed"
+    assert len(one.get_producer_state("p", 0)) == 1
+    # a member gives it away, and it is audited
+    one.register_producer("p", 0, name(one.connection))
+    with pytest.raises(NotProducerOwner):
+        other.register_producer("p")
+    changes = rows(
+        orders.connection,
+        "select done_by, detail ->> 'owner', detail ->> 'owner_before' from event_store.audit_log where operation = 'register_producer'",
+    )
+    assert changes == [(name(one.connection), team, None), (name(one.connection), name(one.connection), team)]
+
+
+def test_a_producer_that_an_owner_of_the_store_registers_serves_every_writer(orders: EventStore, login: Login) -> None:
+    ProducerStore(orders.connection).register_producer("p")
+    assert ProducerStore(login(WRITER)).register_producer("p").epoch == 2
+
+
+def test_an_owner_is_a_role_that_there_is_and_that_the_login_is_a_member_of(login: Login) -> None:
+    writer = ProducerStore(login(WRITER))
+    with pytest.raises(Malformed, match="there is no role nobody"):
+        writer.register_producer("p", 0, "nobody")
+    with pytest.raises(NotProducerOwner):
+        writer.register_producer("p", 0, "event_store_reader")
+
+
+def test_no_message_is_judged_or_committed_until_the_transaction_ends_and_others_go_on(
+    producer: ProducerStore, connect: Connect
+) -> None:
+    transaction = staged(producer, 0)
+    holder, judged, committed = connect(autocommit=False), another(connect), another(connect)
+    ProducerStore(holder).hold_producers()
+    calls = [start(lambda: begin(judged, 0).status), start(lambda: committed.commit_transaction(transaction).outcome)]
+    for store in (judged, committed):
+        wait_blocked(producer.connection, store.connection.info.backend_pid)
+    append_to(EventStore(producer.connection), "o-1")
+    assert EventStore(producer.connection).sequence_events() == 1
+    assert producer.producer_statistics("p")[0].received == 1
+    holder.commit()
+    assert calls[1].result(patience()) == "committed"
+    assert calls[0].result(patience()) in {"opened", "duplicate"}
+
+
+def test_it_waits_for_who_is_at_it(producer: ProducerStore, connect: Connect) -> None:
+    transaction = opened(producer, 0)
+    busy = ProducerStore(connect(autocommit=False))
+    busy.commit_transaction(transaction)
+    producer.connection.execute("set lock_timeout = '50ms'")
+    with pytest.raises(LockNotAvailable):
+        producer.hold_producers()
+    busy.connection.commit()
+    assert producer.hold_producers()
+
+
+def test_what_is_committed_is_sequenced_only_when_all_of_it_is(producer: ProducerStore, connect: Connect) -> None:
+    assert producer.is_sequenced(producer.hold_producers())
+    do(producer, 0)
+    committed = producer.hold_producers()
+    assert not producer.is_sequenced(committed)
+    late = EventStore(connect(autocommit=False))
+    append_to(late, "late")
+    append_to(EventStore(producer.connection), "o-1")
+    assert not producer.is_sequenced(committed)
+    EventStore(producer.connection).sequence_events()
+    assert producer.is_sequenced(committed)
+    late.connection.commit()
+    # it is none of what was committed then
+    assert producer.is_sequenced(committed)
+    assert not producer.is_sequenced(producer.hold_producers())
+    EventStore(producer.connection).sequence_events()
+    assert producer.is_sequenced(producer.hold_producers())
+
+
+def test_an_event_that_another_session_commits_while_it_sequences_is_missed_and_that_is_seen(
+    producer: ProducerStore, connect: Connect
+) -> None:
+    """A sequencer that looked before a commit returns 0 to us: only is_sequenced tells."""
+    sequencing = EventStore(connect(autocommit=False))
+    do(producer, 0)
+    assert sequencing.sequence_events() == 2
+    do(producer, 1)
+    committed = producer.hold_producers()
+    assert EventStore(producer.connection).sequence_events() == 0
+    assert not producer.is_sequenced(committed)
+    sequencing.connection.commit()
+    assert not producer.is_sequenced(committed)
+    assert EventStore(producer.connection).sequence_events() == 2
+    assert producer.is_sequenced(committed)

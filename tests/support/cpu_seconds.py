@@ -1,0 +1,123 @@
+"""CPU seconds by folder of tests: of pytest, and of all servers, Sparks and commands that its tests start.
+
+Belongs here: the plugin of pytest that counts them and prints them at the end. Not here: how long a test took
+(`--durations`).
+
+Each process of pytest moves into a control group of its own, which everything that it starts inherits, daemons too. The
+kernel counts what has ended as well. The Spark server that all processes share has a group and a line of its own.
+Without a writable cgroup2 (not root, no Linux) nothing is counted and nothing is printed.
+"""
+
+import os
+from collections import defaultdict
+from collections.abc import Generator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+_PLUGIN, _PROPERTY = "cpu_seconds", "cpu_s"
+
+
+def _home() -> Path | None:
+    """Return the control group that this process is in."""
+    with suppress(OSError, StopIteration):
+        mounts = (line.split() for line in Path("/proc/mounts").read_text().splitlines())
+        root = next(Path(folder) for _, folder, kind, *_ in mounts if kind == "cgroup2")
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+        return root / next(line[4:] for line in lines if line.startswith("0::/"))
+    return None
+
+
+class Group:
+    """A control group for some processes and all that they start."""
+
+    def __init__(self, home: Path, name: str) -> None:
+        self._home, self._path = home, home / f"{name}-{os.getpid()}"
+        self._path.mkdir()
+
+    def take(self, *pids: int) -> None:
+        """Let processes be counted here."""
+        for pid in pids:
+            (self._path / "cgroup.procs").write_text(str(pid))
+
+    def seconds(self) -> float:
+        """Return the CPU seconds so far."""
+        usage, *_ = (self._path / "cpu.stat").read_text().splitlines()
+        return int(usage.split()[1]) / 1e6
+
+    def remove(self) -> None:
+        """Give the processes that are left back to where they were."""
+        with suppress(OSError):
+            for pid in (self._path / "cgroup.procs").read_text().split():
+                (self._home / "cgroup.procs").write_text(pid)
+            self._path.rmdir()
+
+
+class CpuSeconds:
+    """The counting in one process of pytest, and the sums in the one that prints."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._group = Group(home, "tests")
+        self._group.take(os.getpid())
+        self._seen = 0.0
+        self._shared: dict[str, Group] = {}
+        self.by_folder: dict[str, float] = defaultdict(float)
+
+    def apart(self, name: str, process: psutil.Process) -> None:
+        """Count a server that all processes of pytest use, with its children, by itself."""
+        self._shared[name] = Group(self._home, "shared")
+        self._shared[name].take(process.pid, *(child.pid for child in process.children(recursive=True)))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Charge a test with what was used since the last one."""
+        report = yield
+        now = self._group.seconds()
+        report.user_properties.append((_PROPERTY, now - self._seen))
+        self._seen = now
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add up, in the process that prints."""
+        folder = report.nodeid.partition("::")[0].rpartition("/")[0]
+        used = dict(report.user_properties).get(_PROPERTY)
+        self.by_folder["/".join(folder.split("/")[:2])] += float(str(used or 0))
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Tell what the shared servers have used."""
+        for name, group in self._shared.items():
+            self.by_folder[name] += group.seconds()
+            group.remove()
+        output = getattr(session.config, "workeroutput", None)
+        if output is not None:
+            output[_PROPERTY] = {name: self.by_folder[name] for name in self._shared}
+        self._group.remove()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: object) -> None:
+        """Take over what another process tells."""
+        for name, seconds in getattr(node, "workeroutput", {}).get(_PROPERTY, {}).items():
+            self.by_folder[name] += seconds
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print the sums, the largest first."""
+        terminalreporter.section(f"CPU seconds, all processes: {sum(self.by_folder.values()):.0f}")
+        for folder, seconds in sorted(self.by_folder.items(), key=lambda each: -each[1]):
+            terminalreporter.write_line(f"{seconds:8.1f} {folder}")
+
+
+def register(config: pytest.Config) -> None:
+    """Begin to count, where the kernel lets us."""
+    home = _home()
+    if home is not None and os.access(home, os.W_OK):
+        config.pluginmanager.register(CpuSeconds(home), _PLUGIN)
+
+
+def apart(config: pytest.Config, name: str, server: psutil.Process) -> None:
+    """Count a server that all processes of pytest use by itself, if anything is counted."""
+    counting = config.pluginmanager.get_plugin(_PLUGIN)
+    if counting is not None:
+        counting.apart(name, server)
